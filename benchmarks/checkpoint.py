@@ -22,12 +22,12 @@ from trainyard.job import Checkpoint, Job, Layout, Model, Recipe
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
 _TEXT = str(Path(plugins.__file__).parent / "words.py")
-_TINY = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+_TINY = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 _SAVED, _UNTIL = 2, 6
 
 
 def a_job(model: Model, layout: Layout | None = None, every: int = 0) -> Job:
-    recipe = Recipe(seq_len=32, tokens_per_step=256, learning_rate=1e-2, text=_TEXT)
+    recipe = Recipe(seq_len=32, tokens_per_step=256, learning_rate=1e-2, dataset=_TEXT)
     return Job(model=model, layout=layout or Layout(), recipe=recipe, checkpoint=Checkpoint(every=every, keep=2))
 
 
@@ -39,7 +39,7 @@ def stalls(width: int, saves: int) -> None:
 
     torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
     here = ranks.find(ranks.vendor_here())
-    model = Model(layers=4, width=width, ffn=4 * width, heads=8, kv_heads=8, head_dim=width // 8)
+    model = Model(layers=4, hidden_size=width, ffn_hidden_size=4 * width, heads=8, kv_heads=8, head_dim=width // 8)
     plain = a_job(model)
     training = plugins.load("workloads", "transformer").build(plain, here.vendor)
     timings: dict[str, list[float]] = {"sync": [], "async": [], "step": [], "step while writing": []}

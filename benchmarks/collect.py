@@ -78,7 +78,7 @@ class Session:
         for job, arithmetic in jobs:
             print(f"{job.decoder.name}: {arithmetic}", flush=True)
             path = self.place / "job.toml"
-            size = dense.Size(job.decoder.layers, job.decoder.width)
+            size = dense.Size(job.decoder.layers, job.decoder.hidden_size)
             path.write_text(dense.job_text(size, job.layout.ranks), "utf-8")
             done = self.trainyard("run", str(path), limit=self.deadline - time.monotonic() - RECORDS_S)
             self.keep("run.txt", done.stdout if done.returncode == 0 else done.stdout + done.stderr)

@@ -71,12 +71,12 @@ def fitting(ranks: int, memory: int, peak: float, seconds: float) -> Iterator[tu
 
 def memory_of(job: Job) -> Need:
     parameters, ranks = transformer_ops.parameters(job.decoder), job.layout.ranks
-    tokens = job.recipe.microbatch * job.recipe.seq_len
+    tokens = job.recipe.micro_batch_size * job.recipe.seq_len
     return Need(
         state=STATE_BYTES * parameters // ranks,
         block=BLOCK_BYTES * parameters // job.decoder.layers,
         # Blocks keep their input (two bytes a channel) and compute the rest again, one block at a time.
-        activations=tokens * job.decoder.width * (2 * job.decoder.layers + TOKEN_BYTES),
+        activations=tokens * job.decoder.hidden_size * (2 * job.decoder.layers + TOKEN_BYTES),
     )
 
 
@@ -102,8 +102,8 @@ def job_text(size: Size, ranks: int) -> str:
 [model]
 name = "dense-{size.layers}x{size.width}"
 layers = {size.layers}
-width = {size.width}
-ffn = {7 * size.width // 2}
+hidden_size = {size.width}
+ffn_hidden_size = {7 * size.width // 2}
 heads = {heads}
 kv_heads = {heads // 4}
 head_dim = 128
@@ -114,9 +114,9 @@ dp_shard = {ranks}
 [recipe]
 seq_len = 2048
 tokens_per_step = {8192 * ranks}
-microbatch = 2
+micro_batch_size = 2
 dtype = "bfloat16"
-remat = "full"
+activation_checkpoint = "full"
 
 [measure]
 warmup = 4

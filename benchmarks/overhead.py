@@ -26,8 +26,8 @@ from trainyard.train.process_group import find
 from trainyard.train.step.trainer import CLIP, Trainer
 
 JOB = Job(
-    model=Model(layers=4, width=128, ffn=384, heads=4, kv_heads=2, head_dim=32),
-    recipe=Recipe(seq_len=128, tokens_per_step=1024, microbatch=8),
+    model=Model(layers=4, hidden_size=128, ffn_hidden_size=384, heads=4, kv_heads=2, head_dim=32),
+    recipe=Recipe(seq_len=128, tokens_per_step=1024, micro_batch_size=8),
     measure=Measure(warmup=0, profiled=0),
 )
 PAIRS, DISCARDED = 200, 4

@@ -28,7 +28,7 @@ PAGE = ROOT / "docs" / "reference.md"
 
 SETTINGS = {
     "TRAINYARD_STORE": "Holds the runs. Default: `$XDG_DATA_HOME/trainyard`, else `~/.local/share/trainyard`.",
-    "TRAINYARD_INDEX": "A PostgreSQL database for the index of the runs (docs/how-to/share-runs.md). Default: a file beside them.",
+    "TRAINYARD_INDEX": "A PostgreSQL database for the index of runs (docs/how-to/share-runs.md). Default: a file.",
     "TRAINYARD_REMOTE": "Where `runs push` and `runs pull` copy to and from. Default: none; `--to`, `--from`.",
     "TRAINYARD_SIGNING_KEY": "An SSH key with which `runs push` signs runs. Default: none; `--sign`.",
     "TRAINYARD_ALLOWED_SIGNERS": "A file of the keys whose runs `runs pull` takes. Default: any run; `--verify`.",
@@ -162,7 +162,7 @@ def _job_keys() -> Iterable[str]:
 
 def _workload(preset: presets.Preset) -> str:
     """What a model is for."""
-    hybrid = "pattern" in (preset.model or {})
+    hybrid = "hybrid_pattern" in (preset.model or {})
     return "plan alone" if hybrid else preset.workload or "transformer"
 
 
@@ -218,7 +218,7 @@ def _words() -> Iterable[str]:
 
 def _tables() -> Iterable[str]:
     yield "## SQL tables"
-    yield "What `trainyard trace --sql` asks, and `trainyard.tables` gives to a notebook."
+    yield "The tables that `trainyard trace sql` queries and `trainyard.tables` returns."
     yield " ".join((schema.__doc__ or "").partition("\n\n")[2].split())
     for name, table in schema.TABLES.items():
         yield f"### Table {name}"

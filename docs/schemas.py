@@ -12,18 +12,42 @@ from typing import Any
 import msgspec
 
 from trainyard.compare.comparison import Comparison
-from trainyard.compare.gate.gate_result import GateResult
 from trainyard.ledger import Ledgers
+from trainyard.report.gate.gate_report import (
+    BisectReport,
+    ConvergenceReport,
+    GateReport,
+    ReferenceReport,
+    SelfCheckReport,
+    StoredCurves,
+)
+from trainyard.report.history.history_report import HistoryReport
+from trainyard.report.plans.catalogue import Catalogue
 from trainyard.report.plans.plans_file import Plans
+from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
 from trainyard.report.view.analysis import Analysis
+from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
 
 FOLDER = Path(__file__).parent / "schemas"
 DOCUMENTS: dict[str, type] = {
     "analysis": Analysis,  # trainyard trace, trainyard demo
-    "ledgers": Ledgers,  # trainyard trace --what-if, and ledgers.json of a run
+    "what-if": WhatIf,  # trainyard trace what-if
+    "sql": QueryResult,  # trainyard trace sql
+    "reconcile": Reconciliation,  # trainyard trace reconcile
+    "memory": MemorySnapshot,  # trainyard trace memory
+    "ledgers": Ledgers,  # ledgers.json of a run
     "comparison": Comparison,  # trainyard diff
-    "gate": GateResult,  # trainyard gate, trainyard gate run
-    "plans": Plans,  # trainyard plan
+    "gate": GateReport,  # trainyard gate, trainyard gate run
+    "bisect": BisectReport,  # trainyard gate bisect
+    "self-check": SelfCheckReport,  # trainyard gate self-check
+    "convergence": ConvergenceReport,  # trainyard gate convergence
+    "golden-stored": StoredCurves,  # trainyard gate convergence --store-golden
+    "points": ReferenceReport,  # trainyard gate convergence --mllog
+    "history": HistoryReport,  # trainyard history
+    "plans": Plans,  # trainyard plan, trainyard plan check
+    "catalogue": Catalogue,  # trainyard plan list
+    "machine": ProbedMachine,  # trainyard probe
+    "fit": FittedMachine,  # trainyard probe fit
 }
 
 

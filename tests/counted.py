@@ -20,7 +20,14 @@ CLASSES = {
 def a_job(preset, layout=None, sizes=None, **recipe):
     """A job with a preset's sizes, 4 samples per micro-batch and 16 per step, on synthetic data by default."""
     base = presets.load(preset)
-    recipe = {"tokens_per_step": 16, "microbatch": 4, "learning_rate": 1e-2, "seed": 7, "text": "synthetic", **recipe}
+    recipe = {
+        "tokens_per_step": 16,
+        "micro_batch_size": 4,
+        "learning_rate": 1e-2,
+        "seed": 7,
+        "dataset": "synthetic",
+        **recipe,
+    }
     return Job(
         workload=base.workload,
         sizes={**base.sizes, **(sizes or {})},

@@ -240,7 +240,7 @@ def view(ranks: int = 64, events: int = 100_000, aligned: str = "host", hostile:
         line = msgspec.structs.replace(line, names=[*extra, *line.names[len(extra) :]])
     unlike = "These two runs are not comparable: one trains, the other only infers."
     return View(
-        title=HOSTILE[0] if hostile else "Rank 37 is throttled; it costs 71.8 ms of every 418 ms step",
+        title=HOSTILE[0] if hostile else "Rank 37 is throttled; it costs 71.8 ms of each 418 ms step",
         subtitle="llama-70b · 64 × H100 SXM · FSDP 16 × PP 4 · bf16 · seq 8192 · steps 1190–1210 ·",
         chips=(HOSTILE[1],) if hostile else ("run 7f3a91c", "vs b20e4d8"),
         figures=figures(),

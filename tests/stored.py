@@ -12,7 +12,7 @@ from trainyard.store.store import Store, new_id
 JOB_TEXT = "# a job\nname = 'tiny'\n"
 JOB = Job(
     name="tiny",
-    model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+    model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),
     layout=Layout(dp_replicate=2),
     recipe=Recipe(seq_len=8, tokens_per_step=16),
     measure=Measure(warmup=1, steps=2, repeats=2, profiled=1),

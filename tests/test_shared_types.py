@@ -76,6 +76,10 @@ def test_an_unknown_word_is_refused_with_the_nearest():
         (units.show_rate(0.25, "step/s", 2), "0.25 step/s"),
         (units.show_share(15.6, 100), "15.6 %"),
         (units.show_share(1, 0), "–"),
+        (units.show_share(1, 10**6), "<0.1 %"),
+        (units.show_share(1, 10**6, 0), "<1 %"),
+        (units.counted(1, "table"), "1 table"),
+        (units.counted(2000, "copy", "copies"), "2,000 copies"),
     ],
 )
 def test_quantities_are_shown_in_one_manner(shown, expected):
@@ -203,7 +207,8 @@ def test_a_machine_counts_its_devices():
 def test_an_example_job_reads_as_written(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text(
-        'name = "small"\n[model]\nlayers = 2\nwidth = 64\nffn = 128\nheads = 4\nkv_heads = 2\nhead_dim = 16\n'
+        'name = "small"\n[model]\nlayers = 2\nhidden_size = 64\nffn_hidden_size = 128\n'
+        "heads = 4\nkv_heads = 2\nhead_dim = 16\n"
         "[layout]\ndp_replicate = 2\n[recipe]\nseq_len = 32\ntokens_per_step = 256\n",
         "utf-8",
     )
@@ -227,7 +232,7 @@ def test_a_job_file_that_cannot_be_read(tmp_path):
 
 
 def test_a_layout_larger_than_the_machine_shows_the_arithmetic():
-    model = job.Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8)
+    model = job.Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
     wide = job.Job(
         model=model,
         recipe=job.Recipe(seq_len=8, tokens_per_step=64),
@@ -278,7 +283,7 @@ def test_the_window_of_events_is_the_devices_then_the_marks_then_the_span():
 
 
 def small_job():
-    model = job.Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8)
+    model = job.Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
     return job.Job(model=model, recipe=job.Recipe(seq_len=8, tokens_per_step=8))
 
 

@@ -3,8 +3,8 @@
 TWO_REPLICAS = """
 [model]
 layers = 2
-width = 16
-ffn = 32
+hidden_size = 16
+ffn_hidden_size = 32
 heads = 2
 kv_heads = 1
 head_dim = 8

@@ -86,7 +86,8 @@ def line(choice: LayoutCost) -> str:
     low, high = plan.low / 1e9, plan.high / 1e9
     return (
         f"  {plan.ledger.wall_ns / 1e9:7.2f} s ({low:.2f} to {high:.2f})  {100 * bill.mfu:4.1f} % MFU  "
-        f"{choice.reserved / 1e9:5.1f} GB  {plan.job.layout}, micro-batch {recipe.microbatch}, remat {recipe.remat}"
+        f"{choice.reserved / 1e9:5.1f} GB  {plan.job.layout}, micro-batch {recipe.micro_batch_size}, "
+        f"activation checkpointing {recipe.activation_checkpoint}"
     )
 
 

@@ -84,7 +84,7 @@ def null(name: str, series: list[Values], rng: np.random.Generator) -> str:
     errors: list[float] = []
     threshold = pooled = trials = 0
     for runs in series:
-        *_, last = sequential_test.looks(np.abs(runs[1::2] - runs[::2]), Rule().alpha, Rule().cap)
+        *_, last = sequential_test.look_after_each(np.abs(runs[1::2] - runs[::2]), Rule().alpha, Rule().cap)
         errors.append(last.alarms)
         for _ in range(50):
             turns = rng.integers(0, 2, 20)
@@ -104,7 +104,7 @@ def power(slower: float, rng: np.random.Generator) -> str:
     for _ in range(TRIALS):
         base, head = (np.median(steps(rng, rng.normal(0, BETWEEN, 20)), axis=1) for _ in range(2))
         verdict = judge("step_time", (head + log1p(slower) - base).tolist(), Rule())
-        counts[verdict.says] += 1
+        counts[verdict.outcome] += 1
         pairs += verdict.pairs
     shares = "  ".join(f"{100 * count / TRIALS:6.1f} %" for count in counts.values())
     return f"{100 * slower:5.1f} %    {shares}  {pairs / TRIALS:6.2f}"
@@ -122,7 +122,7 @@ def accounts(rng: np.random.Generator, more: float) -> dict[str, float]:
     return {f"account {at}": 1e8 * time for at, time in enumerate(times)}
 
 
-def named(more: float, rng: np.random.Generator) -> str:
+def culprits(more: float, rng: np.random.Generator) -> str:
     right = wrong = 0
     for _ in range(TRIALS):
         reasons = find_changed_accounts([(accounts(rng, 0.0), accounts(rng, more)) for _ in range(5)], 0.01)
@@ -148,7 +148,7 @@ def main() -> None:
     print(f"\nThe changed account, 5 pairs, {TRIALS} cases each: one of twelve accounts, 2 % of the step", file=out)
     print("slower     named     another", file=out)
     for more in (0.0, 0.1):
-        print(named(more, rng), file=out)
+        print(culprits(more, rng), file=out)
 
 
 if __name__ == "__main__":

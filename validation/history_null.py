@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compare.history.statistics.autocorrelation import inflation
-from trainyard.compare.history.statistics.change_points import change_points
-from trainyard.compare.history.statistics.critical_values import critical
-from trainyard.compare.history.statistics.split_scan import Scan
+from trainyard.compare.history.statistics.autocorrelation import estimate_inflation
+from trainyard.compare.history.statistics.change_points import find_change_points
+from trainyard.compare.history.statistics.critical_values import look_up_critical
+from trainyard.compare.history.statistics.split_scan import SplitScan
 
 ALPHA = 0.007
 """Below the documented 1 %, to allow for the table's own error."""
@@ -40,15 +40,15 @@ def autocorrelated(rng: np.random.Generator, n: int, correlation: float) -> NDAr
 
 def reached(values: NDArray[np.float64]) -> float:
     """The least critical strength at which no change of the series is reported, to 0.005, and at least LEAST."""
-    scan = Scan()
+    scan = SplitScan()
     scan.extend(values)
-    splits, wide = scan.splits(), float(inflation(values[None])[0])
+    splits, wide = scan.splits(), float(estimate_inflation(values[None])[0])
     low, high = LEAST, float(splits.strengths(wide).max())
-    if high <= low or not change_points(values, splits, wide, low):
+    if high <= low or not find_change_points(values, splits, wide, low):
         return low
     while high - low > 0.005:
         middle = (low + high) / 2
-        low, high = (middle, high) if change_points(values, splits, wide, middle) else (low, middle)
+        low, high = (middle, high) if find_change_points(values, splits, wide, middle) else (low, middle)
     return high
 
 
@@ -67,7 +67,7 @@ def rows(scale: float) -> Iterator[tuple[int, int, list[float]]]:
 def main(scale: float = 1.0) -> None:
     print(f"{'points':>7} {'series':>7} {'no memory':>10} {'autocorrelation 0.5':>20} {'table':>7}")
     for n, count, (independent, correlated) in rows(scale):
-        print(f"{n:7d} {count:7d} {independent:10.3f} {correlated:20.3f} {critical(n):7.2f}", flush=True)
+        print(f"{n:7d} {count:7d} {independent:10.3f} {correlated:20.3f} {look_up_critical(n):7.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from trainyard.store.store import Store
 JOB = """
 [model]
 layers = 1
-width = 16
-ffn = 16
+hidden_size = 16
+ffn_hidden_size = 16
 heads = 2
 kv_heads = 1
 head_dim = 8

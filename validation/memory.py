@@ -46,7 +46,7 @@ class Pair(NamedTuple):
         settings: dict[str, Any] = {"dtype": "bfloat16"} | {
             key: value for key, value in self.how.items() if key in _RECIPE
         }
-        tokens = self.seq_len * settings.get("microbatch", 1) * self.micro * layout.batch_ranks
+        tokens = self.seq_len * settings.get("micro_batch_size", 1) * self.micro * layout.batch_ranks
         recipe = Recipe(seq_len=self.seq_len, tokens_per_step=tokens, **settings)
         if preset.sizes is not None:
             return Job(name=self.model, workload=preset.workload, sizes=preset.sizes, layout=layout, recipe=recipe)
@@ -61,8 +61,8 @@ class Pair(NamedTuple):
 
 
 def pairs() -> Iterator[Pair]:
-    for remat in ("none", "full", "op"):
-        recompute = {"remat": remat}
+    for activation_checkpoint in ("none", "full", "selective"):
+        recompute = {"activation_checkpoint": activation_checkpoint}
         yield Pair("llama3-8b", {"dp_shard": 8, **recompute})
         yield Pair("llama3-8b", {"dp_shard": 8, **recompute}, seq_len=4096, micro=2)
         yield Pair("llama3-8b", {"tp": 8, **_SPLIT, **recompute})
@@ -76,54 +76,61 @@ def pairs() -> Iterator[Pair]:
     yield Pair("llama3-8b", {"dp_shard": 4, "zero": 1}, layers=8)
     yield Pair("llama3-8b", {"dp_shard": 4, "zero": 2}, layers=8)
     yield Pair("llama3-8b", {"dp_shard": 64})
-    yield Pair("llama3-8b", {"dp_shard": 64, "remat": "full"}, seq_len=8192)
-    yield Pair("llama3-8b", {"dp_shard": 64, "remat": "op", "microbatch": 2}, seq_len=8192)
-    yield Pair("llama3-8b", {"dp_replicate": 4, "dp_shard": 8, "remat": "full"}, seq_len=8192)
-    yield Pair("llama3-8b", {"dp_shard": 8, "cp": 4, "remat": "full"}, seq_len=16384)
+    yield Pair("llama3-8b", {"dp_shard": 64, "activation_checkpoint": "full"}, seq_len=8192)
+    yield Pair("llama3-8b", {"dp_shard": 64, "activation_checkpoint": "selective", "micro_batch_size": 2}, seq_len=8192)
+    yield Pair("llama3-8b", {"dp_replicate": 4, "dp_shard": 8, "activation_checkpoint": "full"}, seq_len=8192)
+    yield Pair("llama3-8b", {"dp_shard": 8, "cp": 4, "activation_checkpoint": "full"}, seq_len=16384)
     yield Pair("llama3-8b", {"dp_shard": 8, "dtype": "float32"})
     yield Pair("llama3-8b", {"tp": 4})
     yield Pair("llama3-8b", {"tp": 4, "dp_shard": 4})
     yield Pair("llama3-8b", {"pp": 4, "schedule": "1f1b"}, micro=8)
     yield Pair("llama3-8b", {"pp": 4, "dp_shard": 4, "schedule": "1f1b"}, micro=8)
     yield Pair("llama3-8b", {"pp": 4, "interleave": 2, "schedule": "interleaved"}, micro=8)
-    yield Pair("llama3-70b", {"dp_shard": 64, "remat": "full"}, seq_len=8192)
+    yield Pair("llama3-70b", {"dp_shard": 64, "activation_checkpoint": "full"}, seq_len=8192)
     yield Pair("llama3-70b", {"dp_shard": 16, "tp": 8, "pp": 4, "schedule": "1f1b", **_SPLIT}, seq_len=8192, micro=8)
-    deep = {"dp_shard": 16, "tp": 8, "pp": 16, "schedule": "1f1b", "remat": "full", **_SPLIT}
+    deep = {"dp_shard": 16, "tp": 8, "pp": 16, "schedule": "1f1b", "activation_checkpoint": "full", **_SPLIT}
     yield Pair("llama3-405b", deep, layers=128, seq_len=8192, micro=16)
     yield Pair("gpt3-175b", {"tp": 8, "pp": 8, "schedule": "1f1b"}, micro=8)
     yield Pair("qwen3-8b", {"dp_shard": 8}, seq_len=4096)
-    yield Pair("gpt2-xl", {"dp_replicate": 2, "microbatch": 8}, seq_len=1024)
-    yield Pair("gpt2-xl", {"microbatch": 8}, seq_len=1024)
-    yield Pair("gpt2-xl", {"dp_shard": 2, "microbatch": 8, "remat": "full"}, seq_len=1024)
+    yield Pair("gpt2-xl", {"dp_replicate": 2, "micro_batch_size": 8}, seq_len=1024)
+    yield Pair("gpt2-xl", {"micro_batch_size": 8}, seq_len=1024)
+    yield Pair("gpt2-xl", {"dp_shard": 2, "micro_batch_size": 8, "activation_checkpoint": "full"}, seq_len=1024)
     yield Pair("mixtral-8x7b", {"dp_shard": 8}, layers=8)
     yield Pair("mixtral-8x7b", {"dp_shard": 8, "ep": 8}, layers=8)
-    yield Pair("mixtral-8x7b", {"dp_shard": 8, "ep": 8, "remat": "full"}, layers=8)
+    yield Pair("mixtral-8x7b", {"dp_shard": 8, "ep": 8, "activation_checkpoint": "full"}, layers=8)
     yield Pair("mixtral-8x7b", {"dp_shard": 8, "ep": 8, "pp": 4, "schedule": "1f1b"}, seq_len=4096, micro=8)
     yield Pair("deepseek-v3", {"dp_shard": 32}, layers=6, seq_len=4096)
-    yield Pair("deepseek-v3", {"dp_shard": 64, "ep": 64, "remat": "full"}, layers=8, seq_len=4096)
+    yield Pair("deepseek-v3", {"dp_shard": 64, "ep": 64, "activation_checkpoint": "full"}, layers=8, seq_len=4096)
 
 
 def image_models() -> Iterator[Pair]:
     for how in (
-        {"microbatch": 32}, {"dp_replicate": 8, "microbatch": 32}, {"dp_shard": 8, "zero": 1, "microbatch": 32},
-        {"tp": 4, "microbatch": 32}, {"tp": 2, "dp_shard": 4, "microbatch": 32},
-        *({"dp_shard": 8, "microbatch": 64, "remat": remat} for remat in ("none", "full", "op")),
+        {"micro_batch_size": 32}, {"dp_replicate": 8, "micro_batch_size": 32},
+        {"dp_shard": 8, "zero": 1, "micro_batch_size": 32},
+        {"tp": 4, "micro_batch_size": 32}, {"tp": 2, "dp_shard": 4, "micro_batch_size": 32},
+        *(
+            {"dp_shard": 8, "micro_batch_size": 64, "activation_checkpoint": mode}
+            for mode in ("none", "full", "selective")
+        ),
     ):  # fmt: skip
         yield Pair("vit-l-16", how, seq_len=1)
-    yield Pair("vit-h-14", {"dp_shard": 8, "microbatch": 32}, seq_len=1, micro=2)
+    yield Pair("vit-h-14", {"dp_shard": 8, "micro_batch_size": 32}, seq_len=1, micro=2)
     for how in (
-        {"dp_shard": 8, "microbatch": 32}, {"dp_replicate": 8, "microbatch": 32},
-        {"dp_shard": 8, "microbatch": 32, "remat": "full"},
+        {"dp_shard": 8, "micro_batch_size": 32}, {"dp_replicate": 8, "micro_batch_size": 32},
+        {"dp_shard": 8, "micro_batch_size": 32, "activation_checkpoint": "full"},
     ):  # fmt: skip
         yield Pair("dit-xl2", how, seq_len=1)
     for how in (
-        {"dp_shard": 8, "microbatch": 4}, {"dp_shard": 8, "zero": 2, "microbatch": 2}, {"tp": 4, "microbatch": 2},
-        {"dp_shard": 8, "microbatch": 8, "remat": "full"},
+        {"dp_shard": 8, "micro_batch_size": 4}, {"dp_shard": 8, "zero": 2, "micro_batch_size": 2},
+        {"tp": 4, "micro_batch_size": 2},
+        {"dp_shard": 8, "micro_batch_size": 8, "activation_checkpoint": "full"},
     ):  # fmt: skip
         yield Pair("sd3-medium", how, seq_len=1)
     yield Pair("flux1-dev", {"dp_shard": 16}, seq_len=1)
-    yield Pair("flux1-dev", {"dp_shard": 16, "remat": "full", "microbatch": 2}, seq_len=1, micro=2)
-    yield Pair("flux1-dev", {"tp": 4, "dp_shard": 4, "remat": "full"}, seq_len=1)
+    yield Pair(
+        "flux1-dev", {"dp_shard": 16, "activation_checkpoint": "full", "micro_batch_size": 2}, seq_len=1, micro=2
+    )
+    yield Pair("flux1-dev", {"tp": 4, "dp_shard": 4, "activation_checkpoint": "full"}, seq_len=1)
 
 
 class Line(NamedTuple):

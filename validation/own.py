@@ -35,23 +35,26 @@ ANCHORS = ("ddp", "tp", "pp", "fsdp")
 
 def decoders() -> dict[str, Job]:
     """The jobs by name, anchors first."""
-    small = Model(layers=4, width=256, ffn=768, heads=4, kv_heads=2, head_dim=64)
-    wide = replace(small, width=512, ffn=1536, head_dim=128)
+    small = Model(layers=4, hidden_size=256, ffn_hidden_size=768, heads=4, kv_heads=2, head_dim=64)
+    wide = replace(small, hidden_size=512, ffn_hidden_size=1536, head_dim=128)
     shard, pair = {"dp_shard": 2}, {"pp": 2}
     return {
         "ddp": _job(small, {"dp_replicate": 2}), "tp": _job(small, _SPLIT), "pp": _job(small, pair, schedule="1f1b"),
-        "fsdp": _job(small, shard), "fsdp full": _job(small, shard, remat="full"), "cp": _job(small, {"cp": 2}),
+        "fsdp": _job(small, shard), "fsdp full": _job(small, shard, activation_checkpoint="full"),
+        "cp": _job(small, {"cp": 2}),
         "zero-1": _job(small, {**shard, "zero": 1}), "wide": _job(wide, shard),
-        "ddp full": _job(small, {"dp_replicate": 2}, remat="full"), "zero-2": _job(small, {**shard, "zero": 2}),
-        "deep": _job(replace(small, layers=8), shard, samples=8), "fsdp op": _job(small, shard, remat="op"),
+        "ddp full": _job(small, {"dp_replicate": 2}, activation_checkpoint="full"),
+        "zero-2": _job(small, {**shard, "zero": 2}),
+        "deep": _job(replace(small, layers=8), shard, samples=8),
+        "fsdp selective": _job(small, shard, activation_checkpoint="selective"),
         "interleaved": _job(small, {**pair, "interleave": 2}, schedule="interleaved"),
-        "long": _job(small, {"dp_replicate": 2}, seq_len=512, samples=8, microbatch=2),
+        "long": _job(small, {"dp_replicate": 2}, seq_len=512, samples=8, micro_batch_size=2),
         "tp wide": _job(wide, _SPLIT, samples=8),
     }  # fmt: skip
 
 
 def _job(model: Model, layout: dict[str, Any], seq_len: int = 256, samples: int = 16, **recipe: Any) -> Job:
-    settings = {"microbatch": 4, **recipe}
+    settings = {"micro_batch_size": 4, **recipe}
     return Job(
         model=model, layout=Layout(**layout), measure=Measure(warmup=2, steps=5, repeats=2, profiled=3),
         recipe=Recipe(seq_len=seq_len, tokens_per_step=samples * seq_len, **settings),

@@ -23,7 +23,7 @@ from trainyard.job import Model
 from trainyard.machine import Machine
 from trainyard.models import presets
 from trainyard.predict.inputs import cases
-from trainyard.predict.inputs.cases import PLAIN, REMATS, of_model
+from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, PLAIN, of_model
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import partition, schedules
@@ -70,12 +70,12 @@ MACHINES = {
 """Name of a device in sources -> trainyard's machine file."""
 _GATED = ("llama", "qwen", "mistral", "mixtral", "deepseek", "gpt-oss", "yi-", "olmo", "gemma", "grok", "phi")
 _UNTIED = (*_GATED, "nemotron")
-_LATENT = {"q_rank": 1536, "kv_rank": 512, "rope_dim": 64, "value_dim": 128, "head_dim": 128}
+_LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "rope_dim": 64, "value_dim": 128, "head_dim": 128}
 _KNOWN: dict[str, dict[str, float]] = {
     "deepseek-v3": {**_LATENT, "width": 7168, "heads": 128, "kv_heads": 128, "ffn": 18432, "vocab": 129280,
-                    "experts": 256, "active": 8, "expert_ffn": 2048, "shared_experts": 1, "dense_layers": 3},
+                    "experts": 256, "active": 8, "moe_ffn_hidden_size": 2048, "shared_experts": 1, "dense_layers": 3},
     "deepseek-v2": {**_LATENT, "width": 5120, "heads": 128, "kv_heads": 128, "ffn": 12288, "vocab": 102400,
-                    "experts": 160, "active": 6, "expert_ffn": 1536, "shared_experts": 2, "dense_layers": 1},
+                    "experts": 160, "active": 6, "moe_ffn_hidden_size": 1536, "shared_experts": 2, "dense_layers": 1},
     "llama-7b": {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000},
     "llama-13b": {"layers": 40, "width": 5120, "heads": 40, "kv_heads": 40, "ffn": 13824, "vocab": 32000},
     "llama-65b": {"layers": 80, "width": 8192, "heads": 64, "kv_heads": 64, "ffn": 22016, "vocab": 32000},
@@ -163,11 +163,17 @@ def _recomputed(columns: dict[str, float], machine: str) -> dict[str, float]:
     devices with a fast link to the host's memory, where activations are kept."""
     most = machines.load(machine).device.memory.value * USABLE
     none, whole = (
-        float(framework_memory.memory(cases.build(**columns | {"remat": remat})).total[0])
-        for remat in (0.0, REMATS.index("full"))
+        float(
+            framework_memory.memory(cases.build(**columns | {"activation_checkpoint": activation_checkpoint})).total[0]
+        )
+        for activation_checkpoint in (0.0, ACTIVATION_CHECKPOINTS.index("full"))
     )
     share = min(1.0, (none - most) / (none - whole)) if none > whole else 0.0
-    return {"remat": float(REMATS.index("full")), "remat_every": 1 / share} if share > 0 else {}
+    return (
+        {"activation_checkpoint": float(ACTIVATION_CHECKPOINTS.index("full")), "activation_checkpoint_every": 1 / share}
+        if share > 0
+        else {}
+    )
 
 
 def _first(values: Iterable[str]) -> str:
@@ -208,7 +214,7 @@ def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
     columns["schedule"] = float(schedules.SCHEDULES.index("interleaved")) if columns["interleave"] > 1 else 0.0
     columns |= _recipe(values, notes, columns) | {"seq_len": _number(values, "seq", known.get("seq_len"))}
     ranks = prod(columns[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
-    if columns["samples"] % (columns["dp_replicate"] * columns["dp_shard"] * columns["microbatch"]) > 1e-9:
+    if columns["samples"] % (columns["dp_replicate"] * columns["dp_shard"] * columns["micro_batch_size"]) > 1e-9:
         raise _Refused(f"global_batch {columns['samples']:g} is not a multiple of dp {ranks:g} x micro_batch")
     return columns
 
@@ -228,7 +234,7 @@ def _model(values: dict[str, str], model: str, known: dict[str, float]) -> dict[
     experts = _number(values, "moe_experts", known.get("experts", 0.0)) if values["moe_experts"] or known else 0.0
     gated = model.startswith(_GATED)
     ffn = size("ffn", "ffn", 4 * width)
-    latent = "kv_rank" in known
+    latent = "kv_lora_rank" in known
     dim = next((dim for name, dim in _HEAD_DIMS.items() if model.startswith(name)), width / heads)
     return {
         "layers": size("layers", "layers"), "width": width, "ffn": known.get("ffn", ffn) if latent else ffn,
@@ -236,10 +242,10 @@ def _model(values: dict[str, str], model: str, known: dict[str, float]) -> dict[
         "vocab": size("vocab", "vocab", 51200.0), "gated": float(gated), "learned": float(not gated),
         "tied": float(not model.startswith(_UNTIED)), "experts": experts,
         "active": _number(values, "moe_topk", known.get("active", 0.0)) if experts else 0.0,
-        "expert_ffn": (known.get("expert_ffn", ffn)) if experts else 0.0,
+        "moe_ffn_hidden_size": (known.get("moe_ffn_hidden_size", ffn)) if experts else 0.0,
         "shared_experts": known.get("shared_experts", 0.0) if experts else 0.0,
         "dense_layers": _dense_layers(values, known) if experts else 0.0,
-        **{name: known.get(name, 0.0) for name in ("q_rank", "kv_rank", "rope_dim", "value_dim")},
+        **{name: known.get(name, 0.0) for name in ("q_lora_rank", "kv_lora_rank", "rope_dim", "value_dim")},
     }  # fmt: skip
 
 
@@ -288,7 +294,7 @@ def _batch(values: dict[str, str], notes: str, layout: dict[str, float]) -> tupl
 
 def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dict[str, float]:
     precision, recomputed = values["precision"].lower(), values["activation_ckpt"].lower()
-    remat = {"full": 2.0, "selective": 1.0, "op": 1.0}.get(recomputed, 0.0)
+    activation_checkpoint = {"full": 2.0, "selective": 1.0, "op": 1.0}.get(recomputed, 0.0)
     sharded = values["zero_or_fsdp"].lower().startswith(_SHARDED)
     mixed = "amp" in precision or sharded
     old = values["accelerator"].startswith(("A100", "V100")) and "fp16" in precision
@@ -298,11 +304,12 @@ def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dic
     if small and "MLPerf" in notes:  # as in NVIDIA's submissions: fp8_params, grad_reduce_in_fp32=False
         weight, gradient = 1.0 if _LORA in notes or values["accelerator"].startswith(_NO_TRANSPOSE) else 2.0, 2.0
     return {
-        "samples": samples, "microbatch": each, "remat": remat, "remat_every": 1.0,
+        "samples": samples, "micro_batch_size": each, "activation_checkpoint": activation_checkpoint,
+        "activation_checkpoint_every": 1.0,
         "sequence_parallel": float(not old), "flash": float(not old), "low_precision": float(small), "offload": 0.0,
         "width_bytes": 2.0, "weight_bytes": weight, "gradient_bytes": gradient, "normed_heads": 0.0, "own": 0.0,
         "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else gradient,
-        "remade": 0.5 if sharded and remat == 1 else 0.0,
+        "remade": 0.5 if sharded and activation_checkpoint == 1 else 0.0,
         "adapters": _RANK if _LORA in notes or "lora" in values["model"].lower() else 0.0,
     }  # fmt: skip
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I64
-from trainyard.trace.whatif.dependency_graph import Graph, Needs, join, plan, replay
+from trainyard.trace.whatif.dependency_graph import Graph, Needs, join_needs, plan_graph, replay_graph
 
 DATA = Path(os.environ.get("TRAINYARD_PUBLIC_DATA", Path(__file__).parents[2] / "shared" / "data")) / "stragglers"
 COMPUTE = ("forward-compute", "backward-compute", "optimizer", "gc")
@@ -110,7 +110,7 @@ def model(ops: Ops) -> Model:
     to_transfer = Needs(n + group[members], body[members], np.zeros(len(members), np.int64))
     need, op = np.array(_orders(ops), np.int64).T
     in_order = Needs(body[need], op, np.zeros(len(op), np.int64))
-    return Model(plan(length, join([to_meeting, to_transfer, in_order])), body, ops)
+    return Model(plan_graph(length, join_needs([to_meeting, to_transfer, in_order])), body, ops)
 
 
 def _groups(ops: Ops) -> I64:
@@ -188,7 +188,7 @@ def analyse(model: Model) -> Answer:
         """Mean step time with these rows' own times and all others ideal."""
         length = graph.length.copy()
         length[body] = np.where(straggling, own, ideal)
-        stop = replay(graph, length)[1][body]
+        stop = replay_graph(graph, length)[1][body]
         return float(np.mean([stop[ops.step == step].max() for step in np.unique(ops.step)])) / 1e9
 
     t, t_ideal = seconds(everyone), seconds(~everyone)

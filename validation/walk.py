@@ -47,9 +47,9 @@ from typing import Any, NamedTuple
 PACKAGE = "trainyard"
 JOB = """\
 name = "walk"
-model = { name = "tiny", layers = 1, width = 32, ffn = 64, heads = 2, kv_heads = 2, head_dim = 16 }
+model = { name = "tiny", layers = 1, hidden_size = 32, ffn_hidden_size = 64, heads = 2, kv_heads = 2, head_dim = 16 }
 layout = { dp_replicate = 1 }
-recipe = { seq_len = 32, tokens_per_step = 64, microbatch = 2, learning_rate = 1e-3 }
+recipe = { seq_len = 32, tokens_per_step = 64, micro_batch_size = 2, learning_rate = 1e-3 }
 measure = { warmup = 1, steps = 2, repeats = 1, profiled = 2 }
 """
 """A job that trains, measures and books a profile in a few seconds."""

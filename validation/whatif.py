@@ -23,8 +23,8 @@ from trainyard.trace.whatif.what_if import what_if
 JOB = """\
 [model]
 layers = 2
-width = 64
-ffn = 128
+hidden_size = 64
+ffn_hidden_size = 128
 heads = 2
 kv_heads = 2
 head_dim = 32
@@ -33,7 +33,7 @@ dp_replicate = {ranks}
 [recipe]
 seq_len = 64
 tokens_per_step = {tokens}
-microbatch = 4
+micro_batch_size = 4
 [measure]
 warmup = 2
 steps = 2

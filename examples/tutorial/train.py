@@ -21,7 +21,7 @@ BATCH, CLASSES, STORED, PIXELS = 32, 10, 192, 32
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):
-    """Images compressed as on a disk. Reading one decodes it, crops it at random, and mirrors it in half of all cases."""
+    """Images compressed as on a disk. Reading one decodes it, crops it at random, and mirrors every other one."""
 
     def __init__(self, count: int, decode_once: bool) -> None:
         self.random = np.random.default_rng(0)

@@ -90,27 +90,29 @@ class Booked(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
         return sum(not part.partial for part in self.parts) or len(self.parts)
 
     def step_of(self, time: I64) -> I64:
-        """Index into `parts` of the full step that contains each time; -1 for none."""
-        bounds = np.array([self.parts[0].start, *(part.stop for part in self.parts)], np.int64)
-        counts = np.array([not part.partial for part in self.parts])
-        if not counts.any():
-            counts[:] = True
-        index = np.searchsorted(bounds, time, "right") - 1
-        inside = (index >= 0) & (index < len(counts))
-        return np.where(inside & counts[np.clip(index, 0, len(counts) - 1)], index, -1)
+        """Index into `parts` of the full step that contains each time (ns); -1 for none. If no part is full, all parts
+        count as full."""
+        bounds_ns = np.array([self.parts[0].start, *(part.stop for part in self.parts)], np.int64)
+        is_full = np.array([not part.partial for part in self.parts])
+        if not is_full.any():
+            is_full[:] = True
+        index = np.searchsorted(bounds_ns, time, "right") - 1
+        is_inside = (index >= 0) & (index < len(is_full))
+        return np.where(is_inside & is_full[np.clip(index, 0, len(is_full) - 1)], index, -1)
 
     def full(self, time: I64) -> Mask:
         """Mask of the times that lie in a full step."""
         return self.step_of(time) >= 0
 
-    def keys(self, wanted: Callable[[Account, str], bool]) -> Mask:
-        """Mask over `pairs`: the rows whose account and phase satisfy `wanted`."""
-        return np.array([wanted(account, phase) for account, phase in self.pairs], bool)
+    def keys(self, accepts: Callable[[Account, str], bool]) -> Mask:
+        """Mask over `pairs`: True for each (account, phase) that `accepts` holds for. Index it with a `key` column to
+        select rows."""
+        return np.array([accepts(account, phase) for account, phase in self.pairs], bool)
 
-    def names(self, wanted: Callable[[str], object]) -> Mask:
-        """Mask over `events.names`: the names that satisfy `wanted`, evaluated once per name. The extra last element,
-        False, is what the index -1 selects."""
-        return np.array([bool(wanted(name)) for name in self.events.names] + [False], bool)
+    def names(self, accepts: Callable[[str], object]) -> Mask:
+        """Mask over `events.names`: True for each name that `accepts` holds for, evaluated once per name. Index it with
+        a `name` or `module` column; the extra last element, False, is what the index -1 selects."""
+        return np.array([bool(accepts(name)) for name in self.events.names] + [False], bool)
 
     @property
     def on_device(self) -> bool:

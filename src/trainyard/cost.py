@@ -48,15 +48,15 @@ def roofline(device: Device, operation: Operation) -> Estimate:
     """
     if operation.dtype not in device.peak:
         raise UnknownName(f"{device.name} claims no peak for {operation.dtype}.", nearest(operation.dtype, device.peak))
-    peak = device.peak[operation.dtype].value
-    calls = max(1, operation.count)
+    peak_flops = device.peak[operation.dtype].value
+    call_count = max(1, operation.count)
     curve = device.reached.get(operation.op)
-    rate = min(peak, curve.at(operation.flops / calls)) if curve and operation.flops else peak
-    memory = operation.bytes / device.bandwidth.value
-    low = max(operation.flops / peak, memory)
-    expect = max(operation.flops / rate, memory)
-    high = operation.flops / rate + memory
-    return Estimate(_ns(low), _ns(expect), _ns(high))
+    reached_flops = min(peak_flops, curve.at(operation.flops / call_count)) if curve and operation.flops else peak_flops
+    memory_s = operation.bytes / device.bandwidth.value
+    low_s = max(operation.flops / peak_flops, memory_s)
+    expect_s = max(operation.flops / reached_flops, memory_s)
+    high_s = operation.flops / reached_flops + memory_s
+    return Estimate(_round_up_ns(low_s), _round_up_ns(expect_s), _round_up_ns(high_s))
 
 
 def collective(link: Link, name: str, ranks: int, size: int) -> Estimate:
@@ -71,26 +71,29 @@ def collective(link: Link, name: str, ranks: int, size: int) -> Estimate:
         raise BadInput(f"a {name} of {size} bytes over {ranks} ranks has no cost.")
     if ranks == 1:
         return Estimate(0, 0, 0)
-    passes, hops = _ring(name, ranks)
+    transfers, latencies = _ring_passes(name, ranks)
     curve = link.reached.get(name)
-    rate = min(link.bandwidth.value, curve.at(size)) if curve and size else link.bandwidth.value
-    wire = passes * size / rate
-    wait = hops * link.latency.value
-    best = max(passes * size / link.bandwidth.value, wait)
-    return Estimate(_ns(best), _ns(wire + wait), _ns(2 * wire + wait))
+    bytes_per_s = min(link.bandwidth.value, curve.at(size)) if curve and size else link.bandwidth.value
+    transfer_s = transfers * size / bytes_per_s
+    latency_s = latencies * link.latency.value
+    overlapped_s = max(transfers * size / link.bandwidth.value, latency_s)
+    return Estimate(
+        _round_up_ns(overlapped_s), _round_up_ns(transfer_s + latency_s), _round_up_ns(2 * transfer_s + latency_s)
+    )
 
 
-def _ring(name: str, ranks: int) -> tuple[float, int]:
-    """(buffer lengths over the slowest link, latencies in sequence) of a ring of `ranks`."""
-    hops = ranks - 1
+def _ring_passes(name: str, ranks: int) -> tuple[float, int]:
+    """(traffic of one rank in buffer lengths, number of sequential latencies) of a ring of `ranks`."""
+    hop_count = ranks - 1
     if name in ("all_reduce", "barrier"):
-        return 2 * hops / ranks, 2 * hops
+        return 2 * hop_count / ranks, 2 * hop_count
     if name in ("all_gather", "reduce_scatter", "all_to_all"):
-        return hops / ranks, hops
+        return hop_count / ranks, hop_count
     if name in ("broadcast", "reduce"):
-        return 1.0, hops
+        return 1.0, hop_count
     return 1.0, 1
 
 
-def _ns(seconds: float) -> int:
+def _round_up_ns(seconds: float) -> int:
+    """Seconds -> whole nanoseconds, rounded up."""
     return ceil(seconds * 1e9)

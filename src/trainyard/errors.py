@@ -162,13 +162,13 @@ def described(error: Exception) -> tuple[str, str]:
     return str(error).rstrip("."), ""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`Did you mean 'heads'?`, or the list of known names if none is similar."""
-    known = sorted(known)
-    return near(name, known) or (f"Known: {', '.join(known)}." if known else "None is known.")
+def nearest(name: str, known_names: Iterable[str]) -> str:
+    """The suggestion for an unknown name: `Did you mean 'heads'?`, or the list of known names if none is similar."""
+    known_names = sorted(known_names)
+    return near(name, known_names) or (f"Known: {', '.join(known_names)}." if known_names else "None is known.")
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """`Did you mean 'heads'?`, or an empty string if no known name is similar."""
-    close = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+def near(name: str, known_names: Iterable[str]) -> str:
+    """The suggestion for an unknown name: `Did you mean 'heads'?`, or an empty string if no known name is similar."""
+    close = get_close_matches(name, sorted(known_names), n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else ""

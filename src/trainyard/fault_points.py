@@ -43,20 +43,21 @@ _arrivals: Counter[str] = Counter()
 
 def fault_point(name: str) -> None:
     """Kill this process if the environment selects this arrival. `name` is one of `POINTS`."""
-    wanted = os.environ.get(VARIABLE)
-    if wanted is None:
+    selected = os.environ.get(VARIABLE)
+    if selected is None:
         return
-    point, number = _parse(wanted)
+    point, arrival = _parse_selection(selected)
     _arrivals[name] += 1
-    if name == point and _arrivals[name] == number:
+    if name == point and _arrivals[name] == arrival:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _parse(wanted: str) -> tuple[str, int]:
-    """Parse NAME:N. Raises `BadInput`: with a misspelt name, a test would pass without testing anything."""
-    point, _, number = wanted.partition(":")
+def _parse_selection(selected: str) -> tuple[str, int]:
+    """Parses NAME:N into the fault point and the number of its arrival. Raises `BadInput`: with a misspelt name, a test
+    would pass without testing anything."""
+    point, _, arrival = selected.partition(":")
     if point not in POINTS:
-        raise BadInput(f"{VARIABLE} is {wanted!r}, but {point!r} is not a fault point.", nearest(point, POINTS))
-    if not number.isdecimal() or int(number) < 1:
-        raise BadInput(f"{VARIABLE} is {wanted!r}.", "Use NAME:N with N counted from 1.")
-    return point, int(number)
+        raise BadInput(f"{VARIABLE} is {selected!r}, but {point!r} is not a fault point.", nearest(point, POINTS))
+    if not arrival.isdecimal() or int(arrival) < 1:
+        raise BadInput(f"{VARIABLE} is {selected!r}.", "Use NAME:N with N counted from 1.")
+    return point, int(arrival)

@@ -19,42 +19,42 @@ PARTS = {SPACE: "a state space", ATTENTION: "attention", MLP: "an MLP", EXPERTS:
 
 
 _OPTIONAL = (
-    "experts", "active", "expert_ffn", "shared_experts", "dense_layers", "expert_width", "step_rank", "q_rank",
-    "kv_rank", "rope_dim", "value_dim",
+    "experts", "top_k", "moe_ffn_hidden_size", "shared_experts", "dense_layers", "expert_width", "step_rank",
+    "q_lora_rank", "kv_lora_rank", "rope_dim", "value_dim",
 )  # fmt: skip
 """Sizes of a decoder that are 0 if it does not have the part."""
 _MODEL_LIMITS = (
     dict.fromkeys(("layers", "dense_layers"), limits.LAYERS)
-    | dict.fromkeys(("heads", "kv_heads", "space_heads", "space_groups"), limits.HEADS)
-    | dict.fromkeys(("experts", "active", "shared_experts", "expert_groups", "active_groups"), limits.EXPERTS)
+    | dict.fromkeys(("heads", "kv_heads", "ssm_heads", "ssm_groups"), limits.HEADS)
+    | dict.fromkeys(("experts", "top_k", "shared_experts", "expert_groups", "active_groups"), limits.EXPERTS)
     | dict.fromkeys(
-        ("width", "ffn", "head_dim", "expert_ffn", "expert_width", "q_rank", "kv_rank", "rope_dim", "value_dim",
-         "space_dim", "state", "step_rank"), limits.WIDTH,
+        ("hidden_size", "ffn_hidden_size", "head_dim", "moe_ffn_hidden_size", "expert_width", "q_lora_rank",
+         "kv_lora_rank", "rope_dim", "value_dim", "ssm_head_dim", "ssm_state_size", "step_rank"), limits.WIDTH,
     )
     | {"vocab": limits.VOCAB, "kernel": limits.TOKENS, "chunk": limits.TOKENS}
 )  # fmt: skip
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A decoder's dimensions. `heads` query heads share `kv_heads` key/value heads; `ffn` is the MLP's width.
+    """A decoder's dimensions. `heads` query heads share `kv_heads` key/value heads; the MLP is `ffn_hidden_size` wide.
 
-    `experts` = 0 is a dense model; otherwise, in all layers after the first `dense_layers`, each token uses `active` of
-    `experts`, each `expert_ffn` wide, in addition to `shared_experts` that every token uses.
-    `kv_rank` > 0 is multi-head latent attention: keys and values come from `kv_rank` values a token, queries from
-    `q_rank` (0: from the width itself); `rope_dim` channels of each head carry the position, `head_dim` do not, and
-    values have `value_dim` channels.
-    `pattern` makes it a hybrid, one letter per layer: M is a state space layer, * attention, - an MLP, E experts. A
-    state space layer has `space_heads` heads of `space_dim` channels with a state of `state` numbers per channel; the
-    heads of each of its `space_groups` groups share the B and C projections; a convolution over `kernel` tokens
-    precedes it, and it is computed in chunks of `chunk` tokens (Mamba-2: Dao and Gu 2024, arXiv:2405.21060). With
-    `step_rank` > 0 each channel is a head whose own step size comes from a projection of rank `step_rank` (Mamba: Gu
-    and Dao 2023, arXiv:2312.00752).
+    `experts` = 0 is a dense model; otherwise, in all layers after the first `dense_layers`, each token uses `top_k` of
+    `experts`, each `moe_ffn_hidden_size` wide, in addition to `shared_experts` that every token uses.
+    `kv_lora_rank` > 0 is multi-head latent attention: keys and values come from `kv_lora_rank` values a token, queries
+    from `q_lora_rank` (0: from the hidden state itself); `rope_dim` channels of each head carry the position,
+    `head_dim` do not, and values have `value_dim` channels.
+    `hybrid_pattern` makes it a hybrid, one letter per layer: M is a state space layer, * attention, - an MLP, E
+    experts. A state space layer has `ssm_heads` heads of `ssm_head_dim` channels with a state of `ssm_state_size`
+    numbers per channel; the heads of each of its `ssm_groups` groups share the B and C projections; a convolution over
+    `kernel` tokens precedes it, and it is computed in chunks of `chunk` tokens (Mamba-2: Dao and Gu 2024,
+    arXiv:2405.21060). With `step_rank` > 0 each channel is a head whose own step size comes from a projection of rank
+    `step_rank` (Mamba: Gu and Dao 2023, arXiv:2312.00752).
     """
 
     name: str = "unnamed"
     layers: int
-    width: int
-    ffn: int
+    hidden_size: int
+    ffn_hidden_size: int
     heads: int
     kv_heads: int
     head_dim: int
@@ -69,8 +69,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tied: bool = False
     """Whether the output head shares the embedding's weights."""
     experts: int = 0
-    active: int = 0
-    expert_ffn: int = 0
+    top_k: int = 0
+    moe_ffn_hidden_size: int = 0
     shared_experts: int = 0
     dense_layers: int = 0
     router: Literal["softmax", "sigmoid"] = "softmax"
@@ -81,23 +81,24 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A token's experts come from `active_groups` of `expert_groups` groups of equal size."""
     balance: Literal["none", "loss", "bias"] = "none"
     """Load balancing of the experts: an auxiliary loss, or a bias updated from the token counts (no loss)."""
-    q_rank: int = 0
-    kv_rank: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
     rope_dim: int = 0
     value_dim: int = 0
     expert_width: int = 0
-    """Width of the experts' input and output, with projections shared by all tokens before and after; 0: `width`."""
-    pattern: str = ""
-    space_heads: int = 0
-    space_dim: int = 0
-    space_groups: int = 1
-    state: int = 0
+    """Width of the experts' input and output, with projections shared by all tokens before and after; 0:
+    `hidden_size`."""
+    hybrid_pattern: str = ""
+    ssm_heads: int = 0
+    ssm_head_dim: int = 0
+    ssm_groups: int = 1
+    ssm_state_size: int = 0
     kernel: int = 4
     chunk: int = 128
     step_rank: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab"):
+        for field in ("layers", "hidden_size", "ffn_hidden_size", "heads", "kv_heads", "head_dim", "vocab"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
         limits.check(self, _MODEL_LIMITS)
@@ -108,14 +109,14 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 "but each key/value head serves a whole number of query heads.",
                 f"Make kv_heads a divisor of {self.heads}.",
             )
-        turning = "rope_dim" if self.kv_rank else "head_dim"
+        turning = "rope_dim" if self.kv_lora_rank else "head_dim"
         if self.position == "rope" and getattr(self, turning) % 2:
             raise BadJob(f"{turning} = {getattr(self, turning)} is odd, but rotary embedding turns pairs.")
         self._check_experts()
         self._check_pattern()
-        if self.kv_rank and not (self.rope_dim and self.value_dim):
+        if self.kv_lora_rank and not (self.rope_dim and self.value_dim):
             raise BadJob(
-                f"kv_rank = {self.kv_rank}, but rope_dim = {self.rope_dim} and value_dim = {self.value_dim}.",
+                f"kv_lora_rank = {self.kv_lora_rank}, but rope_dim = {self.rope_dim} and value_dim = {self.value_dim}.",
                 "Latent attention needs both.",
             )
 
@@ -123,59 +124,66 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for field in _OPTIONAL:
             if getattr(self, field) < 0:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must not be negative.")
-        if self.active > self.experts:
-            raise BadJob(f"active = {self.active} of experts = {self.experts}.")
+        if self.top_k > self.experts:
+            raise BadJob(f"top_k = {self.top_k} of experts = {self.experts}.")
         if not self.experts:
             return
-        if not (self.active and self.expert_ffn):
+        if not (self.top_k and self.moe_ffn_hidden_size):
             raise BadJob(
-                f"experts = {self.experts}, but active = {self.active} and expert_ffn = {self.expert_ffn}.",
-                "Set active, the experts that a token uses, and expert_ffn, the width of each.",
+                f"experts = {self.experts}, but top_k = {self.top_k} and "
+                f"moe_ffn_hidden_size = {self.moe_ffn_hidden_size}.",
+                "Set top_k, the experts that a token uses, and moe_ffn_hidden_size, the width of each.",
             )
         if self.expert_groups < 1 or self.experts % self.expert_groups:
             raise BadJob(f"experts = {self.experts} are not {self.expert_groups} groups (expert_groups) of equal size.")
         if not 1 <= self.active_groups <= self.expert_groups:
             raise BadJob(f"active_groups = {self.active_groups} of expert_groups = {self.expert_groups}.")
         eligible = self.experts // self.expert_groups * self.active_groups
-        if self.active > eligible:
+        if self.top_k > eligible:
             raise BadJob(
                 f"experts {self.experts} / expert_groups {self.expert_groups} * active_groups {self.active_groups} = "
-                f"{eligible}, but a token uses active = {self.active}.",
+                f"{eligible}, but a token uses top_k = {self.top_k}.",
                 "Raise active_groups.",
             )
 
     def _check_pattern(self) -> None:
-        if not self.pattern:
+        if not self.hybrid_pattern:
             return
-        if unknown := sorted(set(self.pattern) - set(PARTS)):
+        if unknown := sorted(set(self.hybrid_pattern) - set(PARTS)):
             known = ", ".join(f"{letter} {means}" for letter, means in PARTS.items())
-            raise BadJob(f"pattern has {', '.join(map(repr, unknown))}, but each letter must be one of: {known}.")
-        if len(self.pattern) != self.layers:
             raise BadJob(
-                f"pattern has {len(self.pattern)} letters, but layers = {self.layers}: it needs one per layer.",
-                f"Use layers = {len(self.pattern)}.",
+                f"hybrid_pattern has {', '.join(map(repr, unknown))}, but each letter must be one of: {known}."
             )
-        if (EXPERTS in self.pattern) != bool(self.experts):
+        if len(self.hybrid_pattern) != self.layers:
             raise BadJob(
-                f"experts = {self.experts}, and pattern has {self.pattern.count(EXPERTS)} layers of experts (E)."
+                f"hybrid_pattern has {len(self.hybrid_pattern)} letters, but layers = {self.layers}: "
+                "it needs one per layer.",
+                f"Use layers = {len(self.hybrid_pattern)}.",
+            )
+        if (EXPERTS in self.hybrid_pattern) != bool(self.experts):
+            raise BadJob(
+                f"experts = {self.experts}, and hybrid_pattern has {self.hybrid_pattern.count(EXPERTS)} layers of "
+                "experts (E)."
             )
         if self.dense_layers:
             raise BadJob(
-                f"dense_layers = {self.dense_layers}, but pattern defines which layers have experts.",
+                f"dense_layers = {self.dense_layers}, but hybrid_pattern defines which layers have experts.",
                 "Leave dense_layers out.",
             )
-        if SPACE not in self.pattern:
+        if SPACE not in self.hybrid_pattern:
             raise BadJob(
-                f"pattern = {self.pattern[:20]!r} has 0 state space layers (M).",
-                "Leave pattern out: only hybrid models need it.",
+                f"hybrid_pattern = {self.hybrid_pattern[:20]!r} has 0 state space layers (M).",
+                "Leave hybrid_pattern out: only hybrid models need it.",
             )
-        for field in ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk"):
+        for field in ("ssm_heads", "ssm_head_dim", "ssm_groups", "ssm_state_size", "kernel", "chunk"):
             if getattr(self, field) < 1:
-                raise BadJob(f"{field} = {getattr(self, field)} must be at least 1 if pattern has a state space layer.")
-        if self.space_heads % self.space_groups:
+                raise BadJob(
+                    f"{field} = {getattr(self, field)} must be at least 1 if hybrid_pattern has a state space layer."
+                )
+        if self.ssm_heads % self.ssm_groups:
             raise BadJob(
-                f"space_heads {self.space_heads} % space_groups {self.space_groups} = "
-                f"{self.space_heads % self.space_groups}, but each group has a whole number of heads."
+                f"ssm_heads {self.ssm_heads} % ssm_groups {self.ssm_groups} = "
+                f"{self.ssm_heads % self.ssm_groups}, but each group has a whole number of heads."
             )
 
 
@@ -241,50 +249,52 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 _RECIPE_LIMITS = {
-    "seq_len": limits.TOKENS, "microbatch": limits.SAMPLES, "remat_every": limits.LAYERS, "workers": limits.WORKERS,
-    "prefetch": limits.WORKERS, "tokens_per_step": limits.STEP,
+    "seq_len": limits.TOKENS, "micro_batch_size": limits.SAMPLES, "activation_checkpoint_every": limits.LAYERS,
+    "num_workers": limits.WORKERS, "prefetch_factor": limits.WORKERS, "tokens_per_step": limits.STEP,
 }  # fmt: skip
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Training settings. `tokens_per_step` is global; `microbatch` is the samples per micro-batch of a rank.
+    """Training settings. `tokens_per_step` is global; `micro_batch_size` is the samples per micro-batch of a rank.
 
     A sample is a sequence of `seq_len` tokens; if samples are not text, `seq_len` is 1 and a token is a sample.
-    `remat`: activation checkpointing in every `remat_every`-th block: none, of whole blocks (`full`), or of all of a
-    block except its matrix products and attention (`op`). `offload`: parameters and optimizer state reside in host
-    memory. `compile`: torch.compile each block (true) or the whole model (`whole`). `update`: implementation of the
-    optimizer step; `auto` is `fused`, or `foreach` if torch has no fused kernel. The learning rate rises over
-    `rise_steps`, then decays by half a cosine to a tenth over `fall_steps` (0: constant). `workers`: processes that
-    load batches, each `prefetch` batches ahead; `pin`: into page-locked memory.
-    `text`: the training data: `python` (the standard library's sources, available on any machine), or a file or
+    `activation_checkpoint`: which activations the backward pass recomputes, in every `activation_checkpoint_every`-th
+    block: none, those of whole blocks (`full`), or all of a block except its matrix products and attention
+    (`selective`). `offload`: parameters and optimizer state reside in host memory. `compile`: torch.compile each block
+    (true) or the whole model (`whole`). `optimizer_implementation`: that of the optimizer step; `auto` is `fused`, or
+    `foreach` if torch has no fused kernel. The learning rate rises over `warmup_steps` (the discarded steps of a
+    measurement are `warmup` of `[measure]`), then decays by half a cosine to a tenth over `decay_steps` (0: constant).
+    `num_workers`: processes that load batches, each `prefetch_factor` batches ahead; `pin_memory`: into page-locked
+    memory.
+    `dataset`: the training data: `python` (the standard library's sources, available on any machine), or a file or
     folder. Other workloads: their own default, a file or folder, or `synthetic`.
     """
 
     seq_len: int = 1
     tokens_per_step: int
-    microbatch: int = 1
+    micro_batch_size: int = 1
     dtype: str = "float32"
-    remat: Literal["none", "full", "op"] = "none"
-    remat_every: int = 1
+    activation_checkpoint: Literal["none", "selective", "full"] = "none"
+    activation_checkpoint_every: int = 1
     schedule: Literal["none", "gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "zbv", "dualpipev"] = "none"
     offload: bool = False
     compile: bool | Literal["whole"] = False
     optimizer: str = "adamw"
-    update: Literal["auto", "fused", "foreach", "loop"] = "auto"
+    optimizer_implementation: Literal["auto", "fused", "foreach", "for-loop"] = "auto"
     learning_rate: float = 3e-4
-    rise_steps: int = 0
-    fall_steps: int = 0
+    warmup_steps: int = 0
+    decay_steps: int = 0
     seed: int = 0
-    text: str = "python"
-    workers: int = 0
-    prefetch: int = 2
-    pin: bool = False
+    dataset: str = "python"
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    pin_memory: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("seq_len", "microbatch", "remat_every", "prefetch"):
+        for field in ("seq_len", "micro_batch_size", "activation_checkpoint_every", "prefetch_factor"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
-        for field in ("tokens_per_step", "rise_steps", "fall_steps", "workers"):
+        for field in ("tokens_per_step", "warmup_steps", "decay_steps", "num_workers"):
             if getattr(self, field) < 0:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must not be negative.")
         limits.check(self, _RECIPE_LIMITS)
@@ -303,7 +313,8 @@ PROFILER_WARMUP = 1
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The steps of a run: `warmup` discarded steps, then `repeats` x `steps` without the profiler, then `profiled`
-    steps with it. A resumed run repeats the warm-up."""
+    steps with it. A resumed run repeats the discarded steps. They are unrelated to `warmup_steps` of `[recipe]`, over
+    which the learning rate rises."""
 
     warmup: int = 3
     steps: int = 5
@@ -386,12 +397,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if self.recipe.tokens_per_step < 1:
             raise BadJob(f"tokens_per_step = {self.recipe.tokens_per_step} at $.recipe must be at least 1.")
         batch_ranks = self.layout.batch_ranks
-        slice_tokens = self.recipe.seq_len * self.recipe.microbatch * batch_ranks
+        slice_tokens = self.recipe.seq_len * self.recipe.micro_batch_size * batch_ranks
         if self.recipe.tokens_per_step % slice_tokens:
             raise BadJob(
                 f"tokens_per_step {self.recipe.tokens_per_step:,} is not a multiple of seq_len "
-                f"{self.recipe.seq_len} * microbatch {self.recipe.microbatch} * data-parallel ranks {batch_ranks} "
-                f"= {slice_tokens:,}.",
+                f"{self.recipe.seq_len} * micro_batch_size {self.recipe.micro_batch_size} * "
+                f"data-parallel ranks {batch_ranks} = {slice_tokens:,}.",
                 f"Use {max(1, round(self.recipe.tokens_per_step / slice_tokens)) * slice_tokens}.",
             )
 
@@ -405,7 +416,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     @property
     def accumulate(self) -> int:
         """Gradient accumulation: micro-batches per rank and step."""
-        return self.recipe.tokens_per_step // (self.recipe.seq_len * self.recipe.microbatch * self.layout.batch_ranks)
+        return self.recipe.tokens_per_step // (
+            self.recipe.seq_len * self.recipe.micro_batch_size * self.layout.batch_ranks
+        )
 
     @property
     def batch(self) -> int:

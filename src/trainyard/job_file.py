@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from trainyard import renamed_keys
 from trainyard.errors import BadFile, BadInput, BadJob, MissingFile, near, nearest
 from trainyard.formats import toml
 from trainyard.job import Job, Model
@@ -28,7 +29,7 @@ def _split_path(error: str) -> tuple[str, str]:
 
 
 def _type_at(path: str) -> Any:
-    """The type of a job document's value at a path such as `.layout` or `.recipe.remat`."""
+    """The type of a job document's value at a path such as `.layout` or `.recipe.activation_checkpoint`."""
     kind: Any = Job
     for part in filter(None, path.split(".")):
         structs = [option for option in (kind, *get_args(kind)) if hasattr(option, "__struct_fields__")]
@@ -94,9 +95,19 @@ def _converted(document: Any, kind: type[Kind], where: str, root: str = "") -> K
         elif unknown := _UNKNOWN_KEY.search(message):
             message = f"unknown key {unknown[1]!r}"
             hint = nearest(unknown[1], _fields_at(root + path))
+            if new := renamed_keys.new_key((root + path).lstrip("."), unknown[1]):
+                message, hint = f"{unknown[1]!r} was renamed to {new!r}", f"Use {new}."
+        elif new := _new_value(message, (root + path).lstrip(".")):
+            message, hint = f"{message} was renamed to {new!r}", f"Use {new!r}."
         else:
             message, hint = refusal(message, _type_at(root + path))
         raise BadJob(f"{where} at ${root}{path}: {message.rstrip('.')}.", hint) from error
+
+
+def _new_value(message: str, path: str) -> str:
+    """The new name of the value that msgspec's message refuses; empty if it is not an old one."""
+    wrong = _NO_CHOICE.match(message)
+    return renamed_keys.new_value(path, wrong[1].strip("'")) if wrong else ""
 
 
 def load(path: str | Path) -> Job:

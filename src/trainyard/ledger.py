@@ -45,6 +45,7 @@ class Account:
     group: str
 
     def __init__(self, kind: str, what: str = "", group: str = "") -> None:
+        """Raises `UnknownName` for words that are not in `words.KINDS`, or a group with invalid characters."""
         whats = words.KINDS[words.check(kind, words.KINDS, "kind of account")].whats
         if whats:
             words.check(what, whats, f"{kind} account")
@@ -102,6 +103,7 @@ class Account:
 
     @property
     def colour(self) -> str:
+        """The colour of the account in charts (`#rrggbb`): that of `what`, except for stragglers."""
         kind = words.KINDS[self.kind]
         word = kind.whats.get(self.what)
         return kind.colour if word is None or self.kind == "straggler" else word.colour
@@ -171,28 +173,29 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
                 f"entries sum to {total:,} ns but the wall time is {self.wall_ns:,} ns: {total - self.wall_ns:+,} ns.",
                 "Every nanosecond belongs to exactly one account.",
             )
-        seen: set[tuple[Account, str]] = set()
+        keys: set[tuple[Account, str]] = set()
         for entry in self.entries:
-            if (key := (entry.account, entry.phase)) in seen:
+            if (key := (entry.account, entry.phase)) in keys:
                 raise BadLedger(f"{entry.account} in phase {entry.phase} occurs twice.", "Merge the two entries.")
-            seen.add(key)
+            keys.add(key)
         for kind in self.unions:
             words.check(kind, words.KINDS, "kind of account")
 
     def by_account(self) -> dict[Account, int]:
         """Exposed ns of each account, phases summed, in order of precedence."""
-        return _sum((entry.account, entry.ns) for entry in self.sorted_entries())
+        return _sum_by_key((entry.account, entry.ns) for entry in self.sorted_entries())
 
     def by_kind(self) -> dict[str, int]:
         """Exposed ns of each kind that has any entry, in order of precedence."""
-        return _sum((entry.account.kind, entry.ns) for entry in self.sorted_entries())
+        return _sum_by_key((entry.account.kind, entry.ns) for entry in self.sorted_entries())
 
     def by_phase(self) -> dict[str, int]:
         """Exposed ns of each phase that has any entry, in the order of `words.PHASES`."""
-        totals = _sum((entry.phase, entry.ns) for entry in self.entries)
+        totals = _sum_by_key((entry.phase, entry.ns) for entry in self.entries)
         return {phase: totals[phase] for phase in words.PHASES if phase in totals}
 
     def sorted_entries(self) -> list[Entry]:
+        """The entries in order of precedence of their accounts, then of `words.PHASES`."""
         phases = list(words.PHASES)
         return sorted(self.entries, key=lambda entry: (entry.account.rank, phases.index(entry.phase)))
 
@@ -226,14 +229,14 @@ def diff(before: Ledger, after: Ledger) -> tuple[AccountChange, ...]:
 
     Two single ledgers have no spread, so a difference is `unknown`, never better or worse.
     """
-    old, new = before.by_account(), after.by_account()
-    accounts = sorted(old.keys() | new.keys(), key=lambda account: account.rank)
+    before_ns, after_ns = before.by_account(), after.by_account()
+    accounts = sorted(before_ns.keys() | after_ns.keys(), key=lambda account: account.rank)
     return tuple(
         AccountChange(
             account=account,
-            before_ns=old.get(account, 0),
-            after_ns=new.get(account, 0),
-            verdict="same" if old.get(account, 0) == new.get(account, 0) else "unknown",
+            before_ns=before_ns.get(account, 0),
+            after_ns=after_ns.get(account, 0),
+            verdict="same" if before_ns.get(account, 0) == after_ns.get(account, 0) else "unknown",
         )
         for account in accounts
     )
@@ -249,29 +252,29 @@ def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
     first = ledgers[0]
     if any(ledger.basis != first.basis for ledger in ledgers):
         raise BadLedger("a mean of predicted and measured ledgers has no meaning.", "Use diff to compare them.")
-    n = len(ledgers)
-    groups: dict[tuple[Account, str], list[Entry]] = {}
+    count = len(ledgers)
+    entries_of: dict[tuple[Account, str], list[Entry]] = {}
     for ledger in ledgers:
         for entry in ledger.sorted_entries():
-            groups.setdefault((entry.account, entry.phase), []).append(entry)
-    keys = list(groups)
-    wall = sum(ledger.wall_ns for ledger in ledgers) // n
-    exposed = _share_out([sum(e.ns for e in groups[key]) for key in keys], n, wall)
+            entries_of.setdefault((entry.account, entry.phase), []).append(entry)
+    account_phases = list(entries_of)
+    wall_ns = sum(ledger.wall_ns for ledger in ledgers) // count
+    exposed_ns = _divide_exactly([sum(e.ns for e in entries_of[key]) for key in account_phases], count, wall_ns)
     entries = tuple(
         Entry(
             account=account,
             phase=phase,
             ns=ns,
-            hidden_ns=sum(e.hidden_ns for e in group) // n,
-            count=_rounded(sum(e.count for e in group), n),
-            flops=_mean_known([e.flops for e in group], n),
-            bytes=_mean_known([e.bytes for e in group], n),
-            how=max((e.how for e in group), key=list(words.HOWS).index),
+            hidden_ns=sum(e.hidden_ns for e in same_entries) // count,
+            count=_divide_rounded(sum(e.count for e in same_entries), count),
+            flops=_mean_if_all_known([e.flops for e in same_entries], count),
+            bytes=_mean_if_all_known([e.bytes for e in same_entries], count),
+            how=max((e.how for e in same_entries), key=list(words.HOWS).index),
         )
-        for (account, phase), ns in zip(keys, exposed)
-        for group in [groups[account, phase]]
+        for (account, phase), ns in zip(account_phases, exposed_ns)
+        for same_entries in [entries_of[account, phase]]
     )
-    kinds = _sum((kind, ns) for ledger in ledgers for kind, ns in ledger.unions.items())
+    union_ns = _sum_by_key((kind, ns) for ledger in ledgers for kind, ns in ledger.unions.items())
     same_alignment = all(ledger.scope.aligned == first.scope.aligned for ledger in ledgers)
     scope = Scope(
         steps=tuple(dict.fromkeys(step for ledger in ledgers for step in ledger.scope.steps)),
@@ -281,35 +284,39 @@ def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
         partial=any(ledger.scope.partial for ledger in ledgers),
     )
     return Ledger(
-        wall_ns=wall,
+        wall_ns=wall_ns,
         entries=entries,
         basis=first.basis,
         scope=scope,
         source=source or first.source,
-        unions={kind: ns // n for kind, ns in kinds.items()},
+        unions={kind: ns // count for kind, ns in union_ns.items()},
     )
 
 
-def _share_out(totals: list[int], n: int, wall: int) -> list[int]:
-    """Floor every total / n, then add the missing units to the largest remainders."""
-    shares = [total // n for total in totals]
-    missing = wall - sum(shares)
+def _divide_exactly(totals: list[int], n: int, target: int) -> list[int]:
+    """Divides every total by `n` so that the quotients sum to `target`: floors them, then adds 1 to those with the
+    largest remainders."""
+    quotients = [total // n for total in totals]
+    missing = target - sum(quotients)
     by_remainder = sorted(range(len(totals)), key=lambda i: -(totals[i] % n))
     for i in by_remainder[:missing]:
-        shares[i] += 1
-    return shares
+        quotients[i] += 1
+    return quotients
 
 
-def _rounded(total: int, n: int) -> int:
+def _divide_rounded(total: int, n: int) -> int:
+    """total / n, rounded half up."""
     return (2 * total + n) // (2 * n)
 
 
-def _mean_known(values: Sequence[int | None], n: int) -> int | None:
+def _mean_if_all_known(values: Sequence[int | None], n: int) -> int | None:
+    """The mean over `n` ledgers, rounded down; None if a value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) // n if len(known) == len(values) and known else None
 
 
-def _sum(pairs: Iterable[tuple[_K, int]]) -> dict[_K, int]:
+def _sum_by_key(pairs: Iterable[tuple[_K, int]]) -> dict[_K, int]:
+    """Sums the ns of equal keys; keys stay in the order of their first occurrence."""
     totals: dict[_K, int] = {}
     for key, ns in pairs:
         totals[key] = totals.get(key, 0) + ns

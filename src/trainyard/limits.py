@@ -43,7 +43,7 @@ LEAST_CLAIM, MOST_CLAIM = 1e-18, 1e24
 """Positive numbers about hardware, in SI units: a device computes 10^16 FLOP/s, and a latency is 10^-7 s."""
 
 
-_OF_KEYS: tuple[tuple[str, Limit], ...] = (
+_LIMIT_OF_KEY: tuple[tuple[str, Limit], ...] = (
     (r".*layer.*|first_k_dense_replace|.*_interval|.*_virtual_stages_.*|.*_(period|offset)", LAYERS),
     (r".*vocab_size", VOCAB),
     (r".*seq_len(gth)?|n_positions|conv_kernel|mamba_d_conv|.*chunk.*", TOKENS),
@@ -58,22 +58,23 @@ _OF_KEYS: tuple[tuple[str, Limit], ...] = (
 def of_key(key: str) -> Limit:
     """The limit on a size that another framework's configuration gives by this key."""
     name = key.replace("-", "_").rpartition(".")[2]
-    return next((limit for pattern, limit in _OF_KEYS if re.fullmatch(pattern, name)), WIDTH)
+    return next((limit for pattern, limit in _LIMIT_OF_KEY if re.fullmatch(pattern, name)), WIDTH)
 
 
-def check(values: object, limits: Mapping[str, Limit], where: str = "") -> None:
-    """Check integer attributes, or lists of integers, by name. Raises `BadJob`; `where` is appended to the name."""
+def check(record: object, limits: Mapping[str, Limit], where: str = "") -> None:
+    """Checks integer attributes of `record`, or lists of integers, against `limits` (attribute name -> limit). Raises
+    `BadJob` whose message names the attribute, followed by `where` and the attribute again if `where` is given."""
     for name, limit in limits.items():
-        value = getattr(values, name)
+        value = getattr(record, name)
         for number in value if isinstance(value, list) else [value]:
             if number > limit.most:
-                raise BadJob(*_refusal(f"{name} = {show(number)}{where and where + name}", limit))
+                raise BadJob(*_refusal_message(f"{name} = {show(number)}{where and where + name}", limit))
 
 
 def check_value(name: str, value: float, limit: Limit) -> None:
     """Check a single number. Raises `BadInput`."""
     if not value <= limit.most:
-        raise BadInput(*_refusal(f"{name} {show(value)}", limit))
+        raise BadInput(*_refusal_message(f"{name} {show(value)}", limit))
 
 
 def check_positive(values: object, *names: str) -> None:
@@ -90,7 +91,8 @@ def show(value: float) -> str:
     return f"{'-' * (value < 0)}about 10^{int(value.bit_length() * 0.30103)}"
 
 
-def _refusal(subject: str, limit: Limit) -> tuple[str, str]:
+def _refusal_message(subject: str, limit: Limit) -> tuple[str, str]:
+    """(message, next step) for a value above `limit`; `subject`: its name and value."""
     return (
         f"{subject} is more than {limit.most:,}, the most {limit.quantity} that are planned or trained.",
         f"Correct it. The largest known: {limit.known}.",

@@ -58,8 +58,8 @@ class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def at(self, size: float) -> float:
         """The rate at `size`; constant beyond both ends."""
-        logs = [log(known) for known, _ in self.points]
-        return float(np.interp(log(max(size, 1e-300)), logs, [value for _, value in self.points]))
+        log_sizes = [log(known) for known, _ in self.points]
+        return float(np.interp(log(max(size, 1e-300)), log_sizes, [value for _, value in self.points]))
 
 
 def _check_positive(name: str, *claims: Claim) -> None:
@@ -211,11 +211,11 @@ def find_device(reported: str) -> Device | None:
     The whole name must match, and the longest matching alias wins: an H200 NVL is not taken for an H200, whose peak
     differs.
     """
-    text = reported.strip().lower()
-    best: tuple[int, Device] | None = None
+    reported_name = reported.strip().lower()
+    longest_match: tuple[int, Device] | None = None
     for name in known():
         device = load(name).device
         for alias in (device.name, *device.aliases):
-            if fnmatchcase(text, alias.lower()) and (best is None or len(alias) > best[0]):
-                best = (len(alias), device)
-    return best[1] if best else None
+            if fnmatchcase(reported_name, alias.lower()) and (longest_match is None or len(alias) > longest_match[0]):
+                longest_match = (len(alias), device)
+    return longest_match[1] if longest_match else None

@@ -69,8 +69,8 @@ class Optimizer(Protocol):
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
         """A `torch.optim.Optimizer` of these (name, parameter) pairs, with names as in the whole model; some parameters
-        may be DTensors. The `lr` of each of its groups is set before each step, and `recipe.update` is not `auto`.
-        Import torch here, not at module level."""
+        may be DTensors. The `lr` of each of its groups is set before each step, and
+        `recipe.optimizer_implementation` is not `auto`. Import torch here, not at module level."""
         ...
 
 
@@ -125,10 +125,10 @@ class Detector(Protocol):
     rule: str
     """Its name, as in `Finding.rule`."""
     needs: Sequence[str]
-    """Arguments of `check` that the rule requires: `ledger`, `run`, `events`."""
+    """Arguments of `check` that the rule requires: `ledger`, `run`, `ranks`."""
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        """Findings in a mean ledger; empty if there are none or required input is missing. `events`: the booked profile
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """Findings in a mean ledger; empty if there are none or required input is missing. `ranks`: the booked profile
         of each rank, None if only a ledger is available. Costs are per step, averaged over ranks and full steps."""
         ...
 
@@ -153,20 +153,22 @@ def names(group: str) -> Mapping[str, EntryPoint]:
 
 def load(group: str, name: str) -> Any:
     """Load and instantiate one plugin. Raises `UnknownName`, or `BadInput` if it lacks a member of its Protocol."""
-    known = names(group)
-    if name not in known:
-        raise UnknownName(f"{group} has no {name!r}.", nearest(name, known))
-    plugin = known[name].load()()
-    missing = [part for part in _parts(PROTOCOLS[group]) if not hasattr(plugin, part)]
+    entry_point_of = names(group)
+    if name not in entry_point_of:
+        raise UnknownName(f"{group} has no {name!r}.", nearest(name, entry_point_of))
+    plugin = entry_point_of[name].load()()
+    missing = [part for part in _member_names(PROTOCOLS[group]) if not hasattr(plugin, part)]
     if missing:
         raise BadInput(f"the {group} plugin {name!r} lacks {', '.join(missing)}.")
     return plugin
 
 
 def load_all(group: str) -> dict[str, Any]:
+    """Loads all plugins of a group: name -> instance. Raises as `load`."""
     return {name: load(group, name) for name in names(group)}
 
 
-def _parts(protocol: type) -> list[str]:
+def _member_names(protocol: type) -> list[str]:
+    """Names of the public methods and attributes that a Protocol requires."""
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
     return sorted({*methods, *protocol.__annotations__})

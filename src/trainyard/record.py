@@ -11,7 +11,9 @@ from trainyard.job import Job
 from trainyard.ledger import Ledger
 from trainyard.machine import Claim
 
-SCHEMA = "trainyard/run/1"
+SCHEMA = "trainyard/run/2"
+OLD_SCHEMA = "trainyard/run/1"
+"""A run whose job has the old keys of `renamed_keys.py`; it is upgraded when it is read."""
 Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """An integer whose sums and means stay in 64 bits and whose ratios stay finite; 2**62 ns are 146 years."""
 
@@ -125,14 +127,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     goodput: dict[str, float] = {}
     """Seconds by cause (words.TIMES), which sum to the job's total run time. Empty if the run was not monitored."""
     digest: str = ""
-    schema: Literal["trainyard/run/1"] = SCHEMA
+    schema: Literal["trainyard/run/2"] = SCHEMA
 
     def kept(self) -> list[Sample]:
-        """The samples of each step's last attempt; those of earlier attempts were repeated after a restart."""
-        last: dict[int, int] = {}
+        """The samples of each step's last attempt, of all ranks; those of earlier attempts were repeated after a
+        restart."""
+        last_attempt: dict[int, int] = {}
         for sample in self.samples:
-            last[sample.step] = max(last.get(sample.step, 0), sample.attempt)
-        return [sample for sample in self.samples if sample.attempt == last[sample.step]]
+            last_attempt[sample.step] = max(last_attempt.get(sample.step, 0), sample.attempt)
+        return [sample for sample in self.samples if sample.attempt == last_attempt[sample.step]]
 
     def measured(self) -> list[Sample]:
         """The samples that figures are computed from: last attempts, without warm-up and profiled steps."""

@@ -12,7 +12,7 @@ from decimal import Decimal, localcontext
 
 from trainyard.errors import BadInput
 
-_BYTES = {
+_BYTES_PER_UNIT = {
     "B": 1,
     "kB": 10**3,
     "MB": 10**6,
@@ -33,17 +33,17 @@ def ns_from_us(stamp: str | bytes) -> int:
     Raises `ValueError` for anything but a decimal number whose nanoseconds fit 64 bits.
     """
     text = stamp.decode("ascii") if isinstance(stamp, bytes) else stamp
-    whole, point, part = text.partition(".")
-    if len(whole) <= 16 and whole.isdecimal() and (not point or part.isdecimal()):
-        ns = int(whole) * 1000 + (int(part[:3].ljust(3, "0")) if part else 0)
+    whole_us, point, fraction = text.partition(".")
+    if len(whole_us) <= 16 and whole_us.isdecimal() and (not point or fraction.isdecimal()):
+        ns = int(whole_us) * 1000 + (int(fraction[:3].ljust(3, "0")) if fraction else 0)
     else:
-        ns = _ns_from_odd_us(text)
+        ns = _ns_from_decimal_us(text)
     if not -_INT64 <= ns < _INT64:
         raise ValueError(f"{text!r} µs does not fit into 64 bits of nanoseconds")
     return ns
 
 
-def _ns_from_odd_us(text: str) -> int:
+def _ns_from_decimal_us(text: str) -> int:
     """Parse stamps with signs and exponents. The magnitude is checked first: `1e999999` would become a million
     digits."""
     try:
@@ -59,16 +59,18 @@ def _ns_from_odd_us(text: str) -> int:
 def parse_size(text: str) -> int:
     """`"80 GB"` -> 80_000_000_000 bytes. Raises `BadInput`."""
     match = _QUANTITY.match(text)
-    if match is None or match[2] not in _BYTES:
-        raise BadInput(f"{text!r} is not a size.", f"Write a number and one of {', '.join(_BYTES)}.")
-    return int(Decimal(match[1].replace(",", "")) * _BYTES[match[2]])
+    if match is None or match[2] not in _BYTES_PER_UNIT:
+        raise BadInput(f"{text!r} is not a size.", f"Write a number and one of {', '.join(_BYTES_PER_UNIT)}.")
+    return int(Decimal(match[1].replace(",", "")) * _BYTES_PER_UNIT[match[2]])
 
 
-def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:
-    for scale, unit in steps:
+def _format_scaled(value: float, units: list[tuple[float, str]], digits: int) -> str:
+    """Formats a value in the first of `units`, (scale, unit) in descending order, whose scale it reaches; in the
+    last one if it is below all."""
+    for scale, unit in units:
         if abs(value) >= scale:
             return f"{value / scale:,.{digits}f} {unit}"
-    scale, unit = steps[-1]
+    scale, unit = units[-1]
     return f"{value / scale:,.{digits}f} {unit}"
 
 
@@ -78,7 +80,7 @@ def show_time(ns: float, digits: int = 1) -> str:
         return f"{ns:.0f} ns"
     # Seconds from ten up: below, milliseconds keep the digits a reader compares.
     steps = [(1e9, "s")] if abs(ns) >= 1e10 else [(1e6, "ms"), (1e3, "µs")]
-    return _scaled(float(ns), steps, digits)
+    return _format_scaled(float(ns), steps, digits)
 
 
 def show_ns(ns: int) -> str:
@@ -90,14 +92,14 @@ def show_size(size: float, digits: int = 1) -> str:
     """Bytes in binary units: `66_000_000_000` -> `"61.5 GiB"`."""
     if abs(size) < 1024:
         return f"{size:.0f} B"
-    return _scaled(float(size), [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")], digits)
+    return _format_scaled(float(size), [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")], digits)
 
 
 def show_count(count: float, digits: int = 1) -> str:
     """`19_600` -> `"19.6 k"`; below a thousand the integer itself."""
     if abs(count) < 1000:
         return f"{count:.0f}"
-    return _scaled(float(count), [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")], digits)
+    return _format_scaled(float(count), [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")], digits)
 
 
 def show_rate(per_second: float, unit: str, digits: int = 1) -> str:
@@ -105,17 +107,26 @@ def show_rate(per_second: float, unit: str, digits: int = 1) -> str:
     if abs(per_second) < 1000:
         return f"{per_second:.{digits}f} {unit}"
     steps = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
-    return _scaled(float(per_second), steps, digits) + unit
+    return _format_scaled(float(per_second), steps, digits) + unit
 
 
 def show_share(part: float, whole: float, digits: int = 1) -> str:
-    """`"15.6 %"`; a dash if `whole` is 0."""
-    return f"{100 * part / whole:z.{digits}f} %" if whole else "–"
+    """`"15.6 %"`; a dash if `whole` is 0, `"<0.1 %"` for a positive part that rounds to nothing."""
+    if not whole:
+        return "–"
+    shown = f"{100 * part / whole:z.{digits}f} %"
+    rounds_to_nothing = part / whole > 0 and float(shown[:-2].replace(",", "")) == 0
+    return f"<{10**-digits:.{digits}f} %" if rounds_to_nothing else shown
 
 
-def listed(items: Sequence[object], most: int, count: int | None = None, between: str = ", ") -> str:
-    """The first `most` items and the number of the others. `count`: the total number, if `items` is only the beginning
-    of a list."""
-    shown = between.join(str(item) for item in items[:most])
-    more = (len(items) if count is None else count) - most
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`counted(1, "table")` -> `"1 table"`, `counted(2, "table")` -> `"2 tables"`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(items: Sequence[object], max_items: int, count: int | None = None, between: str = ", ") -> str:
+    """Joins the first `max_items` items by `between` and adds the number of the others: `a, b and 3 more`. `count`: the
+    total number, if `items` is only the beginning of a list."""
+    shown = between.join(str(item) for item in items[:max_items])
+    more = (len(items) if count is None else count) - max_items
     return shown if more <= 0 else f"{shown} and {more:,} more"

@@ -92,14 +92,14 @@ BUBBLES: Mapping[str, Word] = {
 }
 
 GAPS: Mapping[str, Word] = {
-    "sync": Word("Gap: host sync", "The host waited for the device before launching more.", "#2f9e8f"),
-    "alloc": Word("Gap: allocation", "The host was allocating or freeing memory.", "#48ab9d"),
-    "python": Word("Gap: Python", "The host was in Python and had launched nothing.", "#61b8ab"),
-    "compile": Word("Gap: compile", "The host was compiling.", "#7ac4b9"),
-    "gc": Word("Gap: garbage collection", "The host was collecting garbage.", "#93d0c7"),
-    "launch": Word("Gap: launching", "The host was inside framework or driver launch code.", "#3aa597"),
-    "queue": Word("Gap: queue", "Work was launched but had not started.", "#55a89c"),
-    "stream_wait": Word("Gap: stream wait", "Work waited for another stream.", "#84bdb4"),
+    "sync": Word("Idle: host sync", "The host waited for the device before launching more.", "#2f9e8f"),
+    "alloc": Word("Idle: allocation", "The host was allocating or freeing memory.", "#48ab9d"),
+    "python": Word("Idle: Python", "The host was in Python and had launched nothing.", "#61b8ab"),
+    "compile": Word("Idle: compilation", "The host was compiling.", "#7ac4b9"),
+    "gc": Word("Idle: garbage collection", "The host was collecting garbage.", "#93d0c7"),
+    "launch": Word("Idle: launch-bound", "The host was inside framework or driver launch code.", "#3aa597"),
+    "queue": Word("Idle: waiting on dependency", "Work was launched but had not started.", "#55a89c"),
+    "stream_wait": Word("Idle: waiting on another stream", "Work waited for another stream.", "#84bdb4"),
 }
 
 _NONE: Mapping[str, Word] = {}
@@ -110,12 +110,12 @@ KINDS: Mapping[str, AccountKind] = {
     "straggler": AccountKind(
         "Straggler wait", "In a collective, before the last peer has arrived.", "#cf3f2e", COLLECTIVES
     ),
-    "comm": AccountKind("Exposed comm.", "Communication with no compute over it.", "#e0862b", COLLECTIVES),
+    "comm": AccountKind("Exposed communication", "Communication with no compute over it.", "#e0862b", COLLECTIVES),
     "copy": AccountKind("Copy", "A copy runs and nothing computes or communicates.", "#8ca676", COPIES),
     "checkpoint": AccountKind("Checkpoint", "The step stalls for state going out or in.", "#b5528c", CHECKPOINTS),
     "data_wait": AccountKind("Data wait", "The host waits for the next batch.", "#3aa08f", _NONE),
     "bubble": AccountKind("Pipeline bubble", "A pipeline stage has nothing it could run.", "#8e62c9", BUBBLES),
-    "launch_gap": AccountKind("Launch gap", "The device is idle; the host says why.", "#2f9e8f", GAPS),
+    "launch_gap": AccountKind("Idle", "The device is idle; the host shows why.", "#2f9e8f", GAPS),
     "unexplained": AccountKind("Unexplained", "No rule claimed it.", "#a9adb5", _NONE),
 }
 

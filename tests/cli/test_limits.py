@@ -28,7 +28,7 @@ from trainyard.train.vision.vision_sizes import Vit
 
 HUGE = 2_147_483_648
 CLUSTER = ("--machine", "h100", "--devices", "64", "--batch", "512", "--seq-len", "2048")
-SMALL = {"layers": 2, "width": 64, "ffn": 128, "heads": 4, "kv_heads": 2, "head_dim": 16}
+SMALL = {"layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "heads": 4, "kv_heads": 2, "head_dim": 16}
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "num_hidden_layers": 2, "hidden_size": 64,
     "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 256,
@@ -77,8 +77,8 @@ def test_an_absurd_job_file_is_refused(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "examples" / "tiny.toml").read_text("utf-8")
     for old, new in (
         ("seq_len = ", f"seq_len = {HUGE}000 #"), ("tokens_per_step = ", f"tokens_per_step = {2**70} #"),
-        ("[recipe]", f"[recipe]\nworkers = {HUGE}"), ("[recipe]", f"[recipe]\nmicrobatch = 0x{'f' * 6000}"),
-        ("[recipe]", f"[recipe]\nmicrobatch = {'9' * 6000}"),
+        ("[recipe]", f"[recipe]\nnum_workers = {HUGE}"), ("[recipe]", f"[recipe]\nmicro_batch_size = 0x{'f' * 6000}"),
+        ("[recipe]", f"[recipe]\nmicro_batch_size = {'9' * 6000}"),
     ):  # fmt: skip
         assert old in text
         assert refused(written(tmp_path, "job.toml", text.replace(old, new, 1)), *CLUSTER[:4]), new[:60]
@@ -94,7 +94,7 @@ def test_an_absurd_job_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_absurd_configuration_of_another_framework_is_refused(name: str, text: str, tmp_path: Path) -> None:
-    assert refused("llama3-8b", "--check", written(tmp_path, name, text), *CLUSTER)
+    assert refused("check", written(tmp_path, name, text), "--model", "llama3-8b", *CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,9 @@ def test_an_absurd_configuration_of_another_framework_is_refused(name: str, text
     [
         *((flag, str(number)) for flag in ("--devices", "--batch", "--seq-len") for number in (2**53, 10**30, 10**400)),
         ("--tokens", "1e308"), ("--tokens", "1e19"), ("--tokens", "nan"), ("--tokens", "-1"),
-        *(("--fix", f"{axis}=0") for axis in ("tp", "pp", "cp", "ep", "dp_shard", "microbatch", "interleave", "zero")),
-        ("--fix", "remat=999"), ("--fix", "offload=2"), ("--fix", "zero=4"), ("--fix", "pp=999999999"),
+        *(("--fix", f"{axis}=0")
+          for axis in ("tp", "pp", "cp", "ep", "dp_shard", "micro_batch_size", "interleave", "zero")),
+        ("--fix", "activation_checkpoint=999"), ("--fix", "offload=2"), ("--fix", "zero=4"), ("--fix", "pp=999999999"),
         ("--machine", "x" * 5000), ("--machine", "h100:999999999,a100:8"),
     ],
 )  # fmt: skip
@@ -194,7 +195,9 @@ def test_every_limit_is_above_the_models_and_machines_known_here() -> None:
     for name in machine.known():
         machine.load(name)
     assert all(limit.most > 0 and limit.known for limit in limits.LIMITS)
-    largest = Model(**SMALL | {"layers": 1000, "vocab": 1_000_000, "experts": 1 << 20, "active": 1, "expert_ffn": 1})
+    largest = Model(
+        **SMALL | {"layers": 1000, "vocab": 1_000_000, "experts": 1 << 20, "top_k": 1, "moe_ffn_hidden_size": 1}
+    )
     assert largest.layers == 1000
     assert Recipe(seq_len=10**9, tokens_per_step=10**9).seq_len == 10**9
     assert Layout(dp_shard=1 << 20).ranks == 1 << 20
@@ -233,7 +236,7 @@ def test_an_integer_of_too_many_digits_is_refused(digits: str, tmp_path: Path) -
 def test_repeated_key_in_long_file_is_found_in_linear_time(tmp_path: Path) -> None:
     keys = ",".join(f'"{number}": 0' for number in range(60_000))
     path = written(tmp_path, "ds.json", '{"train_batch_size": 8, ' + keys + ', "59999": 0}')
-    assert refused("llama3-8b", "--check", path, *CLUSTER)
+    assert refused("check", path, "--model", "llama3-8b", *CLUSTER)
 
 
 # Work that grows with the product of admissible sizes

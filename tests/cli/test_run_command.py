@@ -28,8 +28,8 @@ JOB = """
 name = "tiny"
 [model]
 layers = 1
-width = 8
-ffn = 8
+hidden_size = 8
+ffn_hidden_size = 8
 heads = 1
 kv_heads = 1
 head_dim = 8
@@ -229,7 +229,7 @@ def test_a_shown_run_as_json_is_all_of_it(store: Store, capsys: pytest.CaptureFi
     run = stored(store)
     assert answer(["runs", "show", run.id, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["schema"], shown["state"], shown["id"]) == ("trainyard/run/1", "complete", run.id)
+    assert (shown["schema"], shown["state"], shown["id"]) == ("trainyard/run/2", "complete", run.id)
     assert len(shown["samples"]) == 12
     assert sum(entry["ns"] for entry in shown["ledgers"][0]["entries"]) == shown["ledgers"][0]["wall_ns"]
     assert shown["summary"]["step_ns"] == 125
@@ -348,9 +348,9 @@ def test_a_bad_job_file_exits_2_before_anything_starts(
         (("dp_replicate = 1", "tp = 1\ninterleave = 2"), "bad-job", ["interleave = 2", "$.layout", "pp = 1"]),
         (('name = "tiny"', 'workload = "transfomer"'), "unknown-name", ["'transfomer'", "'transformer'"]),
         (
-            ("seq_len = 8", 'seq_len = 8\ntext = "nosuch"'),
+            ("seq_len = 8", 'seq_len = 8\ndataset = "nosuch"'),
             "bad-job",
-            ["text = 'nosuch'", "$.recipe:", os.strerror(errno.ENOENT)],
+            ["dataset = 'nosuch'", "$.recipe:", os.strerror(errno.ENOENT)],
         ),
     ],
 )

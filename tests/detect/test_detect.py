@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.booked_maker import STEP, US, Did, Gap, Span, a_rank
 from trainyard import detect
 from trainyard.booked import BookedPart
-from trainyard.detect.idle_gaps import Claimant, cost
-from trainyard.detect.kernel_storms import RUN
+from trainyard.detect.idle_gaps import Claimant, claimed_ns
+from trainyard.detect.kernel_storms import MIN_STORM_KERNELS
 from trainyard.detect.run_rules import findings
 from trainyard.events import CALL, OP, PYTHON, Collective, OperandShape
 from trainyard.ledger import Account, Entry, Ledger, Scope
@@ -166,7 +166,7 @@ def test_unaligned_communication_has_lower_certainty():
 def test_one_late_rank_is_named_but_several_are_not(late, named):
     results = findings(ledger(late=late, compute__matmul=900, straggler__all_reduce=100), rules=RULES)
     headline = results[0].says
-    assert headline.startswith(f"Rank {named} arrives late" if named is not None else "Ranks arrive late in turn")
+    assert headline.startswith(f"Rank {named} arrives last" if named is not None else "Ranks arrive late in turn")
 
 
 def test_straggler_is_the_first_finding_of_eight_ranks():
@@ -177,7 +177,7 @@ def test_straggler_is_the_first_finding_of_eight_ranks():
     results = findings(waiting, rules=RULES)
     assert [finding.rule for finding in results] == ["straggler", "launch_bound", "imbalance"]
     assert results[0].cost_ns == 3_900 * 8 * 9946 // (7 * 20014)
-    assert results[0].says.startswith("Rank 7 arrives late")
+    assert results[0].says.startswith("Rank 7 arrives last")
     assert results[2].cost_ns == 3_900 - 3_900 * 9946 // 20014
 
 
@@ -204,7 +204,7 @@ def test_straggler_evidence_names_the_account_with_more_time():
     quick = [a_rank([Did("gemm", 0, 100 * US, "compute/matmul")], number=rank) for rank in (0, 2)]
     slow = a_rank([Did("gemm", 0, 100 * US, "compute/matmul")], [Gap(100 * US, 400 * US)], number=1)
     (finding,) = found_by("straggler", *quick, slow, mean=mean)
-    assert "spends 300.0 µs more than the others on Gap: Python" in finding.evidence
+    assert "spends 300.0 µs more than the others on Idle: Python" in finding.evidence
     # The gaps belong to the straggler, not to launch_bound.
     assert found_by("launch_bound", *quick, slow, mean=mean) == []
 
@@ -234,7 +234,7 @@ def test_imbalance_names_uneven_sequences():
         for rank, ns in ((0, 2_000 * US), (1, 1_000 * US))
     ]
     (finding,) = found_by("imbalance", *ranks, mean=mean)
-    assert "Attention differs by 500.0 µs a step" in finding.evidence
+    assert "Attention differs by 500.0 µs per step" in finding.evidence
     assert "sequences" in finding.remedy.says
 
 
@@ -274,7 +274,7 @@ def synced(refill):
 def test_a_sync_claims_the_time_to_refill_the_queue():
     (finding,) = found_by("sync_in_step", synced(400 * US))
     assert finding.cost_ns == 410 * US
-    assert finding.says.startswith("1 host sync a step costs")
+    assert finding.says.startswith("1 host sync per step costs")
     assert "aten::item in train.py(9): log" in finding.evidence
     assert found_by("launch_bound", synced(400 * US)) == []
 
@@ -287,41 +287,41 @@ def test_a_host_slower_than_the_sync_is_launch_bound():
 
 def test_values_read_one_by_one_on_a_cpu_are_syncs():
     host = [Span("aten::item", 0, STEP, OP, "launch_gap/sync")]
-    works = [Did("aten::item", at * 20 * US, at * 20 * US + 5 * US, by=0) for at in range(RUN)]
-    gaps = [Gap(at * 20 * US + 5 * US, (at + 1) * 20 * US) for at in range(RUN - 1)]
+    works = [Did("aten::item", at * 20 * US, at * 20 * US + 5 * US, by=0) for at in range(MIN_STORM_KERNELS)]
+    gaps = [Gap(at * 20 * US + 5 * US, (at + 1) * 20 * US) for at in range(MIN_STORM_KERNELS - 1)]
     rank = a_rank(works, gaps, host, cpu=True)
-    assert the_cost("sync_in_step", rank) == (20 * (RUN - 1) + 5) * US
+    assert the_cost("sync_in_step", rank) == (20 * (MIN_STORM_KERNELS - 1) + 5) * US
     assert found_by("tiny_kernels", rank) == []
     assert found_by("sync_in_step", a_rank(works[1:], gaps[1:], host, cpu=True)) == []
 
 
 @pytest.mark.parametrize("cpu", [False, True])
 def test_a_run_of_tiny_kernels_claims_its_gaps(cpu):
-    works, gaps = in_a_row(RUN, 5 * US, 10 * US)
+    works, gaps = in_a_row(MIN_STORM_KERNELS, 5 * US, 10 * US)
     rank = a_rank(works, gaps, cpu=cpu)
     (finding,) = found_by("tiny_kernels", rank)
-    assert finding.cost_ns == (15 * RUN - 10) * US
-    assert f"{RUN} tiny {'ops' if cpu else 'kernels'} a step" in finding.says
+    assert finding.cost_ns == (15 * MIN_STORM_KERNELS - 10) * US
+    assert f"{MIN_STORM_KERNELS} tiny {'ops' if cpu else 'kernels'} per step" in finding.says
     assert found_by("launch_bound", rank) == []
     assert found_by("sync_in_step", rank) == []
 
 
 @pytest.mark.parametrize("cpu", [False, True])
 def test_short_or_interrupted_runs_are_not_tiny_kernels(cpu):
-    few, _ = in_a_row(RUN - 1, 5 * US, 0)
-    longer, _ = in_a_row(RUN, 10 * US, 0)
-    apart = [*in_a_row(RUN // 2, 5 * US, 0)[0], Did("gemm", 4_000 * US, 5_000 * US, "compute/matmul")]
-    apart += in_a_row(RUN // 2, 5 * US, 0, begin=5_000 * US)[0]
+    few, _ = in_a_row(MIN_STORM_KERNELS - 1, 5 * US, 0)
+    longer, _ = in_a_row(MIN_STORM_KERNELS, 10 * US, 0)
+    apart = [*in_a_row(MIN_STORM_KERNELS // 2, 5 * US, 0)[0], Did("gemm", 4_000 * US, 5_000 * US, "compute/matmul")]
+    apart += in_a_row(MIN_STORM_KERNELS // 2, 5 * US, 0, begin=5_000 * US)[0]
     for works in (few, longer, apart):
         assert found_by("tiny_kernels", a_rank(works, cpu=cpu)) == []
 
 
 def test_a_pause_ends_a_run_of_tiny_kernels():
-    works, gaps = in_a_row(RUN, 5 * US, 0)
-    late, _ = in_a_row(RUN, 5 * US, 0, begin=5_000 * US)
+    works, gaps = in_a_row(MIN_STORM_KERNELS, 5 * US, 0)
+    late, _ = in_a_row(MIN_STORM_KERNELS, 5 * US, 0, begin=5_000 * US)
     pause = Gap(works[-1].stop, 5_000 * US)
     rank = a_rank([*works, *late], [*gaps, pause])
-    assert the_cost("tiny_kernels", rank) == 10 * RUN * US
+    assert the_cost("tiny_kernels", rank) == 10 * MIN_STORM_KERNELS * US
     assert the_cost("launch_bound", rank) == pause.stop - pause.start
 
 
@@ -450,7 +450,7 @@ def test_host_device_thrash():
     many = [Did(pinned, at * 10 * US, at * 10 * US + 10 * US, "copy/h2d", bytes=1024) for at in range(32)]
     (finding,) = found_by("host_device_thrash", a_rank(many))
     assert finding.cost_ns == 320 * US
-    assert "32.0 KiB a step" in finding.evidence
+    assert "32.0 KiB per step" in finding.evidence
     assert found_by("host_device_thrash", a_rank(many[1:])) == []
     unpinned = Did("Memcpy HtoD (Pageable -> Device)", 0, 250 * US, "copy/h2d")
     assert the_cost("host_device_thrash", a_rank([unpinned])) == 250 * US
@@ -472,7 +472,7 @@ def test_small_messages_cost_their_time_in_excess_of_buckets():
     works = [*messages(16, 200_000, 20 * US), *messages(1, 100_000_000, 1_000 * US, begin=1_000 * US)]
     (finding,) = found_by("small_messages", a_rank(works))
     assert finding.cost_ns == 320 * US - 20 * US - 32 * US
-    assert finding.says.startswith("16 all-reduce calls a step of 195.3 KiB each")
+    assert finding.says.startswith("16 all-reduce calls per step of 195.3 KiB each")
     assert found_by("small_messages", a_rank(works[1:])) == []
     assert found_by("small_messages", a_rank(messages(16, 300_000, 20 * US))) == []
 
@@ -512,7 +512,7 @@ def ranks_of_anything(draw):
     works, gaps, now = [], [], 0
     for _ in range(draw(st.integers(1, 12))):
         many, length, pause = (
-            draw(st.sampled_from([1, 1, 3, RUN])),
+            draw(st.sampled_from([1, 1, 3, MIN_STORM_KERNELS])),
             draw(st.integers(1, 9_000)),
             draw(st.integers(0, 9_000)),
         )
@@ -540,7 +540,7 @@ def test_rules_claim_each_gap_at_most_once(ranks):
     results = findings(WHOLE, None, ranks, RULES)
     assert all(0 < finding.cost_ns <= STEP for finding in results)
     idle = sum(int(rank.idle.ns.sum()) for rank in ranks) / steps
-    shares = [cost(WHOLE, ranks, claimant) for claimant in Claimant if claimant is not Claimant.NOBODY]
+    shares = [claimed_ns(WHOLE, ranks, claimant) for claimant in Claimant if claimant is not Claimant.NOBODY]
     assert idle - len(shares) <= sum(shares) <= idle
     waste = ("launch_bound", "allocator_churn", "gc_pauses", "recompilation", "optimizer_not_fused")
     assert sum(finding.cost_ns for finding in results if finding.rule in waste) <= idle
@@ -584,14 +584,14 @@ IDLE = ("launch_gap", "data_wait", "checkpoint", "bubble")
 def test_many_rows_load_a_subset_of_ranks_with_the_straggler(public_trace, monkeypatch):
     measured = measure(read([public_trace("v100_dlrm_8ranks")]))
     for most, ranks in ((10**9, list(range(8))), (8_000, [0, 3, 7]), (1, [0, 7])):
-        monkeypatch.setattr(rank_results, "_MOST_ROWS", most)
+        monkeypatch.setattr(rank_results, "_MAX_TOTAL_ROWS", most)
         assert [booked.events.rank for booked in all_booked(measured)] == ranks
 
 
 def test_the_headline_of_eight_ranks_names_the_straggler(public_trace):
     measured = measure(read([public_trace("v100_dlrm_8ranks")]))
     first = findings(measured.mean, None, all_booked(measured), RULES)[0]
-    assert first.says.startswith("Rank 7 arrives late")
+    assert first.says.startswith("Rank 7 arrives last")
     (own,) = (row for row in measured.lateness if row.rank == 7)
     assert f"last to arrive at {own.last} of its {own.met} collectives" in first.evidence
 

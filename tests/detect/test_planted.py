@@ -29,15 +29,15 @@ ATTEMPTS = 5
 JOB = """
 [model]
 layers = 2
-width = 64
-ffn = 128
+hidden_size = 64
+ffn_hidden_size = 128
 heads = 2
 kv_heads = 2
 head_dim = 32
 [recipe]
 seq_len = 64
 tokens_per_step = {tokens}
-microbatch = 4
+micro_batch_size = 4
 [measure]
 warmup = 1
 steps = 1
@@ -96,7 +96,7 @@ def judged(results, costs, fault):
         return f"first is not {FAULTS[fault]}, planted {planted}:\n{listing}"
     if first.cost_ns != pytest.approx(planted, rel=0.2):
         return f"planted {planted}:\n{listing}"
-    if fault == "straggler" and not first.says.startswith(f"Rank {LATE} arrives late"):
+    if fault == "straggler" and not first.says.startswith(f"Rank {LATE} arrives last"):
         return f"rank {LATE} was late:\n{listing}"
     return ""
 

@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.device, pytest.mark.torch, pytest.mark.slow, pytest.ma
 JOB = """name = "device"
 [model]
 layers = 4
-width = 1024
-ffn = 3584
+hidden_size = 1024
+ffn_hidden_size = 3584
 heads = 8
 kv_heads = 2
 head_dim = 128
@@ -41,7 +41,7 @@ head_dim = 128
 [recipe]
 seq_len = 512
 tokens_per_step = 4096
-microbatch = 2
+micro_batch_size = 2
 dtype = "bfloat16"
 learning_rate = 1e-3
 compile = {compile}

@@ -70,7 +70,7 @@ def test_memory_of_one_size():
 )
 def test_largest_job_that_fits_memory_and_time_comes_first(name, memory, ranks, largest):
     jobs = list(dense.fitting(ranks, memory, dense.peak_of(name), collect.JOB_S))
-    sizes = [(job.model.layers, job.model.width) for job, _ in jobs]
+    sizes = [(job.model.layers, job.model.hidden_size) for job, _ in jobs]
     assert sizes == [size for size in dense.SIZES if size in sizes]
     assert largest is None or sizes[0] == largest
     for job, arithmetic in jobs:

@@ -6,9 +6,12 @@ import json
 import jsonschema
 import pytest
 
+from tests.predict.calibrate.test_fit_constants import BASE, HERE, LAYOUTS, SEEN, a_job, as_probed, as_run
 from tests.stored import stored
 from trainyard import analyse, api
+from trainyard.api import probe_machine
 from trainyard.cli.main import answer
+from trainyard.predict.calibrate import machine_file
 from trainyard.printable import encode_json
 from trainyard.report.plans.launch_files import launch_file
 from trainyard.store.store import Store
@@ -49,17 +52,10 @@ def test_document_of_another_type_is_invalid(schemas):
         valid(schemas, "gate", '{"schema": "trainyard/ledgers/1", "ledgers": []}')
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["trace"], "analysis"),
-        (["trace", "--window", "all"], "analysis"),
-        (["trace", "--what-if", "network=2x"], "ledgers"),
-    ],
-)
-def test_trace_prints_a_valid_document(schemas, root, capsys, words, name):
-    assert answer([*words, str(root / "src" / "trainyard" / "data" / "demo"), "--json"]) == 0
-    assert valid(schemas, name, capsys.readouterr().out)["ledgers"]
+@pytest.mark.parametrize("options", [[], ["--window", "all"]])
+def test_trace_prints_a_valid_document(schemas, root, capsys, options):
+    assert answer(["trace", str(root / "src" / "trainyard" / "data" / "demo"), *options, "--json"]) == 0
+    assert valid(schemas, "analysis", capsys.readouterr().out)["ledgers"]
 
 
 def test_trace_prints_what_analyse_returns(root, capsys):
@@ -93,13 +89,36 @@ def test_plan_prints_what_the_api_returns(capsys):
     assert plans._repr_html_().startswith("<iframe srcdoc=")
 
 
-def test_a_plan_of_a_configuration_begins_with_it(tmp_path):
+def test_plan_list_prints_what_the_api_returns(schemas, capsys):
+    assert answer(["plan", "list", "--json"]) == 0
+    document = valid(schemas, "catalogue", capsys.readouterr().out)
+    assert document == json.loads(encode_json(api.catalogue()))
+
+
+def test_probe_prints_a_valid_document(schemas, monkeypatch, capsys):
+    monkeypatch.setattr(probe_machine.devices, "devices", lambda ranks: (SEEN, 2))
+    monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: as_probed())
+    assert answer(["probe", "--json"]) == 0
+    assert valid(schemas, "machine", capsys.readouterr().out)["calls"]
+
+
+def test_fit_prints_a_valid_document(schemas, monkeypatch, capsys, tmp_path):
+    runs = {"a": as_run(HERE, BASE, a_job(LAYOUTS[0]), "a")}
+    monkeypatch.setattr(probe_machine, "_measured_run", lambda name, say: runs[name])
+    (tmp_path / "here.toml").write_text(machine_file.write(HERE, "A test."))
+    assert answer(["probe", "fit", "a", "--machine", str(tmp_path / "here.toml"), "--json"]) == 0
+    assert valid(schemas, "fit", capsys.readouterr().out)["runs"]
+
+
+def test_checked_plan_begins_with_the_configuration(schemas, tmp_path, capsys):
     job = tmp_path / "job.toml"
     plans = api.plan("llama3-8b", machine="h100", devices=16, batch=16, seq_len=2048)
     job.write_text(launch_file(plans).text)
-    checked = api.plan(job, machine="h100", check=True)
+    checked = api.check_plan(job, machine="h100")
     assert checked.as_it_is
     assert checked.best.plan.job.layout == plans.best.plan.job.layout
+    assert answer(["plan", "check", str(job), "--machine", "h100", "--json"]) == 0
+    assert valid(schemas, "plans", capsys.readouterr().out)["as_it_is"]
 
 
 def test_diff_prints_a_valid_document(schemas, root, capsys):

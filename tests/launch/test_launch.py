@@ -25,7 +25,7 @@ from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
 
 JOB = Job(
-    model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+    model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),
     layout=Layout(dp_replicate=2),
     recipe=Recipe(seq_len=8, tokens_per_step=16),
 )

@@ -29,8 +29,8 @@ STEPS = 100
 JOB = """
 [model]
 layers = 1
-width = 8
-ffn = 8
+hidden_size = 8
+ffn_hidden_size = 8
 heads = 1
 kv_heads = 1
 head_dim = 8
@@ -40,8 +40,8 @@ dp_replicate = 2
 [recipe]
 seq_len = 64
 tokens_per_step = 128
-text = "text.txt"
-workers = {workers}
+dataset = "text.txt"
+num_workers = {workers}
 [measure]
 warmup = 2
 steps = {steps}

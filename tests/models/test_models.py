@@ -18,7 +18,7 @@ from trainyard.models import hugging_face_architectures, presets
 from trainyard.workloads.ops.matrices import parameters
 
 DECODERS = [name for name in presets.known() if presets.load(name).model is not None]
-TRAINED = [name for name in DECODERS if "pattern" not in (presets.load(name).model or {})]
+TRAINED = [name for name in DECODERS if "hybrid_pattern" not in (presets.load(name).model or {})]
 """Without hybrids, which can only be planned (test_plan_hybrids.py)."""
 PUBLISHED = [name for name in TRAINED if presets.load(name).parameters is not None]
 LENGTH = {"gpt2-xl": 1024, "gpt3-175b": 2048}
@@ -116,7 +116,7 @@ def test_preset_has_a_source(name):
 def test_parameter_count_is_the_published_one(name):
     model = decoder(name)
     total = parameters(model, LENGTH.get(name, 0))
-    of_a_token = msgspec.structs.replace(model, experts=model.active, expert_groups=1, active_groups=1)
+    of_a_token = msgspec.structs.replace(model, experts=model.top_k, expert_groups=1, active_groups=1)
     active = parameters(of_a_token, LENGTH.get(name, 0))
     assert total == pytest.approx(published(name), rel=3e-3)
     assert active == pytest.approx(published(name, "active") or total, rel=2e-2)
@@ -146,7 +146,7 @@ def test_own_keys_override_the_preset():
 
 
 def test_stored_job_is_self_contained(tmp_path):
-    sizes = "layers = 1\nwidth = 8\nffn = 8\nheads = 1\nkv_heads = 1\nhead_dim = 8\n"
+    sizes = "layers = 1\nhidden_size = 8\nffn_hidden_size = 8\nheads = 1\nkv_heads = 1\nhead_dim = 8\n"
     (tmp_path / "mine.toml").write_text(f'[model]\nname = "é \\u007f \\"x\\""\n{sizes}', "utf-8")
     path = tmp_path / "job.toml"
     path.write_text(
@@ -179,7 +179,7 @@ def test_job_survives_a_round_trip(name, rate, model):
         ('from = "tiny"\nkv_heads = 3', BadJob, ["job.toml", "$.model", "heads 4 % kv_heads 3"]),
         ('from = "tiny"\nwithout = 1', BadJob, ["job.toml", "$.model.without", 1]),
         ('from = "tiny"\nwithout = ["dropout"]', BadFile, ["tiny.toml", "without = ['dropout']", "config.json"]),
-        ('from = "mine.toml"', BadJob, ["mine.toml", "$.model", "widht", "width"]),
+        ('from = "mine.toml"', BadJob, ["mine.toml", "$.model", "hiden_size", "hidden_size"]),
         ('from = "sizes.toml"', BadFile, ["sizes.toml", "[model]", "[sizes]"]),
         ('from = "odd.toml"', BadFile, ["odd.toml", "modle"]),
         ('from = "broken.toml"', BadFile, ["broken.toml", "0xff"]),
@@ -193,7 +193,7 @@ def test_job_survives_a_round_trip(name, rate, model):
     ],
 )  # fmt: skip
 def test_invalid_preset_is_reported_with_file_and_key(section, kind, values, tmp_path):
-    (tmp_path / "mine.toml").write_text("[model]\nlayers = 1\nwidht = 8\n")
+    (tmp_path / "mine.toml").write_text("[model]\nlayers = 1\nhiden_size = 8\n")
     (tmp_path / "sizes.toml").write_text('workload = "vision"\n[sizes]\nfamily = "resnet"\n')
     (tmp_path / "odd.toml").write_text("[modle]\nlayers = 1\n")
     (tmp_path / "broken.toml").write_bytes(b"\xff\xfe")

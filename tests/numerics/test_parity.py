@@ -20,8 +20,8 @@ from trainyard.train.rules.recipe_rules import DTYPES
 from trainyard.train.step.outcome import Outcome
 
 JOB = Job(
-    model=Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8),
-    recipe=Recipe(seq_len=32, tokens_per_step=512, microbatch=2, remat="full", compile=True),
+    model=Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8),
+    recipe=Recipe(seq_len=32, tokens_per_step=512, micro_batch_size=2, activation_checkpoint="full", compile=True),
     layout=Layout(dp_replicate=2),
 )
 
@@ -42,9 +42,9 @@ def test_every_training_dtype_has_a_tolerance():
 def test_reference_keeps_micro_batches_and_recipe():
     reference = alone(JOB)
     assert reference.layout == Layout()
-    assert (reference.recipe.microbatch, reference.accumulate) == (2, 8)
+    assert (reference.recipe.micro_batch_size, reference.accumulate) == (2, 8)
     assert reference.model == JOB.model
-    assert reference.recipe == replace(JOB.recipe, remat="none", compile=False)
+    assert reference.recipe == replace(JOB.recipe, activation_checkpoint="none", compile=False)
     assert alone(reference) == reference
 
 
@@ -93,7 +93,7 @@ def test_job_on_one_process_reports_no_layout_tested():
     result = judged([(1.0, 1.0)], [(1.0, 1.0)], reference)
     assert (result.verdict, result.dtype) == ("equal", "float32")
     assert result.why == "one process, compared with itself: that does not test a layout"
-    recomputed = replace(reference, recipe=replace(reference.recipe, remat="full"))
+    recomputed = replace(reference, recipe=replace(reference.recipe, activation_checkpoint="full"))
     assert not judged([(1.0, 1.0)], [(1.0, 1.0)], recomputed).why
 
 

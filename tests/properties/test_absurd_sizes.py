@@ -105,7 +105,8 @@ def test_plan_handles_absurd_flags(flags: dict[str, Any], other: Any) -> None:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.sampled_from(["tp", "pp", "cp", "ep", "dp_shard", "microbatch", "interleave", "remat"]), max_size=2),
+@given(st.lists(st.sampled_from(["tp", "pp", "cp", "ep", "dp_shard", "micro_batch_size", "interleave",
+                                 "activation_checkpoint"]), max_size=2),
        SIZES)  # fmt: skip
 def test_plan_handles_absurd_fixed_axes(axes: list[str], size: Any) -> None:
     check("tiny-moe", *CLUSTER, *(part for axis in axes for part in ("--fix", f"{axis}={size}")))
@@ -131,7 +132,7 @@ def test_plan_handles_absurd_config_json(sizes: dict[str, Any], folder: Path) ->
 def test_plan_handles_absurd_megatron_arguments(sizes: list[tuple[str, Any]], folder: Path) -> None:
     path = folder / "megatron.args"
     path.write_text(ARGUMENTS.replace("# theirs", "") + " ".join(f"--{name} {size}" for name, size in sizes))
-    check("--check", str(path), "--machine", "h100", "--devices", "64")
+    check("check", str(path), "--machine", "h100", "--devices", "64")
 
 
 @settings(max_examples=30)
@@ -139,7 +140,7 @@ def test_plan_handles_absurd_megatron_arguments(sizes: list[tuple[str, Any]], fo
 def test_plan_handles_absurd_deepspeed_configurations(sizes: dict[str, Any], folder: Path) -> None:
     path = folder / "deepspeed.json"
     path.write_text(json.dumps(nested(flat(SPEED) | sizes)))
-    check("tiny", "--check", str(path), *CLUSTER)
+    check("check", str(path), "--model", "tiny", *CLUSTER)
 
 
 @settings(max_examples=30)
@@ -148,4 +149,4 @@ def test_plan_handles_absurd_torchtitan_configurations(sizes: dict[str, Any], fo
     path = folder / "torchtitan.toml"
     values = no_nulls(nested({"model.flavor": "8B", "training.seq_len": 2048} | sizes))
     path.write_text(toml.dumps(values))
-    check("--check", str(path), "--machine", "h100", "--devices", "64")
+    check("check", str(path), "--machine", "h100", "--devices", "64")

@@ -16,7 +16,7 @@ from trainyard.job_file import choices, parse
 
 SECTIONS = {"": Job, "model": Model, "layout": Layout, "recipe": Recipe, "measure": Measure}
 GOOD = {
-    "model": {"layers": 2, "width": 64, "ffn": 128, "heads": 4, "kv_heads": 2, "head_dim": 16},
+    "model": {"layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "heads": 4, "kv_heads": 2, "head_dim": 16},
     "recipe": {"seq_len": 32, "tokens_per_step": 256},
     "layout": {},
     "measure": {},
@@ -67,18 +67,18 @@ def test_any_text_raises_only_bad_job(text):
 
 @given(
     seq_len=st.integers(1, 64),
-    microbatch=st.integers(1, 4),
+    micro_batch_size=st.integers(1, 4),
     replicate=st.integers(1, 4),
     shard=st.integers(1, 4),
     tokens=st.integers(1, 10_000),
 )
-def test_indivisible_batch_error_shows_arithmetic(seq_len, microbatch, replicate, shard, tokens):
+def test_indivisible_batch_error_shows_arithmetic(seq_len, micro_batch_size, replicate, shard, tokens):
     sections = {
         **GOOD,
-        "recipe": {"seq_len": seq_len, "microbatch": microbatch, "tokens_per_step": tokens},
+        "recipe": {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "tokens_per_step": tokens},
         "layout": {"dp_replicate": replicate, "dp_shard": shard},
     }
-    once = seq_len * microbatch * replicate * shard
+    once = seq_len * micro_batch_size * replicate * shard
     if tokens % once:
         with refused(BadJob, "tokens_per_step", f"{tokens:,}", f"{once:,}") as caught:
             parse(toml(sections), "job.toml")
@@ -109,16 +109,19 @@ def test_too_large_layout_error_names_the_widest_axis(sizes, devices):
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [
-        *[("model", key, 0) for key in ("layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab")],
+        *[
+            ("model", key, 0)
+            for key in ("layers", "hidden_size", "ffn_hidden_size", "heads", "kv_heads", "head_dim", "vocab")
+        ],
         ("model", "kv_heads", 3),
         ("model", "head_dim", 15),
-        ("model", "active", 2),
+        ("model", "top_k", 2),
         *[("layout", key, 0) for key in (*words.AXES, "interleave", "zero")],
-        *[("recipe", key, 0) for key in ("seq_len", "tokens_per_step", "microbatch")],
+        *[("recipe", key, 0) for key in ("seq_len", "tokens_per_step", "micro_batch_size")],
         ("recipe", "learning_rate", 0.0),
         ("recipe", "seed", -1),
         ("recipe", "dtype", "float17"),
-        ("recipe", "remat", "some"),
+        ("recipe", "activation_checkpoint", "some"),
         *[("measure", key, -1) for key in Measure.__struct_fields__],
     ],
 )

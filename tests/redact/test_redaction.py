@@ -178,8 +178,9 @@ def test_no_report_of_a_trace_shows_a_secret(tmp_path: Path, capfd: pytest.Captu
     reports(str(trace), out)
     assert len(list(out.iterdir())) >= len(REPORTS) - 1
     assert places_of(SECRET, out) == []
-    for arguments in (["--json"], ["--top", "all"], ["--what-if", "network=2x", "--json"]):
+    for arguments in ([], ["--json"], ["--full"]):
         assert answer(["trace", str(trace), *arguments]) == 0
+    assert answer(["trace", "what-if", str(trace), "--change", "network=2x", "--json"]) == 0
     shown = capfd.readouterr()
     assert SECRET not in shown.out + shown.err
     assert "***" in (out / "report.html").read_text("utf-8")
@@ -381,7 +382,7 @@ def test_an_unreadable_log_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise PermissionError(13, "Permission denied")
         return os.open(path, flags)
 
-    monkeypatch.setattr(regular_files, "_without_blocking", opener)
+    monkeypatch.setattr(regular_files, "_open_without_blocking", opener)
     with refused(BadFile, folder / "logs" / "rank0.err"):
         folders.redact_run(folder)
 
@@ -390,7 +391,7 @@ def test_an_unreadable_log_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_job_keeps_its_values_and_loses_secrets_in_comments() -> None:
-    values = 'pass = 3\ntext = "# token=3 is not # a comment"  '
+    values = 'pass = 3\ndataset = "# token=3 is not # a comment"  '
     blocks = f"""s = '''a # b''''\nm = \"\"\"x "" # y\\\"\"\"\"\"\n{values}"""
     text = f"# --token \\\n# x\n# --token {SECRET}\n{blocks}# password={SECRET}\n# {KEY_END}\nend = 1\n"
     assert SECRET not in (shown := redact_job(text.replace("token=3", "tokens=3")))
@@ -402,10 +403,10 @@ def test_a_secret_in_an_old_job_is_hidden() -> None:
 
 
 def test_a_job_with_a_secret_in_a_value_is_refused() -> None:
-    job_file.check_secrets("pass = 3\n[sizes]\ntext = '/data/tokens=3'\n", "job.toml")
-    with refused(BadJob, "job.toml", "$.sizes.text", "$.list[1].api_key"):
+    job_file.check_secrets("pass = 3\n[sizes]\ndataset = '/data/tokens=3'\n", "job.toml")
+    with refused(BadJob, "job.toml", "$.sizes.dataset", "$.list[1].api_key"):
         job_file.check_secrets(
-            f"[sizes]\ntext = '/data/token=abc'\n[[list]]\n[[list]]\napi_key = '{SECRET}'\n", "job.toml"
+            f"[sizes]\ndataset = '/data/token=abc'\n[[list]]\n[[list]]\napi_key = '{SECRET}'\n", "job.toml"
         )
 
 

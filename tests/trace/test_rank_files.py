@@ -199,7 +199,7 @@ def test_a_file_cut_short_is_analysed_unless_strict(tmp_path, capsys):
 
 def test_other_files_of_a_folder_are_not_ranks(tmp_path):
     folder = folder_of(tmp_path)
-    (folder / "run.json").write_text('{"schema": "trainyard/run/1"}')
+    (folder / "run.json").write_text('{"schema": "trainyard/run/2"}')
     (folder / "model.pb").write_bytes(b"\x00\x01")
     (folder / "rank7.json").mkdir()
     files = rank_files([folder])
@@ -232,7 +232,7 @@ SILENT = [
     ["report", "PIPE"],
     ["plan", "PIPE", "--machine", "a100", "--devices", "8"],
     ["plan", "gpt2-xl", "--machine", "PIPE", "--devices", "8"],
-    ["plan", "--check", "PIPE", "--machine", "a100"],
+    ["plan", "check", "PIPE", "--machine", "a100"],
     ["run", "PIPE"],
     ["numerics", "parity", "PIPE"],
     ["history", "--series", "PIPE"],
@@ -240,7 +240,7 @@ SILENT = [
     ["gate", "run", "PIPE", "--base", "HEAD"],
     ["gate", "convergence", "PIPE", "--base", "x"],
     ["gate", "convergence", "x", "--golden", "PIPE"],
-    ["probe", "x", "--machine", "PIPE"],
+    ["probe", "fit", "x", "--machine", "PIPE"],
 ]
 
 

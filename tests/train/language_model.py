@@ -7,8 +7,8 @@ from trainyard.job import Job, Layout, Recipe
 
 def small_job(model, text="python", spread=None, **recipe):
     """A job of a few seconds with the layout `spread`."""
-    recipe = {"seq_len": 16, "tokens_per_step": 256, "microbatch": 2, "learning_rate": 1e-2, "seed": 3, **recipe}
-    return Job(model=model, layout=spread or Layout(), recipe=Recipe(text=text, **recipe))
+    recipe = {"seq_len": 16, "tokens_per_step": 256, "micro_batch_size": 2, "learning_rate": 1e-2, "seed": 3, **recipe}
+    return Job(model=model, layout=spread or Layout(), recipe=Recipe(dataset=text, **recipe))
 
 
 def trainer_of(job):

@@ -52,7 +52,7 @@ def test_metrics_of_a_configuration_form_one_row(tmp_path: Path, name: str) -> N
     assert first.seconds == 32 * 8192 / (1000 * 16)
     assert first.peak_bytes == 40 * 2**30
     assert (second.seconds, second.source, second.kind, second.software) == (2.5, "some/where", "dense", "fsdp")
-    assert (first.columns["dp_shard"], first.columns["remat"], first.columns["gated"]) == (8, 2, 1)
+    assert (first.columns["dp_shard"], first.columns["activation_checkpoint"], first.columns["gated"]) == (8, 2, 1)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from trainyard.record import DeviceSeen
 from trainyard.vendors import cpu_vendor, kernel_names
 from trainyard.vendors.amd import Amd
 from trainyard.vendors.cpu_vendor import Cpu
-from trainyard.vendors.driver import visible
+from trainyard.vendors.driver import select_visible
 from trainyard.vendors.nvidia import Nvidia
 from trainyard.vendors.pretend import Pretend
 
@@ -270,7 +270,7 @@ def test_first_variable_that_is_set_decides(monkeypatch: pytest.MonkeyPatch) -> 
     devices = [DeviceSeen(index=i, name="d", vendor="amd") for i in range(3)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1,2")
-    assert len(visible(devices, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")) == 2
+    assert len(select_visible(devices, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")) == 2
 
 
 def test_hip_numbers_the_devices_visible_to_rocr(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

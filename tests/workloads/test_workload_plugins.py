@@ -10,7 +10,7 @@ from trainyard import plugins
 from trainyard.job import Job, Model, Recipe
 from trainyard.models import presets
 
-MODEL = Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8)
+MODEL = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
 JOBS = {
     "transformer": Job(model=MODEL, recipe=Recipe(seq_len=4, tokens_per_step=4)),
     "vision": Job(workload="vision", sizes=presets.load("vit-b-16").sizes, recipe=Recipe(tokens_per_step=4)),
@@ -18,7 +18,7 @@ JOBS = {
     "recommender": Job(
         workload="recommender",
         sizes=presets.load("dlrm-dcnv2").sizes,
-        recipe=Recipe(tokens_per_step=4, text="synthetic"),
+        recipe=Recipe(tokens_per_step=4, dataset="synthetic"),
     ),
 }
 ASK = """

@@ -15,12 +15,12 @@ from trainyard.models import presets
 from trainyard.workloads.ops.matmul_ops import widths
 from trainyard.workloads.ops.transformer_ops import model_flops, operations, parameters
 
-MODEL = Model(layers=2, width=32, ffn=48, heads=4, kv_heads=2, head_dim=8)
+MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=48, heads=4, kv_heads=2, head_dim=8)
 
 
 def a_job(model=MODEL, layout=None, **recipe):
     """A job with 2 sequences of 16 bytes per micro-batch and 8 per step."""
-    recipe = {"seq_len": 16, "tokens_per_step": 128, "microbatch": 2, **recipe}
+    recipe = {"seq_len": 16, "tokens_per_step": 128, "micro_batch_size": 2, **recipe}
     return Job(model=model, layout=layout or Layout(), recipe=Recipe(**recipe))
 
 
@@ -34,8 +34,8 @@ def flops(job, *ops):
 
 def test_operations_match_a_hand_calculation():
     # One layer, one head of 2, width 2, ffn 3, vocabulary 256, one sequence of 4.
-    model = Model(layers=1, width=2, ffn=3, heads=1, kv_heads=1, head_dim=2)
-    job = a_job(model, seq_len=4, tokens_per_step=4, microbatch=1)
+    model = Model(layers=1, hidden_size=2, ffn_hidden_size=3, heads=1, kv_heads=1, head_dim=2)
+    job = a_job(model, seq_len=4, tokens_per_step=4, micro_batch_size=1)
     weights = 4 * (2 * 2) + 3 * (2 * 3) + 2 * 256
     pairs = 1 + 2 + 3 + 4
     assert flops(job, "matmul") == {"forward": 2 * 4 * weights, "backward": 4 * 4 * weights}
@@ -47,15 +47,21 @@ def test_operations_match_a_hand_calculation():
 @given(
     replicate=st.sampled_from([1, 2, 4]),
     shard=st.sampled_from([1, 2]),
-    microbatch=st.sampled_from([1, 2]),
-    remat=st.sampled_from(["none", "full"]),
+    micro_batch_size=st.sampled_from([1, 2]),
+    activation_checkpoint=st.sampled_from(["none", "full"]),
     dtype=st.sampled_from(["float32", "bfloat16"]),
 )
-def test_any_split_has_the_same_arithmetic(replicate, shard, microbatch, remat, dtype):
+def test_any_split_has_the_same_arithmetic(replicate, shard, micro_batch_size, activation_checkpoint, dtype):
     """Ranks share products and attention equally, for any split into micro-batches."""
     layout = Layout(dp_replicate=replicate, dp_shard=shard)
-    split = a_job(layout=layout, microbatch=microbatch, tokens_per_step=256, remat=remat, dtype=dtype)
-    alone = a_job(microbatch=16, tokens_per_step=256, remat=remat, dtype=dtype)
+    split = a_job(
+        layout=layout,
+        micro_batch_size=micro_batch_size,
+        tokens_per_step=256,
+        activation_checkpoint=activation_checkpoint,
+        dtype=dtype,
+    )
+    alone = a_job(micro_batch_size=16, tokens_per_step=256, activation_checkpoint=activation_checkpoint, dtype=dtype)
     for ops in (("matmul",), ("attention",), ("norm",), ("softmax",)):
         assert {phase: n * layout.ranks for phase, n in flops(split, *ops).items()} == flops(alone, *ops)
     assert model_flops(split) == model_flops(alone)
@@ -64,7 +70,7 @@ def test_any_split_has_the_same_arithmetic(replicate, shard, microbatch, remat, 
 
 def test_model_flops_exclude_recomputation():
     assert (
-        model_flops(a_job(remat="full"))
+        model_flops(a_job(activation_checkpoint="full"))
         == model_flops(a_job())
         == 3 * sum(flops(a_job(), op)["forward"] for op in ("matmul", "attention"))
     )
@@ -75,7 +81,7 @@ def test_accumulation_moves_more_bytes_and_sharding_updates_fewer_weights():
     def moved(job, op, phase):
         return sum(o.bytes for o in operations(job) if (o.op, o.phase) == (op, phase))
 
-    assert moved(a_job(microbatch=2), "matmul", "forward") > moved(a_job(microbatch=8), "matmul", "forward")
+    assert moved(a_job(micro_batch_size=2), "matmul", "forward") > moved(a_job(micro_batch_size=8), "matmul", "forward")
     sharded, replicated = a_job(layout=Layout(dp_shard=2)), a_job(layout=Layout(dp_replicate=2))
     assert moved(replicated, "optimizer", "optimizer") == 28 * parameters(MODEL)
     assert moved(sharded, "optimizer", "optimizer") == 14 * parameters(MODEL)
@@ -115,8 +121,10 @@ def test_operation_dtypes():
     eight = {("matmul", "float8"), ("matmul", "bfloat16"), ("attention", "bfloat16"), ("norm", "bfloat16")}
     assert formats("float8") == eight
     assert ("matmul", "float32") in formats("bfloat16", decoder("tiny-moe")), "a router"
-    odd = msgspec.structs.replace(MODEL, ffn=40)
-    in_float8 = {job.decoder.ffn: flops8(job) for job in (a_job(MODEL, dtype="float8"), a_job(odd, dtype="float8"))}
+    odd = msgspec.structs.replace(MODEL, ffn_hidden_size=40)
+    in_float8 = {
+        job.decoder.ffn_hidden_size: flops8(job) for job in (a_job(MODEL, dtype="float8"), a_job(odd, dtype="float8"))
+    }
     tokens, attention = 128, 2 * (2 * 32 * 32 + 2 * 32 * 16)  # layers x (q and out, k and v)
     assert in_float8 == {48: 3 * 2 * tokens * (attention + 2 * 3 * 32 * 48), 40: 3 * 2 * tokens * attention}
 
@@ -145,7 +153,7 @@ def of(name, **change):
     return msgspec.structs.replace(decoder(name), **change)
 
 
-DENSE = {"experts": 0, "active": 0, "expert_ffn": 0, "shared_experts": 0, "dense_layers": 0, "balance": "none"}
+DENSE = {"experts": 0, "top_k": 0, "moe_ffn_hidden_size": 0, "shared_experts": 0, "dense_layers": 0, "balance": "none"}
 MODELS = {
     "llama": decoder("tiny"),
     "gpt": of("tiny", norm="layer", mlp="gelu", position="learned", bias="all", tied=True, kv_heads=4),
@@ -157,7 +165,7 @@ MODELS = {
     "mixtral": of("tiny-moe", shared_experts=0, dense_layers=0),
     "all dense": of("tiny-moe", dense_layers=3),
     "latent": decoder("tiny-mla"),
-    "latent, dense, one query matrix": of("tiny-mla", **DENSE, expert_groups=1, active_groups=1, q_rank=0),
+    "latent, dense, one query matrix": of("tiny-mla", **DENSE, expert_groups=1, active_groups=1, q_lora_rank=0),
 }
 
 
@@ -212,16 +220,16 @@ def products_expected(job, pairs):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("remat", ["none", "full", "full 2", "op", "op 2"])
+@pytest.mark.parametrize("activation_checkpoint", ["none", "full", "full 2", "selective", "selective 2"])
 @pytest.mark.parametrize("name", MODELS)
-def test_flops_and_parameters_match_torch(name, remat):
+def test_flops_and_parameters_match_torch(name, activation_checkpoint):
     torch = pytest.importorskip("torch")
     from trainyard.train.model import blocks
     from trainyard.train.model import initial_weights as weights
     from trainyard.train.model.language_task import Language
 
-    model, (again, every) = MODELS[name], (remat.split() + ["1"])[:2]
-    job = a_job(model, microbatch=8, remat=again, remat_every=int(every))
+    model, (again, every) = MODELS[name], (activation_checkpoint.split() + ["1"])[:2]
+    job = a_job(model, micro_batch_size=8, activation_checkpoint=again, activation_checkpoint_every=int(every))
     task = Language(job)
     module = task.module()
     blocks.prepare(task.blocks(module), job.recipe)
@@ -239,7 +247,7 @@ def test_muon_flops_match_torch():
     from trainyard.train.model.language_task import Language
     from trainyard.train.optimizers import make_optimizer
 
-    job = a_job(decoder("tiny-mla"), microbatch=8, optimizer="muon")
+    job = a_job(decoder("tiny-mla"), micro_batch_size=8, optimizer="muon")
     task = Language(job)
     module = task.module()
     weights.fill(module, task.draw)
@@ -254,12 +262,22 @@ SPREAD = {
     # chunks, and every chunk sees all keys before its end; in a ring, halves of parts interact.
     "tp": (Layout(tp=2), "tiny", {}, 16 * 16),
     "sp": (Layout(tp=2, sequence_parallel=True, loss_parallel=True), "qwen2", {}, 16 * 16),
-    "pp": (Layout(pp=2), "qwen2", {"schedule": "1f1b", "remat": "full", "remat_every": 2}, 16 * 16),
-    "pp interleaved": (Layout(pp=2, interleave=2), "deep", {"schedule": "interleaved", "remat": "full"}, 16 * 16),
+    "pp": (
+        Layout(pp=2),
+        "qwen2",
+        {"schedule": "1f1b", "activation_checkpoint": "full", "activation_checkpoint_every": 2},
+        16 * 16,
+    ),
+    "pp interleaved": (
+        Layout(pp=2, interleave=2),
+        "deep",
+        {"schedule": "interleaved", "activation_checkpoint": "full"},
+        16 * 16,
+    ),
     "cp": (Layout(cp=2), "tiny", {}, (4 + 8 + 12 + 16) * 4),
-    "cp ulysses": (Layout(cp=2, cp_method="ulysses"), "tiny", {"remat": "full"}, 16 * 16),
+    "cp ulysses": (Layout(cp=2, cp_method="ulysses"), "tiny", {"activation_checkpoint": "full"}, 16 * 16),
     "cp ring": (Layout(cp=2, cp_method="ring"), "tiny", {}, 8 * 8 * 2 + 8 * 4 * 2),
-    "ep": (Layout(dp_shard=2, ep=2), "moe", {"remat": "full"}, 16 * 16),
+    "ep": (Layout(dp_shard=2, ep=2), "moe", {"activation_checkpoint": "full"}, 16 * 16),
     "ep cp latent": (Layout(cp=2, ep=2), "latent", {}, (4 + 8 + 12 + 16) * 4),
     "fsdp tp pp": (Layout(dp_shard=2, tp=2, pp=2), "tiny", {"schedule": "gpipe"}, 16 * 16),
 }

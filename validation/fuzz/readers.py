@@ -102,7 +102,7 @@ def _choose_chunks(data: bytes) -> None:
     """Every fourth input comes in several pieces, as large files do."""
     from trainyard.trace.readers.kineto import unpack
 
-    unpack.CHUNK = 512 if len(data) % 4 == 0 else 1 << 20
+    unpack.CHUNK_BYTES = 512 if len(data) % 4 == 0 else 1 << 20
 
 
 def _kineto(data: bytes, folder: Path) -> bool:
@@ -228,11 +228,13 @@ def _framework(data: bytes, folder: Path) -> bool:
 
 def _benchmarks(data: bytes, folder: Path) -> bool:
     """The only benchmark of the file, or one of those in the seeds."""
-    from trainyard.compare.history.sources import imported
+    from trainyard.compare.history.sources import benchmark_files
 
     path = _file(data, folder, "kept.json")
     names = (None, "test_bench.py::test_sum", "benchmarks.time_sum")
-    return imported.is_foreign(path) and _any([partial(imported.load, path, name) for name in names])
+    return benchmark_files.is_benchmark_file(path) and _any(
+        [partial(benchmark_files.load, path, name) for name in names]
+    )
 
 
 def _any(calls: Sequence[Callable[[], object]]) -> bool:
@@ -419,9 +421,12 @@ READERS: dict[str, Reader] = {
     ),
     "benchmarks": Reader(
         _benchmarks,
-        ("trainyard.compare.history.sources.imported",),
+        ("trainyard.compare.history.sources.benchmark_files",),
         trees.json_document,
-        ("trainyard.compare.history.sources.imported:_of_pytest", "trainyard.compare.history.sources.imported:_of_asv"),
+        (
+            "trainyard.compare.history.sources.benchmark_files:_read_pytest_benchmark",
+            "trainyard.compare.history.sources.benchmark_files:_read_asv",
+        ),
         ("benchmarks", "machine_info", "stats", "median", "fullname", "commit_info", "datetime", "results", "params",
          "result_columns", "commit_hash", "env_name", "date", "version", "machine"),
     ),

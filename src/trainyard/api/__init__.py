@@ -11,9 +11,17 @@ for finding in analysis.findings:
 plans = api.plan("llama3-70b", machine="h100", devices=512, batch=1024, seq_len=8192)
 print(plans.step, plans.best.plan.job.layout, plans.best.plan.ledger.wall_ns)
 
+prediction = api.what_if("traces/", changes=["network=2x"])
+print(prediction.before.wall_ns, prediction.after.wall_ns)
+
 comparison = api.diff("traces/before", "traces/after")
 for change in comparison.changes:
     print(change)
+
+result = api.gate("HEAD", base="main")
+print(result.headline, result.exit_code)
+
+print(api.history("tiny").headline)
 ```
 """
 
@@ -21,16 +29,52 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
+    from trainyard.api.gate_losses import gate_convergence as gate_convergence
+    from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
+    from trainyard.api.gate_losses import store_golden_curves as store_golden_curves
+    from trainyard.api.gate_noise import gate_self_check as gate_self_check
+    from trainyard.api.gate_revisions import gate_bisect as gate_bisect
+    from trainyard.api.gate_revisions import gate_run as gate_run
+    from trainyard.api.gate_stored_runs import gate as gate
+    from trainyard.api.job_history import history as history
+    from trainyard.api.trace_modes import measure_memory as measure_memory
+    from trainyard.api.trace_modes import query as query
+    from trainyard.api.trace_modes import reconcile as reconcile
+    from trainyard.api.trace_modes import what_if as what_if
     from trainyard.compare.comparison import Comparison
+    from trainyard.report.plans.catalogue import Catalogue
     from trainyard.report.plans.plans_file import Plans
+    from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
     from trainyard.report.view.analysis import Analysis
 
 Path = str | os.PathLike[str]
+_ELSEWHERE = {
+    "gate": "trainyard.api.gate_stored_runs",
+    "gate_bisect": "trainyard.api.gate_revisions",
+    "gate_convergence": "trainyard.api.gate_losses",
+    "gate_reference_points": "trainyard.api.gate_losses",
+    "gate_run": "trainyard.api.gate_revisions",
+    "gate_self_check": "trainyard.api.gate_noise",
+    "history": "trainyard.api.job_history",
+    "measure_memory": "trainyard.api.trace_modes",
+    "query": "trainyard.api.trace_modes",
+    "reconcile": "trainyard.api.trace_modes",
+    "store_golden_curves": "trainyard.api.gate_losses",
+    "what_if": "trainyard.api.trace_modes",
+}
+"""Name -> module that defines it, imported when the name is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        return getattr(import_module(_ELSEWHERE[name]), name)
+    raise AttributeError(f"module 'trainyard.api' has no attribute {name!r}")
 
 
 def analyse(
@@ -50,13 +94,10 @@ def analyse(
 
     Raises `BadFile` for a file that is not a profile, `BadInput` for profiles that do not belong together.
     """
-    from trainyard.plugins import ReadOptions
+    from trainyard.api.trace_modes import measure_paths
     from trainyard.report.view.build_analysis import analyse_measured
-    from trainyard.trace.measure import measure_files
 
-    several = [paths] if isinstance(paths, str | os.PathLike) else paths
-    files, reading = [os.fspath(path) for path in several], ReadOptions(limit, mark)
-    return analyse_measured(measure_files(files, window, engine=engine, how=reading, strict=strict))
+    return analyse_measured(measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict))
 
 
 def plan(
@@ -69,7 +110,6 @@ def plan(
     tokens: float = 0.0,
     fix: Sequence[str] = (),
     framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"] = "",
-    check: Path | bool = False,
     front: bool = False,
 ) -> Plans:
     """Plans how to train a model on a cluster: the fastest layouts that fit in memory, with their predicted ledgers.
@@ -79,18 +119,101 @@ def plan(
     TOML file; `h100:64,a100:128` for parts of a cluster. `devices`: number of accelerators; if None, those of the
     machine or of the configuration. `batch`: samples of a step over all devices. `seq_len`: tokens of a sequence.
     `tokens`: tokens or images of the whole training, for days, dollars, energy and scaling. `fix`: only layouts with
-    these values, as `tp=8` or `dtype=float8`. `framework`: the framework that trains. `check`: first cost a
-    configuration as it is: this file or, if True, `model`. `front`: compute the trade-off of time and memory over all
-    layouts, which takes seconds for the largest spaces.
+    these values, as `tp=8` or `dtype=float8`. `framework`: the framework that trains. `front`: compute the trade-off
+    of time and memory over all layouts, which takes seconds for the largest spaces.
 
     Raises `BadInput` for arguments or files that cannot be planned for, `BadJob` if no layout divides the model or
     fits.
     """
-    from trainyard.api.plan_layouts import plan_layouts
+    from trainyard.api.plan_layouts import PlanOptions, plan_layouts
 
-    checked = None if check is False else "" if check is True else os.fspath(check)
-    name = None if model is None else os.fspath(model)
-    return plan_layouts(name, os.fspath(machine), devices, batch, seq_len, tokens, fix, framework, checked, front)
+    options = PlanOptions(
+        machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, fix=fix, front=front
+    )
+    return plan_layouts(None if model is None else os.fspath(model), framework, options)
+
+
+def check_plan(
+    file: Path,
+    *,
+    model: Path | None = None,
+    machine: Path = "",
+    devices: int | None = None,
+    batch: int | None = None,
+    seq_len: int | None = None,
+    tokens: float = 0.0,
+    fix: Sequence[str] = (),
+    front: bool = False,
+) -> Plans:
+    """Predicts a training configuration as it is; the fastest layouts for the same work follow it in `choices`.
+
+    `file`: a job file, torchtitan's TOML file, Megatron's arguments, or DeepSpeed's JSON file. `model`: the decoder
+    that it trains, for a configuration without a model. `fix`: restricts the layouts that follow. The other options
+    are those of `plan`; they must agree with the file, or complete it. The memory of a job file is also counted by a
+    simulated run of the training code.
+
+    ```python
+    checked = api.check_plan("ds_config.json", model="llama3-8b", machine="h100", devices=64, seq_len=8192)
+    configured, *fastest = checked.choices
+    ```
+
+    Raises `BadInput` for arguments that contradict the file, `BadFile` for a file that is not a configuration.
+    """
+    from trainyard.api.plan_layouts import PlanOptions, check_configuration
+
+    options = PlanOptions(
+        machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, fix=fix, front=front
+    )
+    return check_configuration(os.fspath(file), None if model is None else os.fspath(model), options)
+
+
+def catalogue(kind: Literal["", "models", "machines"] = "") -> Catalogue:
+    """Lists the models and machines that are known by name, with their sizes, rates and sources; `kind`: only these.
+
+    ```python
+    print(api.catalogue().models["llama3-8b"].parameters)
+    ```
+    """
+    from trainyard.api.list_known import list_known
+
+    return list_known(kind)
+
+
+def probe(*, ranks: int | None = None, dtype: str = "float32") -> ProbedMachine:
+    """Benchmarks the devices of this machine for `plan`: matmuls, attention, memory, launches and collectives.
+
+    `ranks`: number of processes; if None, one per device. `dtype`: of matmuls and attention.
+
+    ```python
+    probed = api.probe(ranks=2)
+    Path("here.toml").write_text(probed.toml)
+    plans = api.plan("tiny", machine="here.toml", batch=64, seq_len=128)
+    ```
+
+    Raises `BadInput` if the machine cannot run `ranks`, `MissingLibrary` without torch, `RankDied` if a rank ends.
+    """
+    from trainyard.api.probe_machine import probe_machine
+
+    return probe_machine(ranks, dtype)
+
+
+def fit_machine(runs: Sequence[Path], *, machine: Path) -> FittedMachine:
+    """Fits the constants of a machine to stored runs, account by account. Four runs or more also calibrate the 80 %
+    prediction interval.
+
+    `runs`: ids, tags or folders. `machine`: the name of the machine they ran on, or its TOML file.
+
+    ```python
+    fitted = api.fit_machine(["1a2b", "main"], machine="here.toml")
+    for run in fitted.runs:
+        print(run.name, run.measured_s, run.before_s, run.after_s)
+    ```
+
+    Raises `BadInput` for a run without a job or timed steps, or for runs in several dtypes.
+    """
+    from trainyard.api.probe_machine import fit_to_runs
+
+    return fit_to_runs([os.fspath(run) for run in runs], os.fspath(machine))
 
 
 def diff(before: Path, after: Path, *, strict: bool = False) -> Comparison:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from trainyard import limits, plugins, words
+from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
@@ -14,7 +14,7 @@ from trainyard.errors import BadInput, BadJob, MissingLibrary, UnknownName, near
 from trainyard.job import Job, Model
 from trainyard.machine import Machine
 from trainyard.predict.inputs import constant_sets
-from trainyard.predict.inputs.cases import REMATS
+from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import AXES, PlannerInput
 from trainyard.predict.memory.framework_memory import USABLE
@@ -28,69 +28,89 @@ from trainyard.report.plans.plans_file import Plans
 from trainyard.train.fake_run import held_memory
 from trainyard.units import show_size
 
-_BOUNDS = {"zero": (1, 3), "remat": (0, 2), "offload": (0, 1)}
+_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 1)}
 """Least and largest value of the axes that do not count ranks or samples."""
 
 
-def plan_layouts(
-    model: str | None,
-    machine: str,
-    devices: int | None,
-    batch: int | None,
-    seq_len: int | None,
-    tokens: float,
-    fix: Iterable[str],
-    framework: str,
-    check: str | None,
-    front: bool,
-    progress: Callable[[str], AbstractContextManager[object]] = nullcontext,
-) -> Plans:
-    """As `trainyard.api.plan`. `check`: the file of a configuration; empty if `model` is one; None to check nothing."""
-    _check_numbers(devices, batch, seq_len, tokens, framework)
-    hetero = "," in machine
-    target = _machine(machine) if machine and not hetero else None
-    ranks = devices * (target.device.ranks if target else 1) if devices else None
-    request = read_request(model, check, ranks, seq_len)
-    job = request.job
-    if check is not None and framework not in ("", request.framework):
-        subject = (
-            f"{request.file} is a {request.framework} configuration" if job else "--check runs trainyard's own training"
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The options of `trainyard.api.plan` and `check_plan`. `progress`: shows what is computed for the duration of a
+    context."""
+
+    machine: str = ""
+    devices: int | None = None
+    batch: int | None = None
+    seq_len: int | None = None
+    tokens: float = 0.0
+    fix: Sequence[str] = ()
+    front: bool = False
+    progress: Callable[[str], AbstractContextManager[object]] = nullcontext
+
+
+def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Plans:
+    """As `trainyard.api.plan`. `framework`: empty for that of the model's configuration."""
+    _check_numbers(options)
+    if framework and framework not in FRAMEWORKS:
+        raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
+    if "," not in options.machine:
+        target = _machine(options.machine) if options.machine else None
+        request = read_request(model, None, _ranks(options, target), options.seq_len)
+        target = target or _machine(request.job.machine if request.job else "")
+        return _search(_planner_input(request, target, options), target, request, framework, options, check=False)
+    request = read_request(model, None, options.devices, options.seq_len)
+    usual = "megatron" if request.framework == "trainyard" else request.framework
+    wanted = _planner_input(request, None, options)
+    return plan_hetero(wanted, options.machine, framework or usual, options.tokens)
+
+
+def check_configuration(file: str, model: str | None, options: PlanOptions) -> Plans:
+    """As `trainyard.api.check_plan`."""
+    _check_numbers(options)
+    if "," in options.machine:
+        raise BadInput(
+            f"--machine {options.machine}: a configuration does not say which devices its stages are on.",
+            "Pass one machine, or search layouts of the mixed cluster: trainyard plan.",
         )
-        raise BadInput(f"{subject}, but --for is {framework}.", "Leave out --for.")
-    fixed = dict(_fixed(text) for text in fix)
+    target = _machine(options.machine) if options.machine else None
+    request = read_request(model, file, _ranks(options, target), options.seq_len)
+    target = target or _machine(request.job.machine if request.job else "")
+    wanted = _planner_input(request, target, options)
+    if request.job:
+        _check_same(request.job, request.file, wanted.devices, wanted.samples, wanted.seq_len)
+    return _search(wanted, target, request, "", options, check=True)
+
+
+def _ranks(options: PlanOptions, machine: Machine | None) -> int | None:
+    """Ranks of the requested devices."""
+    return options.devices * (machine.device.ranks if machine else 1) if options.devices else None
+
+
+def _planner_input(request: PlanRequest, machine: Machine | None, options: PlanOptions) -> PlannerInput:
+    """What to search for. `machine`: None for a mixed cluster, where 0 devices are all of them."""
+    job, devices = request.job, options.devices
+    fixed = dict(_fixed(text) for text in options.fix)
     dtype = str(fixed.pop("dtype", job.recipe.dtype if job else "bfloat16"))
     words.check(dtype, words.DTYPES, "dtype")
-    if not hetero and target is None:
-        target = _machine(job.machine if job else "")
-    samples, length = _step_size(request, batch, seq_len)
+    samples, length = _step_size(request, options.batch, options.seq_len)
     axes = {axis: int(value) for axis, value in fixed.items()}
-    wanted = PlannerInput(request.model, devices or 0, 1, samples, length, dtype, axes)
-    if target is None:
-        if check is not None:
-            raise BadInput(
-                f"--check with --machine {machine}: a configuration does not say which devices its stages are on."
-            )
-        usual = "megatron" if request.framework == "trainyard" else request.framework
-        return plan_hetero(wanted, machine, framework or usual, tokens)
-    count = job.layout.ranks if job and not devices else (devices or target.devices) * target.device.ranks
+    if machine is None:
+        return PlannerInput(request.model, devices or 0, 1, samples, length, dtype, axes)
+    count = job.layout.ranks if job and not devices else (devices or machine.devices) * machine.device.ranks
     limits.check_value("ranks", count, limits.DEVICES)
-    if check is not None and job:
-        _check_same(job, request.file, count, samples, length)
-    wanted = wanted._replace(devices=count, per_node=target.ranks_per_node)
-    return _search(wanted, target, request, framework or request.framework, tokens, check is not None, front, progress)
+    return PlannerInput(request.model, count, machine.ranks_per_node, samples, length, dtype, axes)
 
 
 def _search(
-    wanted: PlannerInput, machine: Machine, request: PlanRequest, framework: str, tokens: float, check: bool,
-    front: bool, progress: Callable[[str], AbstractContextManager[object]],
+    wanted: PlannerInput, machine: Machine, request: PlanRequest, framework: str, options: PlanOptions, check: bool
 ) -> Plans:  # fmt: skip
-    """Plans on one kind of device, after the job of a configuration if that is checked."""
-    runner, notes = FRAMEWORKS[framework], []
+    """Plans on one kind of device, after the job of the configuration if `check`."""
+    framework = framework or request.framework
+    runner, tokens, notes = FRAMEWORKS[framework], options.tokens, []
     own = _cost_configuration(request, machine, runner, tokens) if check and request.job else None
     refuses = _refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
-        with progress("Searching the layouts"):
-            result = search(wanted, machine, runner, budget=tokens, refuses=refuses, front=front)
+        with options.progress("Searching the layouts"):
+            result = search(wanted, machine, runner, budget=tokens, refuses=refuses, front=options.front)
     except BadJob as error:
         if own is None:
             raise
@@ -99,7 +119,7 @@ def _search(
         result = SearchResult(choices=(), searched=0, fitting=0, refused=(), tuned=tuned)
     others = None
     if tokens and result.choices:
-        with progress("Planning for fewer and for more devices"):
+        with options.progress("Planning for fewer and for more devices"):
             others = scaling(wanted, machine, runner, tokens, result.choices[0].point, refuses)
     if own is not None:
         result = replace(result, choices=(own, *result.choices))
@@ -118,16 +138,14 @@ def _search(
     )  # fmt: skip
 
 
-def _check_numbers(devices: int | None, batch: int | None, seq_len: int | None, tokens: float, framework: str) -> None:
-    if not tokens >= 0:
-        raise BadInput(f"--tokens {tokens} must be 0 or more.")
+def _check_numbers(options: PlanOptions) -> None:
+    if not options.tokens >= 0:
+        raise BadInput(f"--tokens {options.tokens} must be 0 or more.")
     for flag, number, limit in (
-        ("--devices", devices, limits.DEVICES), ("--batch", batch, limits.SAMPLES),
-        ("--seq-len", seq_len, limits.TOKENS), ("--tokens", tokens, limits.BUDGET),
+        ("--devices", options.devices, limits.DEVICES), ("--batch", options.batch, limits.SAMPLES),
+        ("--seq-len", options.seq_len, limits.TOKENS), ("--tokens", options.tokens, limits.BUDGET),
     ):  # fmt: skip
         limits.check_value(flag, number or 0, limit)
-    if framework and framework not in FRAMEWORKS:
-        raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
 
 
 def _step_size(request: PlanRequest, batch: int | None, seq_len: int | None) -> tuple[int, int]:
@@ -187,26 +205,29 @@ def _check_same(job: Job, file: str, devices: int, samples: int, length: int) ->
     ):  # fmt: skip
         if given != own:
             raise BadInput(
-                f"{flag} {given:,}, but {file} has {own:,}.", f"Omit {flag}: --check evaluates a file as it is."
+                f"{flag} {given:,}, but {file} has {own:,}.", f"Leave out {flag}: plan check evaluates a file as it is."
             )
 
 
 def _machine(name: str) -> Machine:
     if not name:
-        raise BadInput("No machine given.", f"Pass --machine: {', '.join(machines.known())}, or a TOML file.")
+        raise BadInput("No machine given.", "Pass --machine with a name (trainyard plan list machines) or a TOML file.")
     with with_next_step("a machine's name or its TOML file"):
         return machines.load(name)
 
 
 def _fixed(text: str) -> tuple[str, int | str]:
-    """Axis and value of `tp=8`, `remat=full`, `schedule=zbv` or `dtype=float8`."""
+    """Axis and value of `tp=8`, `activation_checkpoint=full`, `schedule=zbv` or `dtype=float8`."""
     axis, _, value = text.partition("=")
     if axis == "dtype":
         return axis, value
     if axis not in AXES:
-        raise UnknownName(f"--fix {text}: there is no axis {axis!r}.", nearest(axis, AXES))
-    if axis == "remat" and value in REMATS:
-        return axis, REMATS.index(value)
+        new = renamed_keys.new_key("recipe", axis)
+        raise UnknownName(
+            f"--fix {text}: there is no axis {axis!r}.", f"Use {new}." if new in AXES else nearest(axis, AXES)
+        )
+    if axis == "activation_checkpoint" and value in ACTIVATION_CHECKPOINTS:
+        return axis, ACTIVATION_CHECKPOINTS.index(value)
     if axis == "schedule":
         if value not in schedules.SCHEDULES:
             raise UnknownName(f"--fix {text}: there is no schedule {value!r}.", nearest(value, schedules.SCHEDULES))
@@ -214,7 +235,7 @@ def _fixed(text: str) -> tuple[str, int | str]:
     least, most = _BOUNDS.get(axis, (1, limits.DEVICES.most))
     if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
         return axis, int(value)
-    names = f"Use one of {', '.join(REMATS)}." if axis == "remat" else ""
+    names = f"Use one of {', '.join(ACTIVATION_CHECKPOINTS)}." if axis == "activation_checkpoint" else ""
     raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", names)
 
 

@@ -36,10 +36,9 @@ class PlanRequest(NamedTuple):
 
 
 def read_request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
-    """Reads a model, and the configuration of the file `check`; `check` is empty if `model` is the configuration.
+    """Reads a model, or the configuration of the file `check`, which trains `model` if both are given.
 
-    If both are named, the configuration trains `model`. `ranks`, `seq_len`: the arguments of the command. Raises
-    `BadInput` for a file that cannot be planned for."""
+    `ranks`, `seq_len`: the arguments of the command. Raises `BadInput` for a file that cannot be planned for."""
     with with_next_step("a model's name, its config.json or TOML file, or a configuration"):
         request = _request(model, check, ranks, seq_len)
     _check_length(request.model, seq_len)
@@ -49,7 +48,6 @@ def read_request(model: str | None, check: str | None, ranks: int | None, seq_le
 @contextmanager
 def with_next_step(other: str) -> Iterator[None]:
     """Adds a next step to an error of the block that has none: to correct the file, or to pass `other`."""
-
     try:
         yield
     except BadInput as error:
@@ -59,7 +57,6 @@ def with_next_step(other: str) -> Iterator[None]:
 
 
 def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
-
     if seq_len and not isinstance(model, Model):
         raise BadInput(
             f"--seq-len {seq_len}, but {model.name} has {model.positions:,} positions a sample, which follow from its "
@@ -69,31 +66,39 @@ def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
 
 
 def _request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
-
-    name, file = (model, check) if model else (check, None)
-    if not name:
+    if check is None:
+        if not model:
+            raise BadInput(
+                "No model given.",
+                "Pass a model name (trainyard plan list), a config.json or a job file.",
+            )
+        return _read(model, CommandArguments(ranks, seq_len))
+    if not model:
+        return _read(check, CommandArguments(ranks, seq_len), only=True)
+    trained = _read(model, CommandArguments(ranks, seq_len))
+    if not isinstance(trained.model, Model):
         raise BadInput(
-            "No model given.", "Pass a model name, a config.json or a job file, or a configuration: --check FILE."
+            f"{check} with --model {model}: only configurations of decoders take their model from --model.",
+            "Leave out --model.",
         )
-    first = _read(name, CommandArguments(ranks, seq_len))
-    if not file:
-        return first
-    if not isinstance(first.model, Model):
-        raise BadInput(f"--check {file} with {name}, but a configuration that names no model is a decoder's.")
-    length = seq_len or (first.job.recipe.seq_len if first.job else None)
-    count = ranks or (first.job.layout.ranks if first.job else None)
-    return _read(file, CommandArguments(count, length, first.model), only=True)
+    length = seq_len or (trained.job.recipe.seq_len if trained.job else None)
+    count = ranks or (trained.job.layout.ranks if trained.job else None)
+    return _read(check, CommandArguments(count, length, trained.model), only=True)
 
 
 def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanRequest:
     """`only`: the file must be a configuration."""
-
     data = _bytes(Path(name), must=only)
     kind: Kind | None = detect_format.kind(data) if data is not None else None
     if kind == "trainyard":
         job = job_file.load(name)
         job = replace(job, model=arguments.model) if arguments.model else job
         return PlanRequest(cases.subject(job), job, file=name)
+    if data is None and only:
+        raise BadInput(
+            f"{name} is a model, not a training configuration.",
+            f"Search its layouts: trainyard plan {name}; or pass a configuration, with --model {name}.",
+        )
     if data is None or (kind is None and not only):
         return PlanRequest(_model(name))
     read = detect_format.read(data, name, arguments)
@@ -102,7 +107,6 @@ def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanReq
 
 def _bytes(path: Path, must: bool) -> bytes | None:
     """The first bytes of a file, one more than a configuration may have; None if there is no such file."""
-
     try:
         if str(path) in presets.known() or (not must and not path.is_file()):
             return None
@@ -111,12 +115,11 @@ def _bytes(path: Path, must: bool) -> bytes | None:
     except (OSError, ValueError) as error:
         if not must:
             return None
-        raise unreadable(path, error, "--check takes a file.") from error
+        raise unreadable(path, error, "Pass the file of a training configuration.") from error
 
 
 def _model(name: str) -> Model | VisionModel:
     """Raises `UnknownName`, or `BadFile` or `BadJob` for one that is not planned for."""
-
     preset = None if presets.is_config(name) else presets.load(name)
     if preset is not None and preset.sizes is not None:
         recipe = Recipe(tokens_per_step=1)

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from trainyard.cli.support.pipes import InputFile
-
-if TYPE_CHECKING:
-    from trainyard.compare.history.accepted_changes import Accepted
-    from trainyard.compare.history.sources.series import Series
-    from trainyard.record import Run
-
-_WORSE = 1
 
 
 @click.command()
@@ -32,9 +24,18 @@ _WORSE = 1
     help="File of accepted changes and resets [default: trainyard-history.toml]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Also write an HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--full", is_flag=True, help="Print every change, with all differences between its runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the changes and the series as JSON.")
+@click.pass_context
 def command(
-    job: str | None, metric: str | None, file: Path | None, accepted: Path | None, out: Path | None, as_json: bool
+    context: click.Context,
+    job: str | None,
+    metric: str | None,
+    file: Path | None,
+    accepted: Path | None,
+    out: Path | None,
+    full: bool,
+    as_json: bool,
 ) -> None:
     """Find when performance changed: change points over the stored runs of JOB, a job's name or file.
 
@@ -44,74 +45,18 @@ def command(
 
     Exit codes: 0 no regression, 1 the newest change that was not accepted is a regression, 3 too few runs.
     """
+    from trainyard import api
     from trainyard.cli.support.output import console, print_json, say
-    from trainyard.compare.history.judge_changes import judge
-    from trainyard.report.history import history_terminal as report
+    from trainyard.report.history.history_terminal import print_history
 
-    series, runs = _load_series(job, metric, file)
-    judged = judge(series, runs, _load_accepted(accepted))
+    history = api.history(job, metric=metric, series=file, accepted=accepted, say=say)
     if as_json:
-        print_json(report.as_plain(judged))
+        print_json(history)
     else:
-        report.print_history(judged, console())
+        print_history(history, console(full=full), full)
     if out:
         from trainyard.report.history import history_page
 
-        history_page.write(judged, out)
+        history_page.write(history, out)
         say(f"wrote {out}")
-    if judged.worse:
-        raise click.exceptions.Exit(_WORSE)
-
-
-def _load_series(job: str | None, metric: str | None, file: Path | None) -> tuple[Series, tuple[Run, ...]]:
-    from trainyard.compare.history.sources import imported
-    from trainyard.compare.history.sources import series as files
-    from trainyard.compare.history.sources import stored_runs as runs
-    from trainyard.errors import BadInput
-
-    if (job is None) == (file is None):
-        raise BadInput("Give either a job or --series.", "trainyard history JOB, or trainyard history --series FILE.")
-    if file is not None:
-        return (imported.load(file, metric) if imported.is_foreign(file) else files.load(file, metric or "value")), ()
-    name = _job_name(job or "")
-    return runs.series(name, _stored_runs(name), metric or "step_time")
-
-
-def _job_name(job: str) -> str:
-    """The name in a job file; any other argument is the name itself."""
-    from trainyard import job_file
-
-    return job_file.load(job).name if Path(job).suffix == ".toml" and Path(job).is_file() else job
-
-
-def _stored_runs(name: str) -> list[Run]:
-    """The complete runs of a job. Runs that cannot be read are skipped with a message."""
-    from trainyard.cli.support.output import say
-    from trainyard.errors import BadFile, UnknownName, nearest
-    from trainyard.store.store import Store
-
-    store = Store(say=say)
-    rows = store.rows()
-    if not any(row.job == name for row in rows):
-        raise UnknownName(
-            f"there are no runs of job {name!r} in {store.root}.", nearest(name, {row.job for row in rows})
-        )
-    runs: list[Run] = []
-    for row in rows:
-        if row.job == name and row.state == "complete":
-            try:
-                run = store.load(row.id)
-            except BadFile as error:
-                say(f"skipped: {error}")
-            else:
-                runs.extend([run] if run.state == "complete" else [])
-    return runs
-
-
-def _load_accepted(path: Path | None) -> Accepted:
-    """Read the accepted changes; none if no file was named and the default file does not exist."""
-    from trainyard.compare.history.accepted_changes import NAME, Accepted, read
-
-    if path is None and not Path(NAME).is_file():
-        return Accepted()
-    return read(path or Path(NAME))
+    context.exit(history.exit_code)

@@ -10,7 +10,7 @@ from trainyard.compare.side import Side
 from trainyard.ledger import AccountChange, diff
 
 
-def changes(before: Side, after: Side, judge: bool = True) -> tuple[AccountChange, ...]:
+def compare_accounts(before: Side, after: Side, judge: bool = True) -> tuple[AccountChange, ...]:
     """The diff of the mean ledgers. With `judge` and at least two full steps on each side, each change has bounds: the
     smallest and the largest difference between any step of one side and any step of the other. The verdict is better
     or worse only if all of these differences have the same sign.
@@ -26,11 +26,13 @@ def changes(before: Side, after: Side, judge: bool = True) -> tuple[AccountChang
         old_ns = [step.get(change.account, 0) for step in old]
         new_ns = [step.get(change.account, 0) for step in new]
         low, high = min(new_ns) - max(old_ns), max(new_ns) - min(old_ns)
-        judged.append(msgspec.structs.replace(change, low_ns=low, high_ns=high, verdict=_verdict(change.ns, low, high)))
+        judged.append(
+            msgspec.structs.replace(change, low_ns=low, high_ns=high, verdict=_judge_bounds(change.ns, low, high))
+        )
     return tuple(judged)
 
 
-def _verdict(ns: int, low: int, high: int) -> Literal["better", "worse", "same", "unknown"]:
+def _judge_bounds(ns: int, low: int, high: int) -> Literal["better", "worse", "same", "unknown"]:
     if low > 0:
         return "worse"
     if high < 0:

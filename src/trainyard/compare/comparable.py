@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NamedTuple
 
-from trainyard.compare.differences import command, differences
+from trainyard.compare.differences import describe_command, find_differences
 from trainyard.compare.same_work import compare_work
 from trainyard.compare.side import Side
 from trainyard.job import SCRIPT
@@ -30,7 +30,7 @@ class Comparability(NamedTuple):
         return not self.reasons and not self.doubts
 
 
-def comparable(a: Side, b: Side) -> Comparability:
+def check_comparability(a: Side, b: Side) -> Comparability:
     reasons: list[str] = []
     caveats: list[str] = []
     if a.world != b.world:
@@ -54,7 +54,7 @@ def comparable(a: Side, b: Side) -> Comparability:
             "the other side."
         )
     if a.mean.scope.ranks != b.mean.scope.ranks and a.world == b.world and not (a.plan or b.plan):
-        caveats.append(f"Different ranks: {_ranks(a)} against {_ranks(b)}.")
+        caveats.append(f"Different ranks: {_show_ranks(a)} against {_show_ranks(b)}.")
     caveats.extend(
         f"{side.name} has no full step: its figures are from a partial one."
         for side in (a, b)
@@ -63,13 +63,17 @@ def comparable(a: Side, b: Side) -> Comparability:
     if a.job and b.job and not (a.run and b.run) and a.job.layout != b.job.layout:
         caveats.append(f"Layout: {a.job.layout} against {b.job.layout}.")
     if a.run and b.run:
-        if SCRIPT in (a.run.job.workload, b.run.job.workload) and command(a.run) != command(b.run) and not work.doubts:
-            caveats.append(f"Command: {command(a.run)} against {command(b.run)}.")
-        caveats.extend(provenance(a.run, b.run))
-    return Comparability(tuple(reasons), tuple(caveats), work.doubts, _opposed(a, b))
+        if (
+            SCRIPT in (a.run.job.workload, b.run.job.workload)
+            and describe_command(a.run) != describe_command(b.run)
+            and not work.doubts
+        ):
+            caveats.append(f"Command: {describe_command(a.run)} against {describe_command(b.run)}.")
+        caveats.extend(list_differences(a.run, b.run))
+    return Comparability(tuple(reasons), tuple(caveats), work.doubts, _find_contradiction(a, b))
 
 
-def _opposed(a: Side, b: Side) -> str:
+def _find_contradiction(a: Side, b: Side) -> str:
     """Why the change is unclear if the timed steps and the profiled steps changed in opposite directions; else empty.
     The accounts come from the profiled steps."""
     timed, profiled = b.timed_ns - a.timed_ns, b.mean.wall_ns - a.mean.wall_ns
@@ -82,26 +86,26 @@ def _opposed(a: Side, b: Side) -> str:
     )
 
 
-def _ranks(side: Side) -> str:
+def _show_ranks(side: Side) -> str:
     ranks = side.mean.scope.ranks
     listed = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {listed}"
 
 
-_WORK = {"recipe seq_len", "recipe tokens_per_step"}
+_WORK_DIFFERENCES = {"recipe seq_len", "recipe tokens_per_step"}
 """Differences that are reasons, not caveats."""
-_REPORTED = ("command", "devices")
+_KINDS_REPORTED_APART = ("command", "devices")
 """Kinds that `comparable` reports itself."""
-_MAX_LISTED = 4
+_MAX_PER_KIND = 4
 """Differences of one kind that are listed; the rest are counted."""
 
 
-def provenance(before: Run, after: Run) -> list[str]:
+def list_differences(before: Run, after: Run) -> list[str]:
     """The other differences between two runs, one line each."""
     lines: list[str] = []
-    for kind, group in groupby(differences(before, after), lambda difference: difference.kind):
-        remaining = [item for item in group if item.name not in _WORK and kind not in _REPORTED]
-        listed = remaining if kind in ("layout", "recipe") else remaining[:_MAX_LISTED]
+    for kind, group in groupby(find_differences(before, after), lambda difference: difference.kind):
+        remaining = [item for item in group if item.name not in _WORK_DIFFERENCES and kind not in _KINDS_REPORTED_APART]
+        listed = remaining if kind in ("layout", "recipe") else remaining[:_MAX_PER_KIND]
         lines.extend(f"{item.name[0].upper()}{item.name[1:]}: {item.was} against {item.now}." for item in listed)
         if len(remaining) > len(listed):
             lines.append(f"{kind.capitalize()}: {len(remaining) - len(listed)} more differences.")

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from trainyard.compare.account_changes import changes
-from trainyard.compare.comparable import comparable
+from trainyard.compare.account_changes import compare_accounts
+from trainyard.compare.comparable import check_comparability
 from trainyard.compare.side import Side
 from trainyard.ledger import Account
 
@@ -53,11 +53,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(before: Side, after: Side) -> Comparison:
-    judged = comparable(before, after)
+    judged = check_comparability(before, after)
     return Comparison(
         schema=SCHEMA,
-        before=_side(before),
-        after=_side(after),
+        before=_describe_side(before),
+        after=_describe_side(after),
         wall_change_ns=after.mean.wall_ns - before.mean.wall_ns,
         comparable=not judged.reasons,
         reasons=judged.reasons,
@@ -68,12 +68,12 @@ def compare(before: Side, after: Side) -> Comparison:
                 account=change.account, before_ns=change.before_ns, after_ns=change.after_ns, ns=change.ns,
                 low_ns=change.low_ns, high_ns=change.high_ns, verdict=change.verdict,
             )
-            for change in changes(before, after, judge=judged.same_work)
+            for change in compare_accounts(before, after, judge=judged.same_work)
         ),
     )  # fmt: skip
 
 
-def _side(side: Side) -> ComparedSide:
+def _describe_side(side: Side) -> ComparedSide:
     mean = side.mean
     return ComparedSide(
         name=side.name, wall_ns=mean.wall_ns, timed_ns=side.timed_ns, unrecognised_ns=mean.unrecognised_ns

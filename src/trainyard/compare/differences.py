@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -28,7 +28,7 @@ KINDS = {
 ABSENT = "absent"
 
 
-class Difference(NamedTuple):
+class Difference(msgspec.Struct, frozen=True):
     kind: str
     key: str
     was: str
@@ -39,15 +39,15 @@ class Difference(NamedTuple):
         return f"{self.kind} {self.key}".rstrip()
 
 
-def differences(before: Run, after: Run) -> list[Difference]:
+def find_differences(before: Run, after: Run) -> list[Difference]:
     """Differences in the order of `KINDS`, then by key. Clocks and power, which differ between any two runs, are
     excluded."""
     result: list[Difference] = []
-    if command(before) != command(after):
-        result.append(Difference("command", "", command(before), command(after)))
+    if describe_command(before) != describe_command(after):
+        result.append(Difference("command", "", describe_command(before), describe_command(after)))
     if before.job.layout != after.job.layout:
         result.append(Difference("layout", "", str(before.job.layout), str(after.job.layout)))
-    old, new = _facts(before), _facts(after)
+    old, new = _collect_facts(before), _collect_facts(after)
     for kind in old:
         result.extend(_compare_facts(kind, old[kind], new[kind]))
     return result
@@ -60,12 +60,12 @@ def check_kinds(kinds: Iterable[str]) -> None:
             raise UnknownName(f"--across {kind}: {kind!r} is not a kind of difference.", nearest(kind, KINDS))
 
 
-def command(run: Run) -> str:
+def describe_command(run: Run) -> str:
     """A script's command line, or `job NAME`."""
     return str(run.job.sizes.get("command", "")) if run.job.workload == SCRIPT else f"job {run.job.name}"
 
 
-def _facts(run: Run) -> dict[str, Mapping[str, Any]]:
+def _collect_facts(run: Run) -> dict[str, Mapping[str, Any]]:
     provenance = run.provenance
     return {
         "recipe": msgspec.to_builtins(run.job.recipe),

@@ -8,7 +8,7 @@ from trainyard.record import Run
 from trainyard.store.run_summary import step_walls, summarise
 
 
-def values(run: Run) -> dict[str, float]:
+def compute_metrics(run: Run) -> dict[str, float]:
     """Metric -> value in its unit. Metrics that were not measured, and accounts that the ledger lacks, are absent.
 
     In a profiled run the accounts come from the profiled steps and all other metrics from the unprofiled ones."""
@@ -20,7 +20,7 @@ def values(run: Run) -> dict[str, float]:
         "mfu": summary.mfu.value if summary.mfu else 0.0,
         "startup": 1e9 * run.goodput.get("init", 0.0),
         "checkpoint_stall": 1e9 * run.goodput.get("save", 0.0),
-        "compile_time": _compile_ns(run),
+        "compile_time": _estimate_compile_ns(run),
     }
     metrics = {name: float(value) for name, value in metrics.items() if value}
     if run.ledgers and not run.ledgers[-1].scope.partial:
@@ -28,7 +28,7 @@ def values(run: Run) -> dict[str, float]:
     return metrics
 
 
-def _compile_ns(run: Run) -> float:
+def _estimate_compile_ns(run: Run) -> float:
     """Excess of the first step over the median step, if the job is compiled and its first step is a warm-up step;
     else 0."""
     measured = step_walls(run.measured())

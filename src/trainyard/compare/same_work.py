@@ -7,18 +7,18 @@ from typing import NamedTuple
 import msgspec
 
 from trainyard import units
-from trainyard.compare.differences import command
-from trainyard.compare.side import Side, likeness, operations
+from trainyard.compare.differences import describe_command
+from trainyard.compare.side import Side, count_operations, measure_similarity
 from trainyard.job import Job
 from trainyard.ledger import WINDOW
 from trainyard.record import Run
 
 # Measured likeness: 91 % for the same inference on two vendors' devices, 86 % for one job with two data loaders, and at
 # most 45 % for two different jobs among the public traces.
-_SAME_WORK = 0.7
-_SAME_FLOPS = 0.05
+_MIN_SIMILARITY = 0.7
+_FLOPS_TOLERANCE = 0.05
 """Relative tolerance: batches of unequal length and MoE routing make the steps of one job differ by less than this."""
-_PRODUCTS = ("matmul", "conv", "attention")
+_COUNTED_CLASSES = ("matmul", "conv", "attention")
 
 
 class SameWork(NamedTuple):
@@ -31,21 +31,23 @@ class SameWork(NamedTuple):
 def compare_work(a: Side, b: Side) -> SameWork:
     if a.job and b.job:
         return SameWork(tuple(compare_jobs(a.job, b.job)))
-    tokens = _tokens(a), _tokens(b)
+    tokens = _tokens_per_step(a), _tokens_per_step(b)
     if all(tokens) and tokens[0] != tokens[1]:
         return SameWork((f"Different tokens per step: {tokens[0]:,} against {tokens[1]:,}.",))
-    flops = forward_flops(a), forward_flops(b)
+    flops = sum_forward_flops(a), sum_forward_flops(b)
     if all(flops):
         return SameWork(_compare_flops(*flops))
     if a.plan or b.plan:
         return SameWork((), ("The recording does not identify its job, so it may not be the job of the plan.",))
-    similarity = likeness(operations(a.events), operations(b.events)) if a.events and b.events else 1.0
+    similarity = (
+        measure_similarity(count_operations(a.events), count_operations(b.events)) if a.events and b.events else 1.0
+    )
     if a.run is None or b.run is None:
         return SameWork(_compare_operations(a, b, similarity))
     return SameWork((), tuple(_compare_scripts(a.run, b.run, tokens, similarity)))
 
 
-def forward_flops(side: Side) -> int:
+def sum_forward_flops(side: Side) -> int:
     """FLOPs of the matrix products, convolutions and attention of one forward pass on one rank; 0 if any of them is
     unknown or the trace has no step marks. The backward pass is left out: its FLOPs follow from the forward pass, and
     activation checkpointing changes them."""
@@ -54,13 +56,13 @@ def forward_flops(side: Side) -> int:
     counted = [
         entry.flops
         for entry in side.mean.entries
-        if entry.phase == "forward" and entry.account.kind == "compute" and entry.account.what in _PRODUCTS
+        if entry.phase == "forward" and entry.account.kind == "compute" and entry.account.what in _COUNTED_CLASSES
     ]
     known = [flops for flops in counted if flops is not None]
     return sum(known) if len(known) == len(counted) else 0
 
 
-def _tokens(side: Side) -> int:
+def _tokens_per_step(side: Side) -> int:
     """Tokens per step over all ranks; 0 if unknown."""
     job = side.run.job if side.run else side.job
     return job.recipe.tokens_per_step if job else 0
@@ -89,14 +91,14 @@ def compare_jobs(a: Job, b: Job) -> list[str]:
 
 
 def _compare_flops(before: int, after: int) -> tuple[str, ...]:
-    if abs(after - before) <= _SAME_FLOPS * max(before, after):
+    if abs(after - before) <= _FLOPS_TOLERANCE * max(before, after):
         return ()
     counts = [units.show_rate(flops, "FLOP", 2) for flops in (before, after)]
     return (f"The steps do different work: a rank's forward pass computes {counts[0]} against {counts[1]}.",)
 
 
 def _compare_operations(a: Side, b: Side, similarity: float) -> tuple[str, ...]:
-    if similarity >= _SAME_WORK:
+    if similarity >= _MIN_SIMILARITY:
         return ()
     if all(events.marks for side in (a, b) for events in side.events):
         return (f"The steps do different work: {100 * similarity:.0f} % of their framework ops agree.",)
@@ -110,8 +112,8 @@ def _compare_scripts(before: Run, after: Run, tokens: tuple[int, int], similarit
     """Doubts about two runs of scripts. The same command is assumed to do the same work; so are different arguments
     with the same tokens per step and the same ops."""
     doubts: list[str] = []
-    old, new = command(before), command(after)
-    if similarity < _SAME_WORK:
+    old, new = describe_command(before), describe_command(after)
+    if similarity < _MIN_SIMILARITY:
         doubts.append(
             f"{100 * similarity:.0f} % of the two steps' framework ops agree: different work, or the same work "
             "compiled or fused."

@@ -66,7 +66,7 @@ class Side(NamedTuple):
         return max(1, self.events[0].world) if self.events else len(self.mean.scope.ranks)
 
 
-def operations(events: Sequence[Events]) -> Counter[str]:
+def count_operations(events: Sequence[Events]) -> Counter[str]:
     """Calls of each framework op per step, times 1000: a signature of the job that does not depend on the device. A
     trace without step marks counts as one step."""
     total: Counter[str] = Counter()
@@ -84,7 +84,7 @@ def operations(events: Sequence[Events]) -> Counter[str]:
     return Counter({name: 1000 * count // max(1, steps) for name, count in total.items()})
 
 
-def likeness(a: Counter[str], b: Counter[str]) -> float:
+def measure_similarity(a: Counter[str], b: Counter[str]) -> float:
     """Weighted Jaccard similarity of two op counts: 1 if they are equal, 0 if they have no op in common."""
     either = sum((a | b).values())
     return sum((a & b).values()) / either if either else 1.0

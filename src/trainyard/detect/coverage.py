@@ -17,27 +17,27 @@ from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-LEAST = 0.03
+MIN_UNEXPLAINED_FRACTION = 0.03
 
 
 class Coverage:
     rule = "coverage"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        cost = ledger.unrecognised_ns
-        if not matters(ledger, cost, LEAST):
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        cost_ns = ledger.unrecognised_ns
+        if not matters(ledger, cost_ns, MIN_UNEXPLAINED_FRACTION):
             return ()
         account = Account("unexplained")
         unexplained = ledger.by_account().get(account, 0)
-        kernels = units.show_time(cost - unexplained)
+        unrecognised = units.show_time(cost_ns - unexplained)
         return finding(
             self.rule,
             ledger,
             account,
-            cost,
+            cost_ns,
             "Unattributed time takes",
-            evidence=f"unexplained {units.show_time(unexplained)}, unrecognised kernels {kernels}",
+            evidence=f"unexplained {units.show_time(unexplained)}, unrecognised kernels {unrecognised}",
             remedy="Record CPU activity too, and start the profiler before the step.",
             wins=0,
             sure=1.0,

@@ -12,27 +12,32 @@ from trainyard.events import I32, I64
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import WINDOW, Account, Ledger
 
-LEAST = 0.02
+MIN_STEP_FRACTION = 0.02
 """Smallest cost to report, as a fraction of the step: noise of up to 2 % is common."""
-_NAME_MOST = 60
+_MAX_NAME_LENGTH = 60
 
 
 def describe_step(ledger: Ledger) -> str:
-    """`every 418.0 ms step`, or `the 58.1 ms window` if the trace has no step marks."""
+    """`each 418.0 ms step`, or `the 58.1 ms window` if the trace has no step marks."""
     wall = units.show_time(ledger.wall_ns)
-    return f"the {wall} window" if ledger.scope.steps == (WINDOW,) else f"every {wall} step"
+    return f"the {wall} window" if ledger.scope.steps == (WINDOW,) else f"each {wall} step"
 
 
-def matters(ledger: Ledger, cost: int, least: float = LEAST) -> bool:
-    """Whether a cost (ns) is at least the fraction `least` of the step."""
-    return cost > 0 and cost >= least * ledger.wall_ns
+def describe_cost(cost_ns: int, ledger: Ledger) -> str:
+    """`2.3 ms of each 11.1 ms step (20 %)`."""
+    return f"{units.show_time(cost_ns)} of {describe_step(ledger)} ({units.show_share(cost_ns, ledger.wall_ns, 0)})"
+
+
+def matters(ledger: Ledger, cost_ns: int, min_fraction: float = MIN_STEP_FRACTION) -> bool:
+    """Whether a cost, ns a step, is at least `min_fraction` of the step."""
+    return cost_ns > 0 and cost_ns >= min_fraction * ledger.wall_ns
 
 
 def finding(
     rule: str,
     ledger: Ledger,
     account: Account,
-    cost: int,
+    cost_ns: int,
     subject: str,
     *,
     evidence: str,
@@ -40,30 +45,31 @@ def finding(
     sure: float,
     wins: int | None = None,
 ) -> tuple[Finding]:
-    """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost 3.0 ms of every 9.1 ms
-    step`. `wins`: ns a step that the remedy saves at most; by default the whole cost."""
+    """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost 3.0 ms of each 9.1 ms
+    step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: ns a step that the
+    remedy saves at most, by default the whole cost."""
     return (
         Finding(
             rule=rule,
-            severity=severity(cost, ledger.wall_ns),
+            severity=severity(cost_ns, ledger.wall_ns),
             account=account,
-            cost_ns=cost,
-            says=f"{subject} {units.show_time(cost)} of {describe_step(ledger)}",
+            cost_ns=cost_ns,
+            says=f"{subject} {describe_cost(cost_ns, ledger)}",
             evidence=evidence,
-            remedy=Remedy(says=remedy, wins_ns=cost if wins is None else wins),
+            remedy=Remedy(says=remedy, wins_ns=cost_ns if wins is None else wins),
             sure=sure,
         ),
     )
 
 
-def mean_per_step(events: Sequence[Booked], totals: Iterable[int]) -> int:
+def mean_per_step(ranks: Sequence[Booked], totals: Iterable[int]) -> int:
     """The mean over ranks and full steps of one total per rank, rounded down, as in a mean ledger."""
-    return sum(int(total) for total in totals) // max(1, sum(rank.steps for rank in events))
+    return sum(int(total) for total in totals) // max(1, sum(rank.steps for rank in ranks))
 
 
-def count_per_step(events: Sequence[Booked], counts: Iterable[int]) -> int:
+def count_per_step(ranks: Sequence[Booked], counts: Iterable[int]) -> int:
     """As `mean_per_step`, rounded up, so that a single occurrence counts as one."""
-    return -(-sum(int(count) for count in counts) // max(1, sum(rank.steps for rank in events)))
+    return -(-sum(int(count) for count in counts) // max(1, sum(rank.steps for rank in ranks)))
 
 
 def sum_by_key(keys: I32, ns: I64) -> list[int]:
@@ -72,5 +78,6 @@ def sum_by_key(keys: I32, ns: I64) -> list[int]:
 
 
 def shorten(name: str) -> str:
-    """The name of a kernel or frame, cut to 60 characters."""
-    return name if len(name) <= _NAME_MOST else name[: _NAME_MOST - 1] + "…"
+    """The name of a kernel or frame, shortened in the middle to 60 characters."""
+    half = _MAX_NAME_LENGTH // 2
+    return name if len(name) <= _MAX_NAME_LENGTH else f"{name[:half]}…{name[1 - half :]}"

@@ -15,13 +15,13 @@ import numpy as np
 
 from trainyard.booked import Booked, Mask
 from trainyard.detect.finding_text import finding, matters, mean_per_step
-from trainyard.detect.host_blame import calls, describe_calls
-from trainyard.detect.kernel_storms import storms, within
+from trainyard.detect.host_blame import describe_calls, idle_causing_calls
+from trainyard.detect.kernel_storms import find_storms, is_in_storms
 from trainyard.events import I8, I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 
-OPTIMIZER_KERNELS = 50
+MIN_UNFUSED_KERNELS = 50
 """Kernels a step from which an optimizer counts as unfused: a fused or foreach optimizer launches a handful for about a
 thousand tensors, a plain one several per tensor."""
 
@@ -39,88 +39,94 @@ class Claimant(IntEnum):
     TINY = 7
 
 
-_LEAST = 0.01  # of the step; smaller than for other rules: a healthy step has no such call
-_BY_CAUSE = {"sync": Claimant.SYNC, "alloc": Claimant.ALLOC, "gc": Claimant.GC, "compile": Claimant.COMPILE}
-_cache: WeakKeyDictionary[Booked, I8] = WeakKeyDictionary()
+_MIN_STEP_FRACTION = 0.01  # of the step; smaller than for other rules: a healthy step has no such call
+_CLAIMANT_OF_CAUSE = {"sync": Claimant.SYNC, "alloc": Claimant.ALLOC, "gc": Claimant.GC, "compile": Claimant.COMPILE}
+"""Subdivision of the account launch_gap -> the rule that claims it."""
+_claimants_cache: WeakKeyDictionary[Booked, I8] = WeakKeyDictionary()
 
 
 def claimants(booked: Booked) -> I8:
     """The `Claimant` of each idle interval of a rank."""
-    if booked not in _cache:
-        _cache[booked] = _claimants(booked)
-    return _cache[booked]
+    if booked not in _claimants_cache:
+        _claimants_cache[booked] = _assign_claimants(booked)
+    return _claimants_cache[booked]
 
 
-def cost(ledger: Ledger, events: Sequence[Booked] | None, claimant: Claimant) -> int:
-    """ns a step that `claimant` claims. Without events, the total of its accounts in the ledger."""
-    if events:
-        return mean_per_step(events, (int(rank.idle.ns[rows(rank, claimant)].sum()) for rank in events))
-    return sum(ns for account, ns in ledger.by_account().items() if _by_account(account) == claimant)
+def claimed_ns(ledger: Ledger, ranks: Sequence[Booked] | None, claimant: Claimant) -> int:
+    """ns a step that `claimant` claims. Without `ranks`, the total of its accounts in the ledger."""
+    if ranks:
+        return mean_per_step(ranks, (int(rank.idle.ns[claimed_idle_rows(rank, claimant)].sum()) for rank in ranks))
+    return sum(ns for account, ns in ledger.by_account().items() if _claimant_of(account) == claimant)
 
 
 def host_stop_finding(
     rule: str,
     cause: str,
     ledger: Ledger,
-    events: Sequence[Booked] | None,
+    ranks: Sequence[Booked] | None,
     subject: str,
     remedy: str,
-    unseen: float = 0.7,
+    sure_without_ranks: float = 0.7,
 ) -> Sequence[Finding]:
     """A finding for calls booked as `launch_gap/cause` that stop the host, if they cost at least 1 % of the step.
-    `unseen`: the certainty if there is only a ledger."""
-    account, ns = Account("launch_gap", cause), cost(ledger, events, _BY_CAUSE[cause])
-    if not matters(ledger, ns, _LEAST):
+    `subject` and `remedy`: as in `finding`; `sure_without_ranks`: the certainty if there is only a ledger."""
+    account, ns = Account("launch_gap", cause), claimed_ns(ledger, ranks, _CLAIMANT_OF_CAUSE[cause])
+    if not matters(ledger, ns, _MIN_STEP_FRACTION):
         return ()
-    evidence = describe_calls(events, [calls(rank, account) for rank in events]) if events else "from the ledger alone"
-    sure = 0.9 if events else unseen
+    rows_by_rank = [idle_causing_calls(rank, account) for rank in ranks or ()]
+    evidence = describe_calls(ranks, rows_by_rank) if ranks else "from the ledger alone"
+    sure = 0.9 if ranks else sure_without_ranks
     return finding(rule, ledger, account, ns, subject, evidence=evidence, remedy=remedy, sure=sure)
 
 
-def rows(booked: Booked, claimant: Claimant) -> I64:
-    """The idle intervals in full steps that `claimant` claims."""
+def claimed_idle_rows(booked: Booked, claimant: Claimant) -> I64:
+    """Rows in `booked.idle` that lie in full steps and that `claimant` claims."""
     return np.flatnonzero((claimants(booked) == claimant) & booked.full(booked.idle.start))
 
 
-def plain_optimizer(booked: Booked) -> bool:
+def has_unfused_optimizer(booked: Booked) -> bool:
     """Whether the parameter update runs as many kernels, none of them fused."""
-    optimizer = booked.keys(lambda account, _: (account.kind, account.what) == ("compute", "optimizer"))
-    own = np.flatnonzero(optimizer[booked.key] & booked.begins & booked.full(booked.start))
-    fused = booked.names(lambda name: "fused" in name.lower())
-    return len(own) >= OPTIMIZER_KERNELS * booked.steps and not fused[booked.name[own]].any()
+    is_optimizer_key = booked.keys(lambda account, _: (account.kind, account.what) == ("compute", "optimizer"))
+    kernels = np.flatnonzero(is_optimizer_key[booked.key] & booked.begins & booked.full(booked.start))
+    is_fused_name = booked.names(lambda name: "fused" in name.lower())
+    return len(kernels) >= MIN_UNFUSED_KERNELS * booked.steps and not is_fused_name[booked.name[kernels]].any()
 
 
-def _by_account(account: Account) -> Claimant:
-    return _BY_CAUSE.get(account.what, Claimant.HOST) if account.kind == "launch_gap" else Claimant.NOBODY
+def _claimant_of(account: Account) -> Claimant:
+    return _CLAIMANT_OF_CAUSE.get(account.what, Claimant.HOST) if account.kind == "launch_gap" else Claimant.NOBODY
 
 
-def _claimants(booked: Booked) -> I8:
+def _assign_claimants(booked: Booked) -> I8:
+    """The `Claimant` of each idle interval: by its account, then host gaps that a more specific rule explains."""
     idle = booked.idle
-    by_key = np.array([_by_account(account) for account, _ in booked.pairs], np.int8)
-    claimant = by_key[idle.key] if len(idle.key) else np.empty(0, np.int8)
-    refill = _refills(booked, claimant)
-    claimant[refill] = Claimant.SYNC
-    if plain_optimizer(booked):
-        phase = booked.keys(lambda _, phase: phase == "optimizer")
-        claimant[(claimant == Claimant.HOST) & phase[idle.key]] = Claimant.OPTIMIZER
-    runs = storms(booked)
-    claimant[(claimant == Claimant.HOST) & within([storm for storm in runs if storm.syncs], idle.start)] = Claimant.SYNC
-    claimant[(claimant == Claimant.HOST) & within(runs, idle.start)] = Claimant.TINY
+    claimant_by_key = np.array([_claimant_of(account) for account, _ in booked.pairs], np.int8)
+    claimant = claimant_by_key[idle.key] if len(idle.key) else np.empty(0, np.int8)
+    is_refill = _is_refill(booked, claimant)
+    claimant[is_refill] = Claimant.SYNC
+    if has_unfused_optimizer(booked):
+        is_optimizer_phase = booked.keys(lambda _, is_optimizer_phase: is_optimizer_phase == "optimizer")
+        claimant[(claimant == Claimant.HOST) & is_optimizer_phase[idle.key]] = Claimant.OPTIMIZER
+    storms = find_storms(booked)
+    sync_storms = [storm for storm in storms if storm.syncs]
+    claimant[(claimant == Claimant.HOST) & is_in_storms(sync_storms, idle.start)] = Claimant.SYNC
+    claimant[(claimant == Claimant.HOST) & is_in_storms(storms, idle.start)] = Claimant.TINY
     return claimant
 
 
-def _refills(booked: Booked, claimant: I8) -> Mask:
-    """Host time in gaps that began with a sync, if the sync waited longer than the gap lasted: without the sync, the
-    host would have been that far ahead and there would be no gap."""
+def _is_refill(booked: Booked, claimant: I8) -> Mask:
+    """Mask over idle intervals: host time in gaps that began with a sync, if the sync waited longer than the gap
+    lasted. Without it, the host would have been that far ahead and there would be no gap. `claimant`: by account."""
+    # Adjacent idle intervals form one gap.
     idle = booked.idle
-    refill = np.zeros(len(claimant), bool)
+    none = np.zeros(len(claimant), bool)
     if not booked.on_device or not len(claimant) or not len(booked.events.host):
-        return refill
-    first = np.concatenate([[True], idle.start[1:] > idle.stop[:-1]])
-    number = np.cumsum(first) - 1
-    begins, ends = idle.start[first], idle.stop[np.concatenate([np.flatnonzero(first)[1:] - 1, [len(claimant) - 1]])]
-    call = idle.host[first]
+        return none
+    opens_gap = np.concatenate([[True], idle.start[1:] > idle.stop[:-1]])
+    gap_of_row = np.cumsum(opens_gap) - 1
+    last_row = np.concatenate([np.flatnonzero(opens_gap)[1:] - 1, [len(claimant) - 1]])
+    gap_start, gap_stop = idle.start[opens_gap], idle.stop[last_row]
+    open_span = idle.host[opens_gap]
     host = booked.events.host
-    waited = np.where(call >= 0, begins - host.start[call], 0)
-    led = (claimant[first] == Claimant.SYNC) & (waited >= ends - begins)
-    return led[number] & (claimant == Claimant.HOST)
+    waited_ns = np.where(open_span >= 0, gap_start - host.start[open_span], 0)
+    refilled = (claimant[opens_gap] == Claimant.SYNC) & (waited_ns >= gap_stop - gap_start)
+    return refilled[gap_of_row] & (claimant == Claimant.HOST)

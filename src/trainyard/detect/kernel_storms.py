@@ -11,21 +11,24 @@ from trainyard.events import I32, I64
 
 TINY_NS = 10_000
 """Framework and driver need 5 to 10 µs of host time to launch a kernel: shorter ones cannot hide their own launch."""
-RUN = 500
+MIN_STORM_KERNELS = 500
 """Tiny kernels in a row that count as a storm: a few hundred between larger kernels are normal and cost little."""
-_BRIDGE_NS = 200_000
+_MAX_PAUSE_NS = 200_000
 """A longer pause has another cause, and ends a run."""
-_SLICE_NS = 10_000_000
+_MAX_PREEMPTION_NS = 10_000_000
 """Longest time for which the operating system may have preempted the host's thread, which does not end a run."""
-_LIKE, _NEAR = 3, 60
-"""A row counts as preempted if this many of its kind before and after it, within this many rows, are short."""
-_SYNC_SHARE = 0.25
+_SHORT_NEIGHBOURS = 3
+"""A row counts as preempted if this many rows of its kind before it, and as many after it, are short."""
+_NEIGHBOUR_ROWS = 60
+"""Largest distance in rows of these neighbours."""
+_MIN_SYNC_FRACTION = 0.25
 """Fraction of `.item()` calls among a run's ops from which it reads values one by one: each call comes with at most
 three other ops (select, unbind, add)."""
 
 
 class Storm(NamedTuple):
-    """A run, [start, stop), of `count` tiny kernels or ops; `syncs`: whether the host reads values one by one in it."""
+    """A run, [start, stop) in ns, of `count` tiny kernels or ops; `syncs`: whether the host reads values one by one in
+    it."""
 
     start: int
     stop: int
@@ -33,68 +36,73 @@ class Storm(NamedTuple):
     syncs: bool
 
 
-def storms(booked: Booked) -> list[Storm]:
+def find_storms(booked: Booked) -> list[Storm]:
     """Runs of tiny kernels without a larger one between them; on a CPU, of the training thread's tiny ops. Short pauses
     and concurrent communication do not end a run."""
-    work = booked.keys(lambda account, _: account.kind in ("compute", "copy"))
-    pause = booked.keys(lambda account, _: account.kind in ("launch_gap", "unexplained"))
+    is_work_key = booked.keys(lambda account, _: account.kind in ("compute", "copy"))
+    is_pause_key = booked.keys(lambda account, _: account.kind in ("launch_gap", "unexplained"))
     is_collective = np.zeros(len(booked.start), bool)
     is_collective[list(booked.collectives)] = True
-    rows = np.flatnonzero((work | pause)[booked.key] & ~is_collective) if len(booked.start) else np.empty(0, np.int64)
-    if len(rows) < RUN:
+    if not len(booked.start):
         return []
-    is_work = work[booked.key[rows]]
-    length = booked.stop[rows] - booked.start[rows]
-    latest = np.maximum.accumulate(booked.stop[rows])
-    paused = np.concatenate([[False], booked.start[rows][1:] - latest[:-1] > _BRIDGE_NS])
-    breaks = np.where(is_work, length >= TINY_NS, length > _BRIDGE_NS)
+    rows = np.flatnonzero((is_work_key | is_pause_key)[booked.key] & ~is_collective)
+    if len(rows) < MIN_STORM_KERNELS:
+        return []
+    is_work = is_work_key[booked.key[rows]]
+    length_ns = booked.stop[rows] - booked.start[rows]
+    latest_stop = np.maximum.accumulate(booked.stop[rows])
+    after_pause = np.concatenate([[False], booked.start[rows][1:] - latest_stop[:-1] > _MAX_PAUSE_NS])
+    breaks = np.where(is_work, length_ns >= TINY_NS, length_ns > _MAX_PAUSE_NS)
     if not booked.on_device:
-        breaks &= ~_preempted(breaks, length, is_work, booked.name[rows])
+        breaks &= ~_is_preempted(breaks, length_ns, is_work, booked.name[rows])
     # A row that breaks a run also separates it from the next one.
-    number = np.cumsum(paused | breaks | np.concatenate([[False], breaks[:-1]]))
-    member = is_work & ~breaks
-    counts = np.bincount(number, weights=member & booked.begins[rows])
-    reads = np.bincount(number, weights=member & booked.begins[rows] & _syncs(booked, rows))
-    runs: list[Storm] = []
-    for run in np.flatnonzero(counts >= RUN).tolist():
-        first, last = np.searchsorted(number, [run, run + 1])
-        own = rows[first:last][member[first:last]]
-        runs.append(
+    storm_of_row = np.cumsum(after_pause | breaks | np.concatenate([[False], breaks[:-1]]))
+    counted = is_work & ~breaks
+    kernels_by_storm = np.bincount(storm_of_row, weights=counted & booked.begins[rows])
+    syncs_by_storm = np.bincount(storm_of_row, weights=counted & booked.begins[rows] & _is_sync(booked, rows))
+    storms: list[Storm] = []
+    for number in np.flatnonzero(kernels_by_storm >= MIN_STORM_KERNELS).tolist():
+        first, last = np.searchsorted(storm_of_row, [number, number + 1])
+        kernel_rows = rows[first:last][counted[first:last]]
+        storms.append(
             Storm(
-                start=int(booked.start[own[0]]),
-                stop=int(booked.stop[own].max()),
-                count=int(counts[run]),
-                syncs=bool(reads[run] >= _SYNC_SHARE * counts[run]),
+                start=int(booked.start[kernel_rows[0]]),
+                stop=int(booked.stop[kernel_rows].max()),
+                count=int(kernels_by_storm[number]),
+                syncs=bool(syncs_by_storm[number] >= _MIN_SYNC_FRACTION * kernels_by_storm[number]),
             )
         )
-    return runs
+    return storms
 
 
-def within(runs: list[Storm], time: I64) -> Mask:
-    """Whether each time lies in one of `runs`, which are disjoint and sorted."""
-    if not runs:
-        return np.zeros(len(time), bool)
-    index = np.searchsorted([storm.start for storm in runs], time, "right") - 1
-    return (index >= 0) & (time < np.array([storm.stop for storm in runs])[np.maximum(index, 0)])
+def is_in_storms(storms: list[Storm], time_ns: I64) -> Mask:
+    """Whether each time lies in one of `storms`, which are disjoint and sorted."""
+    if not storms:
+        return np.zeros(len(time_ns), bool)
+    index = np.searchsorted([storm.start for storm in storms], time_ns, "right") - 1
+    return (index >= 0) & (time_ns < np.array([storm.stop for storm in storms])[np.maximum(index, 0)])
 
 
-def _preempted(long: Mask, length: I64, is_work: Mask, name: I32) -> Mask:
-    """Rows that are long only because the thread was preempted: rows of the same kind (the same op, or the pause after
-    it) around them are short. Applies if one thread does all the work."""
-    index = np.arange(len(long))
-    before = np.maximum.accumulate(np.where(is_work, index, 0))
-    like = np.where(is_work, 2 * name[before], 2 * name[before] + 1)
-    order = np.lexsort((index, like))
-    usual = np.ones(len(long), bool)
-    for shift in (*range(-_LIKE, 0), *range(1, _LIKE + 1)):
+def _is_preempted(is_long: Mask, length_ns: I64, is_work: Mask, name: I32) -> Mask:
+    """Mask of the rows that are long only because the thread was preempted: rows of the same kind (the same op, or the
+    pause after it) around them are short. All arguments are columns of the same rows in order of time: `is_long`: too
+    long for a run; `is_work`: work, not a pause; `name`: name number. Applies if one thread does all the work."""
+    index = np.arange(len(is_long))
+    latest_work = np.maximum.accumulate(np.where(is_work, index, 0))
+    # Even for an op, odd for the pause after it.
+    kind = np.where(is_work, 2 * name[latest_work], 2 * name[latest_work] + 1)
+    order = np.lexsort((index, kind))
+    short_neighbours = np.ones(len(is_long), bool)
+    for shift in (*range(-_SHORT_NEIGHBOURS, 0), *range(1, _SHORT_NEIGHBOURS + 1)):
         other = np.roll(order, shift)
-        near = (like[other] == like[order]) & (np.abs(other - order) <= _NEAR)
-        usual[order] &= near & ~long[other]
-    return long & usual & (length <= _SLICE_NS)
+        is_neighbour = (kind[other] == kind[order]) & (np.abs(other - order) <= _NEIGHBOUR_ROWS)
+        short_neighbours[order] &= is_neighbour & ~is_long[other]
+    return is_long & short_neighbours & (length_ns <= _MAX_PREEMPTION_NS)
 
 
-def _syncs(booked: Booked, rows: I64) -> Mask:
+def _is_sync(booked: Booked, rows: I64) -> Mask:
+    """Whether the host span that launched each interval is a synchronising call."""
     launcher = booked.launcher[rows]
     cause = booked.cause[launcher] if len(booked.cause) else np.full(len(rows), -1)
-    wanted = np.array([text == "launch_gap/sync" for text in booked.causes] + [False], bool)
-    return (launcher >= 0) & wanted[cause]
+    is_sync_cause = np.array([text == "launch_gap/sync" for text in booked.causes] + [False], bool)
+    return (launcher >= 0) & is_sync_cause[cause]

@@ -18,17 +18,17 @@ _SYMPTOMS = ("launch_bound", "imbalance", "coverage")
 def findings(
     ledger: Ledger,
     run: Run | None = None,
-    events: Sequence[Booked] | None = None,
+    ranks: Sequence[Booked] | None = None,
     rules: Iterable[Detector] | None = None,
 ) -> list[Finding]:
     """The findings of all rules (or only `rules`) for a mean ledger. Rules whose inputs are missing are skipped.
 
     Sorted by severity; within it, causes before symptoms, then by decreasing cost.
     """
-    available = {"ledger": True, "run": run is not None, "events": events is not None}
+    available_inputs = {"ledger": True, "run": run is not None, "ranks": ranks is not None}
     output: list[Finding] = []
     for detector in plugins.load_all("detectors").values() if rules is None else rules:
-        if ledger.wall_ns and all(available.get(need, False) for need in detector.needs):
-            output.extend(detector.check(ledger, run, events))
-    grave = list(words.SEVERITIES)
-    return sorted(output, key=lambda item: (grave.index(item.severity), item.rule in _SYMPTOMS, -item.cost_ns))
+        if ledger.wall_ns and all(available_inputs.get(need, False) for need in detector.needs):
+            output.extend(detector.check(ledger, run, ranks))
+    severities = list(words.SEVERITIES)
+    return sorted(output, key=lambda item: (severities.index(item.severity), item.rule in _SYMPTOMS, -item.cost_ns))

@@ -1,4 +1,7 @@
-"""Selection of intervals by account, and their time, count and names."""
+"""Selection of intervals by account, and their time, count and names.
+
+`rows_by_rank[i]` are rows in the interval columns of `ranks[i]`.
+"""
 
 from __future__ import annotations
 
@@ -14,43 +17,48 @@ from trainyard.events import I64
 from trainyard.ledger import Account
 
 
-def work(booked: Booked, kind: str, *whats: str) -> I64:
-    """Intervals in full steps whose account is of `kind` and, if any are given, one of `whats`."""
-    wanted = booked.keys(lambda account, _: account.kind == kind and (not whats or account.what in whats))
-    return np.flatnonzero(wanted[booked.key] & booked.full(booked.start)) if len(booked.key) else np.empty(0, np.int64)
+def select_work(booked: Booked, kind: str, *subdivisions: str) -> I64:
+    """Rows of the intervals in full steps whose account is of `kind` and of one of `subdivisions` (none given: any)."""
+    if not len(booked.key):
+        return np.empty(0, np.int64)
+    is_selected_key = booked.keys(
+        lambda account, _: account.kind == kind and (not subdivisions or account.what in subdivisions)
+    )
+    return np.flatnonzero(is_selected_key[booked.key] & booked.full(booked.start))
 
 
-def named(booked: Booked, rows: I64, pattern: Pattern[str]) -> I64:
+def select_by_name(booked: Booked, rows: I64, pattern: Pattern[str]) -> I64:
     """The intervals among `rows` whose name matches the pattern."""
     return rows[booked.names(pattern.search)[booked.name[rows]]]
 
 
-def owned(events: Sequence[Booked], rows: Sequence[I64]) -> int:
+def owned_ns_per_step(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> int:
     """ns a step that these intervals own, averaged over ranks."""
-    return mean_per_step(events, (int(rank.owned[own].sum()) for rank, own in zip(events, rows)))
+    return mean_per_step(ranks, (int(rank.owned[rows].sum()) for rank, rows in zip(ranks, rows_by_rank)))
 
 
-def count(events: Sequence[Booked], rows: Sequence[I64]) -> int:
+def starts_per_step(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> int:
     """Number of intervals that begin in a step, rounded up."""
-    total = sum(int(rank.begins[own].sum()) for rank, own in zip(events, rows))
-    return -(-total // max(1, sum(rank.steps for rank in events)))
+    total = sum(int(rank.begins[rows].sum()) for rank, rows in zip(ranks, rows_by_rank))
+    return -(-total // max(1, sum(rank.steps for rank in ranks)))
 
 
-def account_of(events: Sequence[Booked], rows: Sequence[I64]) -> Account:
+def dominant_account(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Account:
     """The account with most of the intervals' time. Needs at least one interval."""
     totals: Counter[str] = Counter()
-    for rank, own in zip(events, rows):
-        sums = np.bincount(rank.key[own], weights=rank.owned[own] + 1, minlength=len(rank.pairs))
-        for (account, _), ns in zip(rank.pairs, sums.tolist()):
+    for rank, rows in zip(ranks, rows_by_rank):
+        ns_by_key = np.bincount(rank.key[rows], weights=rank.owned[rows] + 1, minlength=len(rank.pairs))
+        for (account, _), ns in zip(rank.pairs, ns_by_key.tolist()):
             totals[str(account)] += int(ns)
     return Account.parse(totals.most_common(1)[0][0])
 
 
-def commonest(events: Sequence[Booked], rows: Sequence[I64]) -> str:
+def dominant_name(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> str:
     """The shortened name with most of the intervals' time."""
     totals: Counter[str] = Counter()
-    for rank, own in zip(events, rows):
-        sums = np.bincount(rank.name[own][rank.name[own] >= 0], weights=rank.owned[own][rank.name[own] >= 0] + 1)
-        for number in np.flatnonzero(sums).tolist():
-            totals[rank.events.names[number]] += int(sums[number])
+    for rank, rows in zip(ranks, rows_by_rank):
+        named = rows[rank.name[rows] >= 0]
+        ns_by_name = np.bincount(rank.name[named], weights=rank.owned[named] + 1)
+        for number in np.flatnonzero(ns_by_name).tolist():
+            totals[rank.events.names[number]] += int(ns_by_name[number])
     return shorten(totals.most_common(1)[0][0]) if totals else "unnamed"

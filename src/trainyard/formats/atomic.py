@@ -22,7 +22,7 @@ def replacing(path: Path) -> Iterator[Path]:
             return
         path = path.resolve() if path.is_symlink() else path
         # Two processes may write the same output.
-        with _replaced_by(path.with_name(f".{path.name}.{os.getpid()}.part"), path) as partial:
+        with _rename_when_complete(path.with_name(f".{path.name}.{os.getpid()}.part"), path) as partial:
             yield partial
     except OSError as error:
         raise PlaceUnwritable(
@@ -40,7 +40,7 @@ def write_text(text: str, path: Path) -> None:
 def replacing_own(path: Path) -> Iterator[Path]:
     """Replaces a file in a folder that only one process at a time writes to: yields `.NAME.part` in the same folder,
     which replaces `path` at the end. The next write overwrites what a killed one left. Raises `OSError`."""
-    with _replaced_by(path.with_name(f".{path.name}.part"), path) as partial:
+    with _rename_when_complete(path.with_name(f".{path.name}.part"), path) as partial:
         yield partial
 
 
@@ -67,7 +67,8 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _replaced_by(partial: Path, path: Path) -> Iterator[Path]:
+def _rename_when_complete(partial: Path, path: Path) -> Iterator[Path]:
+    """Yields `partial`, a path to write to, and renames it to `path` at the end; removes it if the block raises."""
     try:
         yield partial
         partial.replace(path)

@@ -16,7 +16,7 @@ from trainyard.formats.decoding import UNREADABLE
 from trainyard.formats.regular_files import unreadable
 
 MARK = b":::MLLOG"
-_LONGEST = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
 """Maximum bytes of a line; a longer one is not a log line."""
 
 Event = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
@@ -44,27 +44,29 @@ def read(path: Path) -> list[MllogEntry]:
     """Reads the log's entries in order; skips other lines. Raises `BadFile`."""
     try:
         with path.open("rb") as file:
-            return list(_entries(path, file))
+            return list(_parse_entries(path, file))
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def _entries(path: Path, file: Any) -> Iterator[MllogEntry]:
-    number, is_complete = 0, True
-    while line := file.readline(_LONGEST):
-        number += is_complete
-        at = line.find(MARK) if is_complete else -1
-        is_complete = line.endswith(b"\n")
-        if at < 0:
+def _parse_entries(path: Path, file: Any) -> Iterator[MllogEntry]:
+    """Yields the entries of an open log. Lines are read in pieces of at most `_MAX_LINE_BYTES`; a line without an end
+    is the last one of a run that was killed."""
+    line_number, ends_line = 0, True
+    while line := file.readline(_MAX_LINE_BYTES):
+        line_number += ends_line
+        mark_at = line.find(MARK) if ends_line else -1
+        ends_line = line.endswith(b"\n")
+        if mark_at < 0:
             continue
-        if not is_complete and len(line) == _LONGEST:
-            raise FileTooLarge(f"{path}:{number}: a line of more than {_LONGEST >> 20} MiB.")
+        if not ends_line and len(line) == _MAX_LINE_BYTES:
+            raise FileTooLarge(f"{path}:{line_number}: a line of more than {_MAX_LINE_BYTES >> 20} MiB.")
         try:
-            yield msgspec.json.decode(line[at + len(MARK) :].strip(), type=MllogEntry)
+            yield msgspec.json.decode(line[mark_at + len(MARK) :].strip(), type=MllogEntry)
         except UNREADABLE as error:
-            if not is_complete:  # a killed run's last line
+            if not ends_line:  # a killed run's last line
                 return
-            raise BadFile(f"{path}:{number}: not an MLLOG entry: {error}.") from error
+            raise BadFile(f"{path}:{line_number}: not an MLLOG entry: {error}.") from error
 
 
 def line(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """Wire types. No schema read here uses groups (3 and 4)."""
-_SIZES = {FIXED64: 8, FIXED32: 4}
+_FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
 Value = int | memoryview
 """Integers are unsigned (fixed-size integers and doubles as their bits); messages, texts and bytes are views of the
 data."""
@@ -24,64 +24,67 @@ class Malformed(ValueError):
     """The bytes are not a valid message."""
 
 
-def fields(data: memoryview, lost: list[str] | None = None) -> Iterator[tuple[int, int, Value]]:
+def fields(data: memoryview, errors: list[str] | None = None) -> Iterator[tuple[int, int, Value]]:
     """Yields (field number, wire type, value) of one message, in the file's order. If the bytes end early or are
-    invalid, raises `Malformed`, or, if `lost` is given, appends the reason to it and stops."""
-    at, end = 0, len(data)
+    invalid, raises `Malformed`, or, if `errors` is given, appends the reason to it and stops."""
+    position, end = 0, len(data)
     try:
-        while at < end:
-            tag = data[at]
+        while position < end:
+            tag = data[position]
             if tag < 128:  # most integers are one byte: a call for each would take half of the time
-                at += 1
+                position += 1
             else:
-                tag, at = read_varint(data, at, end)
-            wire = tag & 7
-            if wire == VARINT:
+                tag, position = read_varint(data, position, end)
+            wire_type = tag & 7
+            if wire_type == VARINT:
                 size = 0
-                if at < end and data[at] < 128:
-                    value = data[at]
-                    at += 1
+                if position < end and data[position] < 128:
+                    value = data[position]
+                    position += 1
                 else:
-                    value, at = read_varint(data, at, end)
-            elif wire == LENGTH:
-                if at < end and data[at] < 128:
-                    size = data[at]
-                    at += 1
+                    value, position = read_varint(data, position, end)
+            elif wire_type == LENGTH:
+                if position < end and data[position] < 128:
+                    size = data[position]
+                    position += 1
                 else:
-                    size, at = read_varint(data, at, end)
-                value = data[at : at + size]
-            elif wire in _SIZES:
-                size = _SIZES[wire]
-                value = int.from_bytes(data[at : at + size], "little")
+                    size, position = read_varint(data, position, end)
+                value = data[position : position + size]
+            elif wire_type in _FIXED_BYTES:
+                size = _FIXED_BYTES[wire_type]
+                value = int.from_bytes(data[position : position + size], "little")
             else:
-                raise Malformed(f"wire type {wire} at byte {at:,}")
-            if size > end - at:
-                raise Malformed(f"a field of {size:,} bytes begins at byte {at:,}, but only {end - at:,} are left")
+                raise Malformed(f"wire type {wire_type} at byte {position:,}")
+            if size > end - position:
+                raise Malformed(
+                    f"a field of {size:,} bytes begins at byte {position:,}, but only {end - position:,} are left"
+                )
             if tag < 8:
-                raise Malformed(f"field number 0 at byte {at:,}")
-            at += size
-            yield tag >> 3, wire, value
+                raise Malformed(f"field number 0 at byte {position:,}")
+            position += size
+            yield tag >> 3, wire_type, value
     except Malformed as error:
-        if lost is None:
+        if errors is None:
             raise
-        lost.append(str(error))
+        errors.append(str(error))
 
 
-def read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Decodes the unsigned integer at byte `at`: (value, position after it). Raises `Malformed`."""
-    if at < end and data[at] < 128:  # most are one byte
-        return data[at], at + 1
+def read_varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
+    """Decodes the unsigned integer at byte `position` of `data[:end]`: (value, position after it). Raises
+    `Malformed`."""
+    if position < end and data[position] < 128:  # most are one byte
+        return data[position], position + 1
     value = shift = 0
-    while at < end:
-        byte = data[at]
-        at += 1
+    while position < end:
+        byte = data[position]
+        position += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position
         shift += 7
         if shift > 63:
-            raise Malformed(f"an integer of more than 64 bits ends at byte {at:,}")
-    raise Malformed(f"an integer is cut off at byte {at:,}")
+            raise Malformed(f"an integer of more than 64 bits ends at byte {position:,}")
+    raise Malformed(f"an integer is cut off at byte {position:,}")
 
 
 def as_text(value: Value) -> str:
@@ -107,16 +110,16 @@ def as_message(value: Value) -> memoryview:
     return value
 
 
-def first_message(data: memoryview, number: int) -> memoryview | None:
-    """The message in field `number` (below 16) at the beginning of the data, complete or truncated; None for other
-    data."""
-    if not len(data) or data[0] != number << 3 | LENGTH:
+def first_message(data: memoryview, field: int) -> memoryview | None:
+    """The bytes of the message in field `field` (below 16) if it is the first of the data, complete or truncated; None
+    for other data."""
+    if not len(data) or data[0] != field << 3 | LENGTH:
         return None
     try:
-        size, at = read_varint(data, 1, len(data))
+        size, position = read_varint(data, 1, len(data))
     except Malformed:
         return None
-    return data[at : at + size]
+    return data[position : position + size]
 
 
 def varint(value: int) -> bytes:
@@ -153,20 +156,20 @@ def padded_varints(values: NDArray[np.int64]) -> list[bytes]:
     """Encodes many non-negative integers, all as wide as the widest: the format allows leading zeros."""
     if not len(values):
         return []
-    width = max(1, -(-int(values.max()).bit_length() // 7))
-    groups = values[:, None] >> (np.arange(width, dtype=np.int64) * 7) & 127
-    groups[:, :-1] |= 128
-    data = groups.astype(np.uint8).tobytes()
-    return [data[at : at + width] for at in range(0, len(data), width)]
+    width_bytes = max(1, -(-int(values.max()).bit_length() // 7))
+    septets = values[:, None] >> (np.arange(width_bytes, dtype=np.int64) * 7) & 127
+    septets[:, :-1] |= 128
+    data = septets.astype(np.uint8).tobytes()
+    return [data[start : start + width_bytes] for start in range(0, len(data), width_bytes)]
 
 
 def packed_varints(values: NDArray[np.uint64]) -> bytes:
     """Encodes unsigned integers in LEB128: seven bits per byte, low bits first, high bit set on all but the last."""
     if not len(values):
         return b""
-    width = max(1, -(-int(values.max()).bit_length() // 7))
-    positions = np.arange(width, dtype=np.uint64)
-    groups = (values[:, None] >> (positions * np.uint64(7))) & np.uint64(0x7F)
+    width_bytes = max(1, -(-int(values.max()).bit_length() // 7))
+    positions = np.arange(width_bytes, dtype=np.uint64)
+    septets = (values[:, None] >> (positions * np.uint64(7))) & np.uint64(0x7F)
     has_more = values[:, None] >> ((positions + np.uint64(1)) * np.uint64(7)) != 0
     is_used = np.concatenate([np.ones((len(values), 1), bool), has_more[:, :-1]], axis=1)
-    return (groups | (has_more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[is_used].tobytes()
+    return (septets | (has_more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[is_used].tobytes()

@@ -12,7 +12,7 @@ from typing import IO
 
 from trainyard.errors import BadFile, MissingFile
 
-_KINDS = (
+_IRREGULAR_KINDS = (
     (stat.S_ISLNK, "a link"),
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -26,7 +26,7 @@ def irregular(mode: int) -> str:
     """The type of a file that is not regular, by its mode (`stat.st_mode`); empty for a regular file."""
     if stat.S_ISREG(mode):
         return ""
-    return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a special file")
+    return next((kind for is_kind, kind in _IRREGULAR_KINDS if is_kind(mode)), "a special file")
 
 
 def is_regular(path: Path, links: bool = True) -> bool:
@@ -50,7 +50,7 @@ def open_regular(path: Path, shown: str = "") -> Iterator[IO[bytes]]:
     Raises `BadFile`, also for an `OSError` inside the block, which should only read."""
     shown = shown or str(path)
     try:
-        with open(path, "rb", opener=_without_blocking) as file:
+        with open(path, "rb", opener=_open_without_blocking) as file:
             if irregular(os.fstat(file.fileno()).st_mode):
                 raise BadFile(f"{shown}: not a regular file.")
             yield file
@@ -72,5 +72,6 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _without_blocking(path: str, flags: int) -> int:
+def _open_without_blocking(path: str, flags: int) -> int:
+    """Opens a file so that a pipe without a writer does not block, as the `opener` of `open`."""
     return os.open(path, flags | os.O_NONBLOCK)

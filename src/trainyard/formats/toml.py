@@ -32,9 +32,9 @@ def dumps(document: Mapping[str, Any], comment: str = "") -> str:
 
     Keys with the value None, which TOML lacks, or an empty table are left out: readers use their defaults. An unpaired
     surrogate, which TOML cannot hold, is replaced by its number."""
-    head = "".join(f"# {line}\n" for line in comment.splitlines())
-    body = tomli_w.dumps(_writable(document))
-    return paired(head + "\n" * bool(head and body) + body)
+    comment_lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    body = tomli_w.dumps(_drop_none(document))
+    return paired(comment_lines + "\n" * bool(comment_lines and body) + body)
 
 
 def head_comment(text: str) -> str:
@@ -43,10 +43,11 @@ def head_comment(text: str) -> str:
     return "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines)
 
 
-def _writable(value: Any) -> Any:
+def _drop_none(value: Any) -> Any:
+    """A copy of nested tables and lists without keys whose value is None or an empty table; keys as text."""
     if isinstance(value, Mapping):
-        parts = {str(key): _writable(part) for key, part in value.items()}
-        return {key: part for key, part in parts.items() if part is not None and part != {}}
+        table = {str(key): _drop_none(part) for key, part in value.items()}
+        return {key: part for key, part in table.items() if part is not None and part != {}}
     if isinstance(value, list | tuple):
-        return [_writable(part) for part in value]
+        return [_drop_none(part) for part in value]
     return value

@@ -87,8 +87,8 @@ def _common(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
     config.must("attention_dropout", [0, 0.0], "dropout is not modelled")
     return {
         "layers": config.layers(),
-        "width": config.integer("hidden_size"),
-        "ffn": config.integer("intermediate_size"),
+        "hidden_size": config.integer("hidden_size"),
+        "ffn_hidden_size": config.integer("intermediate_size"),
         "heads": config.integer("num_attention_heads"),
         "vocab": config.integer("vocab_size"),
         "norm": "rms",
@@ -103,7 +103,7 @@ def _common(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
 def _grouped(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
     """The keys of `_common` with grouped-query attention."""
     common = _common(config, base)
-    heads, width = common["heads"], common["width"]
+    heads, width = common["heads"], common["hidden_size"]
     if config.get("head_dim") is None and width % heads:
         raise BadFile(
             f"{config.where} at $.hidden_size: {width} % {heads} heads = {width % heads}, and there is no head_dim."
@@ -147,8 +147,8 @@ def _mixtral(config: HuggingFaceKeys) -> dict[str, Any]:
     return {
         **grouped,
         "experts": config.integer("num_local_experts", 8),
-        "active": config.integer("num_experts_per_tok", 2),
-        "expert_ffn": grouped["ffn"],
+        "top_k": config.integer("num_experts_per_tok", 2),
+        "moe_ffn_hidden_size": grouped["ffn_hidden_size"],
         "router": "softmax",
         "balance": "loss" if config.flag("output_router_logits") else "none",
     }
@@ -172,11 +172,11 @@ def _deepseek_v3(config: HuggingFaceKeys) -> dict[str, Any]:
         "head_dim": nope_dim,
         "rope_dim": rope_dim,
         "value_dim": config.integer("v_head_dim"),
-        "q_rank": config.integer("q_lora_rank", 0),
-        "kv_rank": config.integer("kv_lora_rank"),
+        "q_lora_rank": config.integer("q_lora_rank", 0),
+        "kv_lora_rank": config.integer("kv_lora_rank"),
         "experts": config.integer("n_routed_experts"),
-        "active": config.integer("num_experts_per_tok"),
-        "expert_ffn": config.integer("moe_intermediate_size"),
+        "top_k": config.integer("num_experts_per_tok"),
+        "moe_ffn_hidden_size": config.integer("moe_intermediate_size"),
         "shared_experts": config.integer("n_shared_experts", 0, least=0),
         "dense_layers": config.integer("first_k_dense_replace", 0, least=0),
         "router": "sigmoid",
@@ -203,8 +203,8 @@ def _gpt2(config: HuggingFaceKeys) -> dict[str, Any]:
     config.integer("n_positions", 1024)
     return {
         "layers": config.layers("n_layer"),
-        "width": width,
-        "ffn": config.integer("n_inner", 4 * width),
+        "hidden_size": width,
+        "ffn_hidden_size": config.integer("n_inner", 4 * width),
         "heads": heads,
         "kv_heads": heads,
         "head_dim": width // heads,

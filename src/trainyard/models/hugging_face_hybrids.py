@@ -49,9 +49,9 @@ def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
     head_dim = config.integer(head_dim_key, 128 if not listed_dim else None)
     return {
         "layers": layers,
-        "pattern": pattern,
-        "width": config.integer("hidden_size"),
-        "ffn": config.integer("intermediate_size"),
+        "hybrid_pattern": pattern,
+        "hidden_size": config.integer("hidden_size"),
+        "ffn_hidden_size": config.integer("intermediate_size"),
         "heads": heads,
         "kv_heads": config.integer("num_key_value_heads", 8),
         "head_dim": head_dim,
@@ -60,10 +60,10 @@ def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
         "position": "none",
         "norm_eps": config.number("layer_norm_epsilon", 1e-5),
         "tied": config.flag("tie_word_embeddings"),
-        "space_heads": config.integer("mamba_num_heads", 128),
-        "space_dim": config.integer("mamba_head_dim", 64),
-        "space_groups": _first_of(config, "n_groups", "mamba_n_groups", 8),
-        "state": config.integer("ssm_state_size", 128),
+        "ssm_heads": config.integer("mamba_num_heads", 128),
+        "ssm_head_dim": config.integer("mamba_head_dim", 64),
+        "ssm_groups": _first_of(config, "n_groups", "mamba_n_groups", 8),
+        "ssm_state_size": config.integer("ssm_state_size", 128),
         "kernel": _first_of(config, "conv_kernel", "mamba_d_conv", 4),
         "chunk": _first_of(config, "chunk_size", "mamba_chunk_size", 128),
         **_routed(config, "E" in pattern),
@@ -87,14 +87,14 @@ def _routed(config: HuggingFaceKeys, experts: bool) -> dict[str, Any]:
         _ignore(config, *names)
         return {}
     config.must("norm_topk_prob", [True], "routing weights are normalised over the active experts")
-    expert_ffn = config.integer("moe_intermediate_size")
-    shared_ffn = config.integer("moe_shared_expert_intermediate_size", expert_ffn)
+    moe_ffn_hidden_size = config.integer("moe_intermediate_size")
+    shared_ffn = config.integer("moe_shared_expert_intermediate_size", moe_ffn_hidden_size)
     shared = config.integer("n_shared_experts", 1, least=0) * shared_ffn
     return {
         "experts": config.integer("n_routed_experts"),
-        "active": config.integer("num_experts_per_tok"),
-        "expert_ffn": expert_ffn,
-        "shared_experts": _multiple(config, "moe_shared_expert_intermediate_size", shared, expert_ffn),
+        "top_k": config.integer("num_experts_per_tok"),
+        "moe_ffn_hidden_size": moe_ffn_hidden_size,
+        "shared_experts": _multiple(config, "moe_shared_expert_intermediate_size", shared, moe_ffn_hidden_size),
         "expert_width": config.integer("moe_latent_size", 0),
         "router": "sigmoid",
         "balance": "bias",
@@ -115,8 +115,8 @@ def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
     config.must("sliding_window", [], "only full causal attention is modelled")
     expert_sizes = {
         "experts": experts,
-        "active": config.integer("num_experts_per_tok", 2),
-        "expert_ffn": ffn,
+        "top_k": config.integer("num_experts_per_tok", 2),
+        "moe_ffn_hidden_size": ffn,
         "router": "softmax",
         "balance": "loss" if config.flag("output_router_logits") else "none",
     }
@@ -125,14 +125,14 @@ def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
     return {
         **_attention(config, width),
         **_layer_pairs(kinds, mlp_kinds),
-        "width": width,
-        "ffn": ffn,
+        "hidden_size": width,
+        "ffn_hidden_size": ffn,
         "position": "none",
         "norm_eps": config.number("rms_norm_eps", 1e-6),
-        "space_heads": inner,
-        "space_dim": 1,
-        "space_groups": 1,
-        "state": config.integer("mamba_d_state", 16),
+        "ssm_heads": inner,
+        "ssm_head_dim": 1,
+        "ssm_groups": 1,
+        "ssm_state_size": config.integer("mamba_d_state", 16),
         "kernel": config.integer("mamba_d_conv", 4),
         "step_rank": step_rank,
         **(expert_sizes if "E" in mlp_kinds else {}),
@@ -151,8 +151,8 @@ def bamba(config: HuggingFaceKeys) -> dict[str, Any]:
         **_attention(config, width),
         **_state_spaces(config, width),
         **_layer_pairs(["*" if layer in attention_layers else "M" for layer in range(layers)], ["-"] * layers),
-        "width": width,
-        "ffn": config.integer("intermediate_size"),
+        "hidden_size": width,
+        "ffn_hidden_size": config.integer("intermediate_size"),
         "position": "rope",
         **_rotary(config),
         "norm_eps": config.number("rms_norm_eps", 1e-5),
@@ -166,7 +166,7 @@ def granite(config: HuggingFaceKeys) -> dict[str, Any]:
     if len(kinds) != layers or not set(kinds) <= {"M", "*"}:
         raise BadFile(f"{config.where} at $.layer_types: must list mamba or attention for each of {layers} layers.")
     shared, experts = config.integer("shared_intermediate_size", 1024), config.integer("num_local_experts", 0, least=0)
-    expert_ffn = config.integer("intermediate_size", shared)
+    moe_ffn_hidden_size = config.integer("intermediate_size", shared)
     for key in ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier"):
         config.must(key, [1, 1.0], "constant multipliers are not modelled")
     position = config.get("position_embedding_type")
@@ -175,10 +175,10 @@ def granite(config: HuggingFaceKeys) -> dict[str, Any]:
     expert_sizes = (
         {
             "experts": experts,
-            "active": config.integer("num_experts_per_tok", 1),
-            "expert_ffn": expert_ffn,
+            "top_k": config.integer("num_experts_per_tok", 1),
+            "moe_ffn_hidden_size": moe_ffn_hidden_size,
             "router": "softmax",
-            "shared_experts": _multiple(config, "shared_intermediate_size", shared, expert_ffn),
+            "shared_experts": _multiple(config, "shared_intermediate_size", shared, moe_ffn_hidden_size),
             "balance": "loss" if config.flag("output_router_logits") else "none",
         }
         if experts
@@ -189,8 +189,8 @@ def granite(config: HuggingFaceKeys) -> dict[str, Any]:
         **_attention(config, width),
         **_state_spaces(config, width),
         **_layer_pairs(kinds, ["E" if experts else "-"] * layers),
-        "width": width,
-        "ffn": shared,
+        "hidden_size": width,
+        "ffn_hidden_size": shared,
         "position": "rope" if position == "rope" else "none",
         **_rotary(config),
         "norm_eps": config.number("rms_norm_eps", 1e-6),
@@ -225,7 +225,7 @@ def _pattern_of_text(config: HuggingFaceKeys) -> str:
 
 def _layer_pairs(kinds: Sequence[str], mlp_kinds: Sequence[str]) -> dict[str, Any]:
     pattern = "".join(mixer + mlp for mixer, mlp in zip(kinds, mlp_kinds, strict=True))
-    return {"layers": len(pattern), "pattern": pattern}
+    return {"layers": len(pattern), "hybrid_pattern": pattern}
 
 
 def _every_nth(config: HuggingFaceKeys, prefix: str, period: int, offset: int) -> Callable[[int], bool]:
@@ -261,10 +261,10 @@ def _state_spaces(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
             f"{expand} x hidden_size {width} = {expand * width}."
         )
     return {
-        "space_heads": heads,
-        "space_dim": dim,
-        "space_groups": config.integer("mamba_n_groups", 1),
-        "state": config.integer("mamba_d_state", 256),
+        "ssm_heads": heads,
+        "ssm_head_dim": dim,
+        "ssm_groups": config.integer("mamba_n_groups", 1),
+        "ssm_state_size": config.integer("mamba_d_state", 256),
         "kernel": config.integer("mamba_d_conv", 4),
         "chunk": config.integer("mamba_chunk_size", 256),
     }

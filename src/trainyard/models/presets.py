@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from trainyard import renamed_keys
 from trainyard.errors import BadFile, BadJob, FileTooLarge, UnknownName, described, nearest
 from trainyard.formats import toml
 from trainyard.formats.regular_files import unreadable
@@ -93,6 +94,9 @@ def take(
     if keys is None:
         other = "sizes" if section == "model" else "model"
         raise BadFile(f"{path}: it has no [{section}].", f"Use `from` in [{other}]." if getattr(preset, other) else "")
+    for key in keys if section == "model" else ():
+        if new := renamed_keys.new_key(section, key):
+            raise BadJob(f"{path} at $.model: {key!r} was renamed to {new!r}.", f"Use {new}.")
     return Taken(keys, str(path), preset.workload)
 
 

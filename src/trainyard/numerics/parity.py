@@ -51,7 +51,14 @@ def alone(job: Job) -> Job:
     Micro-batches keep their size: on any layout, batch norm and an auxiliary loss see one micro-batch at a time.
     """
     recipe = replace(
-        job.recipe, remat="none", remat_every=1, schedule="none", offload=False, compile=False, workers=0, pin=False
+        job.recipe,
+        activation_checkpoint="none",
+        activation_checkpoint_every=1,
+        schedule="none",
+        offload=False,
+        compile=False,
+        num_workers=0,
+        pin_memory=False,
     )
     return replace(job, layout=Layout(), recipe=recipe)
 

@@ -15,10 +15,10 @@ from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.job_file import parse
 from trainyard.numerics.parity import ParityMix
 
-_MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
-_EXPERTS = replace(_MODEL, experts=4, active=2, expert_ffn=32, shared_experts=1)
-_LATENT = {"kv_heads": 4, "q_rank": 16, "kv_rank": 16, "rope_dim": 8, "value_dim": 8}
-_RECIPE = Recipe(seq_len=32, tokens_per_step=256, microbatch=2, learning_rate=1e-2, seed=7)
+_MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
+_EXPERTS = replace(_MODEL, experts=4, top_k=2, moe_ffn_hidden_size=32, shared_experts=1)
+_LATENT = {"kv_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "rope_dim": 8, "value_dim": 8}
+_RECIPE = Recipe(seq_len=32, tokens_per_step=256, micro_batch_size=2, learning_rate=1e-2, seed=7)
 _LAYOUT = set(Layout.__struct_fields__)
 
 
@@ -31,7 +31,7 @@ _DEEP = _job(layers=4)
 _SHALLOW = _job(layers=1)
 _GPT = _job(norm="layer", mlp="gelu", position="learned", bias="all", kv_heads=4, tied=True)
 _QWEN = _job(bias="qkv", qk_norm=True)
-_UNEVEN = _job(width=30, ffn=66, heads=6, head_dim=6, vocab=258)
+_UNEVEN = _job(hidden_size=30, ffn_hidden_size=66, heads=6, head_dim=6, vocab=258)
 _MOE = replace(_DENSE, model=_EXPERTS)
 _MOE_LOSS = replace(_DENSE, model=replace(_EXPERTS, balance="loss"))
 _DEEPSEEK = replace(_DENSE, model=replace(_EXPERTS, dense_layers=1, router="sigmoid", balance="bias", **_LATENT))
@@ -48,10 +48,10 @@ def _mix(name: str, job: Job = _DENSE, **changes: Any) -> ParityMix:
 
 def _data() -> Iterator[ParityMix]:
     yield _mix("DDP", dp_replicate=2)
-    yield _mix("DDP, no accumulation", dp_replicate=2, microbatch=4)
-    yield _mix("DDP, batches by two workers", dp_replicate=2, workers=2)
+    yield _mix("DDP, no accumulation", dp_replicate=2, micro_batch_size=4)
+    yield _mix("DDP, batches by two workers", dp_replicate=2, num_workers=2)
     yield _mix("ZeRO-1", dp_shard=2, zero=1)
-    yield _mix("ZeRO-1 x DDP", dp_replicate=2, dp_shard=2, zero=1, update="loop")
+    yield _mix("ZeRO-1 x DDP", dp_replicate=2, dp_shard=2, zero=1, optimizer_implementation="for-loop")
     yield _mix("FSDP2, ZeRO-2", dp_shard=2, zero=2)
     yield _mix("FSDP2, ZeRO-3", dp_shard=2)
     yield _mix("FSDP2 on 4", dp_shard=4)
@@ -70,7 +70,7 @@ def _context() -> Iterator[ParityMix]:
     for label, method in (("all-gather", "all_gather"), ("Ulysses", "ulysses"), ("ring", "ring")):
         yield _mix(f"CP {label}", cp=2, cp_method=method)
         yield _mix(f"CP {label} on 4", cp=4, cp_method=method)
-    yield _mix("CP ring: latent attention", _job(**_LATENT), cp=2, cp_method="ring", remat="full")
+    yield _mix("CP ring: latent attention", _job(**_LATENT), cp=2, cp_method="ring", activation_checkpoint="full")
 
 
 def _pipeline() -> Iterator[ParityMix]:
@@ -95,10 +95,10 @@ def _products() -> Iterator[ParityMix]:
     yield _mix("TP x HSDP", tp=2, dp_replicate=2, dp_shard=2)
     yield _mix("CP x FSDP2, ZeRO-2", cp=2, dp_shard=2, zero=2)
     yield _mix("CP x HSDP", cp=2, dp_replicate=2, dp_shard=2)
-    yield _mix("CP x TP, SP", cp=2, tp=2, sequence_parallel=True, remat="full")
+    yield _mix("CP x TP, SP", cp=2, tp=2, sequence_parallel=True, activation_checkpoint="full")
     yield _mix("PP x DDP", **piped, dp_replicate=2)
     yield _mix("PP x FSDP2", **piped, dp_shard=2)
-    yield _mix("PP x HSDP", **piped, dp_replicate=2, dp_shard=2, microbatch=1)
+    yield _mix("PP x HSDP", **piped, dp_replicate=2, dp_shard=2, micro_batch_size=1)
     yield _mix("PP x TP, SP", **piped, tp=2, sequence_parallel=True)
     yield _mix("PP x CP ring", **piped, cp=2, cp_method="ring")
     yield _mix("PP zero-bubble x DDP", _DEEP, **looped, schedule="zero_bubble", dp_replicate=2)
@@ -122,13 +122,13 @@ def _experts() -> Iterator[ParityMix]:
 
 
 def _recipes() -> Iterator[ParityMix]:
-    yield _mix("recomputed blocks, FSDP2", dp_shard=2, remat="full")
-    yield _mix("recomputed ops, FSDP2", dp_shard=2, remat="op")
-    yield _mix("every second block recomputed, TP", tp=2, remat="full", remat_every=2)
+    yield _mix("recomputed blocks, FSDP2", dp_shard=2, activation_checkpoint="full")
+    yield _mix("recomputed ops, FSDP2", dp_shard=2, activation_checkpoint="selective")
+    yield _mix("every second block recomputed, TP", tp=2, activation_checkpoint="full", activation_checkpoint_every=2)
     yield _mix("compiled blocks, DDP", _SHALLOW, dp_replicate=2, compile=True)
     yield _mix("compiled whole", _SHALLOW, compile="whole")
-    yield _mix("foreach AdamW, FSDP2", dp_shard=2, update="foreach")
-    yield _mix("foreach SGD, FSDP2", dp_shard=2, update="foreach", optimizer="sgd")
+    yield _mix("foreach AdamW, FSDP2", dp_shard=2, optimizer_implementation="foreach")
+    yield _mix("foreach SGD, FSDP2", dp_shard=2, optimizer_implementation="foreach", optimizer="sgd")
     yield _mix("Muon, DDP", dp_replicate=2, optimizer="muon")
     yield _mix("Muon, FSDP2", dp_shard=2, optimizer="muon")
     yield _mix("Muon, ZeRO-1", dp_shard=2, zero=1, optimizer="muon")
@@ -165,10 +165,10 @@ def _preset(workload: str, name: str, more: str = "") -> Job:
         sizes = {{ from = "{name}"{more} }}
         [recipe]
         tokens_per_step = 8
-        microbatch = 2
+        micro_batch_size = 2
         learning_rate = 1e-3
         seed = 7
-        text = "synthetic"
+        dataset = "synthetic"
     """
     return parse(text, name)
 

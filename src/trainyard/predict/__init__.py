@@ -9,7 +9,7 @@ The calls of `trainyard plan`, from the command to its result:
             best_first.BestFirstSearch    step times, simulated in the order of a lower bound
                 step.step
             layout_cost.cost_case         one layout: ledger, range, bill and memory
-        layout_cost.cost_job              --check: one job as it is
+        layout_cost.cost_job              plan check: one job as it is
             framework_memory.memory
             step.step
             layout_cost.cost_case

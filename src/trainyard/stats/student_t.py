@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import exp, inf, lgamma, log
 
-_TINY = 1e-300
+_MIN_DENOMINATOR = 1e-300
 
 
 @lru_cache(maxsize=256)
@@ -14,37 +14,37 @@ def quantile(p: float, df: float) -> float:
     if p == 0.5:
         return 0.0
     tail, low, high = min(p, 1 - p), 0.0, 1.0
-    while _upper(high, df) > tail:
+    while _upper_tail(high, df) > tail:
         low, high = high, high * 2
     for _ in range(200):
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        low, high = (middle, high) if _upper(middle, df) > tail else (low, middle)
+        low, high = (middle, high) if _upper_tail(middle, df) > tail else (low, middle)
     return high if p > 0.5 else -high
 
 
-def two_sided(t: float, df: float) -> float:
+def two_sided_p(t: float, df: float) -> float:
     """P(|T| >= |t|)."""
-    return 2 * _upper(abs(t), df)
+    return 2 * _upper_tail(abs(t), df)
 
 
-def _upper(t: float, df: float) -> float:
-    return 0.0 if t == inf else 0.5 * _beta_share(df / 2, 0.5, df / (df + t * t), t * t / (df + t * t))
+def _upper_tail(t: float, df: float) -> float:
+    return 0.0 if t == inf else 0.5 * _regularised_beta(df / 2, 0.5, df / (df + t * t), t * t / (df + t * t))
 
 
-def _beta_share(a: float, b: float, x: float, rest: float) -> float:
+def _regularised_beta(a: float, b: float, x: float, rest: float) -> float:
     """The regularised incomplete beta function I_x(a, b) by its continued fraction (DLMF 8.17.22), from the side on
     which that converges quickly. `rest` is 1 - x, with its own digits."""
     if x <= 0 or rest <= 0:
         return 0.0 if x <= 0 else 1.0
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log(rest))
     if x > (a + 1) / (a + b + 2):
-        return 1 - front * _fraction(b, a, rest) / b
-    return front * _fraction(a, b, x) / a
+        return 1 - front * _continued_fraction(b, a, rest) / b
+    return front * _continued_fraction(a, b, x) / a
 
 
-def _fraction(a: float, b: float, x: float) -> float:
+def _continued_fraction(a: float, b: float, x: float) -> float:
     """1 / (1 + d1 / (1 + d2 / (1 + ...))), by Lentz's method (Thompson and Barnett 1986)."""
     value, c, d = 1.0, 1.0, 0.0
     for term in range(1, 2000):
@@ -53,13 +53,13 @@ def _fraction(a: float, b: float, x: float) -> float:
             factor = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         else:
             factor = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        d = 1 / _away(1 + factor * d)
-        c = _away(1 + factor / c)
+        d = 1 / _avoid_zero(1 + factor * d)
+        c = _avoid_zero(1 + factor / c)
         value *= c * d
         if abs(c * d - 1) < 1e-15:
             break
     return 1 / value
 
 
-def _away(x: float) -> float:
-    return x if abs(x) > _TINY else _TINY
+def _avoid_zero(x: float) -> float:
+    return x if abs(x) > _MIN_DENOMINATOR else _MIN_DENOMINATOR

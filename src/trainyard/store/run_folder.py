@@ -15,14 +15,16 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import msgspec
 
 from trainyard import ledger as ledgers
+from trainyard import renamed_keys
 from trainyard.errors import BadFile, BadLedger
 from trainyard.formats.decoding import UNREADABLE, check_integers
 from trainyard.formats.regular_files import is_regular, read_bytes
-from trainyard.record import SCHEMA, Run, Sample
+from trainyard.record import OLD_SCHEMA, SCHEMA, Run, Sample
 from trainyard.redact import redact_json
 from trainyard.store import digests
 from trainyard.store.disk_space import write_whole, writing
@@ -104,12 +106,15 @@ def decode_head(data: bytes, shown: str) -> Run:
     data = redact_json(data, keep_numbers=True)
     try:
         schema = msgspec.json.decode(data, type=_Version).schema
-        if schema != SCHEMA:
+        if schema not in (SCHEMA, OLD_SCHEMA):
             raise BadFile(
                 f"{shown}: its schema is {schema!r}, but this version reads {SCHEMA!r}.",
                 "Use the trainyard that wrote it, or a later one.",
             )
-        check_integers(msgspec.json.decode(data), shown)
+        document = msgspec.json.decode(data)
+        check_integers(document, shown)
+        if schema == OLD_SCHEMA:
+            data = _upgraded(document)
         run = msgspec.json.decode(data, type=Run, dec_hook=ledgers.decode_hook)
     except UNREADABLE as error:
         raise BadFile(f"{shown}: not a run: {error}.") from error
@@ -119,6 +124,13 @@ def decode_head(data: bytes, shown: str) -> Run:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise BadFile(f"{shown}: its trace {name!r} points outside the run's folder.")
     return run
+
+
+def _upgraded(document: dict[str, Any]) -> bytes:
+    """A run.json of the old schema in the current one: the keys of its job were renamed."""
+    job = document.get("job")
+    renamed = {"job": renamed_keys.upgraded(job)} if isinstance(job, dict) else {}
+    return msgspec.json.encode({**document, "schema": SCHEMA, **renamed})
 
 
 def read(folder: Path, shown: str = "") -> Run:

@@ -27,11 +27,11 @@ from trainyard.trace.booking.book_rank import ClassifiedRank, RankTrace, book_ra
 from trainyard.trace.measured_trace import MeasuredTrace, conclude
 from trainyard.trace.parallel import spill
 from trainyard.trace.parallel.engines import engine as engine_named
-from trainyard.trace.rank_files import Unread, check, rank_files, read_file, read_or_reason
+from trainyard.trace.rank_files import Unread, raise_if_unreadable, rank_files, read_file, read_or_reason
 from trainyard.units import listed
 
-_FEW_FILES = 16
-_FEW_BYTES = 32 * 2**20
+_MAX_FILES_IN_MEMORY = 16
+_MAX_BYTES_IN_MEMORY = 32 * 2**20
 _Rank = TypeVar("_Rank")
 
 
@@ -44,33 +44,39 @@ def measure_files(
     how: ReadOptions = AS_WRITTEN,
     strict: bool = False,
 ) -> MeasuredTrace:
-    """As `measure(read(paths))`, on one of `engines.ENGINES`. `auto`: a few small files in memory, others in worker
-    processes. If there are several files, unreadable ones are left out and listed in `MeasuredTrace.unread`, unless
-    `strict`. Raises as `read` and `measure` do."""
+    """As `measure(read(paths))`. `source`, `axis`: as in `measure`; `engine`: a key of `engines.ENGINES`, or `auto`: a
+    few small files in memory, others in worker processes; `how`: as in `read`. If there are several files, unreadable
+    ones are left out and listed in `MeasuredTrace.unread`, unless `strict`. Raises as `read` and `measure` do."""
     files = rank_files([Path(path).absolute() for path in paths])
     readable = [file for file in files if isinstance(file, Path)]
     if not readable:
-        check(0, [file for file in files if isinstance(file, Unread)], (), strict)
+        raise_if_unreadable(0, [file for file in files if isinstance(file, Unread)], (), strict)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if engine == "auto":
-        if len(readable) == 1 or (len(readable) <= _FEW_FILES and _size(readable) <= _FEW_BYTES):
-            traces, file_indices, unread = _sorted_out(files, [read_or_reason(path, how) for path in readable])
-            check(len(traces), unread, _cut(traces), strict)
+        if len(readable) == 1 or (
+            len(readable) <= _MAX_FILES_IN_MEMORY and _total_bytes(readable) <= _MAX_BYTES_IN_MEMORY
+        ):
+            traces, file_indices, unread = _merge_outcomes(files, [read_or_reason(path, how) for path in readable])
+            raise_if_unreadable(len(traces), unread, _truncated_sources(traces), strict)
             return measure(traces, window, source, axis, file_indices)._replace(unread=unread)
         engine = "processes" if cores > 1 else "serial"
     # The folder is deleted with the last object that refers to it.
     folder = tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True)
     with engine_named(engine, min(cores, len(readable))) as run:
         outcomes = run(partial(_survey_file, Path(folder.name), axis, how), list(enumerate(readable)))
-        surveyed, file_indices, unread = _sorted_out(files, outcomes)
-        check(len(surveyed), unread, _cut([rank.facts for rank, _ in surveyed]), strict)
-        agreed = align_ranks([rank for rank, _ in surveyed], window, file_indices)
-        booked = run(_book_file, [(surveyed[share.survey][1], share) for share in agreed.shares])
+        surveyed, file_indices, unread = _merge_outcomes(files, outcomes)
+        raise_if_unreadable(len(surveyed), unread, _truncated_sources([rank.facts for rank, _ in surveyed]), strict)
+        agreement = align_ranks([rank for rank, _ in surveyed], window, file_indices)
+        booked = run(
+            _book_file, [(surveyed[rank_agreement.survey][1], rank_agreement) for rank_agreement in agreement.shares]
+        )
 
-    def ranks(number: int, _: object = folder) -> RankTrace:
+    def load_rank(number: int, _: object = folder) -> RankTrace:
         return spill.load(booked[number], RankTrace)
 
-    measured = conclude(spill.SpilledItems(len(booked), ranks), agreed, window, source or _sources(agreed.facts))
+    measured = conclude(
+        spill.SpilledItems(len(booked), load_rank), agreement, window, source or _ledger_source(agreement.facts)
+    )
     return measured._replace(unread=unread)
 
 
@@ -81,12 +87,15 @@ def measure(
     axis: str = "",
     file_indices: Sequence[int] = (),
 ) -> MeasuredTrace:
-    """Ledgers of each rank and part, and the mean of the full steps. `axis`: the mesh axis that all ranks form, if the
-    job's layout has only one. `file_indices`: as in `align_ranks`. Raises `BadInput` for ranks of different jobs."""
+    """Ledgers of each rank and part, and the mean of the full steps. `source`: the name of the mean ledger, by default
+    those of the traces; `axis`: the mesh axis that all ranks form (a key of words.AXES), if the job's layout has only
+    one; `file_indices`: as in `align_ranks`. Raises `BadInput` for ranks of different jobs."""
     classified = [classify_rank(msgspec.structs.replace(events, axis=axis)) for events in traces]
-    agreed = align_ranks([survey(rank.events, rank.classified, rank.keys) for rank in classified], window, file_indices)
-    ranks = tuple(book_rank(classified[share.survey], share) for share in agreed.shares)
-    return conclude(ranks, agreed, window, source or _sources(traces))
+    agreement = align_ranks(
+        [survey(rank.events, rank.classified, rank.keys) for rank in classified], window, file_indices
+    )
+    ranks = tuple(book_rank(classified[rank_agreement.survey], rank_agreement) for rank_agreement in agreement.shares)
+    return conclude(ranks, agreement, window, source or _ledger_source(traces))
 
 
 def read(paths: Sequence[Path | str], how: ReadOptions = AS_WRITTEN) -> list[Events]:
@@ -98,35 +107,37 @@ def read(paths: Sequence[Path | str], how: ReadOptions = AS_WRITTEN) -> list[Eve
     return [events for file in files if isinstance(file, Path) for events in read_file(file, how)]
 
 
-def _sorted_out(
+def _merge_outcomes(
     files: Sequence[Path | Unread], outcomes: Sequence[Sequence[_Rank] | Unread]
 ) -> tuple[list[_Rank], list[int], tuple[Unread, ...]]:
-    """The ranks of the files that could be read, the index of each among all files, and the unread files. `outcomes`:
-    the result of reading each readable file. A file that could not be read takes one index."""
-    rest = iter(outcomes)
+    """(Ranks of the files that could be read, index of each rank if the ranks of all files are counted in order, unread
+    files). `files`: as from `rank_files`; `outcomes`: the ranks of each of its paths, or why it could not be read. A
+    file that could not be read counts as one rank."""
+    remaining_outcomes = iter(outcomes)
     ranks: list[_Rank] = []
     file_indices: list[int] = []
     unread: list[Unread] = []
     for file in files:
-        outcome = file if isinstance(file, Unread) else next(rest)
+        outcome = file if isinstance(file, Unread) else next(remaining_outcomes)
         if isinstance(outcome, Unread):
             unread.append(outcome)
         else:
-            first = len(ranks) + len(unread)
-            file_indices.extend(range(first, first + len(outcome)))
+            first_index = len(ranks) + len(unread)
+            file_indices.extend(range(first_index, first_index + len(outcome)))
             ranks.extend(outcome)
     return ranks, file_indices, tuple(unread)
 
 
-def _cut(facts: Sequence[Events]) -> list[str]:
+def _truncated_sources(facts: Sequence[Events]) -> list[str]:
+    """The names of the files that were cut short."""
     return [events.source for events in facts if events.cut_short]
 
 
-def _size(paths: Sequence[Path]) -> int:
+def _total_bytes(paths: Sequence[Path]) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def _sources(facts: Sequence[Events]) -> str:
+def _ledger_source(facts: Sequence[Events]) -> str:
     """The source name of a ledger of several files."""
     return listed(list(dict.fromkeys(events.source for events in facts)), 1)
 

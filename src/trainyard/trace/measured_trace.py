@@ -19,7 +19,7 @@ from trainyard.trace.align.cross_rank import Agreement, Window
 from trainyard.trace.align.matching import Meetings
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.booking.book_rank import RankTrace
-from trainyard.trace.rank_files import LISTED, Unread, left_out
+from trainyard.trace.rank_files import MAX_LISTED_FILES, Unread, left_out
 from trainyard.units import listed
 
 _STRAGGLER = list(words.KINDS).index("straggler")
@@ -67,7 +67,9 @@ class MeasuredTrace(NamedTuple):
     def damage(self) -> str:
         """Sentences about the files that could not be read, or only in part; empty if all were read completely."""
         cut = [rank.events.source for rank in self.ranks if rank.events.cut_short]
-        message = f"{len(cut):,} of {len(self.ranks):,} ranks are incomplete: {listed(cut, LISTED)} cut short."
+        message = (
+            f"{len(cut):,} of {len(self.ranks):,} ranks are incomplete: {listed(cut, MAX_LISTED_FILES)} cut short."
+        )
         part = message if cut else ""
         return " ".join(filter(None, (self.left_out, part)))
 
@@ -77,57 +79,58 @@ class MeasuredTrace(NamedTuple):
         return (*self.by_rank, self.mean)
 
 
-def conclude(ranks: Sequence[RankTrace], agreed: Agreement, window: Window, source: str) -> MeasuredTrace:
+def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, source: str) -> MeasuredTrace:
     """The results over all ranks. Each rank is loaded once, in order."""
     parts: list[tuple[StepPart, ...]] = []
     booked: list[Ledger] = []
     device_events = unlaunched = 0
-    exposed, waited = np.zeros((2, len(ranks)), np.int64)
+    exposed_ns, waited_ns = np.zeros((2, len(ranks)), np.int64)
     for rank in ranks:
         parts.append(rank.parts)
         booked.extend(rank.ledgers)
         device_events += len(rank.events.work)
         unlaunched += int((rank.classified.launcher < 0).sum()) if len(rank.events.work) else 0
-        _add_waits(rank, exposed, waited)
-    late = _lateness([share.rank for share in agreed.shares], parts, agreed.met, exposed, waited)
-    full_steps = max(1, *(sum(not part.partial for part in own) for own in parts))
+        _add_waits(rank, exposed_ns, waited_ns)
+    lateness = _rank_lateness([share.rank for share in agreement.shares], parts, agreement.met, exposed_ns, waited_ns)
+    full_steps = max(1, *(sum(not part.partial for part in rank_parts) for rank_parts in parts))
     full = [ledger for ledger in booked if not ledger.scope.partial]
     full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
-    costs = {row.rank: row.exposed_ns // full_steps for row in late if row.exposed_ns}
-    mean = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=costs)
-    sentences = _notes(agreed.facts, parts, agreed.alignment, window, device_events, unlaunched)
-    return MeasuredTrace(ranks, tuple(booked), mean, agreed.alignment, sentences, late, agreed.bandwidths)
+    exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
+    mean = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
+    sentences = _collect_notes(agreement.facts, parts, agreement.alignment, window, device_events, unlaunched)
+    return MeasuredTrace(ranks, tuple(booked), mean, agreement.alignment, sentences, lateness, agreement.bandwidths)
 
 
-def _add_waits(rank: RankTrace, exposed: I64, waited: I64) -> None:
-    """Adds the rank's waits in collectives in its full steps, by the index of the rank that arrived last."""
+def _add_waits(rank: RankTrace, exposed_ns: I64, waited_ns: I64) -> None:
+    """Adds the rank's waits in collectives in its full steps to `exposed_ns[i]` (without other work) and
+    `waited_ns[i]`, i the index of the rank that arrived last."""
     waits = rank.waits
-    counts = steps.in_full(rank.parts, waits.start) & (rank.keys.kinds()[waits.key] == _STRAGGLER)
-    np.add.at(exposed, waits.late[counts], rank.waited[counts])
-    np.add.at(waited, waits.late[counts], (waits.stop - waits.start)[counts])
+    is_counted = steps.in_full(rank.parts, waits.start) & (rank.keys.kinds()[waits.key] == _STRAGGLER)
+    np.add.at(exposed_ns, waits.late[is_counted], rank.waited[is_counted])
+    np.add.at(waited_ns, waits.late[is_counted], (waits.stop - waits.start)[is_counted])
 
 
-def _lateness(
+def _rank_lateness(
     ranks: Sequence[int], parts: Sequence[Sequence[StepPart]], met: Meetings, exposed: I64, waited: I64
 ) -> tuple[Lateness, ...]:
     """One row per rank that was matched in a collective, the costliest first. A collective counts if its last member
     was in a full step when it arrived. `exposed`, `waited`: ns that all ranks waited for each rank."""
     late, arrived = met.late, met.arrived
-    inside = np.zeros(met.size, bool)
-    for rank_index, own in enumerate(parts):
-        theirs = late == rank_index
-        inside[theirs] = steps.in_full(own, arrived[theirs])
-    last = np.bincount(late[inside], minlength=len(ranks))
-    times = np.bincount(met.only(inside).rank_index, minlength=len(ranks))
-    columns = (last.tolist(), times.tolist(), exposed.tolist(), waited.tolist())
+    in_full_step = np.zeros(met.size, bool)
+    for rank_index, rank_parts in enumerate(parts):
+        is_late_rank = late == rank_index
+        in_full_step[is_late_rank] = steps.in_full(rank_parts, arrived[is_late_rank])
+    last_counts = np.bincount(late[in_full_step], minlength=len(ranks))
+    matched_counts = np.bincount(met.only(in_full_step).rank_index, minlength=len(ranks))
+    columns = (last_counts.tolist(), matched_counts.tolist(), exposed.tolist(), waited.tolist())
     rows = (Lateness(*row) for row in zip(ranks, *columns) if row[2])
     return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, -row.last, row.rank)))
 
 
-def _notes(
+def _collect_notes(
     facts: Sequence[Events],
     parts: Sequence[Sequence[StepPart]],
-    agreed: Alignment,
+    alignment: Alignment,
     window: Window,
     device_events: int,
     unlaunched: int,
@@ -137,8 +140,8 @@ def _notes(
     notes = [note for events in facts for note in events.notes]
     if len(facts) > 1 and not any(events.world for events in facts):
         notes.append("The files name no ranks: they are treated as ranks 0, 1, ... of one job, in the order given.")
-    if agreed.aligned != "host":
-        notes.append(agreed.why)
+    if alignment.aligned != "host":
+        notes.append(alignment.why)
     if window == "steps" and not all(events.marks for events in facts):
         notes.append(
             "No annotations mark the steps, so the whole window is booked as one step. torch.profiler writes "
@@ -149,32 +152,36 @@ def _notes(
             f"{unlaunched:,} of {device_events:,} device events have no launch in the file: they are counted, and idle "
             "time before them is unexplained."
         )
-    if all(part.partial for own in parts for part in own):
+    if all(part.partial for rank_parts in parts for part in rank_parts):
         return (*notes, "The window contains no complete step; the figures are those of partial steps.")
-    return (*notes, *_without_compute(facts, parts, window), *_cut_off(facts, parts))
+    return (*notes, *_note_steps_without_compute(facts, parts, window), *_note_partial_steps(facts, parts))
 
 
-def _without_compute(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]], window: Window) -> list[str]:
+def _note_steps_without_compute(
+    facts: Sequence[Events], parts: Sequence[Sequence[StepPart]], window: Window
+) -> list[str]:
+    """Sentences about marked steps that have no part of their own. Arguments as in `_collect_notes`."""
     notes = []
-    for events, own in zip(facts, parts):
-        shown = {part.label for part in own}
-        gone = [mark.label for mark in events.marks if mark.label not in shown]
-        if gone and window == "steps" and shown != {WINDOW}:
-            first = ", ".join(gone[:4]) + (", …" if len(gone) > 4 else "")
+    for events, rank_parts in zip(facts, parts):
+        booked_labels = {part.label for part in rank_parts}
+        missing_labels = [mark.label for mark in events.marks if mark.label not in booked_labels]
+        if missing_labels and window == "steps" and booked_labels != {WINDOW}:
+            first = ", ".join(missing_labels[:4]) + (", …" if len(missing_labels) > 4 else "")
             notes.append(
                 f"Rank {events.rank}: steps {first} launched no compute; their time is counted in the next step."
             )
     return notes
 
 
-def _cut_off(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> list[str]:
-    lengths: dict[str, dict[int, int]] = {}
-    for events, own in zip(facts, parts):
-        for part in own:
+def _note_partial_steps(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> list[str]:
+    """Sentences about the parts that the mean leaves out, one for each label."""
+    ns_by_label_and_rank: dict[str, dict[int, int]] = {}
+    for events, rank_parts in zip(facts, parts):
+        for part in rank_parts:
             if part.partial:
-                lengths.setdefault(part.label, {})[events.rank] = part.stop - part.start
+                ns_by_label_and_rank.setdefault(part.label, {})[events.rank] = part.stop - part.start
     notes = []
-    for label, by_rank in lengths.items():
+    for label, by_rank in ns_by_label_and_rank.items():
         subject = "Work from before the first mark" if label == BEFORE else f"Step {label}, which is cut off,"
         which = f"rank {next(iter(by_rank))}" if len(by_rank) == 1 else f"{len(by_rank)} of {len(facts)} ranks"
         on = f" on {which}" if len(facts) > 1 else ""

@@ -29,8 +29,8 @@ from trainyard.units import listed
 
 _JSON = (".json", ".json.gz")
 _ENDINGS = (*_JSON, ".zip", ".pb", ".pftrace", ".perfetto-trace", ".sqlite")
-_HEAD = 1 << 16
-LISTED = 4
+_HEAD_BYTES = 1 << 16
+MAX_LISTED_FILES = 4
 _DIGITS = re.compile(r"\d+")
 
 
@@ -56,14 +56,14 @@ def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
     files: list[Path | Unread] = []
     for path in map(Path, paths):
         if os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long
-            files.extend(_inside(path))
+            files.extend(_files_in_folder(path))
         elif not os.path.lexists(path):
             raise MissingFile(f"{path}: no such file.")
         else:
             reason = _unreadable(path)
             files.append(Unread(path, reason) if reason else path)
-    real = Counter(os.path.realpath(file.path if isinstance(file, Unread) else file) for file in files)
-    repeated = [path for path, times in real.items() if times > 1]
+    resolved_paths = Counter(os.path.realpath(file.path if isinstance(file, Unread) else file) for file in files)
+    repeated = [path for path, times in resolved_paths.items() if times > 1]
     if repeated:
         raise BadInput(f"{repeated[0]} is given twice.", "Pass each rank's file once.")
     return files
@@ -85,20 +85,25 @@ def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
         return Unread(file, error.says.removeprefix(f"{file}: ").rstrip("."), error.next_step, type(error))
 
 
-def check(read: int, unread: Sequence[Unread], cut: Sequence[str], strict: bool) -> None:
-    """Raises `BadFile` if no file could be read, or, if `strict`, when one could not, or was cut short. `read`: the
-    number of files that could; `cut`: the names of those that were cut short."""
-    if unread and not read and len(unread) == 1:
+def raise_if_unreadable(read_count: int, unread: Sequence[Unread], truncated: Sequence[str], strict: bool) -> None:
+    """Raises `BadFile` if no file could be read, or, if `strict`, when one could not, or was cut short. `read_count`:
+    the number of files that could; `truncated`: the names of those that were cut short."""
+    if unread and not read_count and len(unread) == 1:
         raise unread[0].error()
-    if unread and (strict or not read):
-        count = f"{len(unread):,} of {read + len(unread):,} files" if read else f"none of {len(unread):,} files"
-        raise BadFile(
-            f"{count} {'cannot' if read else 'can'} be read: {listed(unread, LISTED)}.",
-            "Without --strict the others are analysed." if read else "Record them again, or copy them completely.",
+    if unread and (strict or not read_count):
+        count = (
+            f"{len(unread):,} of {read_count + len(unread):,} files" if read_count else f"none of {len(unread):,} files"
         )
-    if strict and cut:
+        raise BadFile(
+            f"{count} {'cannot' if read_count else 'can'} be read: {listed(unread, MAX_LISTED_FILES)}.",
+            "Without --strict the others are analysed."
+            if read_count
+            else "Record them again, or copy them completely.",
+        )
+    if strict and truncated:
         raise DamagedFile(
-            f"{len(cut):,} of {read:,} files {'is' if len(cut) == 1 else 'are'} cut short: {listed(cut, LISTED)}.",
+            f"{len(truncated):,} of {read_count:,} files {'is' if len(truncated) == 1 else 'are'} cut short: "
+            f"{listed(truncated, MAX_LISTED_FILES)}.",
             "Without --strict their complete events are analysed.",
         )
 
@@ -109,31 +114,38 @@ def left_out(unread: Sequence[Unread], ranks: Sequence[int], world: int) -> str:
     total, present = world or files, set(ranks)
     count = total - sum(rank < total for rank in present)
     # A file states the world size, which may be absurd: only the first missing ranks are listed.
-    first = list(islice((rank for rank in range(total) if rank not in present), LISTED))
-    named = f"; rank{'s' * (count > 1)} {listed(first, LISTED, count)} {'are' if count > 1 else 'is'} missing"
+    first = list(islice((rank for rank in range(total) if rank not in present), MAX_LISTED_FILES))
+    named = f"; rank{'s' * (count > 1)} {listed(first, MAX_LISTED_FILES, count)} {'are' if count > 1 else 'is'} missing"
     return (
-        f"{len(unread):,} of {files:,} files cannot be read: {listed(unread, LISTED)}. The figures are of "
+        f"{len(unread):,} of {files:,} files cannot be read: {listed(unread, MAX_LISTED_FILES)}. The figures are of "
         f"{len(ranks):,} of {max(world, files):,} ranks{named if count else ''}."
     )
 
 
-def _inside(folder: Path) -> list[Path | Unread]:
+def _files_in_folder(folder: Path) -> list[Path | Unread]:
+    """The rank files in a folder, by name. Raises `BadFile`."""
     try:
-        named = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDINGS) and not path.is_dir())
+        candidates = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDINGS) and not path.is_dir())
     except OSError as error:
         raise BadFile(f"{folder}: the folder cannot be read: {error.strerror or error}.") from error
-    unread = {path: reason for path in named if (reason := _unreadable(path))}
-    readable = {path for path in named if path not in unread and _reader_of(path)}
-    patterns = {_pattern(path) for path in readable}
-    for path in named:
-        if path not in unread and path not in readable and (_pattern(path) in patterns or _damaged(path)):
+    unread = {path: reason for path in candidates if (reason := _unreadable(path))}
+    readable = {path for path in candidates if path not in unread and _reader_of(path)}
+    patterns = {_name_without_digits(path) for path in readable}
+    for path in candidates:
+        if (
+            path not in unread
+            and path not in readable
+            and (_name_without_digits(path) in patterns or _is_damaged_json(path))
+        ):
             unread[path] = "no reader knows this kind of file"
     if not readable and not unread:
         raise MissingFile(
             f"{folder}: the folder contains no profiler file ({', '.join(_ENDINGS)}).", "Pass the folder of the traces."
         )
     return [
-        Unread(path, unread[path]) if path in unread else path for path in named if path in unread or path in readable
+        Unread(path, unread[path]) if path in unread else path
+        for path in candidates
+        if path in unread or path in readable
     ]
 
 
@@ -148,12 +160,12 @@ def _unreadable(path: Path) -> str:
     return ""
 
 
-def _damaged(path: Path) -> bool:
+def _is_damaged_json(path: Path) -> bool:
     """Whether a file that no reader recognises is named as JSON but does not begin like a JSON object."""
-    return path.name.endswith(_JSON) and peek(path, _HEAD).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"
+    return path.name.endswith(_JSON) and peek(path, _HEAD_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"
 
 
-def _pattern(path: Path) -> str:
+def _name_without_digits(path: Path) -> str:
     return _DIGITS.sub("#", path.name)
 
 

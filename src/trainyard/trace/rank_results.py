@@ -11,36 +11,38 @@ from msgspec.structs import replace
 from trainyard.booked import Booked, BookedPart, Idle, Late
 from trainyard.events import I32, I64, Events
 from trainyard.trace.booking.book_rank import RankTrace
-from trainyard.trace.booking.idle import idle
-from trainyard.trace.booking.intervals import cut
+from trainyard.trace.booking.idle import find_idle
+from trainyard.trace.booking.intervals import cut_at_bounds
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.readers.nesting import innermost
+from trainyard.trace.readers.nesting import split_by_innermost
 
-_MOST_ROWS = 8_000_000
+_MAX_TOTAL_ROWS = 8_000_000
 """Limit on the rows of all ranks: detectors need all of them in memory at once."""
-_BLOCK = 1 << 14
-_WORKS = ("compute", "straggler", "comm", "copy")
+_BLOCK_ROWS = 1 << 14
+_WORK_KINDS = ("compute", "straggler", "comm", "copy")
 
 
 def all_booked(measured: MeasuredTrace) -> list[Booked]:
-    """All ranks; if they have more than `_MOST_ROWS` rows, an evenly spaced subset, which includes the rank that the
-    others wait for most."""
-    numbers = np.array(list(dict.fromkeys(ledger.scope.ranks[0] for ledger in measured.by_rank)), np.int32)
-    first = booked(measured.ranks[0], numbers)
-    many = max(1, _MOST_ROWS // max(1, len(first.start) + len(first.events.host)))
-    indices = set(np.linspace(0, len(numbers) - 1, min(many, len(numbers))).astype(int).tolist())
-    late = max(measured.mean.late, key=lambda rank: measured.mean.late[rank], default=int(numbers[0]))
-    indices |= set(np.flatnonzero(numbers == late).tolist())
-    ranks = [first] + [booked(measured.ranks[index], numbers) for index in sorted(indices - {0})]
-    came = {row.rank: row for row in measured.lateness}
+    """All ranks; if they have more than `_MAX_TOTAL_ROWS` rows, an evenly spaced subset, which includes the rank that
+    the others wait for most."""
+    rank_numbers = np.array(list(dict.fromkeys(ledger.scope.ranks[0] for ledger in measured.by_rank)), np.int32)
+    first = convert_rank(measured.ranks[0], rank_numbers)
+    rank_limit = max(1, _MAX_TOTAL_ROWS // max(1, len(first.start) + len(first.events.host)))
+    indices = set(np.linspace(0, len(rank_numbers) - 1, min(rank_limit, len(rank_numbers))).astype(int).tolist())
+    late = max(measured.mean.late, key=lambda rank: measured.mean.late[rank], default=int(rank_numbers[0]))
+    indices |= set(np.flatnonzero(rank_numbers == late).tolist())
+    ranks = [first] + [convert_rank(measured.ranks[index], rank_numbers) for index in sorted(indices - {0})]
+    lateness_of_rank = {row.rank: row for row in measured.lateness}
     return [
-        replace(rank_booked, last=own.last, met=own.met) if (own := came.get(rank_booked.events.rank)) else rank_booked
+        replace(rank_booked, last=lateness.last, met=lateness.met)
+        if (lateness := lateness_of_rank.get(rank_booked.events.rank))
+        else rank_booked
         for rank_booked in ranks
     ]
 
 
-def booked(rank: RankTrace, ranks: I32) -> Booked:
+def convert_rank(rank: RankTrace, ranks: I32) -> Booked:
     """Converts one rank. `ranks[i]`: the rank number for the index i in `rank.waits.late`."""
     classified, events, context, waits = rank.classified, rank.events, rank.context, rank.waits
     stretches = _idle_device(rank) if len(events.work) else _idle_cpu(rank)
@@ -73,54 +75,55 @@ def booked(rank: RankTrace, ranks: I32) -> Booked:
 def _idle_device(rank: RankTrace) -> Idle:
     """The booked idle time, cut where the innermost span of the launching thread changes."""
     events, host, work = rank.events, rank.events.host, rank.events.work
-    start, stop, key = idle(events, rank.context, rank.keys)
+    start, stop, key = find_idle(events, rank.context, rank.keys)
     order = np.argsort(start, kind="stable")
     start, stop, key = start[order], stop[order], key[order].astype(np.int32)
     # A stretch ends at or before the work that ends the gap, and no work starts inside a gap.
     next_ = np.searchsorted(work.start, stop, "left").astype(np.int32)
-    thread = host.thread[work.call[next_]]
-    launching = np.flatnonzero(np.bincount(thread)).tolist()
+    launching_thread = host.thread[work.call[next_]]
+    launching = np.flatnonzero(np.bincount(launching_thread)).tolist()
     threads = {number: _innermost(events, number) for number in {events.main, *launching}}
     main = threads[events.main]
     # Space for every piece: pages that are never written take no memory.
-    most = len(start) + main.edges_in(start, stop)
-    most += sum(threads[number].edges_in(start, stop) for number in launching if number != events.main)
+    max_pieces = len(start) + main.edges_in(start, stop)
+    max_pieces += sum(threads[number].edges_in(start, stop) for number in launching if number != events.main)
     columns = Idle(
-        start=np.empty(most, np.int64), stop=np.empty(most, np.int64), key=np.empty(most, np.int32),
-        ns=np.empty(most, np.int64), host=np.empty(most, np.int32), next=np.empty(most, np.int32),
+        start=np.empty(max_pieces, np.int64), stop=np.empty(max_pieces, np.int64), key=np.empty(max_pieces, np.int32),
+        ns=np.empty(max_pieces, np.int64), host=np.empty(max_pieces, np.int32), next=np.empty(max_pieces, np.int32),
     )  # fmt: skip
     window = (rank.parts[0].start, rank.parts[-1].stop)
-    filled = 0
-    for first in range(0, len(start), _BLOCK):  # stretches do not overlap: blocks in order give pieces in order
-        block = slice(first, first + _BLOCK)
-        row, begin, end, blame = _pieces(start[block], stop[block], thread[block], threads, main)
-        into = slice(filled, filled + len(row))
-        columns.start[into], columns.stop[into], columns.host[into] = begin, end, blame
-        columns.key[into], columns.next[into] = key[block][row], next_[block][row]
-        columns.ns[into] = np.clip(end, *window) - np.clip(begin, *window)
-        filled += len(row)
-    return Idle(**{name: getattr(columns, name)[:filled] for name in columns.__struct_fields__})
+    piece_count = 0
+    for first in range(0, len(start), _BLOCK_ROWS):  # stretches do not overlap: blocks in order give pieces in order
+        block = slice(first, first + _BLOCK_ROWS)
+        row, begin, end, span = _cut_at_span_changes(start[block], stop[block], launching_thread[block], threads, main)
+        target = slice(piece_count, piece_count + len(row))
+        columns.start[target], columns.stop[target], columns.host[target] = begin, end, span
+        columns.key[target], columns.next[target] = key[block][row], next_[block][row]
+        columns.ns[target] = np.clip(end, *window) - np.clip(begin, *window)
+        piece_count += len(row)
+    return Idle(**{name: getattr(columns, name)[:piece_count] for name in columns.__struct_fields__})
 
 
-def _pieces(
+def _cut_at_span_changes(
     start: I64, stop: I64, thread: I32, threads: Mapping[int, _Innermost], main: _Innermost
 ) -> tuple[I64, I64, I64, I32]:
-    """(stretch, begin, end, span) of pieces of sorted stretches, cut where their thread's innermost span changes."""
+    """(stretch, begin, end, span) of pieces of sorted stretches, cut where their thread's innermost span changes.
+    `start`, `stop`, `thread`: of each stretch; `threads`: thread number -> its spans; `span`: host row, -1 for none."""
     columns: list[tuple[I64, I64, I64, I32]] = []
     for number in np.flatnonzero(np.bincount(thread)).tolist():
-        rows, own = np.flatnonzero(thread == number), threads[number]
-        edges = own.between(start[0], stop[-1])
-        if own is not main:
+        rows, spans = np.flatnonzero(thread == number), threads[number]
+        edges = spans.between(start[0], stop[-1])
+        if spans is not main:
             edges = np.sort(np.concatenate([edges, main.between(start[0], stop[-1])]), kind="stable")
-        piece, begin, end = cut(start[rows], stop[rows], edges)
-        blame = own.at(begin)
-        if own is not main:  # a thread without an open span waits for the main thread
-            blame = np.where(blame < 0, main.at(begin), blame)
-        some = end > begin
-        columns.append((rows[piece[some]], begin[some], end[some], blame[some]))
-    row, begin, end, blame = (np.concatenate(column) for column in zip(*columns))
+        piece, begin, end = cut_at_bounds(start[rows], stop[rows], edges)
+        span = spans.at(begin)
+        if spans is not main:  # a thread without an open span waits for the main thread
+            span = np.where(span < 0, main.at(begin), span)
+        nonempty = end > begin
+        columns.append((rows[piece[nonempty]], begin[nonempty], end[nonempty], span[nonempty]))
+    row, begin, end, span = (np.concatenate(column) for column in zip(*columns))
     order = np.argsort(begin, kind="stable") if len(columns) > 1 else slice(None)
-    return row[order], begin[order], end[order], blame[order]
+    return row[order], begin[order], end[order], span[order]
 
 
 class _Innermost(NamedTuple):
@@ -146,14 +149,14 @@ class _Innermost(NamedTuple):
 
 def _innermost(events: Events, thread: int) -> _Innermost:
     host = events.host
-    return _Innermost(*innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread)))
+    return _Innermost(*split_by_innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread)))
 
 
 def _idle_cpu(rank: RankTrace) -> Idle:
     """The time in which the training thread did no compute, communication or copies."""
     classified = rank.classified
-    kinds = np.array([account.kind not in _WORKS for account, _ in rank.keys.pairs], bool)
-    rows = np.flatnonzero(kinds[classified.key]) if len(classified.key) else np.empty(0, np.int64)
+    is_idle_key = np.array([account.kind not in _WORK_KINDS for account, _ in rank.keys.pairs], bool)
+    rows = np.flatnonzero(is_idle_key[classified.key]) if len(classified.key) else np.empty(0, np.int64)
     none = np.full(len(rows), -1, np.int32)
     return _sorted_idle(
         classified.start[rows],
@@ -166,6 +169,7 @@ def _idle_cpu(rank: RankTrace) -> Idle:
 
 
 def _sorted_idle(start: I64, stop: I64, key: I64 | I32, ns: I64, host: I64 | I32, next_: I64 | I32) -> Idle:
+    """Idle intervals with these columns, sorted by start."""
     order = slice(None) if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
     return Idle(
         start=start[order],

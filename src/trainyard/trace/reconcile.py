@@ -87,11 +87,14 @@ def hta(events: Events) -> ToolFigures:
         raise BadInput(
             f"{events.source}: 0 device operations remain by HTA's rules.", "Its figures need two full steps."
         )
-    kind = _by_name(events, _hta_kind)[work.name[kept]]
-    busy, compute, comm = _merged(start, stop), *(_merged(*_select(kind, k, start, stop)) for k in (_COMPUTE, _COMM))
+    kind = _kind_of_names(events, _hta_kind)[work.name[kept]]
+    busy, compute, comm = (
+        _merge_intervals(start, stop),
+        *(_merge_intervals(*_select_kind(kind, k, start, stop)) for k in (_COMPUTE, _COMM)),
+    )
     whole = int(busy[1, -1] - busy[0, 0])
-    idle, computing, communicating = whole - _length(busy), _length(compute), _length(comm)
-    hidden = _common(_positive(compute), _positive(comm))
+    idle, computing, communicating = whole - _total_ns(busy), _total_ns(compute), _total_ns(comm)
+    hidden = _overlap_ns(_drop_empty(compute), _drop_empty(comm))
     return ToolFigures(
         "hta",
         (int(busy[0, 0]), int(busy[1, -1])),
@@ -116,24 +119,24 @@ def tracelens(events: Events) -> ToolFigures:
         raise BadInput(
             f"{events.source}: 0 device operations remain by TraceLens' rules: none has its launch in the file."
         )
-    kind = _by_name(events, _lens_kind)[work.name[kept]]
+    kind = _kind_of_names(events, _lens_kind)[work.name[kept]]
     kind[work.what[kept] == COPY] = _MEMORY
-    compute, comm, memory = (_merged(*_select(kind, k, start, stop)) for k in (_COMPUTE, _COMM, _MEMORY))
-    busy = _merged(start, stop)
-    total, computing = int(busy[1, -1] - busy[0, 0]), _length(compute)
-    exposed_comm = _length(comm) - _common(compute, comm)
+    compute, comm, memory = (_merge_intervals(*_select_kind(kind, k, start, stop)) for k in (_COMPUTE, _COMM, _MEMORY))
+    busy = _merge_intervals(start, stop)
+    total, computing = int(busy[1, -1] - busy[0, 0]), _total_ns(compute)
+    exposed_comm = _total_ns(comm) - _overlap_ns(compute, comm)
     return ToolFigures(
         "tracelens",
         (int(busy[0, 0]), int(busy[1, -1])),
         (
             ToolFigure("computation_time", computing),
             ToolFigure("exposed_comm_time", exposed_comm),
-            ToolFigure("exposed_memcpy_time", _length(busy) - computing - exposed_comm),
-            ToolFigure("busy_time", _length(busy)),
-            ToolFigure("idle_time", total - _length(busy)),
+            ToolFigure("exposed_memcpy_time", _total_ns(busy) - computing - exposed_comm),
+            ToolFigure("busy_time", _total_ns(busy)),
+            ToolFigure("idle_time", total - _total_ns(busy)),
             ToolFigure("total_time", total),
-            ToolFigure("total_comm_time", _length(comm)),
-            ToolFigure("total_memcpy_time", _length(memory)),
+            ToolFigure("total_comm_time", _total_ns(comm)),
+            ToolFigure("total_memcpy_time", _total_ns(memory)),
         ),
         TRACELENS_DIFFERS,
     )
@@ -143,6 +146,7 @@ TOOLS: Mapping[str, Callable[[Events], ToolFigures]] = {"hta": hta, "tracelens":
 
 
 def _hta_kind(name: str) -> int:
+    """Computation, communication, memory or neither, by a kernel's name as HTA decides it."""
     if _HTA_COMM.match(name):
         return _COMM
     if _HTA_MEMORY.match(name):
@@ -156,16 +160,16 @@ def _lens_kind(name: str) -> int:
     return _COMM if _LENS_COMM.search(name) else _COMPUTE
 
 
-def _by_name(events: Events, kind_of: Callable[[str], int]) -> I64:
+def _kind_of_names(events: Events, kind_of: Callable[[str], int]) -> I64:
     """The kind of each name in the trace."""
     return np.array([kind_of(name) for name in events.names], np.int64)
 
 
-def _select(kind: I64, wanted: int, start: I64, stop: I64) -> tuple[I64, I64]:
+def _select_kind(kind: I64, wanted: int, start: I64, stop: I64) -> tuple[I64, I64]:
     return start[kind == wanted], stop[kind == wanted]
 
 
-def _merged(start: I64, stop: I64) -> NDArray[np.int64]:
+def _merge_intervals(start: I64, stop: I64) -> NDArray[np.int64]:
     """[2, k]: begins and ends of the union of intervals; an interval that ends before it starts is kept."""
     order = np.argsort(start, kind="stable")
     start, latest = start[order], np.maximum.accumulate(stop[order])
@@ -174,15 +178,16 @@ def _merged(start: I64, stop: I64) -> NDArray[np.int64]:
     return np.stack([start[fresh], latest[last]])
 
 
-def _length(stretches: NDArray[np.int64]) -> int:
+def _total_ns(stretches: NDArray[np.int64]) -> int:
+    """Sum of the lengths of [2, k] begins and ends."""
     return int((stretches[1] - stretches[0]).sum())
 
 
-def _positive(stretches: NDArray[np.int64]) -> NDArray[np.int64]:
+def _drop_empty(stretches: NDArray[np.int64]) -> NDArray[np.int64]:
     return stretches[:, stretches[1] > stretches[0]]
 
 
-def _common(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
+def _overlap_ns(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     """The length of the intersection."""
     both = np.concatenate([a, b], axis=1)
-    return _length(a) + _length(b) - _length(_merged(both[0], both[1]))
+    return _total_ns(a) + _total_ns(b) - _total_ns(_merge_intervals(both[0], both[1]))

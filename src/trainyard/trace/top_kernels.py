@@ -22,20 +22,22 @@ class Busy(NamedTuple):
     count: int
 
 
-def top(measured: MeasuredTrace, by: Literal["kernels", "modules"], most: int = 20) -> list[Busy]:
+def top_work(measured: MeasuredTrace, by: Literal["kernels", "modules"], most: int = 20) -> list[Busy]:
     """The kernels (on a CPU: ops) that ran longest, or the modules by the time of the work launched from them."""
     totals: dict[tuple[str, str, str], list[int]] = {}
     full_steps = 0
     for rank in measured.ranks:
         full_steps += sum(not part.partial for part in rank.parts) or len(rank.parts)
-        _add(rank, by, totals)
+        _add_rank(rank, by, totals)
     rows = [
-        Busy(*ident, ns // max(1, full_steps), -(-count // max(1, full_steps))) for ident, (ns, count) in totals.items()
+        Busy(*row_key, ns // max(1, full_steps), -(-count // max(1, full_steps)))
+        for row_key, (ns, count) in totals.items()
     ]
     return sorted(rows, key=lambda row: -row.ns)[:most]
 
 
-def _add(rank: RankTrace, by: str, totals: dict[tuple[str, str, str], list[int]]) -> None:
+def _add_rank(rank: RankTrace, by: str, totals: dict[tuple[str, str, str], list[int]]) -> None:
+    """Adds a rank's full steps. `totals`: (name, account or kind, phase) -> [ns, calls]."""
     classified = rank.classified
     names = classified.name if by == "kernels" else classified.module
     rows = np.flatnonzero((names >= 0) & in_full(rank.parts, classified.start))
@@ -47,16 +49,16 @@ def _add(rank: RankTrace, by: str, totals: dict[tuple[str, str, str], list[int]]
     inverse = inverse.reshape(-1)
     ns = np.bincount(inverse, weights=(classified.stop - classified.start)[rows]).astype(np.int64)
     count = np.bincount(inverse, weights=classified.begins[rows]).astype(np.int64)
-    for (name, key), total, times in zip(unique.T.tolist(), ns.tolist(), count.tolist()):
+    for (name, key), total_ns, calls in zip(unique.T.tolist(), ns.tolist(), count.tolist()):
         account, phase = rank.keys.pairs[key]
         if account.kind == "launch_gap" and by == "kernels":
             continue
         text = rank.events.names[name]
-        ident = (
+        row_key = (
             (text, str(account), PHASES[phase])
             if by == "kernels"
             else (text.removeprefix("nn.Module: "), account.kind, PHASES[phase])
         )
-        row = totals.setdefault(ident, [0, 0])
-        row[0] += total
-        row[1] += times
+        row = totals.setdefault(row_key, [0, 0])
+        row[0] += total_ns
+        row[1] += calls

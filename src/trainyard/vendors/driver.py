@@ -14,10 +14,10 @@ from trainyard.machine import Claim, find_device
 from trainyard.record import DeviceSeen
 from trainyard.vendors import kernel_names
 
-_PATIENCE_S = 20
+_TOOL_TIMEOUT_S = 20
 
 
-class DriverBroken(Exception):
+class DriverError(Exception):
     """A driver library or tool is installed but fails; the message is its output."""
 
 
@@ -26,10 +26,11 @@ class Catalogue:
 
     def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
         """The peaks in the machine files, by dtype; empty if no machine file has the device's name."""
-        known = find_device(device.name)
-        return known.peak if known and known.vendor == device.vendor else {}
+        known_device = find_device(device.name)
+        return known_device.peak if known_device and known_device.vendor == device.vendor else {}
 
     def kernel_account(self, name: str) -> Account | None:
+        """The account of a kernel by its name; None if no pattern matches."""
         return kernel_names.account_of(name)
 
 
@@ -39,27 +40,29 @@ def run_tool(*command: str) -> str | None:
     if tool is None:
         return None
     try:
-        done = subprocess.run([tool, *command[1:]], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        process = subprocess.run(
+            [tool, *command[1:]], capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
-        raise DriverBroken(f"{command[0]} did not respond in {_PATIENCE_S} s") from error
+        raise DriverError(f"{command[0]} did not respond in {_TOOL_TIMEOUT_S} s") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise DriverBroken(f"{command[0]}: {error}") from error
-    if done.returncode:
-        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise DriverBroken(f"{command[0]} exits with {done.returncode}: {output[-1] if output else 'no output'}")
-    return done.stdout
+        raise DriverError(f"{command[0]}: {error}") from error
+    if process.returncode:
+        output = (process.stderr.strip() or process.stdout.strip()).splitlines()
+        raise DriverError(f"{command[0]} exits with {process.returncode}: {output[-1] if output else 'no output'}")
+    return process.stdout
 
 
-def visible(devices: Sequence[DeviceSeen], *variables: str) -> tuple[DeviceSeen, ...]:
-    """The devices visible to this process, renumbered in its order: the first of `variables` that is set decides.
+def select_visible(devices: Sequence[DeviceSeen], *variables: str) -> tuple[DeviceSeen, ...]:
+    """Returns the devices that the first variable set in the environment makes visible (`CUDA_VISIBLE_DEVICES=2,0`),
+    renumbered in its order; all devices if none of `variables` is set.
 
-    Each entry is an index, the beginning of a `uuid` fact, or a MIG slice, whose only known property is its parent's
-    name. The first unknown entry ends the list, as in the drivers.
-    """
+    Each entry of the variable is an index, the beginning of a `uuid` fact, or a MIG slice, whose only known property is
+    its parent's name. The first unknown entry ends the list, as in the drivers."""
     entries = next((os.environ[name] for name in variables if name in os.environ), None)
     if entries is None:
         return tuple(devices)
-    chosen: list[DeviceSeen] = []
+    selected: list[DeviceSeen] = []
     for entry in filter(None, (part.strip() for part in entries.split(","))):
         if entry.startswith("MIG-") and devices:
             matches = [replace(devices[0], name=f"{devices[0].name} MIG", memory_bytes=0, facts={"uuid": entry})]
@@ -67,11 +70,12 @@ def visible(devices: Sequence[DeviceSeen], *variables: str) -> tuple[DeviceSeen,
             matches = [d for d in devices if entry == str(d.index) or (len(entry) > 4 and _uuid(d).startswith(entry))]
         if not matches:
             break
-        chosen.append(replace(matches[0], index=len(chosen)))
-    return tuple(chosen)
+        selected.append(replace(matches[0], index=len(selected)))
+    return tuple(selected)
 
 
 def _uuid(device: DeviceSeen) -> str:
+    """The device's UUID as its driver reports it; empty if unknown."""
     return device.facts.get("uuid", "")
 
 

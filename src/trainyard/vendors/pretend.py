@@ -10,13 +10,15 @@ from trainyard.machine import Claim
 from trainyard.record import DeviceSeen
 from trainyard.vendors.driver import Catalogue
 
-_PEAKS = {"float32": 1e12, "bfloat16": 4e12}
+_PEAK_FLOPS = {"float32": 1e12, "bfloat16": 4e12}
 
 
 class Pretend(Catalogue):
     """A `Vendor` of TRAINYARD_PRETEND=<count> identical devices with constant telemetry."""
 
     def devices(self) -> Sequence[DeviceSeen]:
+        """TRAINYARD_PRETEND devices named `Pretend 1` of 16 GiB each. Raises `BadInput` if the variable is not a
+        number."""
         text = os.environ.get("TRAINYARD_PRETEND", "") or "0"
         if not text.isdecimal():
             raise BadInput(f"TRAINYARD_PRETEND = {text!r} is not a number of devices.")
@@ -26,7 +28,7 @@ class Pretend(Catalogue):
         )
 
     def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
-        return {dtype: Claim(value=rate, unit="FLOP/s", source="pretended") for dtype, rate in _PEAKS.items()}
+        return {dtype: Claim(value=rate, unit="FLOP/s", source="pretended") for dtype, rate in _PEAK_FLOPS.items()}
 
     def telemetry(self) -> Mapping[str, str]:
         return {f"{device.index}.clocks.sm": "1000 MHz" for device in self.devices()}

@@ -17,17 +17,20 @@ from typing import Any
 
 import pytest
 
+from tests.cli.one_screen import check
+from tests.json_documents import read_document
 from tests.refused import code_of, missing_values, refused
+from trainyard import api
 from trainyard.cli.main import answer
 from trainyard.errors import BadInput, CommandFailed, UnknownRevision
 from trainyard.job import Job, Model, Recipe
 from trainyard.record import Provenance, Run, Sample
-from trainyard.run.revisions.in_revision import run_in, run_pair
+from trainyard.run.revisions.in_revision import RevisionRun, run_in, run_pair
 from trainyard.run.revisions.worktree import between, checkout, known_revision, revision, subject
 from trainyard.store.store import Store
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-MODEL = Model(layers=2, width=64, ffn=192, heads=4, kv_heads=4, head_dim=16, vocab=256)
+MODEL = Model(layers=2, hidden_size=64, ffn_hidden_size=192, heads=4, kv_heads=4, head_dim=16, vocab=256)
 
 
 @pytest.fixture
@@ -91,11 +94,16 @@ def test_stored_runs_are_judged(
 ) -> None:
     words = sides(store, slower, pairs)
     assert answer(["gate", *words]) == code
-    assert f"{pairs} pairs" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{pairs} pairs" in " ".join(out.split())
+    check(out)
     assert answer(["gate", *words, "--json"]) == code
-    document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == "trainyard/gate/1"
-    assert document["verdicts"][0]["says"] == says
+    document = read_document("gate", capsys.readouterr().out)
+    result = api.gate(words[::3], base=words[2::3])
+    assert document["headline"] == result.headline
+    assert "<pre" in result._repr_html_()
+    assert document["verdicts"][0]["outcome"] == says
+    assert document["verdict"] == says
     assert len(document["runs"]) == pairs
     assert answer(["gate", *words, "--format", "github"]) == code
     assert capsys.readouterr().out.startswith("## ")
@@ -150,6 +158,18 @@ def test_what_cannot_be_asked_is_said(
     err = capsys.readouterr().err
     assert code_of(err) == code
     assert missing_values(err, *values) == []
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "120"])
+def test_output_fits_its_width(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    words = sides(store, 1.1)
+    assert answer(["gate", *words]) == 1
+    check(capsys.readouterr().out, columns=int(columns))
+    assert answer(["gate", *words, "--full"]) == 1
+    check(capsys.readouterr().out, columns=int(columns), lines=100)
 
 
 def test_run_without_samples_is_refused(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,13 +243,13 @@ def test_together_is_at_once_and_on_one_core(store: Store, monkeypatch: pytest.M
 
     monkeypatch.setattr("trainyard.run.revisions.in_revision.run_in", run)
     before = os.sched_getaffinity(0)
-    assert len(run_pair([tmp_path, tmp_path], ["job.toml"], store, together=True)) == 2
+    assert len(run_pair([RevisionRun(tmp_path, ["job.toml"])] * 2, store, together=True)) == 2
     assert seen[0] == seen[1]
     assert len(seen[0]) == 1
     assert os.sched_getaffinity(0) == before
     monkeypatch.setattr("trainyard.run.revisions.in_revision.run_in", _fails)
     with pytest.raises(RuntimeError):
-        run_pair([tmp_path, tmp_path], ["job.toml"], store, together=True)
+        run_pair([RevisionRun(tmp_path, ["job.toml"])] * 2, store, together=True)
     assert os.sched_getaffinity(0) == before
 
 
@@ -304,22 +324,28 @@ def test_bisect_finds_the_commit(repository: Path, capsys: pytest.CaptureFixture
     culprit = known_revision(repository, "HEAD~3")
     assert f"{culprit[:10]} made it slower" in printed.out
     assert "change 6" in printed.out
+    check(printed.out)
     assert answer(["gate", "bisect", "HEAD~9", "HEAD~5", "--json", "--", "python", "train.py"]) == 0
-    assert json.loads(capsys.readouterr().out)["suspects"] == []
+    document = read_document("bisect", capsys.readouterr().out)
+    assert document["suspects"] == []
+    assert set(document["subjects"]) == {step["commit"] for step in document["steps"]}
 
 
 @pytest.mark.usefixtures("repository", "measured")
 def test_self_check_reports_machine_noise(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "self-check", "--pairs", "8", "--", "python", "train.py"]) == 0
     printed = capsys.readouterr().out
-    assert "in 16 identical runs" in " ".join(printed.split())
+    check(printed)
+    assert "16 identical runs" in " ".join(printed.split())
     assert "not worse" in printed
     assert answer(["gate", "self-check", "--pairs", "2", "--metric", "mfu", "--", "python", "train.py"]) == 2
     err = capsys.readouterr().err
     assert code_of(err) == "bad-input"
     assert missing_values(err, "mfu", "step_time") == []
     assert answer(["gate", "self-check", "--pairs", "2", "--json", "--", "python", "train.py"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == 4
+    document = read_document("self-check", capsys.readouterr().out)
+    assert document["runs"] == 4
+    assert document["sentences"]
 
 
 @pytest.mark.torch

@@ -47,6 +47,29 @@ def test_misspelt_mode_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> 
     assert "trainyard gate run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "replacement"),
+    [
+        (["--old", "5"], "trainyard x new FILE"),
+        (["--old=5"], "trainyard x new FILE"),
+        (["--colour", "grey"], "trainyard x paint"),
+        (["--colour=grey"], "trainyard x paint"),
+    ],
+)
+def test_replaced_option_or_value_names_its_replacement(
+    words: list[str], replacement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command()
+    @click.option("--colour", type=click.Choice(["red"]))
+    def default(colour: str) -> None: ...
+
+    group = DefaultGroup(name="x", default="", modes={}, replaced={"--old": "new FILE", "grey": "paint"})
+    monkeypatch.setattr(group, "default_command", lambda: default)
+    with pytest.raises(click.UsageError) as error:
+        group.main(words, prog_name="trainyard x", standalone_mode=False)
+    assert error.value.format_message().endswith(f"is replaced by: {replacement}")
+
+
 def test_words_after_a_double_dash_are_no_modes(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "--base", "x", "--", "bisct"]) == 2
     assert "gate bisect" not in capsys.readouterr().err

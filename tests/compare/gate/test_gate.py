@@ -22,21 +22,22 @@ from tests.refused import refused
 from trainyard.booked import Booked
 from trainyard.compare.gate import moderated_variance, sequential_test
 from trainyard.compare.gate.bisect_commits import bisect
-from trainyard.compare.gate.changed_accounts import find_changed_accounts, holm
-from trainyard.compare.gate.changed_operations import rank_operations
+from trainyard.compare.gate.changed_accounts import adjust_by_holm, find_changed_accounts
+from trainyard.compare.gate.changed_operations import sum_operations
 from trainyard.compare.gate.gate_result import GateRequest, GateResult, gate
-from trainyard.compare.gate.interleave import take_turns
-from trainyard.compare.gate.machine_noise import noise
-from trainyard.compare.gate.machine_readings import moved
-from trainyard.compare.gate.pairs import Pair, PairedRuns, paired
-from trainyard.compare.gate.verdict import Rule, Verdict, judge, least
-from trainyard.compare.history.sources.imported import load
+from trainyard.compare.gate.interleave import interleave_runs
+from trainyard.compare.gate.machine_noise import measure_noise
+from trainyard.compare.gate.machine_readings import find_changed_readings
+from trainyard.compare.gate.pairs import Pair, PairedRuns, pair_runs
+from trainyard.compare.gate.verdict import Rule, Verdict, find_lower_bound, judge
+from trainyard.compare.history.sources.benchmark_files import load
 from trainyard.errors import BadInput, NotEnoughEvidence, UnknownName, WrongRunState
 from trainyard.events import CALL, OperandShape
 from trainyard.job import Job, Measure, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.record import Provenance, Run, Sample
 from trainyard.report.gate import ci_formats, sentences
+from trainyard.report.gate.gate_report import report_gate
 
 SIZES = st.lists(st.floats(0.001, 1.0), min_size=1, max_size=9)
 MATMUL, REDUCE, GAP = (
@@ -53,44 +54,44 @@ RECIPE = Recipe(seq_len=8, tokens_per_step=8)
 def test_error_rate_over_all_sign_patterns_is_at_most_alpha(sizes: list[float], alpha: float, rounded: bool) -> None:
     """The exact error rate is at most alpha for any sizes, including ties and zeros."""
     some = [round(size, 1) for size in sizes] if rounded else sizes
-    cap = max(len(some), sequential_test.first_look(alpha))
+    cap = max(len(some), sequential_test.find_first_look(alpha))
     stopped = sum(
-        bool(sequential_test.stops([size * sign for size, sign in zip(some, pattern, strict=True)], alpha, cap))
+        bool(sequential_test.find_stop([size * sign for size, sign in zip(some, pattern, strict=True)], alpha, cap))
         for pattern in product((-1, 1), repeat=len(some))
     )
     assert stopped <= alpha * 2 ** len(some)
-    *_, last = sequential_test.looks(np.array(some), alpha, cap)
+    *_, last = sequential_test.look_after_each(np.array(some), alpha, cap)
     assert last.alarms == stopped / 2 ** len(some)
 
 
 @given(SIZES.filter(lambda sizes: len(set(sizes)) == len(sizes)))
 def test_doubled_ranks_follow_the_sort_order(sizes: list[float]) -> None:
     expected = [2 * (sorted(sizes).index(size) + 1) for size in sizes]
-    assert sequential_test.doubled_ranks(np.array(sizes)).tolist() == expected
+    assert sequential_test.double_ranks(np.array(sizes)).tolist() == expected
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=12), st.floats(0.1, 10))
 def test_scaling_does_not_change_the_test(differences: list[float], times: float) -> None:
     exact = [round(value, 3) for value in differences]
     scaled = [value * 2.0 ** round(times) for value in exact]
-    assert sequential_test.stops(exact, 0.05, 12) == sequential_test.stops(scaled, 0.05, 12)
+    assert sequential_test.find_stop(exact, 0.05, 12) == sequential_test.find_stop(scaled, 0.05, 12)
 
 
 def test_first_look_needs_one_pattern_below_alpha() -> None:
-    assert sequential_test.first_look(0.01) == 7
-    assert sequential_test.first_look(0.05) == 5
-    assert sequential_test.stops([0.1 * n for n in range(1, 8)], 0.01, 20) == 7
-    assert not sequential_test.stops([0.1 * n for n in range(1, 7)], 0.01, 20)
-    assert not sequential_test.stops([-0.1] * 20, 0.01, 20)
-    assert not sequential_test.stops([0.0] * 20, 0.01, 20)
+    assert sequential_test.find_first_look(0.01) == 7
+    assert sequential_test.find_first_look(0.05) == 5
+    assert sequential_test.find_stop([0.1 * n for n in range(1, 8)], 0.01, 20) == 7
+    assert not sequential_test.find_stop([0.1 * n for n in range(1, 7)], 0.01, 20)
+    assert not sequential_test.find_stop([-0.1] * 20, 0.01, 20)
+    assert not sequential_test.find_stop([0.0] * 20, 0.01, 20)
     with refused(BadInput, 6, 0.01, 7, 24):
-        sequential_test.spent(0.01, 6)
+        sequential_test.spend_alpha(0.01, 6)
 
 
 @pytest.mark.parametrize("noise_of", ["normal", "heavy", "modes", "drift", "carried"])
 def test_false_alarm_rate_is_at_most_alpha(noise_of: str) -> None:
     rng = np.random.default_rng(7)
-    alarms = sum(bool(sequential_test.stops(_null(noise_of, rng, 12), 0.05, 12)) for _ in range(1500))
+    alarms = sum(bool(sequential_test.find_stop(_null(noise_of, rng, 12), 0.05, 12)) for _ in range(1500))
     assert alarms / 1500 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 1500)
 
 
@@ -117,13 +118,13 @@ def test_verdict_agrees_with_its_bounds(differences: list[float], alpha: float) 
     rule = Rule(alpha=alpha, cap=12)
     result = judge("step_time", differences, rule)
     assert result.pairs <= len(differences)
-    if result.says == "worse":
+    if result.outcome == "worse":
         assert result.low is not None
         assert result.low >= rule.negligible - 1e-12
-    if result.says == "not worse":
+    if result.outcome == "not worse":
         assert result.high is not None
         assert result.high <= rule.margin + 1e-9
-    assert (result.more is None) == (result.says != "unclear")
+    assert (result.more is None) == (result.outcome != "unclear")
 
 
 @given(st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=11), st.sampled_from([0.01, 0.05]))
@@ -135,7 +136,7 @@ def test_bounds_never_loosen_and_new_ones_contain_the_change(differences: list[f
     rule, values = Rule(alpha=alpha, cap=12), np.array(differences)
     change = float(np.median([(value + other) / 2 for at, value in enumerate(values) for other in values[at:]]))
     for sign in (1, -1):
-        before, now = least(sign * values[:-1], rule), least(sign * values, rule)
+        before, now = find_lower_bound(sign * values[:-1], rule), find_lower_bound(sign * values, rule)
         if before is not None:
             assert now is not None
             assert now >= before - 1e-12
@@ -144,10 +145,10 @@ def test_bounds_never_loosen_and_new_ones_contain_the_change(differences: list[f
 
 
 def test_equal_is_not_worse_and_nan_is_rejected() -> None:
-    assert judge("step_time", [0.0] * 7, Rule()).says == "not worse"
-    assert judge("step_time", [0.05] * 7, Rule()).says == "worse"
-    assert judge("step_time", [0.05] * 6, Rule()).says == "unclear"
-    assert judge("memory", [1e-6] * 20, Rule()).says == "not worse", "significant but negligible"
+    assert judge("step_time", [0.0] * 7, Rule()).outcome == "not worse"
+    assert judge("step_time", [0.05] * 7, Rule()).outcome == "worse"
+    assert judge("step_time", [0.05] * 6, Rule()).outcome == "unclear"
+    assert judge("memory", [1e-6] * 20, Rule()).outcome == "not worse", "significant but negligible"
     with refused(BadInput, "step_time", "nan"):
         judge("step_time", [0.0, float("nan")], Rule())
     for bad in ({"margin": 0.0}, {"margin": 3.0}, {"alpha": 0.0}, {"alpha": 0.5}, {"cap": 99}):
@@ -159,9 +160,9 @@ def test_more_pairs_settle_an_unclear_verdict() -> None:
     rng = np.random.default_rng(1)
     some = rng.normal(log1p(0.05), 0.02, 20)
     first = judge("step_time", some[:5].tolist(), Rule())
-    assert first.says == "unclear"
+    assert first.outcome == "unclear"
     assert first.more
-    assert judge("step_time", some[: 5 + first.more + 3].tolist(), Rule()).says == "worse"
+    assert judge("step_time", some[: 5 + first.more + 3].tolist(), Rule()).outcome == "worse"
 
 
 # Why
@@ -177,7 +178,7 @@ def test_digamma_and_trigamma_match_scipy(x: float) -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
 def test_holm_matches_its_definition(chances: list[float]) -> None:
     """Against the definition: in increasing order, each p-value is multiplied by the number of remaining ones."""
-    adjusted = holm(np.array(chances))
+    adjusted = adjust_by_holm(np.array(chances))
     alpha = 0.05
     left, rejected = sorted(range(len(chances)), key=lambda at: chances[at]), set()
     while left and chances[left[0]] * len(left) <= alpha:
@@ -201,12 +202,12 @@ def _ledgers(seed: int, pairs: int, planted: dict[str, float], clocks: float = 1
 
 def test_finds_small_account_that_grows_by_ten_percent() -> None:
     result = [find_changed_accounts(_ledgers(seed, 5, {"a9": 1.1}), 0.01) for seed in range(40)]
-    assert sum([row.account for row in each.named] == ["a9"] for each in result) >= 38
+    assert sum([row.account for row in each.culprits] == ["a9"] for each in result) >= 38
 
 
 def test_slower_clocks_blame_no_account() -> None:
     result = find_changed_accounts(_ledgers(3, 8, {}, clocks=1.1), 0.01)
-    assert not result.named
+    assert not result.culprits
     assert result.common.slower
     assert result.common.low > 0.03
     few = [({"a": 1.0, "b": 1.0}, {"a": 1.1 + at / 1e3, "b": 1.1}) for at in range(5)]
@@ -216,7 +217,7 @@ def test_slower_clocks_blame_no_account() -> None:
 def test_time_moved_between_accounts_is_not_a_regression() -> None:
     result = find_changed_accounts(_ledgers(4, 6, {"a1": 0.5, "a3": 2.0}), 0.01)
     assert {row.account for row in result.accounts if row.shifted} == {"a1", "a3"}
-    assert not result.named
+    assert not result.culprits
     gone = [({**base, "b": 0.0}, {**head, "a2": 0.0, "b": head["a2"]}) for base, head in _ledgers(5, 6, {})]
     assert {row.account for row in find_changed_accounts(gone, 0.01).accounts if row.shifted} == {"a2", "b"}
 
@@ -226,8 +227,8 @@ def test_names_the_likeliest_account_if_none_is_significant() -> None:
     first, *others = (msgspec.structs.replace(row, account="compute/matmul", chance=1.0) for row in result.accounts)
     likely = msgspec.structs.replace(first, account="compute/elementwise", ns=8.8e6, change=0.122, chance=0.025)
     text = sentences.culprit(msgspec.structs.replace(result, accounts=(*others, likely)))
-    assert text.startswith("No account is significant; likeliest Elementwise, +8.8")
-    assert "by chance in 2.5 %" in text
+    assert text.startswith("No account changed significantly; the likeliest is Elementwise, +8.8")
+    assert "p = 0.025" in text
     faster = msgspec.structs.replace(likely, ns=-8.8e6)
     for accounts in ((*others, faster), tuple(others)):
         assert sentences.culprit(msgspec.structs.replace(result, accounts=accounts)) == "No single account stands out."
@@ -242,7 +243,7 @@ def test_two_pairs_are_not_enough_evidence() -> None:
 
 
 def _run(number: int, step_ns: float = 1e8, accounts: dict[Account, int] | None = None, **changed: Any) -> Run:
-    model = Model(layers=2, width=64, ffn=192, heads=4, kv_heads=4, head_dim=16, vocab=256)
+    model = Model(layers=2, hidden_size=64, ffn_hidden_size=192, heads=4, kv_heads=4, head_dim=16, vocab=256)
     samples = tuple(
         Sample(step=at, rank=0, repeat=0, wall_ns=round(step_ns) + at, tokens=8, memory_bytes=1 << 20)
         for at in range(5)
@@ -279,7 +280,7 @@ def _sides(times: float, pairs: int = 8, seed: int = 0) -> PairedRuns:
     for at in range(pairs):
         base.append(run(2 * at, 1.0))
         head.append(run(2 * at + 1, times))
-    return paired(base, head)
+    return pair_runs(base, head)
 
 
 def untraced(_: Run) -> list[Booked]:
@@ -292,11 +293,11 @@ def _gate(times: float, **more: Any) -> GateResult:
 
 def test_names_the_account_that_caused_the_slowdown() -> None:
     worse = _gate(1.1)
-    assert worse.says == "worse"
+    assert worse.outcome == "worse"
     assert worse.exit_code == 1
     assert "Matmul" in sentences.headline(worse)
     same = _gate(1.0)
-    assert same.says == "not worse"
+    assert same.outcome == "not worse"
     assert same.exit_code == 0
     few = _gate(1.1, pairs=3)
     assert few.exit_code == 3
@@ -321,7 +322,7 @@ def _traced(slower: float) -> Booked:
 
 
 def test_slow_operation_is_located_by_shape() -> None:
-    base = rank_operations(_traced(1.0), "compute/matmul")
+    base = sum_operations(_traced(1.0), "compute/matmul")
     assert base == {"aten::mm [8, 64] x [64, 32]": 400 * US, "aten::mm [64, 8] x [8, 8]": 100 * US}
     assert sum(base.values()) < STEP
     rng = np.random.default_rng(0)
@@ -330,11 +331,11 @@ def test_slow_operation_is_located_by_shape() -> None:
         return [_traced((1.3 if int(run.id, 16) % 2 else 1.0) * exp(rng.normal(0, 0.002)))]
 
     result = gate("a", "b", _sides(1.1), GateRequest(("step_time",), Rule()), profile)
-    (inside,) = result.addresses.values()
-    assert [row.account for row in inside.named] == ["aten::mm [8, 64] x [64, 32]"]
+    (inside,) = result.changed_operations.values()
+    assert [row.account for row in inside.culprits] == ["aten::mm [8, 64] x [64, 32]"]
     assert "aten::mm [8, 64] x [64, 32] +1" in sentences.address("compute/matmul", inside)
     assert "aten::mm" in ci_formats.write(result, "markdown")
-    assert not gate("a", "b", _sides(1.0), GateRequest(("step_time",), Rule()), profile).addresses
+    assert not gate("a", "b", _sides(1.0), GateRequest(("step_time",), Rule()), profile).changed_operations
 
 
 def test_runs_that_cannot_be_compared_are_rejected() -> None:
@@ -342,30 +343,30 @@ def test_runs_that_cannot_be_compared_are_rejected() -> None:
     base = [_run(0, provenance=about)]
     other = _run(1, provenance=Provenance(driver={"nvidia.0": "560"}, code={"sha": "b" * 40}))
     with refused(BadInput, "driver nvidia.0", 550, 560, "--across driver"):
-        paired(base, [other])
-    assert paired(base, [other], ["driver"]).pairs
+        pair_runs(base, [other])
+    assert pair_runs(base, [other], ["driver"]).pairs
     with refused(UnknownName, "--across drivers", "'driver'"):
-        paired(base, [other], ["drivers"])
+        pair_runs(base, [other], ["drivers"])
     failed = _run(2, state="failed", failure="rank 1 died")
     with refused(WrongRunState, failed.id, "failed", "rank 1 died"):
-        paired(base, [failed])
+        pair_runs(base, [failed])
     with refused(BadInput, base[0].id, "base", "head"):
-        paired(base, base)
+        pair_runs(base, base)
     with refused(BadInput, _run(0).id, _run(1).id, "measure profiled", 0):
-        paired([_run(0)], [_run(1, job=msgspec.structs.replace(_run(1).job, measure=Measure(profiled=0)))])
+        pair_runs([_run(0)], [_run(1, job=msgspec.structs.replace(_run(1).job, measure=Measure(profiled=0)))])
     with refused(BadInput, _run(0).id, _run(1).id, "vision"):
-        paired([_run(0)], [_run(1, job=Job(name="j", workload="vision", recipe=RECIPE))])
+        pair_runs([_run(0)], [_run(1, job=Job(name="j", workload="vision", recipe=RECIPE))])
     with refused(BadInput, 0, 1):
-        gate("a", "b", paired([], [_run(1)]), GateRequest(("step_time",), Rule()), untraced)
+        gate("a", "b", pair_runs([], [_run(1)]), GateRequest(("step_time",), Rule()), untraced)
     with refused(BadInput, "mfu", "step_time"):
         gate("a", "b", _sides(1.0), GateRequest(("mfu",), Rule()), untraced)
 
 
 def test_runs_that_were_not_interleaved_have_a_caveat() -> None:
-    result = paired([_run(0), _run(1)], [_run(2), _run(3), _run(4)])
+    result = pair_runs([_run(0), _run(1)], [_run(2), _run(3), _run(4)])
     assert any("not interleaved" in caveat for caveat in result.caveats)
     assert any("head has 1 run more" in caveat for caveat in result.caveats)
-    assert not paired([_run(0), _run(3)], [_run(1), _run(2)]).caveats
+    assert not pair_runs([_run(0), _run(3)], [_run(1), _run(2)]).caveats
 
 
 def test_metrics_share_one_error_rate() -> None:
@@ -373,7 +374,7 @@ def test_metrics_share_one_error_rate() -> None:
         "a", "b", _sides(1.0, pairs=12), GateRequest(("step_time", "memory", "tokens_per_s"), Rule()), untraced
     )
     assert {verdict.rule.alpha for verdict in result.verdicts} == {0.01 / 3}
-    assert result.says == "not worse"
+    assert result.outcome == "not worse"
 
 
 @pytest.mark.parametrize(("slower", "expected"), [(1.1, "worse"), (1.0, "not worse")])
@@ -388,12 +389,12 @@ def test_pairs_stop_once_the_verdict_is_clear(slower: float, expected: str) -> N
 
     reported: list[int] = []
     request = GateRequest(("step_time",), Rule())
-    pairs = take_turns(measure, request, Random(3), lambda many, _: reported.append(many))  # noqa: S311
+    pairs = interleave_runs(measure, request, Random(3), lambda many, _: reported.append(many))  # noqa: S311
     assert reported == list(range(1, len(pairs) + 1))
     assert 7 <= len(pairs) < 12
-    assert gate("a", "b", PairedRuns(tuple(pairs), ()), request, untraced).says == expected
+    assert gate("a", "b", PairedRuns(tuple(pairs), ()), request, untraced).outcome == expected
     firsts = order[::2]
-    assert set(firsts) == {"base", "head"}, "which comes first is drawn by lot"
+    assert set(firsts) == {"base", "head"}, "the order is random"
     assert all({first, other} == {"base", "head"} for first, other in zip(order[::2], order[1::2], strict=True))
 
 
@@ -413,14 +414,14 @@ def test_changed_readings_are_reported_most_significant_first() -> None:
         return _reading(number, **clocks)
 
     pairs = [Pair(side(2 * at, 1980, 600), side(2 * at + 1, 1740, 500)) for at in range(6)]
-    result = moved(pairs, 0.01)
+    result = find_changed_readings(pairs, 0.01)
     assert [reading.name for reading in result] == ["sm", "power"]
     assert (result[0].unit, round(result[0].was, -1), round(result[0].now, -1)) == ("MHz", 1980, 1740)
     assert "the machine's sm: 1,980 MHz" in sentences.reading(msgspec.structs.replace(result[0], was=1980.0))
-    assert moved(pairs[:2], 0.01) == ()
+    assert find_changed_readings(pairs[:2], 0.01) == ()
     always = [Pair(_reading(0, sm="2 MHz"), _reading(1, sm="1 MHz"))] * 3
-    assert moved(always, 0.01)[0].chance == 0
-    assert moved([Pair(_reading(0, sm="2 MHz"), _reading(1, sm="1 GHz"))] * 3, 0.01) == ()
+    assert find_changed_readings(always, 0.01)[0].chance == 0
+    assert find_changed_readings([Pair(_reading(0, sm="2 MHz"), _reading(1, sm="1 GHz"))] * 3, 0.01) == ()
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -430,7 +431,7 @@ def test_p_values_of_readings_match_a_paired_t_test(seed: int) -> None:
     rng = np.random.default_rng(seed)
     was, now = rng.normal(10, 1, (2, 7)).round(3)
     pairs = [Pair(_reading(0, a=f"{w}"), _reading(1, a=f"{n}")) for w, n in zip(was, now, strict=True)]
-    (result,) = moved(pairs, 1.01)
+    (result,) = find_changed_readings(pairs, 1.01)
     assert result.chance == pytest.approx(stats.ttest_rel(now, was).pvalue, abs=1e-9)
 
 
@@ -446,7 +447,7 @@ def test_bisect_finds_or_suspects_the_culprit(count: int, data: st.DataObject) -
     def judged(commit: str, rule: Rule) -> Verdict:
         at = commits.index(commit)
         result = "unclear" if at in untold else "worse" if at >= culprit else "not worse"
-        return Verdict(metric="step_time", says=result, pairs=7, change=0.0, low=None, high=None, rule=rule)
+        return Verdict(metric="step_time", outcome=result, pairs=7, change=0.0, low=None, high=None, rule=rule)
 
     result = bisect("good", commits, judged, Rule(), lambda _: None)
     if culprit == count:
@@ -466,31 +467,32 @@ def test_bisect_finds_or_suspects_the_culprit(count: int, data: st.DataObject) -
 def test_noise_recovers_the_injected_parameters() -> None:
     rng = np.random.default_rng(5)
     runs = [_run(at, 1e8 * exp(rng.normal(0, 0.02))) for at in range(40)]
-    result = noise([Pair(*both) for both in zip(runs[::2], runs[1::2], strict=True)], "step_time", Rule())
-    assert result.between == pytest.approx(0.02, rel=0.4)
+    result = measure_noise([Pair(*both) for both in zip(runs[::2], runs[1::2], strict=True)], "step_time", Rule())
+    assert result.between_runs == pytest.approx(0.02, rel=0.4)
     assert 0.005 <= result.false_alarms <= 0.01
     assert result.modes is None
-    assert result.smallest in (0.02, 0.03, 0.05)
+    assert result.smallest_detected in (0.02, 0.03, 0.05)
     drifting = [_run(at, 1e8 * exp(0.005 * at)) for at in range(20)]
     assert (
-        noise(
+        measure_noise(
             [Pair(*both) for both in zip(drifting[::2], drifting[1::2], strict=True)], "step_time", Rule()
         ).drift_chance
         < 1e-4
     )
     two = [_run(at, 1e8 * (1.2 if at % 3 else 1.0) * exp(rng.normal(0, 0.003))) for at in range(20)]
-    modes = noise([Pair(*both) for both in zip(two[::2], two[1::2], strict=True)], "step_time", Rule()).modes
+    modes = measure_noise([Pair(*both) for both in zip(two[::2], two[1::2], strict=True)], "step_time", Rule()).modes
     assert modes is not None
     assert log(modes[1] / modes[0]) == pytest.approx(log(1.2), abs=0.01)
     with refused(BadInput, 1, "--pairs"):
-        noise([Pair(runs[0], runs[1])], "step_time", Rule())
+        measure_noise([Pair(runs[0], runs[1])], "step_time", Rule())
 
 
 # Formats
 
 
 @pytest.mark.parametrize(
-    ("share", "expected"), [(None, "?"), (-0.5, "-50.0 %"), (9.994, "+999.4 %"), (1871, "1,872 times")]
+    ("share", "expected"),
+    [(None, "?"), (-0.5, "-50.0 %"), (-0.0004, "<0.1 %"), (9.994, "+999.4 %"), (1871, "1,872 times")],
 )
 def test_percent_formatting(share: float | None, expected: str) -> None:
     assert sentences.percent(share) == expected
@@ -500,14 +502,14 @@ def test_percent_formatting(share: float | None, expected: str) -> None:
 def test_formats_for_programs_keep_names_and_text_for_people_shows_them(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from trainyard.cli.gate.print_result import show
+    from trainyard.cli.gate.render_gate import render_gate
     from trainyard.cli.support.output import guarded
 
-    hostile = msgspec.structs.replace(_gate(1.1), job=name)
+    hostile = report_gate(msgspec.structs.replace(_gate(1.1), job=name))
 
     def printed(form: str) -> str:
         with guarded():
-            show(hostile, form, False)
+            render_gate(hostile, form, False, False)
         text = capsys.readouterr().out
         assert "".join(char for char in text if not char.isprintable() and char != "\n") == ""
         return text

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.cli.one_screen import check
+from tests.json_documents import read_document
 from tests.refused import code_of, missing_values, refused
 from tests.report.render.test_html import BROWSER, drawn
+from trainyard import api
 from trainyard.cli.main import answer
 from trainyard.compare.history import accepted_changes as files
 from trainyard.compare.history.detect_changes import detect
 from trainyard.compare.history.judge_changes import judge
-from trainyard.compare.history.sources.series import Series, SeriesPoint
+from trainyard.compare.history.sources.series import Series, SeriesPoint, describe_metric
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
@@ -28,7 +31,7 @@ from trainyard.words import METRICS
 from validation.history import cover, f1, read
 from validation.history_noise import Rate, autocorrelated, two_modes
 
-MODEL = Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8)
+MODEL = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
 
 
 def a_run(number, step_ns, device="A100", torch="2.1", gap=0, layout=None):
@@ -87,11 +90,16 @@ def test_reports_when_and_why_a_job_became_slower(env, capsys):
     assert code == 1
     assert "tiny: step time is worse since abc0180000, 16 points ago" in out
     assert re.search(r"step +24 ", out)
-    assert "run 00000017" in out
-    assert "run 00000018" in out
-    assert "Packages torch: 2.1 against 2.2." in out
-    assert "moved most: launch_gap/python 0 ns → 80.0 µs" in out
-    document = json.loads(run_history(capsys, "tiny", "--json")[1])
+    joined = " ".join(out.split())
+    assert "run 00000017" in joined
+    assert "run 00000018" in joined
+    assert "Packages torch: 2.1 against 2.2." in joined
+    assert "largest change: Gap: Python 0 ns → 80.0 µs" in joined
+    check(out)
+    document = read_document("history", run_history(capsys, "tiny", "--json")[1])
+    result = api.history("tiny")
+    assert document["headline"] == result.headline
+    assert result._repr_html_().startswith("<iframe srcdoc=")
     assert document["worse"] is True
     [change] = [item for item in document["changes"] if item["change"]["kind"] == "step"]
     assert change["change"]["at"] == 24
@@ -119,13 +127,13 @@ def test_a_metric_has_a_direction(env, capsys):
 
 def test_accepted_change_does_not_alert_and_unknown_entry_is_reported(env, capsys):
     slower(env)
-    file = env.path / files.NAME
+    file = env.path / files.FILE_NAME
     file.write_text(
         '[[accepted]]\nrun = "00000018"\nwhy = "a guard"\n[[accepted]]\ncommit = "ffffffff"\nmetric = "step_tme"\n'
     )
     code, out, _ = run_history(capsys, "tiny")
     assert code == 0
-    assert "no change in 40 points but 1 accepted" in out
+    assert "no change in 40 points except 1 accepted change" in out
     assert "a guard" in out
     assert "commit ffffffff is named under accepted, but is not in this series" in out
     assert "for 'step_tme', which is not a metric. Did you mean 'step_time'?" in " ".join(out.split())
@@ -170,10 +178,8 @@ def test_runs_of_other_work_or_machines_are_left_out_with_reasons(env, capsys):
     code, out, _ = run_history(capsys, "tiny")
     assert code == 0
     assert "no change in 41 points" in out
-    assert "4 runs are left out, which differ from the newest: devices 1 x V100 against 1 x A100." in " ".join(
-        out.split()
-    )
-    assert "2 runs are left out, which differ from the newest: layout" in " ".join(out.split())
+    assert "4 runs left out, different from the newest: devices 1 x V100 against 1 x A100." in " ".join(out.split())
+    assert "2 runs left out, different from the newest: layout" in " ".join(out.split())
 
 
 def test_too_few_runs_failed_runs_and_unknown_jobs(env, capsys):
@@ -200,7 +206,7 @@ def vars_of(run):
 def test_a_run_of_a_later_version_is_passed_over(env, capsys):
     slower(env)
     path = env.store.runs / "00000005" / "run.json"
-    path.write_text(path.read_text().replace("trainyard/run/1", "trainyard/run/9"))
+    path.write_text(path.read_text().replace("trainyard/run/2", "trainyard/run/9"))
     code, out, err = run_history(capsys, "tiny")
     assert code == 1
     assert "39 points" in out
@@ -263,7 +269,7 @@ def test_points_with_decreasing_dates_are_reported(env, capsys):
     path = env.path / "series.csv"
     days = [f"2026-01-{1 + (n if n != 9 else 2):02d}" for n in range(20)]
     path.write_text("value,when\n" + "\n".join(f"{n % 3},{day}" for n, day in enumerate(days)))
-    assert "1 points are dated before the one before them, point 9 first" in run_history(capsys, "--series", path)[1]
+    assert "1 point has an earlier date than the point before" in run_history(capsys, "--series", path)[1]
 
 
 # What is seen
@@ -329,7 +335,7 @@ def hostile():
     values = [1e6, 1.1e6, 0.9e6] * 8 + [2e6, 2.1e6, 1.9e6] * 8
     names = ["</script><img src=x onerror=alert(1)>", "\u2028${policy}", "lone \ud800"] * 16
     points = tuple(SeriesPoint(value=value, run=name, commit=name, when=name) for value, name in zip(values, names))
-    return judge(Series(name="<b>x", metric="step_time", about=METRICS["step_time"], points=points))
+    return judge(Series(name="<b>x", metric="step_time", about=describe_metric(METRICS["step_time"]), points=points))
 
 
 def test_hostile_names_stay_data(tmp_path):
@@ -356,7 +362,10 @@ def test_every_kind_is_drawn_on_a_terminal():
     here = np.arange(200)
     values = 100 + noise + 8 * ((here >= 60) & (here < 74)) + 20 * (here == 20) - 6 * (here >= 150)
     series = Series(
-        name="x", metric="step_time", about=METRICS["step_time"], points=tuple(SeriesPoint(value=v) for v in values)
+        name="x",
+        metric="step_time",
+        about=describe_metric(METRICS["step_time"]),
+        points=tuple(SeriesPoint(value=v) for v in values),
     )
     line, marks = report.picture(judge(series), 100)
     assert len(line) == 100

@@ -47,7 +47,7 @@ S = 1_000_000_000
 
 def job(tokens: int = 96, least: int = 1, nodes: int = 4, **layout: Any) -> Job:
     return Job(
-        model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+        model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),
         layout=Layout(**(layout or {"dp_replicate": 4})),
         recipe=Recipe(seq_len=8, tokens_per_step=tokens),
         recovery=Recovery(nodes=nodes, least_nodes=least),
@@ -1067,7 +1067,7 @@ def test_a_killed_run_comes_back_with_the_same_losses(tmp_path: Path, monkeypatc
     pytest.importorskip("torch")
     (tmp_path / "text.txt").write_bytes(bytes(range(256)) * 40)
     monkeypatch.chdir(tmp_path)
-    text = TINY.replace("[measure]", 'text = "text.txt"\n[measure]')
+    text = TINY.replace("[measure]", 'dataset = "text.txt"\n[measure]')
     cores = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)
     store = Store(tmp_path / "store")
 

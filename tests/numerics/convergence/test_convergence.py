@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cli.one_screen import check
+from tests.json_documents import read_document
 from tests.refused import refused
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput, MissingFile, WrongRunState
@@ -82,7 +84,7 @@ def test_the_same_to_the_bit_is_the_same_at_once(number, seeds, steps):
     heads, _ = runs(number, seeds, steps=steps)
     result = verdict(heads, heads)
     assert (result.verdict, result.identical, result.difference, result.test) == ("same", True, 0.0, "bits")
-    assert sentence(result).startswith("Same, to the bit")
+    assert sentence(result).startswith("Same, bitwise")
 
 
 @given(st.integers(0, 2**32), designs)
@@ -109,7 +111,7 @@ def test_a_difference_on_the_way_that_heals_is_told_apart():
     ]
     result = verdict(healed, bases)
     assert (result.verdict, result.healed, result.onset) == ("differs", True, 30)
-    assert "on the way" in sentence(result)
+    assert "temporarily" in sentence(result)
 
 
 def test_noise_that_hides_the_margin_is_not_judged():
@@ -411,13 +413,14 @@ def test_the_command(store, tmp_path, capsys):
     assert run_numerics(*heads, *against) == 1
     out = capsys.readouterr().out
     assert out.startswith("Differs from step 1 on (+0.")
+    check(out)
     assert run_numerics(*heads, *against, "--json") == 1
-    document = json.loads(capsys.readouterr().out)
-    assert (document["schema"], document["verdict"], document["pairs"], document["test"]) == (
-        "trainyard/convergence/1", "differs", 3, "relabelling",
-    )  # fmt: skip
+    document = read_document("convergence", capsys.readouterr().out)
+    assert (document["verdict"], document["pairs"], document["test"]) == ("differs", 3, "relabelling")
+    assert document["headline"] == " ".join(out.partition("\n\n")[0].split())
     kept = str(tmp_path / "golden.json")
-    assert run_numerics(*bases, "--store-golden", kept) == 0
+    assert run_numerics(*bases, "--store-golden", kept, "--json") == 0
+    assert read_document("golden-stored", capsys.readouterr().out)["curves"] == len(bases)
     assert run_numerics(*heads, "--golden", kept, "--json") == 1
     assert json.loads(capsys.readouterr().out)["difference"] == document["difference"]
     assert (
@@ -446,9 +449,15 @@ def test_the_command_on_logs(tmp_path, capsys):
     base = ("--base", str(tmp_path / "rcps.json"), "--mllog")
     assert run_numerics(str(tmp_path / "same"), *base) == 0
     assert run_numerics(str(tmp_path / "slow"), *base) == 1
-    assert "slower than the reference" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "slower than the reference" in out
+    check(out)
     assert run_numerics(str(tmp_path / "fast"), *base, "--json") == 1
-    assert json.loads(capsys.readouterr().out)["mlperf"] == "fail"
+    assert read_document("points", capsys.readouterr().out)["mlperf"] == "fail"
+    log(tmp_path / "slow" / "result_0.txt", 4.0, "aborted")
+    log(tmp_path / "slow" / "result_1.txt", 4.0, "aborted")
+    assert run_numerics(str(tmp_path / "slow"), *base, "--json") == 1
+    assert read_document("points", capsys.readouterr().out)["mean"] is None
     assert run_numerics(str(tmp_path / "fast"), "--base", str(tmp_path / "same"), "--mllog") == 1
     (tmp_path / "none").mkdir()
     assert run_numerics(str(tmp_path / "none"), *base) == 2

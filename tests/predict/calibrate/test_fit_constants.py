@@ -1,7 +1,6 @@
 """Constants of a machine, fitted to its probes and to runs on it."""
 
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 
 from tests.refused import missing_values, refused
 from trainyard import machine
+from trainyard.api.probe_machine import fit, timed_call
 from trainyard.cli.probe import command
 from trainyard.errors import BadInput, UnknownName
 from trainyard.job import Job, Layout, Model, Recipe
@@ -27,6 +27,7 @@ from trainyard.predict.time.layer import product
 from trainyard.predict.time.shapes import Product
 from trainyard.record import DeviceSeen
 from trainyard.report.plans import probe_tables
+from trainyard.report.plans.probe_results import ProbedMachine
 
 SEEN = DeviceSeen(index=0, name="a CPU", vendor="cpu", memory_bytes=16 * 10**9, facts={"cores": "2"})
 
@@ -105,7 +106,7 @@ def test_fit_recovers_the_true_constants(logs):
 
 # Runs
 
-MODEL = Model(name="small", layers=4, width=256, ffn=768, heads=4, kv_heads=2, head_dim=64)
+MODEL = Model(name="small", layers=4, hidden_size=256, ffn_hidden_size=768, heads=4, kv_heads=2, head_dim=64)
 LAYOUTS = (
     Layout(dp_replicate=2), Layout(dp_shard=2), Layout(tp=2, sequence_parallel=True, loss_parallel=True),
     Layout(cp=2), Layout(dp_shard=2, zero=1),
@@ -113,7 +114,9 @@ LAYOUTS = (
 
 
 def a_job(layout, seq_len=256):
-    return Job(model=MODEL, layout=layout, recipe=Recipe(seq_len=seq_len, tokens_per_step=16 * seq_len, microbatch=4))
+    return Job(
+        model=MODEL, layout=layout, recipe=Recipe(seq_len=seq_len, tokens_per_step=16 * seq_len, micro_batch_size=4)
+    )
 
 
 def as_run(here, truth, job, name):
@@ -166,20 +169,25 @@ def test_unknown_constant_is_refused():
 
 
 def test_tables_show_probes_and_fitted_constants():
-    table = probe_tables.timed(as_probed(), 2)
-    assert [row[0] for row in table.rows].count("matmul") == 3
+    calls = tuple(timed_call(probe) for probe in as_probed())
+    probed = ProbedMachine(machine=HERE, ranks=2, dtype="float32", calls=calls)
+    assert len(probe_tables.calls(probed).rows) == len(calls)
+    table = probe_tables.rates(probed)
+    assert [row[0] for row in table.rows].count("matmul") == 1
     assert {"attention", "copy", "launch", *COLLECTIVES} <= {row[0] for row in table.rows}
     runs = [as_run(HERE, BASE, a_job(layout), str(layout)) for layout in LAYOUTS[:2]]
-    fitted = probe_tables.fit(runs, HERE, BASE, fit_constants.calibrated(HERE, BASE, runs))
-    assert all(re.fullmatch(r"[+-]\d+\.\d %", str(row[4])) for row in fitted.rows)
+    fitted = fit(HERE, runs)
+    table = probe_tables.runs(fitted)
+    errors = [abs(row[6]) for row in table.rows]
+    assert errors == sorted(errors, reverse=True)
+    assert len(table.rows) == len(runs)
     assert len(probe_tables.constants(HERE).rows) == len(HERE.tuned)
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "values"),
     [
-        (["a-run"], BadInput, ["a-run", "--machine"]),
-        (["--machine", "h100"], BadInput, ["--machine h100", "RUNS"]),
+        (["fit", "a-run", "--machine", "h10"], UnknownName, ["'h10'"]),
         (["--ranks", "4096"], BadInput, ["--ranks 4096"]),
         (["--dtype", "float9"], UnknownName, ["'float9'"]),
     ],

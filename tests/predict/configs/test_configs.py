@@ -98,7 +98,10 @@ def test_round_trip_keeps_the_predicted_ledger_and_memory(framework: str, data: 
     assert first.plan.ledger == second.plan.ledger
     assert first.plan.memory == second.plan.memory
     axes = {axis: getattr(job.layout, axis) for axis in layout_space.AXES if hasattr(job.layout, axis)}
-    fixed = axes | {"microbatch": job.recipe.microbatch, "remat": ("none", "op", "full").index(job.recipe.remat)}
+    fixed = axes | {
+        "micro_batch_size": job.recipe.micro_batch_size,
+        "activation_checkpoint": ("none", "selective", "full").index(job.recipe.activation_checkpoint),
+    }
     fixed |= {"offload": int(job.recipe.offload)}
     wanted = PlannerInput(MODELS[name], 8, 4, 24, 256, dtype, fixed)
     assert search(wanted, H100, runner).choices[0].plan.ledger == first.plan.ledger, "as in the search"
@@ -208,8 +211,8 @@ def test_torchtitan_file_with_old_key_names() -> None:
     assert (layout.dp_shard, layout.tp, layout.zero) == (8, 8, 3)
     assert layout.sequence_parallel
     assert layout.loss_parallel
-    assert (recipe.microbatch, recipe.tokens_per_step, recipe.dtype) == (8, 64 * 8192, "float8")
-    assert (recipe.remat, recipe.remat_every, recipe.compile) == ("full", 2, True)
+    assert (recipe.micro_batch_size, recipe.tokens_per_step, recipe.dtype) == (8, 64 * 8192, "float8")
+    assert (recipe.activation_checkpoint, recipe.activation_checkpoint_every, recipe.compile) == ("full", 2, True)
     assert config.job.decoder == msgspec.convert(presets.load("llama3-70b").model, Model)
     assert config.ignored == ()
     assert [reason.partition(" ")[0] for reason in config.approximated] == [
@@ -222,7 +225,7 @@ def test_torchtitan_file_with_current_key_names() -> None:
     layout, recipe = config.job.layout, config.job.recipe
     assert (layout.dp_replicate, layout.dp_shard, layout.pp, layout.ep, layout.interleave) == (2, 32, 8, 32, 2)
     assert layout.zero == 2, "a pipeline keeps gathered weights by default"
-    assert (recipe.microbatch, config.job.accumulate, recipe.schedule) == (1, 16, "interleaved")
+    assert (recipe.micro_batch_size, config.job.accumulate, recipe.schedule) == (1, 16, "interleaved")
     assert config.ignored == ("training.some_day",)
 
 
@@ -238,6 +241,19 @@ def test_masked_attention_of_a_flavor_is_reported() -> None:
     config = read(OLD.replace("70B", "8B_flex"), devices=8)
     assert config.job.decoder.name == "llama3-8b"
     assert any("FlexAttention" in reason for reason in config.approximated)
+
+
+@pytest.mark.parametrize(
+    ("section", "product"),
+    [
+        ("[experimental]\npipeline_parallel_degree = 4\npipeline_parallel_microbatches = 5", "8 % 5 micro-batches = 3"),
+        ("[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_microbatch_size = 3", "8 % 3 samples"),
+    ],
+)
+def test_torchtitan_micro_batch_error_has_the_divisor(section: str, product: str) -> None:
+    text = f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 8\nseq_len = 2048\n{section}\n'
+    with refused(BadInput, product):
+        read(text, devices=16)
 
 
 @pytest.mark.parametrize(
@@ -307,8 +323,8 @@ def speed(devices: int = 16, **keys: Any) -> FrameworkConfig:
 def test_deepspeed_file() -> None:
     config = speed()
     layout, recipe = config.job.layout, config.job.recipe
-    assert (layout.dp_shard, layout.zero, recipe.microbatch, config.job.batch) == (16, 3, 2, 2 * 8 * 16)
-    assert (recipe.dtype, recipe.remat, config.keeps, config.ignored, config.approximated) == (
+    assert (layout.dp_shard, layout.zero, recipe.micro_batch_size, config.job.batch) == (16, 3, 2, 2 * 8 * 16)
+    assert (recipe.dtype, recipe.activation_checkpoint, config.keeps, config.ignored, config.approximated) == (
         "bfloat16",
         "none",
         None,
@@ -327,8 +343,12 @@ def test_deepspeed_file() -> None:
     assert speed(zero_optimization={"stage": 3, "mics_shard_size": 8}).job.layout.dp_replicate == 2
     assert speed(tensor_parallel={"autotp_size": 4}).job.layout.tp == 4
     staged = speed(zero_optimization={"stage": 1}, pipeline={"stages": 4, "activation_checkpoint_interval": 1})
-    assert (staged.job.layout.pp, staged.job.recipe.remat, staged.job.recipe.schedule) == (4, "full", "1f1b")
-    assert speed(activation_checkpointing={"partition_activations": False}).job.recipe.remat == "full"
+    assert (staged.job.layout.pp, staged.job.recipe.activation_checkpoint, staged.job.recipe.schedule) == (
+        4,
+        "full",
+        "1f1b",
+    )
+    assert speed(activation_checkpointing={"partition_activations": False}).job.recipe.activation_checkpoint == "full"
 
 
 def test_deepspeed_bytes_of_weights_and_state() -> None:
@@ -341,20 +361,23 @@ def test_deepspeed_bytes_of_weights_and_state() -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 4))
-def test_two_deepspeed_batch_sizes_give_the_third(microbatch: int, accumulation: int, dp: int) -> None:
+def test_two_deepspeed_batch_sizes_give_the_third(micro_batch_size: int, accumulation: int, dp: int) -> None:
     """DeepSpeed's own rule; one size alone means no accumulation."""
-    sizes = dict(zip(BATCHES, (microbatch * accumulation * dp, microbatch, accumulation), strict=True))
+    sizes = dict(zip(BATCHES, (micro_batch_size * accumulation * dp, micro_batch_size, accumulation), strict=True))
     for left_out in (*sizes, ""):
         config = speed(dp, **{key: "-" if key == left_out else value for key, value in sizes.items()})
-        assert (config.job.recipe.microbatch, config.job.accumulate, config.job.batch) == (
-            microbatch,
+        assert (config.job.recipe.micro_batch_size, config.job.accumulate, config.job.batch) == (
+            micro_batch_size,
             accumulation,
-            microbatch * accumulation * dp,
+            micro_batch_size * accumulation * dp,
         )
     batch_key, microbatch_key, accumulation_key = sizes
-    batch, unset = microbatch * accumulation * dp, {accumulation_key: "-"}
-    assert speed(dp, **unset | {batch_key: microbatch * dp, microbatch_key: "-"}).job.recipe.microbatch == microbatch
-    assert speed(dp, **unset | {batch_key: "-", microbatch_key: microbatch}).job.batch == microbatch * dp
+    batch, unset = micro_batch_size * accumulation * dp, {accumulation_key: "-"}
+    assert (
+        speed(dp, **unset | {batch_key: micro_batch_size * dp, microbatch_key: "-"}).job.recipe.micro_batch_size
+        == micro_batch_size
+    )
+    assert speed(dp, **unset | {batch_key: "-", microbatch_key: micro_batch_size}).job.batch == micro_batch_size * dp
     assert speed(dp, **sizes | {batch_key: "auto"}).job.batch == batch, "it is determined by the others"
     with refused(BadInput, "theirs", f"{batch_key} {batch + 1}", f"{batch}"):
         speed(dp, **sizes | {batch_key: batch + 1})
@@ -481,7 +504,11 @@ def test_megatron_arguments_set_the_step() -> None:
     config = with_arguments("--bf16")
     assert config.ignored == ("--some-new-thing",)
     assert config.approximated == ()
-    assert (config.job.layout.dp_shard, config.job.decoder.ffn, config.job.recipe.seq_len) == (8, 14336, 8192)
+    assert (config.job.layout.dp_shard, config.job.decoder.ffn_hidden_size, config.job.recipe.seq_len) == (
+        8,
+        14336,
+        8192,
+    )
     assert config.job.decoder.bias == "all", "by default"
     assert with_arguments("").job.recipe.dtype == "float32"
     assert with_arguments("--bf16 --fp8-hybrid").job.recipe.dtype == "float8"
@@ -489,7 +516,7 @@ def test_megatron_arguments_set_the_step() -> None:
     aware = "--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"
     assert with_arguments(aware).keeps == (2, 4, 7)
     block = with_arguments("--bf16 --recompute-granularity full --recompute-method block --recompute-num-layers 8")
-    assert (block.job.recipe.remat, block.job.recipe.remat_every) == ("full", 2)
+    assert (block.job.recipe.activation_checkpoint, block.job.recipe.activation_checkpoint_every) == ("full", 2)
     fsdp = with_arguments("--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
     assert fsdp.job.layout.zero == 3
     assert with_arguments("--bf16 --tp-comm-overlap").approximated == (
@@ -526,23 +553,22 @@ H = ("--machine", "h100")
 @pytest.mark.parametrize(
     ("arguments", "framework"),
     [
-        (("run.args", "--devices", "64", "--check"), "megatron"),
-        (("--check", "run.args", "--devices", "64"), "megatron"),
-        (("--check", "titan.toml", "--devices", "64"), "torchtitan"),
-        (("llama3-8b", "--check", "titan.toml", "--devices", "64"), "torchtitan"),
-        (("llama3-8b", "--check", "ds.json", "--devices", "64", "--seq-len", "8192"), "deepspeed"),
-        (("job.toml", "--check", "ds.json", "--devices", "8"), "deepspeed"),
+        (("run.args", "--devices", "64"), "megatron"),
+        (("titan.toml", "--devices", "64"), "torchtitan"),
+        (("titan.toml", "--model", "llama3-8b", "--devices", "64"), "torchtitan"),
+        (("ds.json", "--model", "llama3-8b", "--devices", "64", "--seq-len", "8192"), "deepspeed"),
+        (("ds.json", "--model", "job.toml", "--devices", "8"), "deepspeed"),
     ],
 )  # fmt: skip
 def test_framework_configuration_is_checked_as_is(
     arguments: tuple[str, ...], framework: str, files: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert answer(["plan", *(files.get(word, word) for word in arguments), *H, "--json"]) == 0
+    assert answer(["plan", "check", *(files.get(word, word) for word in arguments), *H, "--json"]) == 0
     printed = capsys.readouterr()
     output = json.loads(printed.out)
-    data = Path(next(files[word] for word in reversed(arguments) if word in files)).read_bytes()
+    data = Path(files[arguments[0]]).read_bytes()
     job = msgspec.convert(output["choices"][0]["plan"]["job"], Job)
-    model = job.model if arguments[0] in ("llama3-8b", "job.toml") else None
+    model = job.model if "--model" in arguments else None
     seq_len = job.recipe.seq_len if framework == "deepspeed" else None
     expected = detect_format.read(data, "x", CommandArguments(job.layout.ranks, seq_len, model))
     assert expected.framework == framework
@@ -560,20 +586,21 @@ def test_framework_configuration_is_checked_as_is(
     ("arguments", "code", "values"),
     [
         (("ds.json", *H), "bad-input", ["ds.json: MODEL"]),
-        (("llama3-8b", "--check", "ds.json", *H), "bad-input", ["ds.json: --devices"]),
-        (("llama3-8b", "--check", "ds.json", "--devices", "8", *H), "bad-input", ["ds.json: --seq-len"]),
-        (("titan.toml", "--check", *H), "bad-input",
+        ((*H,), "bad-input", ["No model", "trainyard plan list"]),
+        (("check", "ds.json", *H), "bad-input", ["ds.json: MODEL", "plan check"]),
+        (("check", "ds.json", "--model", "llama3-8b", *H), "bad-input", ["ds.json: --devices"]),
+        (("check", "ds.json", "--model", "llama3-8b", "--devices", "8", *H), "bad-input", ["ds.json: --seq-len"]),
+        (("check", "titan.toml", *H), "bad-input",
          ["titan.toml", "parallelism.data_parallel_shard_degree", "--devices"]),
-        (("titan.toml", "--check", "--devices", "64", "--for", "megatron", *H), "bad-input",
-         ["titan.toml", "megatron", "--for"]),
-        (("titan.toml", "--check", "--devices", "64", "--batch", "3", *H), "bad-input",
-         ["--batch 3", "titan.toml", 64]),
-        (("job.toml", "--check", "--devices", "64", *H), "bad-input", ["--devices 64", "job.toml", 8]),
-        (("llama3-8b", "--check", "nowhere", *H), "missing-file", ["nowhere"]),
-        (("llama3-8b", "--check", "config.json", *H), "bad-file",
+        (("check", "titan.toml", "--devices", "64", "--batch", "3", *H), "bad-input", ["--batch 3", "titan.toml", 64]),
+        (("check", "job.toml", "--devices", "64", *H), "bad-input", ["--devices 64", "job.toml", 8]),
+        (("check", "nowhere", "--model", "llama3-8b", *H), "missing-file", ["nowhere"]),
+        (("check", "llama3-8b", *H), "bad-input", ["llama3-8b", "trainyard plan llama3-8b"]),
+        (("check", "run.args", "--machine", "h100:8,a100:16"), "bad-input", ["--machine h100:8,a100:16"]),
+        (("check", "config.json", "--model", "llama3-8b", *H), "bad-file",
          ["config.json", "TOML", "JSON", "Megatron's"]),
-        (("--check", *H), "bad-input", ["model", "--check FILE"]),
-        ((*H,), "bad-input", ["model", "--check FILE"]),
+        (("check", *H), "bad-usage", ["FILE"]),
+        (("titan.toml", "--check", *H), "bad-usage", ["trainyard plan check FILE"]),
     ],
 )  # fmt: skip
 def test_unusable_check_is_reported(
@@ -593,18 +620,18 @@ def test_configuration_is_shown_if_no_layout_fits(files: dict[str, str], capsys:
     """Neither the configuration nor any other layout fits."""
     path = Path(files["titan.toml"])
     path.write_text(OLD.replace("70B", "405B"))
-    assert answer(["plan", "--check", str(path), "--devices", "8", *H]) == 0
+    assert answer(["plan", "check", str(path), "--devices", "8", *H]) == 0
     printed = capsys.readouterr()
     assert "No other layout: llama3-405b fits on 8 devices in none of" in printed.err
     assert "It does not fit" in printed.err
     assert "full, 1 in 2" in printed.out
-    assert answer(["plan", "--check", str(path), "--devices", "8", *H, "--out", str(path.with_name("x"))]) == 2
+    assert answer(["plan", "check", str(path), "--devices", "8", *H, "--out", str(path.with_name("x"))]) == 2
 
 
 def test_escape_codes_of_a_file_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(SPEED | {"\x1b[2J": 1}))
-    assert answer(["plan", "tiny", "--check", str(path), "--devices", "2", "--seq-len", "128", *H]) == 0
+    assert answer(["plan", "check", str(path), "--model", "tiny", "--devices", "2", "--seq-len", "128", *H]) == 0
     printed = capsys.readouterr()
     assert "[2J" in printed.err
     assert "\x1b" not in printed.err + printed.out
@@ -613,8 +640,8 @@ def test_escape_codes_of_a_file_do_not_reach_the_terminal(tmp_path: Path, capsys
 def test_devices_are_converted_to_ranks(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     machine_name = next(name for name in machine.known() if machine.load(name).device.ranks > 1)
     ranks = machine.load(machine_name).device.ranks
-    arguments = ("tiny", "--check", files["ds.json"], "--devices", "2", "--seq-len", "128", "--machine", machine_name)
-    assert answer(["plan", *arguments, "--json"]) == 0
+    arguments = ("--model", "tiny", "--devices", "2", "--seq-len", "128", "--machine", machine_name)
+    assert answer(["plan", "check", files["ds.json"], *arguments, "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["devices"] == 2
     assert output["choices"][0]["plan"]["job"]["layout"]["dp_shard"] == 2 * ranks

@@ -44,8 +44,10 @@ from trainyard.report.plans.hetero_tables import from_mixed, verdict
 from trainyard.report.plans.plans_file import read as read_plans
 
 MODELS = {
-    "dense": msgspec.structs.replace(DENSE, layers=6, width=512, ffn=2048, head_dim=64, vocab=4096),
-    "experts": msgspec.structs.replace(EXPERTS, layers=5, dense_layers=2, width=512, ffn=2048, head_dim=64),
+    "dense": msgspec.structs.replace(DENSE, layers=6, hidden_size=512, ffn_hidden_size=2048, head_dim=64, vocab=4096),
+    "experts": msgspec.structs.replace(
+        EXPERTS, layers=5, dense_layers=2, hidden_size=512, ffn_hidden_size=2048, head_dim=64
+    ),
     "latent": LATENT,
 }
 MEGATRON = FRAMEWORKS["megatron"]
@@ -427,7 +429,7 @@ ASKED = ("plan", "llama3-8b", "--machine", "h100:8,a100:16", "--batch", "64", "-
 def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = ("--for", framework) if framework else ()
     out = tmp_path / "best"
-    assert answer([*ASKED, *named, "--tokens", "1e9", "--out", str(out)]) == 0
+    assert answer([*ASKED, *named, "--tokens", "1e9", "--out", str(out), "--full"]) == 0
     printed = capsys.readouterr()
     for part in ("Stages of the fastest", "Together and apart", "Mixing is", "ns exactly", "h100:8", "+ embedding"):
         assert part in printed.out
@@ -444,7 +446,7 @@ def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys:
     else:
         assert "|".join(f"t*{count}" for count in counts) in written
         (tmp_path / "their.args").write_text(written)
-        assert answer(["plan", str(tmp_path / "their.args"), "--machine", "h100", "--devices", "24", "--check"]) == 0
+        assert answer(["plan", "check", str(tmp_path / "their.args"), "--machine", "h100", "--devices", "24"]) == 0
         assert "predicted with layers divided evenly" in capsys.readouterr().err
     assert first["plan"]["job"]["layout"]["pp"] == len(counts)
     assert [part["part"] for part in plain["unlike"]["apart"]] == ["h100:8", "a100:16"]
@@ -474,7 +476,6 @@ def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys:
         ({"--for": "trainyard"}, "bad-input", ["--for trainyard", "megatron, torchtitan"]),
         ({"--machine": "h100:1,a100:1", "--batch": "1"}, "bad-job",
          ["h100:1", "a100:1", "3 layouts", "10.9 GiB", "h100:2,a100:2"]),
-        ({"--check": None}, "bad-input", ["--check", "--machine h100:8,a100:16"]),
         ({"--out": "/nowhere/x.args"}, "not-writable", ["/nowhere/x.args"]),
     ],
     ids=str,

@@ -45,7 +45,7 @@ WHERE = hardware.of_machine(H100, "bfloat16")
 
 def a_job(name: str, layout: dict[str, Any] | None = None, sizes: dict[str, Any] | None = None, **recipe: Any) -> Job:
     preset = presets.load(name)
-    values = {"tokens_per_step": 16, "microbatch": 2, "dtype": "bfloat16"} | recipe
+    values = {"tokens_per_step": 16, "micro_batch_size": 2, "dtype": "bfloat16"} | recipe
     return Job(
         name=name, workload=preset.workload, sizes={**(preset.sizes or {}), **(sizes or {})},
         layout=Layout(**layout or {}), recipe=Recipe(**values),
@@ -71,7 +71,7 @@ def parameters(columns: Cases) -> float:
 @pytest.mark.parametrize("layout", [{}, {"dp_shard": 4}, {"tp": 2}, {"dp_replicate": 2, "tp": 2}], ids=str)
 @pytest.mark.parametrize("name", TINY)
 def test_flops_equal_the_workloads_exactly(name: str, layout: dict[str, int]) -> None:
-    for more in ({}, {"microbatch": 1}, {"remat": "full"}):
+    for more in ({}, {"micro_batch_size": 1}, {"activation_checkpoint": "full"}):
         job = a_job(name, layout, **more)
         assert float(step_cost.model_flops(cases.of_jobs([job]))[0]) == workload_of(job).model_flops(job)
 
@@ -104,7 +104,7 @@ BLOCKS = st.sampled_from(
 @given(SIZED, BLOCKS)
 def test_any_diffusion_transformer_counts_like_its_workload(sizes: dict[str, Any], blocks: dict[str, int]) -> None:
     network = {"family": "dit", "heads": 4, **sizes, **blocks}
-    job = Job(workload="diffusion", sizes=network, recipe=Recipe(tokens_per_step=8, microbatch=2))
+    job = Job(workload="diffusion", sizes=network, recipe=Recipe(tokens_per_step=8, micro_batch_size=2))
     case = cases.of_jobs([job])
     assert round(float(step_cost.model_flops(case)[0])) == workload_of(job).model_flops(job)
     tally = diffusion_ops.tally(diffusion_ops.check(job), job.recipe)
@@ -117,7 +117,7 @@ def test_any_vision_transformer_counts_like_its_workload(
 ) -> None:
     sizes = {"family": "vit", "image": cut[0], "patch": cut[1], "channels": channels, "classes": classes,
              "layers": layers, "width": 32, "ffn": 80, "heads": 4}  # fmt: skip
-    job = Job(workload="vision", sizes=sizes, recipe=Recipe(tokens_per_step=8, microbatch=2))
+    job = Job(workload="vision", sizes=sizes, recipe=Recipe(tokens_per_step=8, micro_batch_size=2))
     case = cases.of_jobs([job])
     assert round(float(step_cost.model_flops(case)[0])) == workload_of(job).model_flops(job)
     assert round(parameters(case)) == vision_ops.tally(vision_ops.check(job), job.recipe).parameters
@@ -129,7 +129,8 @@ ROWS = st.fixed_dictionaries(
     {
         "tp": st.sampled_from([1, 2, 4]), "dp_replicate": st.sampled_from([1, 2, 8]), "ep": st.just(1),
         "dp_shard": st.sampled_from([1, 2, 8]), "zero": st.sampled_from([1, 2, 3]), "cp": st.just(1), "pp": st.just(1),
-        "interleave": st.just(1), "microbatch": st.sampled_from([1, 4]), "remat": st.sampled_from([0, 1, 2]),
+        "interleave": st.just(1), "micro_batch_size": st.sampled_from([1, 4]),
+        "activation_checkpoint": st.sampled_from([0, 1, 2]),
         "offload": st.just(0), "schedule": st.just(0),
     }
 )  # fmt: skip
@@ -138,7 +139,7 @@ NAMES = st.sampled_from(["vit-b-16", "vit-l-16", "sd3-medium", "flux1-dev", "dit
 
 
 def one_case(name: str, row: dict[str, int], keeps: Keeps) -> Cases:
-    wanted = PlannerInput(subject(name), 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 1)
+    wanted = PlannerInput(subject(name), 1, 8, row["dp_replicate"] * row["dp_shard"] * row["micro_batch_size"] * 4, 1)
     return layout_space.as_cases(
         wanted, layout_space.LayoutSpace({axis: np.array([value]) for axis, value in row.items()}), keeps
     )
@@ -172,9 +173,9 @@ def test_a_case_costs_the_same_alone_and_in_a_batch(choices: list[tuple[str, dic
     axes = ("tp", "dp_replicate", "dp_shard", "zero")
     batch: list[Job] = []
     for name, row in choices:
-        samples = row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 2
+        samples = row["dp_replicate"] * row["dp_shard"] * row["micro_batch_size"] * 2
         layout = {axis: row[axis] for axis in axes}
-        batch.append(a_job(name, layout, microbatch=row["microbatch"], tokens_per_step=samples))
+        batch.append(a_job(name, layout, micro_batch_size=row["micro_batch_size"], tokens_per_step=samples))
     batch.append(jobs.load(Path(__file__).parents[3] / "examples" / "tiny.toml"))
     together = cases.of_jobs(batch)
     walls, bytes_of = step.step(together, WHERE, Constants()).wall, framework_memory.memory(together).total
@@ -189,9 +190,9 @@ def test_recomputation_and_zero_never_need_more_memory(name: str, row: dict[str,
     def need(**changed: int) -> float:
         return float(framework_memory.memory(one_case(name, row | changed, keeps)).total[0])
 
-    most = need(remat=0)
-    assert need(remat=2) <= most * (1 + 1e-9)
-    assert need(remat=0, microbatch=2 * row["microbatch"]) >= most * (1 - 1e-9)
+    most = need(activation_checkpoint=0)
+    assert need(activation_checkpoint=2) <= most * (1 + 1e-9)
+    assert need(activation_checkpoint=0, micro_batch_size=2 * row["micro_batch_size"]) >= most * (1 - 1e-9)
     for part in framework_memory.memory(one_case(name, row, keeps)).parts().values():
         assert float(np.min(part)) >= 0
     if not keeps.own:
@@ -209,11 +210,15 @@ def test_recomputation_and_zero_never_need_more_memory(name: str, row: dict[str,
 @pytest.mark.parametrize(
     ("name", "layout", "how"),
     [
-        ("vit-l-16", {}, {"tokens_per_step": 32, "microbatch": 16}),
-        ("vit-l-16", {"dp_shard": 4}, {"remat": "full", "tokens_per_step": 64, "microbatch": 16}),
-        ("vit-l-16", {"tp": 4}, {"tokens_per_step": 16, "microbatch": 16}),
-        ("dit-xl2", {"dp_shard": 4, "zero": 2}, {"tokens_per_step": 64, "microbatch": 16}),
-        ("dit-xl2", {"dp_shard": 2, "zero": 1}, {"remat": "op", "tokens_per_step": 64, "microbatch": 16}),
+        ("vit-l-16", {}, {"tokens_per_step": 32, "micro_batch_size": 16}),
+        ("vit-l-16", {"dp_shard": 4}, {"activation_checkpoint": "full", "tokens_per_step": 64, "micro_batch_size": 16}),
+        ("vit-l-16", {"tp": 4}, {"tokens_per_step": 16, "micro_batch_size": 16}),
+        ("dit-xl2", {"dp_shard": 4, "zero": 2}, {"tokens_per_step": 64, "micro_batch_size": 16}),
+        (
+            "dit-xl2",
+            {"dp_shard": 2, "zero": 1},
+            {"activation_checkpoint": "selective", "tokens_per_step": 64, "micro_batch_size": 16},
+        ),
         ("sd3-medium", {"dp_shard": 4}, {"tokens_per_step": 8}),
         ("sd3-medium", {"dp_replicate": 2}, {"tokens_per_step": 8, "dtype": "float32"}),
         ("flux1-dev", {"dp_shard": 8}, {"tokens_per_step": 16}),
@@ -282,7 +287,7 @@ def test_frameworks_get_only_supported_models_and_axes() -> None:
 def test_command_prints_and_writes_a_plan(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "best.toml"
     arguments = ["plan", "vit-b-16", "--machine", "h100", "--devices", "8", "--batch", "256"]
-    assert answer([*arguments, "--tokens", "1e9", "--out", str(out)]) == 0
+    assert answer([*arguments, "--tokens", "1e9", "--out", str(out), "--full"]) == 0
     printed = capsys.readouterr().out
     for part in (
         "256 images of 197 positions per step",
@@ -305,11 +310,15 @@ def test_command_prints_and_writes_a_plan(tmp_path: Any, capsys: pytest.CaptureF
 def test_check_keeps_the_jobs_layout_and_recipe(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     path = tmp_path / "job.toml"
-    path.write_text(jobs.write(a_job("vit-b-16", {"dp_shard": 2}, {"layers": 2}, microbatch=8, remat="op")))
-    assert answer(["plan", str(path), "--machine", "a100", "--check", "--json"]) == 0
+    path.write_text(
+        jobs.write(
+            a_job("vit-b-16", {"dp_shard": 2}, {"layers": 2}, micro_batch_size=8, activation_checkpoint="selective")
+        )
+    )
+    assert answer(["plan", "check", str(path), "--machine", "a100", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     first = plan["choices"][0]
-    assert first["plan"]["job"]["recipe"]["remat"] == "op"
+    assert first["plan"]["job"]["recipe"]["activation_checkpoint"] == "selective"
     assert max(plan["exact_bytes"].values()) == pytest.approx(sum(first["plan"]["memory"].values()), rel=0.1)
 
 
@@ -330,7 +339,7 @@ def test_check_keeps_the_jobs_layout_and_recipe(tmp_path: Any, capsys: pytest.Ca
             "bad-job",
             ["vit-l-16", "Megatron Core", "--out"],
         ),
-        (("vit-l-16", "--check", __file__), "bad-input", [f"--check {__file__}", "vit-l-16"]),
+        (("check", __file__, "--model", "vit-l-16"), "bad-input", [__file__, "--model vit-l-16"]),
     ],
 )
 def test_bad_input_is_refused(

@@ -18,7 +18,7 @@ from trainyard.store.store import Store
 from trainyard.train.rules import memory_rules
 from trainyard.workloads.ops.matrices import parameters
 
-MODEL = Model(layers=4, width=32, ffn=64, heads=4, kv_heads=4, head_dim=8)
+MODEL = Model(layers=4, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=4, head_dim=8)
 JOB = Job(model=MODEL, recipe=Recipe(seq_len=16, tokens_per_step=256))
 WIDE = {"dp_replicate": st.sampled_from([1, 2]), "dp_shard": st.sampled_from([1, 2]), "tp": st.sampled_from([1, 2])}
 layouts = st.builds(Layout, **WIDE, cp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2]))
@@ -72,14 +72,14 @@ def test_error_has_the_arithmetic_and_the_next_step():
 @pytest.mark.parametrize("name", ["tiny-vit", "tiny-resnet", "tiny-dit", "tiny-flux", "tiny-unet", "tiny-dlrm"])
 def test_data_parallelism_does_not_change_a_workloads_weight_count(name):
     preset = presets.load(name)
-    job = Job(workload=preset.workload, sizes=preset.sizes, recipe=Recipe(tokens_per_step=8, text="synthetic"))
+    job = Job(workload=preset.workload, sizes=preset.sizes, recipe=Recipe(tokens_per_step=8, dataset="synthetic"))
     sharded = replace(job, layout=Layout(dp_shard=2))
     assert weights(job) == weights(sharded) > 0
 
 
 def test_sharded_tables_are_on_one_rank_each():
     sizes = {**presets.load("tiny-dlrm").sizes, "tables": "by_row"}
-    job = Job(workload="recommender", sizes=sizes, recipe=Recipe(tokens_per_step=8, text="synthetic"))
+    job = Job(workload="recommender", sizes=sizes, recipe=Recipe(tokens_per_step=8, dataset="synthetic"))
     tables = sum(sizes["rows"]) * sizes["width"]
     for ranks in (2, 4):
         count = weights(replace(job, layout=Layout(dp_replicate=ranks)))

@@ -16,7 +16,7 @@ from tests.predict.test_plan import DENSE, EXPERTS, H100, MODELS, WHERE, spent
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.predict.inputs import cases, constant_sets, layout_space
-from trainyard.predict.inputs.cases import REMATS, Cases, column
+from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, Cases, column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
@@ -71,7 +71,7 @@ def test_partition_matches_the_native_trainer(stages: int, more: int) -> None:
     torch = pytest.importorskip("torch")
     from trainyard.train.model.language_task import Language
 
-    model = Model(layers=stages + more, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+    model = Model(layers=stages + more, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
     task = Language(Job(model=model, layout=Layout(), recipe=Recipe(seq_len=8, tokens_per_step=8)))
     with torch.device("meta"):
         owned = [len(task.stage(number, stages).layers) for number in range(stages)]
@@ -93,7 +93,7 @@ def layouts(draw: st.DrawFn) -> tuple[Cases, str, int]:
     shards, zero = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
     job = Job(
         model=replace_(model, layers=layers), layout=Layout(pp=pp, interleave=interleave, dp_shard=shards, zero=zero),  # pyright: ignore[reportArgumentType]
-        recipe=Recipe(seq_len=256, tokens_per_step=256 * 4 * count, microbatch=1, dtype="bfloat16"),
+        recipe=Recipe(seq_len=256, tokens_per_step=256 * 4 * count, micro_batch_size=1, dtype="bfloat16"),
     )  # fmt: skip
     case = replace(
         cases.of_jobs([job]), schedule=column(schedules.SCHEDULES.index(name)), ends=column(draw(st.integers(0, 1))),
@@ -160,7 +160,7 @@ def test_ledger_has_the_simulated_bubble() -> None:
 
 
 UNEVEN = {name: replace_(model, layers=7) for name, model in MODELS.items() if name != "gpt"}
-WIDE = Model(layers=30, width=4096, ffn=14336, heads=32, kv_heads=8, head_dim=128, vocab=32000)
+WIDE = Model(layers=30, hidden_size=4096, ffn_hidden_size=14336, heads=32, kv_heads=8, head_dim=128, vocab=32000)
 
 
 def simulated(wanted: PlannerInput, framework: str) -> np.ndarray:
@@ -224,16 +224,16 @@ def enumerate_pipelines(wanted: PlannerInput) -> set[tuple[Any, ...]]:
         if name == "gpipe" and wanted.samples // (ranks * micro) >= pp:
             continue
         layout = Layout(pp=pp, dp_shard=ranks, interleave=interleave, zero=2 if ranks > 1 else 3)
-        for remat in REMATS:
+        for activation_checkpoint in ACTIVATION_CHECKPOINTS:
             recipe = Recipe(
-                seq_len=wanted.seq_len, tokens_per_step=wanted.samples * wanted.seq_len, microbatch=micro,
-                dtype="bfloat16", remat=remat, schedule=name,
+                seq_len=wanted.seq_len, tokens_per_step=wanted.samples * wanted.seq_len, micro_batch_size=micro,
+                dtype="bfloat16", activation_checkpoint=activation_checkpoint, schedule=name,
             )  # fmt: skip
             try:
                 transformer_ops.check(Job(model=wanted.model, layout=layout, recipe=recipe))
             except BadJob:
                 continue
-            pipelines.add((name, pp, interleave, micro, remat))
+            pipelines.add((name, pp, interleave, micro, activation_checkpoint))
     return pipelines
 
 
@@ -248,5 +248,13 @@ def test_native_trainer_is_offered_every_supported_pipeline(layers: int) -> None
         job = layout_space.job_of(wanted, row)
         if row["pp"] > 1 and (row["zero"] == 2 or row["dp_shard"] == 1):
             assert cases.of_jobs([job]).schedule[0] == row["schedule"]
-            offered.add((job.recipe.schedule, row["pp"], row["interleave"], row["microbatch"], job.recipe.remat))
+            offered.add(
+                (
+                    job.recipe.schedule,
+                    row["pp"],
+                    row["interleave"],
+                    row["micro_batch_size"],
+                    job.recipe.activation_checkpoint,
+                )
+            )
     assert offered == enumerate_pipelines(wanted)

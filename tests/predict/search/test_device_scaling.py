@@ -30,9 +30,10 @@ from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest, search
 from trainyard.workloads.ops import transformer_ops
 
-DENSE = Model(layers=4, width=64, ffn=192, heads=8, kv_heads=4, head_dim=8, vocab=512)
+DENSE = Model(layers=4, hidden_size=64, ffn_hidden_size=192, heads=8, kv_heads=4, head_dim=8, vocab=512)
 EXPERTS = Model(
-    layers=4, width=64, ffn=192, heads=8, kv_heads=8, head_dim=8, vocab=512, experts=8, active=2, expert_ffn=96,
+    layers=4, hidden_size=64, ffn_hidden_size=192, heads=8, kv_heads=8, head_dim=8, vocab=512, experts=8, top_k=2,
+    moe_ffn_hidden_size=96,
     shared_experts=1, dense_layers=1,
 )  # fmt: skip
 H100 = machine.load("h100")
@@ -131,7 +132,7 @@ def test_front_is_complete_for_any_number_of_choices(most: int, refuses: Any) ->
     assert len(front) > 3
 
 
-@pytest.mark.parametrize("axis", ["tp", "pp", "microbatch"])
+@pytest.mark.parametrize("axis", ["tp", "pp", "micro_batch_size"])
 def test_fixing_an_axis_is_never_faster(axis: str) -> None:
     free = fastest(PlannerInput(DENSE, 8, 8, 16, 256), H100, FRAMEWORKS["megatron"], 0.0, lambda _: None)
     fixed = fastest(
@@ -177,7 +178,8 @@ def test_each_scaling_point_equals_a_search(model: Model, framework: str, device
 
 def scaling_point(devices: int, tokens_per_s: float) -> ScalingPoint:
     bill = Bill(tokens_per_s=tokens_per_s, mfu=0.1, days=1e6 / tokens_per_s)
-    point = LayoutPoint(devices=devices, samples=1, layout=Layout(), microbatch=1, remat="none", wall_ns=1, low=1,
+    point = LayoutPoint(devices=devices, samples=1, layout=Layout(), micro_batch_size=1, activation_checkpoint="none",
+                        wall_ns=1, low=1,
                         high=1, reserved=1, bill=bill)  # fmt: skip
     return ScalingPoint(devices=devices, samples=1, point=point)
 

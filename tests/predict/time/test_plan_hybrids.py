@@ -36,15 +36,25 @@ from trainyard.predict.search.search import search
 from trainyard.predict.time import data_parallel, predicted_ledger, state_space, step
 from trainyard.workloads.ops import transformer_ops
 
-HYBRIDS = [name for name in presets.known() if "pattern" in (presets.load(name).model or {})]
-SPACES = {"space_heads": 8, "space_dim": 16, "space_groups": 4, "state": 12, "chunk": 64}
+HYBRIDS = [name for name in presets.known() if "hybrid_pattern" in (presets.load(name).model or {})]
+SPACES = {"ssm_heads": 8, "ssm_head_dim": 16, "ssm_groups": 4, "ssm_state_size": 12, "chunk": 64}
 PLAIN = Model(
-    layers=6, pattern="M-M*M-", width=64, ffn=192, heads=8, kv_heads=4, head_dim=8, vocab=512, mlp="relu2",
+    layers=6, hybrid_pattern="M-M*M-", hidden_size=64, ffn_hidden_size=192, heads=8, kv_heads=4, head_dim=8, vocab=512,
+    mlp="relu2",
     position="none", **SPACES,
 )  # fmt: skip
-ROUTED = replace(PLAIN, pattern="ME*EM-", experts=8, active=2, expert_ffn=96, shared_experts=1, expert_width=32)
+ROUTED = replace(
+    PLAIN, hybrid_pattern="ME*EM-", experts=8, top_k=2, moe_ffn_hidden_size=96, shared_experts=1, expert_width=32
+)
 CHANNELS = replace(
-    PLAIN, pattern="M-*EM-", experts=4, active=2, expert_ffn=96, step_rank=4, space_heads=128, space_dim=1
+    PLAIN,
+    hybrid_pattern="M-*EM-",
+    experts=4,
+    top_k=2,
+    moe_ffn_hidden_size=96,
+    step_rank=4,
+    ssm_heads=128,
+    ssm_head_dim=1,
 )
 MODELS = {"plain": PLAIN, "experts": ROUTED, "channels": CHANNELS}
 H100 = machine.load("h100")
@@ -65,7 +75,7 @@ def weights(model: Model) -> tuple[float, float]:
     case = cases.of_jobs([a_job(model)])
     common, expert = (float(count[0]) * model.layers for count in data_parallel.layer_weights(case))
     ends = float(data_parallel.ends(case)[0])
-    return common + expert + ends, common + ends + expert * model.active / max(1, model.experts)
+    return common + expert + ends, common + ends + expert * model.top_k / max(1, model.experts)
 
 
 # Sizes
@@ -87,21 +97,21 @@ def test_parameters_of_nemotron_h_8b_are_exact() -> None:
 
 def shapes_of(model: Model) -> int:
     """Parameters of a state space, from the tensor shapes in mamba_ssm's and Jamba's code."""
-    width, inner, state = model.width, model.space_heads * model.space_dim, model.state
-    channels = inner if model.step_rank else inner + 2 * model.space_groups * state
+    width, inner, state = model.hidden_size, model.ssm_heads * model.ssm_head_dim, model.ssm_state_size
+    channels = inner if model.step_rank else inner + 2 * model.ssm_groups * state
     tensors = [(channels, model.kernel), (channels,), (inner, width), (inner,), (width,)]  # convolution, out, norms
     if model.step_rank:
         tensors += [(width, 2 * inner), (inner, model.step_rank + 2 * state), (model.step_rank, inner), (inner,)]
         tensors += [(inner, state), (inner,)]  # decay and skip connection
     else:
-        tensors += [(width, inner + channels + model.space_heads), *[(model.space_heads,)] * 3]
+        tensors += [(width, inner + channels + model.ssm_heads), *[(model.ssm_heads,)] * 3]
     return sum(int(np.prod(shape)) for shape in tensors)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_more_layer_adds_the_parameters_of_its_tensors(name: str) -> None:
     model = MODELS[name]
-    more = replace(model, pattern=model.pattern + "M", layers=model.layers + 1)
+    more = replace(model, hybrid_pattern=model.hybrid_pattern + "M", layers=model.layers + 1)
     assert weights(more)[0] - weights(model)[0] == pytest.approx(shapes_of(model), rel=1e-12)
 
 
@@ -162,7 +172,7 @@ def test_scan_flops_match_a_chunked_implementation(chunk: int) -> None:
     x, b, c = (random.standard_normal((steps, *shape)) for shape in ((heads, dim), (groups, size), (groups, size)))
     decay, product = random.uniform(0.5, 1, (steps, heads)), CountingProduct()
     assert np.allclose(scan_in_chunks(x, b, c, decay, chunk, product), scan_token_by_token(x, b, c, decay))
-    model = replace(PLAIN, space_heads=heads, space_dim=dim, space_groups=groups, state=size, chunk=chunk)
+    model = replace(PLAIN, ssm_heads=heads, ssm_head_dim=dim, ssm_groups=groups, ssm_state_size=size, chunk=chunk)
     case = cases.of_jobs([a_job(model, {"seq_len": steps, "tokens_per_step": steps})])
     assert sum(float(matmul.flops[0]) for matmul in state_space.products(case)) == product.flops
 
@@ -174,16 +184,20 @@ def test_flops_of_a_hybrid_are_the_sum_of_its_layers(name: str) -> None:
 
     def flops(pattern: str) -> float:
         experts = {"experts": 0} if "E" not in pattern else {}
-        hybrid = replace(model, pattern=pattern, layers=len(pattern), **experts)
+        hybrid = replace(model, hybrid_pattern=pattern, layers=len(pattern), **experts)
         return float(step_cost.model_flops(cases.of_jobs([a_job(hybrid)]))[0])
 
-    more = [flops(model.pattern + letter) - flops(model.pattern) for letter in "M*-"]
+    more = [flops(model.hybrid_pattern + letter) - flops(model.hybrid_pattern) for letter in "M*-"]
     assert all(added > 0 for added in more)
-    assert flops(model.pattern + "M*-M") == pytest.approx(flops(model.pattern) + 2 * more[0] + more[1] + more[2])
-    assert flops(model.pattern[::-1]) == flops(model.pattern)
-    dense = replace(PLAIN, pattern="", layers=4, mlp="gelu", position="rope", **dict.fromkeys(SPACES, 0) | {"chunk": 1})
-    plain = replace(PLAIN, pattern="M" + 4 * "*-", layers=9)
-    short = replace(PLAIN, pattern="M*-", layers=3)
+    assert flops(model.hybrid_pattern + "M*-M") == pytest.approx(
+        flops(model.hybrid_pattern) + 2 * more[0] + more[1] + more[2]
+    )
+    assert flops(model.hybrid_pattern[::-1]) == flops(model.hybrid_pattern)
+    dense = replace(
+        PLAIN, hybrid_pattern="", layers=4, mlp="gelu", position="rope", **dict.fromkeys(SPACES, 0) | {"chunk": 1}
+    )
+    plain = replace(PLAIN, hybrid_pattern="M" + 4 * "*-", layers=9)
+    short = replace(PLAIN, hybrid_pattern="M*-", layers=3)
     each = [float(step_cost.model_flops(cases.of_jobs([a_job(hybrid)]))[0]) for hybrid in (plain, short)]
     workload = transformer_ops.model_flops(a_job(dense))
     head = 3 * 2 * 64 * 512 * 256 * 16
@@ -198,15 +212,15 @@ SIZES = st.sampled_from([1, 2, 4])
 ROWS = st.fixed_dictionaries(
     {
         "tp": SIZES, "pp": SIZES, "cp": SIZES, "ep": SIZES, "dp_replicate": SIZES, "dp_shard": SIZES,
-        "zero": st.sampled_from([1, 2, 3]), "interleave": st.just(1), "microbatch": SIZES,
-        "remat": st.sampled_from([0, 1, 2]), "schedule": st.just(0), "offload": st.just(0),
+        "zero": st.sampled_from([1, 2, 3]), "interleave": st.just(1), "micro_batch_size": SIZES,
+        "activation_checkpoint": st.sampled_from([0, 1, 2]), "schedule": st.just(0), "offload": st.just(0),
     }
 )  # fmt: skip
 SOME = st.sampled_from([*MODELS.values(), preset("nemotron-3-super"), preset("jamba-1.5-mini")])
 
 
 def one_case(model: Model, row: dict[str, int]) -> Cases:
-    wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
+    wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["micro_batch_size"] * 4, 512)
     return layout_space.as_cases(
         wanted, layout_space.LayoutSpace({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
     )
@@ -236,7 +250,7 @@ def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> N
 @given(st.lists(st.tuples(SOME, SIZES, SIZES), min_size=2, max_size=4))
 def test_a_case_costs_the_same_alone_and_in_a_batch(choices: list[tuple[Model, int, int]]) -> None:
     """In a batch with other hybrids and a decoder."""
-    jobs = [a_job(model, {"microbatch": size}, tp=tp) for model, size, tp in choices]
+    jobs = [a_job(model, {"micro_batch_size": size}, tp=tp) for model, size, tp in choices]
     jobs.append(a_job(replace(preset("tiny"), layers=3)))
     together = replace_own(cases.of_jobs(jobs))
     walls, bytes_of = step.step(together, WHERE, Constants()).wall, framework_memory.memory(together).total
@@ -256,7 +270,10 @@ def replace_own(batch: Cases) -> Cases:
 def test_recomputation_and_zero_never_need_more_memory(model: Model, row: dict[str, int]) -> None:
     for first in (True, False):
         kept = [
-            framework_memory.of_stage(one_case(model, row | {"remat": remat}), first).activations for remat in (0, 2)
+            framework_memory.of_stage(
+                one_case(model, row | {"activation_checkpoint": activation_checkpoint}), first
+            ).activations
+            for activation_checkpoint in (0, 2)
         ]
         assert float(np.ravel(kept[1])[0]) <= float(np.ravel(kept[0])[0]) * 1.5 + 1
         parts = [framework_memory.of_stage(one_case(model, row | {"zero": zero}), first) for zero in (1, 2, 3)]
@@ -278,7 +295,7 @@ def test_layouts_divide_the_dimensions_of_a_state_space(framework: str) -> None:
     assert layouts
     for layout in layouts:
         tp, pp = layout.tp, layout.pp
-        assert ROUTED.space_groups % tp == ROUTED.kv_heads % tp == ROUTED.space_heads % (tp * layout.cp) == 0
+        assert ROUTED.ssm_groups % tp == ROUTED.kv_heads % tp == ROUTED.ssm_heads % (tp * layout.cp) == 0
         if framework == "megatron":
             assert layout.interleave == 1
             assert ROUTED.layers % pp == 0
@@ -290,11 +307,11 @@ def test_layouts_divide_the_dimensions_of_a_state_space(framework: str) -> None:
 
 
 def test_frameworks_without_these_layers_are_refused() -> None:
-    with refused(BadJob, "our own runner", "pattern = 'M-M*M-'", "--for"):
+    with refused(BadJob, "our own runner", "hybrid_pattern = 'M-M*M-'", "--for"):
         search_for(PLAIN, "trainyard")
     with refused(BadJob, "Megatron Core", f"step_rank = {CHANNELS.step_rank}", "--for"):
         search_for(CHANNELS, "megatron")
-    with refused(BadJob, "pattern = 'M-M*M-'", "$.model", "--for megatron"):
+    with refused(BadJob, "hybrid_pattern = 'M-M*M-'", "$.model", "--for megatron"):
         transformer_ops.check(a_job(PLAIN))
     for field, value in (("mlp", "relu2"), ("position", "none")):
         with refused(BadJob, f"{field} = '{value}'", "$.model"):
@@ -332,13 +349,13 @@ def test_unknown_layer_pattern_is_refused(pattern: str, values: list[object]) ->
 @pytest.mark.parametrize(
     ("changed", "values"),
     [
-        ({"pattern": "MxM*M-"}, ["'x'"]),
-        ({"pattern": "M*"}, ["2 letters", "layers = 6", "layers = 2"]),
-        ({"pattern": "MEM*M-"}, ["experts = 0", "1 layers"]),
-        ({"pattern": "------"}, ["pattern = '------'", "0 state space layers"]),
-        ({"dense_layers": 1}, ["dense_layers = 1", "pattern"]),
-        ({"state": 0}, ["state = 0", 1]),
-        ({"space_groups": 3}, ["space_heads 8 % space_groups 3 = 2"]),
+        ({"hybrid_pattern": "MxM*M-"}, ["'x'"]),
+        ({"hybrid_pattern": "M*"}, ["2 letters", "layers = 6", "layers = 2"]),
+        ({"hybrid_pattern": "MEM*M-"}, ["experts = 0", "1 layers"]),
+        ({"hybrid_pattern": "------"}, ["hybrid_pattern = '------'", "0 state space layers"]),
+        ({"dense_layers": 1}, ["dense_layers = 1", "hybrid_pattern"]),
+        ({"ssm_state_size": 0}, ["ssm_state_size = 0", 1]),
+        ({"ssm_groups": 3}, ["ssm_heads 8 % ssm_groups 3 = 2"]),
     ],
 )
 def test_impossible_hybrids_are_refused(changed: dict[str, Any], values: list[object]) -> None:
@@ -467,7 +484,7 @@ def test_hostile_config_is_refused_or_gives_a_model(config: dict[str, Any], data
         model = msgspec.convert(converted(changed), Model)
     except (BadInput, msgspec.ValidationError):
         return
-    assert len(model.pattern) == model.layers
+    assert len(model.hybrid_pattern) == model.layers
 
 
 # The command
@@ -479,14 +496,17 @@ def test_plan_accepts_a_hybrid_config(tmp_path: Path, capsys: pytest.CaptureFixt
     (folder / "config.json").write_text(json.dumps(NEMOTRON_H))
     out = tmp_path / "run.args"
     arguments = ["plan", str(folder / "config.json"), "--machine", "h100", "--devices", "64", "--batch", "512"]
-    assert answer([*arguments, "--seq-len", "8192", "--for", "megatron", "--out", str(out)]) == 0
+    assert answer([*arguments, "--seq-len", "8192", "--for", "megatron", "--out", str(out), "--full"]) == 0
     printed = capsys.readouterr().out
     assert "Nemotron-H-8B on 64" in printed
     assert "Reduction" in printed
-    assert answer(["plan", str(out), "--machine", "h100", "--devices", "64", "--check", "--json"]) == 0
+    assert answer(["plan", "check", str(out), "--machine", "h100", "--devices", "64", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)["choices"][0]
-    assert first["plan"]["job"]["model"]["pattern"] == NEMOTRON_H["hybrid_override_pattern"]
+    assert first["plan"]["job"]["model"]["hybrid_pattern"] == NEMOTRON_H["hybrid_override_pattern"]
     assert answer([*arguments, "--seq-len", "8192"]) == 2
     failure = capsys.readouterr().err
     assert code_of(failure) == "bad-job"
-    assert missing_values(failure, "our own runner", f"pattern = {NEMOTRON_H['hybrid_override_pattern'][:20]!r}") == []
+    assert (
+        missing_values(failure, "our own runner", f"hybrid_pattern = {NEMOTRON_H['hybrid_override_pattern'][:20]!r}")
+        == []
+    )

@@ -40,7 +40,7 @@ KINDS = st.sampled_from(offload.KINDS[1:])
 
 
 def a_case(model: Model, row: dict[str, int], kind: offload.Kind, own: bool = False, **more: int) -> Cases:
-    wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
+    wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["micro_batch_size"] * 4, 512)
     layouts = LayoutSpace({name: np.array([value]) for name, value in scheduled(row | more).items()})
     return layout_space.as_cases(wanted, layouts, Keeps(4, 4, 8, own=own, offload=kind))
 
@@ -84,8 +84,8 @@ def test_offloaded_tensors_leave_the_device(model: Model, row: dict[str, int], k
 def test_host_memory_is_sixteen_bytes_per_weight() -> None:
     """Llama 3 70B in float32 with Adam: weights, gradients and two moments, over all ranks."""
     model = msgspec.convert(presets.load("llama3-70b").model, Model)
-    row = dict.fromkeys(("tp", "pp", "cp", "ep", "dp_replicate", "interleave", "microbatch"), 1)
-    case = a_case(model, row | {"dp_shard": 8, "zero": 3, "remat": 2}, "all", offload=1)
+    row = dict.fromkeys(("tp", "pp", "cp", "ep", "dp_replicate", "interleave", "micro_batch_size"), 1)
+    case = a_case(model, row | {"dp_shard": 8, "zero": 3, "activation_checkpoint": 2}, "all", offload=1)
     assert 8 * float(framework_memory.on_host(case)[0]) == pytest.approx(16 * 70.6e9, rel=0.01)
 
 
@@ -97,7 +97,18 @@ def test_host_update_time_follows_from_its_traffic() -> None:
     assert copied == pytest.approx(1 / Constants().host_link, rel=1e-3)
 
 
-ROW = ("tp", "pp", "cp", "ep", "dp_replicate", "dp_shard", "zero", "interleave", "microbatch", "remat")
+ROW = (
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "dp_replicate",
+    "dp_shard",
+    "zero",
+    "interleave",
+    "micro_batch_size",
+    "activation_checkpoint",
+)
 
 
 # The search
@@ -243,7 +254,7 @@ ARGUMENTS = ("plan", "llama3-70b", "--machine", "h100", "--devices", "8", "--bat
 @pytest.mark.parametrize("framework", ["deepspeed", "torchtitan", "trainyard"])
 def test_too_large_model_fits_with_offload(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    assert answer([*ARGUMENTS, "--for", framework, "--out", str(out)]) == 0
+    assert answer([*ARGUMENTS, "--for", framework, "--out", str(out), "--full"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for part in ("dp_shard 8, offloaded", "In host memory 141.1", "Copy host to device", "Offloaded: the"):
         assert part in printed
@@ -251,12 +262,11 @@ def test_too_large_model_fits_with_offload(framework: str, tmp_path: Path, capsy
     failure = capsys.readouterr().err
     assert code_of(failure) == "bad-job"
     assert missing_values(failure, "llama3-70b", "8 devices") == []
-    model = () if framework == "trainyard" else ("llama3-70b",)
-    check = ("plan", *model, "--check", str(out), "--machine", "h100", "--devices", "8", "--seq-len", "8192", "--json")
+    check = ("plan", "check", str(out), "--model", "llama3-70b", "--machine", "h100", "--devices", "8")
     if framework == "trainyard":
         assert jobs.load(out).recipe.offload
         return
-    assert answer(list(check)) == 0
+    assert answer([*check, "--seq-len", "8192", "--json"]) == 0
     first, second, *_ = json.loads(capsys.readouterr().out)["choices"]
     assert first["plan"]["job"]["recipe"]["offload"]
     assert first["plan"]["ledger"]["wall_ns"] == second["plan"]["ledger"]["wall_ns"]

@@ -22,13 +22,14 @@ from trainyard.predict.time.collective_time import RankGroup
 
 H100 = machine.load("h100")
 WHERE = hardware.of_machine(H100, "bfloat16", "float8")
-MODEL = Model(layers=4, width=256, ffn=768, heads=8, kv_heads=4, head_dim=32, vocab=1024)
+MODEL = Model(layers=4, hidden_size=256, ffn_hidden_size=768, heads=8, kv_heads=4, head_dim=32, vocab=1024)
 
 
-def case(layout: dict[str, int], remat: str = "none") -> Cases:
+def case(layout: dict[str, int], activation_checkpoint: str = "none") -> Cases:
     job = Job(
         name="a", model=MODEL, layout=Layout(**layout),
-        recipe=Recipe(seq_len=512, tokens_per_step=512 * 16, remat=remat, dtype="bfloat16"),
+        recipe=Recipe(seq_len=512, tokens_per_step=512 * 16, activation_checkpoint=activation_checkpoint,
+                      dtype="bfloat16"),
     )  # fmt: skip
     return replace(cases.of_jobs([job]), own=cases.column(0))
 
@@ -40,9 +41,11 @@ def seconds(case: Cases) -> float:
 LAYOUTS = st.sampled_from([{}, {"dp_shard": 4, "zero": 3}, {"dp_shard": 2, "zero": 1, "tp": 2}, {"pp": 2}])
 
 
-@given(LAYOUTS, st.integers(1, 64), st.sampled_from(["none", "op", "full"]))
-def test_adapters_need_less_memory_and_grow_with_rank(layout: dict[str, int], rank: int, remat: str) -> None:
-    whole = case(layout, remat)
+@given(LAYOUTS, st.integers(1, 64), st.sampled_from(["none", "selective", "full"]))
+def test_adapters_need_less_memory_and_grow_with_rank(
+    layout: dict[str, int], rank: int, activation_checkpoint: str
+) -> None:
+    whole = case(layout, activation_checkpoint)
     few, more = (replace(whole, adapters=cases.column(float(r))) for r in (rank, 2 * rank))
     held = [framework_memory.of_stage(variant, first=True) for variant in (whole, few, more)]
     for part in ("gradients", "optimizer"):
@@ -53,24 +56,24 @@ def test_adapters_need_less_memory_and_grow_with_rank(layout: dict[str, int], ra
     assert seconds(few) <= seconds(more)
 
 
-def large(remat: str = "none") -> Cases:
+def large(activation_checkpoint: str = "none") -> Cases:
     """A case large enough that the device never waits for the host."""
     sizes = {"width": 8192, "ffn": 28672, "heads": 64, "head_dim": 128, "kv_heads": 8}
-    return replace(case({}, remat), **{name: cases.column(size) for name, size in sizes.items()})
+    return replace(case({}, activation_checkpoint), **{name: cases.column(size) for name, size in sizes.items()})
 
 
 def test_a_frozen_model_takes_less_time() -> None:
     assert seconds(replace(large(), adapters=cases.column(16))) < 0.85 * seconds(large())
 
 
-@pytest.mark.parametrize("remat", ["none", "op"])
-def test_recomputed_products_trade_time_for_memory(remat: str) -> None:
-    plain = large(remat)
+@pytest.mark.parametrize("activation_checkpoint", ["none", "selective"])
+def test_recomputed_products_trade_time_for_memory(activation_checkpoint: str) -> None:
+    plain = large(activation_checkpoint)
     half = replace(plain, remade=cases.column(0.5))
     activations = [
         float(np.ravel(framework_memory.of_stage(variant, first=True).activations)[0]) for variant in (plain, half)
     ]
-    if remat == "none":
+    if activation_checkpoint == "none":
         assert (seconds(half), activations[1]) == (seconds(plain), activations[0])
     else:
         assert seconds(half) > seconds(plain)

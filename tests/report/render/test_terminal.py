@@ -57,14 +57,14 @@ def test_prose_and_numbers_of_tables_are_complete(width):
     assert "…" not in text
 
 
-@pytest.mark.parametrize(("rows", "shown", "note"), [(8, 8, ""), (9, 9, ""), (10, 8, "2 more on the page.")])
+@pytest.mark.parametrize(("rows", "shown", "note"), [(8, 8, ""), (9, 9, ""), (10, 8, "2 more rows: --full")])
 def test_single_extra_row_is_printed(rows, shown, note):
     table = Table(
         title="Ranks", notes=(), columns=(Column(head="Rank"),), rows=tuple((f"row{at}",) for at in range(rows))
     )
     text = printed(print_view, 100, view(tables=(table,)))
     assert len(re.findall(r"row\d", text)) == shown
-    assert ("more on the page" in text) == bool(note)
+    assert ("more rows" in text) == bool(note)
     assert note in text
 
 

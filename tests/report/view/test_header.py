@@ -16,8 +16,8 @@ LEDGER = Ledger(
     wall_ns=5, entries=(Entry(account=Account("compute", "matmul"), ns=5),), scope=Scope(steps=("1",), ranks=(0,))
 )
 SAMPLES = (Sample(step=0, rank=0, repeat=0, wall_ns=1_000_000, tokens=0, memory_bytes=1, loss=2.0),)
-MODEL = Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8)
-PLAIN = Job(name="plain", model=MODEL, recipe=Recipe(seq_len=4, tokens_per_step=8, microbatch=2))
+MODEL = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
+PLAIN = Job(name="plain", model=MODEL, recipe=Recipe(seq_len=4, tokens_per_step=8, micro_batch_size=2))
 
 
 def view(job):
@@ -33,7 +33,10 @@ def test_defaults_are_not_shown():
     [
         ({"tokens_per_step": 24}, "24 tokens a step · 3 micro-batches of 2"),
         ({"optimizer": "muon"}, "optimizer muon"),
-        ({"remat": "full", "remat_every": 2}, "remat full · remat_every 2"),
+        (
+            {"activation_checkpoint": "full", "activation_checkpoint_every": 2},
+            "activation_checkpoint full · activation_checkpoint_every 2",
+        ),
         ({"schedule": "1f1b"}, "schedule 1f1b"),
         ({"compile": True}, "compile"),
         ({"compile": "whole"}, "compile whole"),

@@ -22,7 +22,7 @@ from trainyard.run.record import run_claims
 from trainyard.vendors.cpu_vendor import Cpu
 from trainyard.vendors.nvidia import Nvidia
 
-MODEL = Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8)
+MODEL = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
 A100 = DeviceSeen(index=0, name="NVIDIA A100-SXM4-80GB", vendor="nvidia")
 UNKNOWN = DeviceSeen(index=0, name="Some Processor", vendor="cpu")
 

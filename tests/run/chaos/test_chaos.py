@@ -47,7 +47,7 @@ S = 1_000_000_000
 
 def job(**more: Any) -> Job:
     given: dict[str, Any] = {
-        "model": Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+        "model": Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),
         "layout": Layout(dp_replicate=2),
         "recipe": Recipe(seq_len=8, tokens_per_step=32),
         "measure": Measure(warmup=0, steps=20, repeats=1, profiled=0),
@@ -531,7 +531,7 @@ def test_a_table_of_trials_counts_what_went_wrong_too() -> None:
 # The short form of it
 
 
-SMALL = f"""{TWO_REPLICAS}text = "text.txt"
+SMALL = f"""{TWO_REPLICAS}dataset = "text.txt"
 [measure]
 warmup = 2
 steps = 14
@@ -575,7 +575,7 @@ def test_job_recovers_from_kill_full_disk_and_flipped_byte(tmp_path: Path, monke
     kept = (store.runs / met.run.id / "chaos.json").read_text()
     assert met.against in kept
     assert (store.runs / met.run.id / "checkpoints").is_dir()
-    other = parse(SMALL.replace("width = 16", "width = 32"), "small.toml")
+    other = parse(SMALL.replace("hidden_size = 16", "hidden_size = 32"), "small.toml")
     with refused(BadInput, met.against, "--against"):
         experiment.execute(other, SMALL, wanted, Session(store, lambda _: []), against=met.against)
 

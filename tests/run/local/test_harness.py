@@ -88,8 +88,8 @@ write_facts(folder, RankFacts(
 JOB_TEXT = """
 [model]
 layers = 1
-width = 8
-ffn = 8
+hidden_size = 8
+ffn_hidden_size = 8
 heads = 1
 kv_heads = 1
 head_dim = 8
@@ -102,7 +102,7 @@ tokens_per_step = 16
 def job(**layout: int) -> Job:
     return Job(
         name="tiny",
-        model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+        model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),
         layout=Layout(**(layout or {"dp_replicate": 2})),
         recipe=Recipe(seq_len=8, tokens_per_step=16 * layout.get("tp", 1)),
         measure=Measure(warmup=2, steps=2, repeats=2, profiled=2),
@@ -274,9 +274,9 @@ def test_a_layout_that_does_not_fit_starts_nothing(store: Store) -> None:
         ({"layout": Layout(tp=2)}, BadJob, ["heads 1 % tp 2", "tp = 1"]),
         ({"workload": "transfomer"}, UnknownName, ["'transfomer'", "'transformer'"]),
         (
-            {"recipe": Recipe(seq_len=8, tokens_per_step=16, text="nosuch")},
+            {"recipe": Recipe(seq_len=8, tokens_per_step=16, dataset="nosuch")},
             BadJob,
-            ["text = 'nosuch'", "$.recipe:", os.strerror(errno.ENOENT)],
+            ["dataset = 'nosuch'", "$.recipe:", os.strerror(errno.ENOENT)],
         ),
         ({"machine": "h100"}, BadJob, ["machine = 'h100'"]),
     ],

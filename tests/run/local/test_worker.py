@@ -33,8 +33,8 @@ pytestmark = pytest.mark.torch
 JOB = """
 [model]
 layers = 1
-width = 16
-ffn = 16
+hidden_size = 16
+ffn_hidden_size = 16
 heads = 2
 kv_heads = 1
 head_dim = 8
@@ -166,13 +166,13 @@ def test_a_killed_rank_leaves_what_it_measured(tmp_path):
 
 def test_an_error_is_a_traceback_and_exit_code_1(folder):
     path = folder / "job.toml"
-    path.write_text(path.read_text().replace("seq_len = 16", 'text = "nowhere"\nseq_len = 16'))
+    path.write_text(path.read_text().replace("seq_len = 16", 'dataset = "nowhere"\nseq_len = 16'))
     done = subprocess.run(
         [sys.executable, "-m", "trainyard.run.local.worker", str(folder)], capture_output=True, check=False, text=True
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert missing_values(last, "trainyard.errors.BadJob", "text = 'nowhere'", "$.recipe") == []
+    assert missing_values(last, "trainyard.errors.BadJob", "dataset = 'nowhere'", "$.recipe") == []
 
 
 def test_other_than_the_layouts_ranks_is_refused(folder, monkeypatch):

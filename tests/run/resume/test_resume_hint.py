@@ -32,7 +32,7 @@ from trainyard.train.checkpoint import checkpoint_store
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
 JOB = Job(
-    model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+    model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),
     layout=Layout(dp_replicate=2),
     recipe=Recipe(seq_len=8, tokens_per_step=16),
     measure=Measure(warmup=0, steps=20, repeats=1, profiled=0),
@@ -137,9 +137,11 @@ FREE = {
     "layout": Layout(tp=1), "measure": Measure(), "checkpoint": Checkpoint(), "recovery": Recovery(), "name": "other",
 }  # fmt: skip
 FREE_IN_RECIPE = {
-    "microbatch": 2, "dtype": "bfloat16", "remat": "full", "learning_rate": 1.0, "rise_steps": 3, "workers": 1,
+    "micro_batch_size": 2, "dtype": "bfloat16", "activation_checkpoint": "full", "learning_rate": 1.0,
+    "warmup_steps": 3,
+    "num_workers": 1,
 }  # fmt: skip
-BOUND = {"seq_len": 16, "tokens_per_step": 32, "seed": 5, "text": "/elsewhere", "optimizer": "sgd"}
+BOUND = {"seq_len": 16, "tokens_per_step": 32, "seed": 5, "dataset": "/elsewhere", "optimizer": "sgd"}
 
 
 def old(job: Job = JOB) -> Run:
@@ -168,8 +170,8 @@ def test_fork_refuses_changed_training_with_both_values(field: str) -> None:
 def test_a_model_is_the_same_one_by_any_name() -> None:
     assert JOB.model is not None
     fork_run.check(old(), replace(JOB, model=replace(JOB.model, name="by another name")))
-    with refused(BadJob, "0badcafe", "layers = 2", "$.model", 1, "width = 16", 8):
-        fork_run.check(old(), replace(JOB, model=replace(JOB.model, layers=2, width=16)))
+    with refused(BadJob, "0badcafe", "layers = 2", "$.model", 1, "hidden_size = 16", 8):
+        fork_run.check(old(), replace(JOB, model=replace(JOB.model, layers=2, hidden_size=16)))
     with refused(BadJob, "0badcafe", "workload = 'vision'", "$", "'transformer'"):
         fork_run.check(old(), replace(JOB, workload="vision", model=None))
     vision = replace(JOB, workload="vision", model=None, sizes={"layers": 3})
@@ -203,8 +205,8 @@ def test_an_adopted_checkpoint_is_whole_and_outlives_its_run(tmp_path: Path) -> 
 TINY = """
 [model]
 layers = 2
-width = 16
-ffn = 32
+hidden_size = 16
+ffn_hidden_size = 32
 heads = 2
 kv_heads = 2
 head_dim = 8
@@ -213,7 +215,7 @@ head_dim = 8
 [recipe]
 seq_len = 16
 tokens_per_step = 128
-text = "text.txt"
+dataset = "text.txt"
 [measure]
 warmup = 1
 steps = {steps}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.refused import missing_values
 from tests.surveys import collective, made_survey
 from trainyard.stats.medians import lower_median, medians
-from trainyard.trace.align.alignment import alignment
+from trainyard.trace.align.alignment import align_clocks
 from trainyard.trace.align.clocks import ClockCorrection
 from trainyard.trace.align.matching import SYMMETRIC, meetings
 from trainyard.trace.measure import measure, read
@@ -43,7 +43,7 @@ def test_clock_offsets_are_recovered_exactly_from_common_ends(world):
         made_survey(rank, [(kind, start - by, stop - by) for kind, start, stop in met[rank]])
         for rank, by in enumerate(offsets)
     ]
-    agreed = alignment(shifted)
+    agreed = align_clocks(shifted)
     windows = [(min(start for _, start, _ in rows), max(stop for _, _, stop in rows)) for rows in met.values()]
     if max(start for start, _ in windows) > min(stop for _, stop in windows):
         assert agreed.aligned == "no"
@@ -63,7 +63,7 @@ def test_clock_drift_is_recovered_within_the_noise(drift, offset, seed):
         made_survey(rank, [(collective(ranks=(0, 1), seq=n), end - 20_000, end) for n, end in enumerate(own.tolist())])
         for rank, own in enumerate(stamps)
     ]
-    agreed = alignment(surveys)
+    agreed = align_clocks(surveys)
     if abs(drift) < 1000:  # 5 µs over the span: hardly more than the noise, which a drift may or may not explain
         return
     assert agreed.aligned == "collectives"
@@ -79,14 +79,14 @@ def test_noise_is_not_mistaken_for_drift(seed):
         made_survey(rank, [(collective(ranks=(0, 1, 2), seq=n), e - 20_000, e) for n, e in enumerate(own.tolist())])
         for rank, own in enumerate(ends)
     ]
-    assert all(clock.drift == 0 for clock in alignment(surveys).clocks)
+    assert all(clock.drift == 0 for clock in align_clocks(surveys).clocks)
 
 
 def test_a_few_outlying_ends_do_not_change_the_clocks():
     ends = [[1000 * n for n in range(1, 22)], [1000 * n + 77 for n in range(1, 22)]]
     for n in (3, 8, 15):
         ends[1][n] += 300
-    agreed = alignment(
+    agreed = align_clocks(
         [
             made_survey(rank, [(collective(ranks=(0, 1), seq=n), end - 500, end) for n, end in enumerate(own)])
             for rank, own in enumerate(ends)
@@ -105,18 +105,18 @@ def _pair(ends, **more):
 
 def test_unreliable_clock_solutions_are_rejected():
     fine = [[1000 * n for n in range(1, 10)], [1000 * n + 7 for n in range(1, 10)]]
-    assert alignment(_pair(fine)).aligned == "collectives"
-    on_cpu = alignment(_pair(fine, on_device=False))
+    assert align_clocks(_pair(fine)).aligned == "collectives"
+    on_cpu = align_clocks(_pair(fine, on_device=False))
     assert on_cpu.aligned == "no"
     assert "CPU" in on_cpu.why
-    few = alignment(_pair([own[:2] for own in fine]))
+    few = align_clocks(_pair([own[:2] for own in fine]))
     assert few.aligned == "no"
     assert missing_values(few.why, 3) == []
-    wild = alignment(_pair([fine[0], [1000 * n + (n % 3) * 400 for n in range(1, 10)]]))
+    wild = align_clocks(_pair([fine[0], [1000 * n + (n % 3) * 400 for n in range(1, 10)]]))
     assert wild.aligned == "no"
     assert "after alignment the ends" in wild.why
     strangers = [*_pair(fine), made_survey(2, []), made_survey(3, [])]
-    assert alignment(strangers).aligned == "no"
+    assert align_clocks(strangers).aligned == "no"
 
 
 def test_unconnected_groups_of_ranks_are_not_aligned():
@@ -126,7 +126,7 @@ def test_unconnected_groups_of_ranks_are_not_aligned():
         )
         for rank, pair in enumerate([(0, 1), (0, 1), (2, 3), (2, 3)])
     ]
-    agreed = alignment(surveys)
+    agreed = align_clocks(surveys)
     assert agreed.aligned == "no"
     assert missing_values(agreed.why, "rank 2", "rank 0") == []
 
@@ -135,7 +135,7 @@ def test_ranks_of_one_host_share_a_clock():
     def met(by, jitter):
         return [(collective(ranks=range(4), seq=n), 1000 * n - 600 + by, 1000 * n + by + jitter) for n in range(1, 9)]
 
-    agreed = alignment([made_survey(r, met(5000 * (r // 2), r), host=f"node{r // 2}") for r in range(4)])
+    agreed = align_clocks([made_survey(r, met(5000 * (r // 2), r), host=f"node{r // 2}") for r in range(4)])
     assert agreed.clocks[0] == agreed.clocks[1] == ClockCorrection()
     assert agreed.clocks[2] == agreed.clocks[3]
     assert agreed.clocks[2].offset in range(-5004, -4999)
@@ -147,7 +147,7 @@ def test_extreme_timestamps_do_not_overflow(ends):
     members = tuple(range(len(ends)))
     met = [[(collective(ranks=members, seq=n), end, end + 9) for n, end in enumerate(own)] for own in ends]
     surveys = [made_survey(rank, own) for rank, own in enumerate(met)]
-    agreed = alignment(surveys)
+    agreed = align_clocks(surveys)
     for survey, clock in zip(surveys, agreed.clocks):
         assert clock.at(np.array(survey.window)).tolist() == [clock.when(stamp) for stamp in survey.window]
 
@@ -309,7 +309,7 @@ def test_drift_of_eight_real_ranks_is_recovered_over_seconds(dlrm):
             for number, (kind, start, stop) in enumerate(repeated(rows))
         ]
         surveys.append(made_survey(rank_index, met))
-    agreed = alignment(surveys)
+    agreed = align_clocks(surveys)
     assert agreed.aligned == "collectives"
     for rank_index, clock in enumerate(agreed.clocks):
         assert abs(clock.drift + (3_000 * rank_index - 9_000 if rank_index else 0)) <= 600

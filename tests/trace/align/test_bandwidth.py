@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.surveys import collective, made_survey
-from trainyard.trace.align.bandwidth import bandwidths, bus_factor
+from trainyard.trace.align.bandwidth import bus_factor, measure_bandwidths
 from trainyard.trace.measure import measure, read
 
 
@@ -33,7 +33,7 @@ def _two(rows):
 
 
 def test_aligned_collectives_are_timed_from_the_last_arrival():
-    (row,) = bandwidths(_two([(4000, 0, 600, 1000, 1040)]), aligned=True)
+    (row,) = measure_bandwidths(_two([(4000, 0, 600, 1000, 1040)]), aligned=True)
     assert (row.collective, row.members, row.size, row.count, row.time_ns, row.from_last) == (
         "all_reduce", 2, 4000, 1, 440, True,
     )  # fmt: skip
@@ -41,15 +41,15 @@ def test_aligned_collectives_are_timed_from_the_last_arrival():
 
 
 def test_unaligned_collectives_are_timed_by_the_shortest_member():
-    (row,) = bandwidths(_two([(4000, 0, 600, 1000, 1040)]), aligned=False)
+    (row,) = measure_bandwidths(_two([(4000, 0, 600, 1000, 1040)]), aligned=False)
     assert (row.time_ns, row.from_last) == (440, False)
-    (row,) = bandwidths(_two([(4000, 500, 600, 1000, 1700)]), aligned=False)
+    (row,) = measure_bandwidths(_two([(4000, 500, 600, 1000, 1700)]), aligned=False)
     assert row.time_ns == 500
 
 
 def test_bandwidth_is_the_median_per_power_of_two_of_size():
     rows = [(1024, 0, 0, 100, 100), (2047, 200, 200, 300, 300), (1500, 400, 400, 550, 550), (2048, 600, 600, 700, 700)]
-    small, large = bandwidths(_two(rows), aligned=True)
+    small, large = measure_bandwidths(_two(rows), aligned=True)
     assert (small.count, small.size, small.time_ns) == (3, 1500, 100)
     assert small.algbw == 1024 * 10**9 // 100
     assert (small.slowest, small.fastest) == (10 * 10**9, 2047 * 10**9 // 100)
@@ -58,10 +58,10 @@ def test_bandwidth_is_the_median_per_power_of_two_of_size():
 
 def test_an_unmatched_collective_counts_by_its_own_duration():
     lone = made_survey(0, [(collective(ranks=(0, 1), size=100), 0, 50)], world=2)
-    (row,) = bandwidths([lone], aligned=False)
+    (row,) = measure_bandwidths([lone], aligned=False)
     assert (row.members, row.count, row.time_ns, row.from_last) == (2, 1, 50, False)
     unsaid = made_survey(0, [(collective(size=100), 0, 50)], world=2)
-    (row,) = bandwidths([unsaid], aligned=False)
+    (row,) = measure_bandwidths([unsaid], aligned=False)
     assert (row.members, row.busbw, row.slowest) == (0, None, None)
     assert row.algbw == 2 * 10**9
 
@@ -70,14 +70,14 @@ def test_a_transfer_is_timed_at_its_receiver_and_counted_once():
     send = collective("send_recv", ranks=(0, 1), size=1000, peer=1)
     receive = collective("send_recv", ranks=(0, 1), size=1000, peer=0, receives=True)
     ends = [made_survey(0, [(send, 100, 150)]), made_survey(1, [(receive, 0, 160)])]
-    (row,) = bandwidths(ends, aligned=True)
+    (row,) = measure_bandwidths(ends, aligned=True)
     assert (row.collective, row.count, row.time_ns, row.busbw) == ("send_recv", 1, 60, 1000 * 10**9 // 60)
 
 
 def test_barriers_and_empty_messages_have_no_bandwidth():
     empty = collective(ranks=(0, 1), size=0)
     barrier = collective("barrier", ranks=(0, 1), size=8)
-    assert bandwidths([made_survey(r, [(empty, 0, 5), (barrier, 7, 9)]) for r in (0, 1)], aligned=True) == []
+    assert measure_bandwidths([made_survey(r, [(empty, 0, 5), (barrier, 7, 9)]) for r in (0, 1)], aligned=True) == []
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10**9)), min_size=1, max_size=20), st.booleans())
@@ -86,7 +86,7 @@ def test_each_collective_is_in_one_row_with_ordered_rates(rows, aligned):
     for size, ns in rows:
         placed.append((size, at, at, at + ns, at + ns))
         at += 2 * ns
-    rates = bandwidths(_two(placed), aligned)
+    rates = measure_bandwidths(_two(placed), aligned)
     assert sum(row.count for row in rates) == len(rows)
     for row in rates:
         assert row.slowest <= row.busbw <= row.fastest

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trace_maker import trace, write
-from trainyard.trace.booking.idle import host_reasons, idle
-from trainyard.trace.classify.context import context
+from trainyard.trace.booking.idle import find_idle, host_reasons
+from trainyard.trace.classify.context import build_context
 from trainyard.trace.classify.kernels import Keys
 from trainyard.trace.measure import read
 
@@ -55,7 +55,7 @@ def _events(folder, document):
 @given(traces())
 def test_idle_intervals_tile_the_gaps_before_launched_work(tmp_path_factory, document):
     events = _events(tmp_path_factory.mktemp("t"), document)
-    start, stop, _ = idle(events, context(events), Keys())
+    start, stop, _ = find_idle(events, build_context(events), Keys())
     begin, end = events.window
     covered = np.zeros(end - begin, int)
     for a, b in zip(start, stop):
@@ -73,9 +73,9 @@ def test_idle_intervals_tile_the_gaps_before_launched_work(tmp_path_factory, doc
 @given(traces())
 def test_idle_cause_is_the_host_before_and_the_queue_after_launch(tmp_path_factory, document):
     events = _events(tmp_path_factory.mktemp("t"), document)
-    around, keys = context(events), Keys()
+    around, keys = build_context(events), Keys()
     work, host = events.work, events.host
-    for start, stop, key in zip(*idle(events, around, keys)):
+    for start, stop, key in zip(*find_idle(events, around, keys)):
         account = str(keys.pairs[key][0])
         call = int(work.call[np.searchsorted(work.start, start, "right")])
         if start >= host.stop[call]:
@@ -90,12 +90,12 @@ def test_idle_cause_is_the_host_before_and_the_queue_after_launch(tmp_path_facto
 @given(traces(), st.data())
 def test_recorded_stream_waits_only_replace_queue_time(tmp_path_factory, document, data):
     events = _events(tmp_path_factory.mktemp("t"), document)
-    around = context(events)
+    around = build_context(events)
     streams = st.integers(-1, len(events.streams) - 1)
     awaits = np.array(data.draw(st.lists(streams, min_size=len(events.work), max_size=len(events.work))), np.int32)
     awaiting = msgspec.structs.replace(events, work=msgspec.structs.replace(events.work, awaits=awaits))
     before, after = Keys(), Keys()
-    columns, others = idle(events, around, before), idle(awaiting, around, after)
+    columns, others = find_idle(events, around, before), find_idle(awaiting, around, after)
     assert [column.tolist() for column in columns[:2]] == [column.tolist() for column in others[:2]]
     work = awaiting.work
     for start, old, new in zip(columns[0], columns[2], others[2]):
@@ -117,7 +117,7 @@ def test_a_host_thread_has_one_reason_at_each_instant(tmp_path_factory, document
     if not len(events.host):
         return
     for thread in np.unique(events.host.thread).tolist():
-        edges, reason = host_reasons(events, context(events), thread)
+        edges, reason = host_reasons(events, build_context(events), thread)
         assert len(reason) == len(edges) + 1
         assert (reason >= 0).all()
         assert all(a <= b for a, b in pairwise(edges.tolist()))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.trace_maker import trace, write
 from trainyard import words
 from trainyard.events import COPY, KERNEL, MEMSET, OP
-from trainyard.trace.classify.context import context
+from trainyard.trace.classify.context import build_context
 from trainyard.trace.classify.kernels import Keys, classify_device, key_collectives, launched_by
 from trainyard.trace.classify.ops import class_of
 from trainyard.trace.measure import measure, read
@@ -84,7 +84,7 @@ def _expected(events, around, row):
 @given(traces())
 def test_classification_matches_the_rules_row_by_row(tmp_path_factory, document):
     (events,) = read([write(tmp_path_factory.mktemp("t"), document)])
-    around, keys = context(events), Keys()
+    around, keys = build_context(events), Keys()
     classified = key_collectives(events, keys, classify_device(events, around, keys))
     for row, key in enumerate(classified.key.tolist()):
         account, phase = keys.pairs[key]
@@ -105,7 +105,7 @@ def test_each_interval_is_counted_once(tmp_path_factory, document):
 @given(traces())
 def test_an_account_is_the_union_of_its_intervals(tmp_path_factory, document):
     (events,) = read([write(tmp_path_factory.mktemp("t"), document)])
-    around, keys = context(events), Keys()
+    around, keys = build_context(events), Keys()
     classified = key_collectives(events, keys, classify_device(events, around, keys))
     (whole, _) = measure([events], "all").ledgers
     begin, end = events.window

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.trace_maker import MAIN, trace, write
-from trainyard.trace.classify.context import PHASES, context
+from trainyard.trace.classify.context import PHASES, build_context
 from trainyard.trace.measure import read
 
 
@@ -36,7 +36,7 @@ def phases(folder, *trees):
         host_rows, at = spans(tree, at)
         rows += host_rows
     (events,) = read([write(folder, trace(host=rows))])
-    around = context(events)
+    around = build_context(events)
     return [(events.names[name], PHASES[phase]) for name, phase in zip(events.host.name, around.phase)]
 
 
@@ -91,7 +91,9 @@ def recorded(folder, step):
     file = folder / "recorded.json"
     profiler.export_chrome_trace(str(file))
     (events,) = read([file])
-    return Counter((events.names[name], PHASES[phase]) for name, phase in zip(events.host.name, context(events).phase))
+    return Counter(
+        (events.names[name], PHASES[phase]) for name, phase in zip(events.host.name, build_context(events).phase)
+    )
 
 
 @pytest.mark.torch

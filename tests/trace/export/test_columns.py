@@ -16,12 +16,12 @@ from tests.refused import refused
 from tests.trace.booking.test_intervals import timelines
 from tests.trace_maker import trace, write
 from trainyard.errors import MissingLibrary
-from trainyard.trace.booking.owners import stretches
+from trainyard.trace.booking.owners import tile_window
 from trainyard.trace.export import arrow_stream
 from trainyard.trace.export.arrow_stream import Words
 from trainyard.trace.export.columns import Columns, known, numbers_of, spell, words_of
 from trainyard.trace.export.schema import TABLES
-from trainyard.trace.export.trace_tables import tables
+from trainyard.trace.export.trace_tables import build_tables
 from trainyard.trace.measure import measure, read
 
 MODULES = {"to_pandas": "pandas", "to_polars": "polars", "to_arrow": "pyarrow"}
@@ -30,7 +30,7 @@ MODULES = {"to_pandas": "pandas", "to_polars": "polars", "to_arrow": "pyarrow"}
 @given(timelines())
 def test_owners_match_a_walk_over_every_instant(timeline):
     intervals, bounds = timeline
-    begin, end, row = stretches(intervals, bounds)
+    begin, end, row = tile_window(intervals, bounds)
     assert begin.tolist() == [bounds[0], *end[:-1].tolist()]
     assert end[-1] == bounds[-1]
     assert (end > begin).all()
@@ -58,7 +58,7 @@ def values(column):
 
 def balance(measured):
     """Verdicts tile each window and add up to the ledger; the time that intervals own agrees with the verdicts."""
-    by_name = tables(measured)
+    by_name = build_tables(measured)
     keys = ("rank", "step", "account", "phase")
     assert sums(by_name["verdicts"], "ns", *keys) == sums(by_name["ledger"], "ns", *keys)
     for rank in measured.ranks:
@@ -98,7 +98,7 @@ def test_verdicts_of_recorded_traces_add_up_to_the_ledger(name, public_trace):
 def test_tables_contain_the_values_of_the_file(tmp_path):
     device = [("gemm", 7, 100, 300, 50), ("Memcpy HtoD", 8, 200, 450, 60, {"bytes": 4096})]
     host = [("aten::mm", 100, 40, 58, "cpu_op"), ("aten::copy_", 100, 59, 70, "cpu_op")]
-    by_name = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))
+    by_name = build_tables(measure(read([write(tmp_path, trace(device=device, host=host))])))
     assert {name: table.names for name, table in by_name.items()} == {name: (*TABLES[name].columns,) for name in TABLES}
     work = by_name["work"]
     shown = ("name", "account", "stream", "op", "start_ns", "stop_ns", "owned_ns", "launch_ns", "bytes", "flops")
@@ -115,7 +115,7 @@ def test_tables_contain_the_values_of_the_file(tmp_path):
 def test_idle_table_names_the_host_span(tmp_path):
     device = [("gemm", 7, 100, 200, 50), ("gemm", 7, 500, 600, 400)]
     host = [("torch.cuda.synchronize", 100, 150, 350, "python_function")]
-    idle = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))["idle"]
+    idle = build_tables(measure(read([write(tmp_path, trace(device=device, host=host))])))["idle"]
     assert sum(values(idle["owned_ns"])) == 300
     assert ("torch.cuda.synchronize", "gemm") in set(zip(values(idle["host"]), values(idle["next"])))
 
@@ -208,24 +208,24 @@ def test_imported_data_outlives_the_columns():
 
 def test_an_unconsumed_stream_is_released():
     gc.collect()
-    before = len(arrow_stream._alive), len(arrow_stream._in_capsules)
+    before = len(arrow_stream._kept_alive), len(arrow_stream._in_capsules)
     capsule = table().__arrow_c_stream__()
     assert "arrow_array_stream" in repr(capsule)
     assert len(arrow_stream._in_capsules) == before[1] + 1
     del capsule
     gc.collect()
-    assert (len(arrow_stream._alive), len(arrow_stream._in_capsules)) == before
+    assert (len(arrow_stream._kept_alive), len(arrow_stream._in_capsules)) == before
 
 
 def test_a_consumed_stream_is_released():
     duckdb = pytest.importorskip("duckdb", minversion="2.0")
     gc.collect()
-    before = len(arrow_stream._alive), len(arrow_stream._in_capsules)
+    before = len(arrow_stream._kept_alive), len(arrow_stream._in_capsules)
     connection = duckdb.connect()
     assert len(connection.from_arrow(table()).fetchall()) == 3
     connection.close()
     gc.collect()
-    assert (len(arrow_stream._alive), len(arrow_stream._in_capsules)) == before
+    assert (len(arrow_stream._kept_alive), len(arrow_stream._in_capsules)) == before
 
 
 @pytest.mark.parametrize("method", MODULES)
@@ -237,5 +237,5 @@ def test_a_missing_library_is_named(method, monkeypatch):
 
 def test_hostile_names_are_data_in_every_table(tmp_path):
     device = [(name, 7, 100 * i, 100 * i + 50, None) for i, name in enumerate(HOSTILE)]
-    work = tables(measure(read([write(tmp_path, trace(device=device))])))["work"]
+    work = build_tables(measure(read([write(tmp_path, trace(device=device))])))["work"]
     assert values(work["name"]) == [name.encode("utf-8", "replace").decode() for name in HOSTILE]

@@ -268,7 +268,7 @@ def test_sql_reads_the_ledger(measured):
 @pytest.mark.parametrize("name", TABLES)
 def test_sql_has_every_row_and_null_for_unknown(name, measured):
     pytest.importorskip("duckdb")
-    tables = {key: Columns.joined([rank_tables[key] for rank_tables in sql.by_rank(measured)]) for key in TABLES}
+    tables = {key: Columns.joined([rank_tables[key] for rank_tables in sql.tables_by_rank(measured)]) for key in TABLES}
     assert sorted(sql.query(measured, f"SELECT * FROM {name}").rows, key=str) == sorted(tables[name].rows(), key=str)  # noqa: S608
 
 
@@ -280,9 +280,9 @@ def test_sql_lists_the_tables(measured):
 
 def test_sql_limits_rows_and_reports_more(measured):
     pytest.importorskip("duckdb")
-    assert len(sql.query(measured, "SELECT * FROM work", most=3).rows) == 3
-    assert sql.query(measured, "SELECT * FROM work", most=3).more
-    assert not sql.query(measured, "SELECT * FROM work LIMIT 3", most=3).more
+    assert len(sql.query(measured, "SELECT * FROM work", max_rows=3).rows) == 3
+    assert sql.query(measured, "SELECT * FROM work", max_rows=3).more
+    assert not sql.query(measured, "SELECT * FROM work LIMIT 3", max_rows=3).more
 
 
 @pytest.mark.parametrize("query", OUTSIDE)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.trace_maker import MAIN, trace, write
 from trainyard.machine import Claim, Device, RateCurve
 from trainyard.trace.classify.kernels import Classified
-from trainyard.trace.flops.attribution import apportion, by_part
+from trainyard.trace.flops.attribution import apportion, sum_by_part_and_key
 from trainyard.trace.flops.roofline import op_roofline
 from trainyard.trace.measure import measure, read
-from trainyard.trace.readers.nesting import nearest
-from trainyard.trace.top_kernels import top
+from trainyard.trace.readers.nesting import nearest_ancestor
+from trainyard.trace.top_kernels import top_work
 
 SINGLE, HALF = "float", "c10::BFloat16"
 
@@ -150,7 +150,7 @@ def test_a_call_forwarded_by_a_tensor_subclass_counts_once(tmp_path):
     seen = measured(tmp_path, host=host)
     (entry,) = (entry for entry in seen.mean.entries if entry.account.what == "matmul")
     assert (entry.count, entry.flops, entry.ns) == (1, 800, 4500)
-    (row,) = (row for row in top(seen, "kernels") if row.name == "aten::addmm")
+    (row,) = (row for row in top_work(seen, "kernels") if row.name == "aten::addmm")
     assert row.count == 1
     products = [row for row in op_roofline(seen, DEVICE).rows if row.op == "aten::addmm"]
     assert sorted((row.count, row.flops) for row in products if row.shape) == [(1, 800)]
@@ -169,7 +169,7 @@ def test_apportioned_shares_sum_to_the_whole(whole, weights):
 def test_nearest_matches_a_walk_over_parents(rows):
     parent = [choice % (index + 1) - 1 for index, (_, choice) in enumerate(rows)]
     wanted = [want for want, _ in rows]
-    nearest_rows = nearest(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
+    nearest_rows = nearest_ancestor(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
     for row, above in zip(range(len(rows)), nearest_rows):
         at = parent[row]
         while at >= 0 and not wanted[at]:
@@ -245,7 +245,7 @@ def test_sums_of_costs_do_not_overflow(rows):
     key, column = np.array(rows, np.int64).reshape(-1, 2).T
     start = np.arange(len(rows))
     classified = Classified(start, start + 1, key, key, key, key, np.ones(len(rows), bool), {}, np.empty(0, np.int8))
-    sums = by_part(column, classified, np.array([0, 99]), 2)[0].tolist()
+    sums = sum_by_part_and_key(column, classified, np.array([0, 99]), 2)[0].tolist()
     for index, total in enumerate(sums):
         values = column[key == index].tolist()
         most = 2**62 // max(1, len(values))

@@ -35,7 +35,7 @@ from trainyard.trace.memory import snapshot as reader
 from trainyard.trace.memory.allocator import AllocatorSettings
 from trainyard.trace.memory.categories import KINDS, phase_and_kind, source_location
 from trainyard.trace.memory.measure_snapshot import measure, record
-from trainyard.trace.memory.replay_allocations import totals
+from trainyard.trace.memory.replay_allocations import bytes_at_moments
 from trainyard.trace.memory.snapshot import ACTIONS, Frame, is_snapshot, load
 from trainyard.trace.memory.unpickle import loads
 
@@ -316,7 +316,7 @@ def test_long_shared_texts_are_truncated(tmp_path):
 
 def test_default_size_limit_of_snapshots_is_below_that_of_traces(tmp_path, monkeypatch):
     path = dumped(tmp_path, training(layers=2, steps=1)[0].snapshot())
-    monkeypatch.setattr(reader, "MOST_BYTES", 1000)
+    monkeypatch.setattr(reader, "DEFAULT_MAX_BYTES", 1000)
     for limit in ((), (AS_WRITTEN.limit,)):
         with refused(FileTooLarge, path, units.show_size(1000), "--limit"):
             measure(path, *limit)
@@ -465,7 +465,7 @@ def test_replay_matches_the_allocators_history(tmp_path_factory, activity, expan
     replayed = memory.replay
     totals_of_replay = np.stack([replayed.requested, replayed.allocated, replayed.active, replayed.reserved])
     assert (np.array(run.history) == totals_of_replay.T).all()
-    assert (replayed.lost, replayed.agreed) == (0, replayed.checked)
+    assert (replayed.inconsistencies, replayed.matching_blocks) == (0, replayed.checked_blocks)
 
 
 @given(ACTIVITY, st.booleans(), st.integers(1, 60))
@@ -482,7 +482,7 @@ def test_truncated_trace_still_ends_at_the_snapshot(tmp_path_factory, activity, 
     assert (replayed.reserved == history[:, 3]).all()
     assert replayed.allocated[-1] == history[-1, 1] == sum(s["allocated_size"] for s in run.snapshot()["segments"])
     assert replayed.active[-1] == history[-1, 2] == sum(s["active_size"] for s in run.snapshot()["segments"])
-    assert replayed.lost == 0
+    assert replayed.inconsistencies == 0
     before = record(snapshot, memory).before
     assert (before > 0) == any("before the trace began" in note for note in record(snapshot, memory).notes)
 
@@ -502,7 +502,7 @@ def test_parts_add_up_at_every_moment(tmp_path_factory, activity, max_entries):
     assert peak.allocated == replayed.allocated.max() == sum(peak.held.values())
     assert sum(holder.size for holder in peak.holders) == peak.allocated
     assert sum(holder.requested for holder in peak.holders) == peak.requested
-    assert sum(holder.count for holder in peak.holders) == int(lives.at(peak.moment).sum())
+    assert sum(holder.count for holder in peak.holders) == int(lives.is_allocated(peak.moment).sum())
     for fragments, moment in ((peak.fragments, peak.moment), (memory.end, len(replayed.allocated) - 1)):
         assert fragments.reserved == replayed.reserved[moment]
         assert fragments.active == replayed.active[moment]
@@ -517,7 +517,7 @@ def test_events_missing_from_the_trace_are_counted(tmp_path):
     trace = snapshot["device_traces"][0]
     snapshot["device_traces"][0] = [entry for entry in trace if not entry["action"].startswith("free")]
     read, memories = measure(dumped(tmp_path, snapshot))
-    assert memories[0].replay.lost > 0
+    assert memories[0].replay.inconsistencies > 0
     assert memories[0].replay.allocated[-1] == sum(s["allocated_size"] for s in snapshot["segments"])
     assert any("missing from the trace" in note for note in record(read, memories[0]).notes)
 
@@ -534,16 +534,16 @@ def test_sizes_are_rounded_like_the_allocators():
         AllocatorSettings(),
         AllocatorSettings.of({"roundup_power2_divisions": {"1": 4, "2": 4, "64": 4}}, True),
     )
-    assert [plain.rounded(size) for size in (1, 511, 512, 513, 5000)] == [512, 512, 512, 1024, 5120]
-    assert quarters.rounded(84 * MIB) == 96 * MIB
-    assert quarters.rounded(64 * MIB) == 64 * MIB
-    assert quarters.rounded(32 * MIB + 1) == 32 * MIB + 512
-    assert plain.taken(2 * MIB, 3 * MIB) == 3 * MIB
-    assert plain.taken(2 * MIB, 3 * MIB + 512) == 2 * MIB
-    assert plain.taken(512, 1024) == 512
-    assert plain._replace(expandable=True).taken(2 * MIB, 3 * MIB) == 2 * MIB
-    assert plain._replace(max_split=2 * MIB).taken(2 * MIB, 30 * MIB) == 30 * MIB
-    assert plain._replace(exact=True).rounded(7) == 7
+    assert [plain.round_up(size) for size in (1, 511, 512, 513, 5000)] == [512, 512, 512, 1024, 5120]
+    assert quarters.round_up(84 * MIB) == 96 * MIB
+    assert quarters.round_up(64 * MIB) == 64 * MIB
+    assert quarters.round_up(32 * MIB + 1) == 32 * MIB + 512
+    assert plain.block_bytes(2 * MIB, 3 * MIB) == 3 * MIB
+    assert plain.block_bytes(2 * MIB, 3 * MIB + 512) == 2 * MIB
+    assert plain.block_bytes(512, 1024) == 512
+    assert plain._replace(expandable=True).block_bytes(2 * MIB, 3 * MIB) == 2 * MIB
+    assert plain._replace(max_split=2 * MIB).block_bytes(2 * MIB, 30 * MIB) == 30 * MIB
+    assert plain._replace(exact=True).round_up(7) == 7
 
 
 # ---- categories ------------------------------------------------------------------------------------------------
@@ -560,7 +560,7 @@ def test_categories_of_a_run_are_exact(tmp_path, python_only):
     lives, count = memory.replay.lives, len(memory.device.trace.action)
     for kind, peak in requested.items():
         rows = memory.category == KINDS.index(kind)
-        assert totals(lives.requested[rows], lives.start[rows], lives.stop[rows], count).max() == peak, kind
+        assert bytes_at_moments(lives.requested[rows], lives.start[rows], lives.stop[rows], count).max() == peak, kind
     comm = memory.category == KINDS.index("communication")
     assert lives.requested[comm].tolist() == [8 * MIB] * 3
     assert lives.stream[comm].tolist() == [7] * 3

@@ -15,7 +15,7 @@ from tests.trace_maker import trace, write
 from trainyard.errors import BadFile, BadInput, MissingLibrary, PlaceUnwritable, UnknownName, WorkerDied
 from trainyard.trace.align.matching import Meetings
 from trainyard.trace.classify.kernels import Keys
-from trainyard.trace.export.trace_tables import tables
+from trainyard.trace.export.trace_tables import build_tables
 from trainyard.trace.measure import measure, measure_files, read
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.parallel import engines, spill
@@ -200,5 +200,5 @@ def test_absurd_collective_values_are_treated_as_unknown(tmp_path, name):
     assert len(collectives) == len(HOSTILE)
     values = {(item.ranks, item.members, item.seq, item.peer, item.size) for item in collectives}
     assert values == {((), 0, -1, -1, 0)}
-    assert len(tables(measured)["collectives"]) == len(HOSTILE)
+    assert len(build_tables(measured)["collectives"]) == len(HOSTILE)
     assert measured.ranks[0].events.shapes[-1].dims == ((), (), (), ())

@@ -30,7 +30,7 @@ from trainyard.formats.protobuf import (
 from trainyard.plugins import ReadOptions
 from trainyard.trace.measure import measure
 from trainyard.trace.readers import hlo, nsys, whole_files
-from trainyard.trace.readers.annotate import annotation, collective_call, copy_name
+from trainyard.trace.readers.annotate import collective_call, copy_name, parse_annotation
 from trainyard.trace.readers.neuron import Neuron
 from trainyard.trace.readers.nsys import Nsys
 from trainyard.trace.readers.pftrace import Pftrace
@@ -197,7 +197,7 @@ def test_missing_empty_and_oversized_files_are_bad_files(kind, tmp_path, monkeyp
             reader.read(path)
         assert missing_values(caught.value.says, path) == []
     path = written(tmp_path, kind)
-    monkeypatch.setattr(whole_files, "LIMIT", 10)
+    monkeypatch.setattr(whole_files, "MAX_BYTES", 10)
     with refused(FileTooLarge, path, "10 B"):
         reader.read(path)
 
@@ -532,7 +532,7 @@ def test_database_with_too_many_steps_for_its_size_is_refused(tmp_path, monkeypa
     rows = {"CUPTI_ACTIVITY_KIND_KERNEL": [(at, at + 1, 0, 7, -1, make.global_id(), 1, 1) for at in range(5000)]}
     path = make.write_nsys(tmp_path / "n", rows)
     assert len(read_one(Nsys(), path).work) == 5000
-    monkeypatch.setattr(nsys, "_PATIENCE", -(10**6))
+    monkeypatch.setattr(nsys, "_EXTRA_STEPS", -(10**6))
     with refused(BadFile, path, "SQLITE_INTERRUPT"):
         Nsys().read(path)
 
@@ -589,7 +589,7 @@ def test_neuron_instructions_of_a_collective_are_communication(tmp_path):
     ],
 )  # fmt: skip
 def test_annotations(text, expected):
-    assert tuple(annotation(text)) == expected
+    assert tuple(parse_annotation(text)) == expected
 
 
 def test_calls_of_communication_libraries_and_copies():

@@ -14,9 +14,9 @@ from trainyard import ledger as ledgers
 from trainyard.errors import BadInput, UnknownName
 from trainyard.trace.measure import measure, read
 from trainyard.trace.whatif.changes import parse
-from trainyard.trace.whatif.dependency_graph import Needs, fit, plan, replay
+from trainyard.trace.whatif.dependency_graph import Needs, fit_graph, plan_graph, replay_graph
 from trainyard.trace.whatif.profile_ops import HOST, TRANSFER, WORK, Ops
-from trainyard.trace.whatif.typical_lengths import typical
+from trainyard.trace.whatif.typical_lengths import typical_lengths
 from trainyard.trace.whatif.what_if import what_if
 
 MEETS = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2}
@@ -39,8 +39,8 @@ def graphs(draw):
 @given(graphs())
 def test_an_unchanged_replay_reproduces_the_measurement(drawn):
     start, length, needs, _ = drawn
-    graph = fit(start, start + length, needs, np.zeros(len(start), np.int64))
-    again, stop = replay(graph)
+    graph = fit_graph(start, start + length, needs, np.zeros(len(start), np.int64))
+    again, stop = replay_graph(graph)
     assert (again == start).all()
     assert (stop == start + length).all()
 
@@ -48,8 +48,8 @@ def test_an_unchanged_replay_reproduces_the_measurement(drawn):
 @given(graphs())
 def test_shorter_ops_do_not_delay_any_op(drawn):
     start, length, needs, shorter = drawn
-    graph = fit(start, start + length, needs, np.zeros(len(start), np.int64))
-    assert (replay(graph, shorter)[1] <= start + length).all()
+    graph = fit_graph(start, start + length, needs, np.zeros(len(start), np.int64))
+    assert (replay_graph(graph, shorter)[1] <= start + length).all()
 
 
 @given(graphs())
@@ -57,7 +57,7 @@ def test_without_slack_each_op_starts_with_its_last_need(drawn):
     _, length, needs, _ = drawn
     forward = needs.need < needs.op
     needs = Needs(*(column[forward] for column in needs))
-    start, stop = replay(plan(length, needs))
+    start, stop = replay_graph(plan_graph(length, needs))
     for op in range(len(length)):
         own = needs.op == op
         assert start[op] == max((stop[needs.need[own]] + needs.weight[own]).tolist(), default=0)
@@ -65,7 +65,7 @@ def test_without_slack_each_op_starts_with_its_last_need(drawn):
 
 def test_cyclic_dependencies_are_refused():
     with refused(BadInput, "2 of 3 ops"):
-        plan(np.ones(3, np.int64), Needs(np.array([1, 2]), np.array([2, 1]), np.zeros(2, np.int64)))
+        plan_graph(np.ones(3, np.int64), Needs(np.array([1, 2]), np.array([2, 1]), np.zeros(2, np.int64)))
 
 
 def comparable(measured):
@@ -246,7 +246,7 @@ def one_op_each(took, rank_index, step):
     zero, every = np.zeros(n, np.int64), np.ones(n, bool)
     start, unit = np.array(step) * 100, np.arange(n)
     ops = Ops(start, zero, zero + WORK, np.array(rank_index), zero, zero, zero, unit, np.array(step))
-    return typical(ops, np.array(took, np.int64), every, every).tolist()
+    return typical_lengths(ops, np.array(took, np.int64), every, every).tolist()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_an_op_without_counterpart_keeps_its_own_ranks_mean():
     rank_index, label = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 7])
     ops = Ops(n, n, n * 0 + WORK, rank_index, n * 0, label, n, n, n * 0)
     # Rank 1 is late; its op with label 7 no other rank has.
-    lengths = typical(ops, np.array([10, 20, 30, 90]), np.ones(4, bool), np.ones(4, bool))
+    lengths = typical_lengths(ops, np.array([10, 20, 30, 90]), np.ones(4, bool), np.ones(4, bool))
     assert lengths.tolist() == [10, 20, 10, 90]
 
 
@@ -280,7 +280,7 @@ def test_pieces_of_one_unit_keep_their_proportion():
     rank_index = np.array([0, 0, 1])
     zero = np.zeros(3, np.int64)
     ops = Ops(np.array([0, 30, 0]), zero, zero + HOST, rank_index, zero, zero, zero, rank_index, zero)
-    assert typical(ops, np.array([30, 10, 20]), np.ones(3, bool), np.ones(3, bool)).tolist() == [15, 5, 20]
+    assert typical_lengths(ops, np.array([30, 10, 20]), np.ones(3, bool), np.ones(3, bool)).tolist() == [15, 5, 20]
 
 
 def test_transfer_times_do_not_make_a_rank_late():
@@ -288,7 +288,7 @@ def test_transfer_times_do_not_make_a_rank_late():
     role, rank_index = np.array([WORK, TRANSFER, WORK, TRANSFER]), np.array([0, 0, 1, 1])
     ops = Ops(zero, zero, role, rank_index, zero, zero, zero, zero, zero)
     own = role == WORK
-    assert typical(ops, np.array([10, 90, 10, 30]), np.ones(4, bool), own).tolist() == [10, 60, 10, 60]
+    assert typical_lengths(ops, np.array([10, 90, 10, 30]), np.ones(4, bool), own).tolist() == [10, 60, 10, 60]
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,16 @@ from trainyard.train.checkpoint import manifest as manifests
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.manifest import File, Manifest, Piece, Stored
 
-MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 MOE = msgspec.structs.replace(
-    MODEL, experts=4, active=2, expert_ffn=16, shared_experts=1, router="sigmoid", balance="bias"
+    MODEL, experts=4, top_k=2, moe_ffn_hidden_size=16, shared_experts=1, router="sigmoid", balance="bias"
 )
 UNTIL, SAVED = 6, 2
 TEXT = str(Path(manifests.__file__))
 
 
 def a_job(spread=None, every=0, mode="sync", keep=2, model=MODEL, **recipe):
-    recipe = {"seq_len": 16, "tokens_per_step": 128, "learning_rate": 1e-2, "seed": 7, "text": TEXT, **recipe}
+    recipe = {"seq_len": 16, "tokens_per_step": 128, "learning_rate": 1e-2, "seed": 7, "dataset": TEXT, **recipe}
     if spread is not None and spread.pp > 1:
         recipe["schedule"] = "1f1b"
     kept = Checkpoint(every=every, mode=mode, keep=keep)
@@ -94,7 +94,8 @@ TWO = {
 }
 THEN = {"ddp": "tp", "fsdp": "pp", "zero1": "fsdp", "tp": "zero1", "pp": "ddp"}
 OTHERS = {
-    name: a_job(Layout(dp_shard=2), every=3, optimizer=name, update="foreach") for name in ("muon", "shampoo", "sgd")
+    name: a_job(Layout(dp_shard=2), every=3, optimizer=name, optimizer_implementation="foreach")
+    for name in ("muon", "shampoo", "sgd")
 } | {
     "experts": a_job(Layout(dp_shard=2, ep=2), every=3, model=MOE),
     "loss scale": a_job(Layout(dp_shard=2), every=3, dtype="float16"),
@@ -376,7 +377,7 @@ def test_ranks_agree_on_what_to_load(good, run):
 @pytest.mark.torch
 def test_checkpoint_of_another_model_is_refused(run):
     with refused(BadJob, 6, "(256, 16)"):
-        train(here(), a_job(model=msgspec.structs.replace(MODEL, width=16)), run)
+        train(here(), a_job(model=msgspec.structs.replace(MODEL, hidden_size=16)), run)
     with refused(BadJob, 6, "layers.2"):
         train(here(), a_job(model=msgspec.structs.replace(MODEL, layers=3)), run)
 
@@ -618,8 +619,8 @@ def test_export_joins_pieces_and_widens_bfloat16_exactly(tmp_path):
 TOML = """
 [model]
 layers = 1
-width = 16
-ffn = 16
+hidden_size = 16
+ffn_hidden_size = 16
 heads = 2
 kv_heads = 1
 head_dim = 8

@@ -82,11 +82,11 @@ def test_refusal_names_a_valid_alternative(job, values):
     st.sampled_from(TINY),
     st.sampled_from([Layout(), Layout(dp_replicate=2), Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)]),
     st.sampled_from([1, 2, 4]),
-    st.sampled_from(["none", "op", "full"]),
+    st.sampled_from(["none", "selective", "full"]),
 )
-def test_any_split_has_the_same_arithmetic(preset, layout, microbatch, remat):
-    split = a_job(preset, layout, microbatch=microbatch, remat=remat)
-    alone = a_job(preset, microbatch=16, remat=remat)
+def test_any_split_has_the_same_arithmetic(preset, layout, micro_batch_size, activation_checkpoint):
+    split = a_job(preset, layout, micro_batch_size=micro_batch_size, activation_checkpoint=activation_checkpoint)
+    alone = a_job(preset, micro_batch_size=16, activation_checkpoint=activation_checkpoint)
     assert {op: flops * layout.ranks for op, flops in expected(split).items()} == expected(alone)
     assert WORKLOAD.model_flops(split) == WORKLOAD.model_flops(alone)
     assert all(operation.bytes > 0 for operation in WORKLOAD.expect(split))
@@ -111,10 +111,10 @@ def meta_batch(job):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("activation_checkpoint", ["none", "full"])
 @pytest.mark.parametrize("preset", TINY)
-def test_flops_match_torch(preset, remat):
-    job = a_job(preset, microbatch=16, remat=remat)
+def test_flops_match_torch(preset, activation_checkpoint):
+    job = a_job(preset, micro_batch_size=16, activation_checkpoint=activation_checkpoint)
     assert counted(parts(job)[0], *meta_batch(job), job.recipe)[0] == expected(job)
 
 
@@ -122,7 +122,7 @@ def test_flops_match_torch(preset, remat):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_full_size_flops_match_torch(name):
-    job = a_job(name, tokens_per_step=1, microbatch=1)
+    job = a_job(name, tokens_per_step=1, micro_batch_size=1)
     flops, parameters = counted(parts(job)[0], *meta_batch(job), job.recipe)
     assert flops == expected(job)
     assert parameters == PUBLISHED[name]
@@ -190,7 +190,7 @@ def test_images_of_a_class_have_its_text(tmp_path):
     for label, name in enumerate("ab"):
         (tmp_path / name).mkdir()
         np.save(tmp_path / name / "one.npy", np.full((8, 8), 255 * label, np.uint8))
-    _, samples = parts(a_job("tiny-dit", text=str(tmp_path)))
+    _, samples = parts(a_job("tiny-dit", dataset=str(tmp_path)))
     batch = samples.batch(0, range(16))
     text, pooled = batch.inputs[2], batch.inputs[3]
     assert len({row.numpy().tobytes() for row in text}) == len({row.numpy().tobytes() for row in pooled}) == 2
@@ -252,7 +252,7 @@ def test_text_and_time_change_the_output(preset):
 def test_loss_falls_on_digits(preset):
     pytest.importorskip("torch")
     text = "digits" if has_digits() else "synthetic"
-    job = a_job(preset, text=text, tokens_per_step=32, microbatch=32, learning_rate=5e-3)
+    job = a_job(preset, dataset=text, tokens_per_step=32, micro_batch_size=32, learning_rate=5e-3)
     losses = [outcome.loss for outcome in train(job, *parts(job), steps=40)[0]]
     assert np.mean(losses[-8:]) < 0.8 * losses[0]
 
@@ -268,11 +268,11 @@ def has_digits():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("remat", ["full", "op"])
+@pytest.mark.parametrize("activation_checkpoint", ["full", "selective"])
 @pytest.mark.parametrize("preset", TINY)
-def test_recomputation_changes_nothing(preset, remat):
-    job = a_job(preset, tokens_per_step=4, microbatch=2, remat=remat)
-    plain, _ = train(a_job(preset, tokens_per_step=4, microbatch=2), *parts(job), steps=2)
+def test_recomputation_changes_nothing(preset, activation_checkpoint):
+    job = a_job(preset, tokens_per_step=4, micro_batch_size=2, activation_checkpoint=activation_checkpoint)
+    plain, _ = train(a_job(preset, tokens_per_step=4, micro_batch_size=2), *parts(job), steps=2)
     again, _ = train(job, *parts(job), steps=2)
     assert np.allclose(plain, again, rtol=1e-5, atol=0)
 

@@ -9,9 +9,9 @@ from trainyard.errors import BadJob
 from trainyard.job import Job, Model, Recipe
 from trainyard.train.rules import decoder_rules as rules
 
-SMALL = {"layers": 2, "width": 16, "ffn": 24, "heads": 4, "kv_heads": 2, "head_dim": 4, "vocab": 32}
-LATENT = {"kv_heads": 4, "kv_rank": 6, "q_rank": 10, "rope_dim": 4, "value_dim": 3}
-EXPERTS = {"experts": 4, "active": 2, "expert_ffn": 8}
+SMALL = {"layers": 2, "hidden_size": 16, "ffn_hidden_size": 24, "heads": 4, "kv_heads": 2, "head_dim": 4, "vocab": 32}
+LATENT = {"kv_heads": 4, "kv_lora_rank": 6, "q_lora_rank": 10, "rope_dim": 4, "value_dim": 3}
+EXPERTS = {"experts": 4, "top_k": 2, "moe_ffn_hidden_size": 8}
 OPTIONS = {
     "llama": {},
     "all heads": {"kv_heads": 4},
@@ -27,7 +27,7 @@ OPTIONS = {
     "tied": {"tied": True},
     "gpt": {"norm": "layer", "mlp": "gelu", "position": "learned", "bias": "all", "tied": True, "kv_heads": 4},
     "latent": LATENT,
-    "latent, queries from the width": {**LATENT, "q_rank": 0},
+    "latent, queries from the width": {**LATENT, "q_lora_rank": 0},
     "mixtral": EXPERTS,
     "shared": {**EXPERTS, "shared_experts": 2},
     "first dense": {**EXPERTS, "dense_layers": 1},
@@ -77,7 +77,7 @@ class Plain:
         for number in range(model.layers):
             layer = f"layers.{number}"
             h = self.norm(f"{layer}.attention_norm", x)
-            x = x + (self.latent if model.kv_rank else self.attention)(f"{layer}.attention", h)
+            x = x + (self.latent if model.kv_lora_rank else self.attention)(f"{layer}.attention", h)
             h = self.norm(f"{layer}.mlp_norm", x)
             mixed = model.experts and number >= model.dense_layers
             x = x + (self.mixture if mixed else self.mlp)(f"{layer}.mlp", h)
@@ -140,13 +140,13 @@ class Plain:
         import torch
 
         model = self.model
-        if model.q_rank:
+        if model.q_lora_rank:
             queries = self.linear(f"{name}.q_up", self.rms(f"{name}.q_norm", self.linear(f"{name}.q_down", x)))
         else:
             queries = self.linear(f"{name}.q", x)
         down = self.linear(f"{name}.kv_down", x)
-        shared_key = self.turn(down[:, model.kv_rank :])
-        up = self.linear(f"{name}.kv_up", self.rms(f"{name}.kv_norm", down[:, : model.kv_rank]))
+        shared_key = self.turn(down[:, model.kv_lora_rank :])
+        up = self.linear(f"{name}.kv_up", self.rms(f"{name}.kv_norm", down[:, : model.kv_lora_rank]))
         heads = []
         for q, kv in zip(queries.chunk(model.heads, dim=1), up.chunk(model.heads, dim=1)):
             q = torch.cat((q[:, : model.head_dim], self.turn(q[:, model.head_dim :])), dim=1)
@@ -182,7 +182,7 @@ class Plain:
         groups = [list(range(start, start + size)) for start in range(0, model.experts, size)]
         groups.sort(key=lambda group: -sum(sorted((choose[e] for e in group), reverse=True)[:2]))
         able = [expert for group in groups[: model.active_groups] for expert in group]
-        chosen = sorted(able, key=lambda expert: -choose[expert])[: model.active]
+        chosen = sorted(able, key=lambda expert: -choose[expert])[: model.top_k]
         total = sum(scores[expert] for expert in chosen)
         y = torch.zeros_like(x)
         for e in chosen:
@@ -254,38 +254,92 @@ def test_initial_norms_are_one_and_biases_zero(option):
         (
             8_030_261_248,
             0,
-            {"layers": 32, "width": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8, "head_dim": 128, "vocab": 128256},
+            {
+                "layers": 32,
+                "hidden_size": 4096,
+                "ffn_hidden_size": 14336,
+                "heads": 32,
+                "kv_heads": 8,
+                "head_dim": 128,
+                "vocab": 128256,
+            },
         ),
         (
             7_615_616_512,
             0,
-            {"layers": 28, "width": 3584, "ffn": 18944, "heads": 28, "kv_heads": 4, "head_dim": 128, "vocab": 152064}
+            {
+                "layers": 28,
+                "hidden_size": 3584,
+                "ffn_hidden_size": 18944,
+                "heads": 28,
+                "kv_heads": 4,
+                "head_dim": 128,
+                "vocab": 152064,
+            }
             | {"bias": "qkv"},
         ),
         (
             8_190_735_360,
             0,
-            {"layers": 36, "width": 4096, "ffn": 12288, "heads": 32, "kv_heads": 8, "head_dim": 128, "vocab": 151936}
+            {
+                "layers": 36,
+                "hidden_size": 4096,
+                "ffn_hidden_size": 12288,
+                "heads": 32,
+                "kv_heads": 8,
+                "head_dim": 128,
+                "vocab": 151936,
+            }
             | {"qk_norm": True},
         ),
         (
             124_439_808,
             1024,
-            {"layers": 12, "width": 768, "ffn": 3072, "heads": 12, "kv_heads": 12, "head_dim": 64, "vocab": 50257}
+            {
+                "layers": 12,
+                "hidden_size": 768,
+                "ffn_hidden_size": 3072,
+                "heads": 12,
+                "kv_heads": 12,
+                "head_dim": 64,
+                "vocab": 50257,
+            }
             | {"norm": "layer", "mlp": "gelu", "position": "learned", "bias": "all", "tied": True},
         ),
         (
             46_702_792_704,
             0,
-            {"layers": 32, "width": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8, "head_dim": 128, "vocab": 32000}
-            | {"experts": 8, "active": 2, "expert_ffn": 14336},
+            {
+                "layers": 32,
+                "hidden_size": 4096,
+                "ffn_hidden_size": 14336,
+                "heads": 32,
+                "kv_heads": 8,
+                "head_dim": 128,
+                "vocab": 32000,
+            }
+            | {"experts": 8, "top_k": 2, "moe_ffn_hidden_size": 14336},
         ),
         (
             671_026_404_352,
             0,
-            {"layers": 61, "width": 7168, "ffn": 18432, "heads": 128, "kv_heads": 128, "head_dim": 128}
-            | {"vocab": 129280, "q_rank": 1536, "kv_rank": 512, "rope_dim": 64, "value_dim": 128, "experts": 256}
-            | {"active": 8, "expert_ffn": 2048, "shared_experts": 1, "dense_layers": 3, "router": "sigmoid"},
+            {
+                "layers": 61,
+                "hidden_size": 7168,
+                "ffn_hidden_size": 18432,
+                "heads": 128,
+                "kv_heads": 128,
+                "head_dim": 128,
+            }
+            | {
+                "vocab": 129280,
+                "q_lora_rank": 1536,
+                "kv_lora_rank": 512,
+                "rope_dim": 64,
+                "value_dim": 128,
+                "experts": 256,
+            }
+            | {"top_k": 8, "moe_ffn_hidden_size": 2048, "shared_experts": 1, "dense_layers": 3, "router": "sigmoid"},
         ),
     ],
     ids=["Llama 3 8B", "Qwen2.5 7B", "Qwen3 8B", "GPT-2", "Mixtral 8x7B", "DeepSeek-V3"],
@@ -321,11 +375,11 @@ def test_incompatible_options_are_refused(options, values):
     [
         ({"head_dim": 5}, ["head_dim = 5"]),
         ({**LATENT, "rope_dim": 3}, ["rope_dim = 3"]),
-        ({**LATENT, "value_dim": 0}, ["kv_rank", "rope_dim", "value_dim = 0"]),
-        ({**EXPERTS, "active": 5}, ["active = 5", "experts = 4"]),
+        ({**LATENT, "value_dim": 0}, ["kv_lora_rank", "rope_dim", "value_dim = 0"]),
+        ({**EXPERTS, "top_k": 5}, ["top_k = 5", "experts = 4"]),
         ({**EXPERTS, "expert_groups": 3}, ["experts = 4", 3, "expert_groups"]),
         ({**EXPERTS, "expert_groups": 2, "active_groups": 3}, ["active_groups = 3", "expert_groups = 2"]),
-        ({**EXPERTS, "expert_groups": 4}, ["experts 4", "expert_groups 4", "active_groups 1", "active = 2"]),
+        ({**EXPERTS, "expert_groups": 4}, ["experts 4", "expert_groups 4", "active_groups 1", "top_k = 2"]),
         ({**EXPERTS, "route_scale": 0.0}, ["route_scale = 0.0"]),
         ({**EXPERTS, "shared_experts": -1}, ["shared_experts = -1"]),
     ],

@@ -15,7 +15,16 @@ from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.train.rules import expert_parallel_rules as rules
 
 MODEL = Model(
-    layers=2, width=16, ffn=24, heads=4, kv_heads=4, head_dim=4, experts=4, active=2, expert_ffn=8, dense_layers=1
+    layers=2,
+    hidden_size=16,
+    ffn_hidden_size=24,
+    heads=4,
+    kv_heads=4,
+    head_dim=4,
+    experts=4,
+    top_k=2,
+    moe_ffn_hidden_size=8,
+    dense_layers=1,
 )
 """Seven tokens per micro-batch do not divide by the experts, so that ranks get unequal numbers."""
 DEEPSEEK = replace(
@@ -26,15 +35,15 @@ DEEPSEEK = replace(
     route_scale=2.5,
     expert_groups=2,
     active_groups=1,
-    kv_rank=6,
-    q_rank=10,
+    kv_lora_rank=6,
+    q_lora_rank=10,
     rope_dim=4,
     value_dim=3,
 )
 
 
 def a_job(model=MODEL, layout=None, **recipe):
-    recipe = {"seq_len": 8, "tokens_per_step": 128, "microbatch": 2, "learning_rate": 3e-3, **recipe}
+    recipe = {"seq_len": 8, "tokens_per_step": 128, "micro_batch_size": 2, "learning_rate": 3e-3, **recipe}
     return Job(model=model, layout=layout or Layout(), recipe=Recipe(**recipe))
 
 
@@ -74,7 +83,7 @@ def test_bias_changes_selection_but_not_gate_weights(kind):
 @pytest.mark.torch
 def test_experts_are_selected_from_the_best_groups_only():
     torch = pytest.importorskip("torch")
-    router = a_router(experts=12, expert_groups=4, active_groups=2, active=4, router="sigmoid")
+    router = a_router(experts=12, expert_groups=4, active_groups=2, top_k=4, router="sigmoid")
     x = torch.randn(50, 16)
     chosen, _, _ = router(x)
     best = (x @ router.weight.T).sigmoid().unflatten(1, (4, 3)).topk(2, dim=2).values.sum(2).topk(2, dim=1).indices
@@ -174,8 +183,8 @@ def test_tokens_are_counted_once_per_step():
     from trainyard.train.model.language_task import Language
 
     results = []
-    for remat in ("none", "full", "op"):
-        job = a_job(replace(MODEL, balance="bias"), remat=remat)
+    for activation_checkpoint in ("none", "full", "selective"):
+        job = a_job(replace(MODEL, balance="bias"), activation_checkpoint=activation_checkpoint)
         task = Language(job)
         decoder = task.module()
         blocks.prepare(task.blocks(decoder), job.recipe)
@@ -190,7 +199,7 @@ def test_tokens_are_counted_once_per_step():
         results.append((decoder.tallies(), decoder.layers["1"].mlp.router.bias.tolist()))
     assert results[0] == results[1] == results[2]
     assert results[0][0].keys() == {"layers.1"}
-    assert sum(results[0][0]["layers.1"]) == 2 * 14 * MODEL.active
+    assert sum(results[0][0]["layers.1"]) == 2 * 14 * MODEL.top_k
     assert any(results[0][1])
 
 
@@ -252,7 +261,11 @@ def _alone(model):
 
 SPREADS = {
     "fsdp, by bias": (replace(MODEL, balance="bias"), Layout(dp_shard=2), {}),
-    "ep, by loss": (replace(MODEL, balance="loss"), Layout(dp_shard=2, ep=2, zero=2), {"remat": "full"}),
+    "ep, by loss": (
+        replace(MODEL, balance="loss"),
+        Layout(dp_shard=2, ep=2, zero=2),
+        {"activation_checkpoint": "full"},
+    ),
     "cp, by loss": (replace(MODEL, balance="loss"), Layout(cp=2, ep=2), {}),
     "ep of all": (replace(DEEPSEEK, balance="loss"), Layout(dp_shard=4, ep=4), {}),
     "ep in hsdp": (replace(MODEL, balance="bias"), Layout(dp_replicate=2, dp_shard=2, ep=2), {}),
@@ -274,7 +287,7 @@ def test_parallel_training_matches_one_rank(spread):
         for outcome, other in zip(outcomes, alone):
             assert tuple(outcome) == pytest.approx(tuple(other), rel=1e-5)
     assert {layer: tokens for _, about in results for layer, tokens in about.experts.items()} == known.experts
-    assert {sum(tokens) for tokens in known.experts.values()} == {128 * MODEL.active}
+    assert {sum(tokens) for tokens in known.experts.values()} == {128 * MODEL.top_k}
     assert {about.digests["weights_initial"] for _, about in results} == {known.digests["weights_initial"]}
     assert {about.parameters for _, about in results} == {known.parameters}
 
@@ -285,7 +298,7 @@ def test_parallel_training_matches_one_rank(spread):
 @pytest.mark.parametrize(
     ("model", "layout", "values"),
     [
-        (replace(MODEL, experts=0, active=0), Layout(dp_shard=2, ep=2), ["ep = 2", "$.layout", "ep = 1"]),
+        (replace(MODEL, experts=0, top_k=0), Layout(dp_shard=2, ep=2), ["ep = 2", "$.layout", "ep = 1"]),
         (
             MODEL,
             Layout(dp_shard=3, ep=3),
@@ -298,9 +311,9 @@ def test_parallel_training_matches_one_rank(spread):
             ["1 % ep 2 = 1", "ep = 1", "dp_shard = 2"],
         ),
         (
-            replace(MODEL, expert_ffn=10),
+            replace(MODEL, moe_ffn_hidden_size=10),
             Layout(dp_shard=8, ep=2),
-            ["expert_ffn 10 % 4 = 2", "$.model", "8 ranks", "ep 2", "expert_ffn = 12", "ep = 4"],
+            ["moe_ffn_hidden_size 10 % 4 = 2", "$.model", "8 ranks", "ep 2", "moe_ffn_hidden_size = 12", "ep = 4"],
         ),
     ],
 )
@@ -313,7 +326,7 @@ def test_refusal_shows_arithmetic_and_alternative(model, layout, values):
 @example(4, 8, 1, 2, 16, 10)
 def test_suggested_ep_is_valid(experts, shard, cp, ep, width, ffn):
     """Reasons are resolved one at a time: with a valid number of experts, their rows may still not divide."""
-    model = replace(MODEL, experts=experts, active=1, width=width, expert_ffn=ffn)
+    model = replace(MODEL, experts=experts, top_k=1, hidden_size=width, moe_ffn_hidden_size=ffn)
 
     def reason(ep):
         try:
@@ -326,5 +339,6 @@ def test_suggested_ep_is_valid(experts, shard, cp, ep, width, ffn):
         advised = int(re.search(r"Use (?:\w+ = \d+, or )?ep = (\d+)", message)[1])
         again = reason(advised)
         assert not again or (
-            again.startswith(("width", "expert_ffn")) and not message.startswith(("width", "expert_ffn"))
+            again.startswith(("hidden_size", "moe_ffn_hidden_size"))
+            and not message.startswith(("hidden_size", "moe_ffn_hidden_size"))
         )

@@ -16,7 +16,7 @@ from trainyard.errors import BadJob
 from trainyard.job import Layout, Model, Recipe
 from trainyard.train.rules import data_parallel_rules, recipe_rules, trainable
 
-MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 a_job = partial(small_job, MODEL)
 
 
@@ -43,7 +43,7 @@ def test_learning_rate_rises_to_its_peak_and_falls_to_a_tenth(rise, fall, top, s
     pytest.importorskip("torch")
     from trainyard.train.optimizers.make_optimizer import FALLS_TO, rate
 
-    recipe = Recipe(tokens_per_step=1, learning_rate=top, rise_steps=rise, fall_steps=fall)
+    recipe = Recipe(tokens_per_step=1, learning_rate=top, warmup_steps=rise, decay_steps=fall)
     rates = [rate(recipe, number) for number in range(step, step + 2)]
     assert all(0 < value <= top * (1 + 1e-12) for value in rates)
     if step + 1 < rise:
@@ -61,7 +61,7 @@ def test_decay_is_half_a_cosine():
     pytest.importorskip("torch")
     from trainyard.train.optimizers.make_optimizer import rate
 
-    recipe = Recipe(tokens_per_step=1, learning_rate=1.0, fall_steps=100)
+    recipe = Recipe(tokens_per_step=1, learning_rate=1.0, decay_steps=100)
     rates = [rate(recipe, step) for step in range(101)]
     assert rates[50] == pytest.approx((1 + 0.1) / 2)
     assert [a + b for a, b in zip(rates, reversed(rates))] == pytest.approx([1.1] * 101), "symmetric about the middle"
@@ -158,7 +158,10 @@ def test_parameters_outside_layer_matrices_get_adamw(optimizer):
 @pytest.mark.torch
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_update_implementations_give_the_same_losses(text, optimizer):
-    results = [train(a_job(text, optimizer=optimizer, update=update)) for update in ("fused", "foreach", "loop")]
+    results = [
+        train(a_job(text, optimizer=optimizer, optimizer_implementation=update))
+        for update in ("fused", "foreach", "for-loop")
+    ]
     for other in results[1:]:
         assert np.allclose(results[0], other, rtol=1e-5, atol=0)
 
@@ -259,9 +262,9 @@ def test_an_unknown_optimizer_is_refused_with_the_nearest():
 
 
 def test_fused_sgd_refuses_sharded_weights():
-    with refused(BadJob, "dp_shard 2", "update = 'auto'", "'foreach'"):
-        trainable.check(a_job(optimizer="sgd", update="fused", spread=Layout(dp_shard=2)))
-    trainable.check(a_job(optimizer="sgd", update="foreach", spread=Layout(dp_shard=2)))
+    with refused(BadJob, "dp_shard 2", "optimizer_implementation = 'auto'", "'foreach'"):
+        trainable.check(a_job(optimizer="sgd", optimizer_implementation="fused", spread=Layout(dp_shard=2)))
+    trainable.check(a_job(optimizer="sgd", optimizer_implementation="foreach", spread=Layout(dp_shard=2)))
     trainable.check(a_job(optimizer="sgd", spread=Layout(dp_replicate=2)))
     trainable.check(a_job(optimizer="sgd", spread=Layout(dp_shard=2, zero=1)))
 
@@ -274,9 +277,9 @@ def test_automatic_update_is_supported(name, spread):
     job = a_job(optimizer=name, spread=Layout(**spread))
     trainable.check(job)
     settled = recipe_rules.update(job.recipe, job.layout)
-    trainable.check(a_job(optimizer=name, update=settled, spread=job.layout))
+    trainable.check(a_job(optimizer=name, optimizer_implementation=settled, spread=job.layout))
     assert settled == ("foreach" if name == "sgd" and spread in ({"dp_shard": 2}, {"tp": 2}) else "fused")
-    assert recipe_rules.update(a_job(update="loop").recipe, job.layout) == "loop"
+    assert recipe_rules.update(a_job(optimizer_implementation="for-loop").recipe, job.layout) == "for-loop"
 
 
 @given(st.sampled_from(["tp", "cp", "pp"]))

@@ -15,7 +15,7 @@ from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.train.rules import pipeline_rules as rules
 
-MODEL = Model(layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+MODEL = Model(layers=4, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "looped_bfs": 2, "zero_bubble": 2, "zbv": 2, "dualpipev": 2}
 """Stages per rank, by schedule."""
 
@@ -23,8 +23,8 @@ STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "looped_bfs": 2, "zero_bubble
 def a_job(schedule="none", layers=4, micro_batches=4, layout=None, **recipe):
     """A job with a learning rate low enough that AdamW's first steps do not amplify rounding."""
     layout = layout or Layout(pp=1 if schedule == "none" else 2, interleave=STAGES.get(schedule, 1))
-    given = {"seq_len": 32, "microbatch": 2, "learning_rate": 1e-3, "seed": 7, "schedule": schedule, **recipe}
-    given["tokens_per_step"] = given["seq_len"] * given["microbatch"] * layout.batch_ranks * micro_batches
+    given = {"seq_len": 32, "micro_batch_size": 2, "learning_rate": 1e-3, "seed": 7, "schedule": schedule, **recipe}
+    given["tokens_per_step"] = given["seq_len"] * given["micro_batch_size"] * layout.batch_ranks * micro_batches
     return Job(model=replace(MODEL, layers=layers), layout=layout, recipe=Recipe(**given))
 
 
@@ -57,7 +57,7 @@ def test_schedule_without_a_pipeline_is_refused():
                 "3 micro-batches",
                 "$.recipe",
                 "tokens_per_step 384",
-                "seq_len 32 * microbatch 2",
+                "seq_len 32 * micro_batch_size 2",
                 "ranks 2",
                 "schedule = '1f1b'",
                 "4 * interleave 1 = 4 stages",
@@ -76,8 +76,13 @@ def test_schedule_without_a_pipeline_is_refused():
         (a_job("gpipe", layers=1), ["pp 2 * interleave 1 = 2 stages", "1 layers", "2 layers", "pp = 1"]),
         (a_job("zbv", compile=True), ["$.recipe", "schedule = 'zbv'", "compile = false"]),
         (
-            a_job("zero_bubble", remat="full"),
-            ["remat = 'full'", "schedule = 'zero_bubble'", "1 + 9 = 10", "remat = 'none'"],
+            a_job("zero_bubble", activation_checkpoint="full"),
+            [
+                "activation_checkpoint = 'full'",
+                "schedule = 'zero_bubble'",
+                "1 + 9 = 10",
+                "activation_checkpoint = 'none'",
+            ],
         ),
     ],
 )

@@ -10,15 +10,24 @@ from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.train.rules import context_parallel_rules, tensor_parallel_rules
 
-MODEL: dict[str, Any] = {"layers": 2, "width": 32, "ffn": 64, "heads": 4, "kv_heads": 2, "head_dim": 8}
+MODEL: dict[str, Any] = {
+    "layers": 2,
+    "hidden_size": 32,
+    "ffn_hidden_size": 64,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 8,
+}
 """Grouped: two query heads share a key/value head."""
-LATENT = {"kv_heads": 4, "kv_rank": 8, "rope_dim": 4, "value_dim": 6}
+LATENT = {"kv_heads": 4, "kv_lora_rank": 8, "rope_dim": 4, "value_dim": 6}
 SP = {"tp": 2, "sequence_parallel": True}
 
 
 def a_job(spread=None, model=None, text="python", **recipe):
-    recipe = {"seq_len": 16, "tokens_per_step": 64, "microbatch": 2, "learning_rate": 1e-2, "seed": 7, **recipe}
-    return Job(model=Model(**MODEL | (model or {})), layout=Layout(**spread or {}), recipe=Recipe(text=text, **recipe))
+    recipe = {"seq_len": 16, "tokens_per_step": 64, "micro_batch_size": 2, "learning_rate": 1e-2, "seed": 7, **recipe}
+    return Job(
+        model=Model(**MODEL | (model or {})), layout=Layout(**spread or {}), recipe=Recipe(dataset=text, **recipe)
+    )
 
 
 @pytest.mark.torch
@@ -122,9 +131,9 @@ def _check_names(rank, meet):
         ({"tp": 4}, {}, {}, ["kv_heads 2 % tp 4 = 2", "tp = 2"]),
         (
             {"tp": 2},
-            {"ffn": 63},
+            {"ffn_hidden_size": 63},
             {},
-            ["ffn 63 % tp 2 = 1", "tp = 1"],
+            ["ffn_hidden_size 63 % tp 2 = 1", "tp = 1"],
         ),
         ({"tp": 2}, {"vocab": 257}, {}, ["vocab 257 % tp 2 = 1"]),
         (
@@ -134,8 +143,13 @@ def _check_names(rank, meet):
             ["sequence_parallel = true", "seq_len 18 % (tp 2 * cp 2) = 2", "seq_len = 16"],
         ),
         ({"tp": 2}, {"position": "learned"}, {"seq_len": 17}, ["seq_len 17 % tp 2 = 1", "learned positions"]),
-        ({"tp": 2}, LATENT, {}, ["tp = 2", "kv_rank = 8", "$.model"]),
-        ({"tp": 2}, {"experts": 4, "active": 1, "expert_ffn": 8}, {}, ["experts = 4", "$.model", "tp = 1, and ep = 2"]),
+        ({"tp": 2}, LATENT, {}, ["tp = 2", "kv_lora_rank = 8", "$.model"]),
+        (
+            {"tp": 2},
+            {"experts": 4, "top_k": 1, "moe_ffn_hidden_size": 8},
+            {},
+            ["experts = 4", "$.model", "tp = 1, and ep = 2"],
+        ),
     ],
 )
 def test_invalid_tensor_split_is_refused_with_the_arithmetic(spread, model, recipe, values):
@@ -181,4 +195,4 @@ def test_invalid_sequence_split_is_refused_with_the_arithmetic(spread, model, re
 def _whole_job(spread, model, recipe):
     """A job with one sequence per rank and step, of any length."""
     length = recipe.get("seq_len", 16)
-    return a_job(spread, model, seq_len=length, tokens_per_step=length, microbatch=1)
+    return a_job(spread, model, seq_len=length, tokens_per_step=length, micro_batch_size=1)

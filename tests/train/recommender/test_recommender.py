@@ -70,8 +70,8 @@ def test_impossible_sizes_name_the_key_and_the_next_step(change, values):
 @pytest.mark.parametrize(
     ("job", "values"),
     [
-        (a_job(TINY, text="python"), ["text = 'python'", "$.recipe.text", "text = 'synthetic'"]),
-        (a_job(TINY, text="clicks/"), ["text = 'clicks/'", "$.recipe.text", "recommender's"]),
+        (a_job(TINY, dataset="python"), ["dataset = 'python'", "$.recipe.dataset", "dataset = 'synthetic'"]),
+        (a_job(TINY, dataset="clicks/"), ["dataset = 'clicks/'", "$.recipe.dataset", "recommender's"]),
         (a_job(TINY, seq_len=4), ["seq_len = 4", "$.recipe.seq_len", "seq_len = 1 and tokens_per_step = 4"]),
         (a_job(TINY, dtype="float8"), ["dtype = 'float8'", "$.recipe", "dtype = 'bfloat16'"]),
         (a_job(TINY, Layout(tp=2)), ["$.layout", "tp = 2", "dp_replicate, dp_shard", "2 ranks, dp_shard 2"]),
@@ -109,11 +109,11 @@ def test_tables_are_assigned_evenly(rows, ranks):
     st.sampled_from(KINDS),
     st.sampled_from([Layout(dp_replicate=2), Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)]),
     st.sampled_from([2, 4]),
-    st.sampled_from(["none", "op", "full"]),
+    st.sampled_from(["none", "selective", "full"]),
 )
-def test_any_split_has_the_same_arithmetic(tables, layout, microbatch, remat):
-    split = table_job(tables, layout, microbatch=microbatch, remat=remat)
-    alone = table_job(tables, microbatch=16, remat=remat)
+def test_any_split_has_the_same_arithmetic(tables, layout, micro_batch_size, activation_checkpoint):
+    split = table_job(tables, layout, micro_batch_size=micro_batch_size, activation_checkpoint=activation_checkpoint)
+    alone = table_job(tables, micro_batch_size=16, activation_checkpoint=activation_checkpoint)
     assert {op: flops * layout.ranks for op, flops in expected(split).items()} == expected(alone)
     assert recommender_ops.model_flops(split) == recommender_ops.model_flops(alone)
     assert layout.ranks * added(split) == added(alone)
@@ -131,7 +131,7 @@ def of_op(job, op):
 def test_sharded_tables_are_updated_by_their_owner():
     """Matrices are negligible in MLPerf's model: each of 8 ranks updates an eighth of the parameters."""
     layout = Layout(dp_replicate=8)
-    job = {kind: a_job(FULL, layout, {"tables": kind}, tokens_per_step=64, microbatch=8) for kind in KINDS}
+    job = {kind: a_job(FULL, layout, {"tables": kind}, tokens_per_step=64, micro_batch_size=8) for kind in KINDS}
     for kind in ("by_row", "by_table"):
         for op in ("optimizer", "embedding"):
             assert 8 * of_op(job[kind], op) == pytest.approx(of_op(job["replicated"], op), rel=0.01)
@@ -154,10 +154,10 @@ def meta_batch(job):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("remat", ["none", "full", "op"])
+@pytest.mark.parametrize("activation_checkpoint", ["none", "full", "selective"])
 @pytest.mark.parametrize("preset", [TINY, FULL])
-def test_flops_match_torch(preset, remat):
-    job = a_job(preset, microbatch=16, remat=remat)
+def test_flops_match_torch(preset, activation_checkpoint):
+    job = a_job(preset, micro_batch_size=16, activation_checkpoint=activation_checkpoint)
     flops, parameters = counted(parts(job)[0], *meta_batch(job), job.recipe)
     assert flops == expected(job)
     assert parameters == recommender_ops.tally(recommender_ops.check(job), job.recipe).parameters
@@ -241,7 +241,7 @@ def test_model_matches_its_formula():
 
 @pytest.mark.torch
 def test_loss_falls():
-    job = a_job(TINY, tokens_per_step=512, microbatch=512)
+    job = a_job(TINY, tokens_per_step=512, micro_batch_size=512)
     outcomes, trainer = train(job, *parts(job), steps=40)
     losses = [outcome.loss for outcome in outcomes]
     assert losses[0] == pytest.approx(np.log(2), rel=0.01), "an untrained model knows nothing"
@@ -250,10 +250,10 @@ def test_loss_falls():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("remat", ["full", "op"])
-def test_recomputation_changes_nothing(remat):
+@pytest.mark.parametrize("activation_checkpoint", ["full", "selective"])
+def test_recomputation_changes_nothing(activation_checkpoint):
     plain = train(a_job(TINY), *parts(a_job(TINY)), steps=3)[0]
-    job = a_job(TINY, remat=remat)
+    job = a_job(TINY, activation_checkpoint=activation_checkpoint)
     assert np.allclose(plain, train(job, *parts(job), steps=3)[0], rtol=1e-6, atol=0)
 
 
@@ -337,4 +337,4 @@ def test_example_is_a_valid_job():
     job = load(Path(__file__).parents[3] / "examples" / "dlrm.toml")
     assert recommender_ops.check(job).tables == "by_table"
     assert presets.load(TINY).workload == job.workload == "recommender"
-    assert Job(workload="recommender", sizes=job.sizes, recipe=Recipe(tokens_per_step=1, text="synthetic"))
+    assert Job(workload="recommender", sizes=job.sizes, recipe=Recipe(tokens_per_step=1, dataset="synthetic"))

@@ -15,7 +15,7 @@ from trainyard.errors import BadJob, MissingLibrary, MissingProgram
 from trainyard.job import Layout, Model, Recipe
 from trainyard.train.rules import device_rules, trainable
 
-MODEL = Model(layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+MODEL = Model(layers=4, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 STEPS = 4
 a_job = partial(small_job, MODEL)
 
@@ -164,11 +164,16 @@ def test_float8_skips_unsupported_widths_and_routers():
 
 # Recomputation
 
-REMAT = ({"remat": "none"}, {"remat": "op"}, {"remat": "full", "remat_every": 2}, {"remat": "full"})
+CHECKPOINTED = (
+    {"activation_checkpoint": "none"},
+    {"activation_checkpoint": "selective"},
+    {"activation_checkpoint": "full", "activation_checkpoint_every": 2},
+    {"activation_checkpoint": "full"},
+)
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("recipe", REMAT[1:], ids=str)
+@pytest.mark.parametrize("recipe", CHECKPOINTED[1:], ids=str)
 def test_recomputation_keeps_losses(text, recipe):
     assert train(a_job(text, **recipe)) == train(a_job(text))
 
@@ -193,7 +198,7 @@ def _saved_bytes_and_flops(recipe, text):
 
 @pytest.mark.torch
 def test_recomputation_trades_memory_for_flops(text):
-    nothing, op, every_second, full = (_saved_bytes_and_flops(recipe, text) for recipe in REMAT)
+    nothing, op, every_second, full = (_saved_bytes_and_flops(recipe, text) for recipe in CHECKPOINTED)
     assert nothing[0] > op[0] > full[0] > 0
     assert nothing[0] > every_second[0] > full[0]
     assert full[0] < nothing[0] / 3
@@ -207,7 +212,7 @@ def test_recomputation_trades_memory_for_flops(text):
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", [{}, {"remat": "op"}], ids=str)
+@pytest.mark.parametrize("recipe", [{}, {"activation_checkpoint": "selective"}], ids=str)
 def test_blocks_are_compiled_once(text, recipe):
     torch = pytest.importorskip("torch")
     if not any(map(shutil.which, device_rules.compilers("cpu"))):
@@ -328,7 +333,10 @@ def test_compiling_needs_a_compiler(monkeypatch, tmp_path, vendor, variable, usu
             {"offload": True, "spread": Layout(dp_shard=2, tp=2)},
             ["offload = true", "tp = 2", "$.layout", "dp_shard = 4"],
         ),
-        ({"remat_every": 2}, ["remat_every = 2", "remat = 'none'", "remat = 'full'"]),
+        (
+            {"activation_checkpoint_every": 2},
+            ["activation_checkpoint_every = 2", "activation_checkpoint = 'none'", "activation_checkpoint = 'full'"],
+        ),
         (
             {"compile": "whole", "schedule": "gpipe", "spread": Layout(pp=2)},
             ["compile = 'whole'", "pp = 2", "$.layout", "compile = true"],

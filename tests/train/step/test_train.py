@@ -21,13 +21,13 @@ from trainyard.train.data import text as texts
 from trainyard.train.rules import trainable
 from trainyard.workloads.ops import transformer_ops
 
-MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 STEPS = 6
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def a_job(model=MODEL, spread=None, machine="", **recipe):
-    recipe = {"seq_len": 32, "tokens_per_step": 512, "microbatch": 2, "learning_rate": 1e-2, "seed": 7, **recipe}
+    recipe = {"seq_len": 32, "tokens_per_step": 512, "micro_batch_size": 2, "learning_rate": 1e-2, "seed": 7, **recipe}
     return Job(
         machine=machine,
         model=model,
@@ -97,7 +97,7 @@ def test_text_is_cut_at_the_cap(tmp_path, monkeypatch):
 
 
 def test_missing_or_short_text_is_refused(tmp_path):
-    with refused(BadJob, f"text = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
+    with refused(BadJob, f"dataset = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
         texts.read(str(tmp_path / "nowhere"))
     (tmp_path / "short").write_bytes(b"abcd")
     text = texts.read(str(tmp_path / "short"))
@@ -108,10 +108,10 @@ def test_missing_or_short_text_is_refused(tmp_path):
 
 def test_text_is_checked_without_reading_it(tmp_path):
     def check(source, seq_len):
-        texts.check(Recipe(seq_len=seq_len, tokens_per_step=seq_len, text=str(source)))
+        texts.check(Recipe(seq_len=seq_len, tokens_per_step=seq_len, dataset=str(source)))
 
     check("python", 4096)
-    with refused(BadJob, f"text = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
+    with refused(BadJob, f"dataset = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
         check(tmp_path / "nowhere", 4)
     (tmp_path / "short").write_bytes(b"abcd")
     (tmp_path / ".hidden").write_bytes(b"abcd")
@@ -168,7 +168,7 @@ def test_examples_can_be_trained(path):
 
 @pytest.mark.torch
 def test_loss_falls_on_text(text):
-    outcomes, _ = train(a_job(text=text, tokens_per_step=1024, microbatch=8), steps=40)
+    outcomes, _ = train(a_job(text=text, tokens_per_step=1024, micro_batch_size=8), steps=40)
     losses = [outcome.loss for outcome in outcomes]
     assert losses[0] == pytest.approx(np.log(256), rel=0.02), "an untrained model knows nothing"
     assert np.mean(losses[-5:]) < 3.5
@@ -177,7 +177,9 @@ def test_loss_falls_on_text(text):
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "change", [{"microbatch": 16}, {"microbatch": 1}, {"remat": "full"}], ids=["one micro-batch", "many", "remat"]
+    "change",
+    [{"micro_batch_size": 16}, {"micro_batch_size": 1}, {"activation_checkpoint": "full"}],
+    ids=["one micro-batch", "many", "activation_checkpoint"],
 )
 def test_computation_options_do_not_change_the_step(text, change):
     (plain, _), (other, _) = train(a_job(text=text)), train(a_job(text=text, **change))
@@ -188,7 +190,7 @@ def test_computation_options_do_not_change_the_step(text, change):
 @pytest.mark.slow
 def test_compiled_blocks_give_the_same_losses(text):
     plain, _ = train(a_job(text=text), steps=3)
-    compiled, _ = train(a_job(text=text, compile=True, remat="full"), steps=3)
+    compiled, _ = train(a_job(text=text, compile=True, activation_checkpoint="full"), steps=3)
     assert np.allclose(plain, compiled, rtol=0, atol=1e-4)
 
 
@@ -217,7 +219,7 @@ def test_gradients_are_clipped_by_their_global_norm(text, monkeypatch):
 def test_weights_depend_on_the_seed_only(text):
     digests = [
         train(a_job(text=text, **change), steps=0)[1].about().digests["weights_initial"]
-        for change in ({}, {"microbatch": 4, "remat": "full"}, {"seed": 8})
+        for change in ({}, {"micro_batch_size": 4, "activation_checkpoint": "full"}, {"seed": 8})
     ]
     assert digests[0] == digests[1] != digests[2]
 

@@ -98,8 +98,8 @@ def test_a_missing_size_and_missing_sizes_are_named():
             ["$.layout", "tp = 2", "dp_replicate, dp_shard", "2 ranks, dp_shard 2"],
         ),
         (
-            a_job("tiny-resnet", sizes={"image": 4}, microbatch=1),
-            ["microbatch 1 * 1 * 1", "$.recipe.microbatch", "microbatch = 2"],
+            a_job("tiny-resnet", sizes={"image": 4}, micro_batch_size=1),
+            ["micro_batch_size 1 * 1 * 1", "$.recipe.micro_batch_size", "micro_batch_size = 2"],
         ),
     ],
 )
@@ -116,11 +116,11 @@ def test_refusal_names_a_valid_alternative(job, values):
     st.sampled_from(TINY),
     st.sampled_from([Layout(), Layout(dp_replicate=2), Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)]),
     st.sampled_from([2, 4]),
-    st.sampled_from(["none", "op", "full"]),
+    st.sampled_from(["none", "selective", "full"]),
 )
-def test_any_split_has_the_same_arithmetic(preset, layout, microbatch, remat):
-    split = a_job(preset, layout, microbatch=microbatch, remat=remat)
-    alone = a_job(preset, microbatch=16, remat=remat)
+def test_any_split_has_the_same_arithmetic(preset, layout, micro_batch_size, activation_checkpoint):
+    split = a_job(preset, layout, micro_batch_size=micro_batch_size, activation_checkpoint=activation_checkpoint)
+    alone = a_job(preset, micro_batch_size=16, activation_checkpoint=activation_checkpoint)
     assert {op: flops * layout.ranks for op, flops in expected(split).items()} == expected(alone)
     assert WORKLOAD.model_flops(split) == WORKLOAD.model_flops(alone)
     assert all(operation.bytes > 0 for operation in WORKLOAD.expect(split))
@@ -149,10 +149,10 @@ def meta_batch(job):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("activation_checkpoint", ["none", "full"])
 @pytest.mark.parametrize("preset", TINY)
-def test_flops_match_torch(preset, remat):
-    job = a_job(preset, microbatch=16, remat=remat)
+def test_flops_match_torch(preset, activation_checkpoint):
+    job = a_job(preset, micro_batch_size=16, activation_checkpoint=activation_checkpoint)
     assert counted(parts(job)[0], *meta_batch(job), job.recipe)[0] == expected(job)
 
 
@@ -160,7 +160,7 @@ def test_flops_match_torch(preset, remat):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_full_size_flops_match_torch(name):
-    job = a_job(name, tokens_per_step=1, microbatch=1)
+    job = a_job(name, tokens_per_step=1, micro_batch_size=1)
     flops, parameters = counted(parts(job)[0], *meta_batch(job), job.recipe)
     assert flops == expected(job)
     assert parameters == PUBLISHED[name]
@@ -235,10 +235,13 @@ def test_a_header_that_claims_91_tb_is_refused(tmp_path):
 
 
 def test_missing_images_are_refused(tmp_path):
-    for find in (lambda source: pictures.read(source, 10), lambda s: pictures.check(Recipe(tokens_per_step=1, text=s))):
-        with refused(BadJob, f"text = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
+    for find in (
+        lambda source: pictures.read(source, 10),
+        lambda s: pictures.check(Recipe(tokens_per_step=1, dataset=s)),
+    ):
+        with refused(BadJob, f"dataset = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
             find(str(tmp_path / "nowhere"))
-        with refused(BadJob, f"text = {str(tmp_path)!r}", "$.recipe", ".npy", ".png"):
+        with refused(BadJob, f"dataset = {str(tmp_path)!r}", "$.recipe", ".npy", ".png"):
             find(str(tmp_path))
 
 
@@ -296,9 +299,9 @@ def test_samples_do_not_depend_on_the_number_of_ranks():
 
 @pytest.mark.torch
 @needs_digits
-@pytest.mark.parametrize(("preset", "microbatch"), [("tiny-vit", 64), ("tiny-resnet", 32)])
-def test_loss_falls_on_digits(preset, microbatch):
-    job = a_job(preset, text="digits", tokens_per_step=64, microbatch=microbatch)
+@pytest.mark.parametrize(("preset", "micro_batch_size"), [("tiny-vit", 64), ("tiny-resnet", 32)])
+def test_loss_falls_on_digits(preset, micro_batch_size):
+    job = a_job(preset, dataset="digits", tokens_per_step=64, micro_batch_size=micro_batch_size)
     outcomes, trainer = train(job, *parts(job), steps=40)
     losses = [outcome.loss for outcome in outcomes]
     assert losses[0] == pytest.approx(np.log(10), rel=0.03), "an untrained model knows nothing"
@@ -307,11 +310,11 @@ def test_loss_falls_on_digits(preset, microbatch):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("remat", ["full", "op"])
+@pytest.mark.parametrize("activation_checkpoint", ["full", "selective"])
 @pytest.mark.parametrize("preset", TINY)
-def test_recomputation_changes_nothing(preset, remat):
+def test_recomputation_changes_nothing(preset, activation_checkpoint):
     plain, before = train(a_job(preset), *parts(a_job(preset)), steps=3)
-    job = a_job(preset, remat=remat)
+    job = a_job(preset, activation_checkpoint=activation_checkpoint)
     again, after = train(job, *parts(job), steps=3)
     assert np.allclose(plain, again, rtol=1e-5, atol=0)
     buffers = before.parallel_model.call.named_buffers(), after.parallel_model.call.named_buffers()

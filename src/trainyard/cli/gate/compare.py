@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trainyard.cli.gate.gate_options import ACROSS, ALPHA, FORMAT, JSON, MARGIN, METRIC
+from trainyard.cli.gate.gate_options import ACROSS, ALPHA, FORMAT, FULL, JSON, MARGIN, METRIC
 
 
 @click.command()
@@ -16,6 +16,7 @@ from trainyard.cli.gate.gate_options import ACROSS, ALPHA, FORMAT, JSON, MARGIN,
 @ALPHA
 @ACROSS
 @FORMAT
+@FULL
 @JSON
 @click.pass_context
 def command(
@@ -28,6 +29,7 @@ def command(
     alpha: float,
     across: tuple[str, ...],
     form: str | None,
+    full: bool,
     as_json: bool,
 ) -> None:
     """Test whether HEAD is slower than BASE. Each is one or more runs (id prefix, tag or folder), or a revision, which
@@ -39,16 +41,10 @@ def command(
 
     Exit codes: 0 not worse, 1 worse, 3 not enough evidence.
     """
-    from trainyard.cli.gate.gate_sides import short_name, side
-    from trainyard.cli.gate.print_result import show
-    from trainyard.cli.gate.stored_traces import profile
+    from trainyard import api
+    from trainyard.cli.gate.render_gate import render_gate
     from trainyard.cli.support.output import say
-    from trainyard.compare.gate.gate_result import GateRequest, gate
-    from trainyard.compare.gate.pairs import paired
-    from trainyard.compare.gate.verdict import Rule
-    from trainyard.store.store import Store
 
-    store = Store(say=say)
-    pairs = paired(side(store, bases, job, or_before=True), side(store, head, job), across)
-    request = GateRequest(metrics, Rule(alpha=alpha, margin=margin))
-    context.exit(show(gate(short_name(bases), short_name(head), pairs, request, profile), form, as_json))
+    gate = api.gate(head, base=bases, job=job, metrics=metrics, margin=margin, alpha=alpha, across=across, say=say)
+    render_gate(gate, form, as_json, full)
+    context.exit(gate.exit_code)

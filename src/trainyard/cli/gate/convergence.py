@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
+from trainyard.cli.gate.gate_options import FULL
 from trainyard.cli.support.pipes import InputFile
-
-_CODES = {"same": 0, "differs": 1, "faster": 1, "slower": 1, "cannot tell": 3}
 
 
 @click.command()
@@ -36,8 +35,11 @@ _CODES = {"same": 0, "differs": 1, "faster": 1, "slower": 1, "cannot tell": 3}
 @click.option(
     "--mllog", is_flag=True, help="HEAD and BASE are :::MLLOG result logs; BASE may also be reference points."
 )
+@FULL
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@click.pass_context
 def command(
+    context: click.Context,
     head: tuple[str, ...],
     base: tuple[str, ...],
     golden: Path | None,
@@ -45,6 +47,7 @@ def command(
     margin: float,
     alpha: float,
     mllog: bool,
+    full: bool,
     as_json: bool,
 ) -> None:
     """Compare the losses of HEAD with those of --base, by seed: did a driver, compiler or number format change them?
@@ -59,6 +62,10 @@ def command(
     Exit codes: 0 bitwise identical or within the margin, 1 different (including better), 2 bad input, 3 not enough
     evidence.
     """
+    from trainyard import api
+    from trainyard.cli.support.output import console, print_json, say
+    from trainyard.report.gate.convergence_terminal import print_convergence
+
     if not head:
         raise click.UsageError("No HEAD given. Pass at least one run.")
     if not (base or golden or store_golden):
@@ -66,88 +73,31 @@ def command(
     if mllog:
         if golden or store_golden or not base:
             raise click.UsageError("--mllog needs --base (a file of reference points, or logs), and no golden file.")
-        verdict = _logs(head, base, as_json)
-    else:
-        verdict = _runs(head, base, golden, store_golden, margin / 100, alpha / 100, as_json)
-    if code := _CODES[verdict]:
-        raise click.exceptions.Exit(code)
-
-
-def _runs(
-    head: Sequence[str],
-    base: Sequence[str],
-    golden: Path | None,
-    store_golden: Path | None,
-    margin: float,
-    alpha: float,
-    as_json: bool,
-) -> str:
-    from msgspec import to_builtins
-
-    from trainyard.cli.support.output import console, echo, print_json, say
-    from trainyard.errors import BadInput
-    from trainyard.numerics.convergence import golden_curves
-    from trainyard.numerics.convergence.compare_curves import judge
-    from trainyard.numerics.convergence.curves import curve_of
-    from trainyard.numerics.convergence.paired_curves import pair
-    from trainyard.report.gate.convergence_table import sentence, table
-    from trainyard.report.render.terminal import print_table
-    from trainyard.store.store import Store
-
-    store = Store(say=say)
-    folders = [store.find(name) for name in (*head, *base)]
-    if len(set(folders)) < len(folders):
-        twice = next(folder.name for folder in folders if folders.count(folder) > 1)
-        raise BadInput(f"run {twice} is given twice.", "A run cannot be compared with itself; pass another one.")
-    ours = [curve_of(store.load(name), name) for name in head]
-    theirs = [curve_of(store.load(name), name) for name in base]
-    if golden:
-        theirs.extend(golden_curves.read(golden))
+        _compare_logs(context, head, base, as_json, full)
     if store_golden:
-        golden_curves.write(store_golden, ours)
-        say(f"wrote {len(ours)} curve{'s' * (len(ours) > 1)} to {store_golden}")
-    if not theirs:
-        if as_json:
-            print_json({"schema": "trainyard/convergence/1", "golden": str(store_golden), "curves": len(ours)})
-        return "same"
-    comparison = judge(pair(ours, theirs), margin, alpha)
+        stored = api.store_golden_curves(head, store_golden, say=say)
+        if not (base or golden):
+            if as_json:
+                print_json(stored)
+            return
+    result = api.gate_convergence(head, base=base, golden=golden, margin=margin / 100, alpha=alpha / 100, say=say)
     if as_json:
-        print_json({"schema": "trainyard/convergence/1", "says": sentence(comparison), **to_builtins(comparison)})
+        print_json(result)
     else:
-        echo(f"{sentence(comparison)}\n")
-        print_table(table(comparison), console())
-    return comparison.verdict
+        print_convergence(result, console(full=full), full)
+    context.exit(result.exit_code)
 
 
-def _logs(head: Sequence[str], base: Sequence[str], as_json: bool) -> str:
-    from msgspec import to_builtins
+def _compare_logs(
+    context: click.Context, head: tuple[str, ...], base: tuple[str, ...], as_json: bool, full: bool
+) -> NoReturn:
+    from trainyard import api
+    from trainyard.cli.support.output import console, print_json
+    from trainyard.report.gate.convergence_terminal import print_reference
 
-    from trainyard.cli.support.output import console, echo, print_json
-    from trainyard.numerics.convergence.mlperf_reference import judge, point_of, read_points, read_result
-    from trainyard.report.gate.convergence_table import reached_sentence, reached_table
-    from trainyard.report.render.terminal import print_table
-
-    points = [point for name in base if name.endswith(".json") for point in read_points(Path(name))]
-    logs = [read_result(path) for name in base if not name.endswith(".json") for path in _files(name)]
-    if logs:
-        points.append(point_of(logs))
-    comparison = judge([read_result(path) for name in head for path in _files(name)], points)
+    result = api.gate_reference_points(head, base=base)
     if as_json:
-        print_json({"schema": "trainyard/points/1", "says": reached_sentence(comparison), **to_builtins(comparison)})
+        print_json(result)
     else:
-        echo(f"{reached_sentence(comparison)}\n")
-        print_table(reached_table(comparison), console())
-    return comparison.verdict
-
-
-def _files(name: str) -> list[Path]:
-    """The file itself, or the logs in a folder."""
-    from trainyard.errors import BadFile
-
-    path = Path(name)
-    if not path.is_dir():
-        return [path]
-    logs = sorted(inside for inside in path.iterdir() if inside.suffix in (".txt", ".log"))
-    if not logs:
-        raise BadFile(f"{path}: no logs (.txt or .log) in this folder.")
-    return logs
+        print_reference(result, console(full=full))
+    context.exit(result.exit_code)

@@ -44,6 +44,13 @@ def _across(context: click.Context, parameter: click.Parameter, kinds: tuple[str
     return kinds
 
 
+def _target(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Copy a job file that is a pipe to a file, which every run can read."""
+    from trainyard.cli.support.pipes import regular
+
+    return (regular(words[0]),) if len(words) == 1 else words
+
+
 def _form(context: click.Context, parameter: click.Parameter, form: str | None) -> str | None:
     from trainyard.report.gate.ci_formats import check_format
 
@@ -54,6 +61,7 @@ def _form(context: click.Context, parameter: click.Parameter, form: str | None) 
     return form
 
 
+TARGET = click.argument("target", metavar="JOB.toml | -- COMMAND...", nargs=-1, required=True, callback=_target)
 METRIC = click.option(
     "--metric",
     "metrics",
@@ -85,4 +93,5 @@ FORMAT = click.option(
     callback=_form,
     help="Output format: github, markdown, junit, github-action-benchmark, bencher or asv.",
 )
+FULL = click.option("--full", is_flag=True, help="Print every account, difference and note.")
 JSON = click.option("--json", "as_json", is_flag=True, is_eager=True, help="Print the result as JSON.")

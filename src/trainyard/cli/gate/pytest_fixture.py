@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from trainyard.compare.gate.gate_result import GateResult
+    from trainyard.report.gate.gate_report import GateReport
 
-PerfGate = Callable[..., "GateResult"]
+PerfGate = Callable[..., "GateReport"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,20 +33,16 @@ def perf_gate(request: pytest.FixtureRequest) -> PerfGate:
 
     def check(
         *target: str, metrics: tuple[str, ...] = ("step_time",), margin: float = 0.03, alpha: float = 0.01
-    ) -> GateResult:
-        from trainyard.cli.gate.interleaved_runs import run_interleaved
+    ) -> GateReport:
+        from trainyard import api
         from trainyard.cli.support.output import say
-        from trainyard.compare.gate.gate_result import GateRequest
-        from trainyard.compare.gate.verdict import Rule
-        from trainyard.report.gate.sentences import headline
 
         pairs = int(request.config.getoption("--perf-pairs") or 20)
-        rule = Rule(alpha=alpha, margin=margin, cap=pairs)
-        result = run_interleaved(target, base, None, GateRequest(metrics, rule), say)
-        if result.says == "worse":
-            pytest.fail(headline(result), pytrace=False)
-        if result.says == "unclear":
-            pytest.skip(headline(result))
+        result = api.gate_run(target, base=base, pairs=pairs, metrics=metrics, margin=margin, alpha=alpha, say=say)
+        if result.verdict == "worse":
+            pytest.fail(result.headline, pytrace=False)
+        if result.verdict == "unclear":
+            pytest.skip(result.headline)
         return result
 
     return check

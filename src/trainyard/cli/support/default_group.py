@@ -28,12 +28,15 @@ class DefaultGroup(click.Group):
     """A group that passes a command line to its default command unless its first word names a mode.
 
     A path or a run named like a mode needs a prefix (`./sql`). If the default command refuses its input and a word of
-    the command line resembles a mode, the error suggests that mode.
+    the command line resembles a mode, the error suggests that mode. `replaced`: options, or values of options, that
+    the default command no longer has -> the arguments that replace them, which the usage error names.
     """
 
-    def __init__(self, *, default: str, modes: Mapping[str, Mode], **attributes: Any) -> None:
+    def __init__(
+        self, *, default: str, modes: Mapping[str, Mode], replaced: Mapping[str, str] | None = None, **attributes: Any
+    ) -> None:
         super().__init__(**attributes)
-        self.default, self.modes = default, modes
+        self.default, self.modes, self.replaced = default, modes, replaced or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.modes)
@@ -64,19 +67,24 @@ class DefaultGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            if not (suggestion := self._suggestion(ctx)):
+            if not (suggestion := self._replacement(ctx) or self._suggestion(ctx)):
                 raise
             raise click.UsageError(f"{error.format_message()} {suggestion}", error.ctx) from error
         except BadInput as error:
             error.next_step = f"{error.next_step} {self._suggestion(ctx)}".strip()
             raise
 
+    def _replacement(self, ctx: click.Context) -> str:
+        """A sentence on what replaces an option or a value of the default's command line, or an empty string."""
+        for word in _words(ctx):
+            for part in word.partition("=")[::2]:
+                if part in self.replaced:
+                    return f"{part} is replaced by: {ctx.command_path} {self.replaced[part]}"
+        return ""
+
     def _suggestion(self, ctx: click.Context) -> str:
         """A sentence on the mode that a word of the default's command line resembles, or an empty string."""
-        if ctx.invoked_subcommand != _DEFAULT:
-            return ""
-        words = ctx.meta.get(__name__, [])
-        for word in words[: words.index("--") if "--" in words else None]:
+        for word in _words(ctx):
             if mode := get_close_matches(word, self.modes, n=1, cutoff=0.65):
                 return f"For the mode {mode[0]}, pass it first: {ctx.command_path} {mode[0]}."
         return ""
@@ -101,6 +109,14 @@ class DefaultGroup(click.Group):
         default.format_options(context, formatter)
         with formatter.section(f"Modes ({ctx.command_path} MODE --help)"):
             formatter.write_dl([(name, mode.help) for name, mode in self.modes.items()])
+
+
+def _words(ctx: click.Context) -> list[str]:
+    """The default's command line up to `--`; empty if a mode was invoked."""
+    if ctx.invoked_subcommand != _DEFAULT:
+        return []
+    words: list[str] = ctx.meta.get(__name__, [])
+    return words[: words.index("--") if "--" in words else None]
 
 
 class _DefaultContext(click.Context):

@@ -10,7 +10,7 @@ import msgspec
 
 from trainyard.compare.gate.verdict import Rule, Verdict
 
-Judged = Callable[[str, Rule], Verdict]
+JudgeCommit = Callable[[str, Rule], Verdict]
 """Judges a commit against the good one, until the verdict is clear or the rule's cap is reached."""
 
 
@@ -19,9 +19,9 @@ class BisectStep(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
 
 
-class Bisected(msgspec.Struct, frozen=True, kw_only=True):
+class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     """`suspects`: the commits of which one is the culprit, the oldest first: one if it was found, more if the verdicts
-    between them stayed unclear, none if the bad end is not worse. `steps`: the commits judged, in order."""
+    between them stayed unclear, none if the bad end is not worse. `steps`: the judged commits, in order."""
 
     good: str
     suspects: tuple[str, ...]
@@ -30,13 +30,13 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        conclusive = len(self.suspects) == 1 or self.steps[0].verdict.says == "not worse"
+        conclusive = len(self.suspects) == 1 or self.steps[0].verdict.outcome == "not worse"
         return 0 if conclusive else 3
 
 
 def bisect(
-    good: str, commits: Sequence[str], judged: Judged, rule: Rule, report: Callable[[BisectStep], None]
-) -> Bisected:
+    good: str, commits: Sequence[str], judge_commit: JudgeCommit, rule: Rule, report: Callable[[BisectStep], None]
+) -> Bisection:
     """Find the first commit that is worse than `good`.
 
     `commits`: those after `good`, the oldest first; the last is the bad end and is judged first. Every commit from the
@@ -49,12 +49,12 @@ def bisect(
     steps: list[BisectStep] = []
 
     def judge(index: int) -> str:
-        steps.append(BisectStep(commit=commits[index], verdict=judged(commits[index], each)))
+        steps.append(BisectStep(commit=commits[index], verdict=judge_commit(commits[index], each)))
         report(steps[-1])
-        return steps[-1].verdict.says
+        return steps[-1].verdict.outcome
 
     if judge(len(commits) - 1) != "worse":
-        return Bisected(good=good, suspects=(), steps=tuple(steps))
+        return Bisection(good=good, suspects=(), steps=tuple(steps))
     cleared, guilty = -1, len(commits) - 1
     unclear: set[int] = set()
     while remaining := [index for index in range(cleared + 1, guilty) if index not in unclear]:
@@ -67,4 +67,4 @@ def bisect(
             cleared = nearest
         else:
             unclear.add(nearest)
-    return Bisected(good=good, suspects=tuple(commits[cleared + 1 : guilty + 1]), steps=tuple(steps))
+    return Bisection(good=good, suspects=tuple(commits[cleared + 1 : guilty + 1]), steps=tuple(steps))

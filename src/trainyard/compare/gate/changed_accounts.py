@@ -15,25 +15,25 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from trainyard.compare.gate.moderated_variance import Column, moderated
+from trainyard.compare.gate.moderated_variance import Column, moderate_variances
 from trainyard.errors import NotEnoughEvidence
-from trainyard.stats.student_t import quantile, two_sided
+from trainyard.stats.student_t import quantile, two_sided_p
 
-FEWEST = 3
+MIN_PAIRS = 3
 """Smallest number of pairs with which a variance can be estimated."""
-_SMALL = 1e-3
+_MIN_SHARE = 1e-3
 """Fraction of the step: accounts below it on both sides are left out."""
-_COMMON = 1e-2
+_MIN_COMMON_SHARE = 1e-2
 """Fraction of the step: accounts below it are not used to estimate the common change."""
-_FEW = 4
+_MIN_COMMON_ACCOUNTS = 4
 """Smallest number of accounts with which a common change can be distinguished from the change of one account."""
-_NOTHING = 1e-4
+_FLOOR_SHARE = 1e-4
 """Fraction of the step added to each account, so that the ratio of an account missing on one side has a logarithm."""
-_CANCELS = 0.2
-"""Largest net change, as a fraction of the larger of increase and decrease, at which time is taken to have only moved
-between accounts."""
+_MAX_NET_SHARE = 0.2
+"""Largest net change, as a fraction of the larger of increase and decrease, at which time has only moved between
+accounts."""
 
-Ledgers = Sequence[tuple[Mapping[str, float], Mapping[str, float]]]
+PairedLedgers = Sequence[tuple[Mapping[str, float], Mapping[str, float]]]
 """(base, head) of each pair: account -> ns per step."""
 
 
@@ -54,7 +54,7 @@ class ChangedAccount(msgspec.Struct, frozen=True, kw_only=True):
     shifted: bool = False
 
 
-class Common(msgspec.Struct, frozen=True, kw_only=True):
+class CommonChange(msgspec.Struct, frozen=True, kw_only=True):
     """The relative change common to all accounts. `slower`: whether it is a significant and relevant slowdown."""
 
     change: float
@@ -69,7 +69,7 @@ class ChangedAccounts(msgspec.Struct, frozen=True, kw_only=True):
 
     pairs: int
     alpha: float
-    common: Common
+    common: CommonChange
     accounts: tuple[ChangedAccount, ...]
     small: int
 
@@ -78,51 +78,53 @@ class ChangedAccounts(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(self.accounts, key=lambda row: (row.verdict not in ("worse", "better"), -abs(row.ns)))
 
     @property
-    def named(self) -> tuple[ChangedAccount, ...]:
+    def culprits(self) -> tuple[ChangedAccount, ...]:
         """The accounts that caused the slowdown."""
         return tuple(row for row in self.accounts if row.verdict == "worse" and not row.shifted)
 
 
-def find_changed_accounts(pairs: Ledgers, alpha: float, matters: float = 0.0) -> ChangedAccounts:
+def find_changed_accounts(pairs: PairedLedgers, alpha: float, matters: float = 0.0) -> ChangedAccounts:
     """Test every account. `matters`: a change below this fraction of the step is judged the same, however significant.
     Raises `NotEnoughEvidence` for fewer than three pairs."""
-    if len(pairs) < FEWEST:
+    if len(pairs) < MIN_PAIRS:
         raise NotEnoughEvidence(
-            f"{len(pairs)} pairs have ledgers on both sides, but finding the changed account needs {FEWEST}.",
+            f"{len(pairs)} pairs have ledgers on both sides, but finding the changed account needs {MIN_PAIRS}.",
             "Run more pairs, with profiled steps.",
         )
     names = sorted({name for pair in pairs for side in pair for name in side})
     base, head = (np.array([[pair[side].get(name, 0.0) for name in names] for pair in pairs]) for side in (0, 1))
     wall = float(np.mean(base.sum(axis=1)))
     large = np.maximum(base.mean(axis=0), head.mean(axis=0))
-    kept = large >= _SMALL * wall
-    small = int(np.count_nonzero(~kept & (large > 0)))
-    names = [name for name, keep in zip(names, kept, strict=True) if keep]
-    base, head, large = base[:, kept], head[:, kept], large[kept]
-    floor = _NOTHING * wall
+    large_enough = large >= _MIN_SHARE * wall
+    small = int(np.count_nonzero(~large_enough & (large > 0)))
+    names = [name for name, keep in zip(names, large_enough, strict=True) if keep]
+    base, head, large = base[:, large_enough], head[:, large_enough], large[large_enough]
+    floor = _FLOOR_SHARE * wall
     ratios = np.log((head + floor) / (base + floor))
-    used = large >= _COMMON * wall
-    common = np.median(ratios[:, used], axis=1) if np.count_nonzero(used) >= _FEW else np.zeros(len(pairs))
+    used = large >= _MIN_COMMON_SHARE * wall
+    common = (
+        np.median(ratios[:, used], axis=1) if np.count_nonzero(used) >= _MIN_COMMON_ACCOUNTS else np.zeros(len(pairs))
+    )
     own = ratios - common[:, None]
-    rows = _rows(names, base, head, common, own, alpha, matters * wall)
+    rows = _test_accounts(names, base, head, common, own, alpha, matters * wall)
     return ChangedAccounts(
-        pairs=len(pairs), alpha=alpha, common=_common(common, alpha, matters), small=small,
+        pairs=len(pairs), alpha=alpha, common=_test_common_change(common, alpha, matters), small=small,
         accounts=tuple(sorted(_mark_shifted(rows), key=lambda row: -row.ns)),
     )  # fmt: skip
 
 
-def _common(values: np.ndarray, alpha: float, matters: float) -> Common:
+def _test_common_change(values: np.ndarray, alpha: float, matters: float) -> CommonChange:
     middle, spread, freedom = float(values.mean()), float(values.std(ddof=1)), len(values) - 1
     error = spread / sqrt(len(values))
-    wide = quantile(1 - alpha / 2, freedom) * error
-    chance = two_sided(middle / error, freedom) if error else float(middle == 0)
-    return Common(
-        change=expm1(middle), low=expm1(middle - wide), high=expm1(middle + wide), chance=chance,
+    half_width = quantile(1 - alpha / 2, freedom) * error
+    chance = two_sided_p(middle / error, freedom) if error else float(middle == 0)
+    return CommonChange(
+        change=expm1(middle), low=expm1(middle - half_width), high=expm1(middle + half_width), chance=chance,
         slower=chance <= alpha and expm1(middle) > matters,
     )  # fmt: skip
 
 
-def _rows(
+def _test_accounts(
     names: list[str],
     base: np.ndarray,
     head: np.ndarray,
@@ -132,32 +134,32 @@ def _rows(
     least_ns: float,
 ) -> list[ChangedAccount]:
     count = len(base)
-    variances, freedom = moderated(own.var(axis=0, ddof=1), count - 1)
+    variances, freedom = moderate_variances(own.var(axis=0, ddof=1), count - 1)
     errors = np.sqrt(variances / count)
     middle = own.mean(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ts = np.where(errors > 0, middle / errors, np.where(middle == 0, 0.0, np.inf))
-    chances = holm(np.array([two_sided(t, freedom) for t in ts]))
+    chances = adjust_by_holm(np.array([two_sided_p(t, freedom) for t in ts]))
     # Intervals at the strictest step of Holm's method, so that they hold simultaneously.
-    wide = quantile(1 - alpha / 2 / max(1, len(names)), freedom) * errors
+    half_width = quantile(1 - alpha / 2 / max(1, len(names)), freedom) * errors
     rows: list[ChangedAccount] = []
     for at, name in enumerate(names):
         expected = float(np.mean(base[:, at] * np.exp(common)))
         ns = float(np.mean(head[:, at])) - expected
-        sure = chances[at] <= alpha
-        moved = sure and abs(ns) >= least_ns
+        significant = chances[at] <= alpha
+        relevant = significant and abs(ns) >= least_ns
         rows.append(
             ChangedAccount(
                 account=name, before_ns=float(base[:, at].mean()), after_ns=float(head[:, at].mean()), ns=ns,
-                change=expm1(float(middle[at])), low=expm1(float(middle[at] - wide[at])),
-                high=exp(float(middle[at] + wide[at])) - 1, chance=float(chances[at]),
-                verdict=("worse" if ns > 0 else "better") if moved else "same" if sure else "unknown",
+                change=expm1(float(middle[at])), low=expm1(float(middle[at] - half_width[at])),
+                high=exp(float(middle[at] + half_width[at])) - 1, chance=float(chances[at]),
+                verdict=("worse" if ns > 0 else "better") if relevant else "same" if significant else "unknown",
             )
         )  # fmt: skip
     return rows
 
 
-def holm(chances: Column) -> Column:
+def adjust_by_holm(chances: Column) -> Column:
     """Adjusted p-values (n,) (Holm 1979, Scandinavian Journal of Statistics 6(2))."""
     order = np.argsort(chances, kind="stable")
     times = np.arange(len(chances), 0, -1)
@@ -170,6 +172,6 @@ def _mark_shifted(rows: list[ChangedAccount]) -> list[ChangedAccount]:
     """Mark the changed accounts as shifted if their increases and decreases cancel: time only moved between them."""
     up = sum(row.ns for row in rows if row.verdict == "worse")
     down = -sum(row.ns for row in rows if row.verdict == "better")
-    if not up or not down or abs(up - down) > _CANCELS * max(up, down):
+    if not up or not down or abs(up - down) > _MAX_NET_SHARE * max(up, down):
         return rows
     return [msgspec.structs.replace(row, shifted=True) if row.verdict in ("worse", "better") else row for row in rows]

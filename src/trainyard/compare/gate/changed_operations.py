@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from trainyard.booked import Booked
-from trainyard.compare.gate.changed_accounts import FEWEST, ChangedAccounts, find_changed_accounts
+from trainyard.compare.gate.changed_accounts import MIN_PAIRS, ChangedAccounts, find_changed_accounts
 from trainyard.compare.gate.pairs import Pair
 from trainyard.events import I32, OP, OperandShape
 from trainyard.record import Run
 
-Profile = Callable[[Run], Sequence[Booked]]
+ReadProfile = Callable[[Run], Sequence[Booked]]
 """A stored run -> the booked profiles of its ranks, read from its traces; empty if they were deleted."""
 _MAX_ACCOUNTS = 2
 """Accounts that are examined."""
@@ -23,15 +23,17 @@ _MAX_PAIRS = 8
 """Pairs whose traces are read again."""
 
 
-def addresses(pairs: Sequence[Pair], changed: ChangedAccounts, profile: Profile) -> dict[str, ChangedAccounts]:
+def find_changed_operations(
+    pairs: Sequence[Pair], changed: ChangedAccounts, profile: ReadProfile
+) -> dict[str, ChangedAccounts]:
     """Account -> the change of each of its operations, for the accounts that caused the slowdown. Empty if too few
     pairs have traces."""
-    wanted = [row.account for row in changed.named[:_MAX_ACCOUNTS]]
+    wanted = [row.account for row in changed.culprits[:_MAX_ACCOUNTS]]
     if not wanted:
         return {}
-    by_pair = [tuple(_run_operations(profile(run), wanted) for run in pair) for pair in pairs[-_MAX_PAIRS:]]
+    by_pair = [tuple(_average_operations(profile(run), wanted) for run in pair) for pair in pairs[-_MAX_PAIRS:]]
     complete = [(base, head) for base, head in by_pair if base and head]
-    if len(complete) < FEWEST:
+    if len(complete) < MIN_PAIRS:
         return {}
     return {
         account: find_changed_accounts([(base[account], head[account]) for base, head in complete], changed.alpha)
@@ -40,30 +42,30 @@ def addresses(pairs: Sequence[Pair], changed: ChangedAccounts, profile: Profile)
     }
 
 
-def _run_operations(ranks: Sequence[Booked], accounts: Iterable[str]) -> dict[str, dict[str, float]]:
+def _average_operations(ranks: Sequence[Booked], accounts: Iterable[str]) -> dict[str, dict[str, float]]:
     """Account -> operation -> ns per step, the mean over ranks."""
     if not ranks:
         return {}
-    return {account: _mean([rank_operations(rank, account) for rank in ranks]) for account in accounts}
+    return {account: _average_ranks([sum_operations(rank, account) for rank in ranks]) for account in accounts}
 
 
-def _mean(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _average_ranks(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = {name for rank in ranks for name in rank}
     return {name: sum(rank.get(name, 0.0) for rank in ranks) / len(ranks) for name in names}
 
 
-def rank_operations(rank: Booked, account: str) -> dict[str, float]:
+def sum_operations(rank: Booked, account: str) -> dict[str, float]:
     """Operation with its shapes -> ns per full step that its work has in the account."""
     rows = np.flatnonzero(rank.keys(lambda key, _: str(key) == account)[rank.key] & rank.full(rank.start))
-    ops = _operations(rank, rank.launcher[rows])
+    ops = _find_operations(rank, rank.launcher[rows])
     totals: dict[str, float] = {}
     for op in np.unique(ops).tolist():
-        name = _operation_name(rank, op)
+        name = _name_operation(rank, op)
         totals[name] = totals.get(name, 0.0) + float(rank.owned[rows[ops == op]].sum()) / rank.steps
     return totals
 
 
-def _operations(rank: Booked, rows: I32) -> I32:
+def _find_operations(rank: Booked, rows: I32) -> I32:
     """For each host row, the row of the framework operation that it is or is nested in; -1 for none."""
     host, rows = rank.events.host, rows.copy()
     while len(up := np.flatnonzero((rows >= 0) & (host.what[np.maximum(rows, 0)] != OP))):
@@ -71,15 +73,15 @@ def _operations(rank: Booked, rows: I32) -> I32:
     return rows
 
 
-def _operation_name(rank: Booked, row: int) -> str:
+def _name_operation(rank: Booked, row: int) -> str:
     if row < 0:
         return "no operation"
     host = rank.events.host
     shape = int(host.shape[row])
     name = rank.events.names[host.name[row]]
-    return name if shape < 0 else f"{name} {_sizes(rank.events.shapes[shape])}".rstrip()
+    return name if shape < 0 else f"{name} {_show_sizes(rank.events.shapes[shape])}".rstrip()
 
 
-def _sizes(shape: OperandShape) -> str:
+def _show_sizes(shape: OperandShape) -> str:
     """`[8, 128] x [128, 384]`: the sizes of the tensors."""
     return " x ".join(str(list(dims)) for dims in shape.dims if dims)

@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from trainyard.compare.differences import Difference, differences
-from trainyard.compare.gate.changed_accounts import FEWEST, ChangedAccounts, find_changed_accounts
-from trainyard.compare.gate.changed_operations import Profile, addresses
-from trainyard.compare.gate.machine_readings import MachineReading, moved
-from trainyard.compare.gate.pairs import Pair, PairedRuns, ledgers, worse_by
+from trainyard.compare.differences import Difference, find_differences
+from trainyard.compare.gate.changed_accounts import MIN_PAIRS, ChangedAccounts, find_changed_accounts
+from trainyard.compare.gate.changed_operations import ReadProfile, find_changed_operations
+from trainyard.compare.gate.machine_readings import MachineReading, find_changed_readings
+from trainyard.compare.gate.pairs import Pair, PairedRuns, compute_log_ratios, pair_ledgers
 from trainyard.compare.gate.verdict import Rule, Verdict, judge
-from trainyard.compare.metric import values
+from trainyard.compare.metric import compute_metrics
 from trainyard.errors import BadInput
 
 SCHEMA = "trainyard/gate/1"
@@ -35,9 +35,9 @@ class GateRequest(NamedTuple):
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     """`base`, `head`: names of the two sides; `commit`: head's, if known; `machine`, `when`: of head's last run.
-    `runs`: ids of each pair's runs, base first. `differ`: differences between the runs of the first pair. `why`: the
-    changed accounts, None if too few pairs have ledgers. `moved`: machine readings that changed. `addresses`: account
-    that caused the slowdown -> its operations, if there are traces."""
+    `runs`: ids of each pair's runs, base first. `values`: metric -> its values. `differences`: those between the runs
+    of the first pair. `changed_accounts`: None if too few pairs have ledgers. `changed_readings`: readings of the
+    machine. `changed_operations`: account that caused the slowdown -> its operations, if there are traces."""
 
     job: str
     base: str
@@ -47,59 +47,61 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     when: str
     runs: tuple[tuple[str, str], ...]
     verdicts: tuple[Verdict, ...]
-    figures: dict[str, MetricPairs]
-    why: ChangedAccounts | None
-    differ: tuple[Difference, ...]
-    moved: tuple[MachineReading, ...] = ()
+    values: dict[str, MetricPairs]
+    changed_accounts: ChangedAccounts | None
+    differences: tuple[Difference, ...]
+    changed_readings: tuple[MachineReading, ...] = ()
     caveats: tuple[str, ...] = ()
-    addresses: dict[str, ChangedAccounts] = {}
+    changed_operations: dict[str, ChangedAccounts] = {}
     schema: Literal["trainyard/gate/1"] = SCHEMA
 
     @property
-    def says(self) -> Literal["worse", "not worse", "unclear"]:
+    def outcome(self) -> Literal["worse", "not worse", "unclear"]:
         """Worse if any metric is worse; not worse if all metrics are not worse."""
-        results = {verdict.says for verdict in self.verdicts}
-        return "worse" if "worse" in results else "unclear" if "unclear" in results else "not worse"
+        outcomes = {verdict.outcome for verdict in self.verdicts}
+        return "worse" if "worse" in outcomes else "unclear" if "unclear" in outcomes else "not worse"
 
     @property
     def exit_code(self) -> int:
-        return {"not worse": 0, "worse": 1, "unclear": 3}[self.says]
+        return {"not worse": 0, "worse": 1, "unclear": 3}[self.outcome]
 
     @property
     def first(self) -> Verdict:
         """The first verdict that equals the overall result."""
-        return next(verdict for verdict in self.verdicts if verdict.says == self.says)
+        return next(verdict for verdict in self.verdicts if verdict.outcome == self.outcome)
 
 
-def verdicts(pairs: Sequence[Pair], request: GateRequest) -> tuple[Verdict, ...]:
+def judge_metrics(pairs: Sequence[Pair], request: GateRequest) -> tuple[Verdict, ...]:
     rule = request.rule.among(len(request.metrics))
-    return tuple(judge(metric, worse_by(pairs, metric), rule) for metric in request.metrics)
+    return tuple(judge(metric, compute_log_ratios(pairs, metric), rule) for metric in request.metrics)
 
 
 def gate(
-    base: str, head: str, runs: PairedRuns, request: GateRequest, profile: Profile, ignored: Collection[str] = ()
+    base: str, head: str, runs: PairedRuns, request: GateRequest, profile: ReadProfile, ignored: Collection[str] = ()
 ) -> GateResult:
     """Judge head against base. `profile`: called only if an account caused a slowdown; `ignored`: kinds of difference
     to leave out. Raises `BadInput` if there is no pair or a run lacks a metric."""
     pairs = runs.pairs
     if not pairs:
         raise BadInput(f"0 pairs of runs: a comparison of {head} with {base} needs at least 1 run of each.")
-    paired_ledgers = ledgers(pairs)
-    enough = len(paired_ledgers) >= FEWEST
+    paired_ledgers = pair_ledgers(pairs)
+    enough = len(paired_ledgers) >= MIN_PAIRS
     changed = find_changed_accounts(paired_ledgers, request.rule.alpha, request.rule.negligible) if enough else None
     return GateResult(
         job=pairs[0].base.job.name, base=base, head=head,
         commit=pairs[0].head.provenance.code.get("sha", ""),
         machine=pairs[-1].head.provenance.host.get("name", ""), when=pairs[-1].head.started,
-        runs=tuple((pair.base.id, pair.head.id) for pair in pairs), verdicts=verdicts(pairs, request),
-        figures={metric: _figures(pairs, metric) for metric in request.metrics},
-        why=changed, addresses=addresses(pairs, changed, profile) if changed else {},
-        differ=tuple(difference for difference in differences(*pairs[0]) if difference.kind not in ignored),
-        moved=moved(pairs, request.rule.alpha), caveats=runs.caveats,
+        runs=tuple((pair.base.id, pair.head.id) for pair in pairs), verdicts=judge_metrics(pairs, request),
+        values={metric: _collect_values(pairs, metric) for metric in request.metrics},
+        changed_accounts=changed,
+        changed_operations=find_changed_operations(pairs, changed, profile) if changed else {},
+        differences=tuple(difference for difference in find_differences(*pairs[0]) if difference.kind not in ignored),
+        changed_readings=find_changed_readings(pairs, request.rule.alpha), caveats=runs.caveats,
     )  # fmt: skip
 
 
-def _figures(pairs: Sequence[Pair], metric: str) -> MetricPairs:
+def _collect_values(pairs: Sequence[Pair], metric: str) -> MetricPairs:
     return MetricPairs(
-        base=tuple(values(pair.base)[metric] for pair in pairs), head=tuple(values(pair.head)[metric] for pair in pairs)
+        base=tuple(compute_metrics(pair.base)[metric] for pair in pairs),
+        head=tuple(compute_metrics(pair.head)[metric] for pair in pairs),
     )

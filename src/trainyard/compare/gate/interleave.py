@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Literal
 
-from trainyard.compare.gate.gate_result import GateRequest, verdicts
-from trainyard.compare.gate.pairs import Pair, paired
+from trainyard.compare.gate.gate_result import GateRequest, judge_metrics
+from trainyard.compare.gate.pairs import Pair, pair_runs
 from trainyard.compare.gate.verdict import Verdict
 from trainyard.record import Run
 
@@ -17,7 +17,7 @@ Measure = Callable[[Sequence[Side]], Sequence[Run]]
 Report = Callable[[int, tuple[Verdict, ...]], None]
 
 
-def take_turns(
+def interleave_runs(
     measure: Measure, request: GateRequest, rng: Random, report: Report, across: tuple[str, ...] = ()
 ) -> list[Pair]:
     """Measure pairs until every verdict is clear, one is worse, or the cap is reached. `rng` decides which side of a
@@ -28,9 +28,11 @@ def take_turns(
         rng.shuffle(order)
         runs = dict(zip(order, measure(order)))
         pairs.append(Pair(runs["base"], runs["head"]))
-        paired([runs["base"]], [runs["head"]], across)  # rejects the first pair rather than the twentieth
-        current = verdicts(pairs, request)
+        pair_runs([runs["base"]], [runs["head"]], across)  # rejects the first pair rather than the twentieth
+        current = judge_metrics(pairs, request)
         report(len(pairs), current)
-        if all(verdict.says != "unclear" for verdict in current) or any(verdict.says == "worse" for verdict in current):
+        if all(verdict.outcome != "unclear" for verdict in current) or any(
+            verdict.outcome == "worse" for verdict in current
+        ):
             break
     return pairs

@@ -13,111 +13,120 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.compare.gate import sequential_test
-from trainyard.compare.gate.pairs import Pair, logged, worse_by
+from trainyard.compare.gate.pairs import Pair, compute_log_ratios, log_metric
 from trainyard.compare.gate.verdict import Rule, Verdict, judge
 from trainyard.errors import BadInput
 from trainyard.record import Run
 from trainyard.store.run_summary import step_walls
 
 Column = npt.NDArray[np.float64]
-_DRAWS = 400
-_ORDERS = 5
-_SOUGHT = 0.9
-_EFFECTS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
-_THRESHOLD = 0.05
-_SPLIT = 3.0
+_RESAMPLED_SERIES = 400
+"""Series of pairs that are resampled to estimate the power."""
+_RESAMPLED_ORDERS = 5
+"""Orders of sizes whose sign patterns are enumerated for the false alarms."""
+_REQUIRED_POWER = 0.9
+"""Share of slowdowns that must be detected for a slowdown to count as detectable."""
+_TRIED_SLOWDOWNS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
+"""Slowdowns whose power is estimated, as fractions."""
+_FIXED_THRESHOLD = 0.05
+"""Threshold, as a fraction, of the simple rule that the gate is compared with."""
+_MIN_SEPARATION = 3.0
 """Ashman's D from which two groups of runs are two modes."""
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """Noise of a metric over identical runs, as fractions of the metric. `between`: standard deviation between runs,
-    `within`: between the steps of a run, `carried`: correlation of consecutive steps. `drift`: change from the first to
-    the last run, `drift_chance`: its p-value by Kendall's tau; `modes`: the means of two groups of runs, if they are
-    bimodal. `false_alarms`: rate of this gate over all signs of pairs of these sizes; `threshold_alarms`: rate of a
-    rule that compares two runs with a threshold of 5 %. `seen`: slowdown -> (power, mean number of pairs) with this
-    noise. `smallest`: the smallest tried slowdown with a power of 90 %, None if there is none."""
+    """Noise of a metric over identical runs, as fractions of the metric. `between_runs`: standard deviation between
+    runs, `within_run`: between the steps of a run, `autocorrelation`: of consecutive steps. `drift`: change from the
+    first to the last run, `drift_chance`: its p-value by Kendall's tau; `modes`: the means of two groups of runs, if
+    they are bimodal. `false_alarms`: rate of this gate over all signs of pairs of these sizes; `threshold_alarms`: rate
+    of a rule that compares two runs with a threshold of 5 %. `power`: slowdown -> (power, mean number of pairs) with
+    this noise. `smallest_detected`: the smallest tried slowdown with a power of 90 %, None if there is none."""
 
     metric: str
     runs: int
-    between: float
-    within: float | None
-    carried: float | None
+    between_runs: float
+    within_run: float | None
+    autocorrelation: float | None
     drift: float
     drift_chance: float
     modes: tuple[float, float] | None
     verdict: Verdict
     false_alarms: float
     threshold_alarms: float
-    seen: dict[str, tuple[float, float]]
-    smallest: float | None
+    power: dict[str, tuple[float, float]]
+    smallest_detected: float | None
     schema: Literal["trainyard/self-check/1"] = "trainyard/self-check/1"
 
 
-def noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0) -> Noise:
+def measure_noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0) -> Noise:
     """Measure the noise. Raises `BadInput` for fewer than two pairs, or a run that lacks the metric."""
     if len(pairs) < 2:
         raise BadInput(
             f"{len(pairs)} pair is too few to measure noise: at least 2 are needed.", "Set --pairs to 5 or more."
         )
     runs = sorted((run for pair in pairs for run in pair), key=lambda run: run.started)
-    logs = np.array([logged(run, metric) for run in runs])
-    differences = np.array(worse_by(pairs, metric))
+    logs = np.array([log_metric(run, metric) for run in runs])
+    differences = np.array(compute_log_ratios(pairs, metric))
     rng = np.random.default_rng(seed)
-    seen = {f"{share:g}": _power(differences, log1p(share), rule, rng) for share in _EFFECTS}
-    drift, chance = _drift(logs)
+    power = {f"{share:g}": _estimate_power(differences, log1p(share), rule, rng) for share in _TRIED_SLOWDOWNS}
+    drift, chance = _test_drift(logs)
     return Noise(
-        metric=metric, runs=len(runs), between=float(np.std(logs, ddof=1)), within=_mean(map(_within, runs)),
-        carried=_mean(map(_carried, runs)), drift=drift, drift_chance=chance, modes=_modes(logs),
-        verdict=judge(metric, differences.tolist(), rule), false_alarms=_false_alarms(differences, rule, rng),
-        threshold_alarms=float(np.mean(np.abs(differences) > log1p(_THRESHOLD)) / 2), seen=seen,
-        smallest=next((float(share) for share, (power, _) in seen.items() if power >= _SOUGHT), None),
+        metric=metric, runs=len(runs), between_runs=float(np.std(logs, ddof=1)),
+        within_run=_average_known(map(_deviate_within_run, runs)),
+        autocorrelation=_average_known(map(_correlate_steps, runs)),
+        drift=drift, drift_chance=chance, modes=_find_modes(logs),
+        verdict=judge(metric, differences.tolist(), rule), false_alarms=_count_false_alarms(differences, rule, rng),
+        threshold_alarms=float(np.mean(np.abs(differences) > log1p(_FIXED_THRESHOLD)) / 2), power=power,
+        smallest_detected=next((float(share) for share, (rate, _) in power.items() if rate >= _REQUIRED_POWER), None),
     )  # fmt: skip
 
 
-def _false_alarms(differences: Column, rule: Rule, rng: np.random.Generator) -> float:
+def _count_false_alarms(differences: Column, rule: Rule, rng: np.random.Generator) -> float:
     """Fraction of all sign patterns of pairs of these sizes that end in an alarm, by enumeration."""
-    drawn = np.abs(rng.choice(differences, (_ORDERS, rule.cap)))
-    return float(np.mean([list(sequential_test.looks(sizes, rule.alpha, rule.cap))[-1].alarms for sizes in drawn]))
+    drawn = np.abs(rng.choice(differences, (_RESAMPLED_ORDERS, rule.cap)))
+    return float(
+        np.mean([list(sequential_test.look_after_each(sizes, rule.alpha, rule.cap))[-1].alarms for sizes in drawn])
+    )
 
 
-def _power(differences: Column, effect: float, rule: Rule, rng: np.random.Generator) -> tuple[float, float]:
+def _estimate_power(differences: Column, effect: float, rule: Rule, rng: np.random.Generator) -> tuple[float, float]:
     """(power, mean number of pairs) for pairs resampled from these with random signs and slower by `effect`. The
     boundaries are those of one random order of sizes, on which they depend little."""
-    shape = (_DRAWS, rule.cap)
+    shape = (_RESAMPLED_SERIES, rule.cap)
     drawn = rng.choice(differences, shape) * rng.choice((-1.0, 1.0), shape) + effect - log1p(rule.negligible)
-    open_, pairs = np.ones(_DRAWS, bool), 0
-    for seen, look in enumerate(sequential_test.looks(rng.random(rule.cap), rule.alpha, rule.cap), 1):
+    open_, pairs = np.ones(_RESAMPLED_SERIES, bool), 0
+    for count, look in enumerate(sequential_test.look_after_each(rng.random(rule.cap), rule.alpha, rule.cap), 1):
         pairs += int(open_.sum())
-        if look.least is None:
+        if look.critical_sum is None:
             continue
         for at in np.flatnonzero(open_):
-            some = drawn[at, :seen]
-            open_[at] = sequential_test.doubled_ranks(np.abs(some))[some > 0].sum() < look.least
-    return 1 - float(open_.mean()), pairs / _DRAWS
+            some = drawn[at, :count]
+            open_[at] = sequential_test.double_ranks(np.abs(some))[some > 0].sum() < look.critical_sum
+    return 1 - float(open_.mean()), pairs / _RESAMPLED_SERIES
 
 
-def _walls(run: Run) -> Column:
+def _log_step_times(run: Run) -> Column:
     return np.log(np.array([wall for wall in step_walls(run.measured()) if wall > 0], float))
 
 
-def _within(run: Run) -> float | None:
-    walls = _walls(run)
+def _deviate_within_run(run: Run) -> float | None:
+    walls = _log_step_times(run)
     return float(np.std(walls, ddof=1)) if len(walls) > 2 else None
 
 
-def _carried(run: Run) -> float | None:
-    walls = _walls(run)
+def _correlate_steps(run: Run) -> float | None:
+    walls = _log_step_times(run)
     if len(walls) < 4 or not np.std(walls):
         return None
     return float(np.corrcoef(walls[:-1], walls[1:])[0, 1])
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _average_known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None and np.isfinite(value)]
     return sum(known) / len(known) if known else None
 
 
-def _drift(logs: Column) -> tuple[float, float]:
+def _test_drift(logs: Column) -> tuple[float, float]:
     """(relative drift, p-value): the median slope of all pairs (Sen 1968, JASA 63), and the normal approximation of
     Kendall's tau."""
     earlier, later = np.triu_indices(len(logs), 1)
@@ -125,23 +134,23 @@ def _drift(logs: Column) -> tuple[float, float]:
     n = len(logs)
     score = float(np.sum(np.sign(logs[later] - logs[earlier])))
     z = (abs(score) - 1) / sqrt(n * (n - 1) * (2 * n + 5) / 18) if score else 0.0
-    return expm1(float(np.median(slopes)) * (n - 1)), float(min(1.0, _two_tails(max(0.0, z))))
+    return expm1(float(np.median(slopes)) * (n - 1)), float(min(1.0, _two_sided_normal(max(0.0, z))))
 
 
-def _two_tails(z: float) -> float:
+def _two_sided_normal(z: float) -> float:
     return 2 * NormalDist().cdf(-z)
 
 
-def _modes(logs: Column) -> tuple[float, float] | None:
+def _find_modes(logs: Column) -> tuple[float, float] | None:
     """Means of the two groups, of at least three runs each, with the largest separation relative to their width (Ashman
     et al. 1994, Astronomical Journal 108); None if the runs are not bimodal."""
     ordered = np.sort(logs)
     best, split = 0.0, 0
     for at in range(3, len(ordered) - 2):
         low, high = ordered[:at], ordered[at:]
-        wide = sqrt((np.var(low, ddof=1) + np.var(high, ddof=1)) / 2)
-        apart = (high.mean() - low.mean()) / wide if wide else 0.0
-        best, split = max((best, split), (float(apart), at))
-    if best < 2 * _SPLIT:  # splitting a single group gives about half of this
+        width = sqrt((np.var(low, ddof=1) + np.var(high, ddof=1)) / 2)
+        separation = (high.mean() - low.mean()) / width if width else 0.0
+        best, split = max((best, split), (float(separation), at))
+    if best < 2 * _MIN_SEPARATION:  # splitting a single group gives about half of this
         return None
     return exp(float(ordered[:split].mean())), exp(float(ordered[split:].mean()))

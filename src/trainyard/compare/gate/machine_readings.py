@@ -16,8 +16,10 @@ from trainyard.compare.gate.pairs import Pair
 from trainyard.record import Run
 from trainyard.stats import student_t
 
-_FEWEST = 3
-_NUMBER = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([^\d\s]*)\s*\Z")
+_MIN_PAIRS = 3
+"""Smallest number of pairs with a reading for which it is tested."""
+_READING = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([^\d\s]*)\s*\Z")
+"""A number and its unit."""
 
 
 class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,32 +33,33 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
     chance: float
 
 
-def moved(pairs: Sequence[Pair], alpha: float) -> tuple[MachineReading, ...]:
+def find_changed_readings(pairs: Sequence[Pair], alpha: float) -> tuple[MachineReading, ...]:
     """The readings that changed, the most significant first; `alpha` is the error rate of all of them together."""
-    names = sorted({name for pair in pairs for name in _numbers(pair.base)})
-    tested = [reading for name in names if (reading := _reading(name, pairs))]
+    names = sorted({name for pair in pairs for name in _parse_readings(pair.base)})
+    tested = [reading for name in names if (reading := _test_reading(name, pairs))]
     adjusted = [msgspec.structs.replace(reading, chance=min(1.0, reading.chance * len(tested))) for reading in tested]
     changed = (reading for reading in adjusted if reading.chance < alpha)
     return tuple(sorted(changed, key=lambda reading: reading.chance))
 
 
-def _reading(name: str, pairs: Sequence[Pair]) -> MachineReading | None:
-    both = [(base[name], head[name]) for base, head in ((_numbers(p.base), _numbers(p.head)) for p in pairs)
+def _test_reading(name: str, pairs: Sequence[Pair]) -> MachineReading | None:
+    readings = ((_parse_readings(pair.base), _parse_readings(pair.head)) for pair in pairs)
+    both = [(base[name], head[name]) for base, head in readings
             if name in base and name in head and base[name][1] == head[name][1]]  # fmt: skip
-    if len(both) < _FEWEST:
+    if len(both) < _MIN_PAIRS:
         return None
     was, now = (np.array([side[0] for side in sides]) for sides in zip(*both))
-    apart = now - was
-    spread = float(np.std(apart, ddof=1))
-    mean = float(np.mean(apart))
+    change = now - was
+    spread = float(np.std(change, ddof=1))
+    mean = float(np.mean(change))
     if spread:
-        chance = student_t.two_sided(mean / (spread / sqrt(len(apart))), len(apart) - 1)
+        chance = student_t.two_sided_p(mean / (spread / sqrt(len(change))), len(change) - 1)
     else:
         chance = 0.0 if mean else 1.0
     return MachineReading(name=name, unit=both[0][0][1], was=float(was.mean()), now=float(now.mean()), chance=chance)
 
 
-def _numbers(run: Run) -> dict[str, tuple[float, str]]:
+def _parse_readings(run: Run) -> dict[str, tuple[float, str]]:
     """Name -> value and unit of the numeric readings."""
-    matches = {name: _NUMBER.match(text) for name, text in run.provenance.clocks.items()}
+    matches = {name: _READING.match(text) for name, text in run.provenance.clocks.items()}
     return {name: (float(match[1]), match[2]) for name, match in matches.items() if match}

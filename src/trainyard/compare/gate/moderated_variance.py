@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 Column = npt.NDArray[np.float64]
-_SUREST = 20.0
+_MAX_PRIOR_FREEDOM = 20.0
 """Upper limit of the prior's degrees of freedom: a dozen accounts do not determine it better. Without it, the false
 positive rate of accounts exceeds its nominal value (`validation.gate`)."""
 
 
-def moderated(variances: Column, freedom: int) -> tuple[Column, float]:
+def moderate_variances(variances: Column, freedom: int) -> tuple[Column, float]:
     """Moderated variances (n,) and their degrees of freedom, from variances (n,) with `freedom` degrees each."""
     known = variances > 0
     if np.count_nonzero(known) < 2:
         return variances, float(freedom)
     logs = np.log(variances[known]) - digamma(freedom / 2) + log(freedom / 2)
-    beyond = float(np.var(logs, ddof=1)) - trigamma(freedom / 2)
-    prior = min(_SUREST, 2 * _trigamma_inverse(beyond)) if beyond > 0 else _SUREST
+    excess = float(np.var(logs, ddof=1)) - trigamma(freedom / 2)
+    prior = min(_MAX_PRIOR_FREEDOM, 2 * _invert_trigamma(excess)) if excess > 0 else _MAX_PRIOR_FREEDOM
     common = exp(float(np.mean(logs)) + digamma(prior / 2) - log(prior / 2))
     return (prior * common + freedom * variances) / (prior + freedom), prior + freedom
 
@@ -52,7 +52,7 @@ def trigamma(x: float) -> float:
     return shift + 1 / x + square / 2 + series / x
 
 
-def _trigamma_inverse(value: float) -> float:
+def _invert_trigamma(value: float) -> float:
     low, high = 1e-9, 1e9
     for _ in range(200):
         at = sqrt(low * high)

@@ -10,16 +10,16 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard import words
-from trainyard.compare.differences import Difference, check_kinds, differences
-from trainyard.compare.gate.changed_accounts import Ledgers
-from trainyard.compare.metric import values
+from trainyard.compare.differences import Difference, check_kinds, find_differences
+from trainyard.compare.gate.changed_accounts import PairedLedgers
+from trainyard.compare.metric import compute_metrics
 from trainyard.compare.same_work import compare_jobs
 from trainyard.errors import BadInput, WrongRunState
 from trainyard.record import Run
 
-_QUESTION = "code"
+_TESTED_KIND = "code"
 """The kind of difference that is compared by default."""
-_MAX_LISTED = 6
+_MAX_LISTED_DIFFERENCES = 6
 
 
 class Pair(NamedTuple):
@@ -34,7 +34,7 @@ class PairedRuns(NamedTuple):
     caveats: tuple[str, ...]
 
 
-def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = ()) -> PairedRuns:
+def pair_runs(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = ()) -> PairedRuns:
     """Pair the runs in order of their start. Raises `WrongRunState` for a run that is not complete, `BadInput` if a run
     is on both sides, runs did different work, or they differ in more than code and `across`."""
     check_kinds(across)
@@ -44,8 +44,8 @@ def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = (
             raise WrongRunState(
                 f"run {run.id} is {run.state}{f': {run.failure}' if run.failure else ''}.", "Leave it out."
             )
-    if twice := {run.id for run in base} & {run.id for run in head}:
-        raise BadInput(f"run {min(twice)} is on both sides.", "Give different runs for base and head.")
+    if both_sides := {run.id for run in base} & {run.id for run in head}:
+        raise BadInput(f"run {min(both_sides)} is on both sides.", "Give different runs for base and head.")
     for run in (*base, *head)[1:]:
         _check_comparable((*base, *head)[0], run, across)
     caveats: list[str] = []
@@ -55,7 +55,7 @@ def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = (
     if len({run.provenance.code.get("sha", "") for run in base}) > 1:
         caveats.append("The runs of base have several revisions.")
     pairs = tuple(Pair(*both) for both in zip(base, head, strict=False))
-    if not _interleaved(pairs):
+    if not _are_interleaved(pairs):
         caveats.append(
             "The runs were not interleaved: any other change between them is attributed to head, and the error rate "
             "holds only if there was none. `trainyard gate run` interleaves them."
@@ -68,35 +68,37 @@ def _check_comparable(first: Run, other: Run, across: Collection[str]) -> None:
         raise BadInput(
             f"runs {first.id} and {other.id} did different work: {' '.join(reasons)}", "Give runs of the same job."
         )
-    unexpected = [item for item in differences(first, other) if item.kind not in (*across, _QUESTION)]
+    unexpected = [item for item in find_differences(first, other) if item.kind not in (*across, _TESTED_KIND)]
     if unexpected:
         kinds = sorted({item.kind for item in unexpected})
-        listed = "; ".join(map(_render, unexpected[:_MAX_LISTED])) + ("; …" if len(unexpected) > _MAX_LISTED else "")
+        listed = "; ".join(map(_show_difference, unexpected[:_MAX_LISTED_DIFFERENCES])) + (
+            "; …" if len(unexpected) > _MAX_LISTED_DIFFERENCES else ""
+        )
         raise BadInput(
             f"runs {first.id} and {other.id} differ in more than code: {listed}.",
             f"To compare across that difference, add {' '.join(f'--across {kind}' for kind in kinds)}.",
         )
 
 
-def _render(difference: Difference) -> str:
+def _show_difference(difference: Difference) -> str:
     return f"{difference.name}: {difference.was} against {difference.now}"
 
 
-def _interleaved(pairs: Sequence[Pair]) -> bool:
+def _are_interleaved(pairs: Sequence[Pair]) -> bool:
     """Whether each pair had ended before the next began."""
     ends = [(min(pair.base.started, pair.head.started), max(pair.base.started, pair.head.started)) for pair in pairs]
     return all(before[1] <= after[0] for before, after in pairwise(ends))
 
 
-def worse_by(pairs: Sequence[Pair], metric: str) -> list[float]:
+def compute_log_ratios(pairs: Sequence[Pair], metric: str) -> list[float]:
     """Log ratio of head to base for each pair, with the sign such that positive is worse. Raises what `logged` does."""
     sign = -1 if words.metric(metric).better == "higher" else 1
-    return [sign * (logged(pair.head, metric) - logged(pair.base, metric)) for pair in pairs]
+    return [sign * (log_metric(pair.head, metric) - log_metric(pair.base, metric)) for pair in pairs]
 
 
-def logged(run: Run, metric: str) -> float:
+def log_metric(run: Run, metric: str) -> float:
     """Logarithm of a run's metric. Raises `BadInput` if the run lacks it or it is not positive."""
-    known = values(run)
+    known = compute_metrics(run)
     if metric not in known:
         listed = ", ".join(known) or "nothing"
         raise BadInput(f"run {run.id} has no {metric}.", f"Its metrics: {listed}.")
@@ -105,13 +107,13 @@ def logged(run: Run, metric: str) -> float:
     return log(known[metric])
 
 
-def ledgers(pairs: Sequence[Pair]) -> Ledgers:
+def pair_ledgers(pairs: Sequence[Pair]) -> PairedLedgers:
     """The mean ledgers of the pairs in which both sides have one over full steps."""
-    accounts = [tuple(_accounts(run) for run in pair) for pair in pairs]
+    accounts = [tuple(_account_times(run) for run in pair) for pair in pairs]
     return [(base, head) for base, head in accounts if base and head]
 
 
-def _accounts(run: Run) -> dict[str, float]:
+def _account_times(run: Run) -> dict[str, float]:
     if not run.ledgers or run.ledgers[-1].scope.partial:
         return {}
     return {str(account): float(ns) for account, ns in run.ledgers[-1].by_account().items()}

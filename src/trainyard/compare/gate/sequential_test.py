@@ -19,75 +19,81 @@ import numpy.typing as npt
 from trainyard.errors import BadInput
 
 Values = npt.NDArray[np.float64]
-MOST = 24
+MAX_PAIRS = 24
 """Largest number of pairs: the sign patterns of more do not fit into a laptop's memory."""
 
-_EXACT = 1e-9
+_ROUNDING_TOLERANCE = 1e-9
 """Tolerance for products that should be integers but are slightly smaller."""
 
 
-def first_look(alpha: float) -> int:
+def find_first_look(alpha: float) -> int:
     """Smallest number of pairs at which the test can stop: with fewer, even a single sign pattern exceeds `alpha`."""
     return max(1, int(np.ceil(-log2(alpha) - 1e-12)))
 
 
-def spent(alpha: float, cap: int) -> Values:
+def spend_alpha(alpha: float, cap: int) -> Values:
     """Cumulative error (cap + 1,) that may be spent after 0, 1, ... `cap` pairs: that of a single pattern at the first
     look, then equal increments up to `alpha`."""
-    first = first_look(alpha)
-    if not 0 < alpha < 1 or not first <= cap <= MOST:
-        raise BadInput(f"a cap of {cap} pairs at an error rate of {alpha:g} is not between {first} and {MOST} pairs.")
+    first = find_first_look(alpha)
+    if not 0 < alpha < 1 or not first <= cap <= MAX_PAIRS:
+        raise BadInput(
+            f"a cap of {cap} pairs at an error rate of {alpha:g} is not between {first} and {MAX_PAIRS} pairs."
+        )
     looks = np.arange(cap + 1)
     more = (alpha - 0.5**first) * (looks - first) / max(1, cap - first)
     return np.where(looks < first, 0.0, 0.5**first + more)
 
 
 class Look(NamedTuple):
-    """A look after a pair. `least`: the test stops if twice the rank sum of the positive differences is at least this;
-    None: it cannot stop here. `alarms`: the error so far, the fraction of all sign patterns that would have stopped."""
+    """A look after a pair. `critical_sum`: the test stops if twice the rank sum of the positive differences is at least
+    this; None: it cannot stop here. `alarms`: the error so far, the fraction of all sign patterns that would have
+    stopped."""
 
-    least: int | None
+    critical_sum: int | None
     alarms: float
 
 
-def stops(differences: Sequence[float] | Values, alpha: float, cap: int) -> int:
+def find_stop(differences: Sequence[float] | Values, alpha: float, cap: int) -> int:
     """Number of differences after which they are shown to be above zero; 0 if they are not."""
     values = np.asarray(differences, float)
-    for seen, look in enumerate(looks(np.abs(values), alpha, cap), 1):
-        if look.least is not None and doubled_ranks(np.abs(values[:seen]))[values[:seen] > 0].sum() >= look.least:
-            return seen
+    for count, look in enumerate(look_after_each(np.abs(values), alpha, cap), 1):
+        if (
+            look.critical_sum is not None
+            and double_ranks(np.abs(values[:count]))[values[:count] > 0].sum() >= look.critical_sum
+        ):
+            return count
     return 0
 
 
-def looks(sizes: Values, alpha: float, cap: int) -> Iterator[Look]:
+def look_after_each(sizes: Values, alpha: float, cap: int) -> Iterator[Look]:
     """Yields a look after each difference of these sizes, at most `cap`."""
-    allowed = spent(alpha, cap)
+    allowed = spend_alpha(alpha, cap)
     crossed = np.zeros(1, bool)  # each pattern of signs so far; the newest is the highest bit
-    for seen in range(1, min(len(sizes), cap) + 1):
+    for count in range(1, min(len(sizes), cap) + 1):
         crossed = np.concatenate([crossed, crossed])
         already = int(np.count_nonzero(crossed))
-        most, least = int(allowed[seen] * 2**seen + _EXACT) - already, None
-        if most > 0:
-            sums = _rank_sums(sizes[:seen])
+        allowance, critical_sum = int(allowed[count] * 2**count + _ROUNDING_TOLERANCE) - already, None
+        if allowance > 0:
+            sums = _rank_sums(sizes[:count])
             as_large = np.cumsum(np.bincount(sums[~crossed])[::-1])[::-1]
-            rare = np.flatnonzero(as_large <= most)
+            rare = np.flatnonzero(as_large <= allowance)
             if rare.size:
-                least = int(rare[0])
-                already += int(as_large[least])
-                crossed |= sums >= least
-        yield Look(least, already / 2**seen)
+                critical_sum = int(rare[0])
+                already += int(as_large[critical_sum])
+                crossed |= sums >= critical_sum
+        yield Look(critical_sum, already / 2**count)
 
 
 def _rank_sums(sizes: Values) -> npt.NDArray[np.int64]:
     """Twice the rank sum of the positive values for every sign pattern (2^n,), with mid-ranks for ties and rank 0 for
     zeros."""
     sums = np.zeros(1, np.int64)
-    for rank in doubled_ranks(sizes):
+    for rank in double_ranks(sizes):
         sums = np.concatenate([sums, sums + rank])
     return sums
 
 
-def doubled_ranks(sizes: Values) -> npt.NDArray[np.int64]:
+def double_ranks(sizes: Values) -> npt.NDArray[np.int64]:
     """Twice the rank of each size (n,) among those that are not zero, so that mid-ranks are integers."""
     order = np.sort(sizes[sizes > 0])
     below, upto = np.searchsorted(order, sizes, "left"), np.searchsorted(order, sizes, "right")

@@ -13,13 +13,14 @@ import numpy as np
 from trainyard.compare.gate import sequential_test
 from trainyard.errors import BadInput
 
-MARGIN, ALPHA, PAIRS = 0.03, 0.01, 20
+MARGIN, ALPHA, MAX_PAIRS = 0.03, 0.01, 20
 """Defaults: the slowdown that matters, the error rate of either answer, and the largest number of pairs."""
-_NEGLIGIBLE = 0.1
+_NEGLIGIBLE_SHARE = 0.1
 """Fraction of the margin below which a change is negligible, however significant: a byte more of memory in each run is
 not a regression."""
-_POWER = 0.9
-_RANKS = 1.05
+_SETTLING_POWER = 0.9
+"""Probability with which the estimated number of further pairs settles a verdict."""
+_RANK_TEST_PAIRS = 1.05
 """Signed ranks need this many times the pairs that normal differences need (efficiency 3/pi: Lehmann 1975, ch. 4)."""
 
 
@@ -29,19 +30,19 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     alpha: float = ALPHA
     margin: float = MARGIN
-    cap: int = PAIRS
+    cap: int = MAX_PAIRS
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
             raise BadInput(f"a margin of {self.margin:g} is not between 0 and 1.", "3 % is 0.03.")
         if not 0 < self.alpha <= 0.2:
             raise BadInput(f"an error rate of {self.alpha:g} is not between 0 and 0.2.", "1 % is 0.01.")
-        sequential_test.spent(self.alpha, self.cap)
+        sequential_test.spend_alpha(self.alpha, self.cap)
 
     @property
     def negligible(self) -> float:
         """The slowdown, as a fraction, that "worse" must exceed."""
-        return _NEGLIGIBLE * self.margin
+        return _NEGLIGIBLE_SHARE * self.margin
 
     def among(self, metrics: int) -> Rule:
         """The rule for each of `metrics` tests, so that `alpha` is the error rate of all together (Bonferroni)."""
@@ -55,7 +56,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     all. `more`: further pairs that would probably settle an unclear verdict."""
 
     metric: str
-    says: Literal["worse", "not worse", "unclear"]
+    outcome: Literal["worse", "not worse", "unclear"]
     pairs: int
     change: float
     low: float | None
@@ -71,8 +72,8 @@ def judge(metric: str, worse: Sequence[float], rule: Rule) -> Verdict:
     if not np.isfinite(values).all():
         raise BadInput(f"{metric}: the log ratio of a pair is {values[~np.isfinite(values)][0]}, which is not finite.")
     margin = log1p(rule.margin)
-    is_worse = sequential_test.stops(values - log1p(rule.negligible), rule.alpha, rule.cap)
-    is_not = sequential_test.stops(margin - values, rule.alpha, rule.cap)
+    is_worse = sequential_test.find_stop(values - log1p(rule.negligible), rule.alpha, rule.cap)
+    is_not = sequential_test.find_stop(margin - values, rule.alpha, rule.cap)
     result = "unclear"
     if is_worse and (not is_not or is_worse <= is_not):
         result = "worse"
@@ -80,50 +81,50 @@ def judge(metric: str, worse: Sequence[float], rule: Rule) -> Verdict:
         result = "not worse"
     pairs = {"worse": is_worse, "not worse": is_not, "unclear": len(values)}[result]
     used = values[:pairs]
-    change = float(np.median(_walsh(used))) if pairs else 0.0
-    low, high = least(used, rule), least(-used, rule)
+    change = float(np.median(_walsh_averages(used))) if pairs else 0.0
+    low, high = find_lower_bound(used, rule), find_lower_bound(-used, rule)
     return Verdict(
-        metric=metric, says=result, pairs=pairs, change=expm1(change), rule=rule,
+        metric=metric, outcome=result, pairs=pairs, change=expm1(change), rule=rule,
         low=None if low is None else expm1(low), high=None if high is None else expm1(-high),
-        more=_more(used, rule) if result == "unclear" else None,
+        more=_estimate_more_pairs(used, rule) if result == "unclear" else None,
     )  # fmt: skip
 
 
-def least(values: np.ndarray, rule: Rule) -> float | None:
+def find_lower_bound(values: np.ndarray, rule: Rule) -> float | None:
     """Lower confidence bound of the differences over all looks; None if the test rejects no shift.
 
     The statistic changes only at the means of two differences (Walsh averages: Hodges & Lehmann 1963, Annals of
     Mathematical Statistics 34(2)), so one shift between each two of these is tested: the bound is the upper end of the
     last interval that the test rejects."""
-    ends = np.unique(_walsh(values))
+    ends = np.unique(_walsh_averages(values))
     shifts = np.concatenate([ends[:1] - 1, (ends[1:] + ends[:-1]) / 2])
     low, high = 0, len(ends)  # all before `low` are rejected, none from `high` on
     while low < high:
         at = (low + high) // 2
-        if sequential_test.stops(values - shifts[at], rule.alpha, rule.cap):
+        if sequential_test.find_stop(values - shifts[at], rule.alpha, rule.cap):
             low = at + 1
         else:
             high = at
     return float(ends[low - 1]) if low else None
 
 
-def _walsh(values: np.ndarray) -> np.ndarray:
+def _walsh_averages(values: np.ndarray) -> np.ndarray:
     """The means of all pairs of values, each value paired with itself too."""
     first, second = np.triu_indices(len(values))
     return (values[first] + values[second]) / 2
 
 
-def _more(values: np.ndarray, rule: Rule) -> int | None:
+def _estimate_more_pairs(values: np.ndarray, rule: Rule) -> int | None:
     """Further pairs that settle the verdict with a probability of 90 % if they are like these, by the normal
     approximation for the nearer of the two answers."""
     if len(values) < 2:
-        return max(0, sequential_test.first_look(rule.alpha) - len(values))
+        return max(0, sequential_test.find_first_look(rule.alpha) - len(values))
     centre, spread = float(np.median(values)), float(np.std(values, ddof=1))
     distance = max(centre - log1p(rule.negligible), log1p(rule.margin) - centre)
     if not spread:
-        needed = sequential_test.first_look(rule.alpha)
+        needed = sequential_test.find_first_look(rule.alpha)
     else:
-        sure = NormalDist().inv_cdf(1 - rule.alpha) + NormalDist().inv_cdf(_POWER)
-        needed = ceil(_RANKS * (sure * spread / distance) ** 2)
-    needed = max(needed, sequential_test.first_look(rule.alpha))
+        deviations = NormalDist().inv_cdf(1 - rule.alpha) + NormalDist().inv_cdf(_SETTLING_POWER)
+        needed = ceil(_RANK_TEST_PAIRS * (deviations * spread / distance) ** 2)
+    needed = max(needed, sequential_test.find_first_look(rule.alpha))
     return max(1, needed - len(values))

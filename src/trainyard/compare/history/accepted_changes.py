@@ -24,11 +24,14 @@ from trainyard.errors import BadFile, BadInput, UnknownName, described, near, ne
 from trainyard.formats import toml
 from trainyard.formats.regular_files import unreadable
 
-NAME = "trainyard-history.toml"
-_LEAST = 4
-_SLACK = 2
+FILE_NAME = "trainyard-history.toml"
+"""Default file, in the working directory."""
+_MIN_PREFIX = 4
+"""Smallest number of characters of an id or a commit."""
+_RANGE_TOLERANCE = 2
 """Points by which an entry may miss the change's range."""
-_UNKNOWN = re.compile(r"unknown field `([^`]*)` *(?:- at `\$([^`]*)`)?")
+_UNKNOWN_KEY = re.compile(r"unknown field `([^`]*)` *(?:- at `\$([^`]*)`)?")
+"""msgspec's message about a misspelt key: the key, and the path of its table."""
 
 
 class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -44,10 +47,10 @@ class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise BadInput(
                 f"run = {self.run!r} and commit = {self.commit!r}, but an entry names exactly one of the two."
             )
-        if len(self.run or self.commit) < _LEAST:
-            raise BadInput(f"{self.run or self.commit!r} is too short: {_LEAST} characters at least.")
+        if len(self.run or self.commit) < _MIN_PREFIX:
+            raise BadInput(f"{self.run or self.commit!r} is too short: {_MIN_PREFIX} characters at least.")
 
-    def place(self, points: tuple[SeriesPoint, ...]) -> int | None:
+    def find_point(self, points: tuple[SeriesPoint, ...]) -> int | None:
         """Index of the first point that matches; None if there is none."""
         for at, point in enumerate(points):
             if (self.run and point.run.startswith(self.run)) or (self.commit and point.commit.startswith(self.commit)):
@@ -55,7 +58,7 @@ class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return None
 
     @property
-    def named(self) -> str:
+    def label(self) -> str:
         return f"run {self.run}" if self.run else f"commit {self.commit}"
 
 
@@ -63,32 +66,36 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     accepted: tuple[AcceptedChange, ...] = ()
     reset: tuple[AcceptedChange, ...] = ()
 
-    def begin(self, points: tuple[SeriesPoint, ...], metric: str) -> int:
+    def find_begin(self, points: tuple[SeriesPoint, ...], metric: str) -> int:
         """Index of the point at which the history begins: that of the last reset."""
-        return max((entry.place(points) or 0 for entry in self.reset if entry.metric in ("", metric)), default=0)
+        return max((entry.find_point(points) or 0 for entry in self.reset if entry.metric in ("", metric)), default=0)
 
-    def of(self, change: SeriesChange, points: tuple[SeriesPoint, ...], metric: str) -> AcceptedChange | None:
+    def find_entry(self, change: SeriesChange, points: tuple[SeriesPoint, ...], metric: str) -> AcceptedChange | None:
         """The entry that accepts a change."""
         last = max(change.high, change.until)
         for entry in self.accepted:
-            at = entry.place(points)
-            if entry.metric in ("", metric) and at is not None and change.low - _SLACK <= at <= last + _SLACK:
+            at = entry.find_point(points)
+            if (
+                entry.metric in ("", metric)
+                and at is not None
+                and change.low - _RANGE_TOLERANCE <= at <= last + _RANGE_TOLERANCE
+            ):
                 return entry
         return None
 
-    def strangers(self, points: tuple[SeriesPoint, ...], metric: str) -> list[str]:
+    def list_unmatched(self, points: tuple[SeriesPoint, ...], metric: str) -> list[str]:
         """A line for each entry that matches no point or has an unknown metric."""
         entries = [("accepted", entry) for entry in self.accepted] + [("reset", entry) for entry in self.reset]
         lines = [
-            f"{entry.named} is named under {table}, but is not in this series."
+            f"{entry.label} is named under {table}, but is not in this series."
             for table, entry in entries
-            if entry.place(points) is None
+            if entry.find_point(points) is None
         ]
         for table, entry in entries:
             if entry.metric not in ("", metric) and not _is_metric(entry.metric):
                 hint = near(entry.metric, [metric, *words.METRICS])
                 lines.append(
-                    f"{entry.named} is named under {table} for {entry.metric!r}, which is not a metric. {hint}"
+                    f"{entry.label} is named under {table} for {entry.metric!r}, which is not a metric. {hint}"
                 )
         return lines
 
@@ -114,7 +121,7 @@ def read(path: Path) -> Accepted:
     try:
         return msgspec.convert(document, Accepted)
     except msgspec.ValidationError as error:
-        if unknown := _UNKNOWN.search(str(error)):
+        if unknown := _UNKNOWN_KEY.search(str(error)):
             kind = AcceptedChange if unknown[2] else Accepted
             message = f"{path} at ${unknown[2] or ''}: unknown key {unknown[1]!r}."
             raise BadFile(message, nearest(unknown[1], kind.__struct_fields__)) from error

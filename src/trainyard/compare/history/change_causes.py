@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import msgspec
 
 from trainyard import ledger as ledgers
-from trainyard.compare.comparable import provenance
+from trainyard.compare.comparable import list_differences
 from trainyard.compare.history.series_changes import SeriesChange
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_FEW = 5
+_MAX_RUNS = 5
 """Runs on each side whose mean ledgers are compared."""
 
 
-class MovedAccount(msgspec.Struct, frozen=True, kw_only=True):
+class AccountShift(msgspec.Struct, frozen=True, kw_only=True):
     account: Account
     before_ns: int
     after_ns: int
@@ -27,32 +27,35 @@ class MovedAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """`differ`: differences between the last run before the change's range and the first one after it. `moved`: changed
-    accounts, the largest change first; `wall_ns`: their sum. None of these proves a cause."""
+    """`differences`: differences between the last run before the change's range and the first one after it. `accounts`:
+    changed accounts, the largest change first; `wall_ns`: their sum. None of these proves a cause."""
 
-    differ: tuple[str, ...] = ()
-    moved: tuple[MovedAccount, ...] = ()
+    differences: tuple[str, ...] = ()
+    accounts: tuple[AccountShift, ...] = ()
     wall_ns: int = 0
 
 
-def cause(change: SeriesChange, runs: Sequence[Run]) -> Cause:
+def find_cause(change: SeriesChange, runs: Sequence[Run]) -> Cause:
     """`runs`: those of the series' points."""
     before, after = max(0, change.low - 1), min(len(runs) - 1, max(change.high, change.until))
-    old, new = _mean(runs[max(0, change.low - _FEW) : change.low]), _mean(runs[after : after + _FEW])
+    old, new = (
+        _average_ledgers(runs[max(0, change.low - _MAX_RUNS) : change.low]),
+        _average_ledgers(runs[after : after + _MAX_RUNS]),
+    )
     changes = ledgers.diff(old, new) if old and new else ()
-    moved = [
-        MovedAccount(account=account.account, before_ns=account.before_ns, after_ns=account.after_ns)
+    shifts = [
+        AccountShift(account=account.account, before_ns=account.before_ns, after_ns=account.after_ns)
         for account in changes
         if account.ns
     ]
     return Cause(
-        differ=tuple(provenance(runs[before], runs[after])),
-        moved=tuple(sorted(moved, key=lambda account: -abs(account.ns))),
-        wall_ns=sum(account.ns for account in moved),
+        differences=tuple(list_differences(runs[before], runs[after])),
+        accounts=tuple(sorted(shifts, key=lambda account: -abs(account.ns))),
+        wall_ns=sum(account.ns for account in shifts),
     )
 
 
-def _mean(runs: Sequence[Run]) -> Ledger | None:
+def _average_ledgers(runs: Sequence[Run]) -> Ledger | None:
     """Mean ledger of the runs that were profiled over a full step; None if there is none."""
     whole = [run.ledgers[-1] for run in runs if run.ledgers and not run.ledgers[-1].scope.partial]
     return ledgers.mean(whole) if whole else None

@@ -11,61 +11,73 @@ from numpy.typing import NDArray
 
 from trainyard.compare.history import describe_change
 from trainyard.compare.history.series_changes import DetectedChanges, SeriesChange
-from trainyard.compare.history.statistics.autocorrelation import climbs, inflation
-from trainyard.compare.history.statistics.change_points import change_points
-from trainyard.compare.history.statistics.critical_values import FEWEST, critical
-from trainyard.compare.history.statistics.excursions import LONGEST, excursions
-from trainyard.compare.history.statistics.spikes import spikes
-from trainyard.compare.history.statistics.split_scan import Scan
-from trainyard.compare.history.statistics.step_or_drift import shape
+from trainyard.compare.history.statistics.autocorrelation import estimate_inflation, is_steady_trend
+from trainyard.compare.history.statistics.change_points import find_change_points
+from trainyard.compare.history.statistics.critical_values import MIN_POINTS, look_up_critical
+from trainyard.compare.history.statistics.excursions import MAX_EXCURSION, find_excursions
+from trainyard.compare.history.statistics.spikes import find_spikes
+from trainyard.compare.history.statistics.split_scan import SplitScan
+from trainyard.compare.history.statistics.step_or_drift import choose_shape
 from trainyard.errors import BadInput, NotEnoughEvidence
 
 
 def detect(values: Iterable[float]) -> DetectedChanges:
-    """Detect the changes of a series. Raises `NotEnoughEvidence` for fewer than FEWEST points, `BadInput` for a value
-    that is not a number."""
-    scan = Scan()
-    scan.extend(checked(values))
-    return seen(scan)
+    """Detect the changes of a series. Raises `NotEnoughEvidence` for fewer than MIN_POINTS points, `BadInput` for a
+    value that is not a number."""
+    scan = SplitScan()
+    scan.extend(check_values(values))
+    return find_changes(scan)
 
 
-def checked(values: Iterable[float]) -> NDArray[np.float64]:
+def check_values(values: Iterable[float]) -> NDArray[np.float64]:
     """The values (n,). Raises `BadInput` for one that is not a finite number."""
-    taken = np.asarray(list(values), float)
-    if not np.isfinite(taken).all():
-        at = int(np.flatnonzero(~np.isfinite(taken))[0])
-        raise BadInput(f"point {at} of the series is {taken[at]}.", "Leave out points that were not measured.")
-    return taken
+    array = np.asarray(list(values), float)
+    if not np.isfinite(array).all():
+        at = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise BadInput(f"point {at} of the series is {array[at]}.", "Leave out points that were not measured.")
+    return array
 
 
-def seen(scan: Scan, stricter: float = 0.0) -> DetectedChanges:
-    """The changes in the points so far. `stricter`: added to the critical value of a single look."""
+def find_changes(scan: SplitScan, allowance: float = 0.0) -> DetectedChanges:
+    """The changes in the points so far. `allowance`: added to the critical value of a single look."""
     values = scan.values
     n = values.size
-    if n < FEWEST:
+    if n < MIN_POINTS:
         raise NotEnoughEvidence(
-            f"{n} points are too few: detecting a change needs at least {FEWEST}.", "Wait for more runs."
+            f"{n} point{'s are' if n != 1 else ' is'} too few: detecting a change needs at least {MIN_POINTS}.",
+            "Wait for more runs.",
         )
-    wide, least = float(inflation(values[None])[0]), critical(n) + stricter
-    steps = change_points(values, scan.splits(), wide, least)
-    changes = _gone_joined(_shaped(values, steps, wide, least))
-    if not any(change.lasting for change in changes) and climbs(values):
-        changes = [describe_change.drift(values, (0, n), (0, 0), 0, n, 1.0)]
-    for start, stop in pairwise(_edges(changes, n)):
+    inflation, critical = float(estimate_inflation(values[None])[0]), look_up_critical(n) + allowance
+    steps = find_change_points(values, scan.splits(), inflation, critical)
+    changes = _join_excursions(_classify_steps(values, steps, inflation, critical))
+    if not any(change.lasting for change in changes) and is_steady_trend(values):
+        changes = [describe_change.describe_drift(values, (0, n), (0, 0), 0, n, 1.0)]
+    for start, stop in pairwise(_list_edges(changes, n)):
         if not any(change.kind == "drift" and change.at <= start < change.until for change in changes):
-            windows = excursions(values[start:stop], wide, least)
-            changes += [describe_change.excursion(values, start + a, start + b, start, stop, wide) for a, b in windows]
-    changes += [describe_change.spike(values, at, until, wide) for at, until in spikes(values, _edges(changes, n))]
+            windows = find_excursions(values[start:stop], inflation, critical)
+            changes += [
+                describe_change.describe_excursion(values, start + a, start + b, start, stop, inflation)
+                for a, b in windows
+            ]
+    changes += [
+        describe_change.describe_spike(values, at, until, inflation)
+        for at, until in find_spikes(values, _list_edges(changes, n))
+    ]
     return DetectedChanges(
-        points=n, changes=tuple(sorted(changes, key=lambda change: change.at)), inflation=wide, critical=least
+        points=n,
+        changes=tuple(sorted(changes, key=lambda change: change.at)),
+        inflation=inflation,
+        critical=critical,
     )
 
 
-def _edges(changes: list[SeriesChange], n: int) -> list[int]:
+def _list_edges(changes: list[SeriesChange], n: int) -> list[int]:
     return sorted({0, n, *(edge for change in changes for edge in (change.at, change.until))})
 
 
-def _shaped(values: NDArray[np.float64], steps: list[int], wide: float, least: float) -> list[SeriesChange]:
+def _classify_steps(
+    values: NDArray[np.float64], steps: list[int], inflation: float, critical: float
+) -> list[SeriesChange]:
     """Classify each sequence of steps in one direction as steps or as a drift."""
     bounds = [0, *steps, values.size]
     middles = [float(np.median(values[a:b])) for a, b in pairwise(bounds)]
@@ -76,38 +88,42 @@ def _shaped(values: NDArray[np.float64], steps: list[int], wide: float, least: f
         last = first
         while last + 1 < len(steps) and up[last + 1] == up[first]:
             last += 1
-        changes += _run(values, bounds[first : last + 3], wide, least)
+        changes += _describe_run(values, bounds[first : last + 3], inflation, critical)
         first = last + 1
     return sorted(changes, key=lambda change: change.at)
 
 
-def _run(values: NDArray[np.float64], bounds: list[int], wide: float, least: float) -> list[SeriesChange]:
+def _describe_run(
+    values: NDArray[np.float64], bounds: list[int], inflation: float, critical: float
+) -> list[SeriesChange]:
     """The steps between the first and the last of `bounds`, all in one direction, as one drift, or else each separately
     as a step or a drift."""
     start, *steps, stop = bounds
-    best = shape(values[start:stop], [at - start for at in steps], wide, least)
+    best = choose_shape(values[start:stop], [at - start for at in steps], inflation, critical)
     drifts = best.end > best.begin
     if not drifts and len(steps) > 1:
-        placed = [start, *(start + at for at in best.steps), stop]
-        triples = zip(placed, placed[1:], placed[2:])
-        return [change for triple in triples for change in _run(values, list(triple), wide, least)]
+        bounds_of_steps = [start, *(start + at for at in best.steps), stop]
+        triples = zip(bounds_of_steps, bounds_of_steps[1:], bounds_of_steps[2:])
+        return [change for triple in triples for change in _describe_run(values, list(triple), inflation, critical)]
     own = [start, *(start + at for at in best.steps), stop]
-    changes = [describe_change.step(values, at, a, b, wide, drifts) for a, at, b in zip(own, own[1:], own[2:])]
+    changes = [
+        describe_change.describe_step(values, at, a, b, inflation, drifts) for a, at, b in zip(own, own[1:], own[2:])
+    ]
     if drifts:
         ramp, begins = (start + best.begin, start + best.end), (start + best.begins[0], start + best.begins[1])
-        changes.append(describe_change.drift(values, ramp, begins, start, stop, wide))
+        changes.append(describe_change.describe_drift(values, ramp, begins, start, stop, inflation))
     return changes
 
 
-def _gone_joined(changes: list[SeriesChange]) -> list[SeriesChange]:
+def _join_excursions(changes: list[SeriesChange]) -> list[SeriesChange]:
     """Join two steps into an excursion if they are few points apart and the second reverses 2/3 to 4/3 of the first."""
-    joined: list[SeriesChange] = []
+    merged: list[SeriesChange] = []
     for change in changes:
-        last = joined[-1] if joined else None
-        if last and last.kind == change.kind == "step" and change.at - last.at <= LONGEST:
+        last = merged[-1] if merged else None
+        if last and last.kind == change.kind == "step" and change.at - last.at <= MAX_EXCURSION:
             undone = -change.shift.value / last.shift.value if last.shift.value else 0.0
             if 2 / 3 <= undone <= 4 / 3:
-                joined[-1] = replace(last, kind="excursion", until=change.at)
+                merged[-1] = replace(last, kind="excursion", until=change.at)
                 continue
-        joined.append(change)
-    return joined
+        merged.append(change)
+    return merged

@@ -9,39 +9,46 @@ import msgspec
 from msgspec.structs import replace
 
 from trainyard.compare.history.accepted_changes import Accepted, AcceptedChange
-from trainyard.compare.history.change_causes import Cause, cause
+from trainyard.compare.history.change_causes import Cause, find_cause
 from trainyard.compare.history.detect_changes import detect
-from trainyard.compare.history.series_changes import DetectedChanges, SeriesChange
-from trainyard.compare.history.sources.series import Series
+from trainyard.compare.history.series_changes import SeriesChange
+from trainyard.compare.history.sources.series import Series, SeriesPoint
+from trainyard.compare.history.statistics.levels import Level
 from trainyard.record import Run
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of a series. `verdict`: by the metric's direction; `same` for a change that does not last."""
+class JudgedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a series. `share`: its shift relative to the level before; None if that is 0. `point`: the first of
+    the new level. `verdict`: by the metric's direction; `same` for a change that does not last."""
 
     change: SeriesChange
+    share: Level | None
+    point: SeriesPoint
     verdict: Literal["better", "worse", "same", "unknown"]
     cause: Cause | None = None
     accepted: AcceptedChange | None = None
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """`begin`: index of the first point after the last reset; points are counted from the beginning of the series."""
+    """The judged changes of a series, whose points are counted from its beginning. `begin`: the first point after the
+    last reset; `points`: their number from there on. `inflation`, `critical`: as in `DetectedChanges`."""
 
     series: Series
-    seen: DetectedChanges
-    changes: tuple[Judged, ...]
+    changes: tuple[JudgedChange, ...]
+    points: int
+    inflation: float
+    critical: float
     begin: int = 0
     notes: tuple[str, ...] = ()
 
     @property
-    def newest(self) -> Judged | None:
+    def newest(self) -> JudgedChange | None:
         """The most recent lasting change that was not accepted."""
         left = [judged for judged in self.changes if judged.change.lasting and not judged.accepted]
         return max(left, key=lambda judged: (judged.change.until, judged.change.at), default=None)
 
     @property
-    def worse(self) -> bool:
+    def is_worse(self) -> bool:
         return self.newest is not None and self.newest.verdict == "worse"
 
 
@@ -49,31 +56,35 @@ def judge(series: Series, runs: Sequence[Run] = (), accepted: Accepted | None = 
     """Detect and judge the changes. `runs`: those of the series' points, if they are stored. Raises what `detect`
     does."""
     accepted = accepted or Accepted()
-    begin = accepted.begin(series.points, series.metric)
-    seen = detect(series.values[begin:])
-    changes = [_moved(change, begin) for change in seen.changes]
+    begin = accepted.find_begin(series.points, series.metric)
+    detection = detect(series.values[begin:])
+    changes = [_shift_positions(change, begin) for change in detection.changes]
     return History(
         series=series,
-        seen=seen,
+        points=detection.points,
+        inflation=detection.inflation,
+        critical=detection.critical,
         changes=tuple(
-            Judged(
+            JudgedChange(
                 change=change,
-                verdict=_verdict(change, series),
-                cause=cause(change, runs) if runs and change.lasting else None,
-                accepted=accepted.of(change, series.points, series.metric),
+                share=change.share,
+                point=series.points[change.at],
+                verdict=_judge_direction(change, series),
+                cause=find_cause(change, runs) if runs and change.lasting else None,
+                accepted=accepted.find_entry(change, series.points, series.metric),
             )
             for change in changes
         ),
         begin=begin,
-        notes=(*series.notes, *accepted.strangers(series.points, series.metric)),
+        notes=(*series.notes, *accepted.list_unmatched(series.points, series.metric)),
     )
 
 
-def _moved(change: SeriesChange, by: int) -> SeriesChange:
+def _shift_positions(change: SeriesChange, by: int) -> SeriesChange:
     return replace(change, at=change.at + by, until=change.until + by, low=change.low + by, high=change.high + by)
 
 
-def _verdict(change: SeriesChange, series: Series) -> Literal["better", "worse", "same", "unknown"]:
+def _judge_direction(change: SeriesChange, series: Series) -> Literal["better", "worse", "same", "unknown"]:
     if not change.lasting or not change.shift.value:
         return "same"
     up = change.shift.value > 0

@@ -13,7 +13,8 @@ class SeriesChange(msgspec.Struct, frozen=True, kw_only=True):
     """Points are counted from 0. `at`: the first point of the new level, with the 95 % interval `low` to `high`;
     `until`: the first point after a drift or an excursion, `at` for a step.
 
-    `shift`: after - before, in the series' unit. `strength`: of a step or drift, as of a normal (segment.py).
+    `shift`: after - before, in the series' unit. `strength`: significance of a step or drift in normal deviations
+    (statistics/rank_statistics.py).
     """
 
     kind: Literal["step", "drift", "excursion", "spike"]
@@ -35,7 +36,8 @@ class SeriesChange(msgspec.Struct, frozen=True, kw_only=True):
     def share(self) -> Level | None:
         """The shift relative to the level before; None if that is 0."""
         base = abs(self.before.value)
-        return Level(*(part / base for part in self.shift)) if base else None
+        shift = self.shift
+        return Level(shift.value / base, shift.low / base, shift.high / base) if base else None
 
 
 class DetectedChanges(msgspec.Struct, frozen=True, kw_only=True):

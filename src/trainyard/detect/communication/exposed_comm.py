@@ -29,37 +29,39 @@ _REMEDIES = {
     "send_recv": "Send a micro-batch ahead of its use, or use an interleaved schedule.",
     "barrier": "Remove barriers from the step.",
 }
-_OTHERWISE = "Overlap it with compute, or choose a layout that sends less."
+_DEFAULT_REMEDY = "Overlap it with compute, or choose a layout that sends less."
 
 
 class ExposedComm:
     rule = "exposed_comm"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        return [exposed for collective in words.COLLECTIVES for exposed in _exposed(ledger, collective)]
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        return [exposed for collective in words.COLLECTIVES for exposed in _find_exposed(ledger, collective)]
 
 
-def _exposed(ledger: Ledger, collective: str) -> Sequence[Finding]:
+def _find_exposed(ledger: Ledger, collective: str) -> Sequence[Finding]:
+    """The finding about the exposed time of one kind of collective (a key of words.COLLECTIVES), over all groups."""
     entries = [entry for entry in ledger.entries if (entry.account.kind, entry.account.what) == ("comm", collective)]
-    groups: dict[Account, int] = {}
+    ns_by_account: dict[Account, int] = {}
     for entry in entries:
-        groups[entry.account] = groups.get(entry.account, 0) + entry.ns
-    exposed, hidden = sum(groups.values()), sum(entry.hidden_ns for entry in entries)
-    if not matters(ledger, exposed):
+        ns_by_account[entry.account] = ns_by_account.get(entry.account, 0) + entry.ns
+    exposed_ns, hidden_ns = sum(ns_by_account.values()), sum(entry.hidden_ns for entry in entries)
+    if not matters(ledger, exposed_ns):
         return ()
-    dearest = max(groups, key=lambda account: groups[account])
+    largest = max(ns_by_account, key=lambda account: ns_by_account[account])
     aligned = ledger.scope.aligned != "no"
-    on = f" on {dearest.group}" if dearest.group else ""
+    overlapped = units.show_share(hidden_ns, exposed_ns + hidden_ns, 0) if hidden_ns else "none"
+    on = f" on {largest.group}" if largest.group else ""
     return finding(
         f"exposed_{collective}",
         ledger,
-        dearest,
-        exposed,
+        largest,
+        exposed_ns,
         f"Exposed {words.COLLECTIVES[collective].label}{on} costs",
-        evidence=f"{units.show_share(hidden, exposed + hidden)} of this communication is overlapped with compute; "
-        f"waiting for late ranks is {'not included' if aligned else 'included'}",
-        remedy=_REMEDIES.get(collective, _OTHERWISE),
+        evidence=f"{overlapped} of this communication is overlapped with "
+        f"compute; waiting for late ranks is {'not included' if aligned else 'included'}",
+        remedy=_REMEDIES.get(collective, _DEFAULT_REMEDY),
         # If clocks are not aligned, part of it may be waiting for a late rank, which is not a network problem.
         sure=0.9 if aligned else 0.6,
     )

@@ -17,74 +17,76 @@ import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
-from trainyard.detect.communication.straggler import culprit_of, left_over
+from trainyard.detect.communication.straggler import culprit_of, waits_of_others_ns
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_UNEVEN = 1.5  # largest over mean: routers without a balancing loss exceed it, random fluctuation does not
-_EXPLAINS = 0.5  # of the waiting: from this fraction on, the op class is named as the cause
-_BY_LENGTH = ("attention", "moe_route", "embedding")
+_MIN_SIZE_RATIO = 1.5  # largest over mean: routers without a balancing loss exceed it, random fluctuation does not
+_MIN_EXPLAINED_FRACTION = 0.5  # of the waiting: from this fraction on, the op class is named as the cause
+_LENGTH_DEPENDENT = ("attention", "moe_route", "embedding")
 """Op classes whose time depends on sequence lengths and routing; that of the others depends on the batch size."""
-_VARIES, _STEPS = 1.25, 4  # minimum of longest over mean step, and of steps: fewer may be chance
+_MIN_TIME_RATIO = 1.25  # longest over mean time of an op class in a step: less may be chance
+_MIN_STEPS = 4  # steps of all ranks together that are compared: fewer may be chance
 
-_Spent = dict[str, dict[tuple[int, str], int]]
-"""Op class -> (rank, step) -> ns."""
+_ClassTimes = dict[str, dict[tuple[int, str], int]]
+"""Op class -> (rank, step label) -> ns that the class takes in this full step of this rank."""
 
 
 class Imbalance:
     rule = "imbalance"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
         if ledger.scope.aligned == "no":
-            return _by_steps(ledger, events or ())
+            return _find_without_clocks(ledger, ranks or ())
         waits = {account: ns for account, ns in ledger.by_account().items() if account.kind == "straggler"}
-        late = culprit_of(ledger, events)
-        cost = left_over(ledger, late)
-        if not waits or not matters(ledger, cost):
+        late_rank = culprit_of(ledger, ranks)
+        cost_ns = waits_of_others_ns(ledger, late_rank)
+        if not waits or not matters(ledger, cost_ns):
             return ()
-        op_class, spread = _uneven_class(_spent(events or ()))
-        uneven = _uneven_sizes(events or ())
-        explained = spread >= _EXPLAINS * cost
+        op_class, spread_ns = _most_uneven_class(_class_times(ranks or ()))
+        split_unevenness = _split_unevenness(ranks or ())
+        explained = spread_ns >= _MIN_EXPLAINED_FRACTION * cost_ns
         evidence: list[str] = []
         if explained:
-            evidence.append(f"{words.OP_CLASSES[op_class].label} differs by {units.show_time(spread)} a step")
-        if uneven >= _UNEVEN:
-            evidence.append(f"the largest message of an all-to-all is {uneven:.1f} times the mean")
-        ranks = "The other ranks also" if late is not None else "Ranks"
+            label = words.OP_CLASSES[op_class].label
+            evidence.append(f"{label} differs by {units.show_time(spread_ns)} per step between ranks")
+        if split_unevenness >= _MIN_SIZE_RATIO:
+            evidence.append(f"the largest message of an all-to-all is {split_unevenness:.1f} times the mean")
+        subject = "The other ranks also" if late_rank is not None else "Ranks"
         return finding(
             self.rule,
             ledger,
             max(waits, key=lambda account: waits[account]),
-            cost,
-            f"{ranks} arrive late in turn and wait for each other",
+            cost_ns,
+            f"{subject} arrive late in turn and wait for each other for",
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
-            remedy=_remedy(op_class if explained else "", uneven),
-            sure=0.8 if explained or uneven >= _UNEVEN else 0.5,
+            remedy=_remedy(op_class if explained else "", split_unevenness),
+            sure=0.8 if explained or split_unevenness >= _MIN_SIZE_RATIO else 0.5,
         )
 
 
-def _by_steps(ledger: Ledger, events: Sequence[Booked]) -> Sequence[Finding]:
+def _find_without_clocks(ledger: Ledger, ranks: Sequence[Booked]) -> Sequence[Finding]:
     """Findings without aligned clocks, when waiting is not visible. Similar ranks have a long step in turn and all
     others wait, so that each step takes the longest time and not the mean."""
-    spent = _spent([rank for rank in events if rank.collectives])
-    lost: dict[str, int] = {}
-    for op_class in _BY_LENGTH:
-        step_times = list(spent.get(op_class, {}).values())
-        if len(step_times) >= _STEPS and max(step_times) * len(step_times) >= _VARIES * sum(step_times):
-            lost[op_class] = max(step_times) - sum(step_times) // len(step_times)
-    op_class = max(lost, key=lambda op_class: lost[op_class], default="")
-    if not op_class or not matters(ledger, lost[op_class]):
+    class_times = _class_times([rank for rank in ranks if rank.collectives])
+    lost_ns: dict[str, int] = {}
+    for op_class in _LENGTH_DEPENDENT:
+        step_times = list(class_times.get(op_class, {}).values())
+        if len(step_times) >= _MIN_STEPS and max(step_times) * len(step_times) >= _MIN_TIME_RATIO * sum(step_times):
+            lost_ns[op_class] = max(step_times) - sum(step_times) // len(step_times)
+    op_class = max(lost_ns, key=lambda op_class: lost_ns[op_class], default="")
+    if not op_class or not matters(ledger, lost_ns[op_class]):
         return ()
-    step_times = spent[op_class].values()
+    step_times = class_times[op_class].values()
     return finding(
         Imbalance.rule,
         ledger,
         Account("compute", op_class),
-        lost[op_class],
-        f"{words.OP_CLASSES[op_class].label} time varies from step to step, so that the other ranks wait",
+        lost_ns[op_class],
+        f"{words.OP_CLASSES[op_class].label} time varies from step to step, and the other ranks wait",
         evidence=f"from {units.show_time(min(step_times))} to {units.show_time(max(step_times))} a step",
         remedy=_remedy(op_class, 0.0),
         # The other ranks' waiting is inferred, not measured.
@@ -92,53 +94,61 @@ def _by_steps(ledger: Ledger, events: Sequence[Booked]) -> Sequence[Finding]:
     )
 
 
-def _remedy(op_class: str, uneven: float) -> str:
-    if uneven >= _UNEVEN or op_class == "moe_route":
+def _remedy(op_class: str, split_unevenness: float) -> str:
+    """The remedy for an uneven op class, "" if no class explains the waiting; `split_unevenness` as `_split_unevenness`
+    returns it."""
+    if split_unevenness >= _MIN_SIZE_RATIO or op_class == "moe_route":
         return "Balance the experts: use a capacity limit, a load-balancing loss or expert-choice routing."
     if op_class:
         return "Balance the batches: pack sequences to equal cost, or sort them by length across ranks."
     return "Check the hosts for noise (other jobs, garbage collection, clocks) and the batches for uneven sizes."
 
 
-def _spent(events: Sequence[Booked]) -> _Spent:
+def _class_times(ranks: Sequence[Booked]) -> _ClassTimes:
     """Time of each op class on each rank in each full step."""
-    spent: _Spent = defaultdict(dict)
-    for rank in events:
+    class_times: _ClassTimes = defaultdict(dict)
+    for rank in ranks:
         step_index = rank.step_of(rank.start)
         for op_class in words.OP_CLASSES:
             account = ("compute", op_class)
-            mine = rank.keys(lambda key, _, account=account: (key.kind, key.what) == account)
-            rows = np.flatnonzero(mine[rank.key] & (step_index >= 0))
-            sums = np.bincount(step_index[rows], weights=rank.stop[rows] - rank.start[rows], minlength=len(rank.parts))
-            for part, ns in zip(rank.parts, sums.tolist()):
+            is_class = rank.keys(lambda key, _, account=account: (key.kind, key.what) == account)
+            rows = np.flatnonzero(is_class[rank.key] & (step_index >= 0))
+            ns_by_step = np.bincount(
+                step_index[rows], weights=rank.stop[rows] - rank.start[rows], minlength=len(rank.parts)
+            )
+            for part, ns in zip(rank.parts, ns_by_step.tolist()):
                 if ns and not part.partial:
-                    spent[op_class][rank.events.rank, part.label] = int(ns)
-    return spent
+                    class_times[op_class][rank.events.rank, part.label] = int(ns)
+    return class_times
 
 
-def _uneven_class(spent: _Spent) -> tuple[str, int]:
-    """The op class whose time in a step differs most between ranks, and by how many ns its maximum exceeds the mean."""
-    excess: dict[str, int] = {}
-    for op_class, times in spent.items():
+def _most_uneven_class(class_times: _ClassTimes) -> tuple[str, int]:
+    """(The op class whose time in a step differs most between ranks, ns by which its longest time exceeds the mean over
+    ranks, averaged over steps); ("", 0) if no class differs."""
+    mean_excess_ns: dict[str, int] = {}
+    for op_class, times in class_times.items():
         by_step: dict[str, list[int]] = defaultdict(list)
         for (_, step), ns in times.items():
             by_step[step].append(ns)
-        over = [max(own) - sum(own) // len(own) for own in by_step.values()]
-        excess[op_class] = sum(over) // len(over)
-    op_class = max(excess, key=lambda op_class: excess[op_class], default="")
-    return (op_class, excess[op_class]) if op_class and excess[op_class] > 0 else ("", 0)
+        excess_ns = [max(times_ns) - sum(times_ns) // len(times_ns) for times_ns in by_step.values()]
+        mean_excess_ns[op_class] = sum(excess_ns) // len(excess_ns)
+    op_class = max(mean_excess_ns, key=lambda op_class: mean_excess_ns[op_class], default="")
+    return (op_class, mean_excess_ns[op_class]) if op_class and mean_excess_ns[op_class] > 0 else ("", 0)
 
 
-def _uneven_sizes(events: Sequence[Booked]) -> float:
-    """The largest all-to-all over the mean of the corresponding ones (same position in the step) on other ranks and in
-    other steps; 0 if they cannot be matched."""
-    shares: list[list[int]] = []
-    for rank in events:
-        rows = [row for row, met in rank.collectives.items() if met.name == "all_to_all" and met.size > 0]
+def _split_unevenness(ranks: Sequence[Booked]) -> float:
+    """How unevenly all-to-alls split their data: the largest buffer of a rank and step over the mean of all ranks and
+    steps, comparing calls at the same position in the step; 0 if they cannot be matched."""
+    # For each step of each rank, the bytes of its all-to-alls in order of their start.
+    sizes_by_step: list[list[int]] = []
+    for rank in ranks:
+        rows = [row for row, call in rank.collectives.items() if call.name == "all_to_all" and call.size > 0]
         step_index = rank.step_of(rank.start[rows]) if rows else np.empty(0, np.int64)
         for step in sorted(set(step_index.tolist()) - {-1}):
-            own = sorted((row for row, at in zip(rows, step_index) if at == step), key=lambda row: int(rank.start[row]))
-            shares.append([rank.collectives[row].size for row in own])
-    if len(shares) < 2 or len({len(own) for own in shares}) != 1:
+            calls = sorted(
+                (row for row, at in zip(rows, step_index) if at == step), key=lambda row: int(rank.start[row])
+            )
+            sizes_by_step.append([rank.collectives[row].size for row in calls])
+    if len(sizes_by_step) < 2 or len({len(calls) for calls in sizes_by_step}) != 1:
         return 0.0
-    return sum(map(max, zip(*shares))) * len(shares) / sum(map(sum, shares))
+    return sum(map(max, zip(*sizes_by_step))) * len(sizes_by_step) / sum(map(sum, sizes_by_step))

@@ -28,12 +28,12 @@ class PipelineBubble:
     rule = "pipeline_bubble"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
         bubbles = {account: ns for account, ns in ledger.by_account().items() if account.kind == "bubble"}
-        cost = sum(bubbles.values())
-        if not matters(ledger, cost):
+        cost_ns = sum(bubbles.values())
+        if not matters(ledger, cost_ns):
             return ()
-        dearest = max(bubbles, key=lambda account: bubbles[account])
+        largest = max(bubbles, key=lambda account: bubbles[account])
         shares = ", ".join(
             f"{words.BUBBLES[account.what].label.removeprefix('Bubble, ')} {units.show_time(ns)}"
             for account, ns in bubbles.items()
@@ -41,10 +41,10 @@ class PipelineBubble:
         return finding(
             self.rule,
             ledger,
-            dearest,
-            cost,
-            f"Pipeline bubbles, mostly {words.BUBBLES[dearest.what].label.removeprefix('Bubble, ')}, cost",
+            largest,
+            cost_ns,
+            f"Pipeline bubbles, mostly {words.BUBBLES[largest.what].label.removeprefix('Bubble, ')}, cost",
             evidence=shares,
-            remedy=_REMEDIES[dearest.what],
+            remedy=_REMEDIES[largest.what],
             sure=0.9,
         )

@@ -22,45 +22,46 @@ from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_SLOW = 0.5  # of the median: healthy algorithms and rings differ by tens of per cent
-_LIKE = 3  # fewest comparable groups
-_CALLS = 3  # fewest calls of each group
-_MINORITY = 1 / 3  # most groups that may be slow: if more are, they use a slower network and no link is faulty
+_SLOW_FRACTION = 0.5  # of the median: healthy algorithms and rings differ by tens of per cent
+_MIN_GROUPS = 3  # fewest comparable groups
+_MIN_CALLS = 3  # fewest calls of each group
+_MAX_SLOW_FRACTION = 1 / 3  # of the groups: if more are slow, they use a slower network and no link is faulty
 
-_Like = tuple[str, int, int]
+_CallClass = tuple[str, int, int]
+"""Comparable calls: (collective, number of members, bit length of the size in bytes)."""
 
 
 class SlowLink:
     rule = "slow_link"
-    needs = ("ledger", "events")
+    needs = ("ledger", "ranks")
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        seen = _seen(events or ())
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        calls_by_class = _calls_by_link(ranks or ())
         findings: list[Finding] = []
-        for like, links in seen.items():
-            rates = {link: _rate(calls) for link, calls in links.items() if len(calls) >= _CALLS}
-            if len(rates) < _LIKE:
+        for call_class, links in calls_by_class.items():
+            rates = {link: _upper_quartile_rate(calls) for link, calls in links.items() if len(calls) >= _MIN_CALLS}
+            if len(rates) < _MIN_GROUPS:
                 continue
-            usual = median(rates.values())
-            slow = [link for link, rate in rates.items() if rate < _SLOW * usual]
-            if not slow or len(slow) > _MINORITY * len(rates):
+            median_rate = median(rates.values())
+            slow = [link for link, rate in rates.items() if rate < _SLOW_FRACTION * median_rate]
+            if not slow or len(slow) > _MAX_SLOW_FRACTION * len(rates):
                 continue
             worst = min(slow, key=lambda link: rates[link])
-            lost = mean_per_step(
-                events or (),
-                (int(call.owned * (1 - rates[link] / usual)) for link in slow for call in links[link]),
+            lost_ns = mean_per_step(
+                ranks or (),
+                (int(call.owned * (1 - rates[link] / median_rate)) for link in slow for call in links[link]),
             )
-            if not matters(ledger, lost):
+            if not matters(ledger, lost_ns):
                 continue
             findings.extend(
                 finding(
                     self.rule,
                     ledger,
                     links[worst][0].account,
-                    lost,
+                    lost_ns,
                     f"A slow link ({worst}) costs",
-                    evidence=f"{like[0]} reaches {_show(rates[worst])} there; the median of {len(rates)} comparable "
-                    f"groups is {_show(usual)}",
+                    evidence=f"{call_class[0]} reaches {_show(rates[worst])} there; the median of {len(rates)} "
+                    f"comparable groups is {_show(median_rate)}",
                     remedy="Test that link (nccl-tests, the vendor's link counters) and check the ranks' placement.",
                     sure=0.8 if ledger.scope.aligned != "no" else 0.6,
                 )
@@ -69,28 +70,32 @@ class SlowLink:
 
 
 class _Call(NamedTuple):
+    """A collective call: `rate`: bus bandwidth in bytes per ns; `owned`: ns booked to it."""
+
     account: Account
     rate: float
     owned: int
 
 
-def _seen(events: Sequence[Booked]) -> dict[_Like, dict[str, list[_Call]]]:
-    """Each group's calls, by collective, number of members and power of two of the size."""
-    seen: dict[_Like, dict[str, list[_Call]]] = defaultdict(lambda: defaultdict(list))
-    for rank in events:
+def _calls_by_link(ranks: Sequence[Booked]) -> dict[_CallClass, dict[str, list[_Call]]]:
+    """Class of comparable calls -> name of the link (a group or pair of ranks) -> its calls in full steps."""
+    calls_by_class: dict[_CallClass, dict[str, list[_Call]]] = defaultdict(lambda: defaultdict(list))
+    for rank in ranks:
         for row, collective in rank.collectives.items():
             members = 2 if collective.peer >= 0 else collective.members
-            length = int(rank.stop[row] - rank.start[row])
-            if collective.size <= 0 or members < 2 or length <= 0 or not rank.full(rank.start[row : row + 1])[0]:
+            length_ns = int(rank.stop[row] - rank.start[row])
+            if collective.size <= 0 or members < 2 or length_ns <= 0 or not rank.full(rank.start[row : row + 1])[0]:
                 continue
-            like = (collective.name, members, collective.size.bit_length())
-            rate = collective.size * _bus_factor(collective.name, members) / length
+            call_class = (collective.name, members, collective.size.bit_length())
+            rate = collective.size * _bus_factor(collective.name, members) / length_ns
             account = rank.pairs[rank.key[row]][0]
-            seen[like][_link(collective, rank.events.rank)].append(_Call(account, rate, int(rank.owned[row])))
-    return seen
+            link = _link_name(collective, rank.events.rank)
+            calls_by_class[call_class][link].append(_Call(account, rate, int(rank.owned[row])))
+    return calls_by_class
 
 
-def _link(collective: Collective, rank: int) -> str:
+def _link_name(collective: Collective, rank: int) -> str:
+    """The ranks that a collective connects, as text: `ranks 0 and 1`; the group's name if they are not recorded."""
     if collective.peer >= 0:
         low, high = sorted((rank, collective.peer))
         return f"ranks {low} and {high}"
@@ -106,11 +111,11 @@ def _bus_factor(name: str, members: int) -> float:
     return (members - 1) / members if name in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
 
 
-def _rate(calls: list[_Call]) -> float:
+def _upper_quartile_rate(calls: list[_Call]) -> float:
     """The upper quartile of the calls' rates: calls that waited for a late rank do not show the link's speed."""
     rates = sorted(call.rate for call in calls)
     return rates[(3 * len(rates)) // 4]
 
 
-def _show(rate: float) -> str:
-    return units.show_rate(rate * 1e9, "B/s")
+def _show(bytes_per_ns: float) -> str:
+    return units.show_rate(bytes_per_ns * 1e9, "B/s")

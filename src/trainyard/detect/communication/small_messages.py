@@ -22,37 +22,39 @@ from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_SMALL = 256 * 1024  # bytes: at 100 GB/s this takes 3 µs, a fraction of any collective's latency
-_MANY = 16  # calls a step: fewer cost little
-_BUCKET = 25 * 2**20  # bytes: DDP's default bucket_cap_mb
+_MAX_SMALL_BYTES = 256 * 1024  # at 100 GB/s this takes 3 µs, a fraction of any collective's latency
+_MIN_CALLS = 16  # calls a step: fewer cost little
+_BUCKET_BYTES = 25 * 2**20  # DDP's default bucket_cap_mb
 
 
 class SmallMessages:
     rule = "small_messages"
-    needs = ("ledger", "events")
+    needs = ("ledger", "ranks")
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        # Account -> [calls, bytes, ns in excess of buckets], over all ranks and full steps.
         totals: dict[Account, list[int]] = {}
-        for rank in events or ():
-            for account, number, size, lost in _storms(rank):
-                row = totals.setdefault(account, [0, 0, 0])
-                row[0], row[1], row[2] = row[0] + number, row[1] + size, row[2] + lost
-        steps = max(1, sum(rank.steps for rank in events or ()))
+        for rank in ranks or ():
+            for account, calls, total_bytes, lost_ns in _small_call_totals(rank):
+                total = totals.setdefault(account, [0, 0, 0])
+                total[0], total[1], total[2] = total[0] + calls, total[1] + total_bytes, total[2] + lost_ns
+        steps = max(1, sum(rank.steps for rank in ranks or ()))
         findings: list[Finding] = []
-        for account, (number, size, lost) in totals.items():
-            if not matters(ledger, lost // steps):
+        for account, (calls, total_bytes, lost_ns) in totals.items():
+            if not matters(ledger, lost_ns // steps):
                 continue
             label = words.COLLECTIVES[account.what].label
+            buckets = _bucket_count(total_bytes // steps)
             findings.extend(
                 finding(
                     self.rule,
                     ledger,
                     account,
-                    lost // steps,
-                    f"{number // steps:,} {label} calls a step of {units.show_size(size / number)} each waste",
-                    evidence=f"their {units.show_size(size / steps)} a step would fit into "
-                    f"{_buckets(size // steps):,} bucket{'s' if _buckets(size // steps) != 1 else ''} of "
-                    f"{units.show_size(_BUCKET, 0)}",
+                    lost_ns // steps,
+                    f"{calls // steps:,} {label} calls per step of {units.show_size(total_bytes / calls)} each waste",
+                    evidence=f"their {units.show_size(total_bytes / steps)} per step would fit into "
+                    f"{units.counted(buckets, 'bucket')} of "
+                    f"{units.show_size(_BUCKET_BYTES, 0)}",
                     remedy="Use larger buckets (bucket_cap_mb), coalesce the calls, or keep one flat buffer.",
                     # If clocks are not aligned, part of it is waiting for late ranks: larger messages do not help.
                     sure=0.8 if ledger.scope.aligned != "no" else 0.5,
@@ -61,28 +63,30 @@ class SmallMessages:
         return findings
 
 
-def _storms(booked: Booked) -> Iterator[tuple[Account, int, int, int]]:
+def _small_call_totals(booked: Booked) -> Iterator[tuple[Account, int, int, int]]:
     """(account, calls, bytes, ns in excess of buckets) over all full steps, for each account with many small calls."""
-    by_account: dict[Account, list[int]] = {}
+    rows_by_account: dict[Account, list[int]] = {}
     for row, collective in booked.collectives.items():
         if collective.size > 0 and booked.full(booked.start[row : row + 1])[0]:
-            by_account.setdefault(booked.pairs[booked.key[row]][0], []).append(row)
-    for account, rows in by_account.items():
-        own = np.array(rows, np.int64)
+            rows_by_account.setdefault(booked.pairs[booked.key[row]][0], []).append(row)
+    for account, rows in rows_by_account.items():
+        group_rows = np.array(rows, np.int64)
         sizes = np.array([booked.collectives[row].size for row in rows], np.int64)
-        length = np.maximum(1, booked.stop[own] - booked.start[own])
-        small = sizes <= _SMALL
-        if account.kind != "comm" or small.sum() < _MANY * booked.steps:
+        length_ns = np.maximum(1, booked.stop[group_rows] - booked.start[group_rows])
+        is_small = sizes <= _MAX_SMALL_BYTES
+        if account.kind != "comm" or is_small.sum() < _MIN_CALLS * booked.steps:
             continue
-        total = int(sizes[small].sum())
-        rate = float((sizes / length).max())
-        ideal = booked.steps * _buckets(total // booked.steps) * int(length.min()) + total / rate
-        yield account, int(small.sum()), total, max(0, _owned(booked, own[small]) - int(ideal))
+        small_bytes = int(sizes[is_small].sum())
+        best_bytes_per_ns = float((sizes / length_ns).max())
+        latency_ns = int(length_ns.min())
+        buckets = booked.steps * _bucket_count(small_bytes // booked.steps)
+        ideal_ns = buckets * latency_ns + small_bytes / best_bytes_per_ns
+        yield account, int(is_small.sum()), small_bytes, max(0, _owned_ns(booked, group_rows[is_small]) - int(ideal_ns))
 
 
-def _owned(booked: Booked, rows: I64) -> int:
+def _owned_ns(booked: Booked, rows: I64) -> int:
     return int(booked.owned[rows].sum())
 
 
-def _buckets(size: int) -> int:
-    return max(1, -(-size // _BUCKET))
+def _bucket_count(size_bytes: int) -> int:
+    return max(1, -(-size_bytes // _BUCKET_BYTES))

@@ -21,38 +21,37 @@ from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_SHARE = 0.4  # of all waiting: from this fraction on, one rank is named; below it, ranks were late in turn
-_FAIR = 1.5  # times the share of a rank if all were late in turn: with two ranks, one is named from 75 % on
-_LEAD = 1.5  # times the waiting caused by the next rank: if two are equally late, neither is named
-_STEPS = 0.75  # of the full steps in which it must cause the most waiting: one host hiccup is not a straggler
-
-
-_LEAST = 0.05  # of the step: identical devices differ by a few per cent
+_MIN_SHARE = 0.4  # of all waiting: from this fraction on, one rank is named; below it, ranks were late in turn
+_MIN_OVER_FAIR_SHARE = 1.5  # times the share of a rank if all were late in turn: of two ranks one is named from 75 % on
+_MIN_LEAD = 1.5  # times the waiting caused by the next rank: if two are equally late, neither is named
+_MIN_STEPS_FRACTION = 0.75  # of the full steps, in which it causes the most waiting: a host hiccup is not a straggler
+_MIN_STEP_FRACTION = 0.05  # of the step's time: identical devices differ by a few per cent
 
 
 class Straggler:
     rule = "straggler"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        late = culprit_of(ledger, events)
-        if late is None:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        rank_late = culprit_of(ledger, ranks)
+        if rank_late is None:
             return ()
         waits = {account: ns for account, ns in ledger.by_account().items() if account.kind == "straggler"}
-        total, steps = sum(ledger.late.values()), len(ledger.scope.steps)
+        total_late_ns, steps = sum(ledger.late.values()), len(ledger.scope.steps)
         shares = ", ".join(
-            f"rank {rank} {units.show_share(ns, total, 0)}"
+            f"rank {rank} {units.show_share(ns, total_late_ns, 0)}"
             for rank, ns in sorted(ledger.late.items(), key=lambda item: -item[1])[:4]
         )
-        differs = _last(late, events) + _differs(late, events) if events else ""
+        differs = _describe_difference(rank_late, ranks) if ranks else ""
+        others = "the other rank waits" if _rank_count(ledger) == 2 else "the other ranks wait"
         return finding(
             self.rule,
             ledger,
             max(waits, key=lambda account: waits[account]),
-            each_waits(ledger, late),
-            f"Rank {late} arrives late; each of the other ranks waits",
-            evidence=f"share of all waiting caused: {shares}{differs}",
-            remedy=f"Compare rank {late} with the others: its host, device clocks and share of the work.",
+            wait_ns_per_other_rank(ledger, rank_late),
+            f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}; {others}",
+            evidence=f"waiting caused: {shares}{differs}",
+            remedy=f"Compare rank {rank_late} with the others: its host, device clocks and share of the work.",
             # A few steps are weak evidence.
             sure=round(0.95 * steps / (steps + 1), 2),
         )
@@ -63,84 +62,88 @@ def late_rank(ledger: Ledger) -> int | None:
     if not sum(ledger.late.values()):
         return None
     (rank, ns), *others = sorted(ledger.late.items(), key=lambda item: -item[1])
-    ranks, total = _ranks(ledger), sum(ledger.late.values())
-    leads = not others or ns >= _LEAD * others[0][1]
-    return (
-        rank
-        if leads and ns >= max(_SHARE, _FAIR / ranks) * total and matters(ledger, each_waits(ledger, rank), _LEAST)
-        else None
-    )
+    min_share = max(_MIN_SHARE, _MIN_OVER_FAIR_SHARE / _rank_count(ledger))
+    leads = not others or ns >= _MIN_LEAD * others[0][1]
+    stands_out = leads and ns >= min_share * sum(ledger.late.values())
+    return rank if stands_out and matters(ledger, wait_ns_per_other_rank(ledger, rank), _MIN_STEP_FRACTION) else None
 
 
-def culprit_of(ledger: Ledger, events: Sequence[Booked] | None) -> int | None:
-    """As `late_rank`, but None if the events show that this rank does not cause the most waiting in most steps."""
+def culprit_of(ledger: Ledger, ranks: Sequence[Booked] | None) -> int | None:
+    """As `late_rank`, but None if `ranks` show that this rank does not cause the most waiting in most steps."""
     rank = late_rank(ledger)
-    if rank is None or not events:
+    if rank is None or not ranks:
         return rank
-    by_step: dict[str, dict[int, int]] = {}
-    for booked in events:
+    # Step label -> rank -> ns for which the others wait for it.
+    late_ns_by_step: dict[str, dict[int, int]] = {}
+    for booked in ranks:
         waits = booked.waits
         in_collective = booked.keys(lambda account, _: account.kind == "straggler")
         step_index = np.where(in_collective[waits.key], booked.step_of(waits.start), -1)
         for index, late, ns in zip(step_index.tolist(), waits.late.tolist(), waits.ns.tolist()):
             if index >= 0:
-                step = by_step.setdefault(booked.parts[index].label, {})
-                step[late] = step.get(late, 0) + ns
-    dearest = [max(step, key=lambda late: step[late]) == rank for step in by_step.values() if step]
-    return rank if sum(dearest) >= _STEPS * len(dearest) else None
+                late_ns = late_ns_by_step.setdefault(booked.parts[index].label, {})
+                late_ns[late] = late_ns.get(late, 0) + ns
+    is_worst = [max(late_ns, key=lambda late: late_ns[late]) == rank for late_ns in late_ns_by_step.values() if late_ns]
+    return rank if sum(is_worst) >= _MIN_STEPS_FRACTION * len(is_worst) else None
 
 
-def each_waits(ledger: Ledger, rank: int) -> int:
+def wait_ns_per_other_rank(ledger: Ledger, rank: int) -> int:
     """ns a step that each of the other ranks waits for this one, on average: the time by which a step would be shorter.
     The mean ledger averages it over all ranks, including the late one."""
-    ranks = _ranks(ledger)
-    waited = ledger.by_kind().get("straggler", 0)
-    return waited * ranks * ledger.late.get(rank, 0) // ((ranks - 1) * sum(ledger.late.values()))
+    rank_count = _rank_count(ledger)
+    waited_ns = ledger.by_kind().get("straggler", 0)
+    return waited_ns * rank_count * ledger.late.get(rank, 0) // ((rank_count - 1) * sum(ledger.late.values()))
 
 
-def left_over(ledger: Ledger, rank: int | None) -> int:
+def waits_of_others_ns(ledger: Ledger, rank: int | None) -> int:
     """ns of the mean ledger's waiting that ranks other than this one cause."""
-    waited, total = ledger.by_kind().get("straggler", 0), sum(ledger.late.values())
-    return waited - (waited * ledger.late.get(rank, 0) // total if rank is not None and total else 0)
+    waited_ns, total_late_ns = ledger.by_kind().get("straggler", 0), sum(ledger.late.values())
+    if rank is None or not total_late_ns:
+        return waited_ns
+    return waited_ns - waited_ns * ledger.late.get(rank, 0) // total_late_ns
 
 
-def _ranks(ledger: Ledger) -> int:
+def _rank_count(ledger: Ledger) -> int:
     return max(len(ledger.scope.ranks), len(ledger.late), 2)
 
 
-def _last(late: int, events: Sequence[Booked]) -> str:
-    """How often the late rank was the last to arrive."""
-    own = next((booked for booked in events if booked.events.rank == late), None)
-    return f"; last to arrive at {own.last} of its {own.met} collectives" if own and own.met else ""
+def _describe_arrivals(late: int, ranks: Sequence[Booked]) -> str:
+    """How often the late rank was the last to arrive: `at 5 of 8 collectives`."""
+    profile = next((booked for booked in ranks if booked.events.rank == late), None)
+    if not profile or not profile.met:
+        return "most often"
+    return f"at {profile.last} of {units.counted(profile.met, 'collective')}"
 
 
-def _differs(late: int, events: Sequence[Booked]) -> str:
-    """The account in which the late rank exceeds the others' median most: compute, copies or the host's gaps."""
-    own: dict[str, int] = {}
-    others: dict[str, list[int]] = {}
-    for booked in events:
-        spent = _spent(booked)
+def _describe_difference(late: int, ranks: Sequence[Booked]) -> str:
+    """The account in which the late rank exceeds the others' median most, as evidence: compute, copies or the host's
+    gaps."""
+    # Account in text form -> ns a step: of the late rank, and of each other rank.
+    late_ns: dict[str, int] = {}
+    other_ns: dict[str, list[int]] = {}
+    for booked in ranks:
+        ns_by_account = _ns_by_account(booked)
         if booked.events.rank == late:
-            own = spent
+            late_ns = ns_by_account
         else:
-            for account, ns in spent.items():
-                others.setdefault(account, []).append(ns)
-    more = {account: ns - int(median(others.get(account, [0]))) for account, ns in own.items()}
-    account = max(more, key=lambda account: more[account], default="")
-    if not account or more[account] <= 0:
+            for account, ns in ns_by_account.items():
+                other_ns.setdefault(account, []).append(ns)
+    excess_ns = {account: ns - int(median(other_ns.get(account, [0]))) for account, ns in late_ns.items()}
+    account = max(excess_ns, key=lambda account: excess_ns[account], default="")
+    if not account or excess_ns[account] <= 0:
         return ""
-    return f"; it spends {units.show_time(more[account])} more than the others on {Account.parse(account).label}"
+    return f"; it spends {units.show_time(excess_ns[account])} more than the others on {Account.parse(account).label}"
 
 
-def _spent(booked: Booked) -> dict[str, int]:
-    """ns a step of each account other than communication."""
+def _ns_by_account(booked: Booked) -> dict[str, int]:
+    """Account in text form -> ns a step of the rank, without communication and straggler waits."""
     keys = np.concatenate([booked.key, booked.idle.key]) if booked.on_device else booked.key
     ns = np.concatenate([booked.owned, booked.idle.ns]) if booked.on_device else booked.owned
     start = np.concatenate([booked.start, booked.idle.start]) if booked.on_device else booked.start
-    inside = booked.full(start)
-    sums = np.bincount(keys[inside], weights=ns[inside], minlength=len(booked.pairs))
-    spent: dict[str, int] = {}
-    for (account, _), total in zip(booked.pairs, sums.tolist()):
+    in_full_step = booked.full(start)
+    ns_by_key = np.bincount(keys[in_full_step], weights=ns[in_full_step], minlength=len(booked.pairs))
+    ns_by_account: dict[str, int] = {}
+    for (account, _), total in zip(booked.pairs, ns_by_key.tolist()):
         if account.kind not in ("comm", "straggler"):
-            spent[str(account)] = spent.get(str(account), 0) + int(total) // booked.steps
-    return spent
+            ns_by_account[str(account)] = ns_by_account.get(str(account), 0) + int(total) // booked.steps
+    return ns_by_account

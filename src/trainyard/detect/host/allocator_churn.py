@@ -21,6 +21,6 @@ class AllocatorChurn:
     rule = "allocator_churn"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
         remedy = "Remove empty_cache(), pad to few lengths, or use expandable segments."
-        return host_stop_finding(self.rule, "alloc", ledger, events, "Driver allocations cost", remedy)
+        return host_stop_finding(self.rule, "alloc", ledger, ranks, "Driver allocations cost", remedy)

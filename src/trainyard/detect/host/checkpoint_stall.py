@@ -22,10 +22,10 @@ class CheckpointStall:
     rule = "checkpoint_stall"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
         stalls = {account: ns for account, ns in ledger.by_account().items() if account.kind == "checkpoint"}
-        cost = sum(stalls.values())
-        if not matters(ledger, cost):
+        cost_ns = sum(stalls.values())
+        if not matters(ledger, cost_ns):
             return ()
         shares = ", ".join(
             f"{words.CHECKPOINTS[account.what].label.lower()} {units.show_time(ns)}" for account, ns in stalls.items()
@@ -34,9 +34,9 @@ class CheckpointStall:
             self.rule,
             ledger,
             max(stalls, key=lambda account: stalls[account]),
-            cost,
+            cost_ns,
             "Checkpoints stall the step for",
-            evidence=f"{shares} a step, averaged over the steps in the trace",
+            evidence=f"{shares} per step, averaged over the steps in the trace",
             remedy="Save in the background (async_save), sharded by rank, or less often.",
             sure=0.9,
         )

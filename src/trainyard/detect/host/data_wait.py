@@ -21,16 +21,16 @@ class DataWait:
     rule = "data_wait"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
         account = Account("data_wait")
-        cost = ledger.by_account().get(account, 0)
-        if not matters(ledger, cost):
+        cost_ns = ledger.by_account().get(account, 0)
+        if not matters(ledger, cost_ns):
             return ()
         return finding(
             self.rule,
             ledger,
             account,
-            cost,
+            cost_ns,
             "Waiting for data costs",
             evidence="the host was fetching the next batch while the device idled",
             remedy="Add loader workers, prefetch, pin memory, or make decoding cheaper.",

@@ -21,6 +21,6 @@ class GcPauses:
     rule = "gc_pauses"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
         remedy = "Call gc.freeze() after start-up; collect between steps, on all ranks at once."
-        return host_stop_finding(self.rule, "gc", ledger, events, "Garbage collection costs", remedy)
+        return host_stop_finding(self.rule, "gc", ledger, ranks, "Garbage collection costs", remedy)

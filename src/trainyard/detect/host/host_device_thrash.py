@@ -15,40 +15,53 @@ from collections.abc import Sequence
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
-from trainyard.detect.select_events import account_of, count, named, owned, work
+from trainyard.detect.select_events import (
+    dominant_account,
+    owned_ns_per_step,
+    select_by_name,
+    select_work,
+    starts_per_step,
+)
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.record import Run
 
-_MANY = 32  # copies a step: a batch is a few tensors, and the optimizer's state is not copied
-_PAGEABLE = re.compile(r"pageable", re.I)
+_MIN_COPIES = 32  # copies a step: a batch is a few tensors, and the optimizer's state is not copied
+_PAGEABLE_NAME = re.compile(r"pageable", re.I)
 
 
 class HostDeviceThrash:
     rule = "host_device_thrash"
-    needs = ("ledger", "events")
+    needs = ("ledger", "ranks")
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        ranks = events or ()
-        rows = [work(rank, "copy", "h2d", "d2h") for rank in ranks]
-        pageable = [named(rank, own, _PAGEABLE) for rank, own in zip(ranks, rows)]
-        many = count(ranks, rows) >= _MANY
-        selected = rows if many else pageable
-        cost = owned(ranks, selected)
-        if not matters(ledger, cost):
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        ranks = ranks or ()
+        rows_by_rank = [select_work(rank, "copy", "h2d", "d2h") for rank in ranks]
+        pageable_by_rank = [select_by_name(rank, rows, _PAGEABLE_NAME) for rank, rows in zip(ranks, rows_by_rank)]
+        is_many = starts_per_step(ranks, rows_by_rank) >= _MIN_COPIES
+        selected_by_rank = rows_by_rank if is_many else pageable_by_rank
+        cost_ns = owned_ns_per_step(ranks, selected_by_rank)
+        if not matters(ledger, cost_ns):
             return ()
-        moved = sum(int(rank.bytes[own].clip(0).sum()) for rank, own in zip(ranks, selected))
-        size = units.show_size(moved / max(1, sum(rank.steps for rank in ranks)))
+        copies = starts_per_step(ranks, selected_by_rank)
+        moved_bytes = sum(int(rank.bytes[rows].clip(0).sum()) for rank, rows in zip(ranks, selected_by_rank))
+        size = units.show_size(moved_bytes / max(1, sum(rank.steps for rank in ranks)))
         return finding(
             self.rule,
             ledger,
-            account_of(ranks, selected),
-            cost,
-            f"{count(ranks, selected):,} {'' if many else 'pageable '}copies a step between host and device cost",
-            evidence=(f"{size} a step in all; " if moved else "")
-            + f"{count(ranks, pageable):,} of them use pageable memory",
+            dominant_account(ranks, selected_by_rank),
+            cost_ns,
+            _subject(copies, "" if is_many else "pageable "),
+            evidence=(f"{size} per step in all; " if moved_bytes else "")
+            + f"{starts_per_step(ranks, pageable_by_rank):,} of them from or to pageable memory",
             remedy="Pack small copies into one, or make them on the device."
-            if many
+            if is_many
             else "Pin the host's memory (pin_memory=True) and copy with non_blocking=True.",
             sure=0.8,
         )
+
+
+def _subject(copies: int, kind: str) -> str:
+    """`32 pageable copies per step between host and device cost`."""
+    counted = units.counted(copies, f"{kind}copy", f"{kind}copies")
+    return f"{counted} per step between host and device cost{'s' if copies == 1 else ''}"

@@ -16,86 +16,91 @@ from trainyard.booked import Booked
 from trainyard.detect.communication.straggler import culprit_of
 from trainyard.detect.finding_text import finding, matters, mean_per_step, sum_by_key
 from trainyard.detect.host_blame import time_by_culprit, top_culprits
-from trainyard.detect.idle_gaps import Claimant, rows
+from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows
 from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_LEAST = 0.03
+_MIN_STEP_FRACTION = 0.03
 _REMEDIES = {
     "python": "Move Python out of the step: compile it, or do its work ahead of time.",
     "launch": "Launch fewer, larger kernels: torch.compile, CUDA graphs, fused or foreach optimizers.",
     "queue": "Work was launched but started late: check launch latency, stream priorities and dependencies.",
     "stream_wait": "A stream waits for another one: check the events between them.",
 }
-_BUSY = ("python", "launch")
-"""Gaps in which the host is busy; in the others the work is already launched."""
-_OWN_RULES = ("sync", "alloc", "gc", "compile")
+_HOST_BUSY = ("python", "launch")
+"""Subdivisions of launch_gap in which the host is busy; in the others the work is already launched."""
+_CLAIMED_BY_OTHER_RULES = ("sync", "alloc", "gc", "compile")
+"""Subdivisions of launch_gap with a rule of their own."""
 
 
 class LaunchBound:
     rule = "launch_bound"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        late = culprit_of(ledger, events)
-        ranks = [rank for rank in events or () if rank.events.rank != late]
-        gaps = _of_ranks(ranks) if ranks else _of_ledger(ledger)
-        cost = sum(gaps.values())
-        if not matters(ledger, cost, _LEAST):
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        late = culprit_of(ledger, ranks)
+        other_ranks = [rank for rank in ranks or () if rank.events.rank != late]
+        gap_ns = _gaps_from_ranks(other_ranks) if other_ranks else _gaps_from_ledger(ledger)
+        cost_ns = sum(gap_ns.values())
+        if not matters(ledger, cost_ns, _MIN_STEP_FRACTION):
             return ()
-        account = max(gaps, key=lambda account: gaps[account])
+        account = max(gap_ns, key=lambda account: gap_ns[account])
         causes = ", ".join(
             f"{_label(account)} {units.show_time(ns)}"
-            for account, ns in sorted(gaps.items(), key=lambda item: -item[1])[:3]
+            for account, ns in sorted(gap_ns.items(), key=lambda item: -item[1])[:3]
         )
         return finding(
             self.rule,
             ledger,
             account,
-            cost,
-            f"Launch gaps, mostly {_label(account)}, cost",
-            evidence=(f"without rank {late}, which arrives late: " if ranks and late is not None else "")
+            cost_ns,
+            f"Idle time of the device, mostly {_label(account)}, costs",
+            evidence=(f"without rank {late}, which arrives last: " if other_ranks and late is not None else "")
             + causes
-            + (_where(ranks) if account.what in _BUSY else ""),
+            + (_describe_culprits(other_ranks) if account.what in _HOST_BUSY else ""),
             remedy=_REMEDIES[account.what],
             sure=0.9,
         )
 
 
-def _of_ledger(ledger: Ledger) -> dict[Account, int]:
+def _gaps_from_ledger(ledger: Ledger) -> dict[Account, int]:
+    """Account -> ns a step of the launch gaps that no other rule claims."""
     return {
         account: ns
         for account, ns in ledger.by_account().items()
-        if account.kind == "launch_gap" and account.what not in _OWN_RULES
+        if account.kind == "launch_gap" and account.what not in _CLAIMED_BY_OTHER_RULES
     }
 
 
-def _of_ranks(ranks: Sequence[Booked]) -> dict[Account, int]:
-    totals: dict[Account, int] = {}
+def _gaps_from_ranks(ranks: Sequence[Booked]) -> dict[Account, int]:
+    """As `_gaps_from_ledger`, without gaps that other rules claim by their circumstances (unfused optimizers, ...)."""
+    ns_by_account: dict[Account, int] = {}
     for rank in ranks:
-        own = rows(rank, Claimant.HOST)
-        for key, ns in enumerate(sum_by_key(rank.idle.key[own], rank.idle.ns[own])):
+        gaps = claimed_idle_rows(rank, Claimant.HOST)
+        for key, ns in enumerate(sum_by_key(rank.idle.key[gaps], rank.idle.ns[gaps])):
             if ns:
                 account = rank.pairs[key][0]
-                totals[account] = totals.get(account, 0) + ns
-    return {account: mean_per_step(ranks, [ns]) for account, ns in totals.items()}
+                ns_by_account[account] = ns_by_account.get(account, 0) + ns
+    return {account: mean_per_step(ranks, [ns]) for account, ns in ns_by_account.items()}
 
 
-def _where(ranks: Sequence[Booked]) -> str:
+def _describe_culprits(ranks: Sequence[Booked]) -> str:
+    """The code in which the busy host spends the gaps, as evidence."""
+    gaps_by_rank = [_select_host_busy(rank) for rank in ranks]
     culprits = top_culprits(
-        [time_by_culprit(rank, rank.idle.host[own], rank.idle.ns[own]) for rank in ranks for own in [_busy_host(rank)]],
+        [time_by_culprit(rank, rank.idle.host[gaps], rank.idle.ns[gaps]) for rank, gaps in zip(ranks, gaps_by_rank)],
         sum(rank.steps for rank in ranks),
     )
     return "; mostly in " + ", ".join(f"{name} ({units.show_time(ns)})" for name, ns in culprits) if culprits else ""
 
 
-def _busy_host(booked: Booked) -> I64:
-    """The gaps in which the host had not yet launched the next work."""
-    own = rows(booked, Claimant.HOST)
-    return own[booked.keys(lambda account, _: account.what in _BUSY)[booked.idle.key[own]]]
+def _select_host_busy(booked: Booked) -> I64:
+    """Rows in `booked.idle` of the gaps in which the host had not yet launched the next work."""
+    gaps = claimed_idle_rows(booked, Claimant.HOST)
+    return gaps[booked.keys(lambda account, _: account.what in _HOST_BUSY)[booked.idle.key[gaps]]]
 
 
 def _label(account: Account) -> str:
-    return words.GAPS[account.what].label.removeprefix("Gap: ")
+    return words.GAPS[account.what].label.removeprefix("Idle: ")

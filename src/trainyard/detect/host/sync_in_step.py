@@ -17,48 +17,48 @@ import numpy as np
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import count_per_step, finding, matters
-from trainyard.detect.host_blame import calls, describe_calls, time_by_culprit, top_culprits
-from trainyard.detect.idle_gaps import Claimant, cost, rows
-from trainyard.detect.kernel_storms import storms, within
-from trainyard.detect.select_events import account_of, owned
+from trainyard.detect.host_blame import describe_calls, idle_causing_calls, time_by_culprit, top_culprits
+from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns
+from trainyard.detect.kernel_storms import find_storms, is_in_storms
+from trainyard.detect.select_events import dominant_account, owned_ns_per_step
 from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_LEAST = 0.01  # of the step; smaller than for other rules: removing a sync is a one-line change
-_SYNC = "launch_gap/sync"
+_MIN_STEP_FRACTION = 0.01  # of the step; smaller than for other rules: removing a sync is a one-line change
+_SYNC_ACCOUNT = "launch_gap/sync"
 
 
 class SyncInStep:
     rule = "sync_in_step"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        account = Account.parse(_SYNC)
-        gaps = cost(ledger, events, Claimant.SYNC)
-        if not events:
-            if not matters(ledger, gaps, _LEAST):
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        account = Account.parse(_SYNC_ACCOUNT)
+        gaps_ns = claimed_ns(ledger, ranks, Claimant.SYNC)
+        if not ranks:
+            if not matters(ledger, gaps_ns, _MIN_STEP_FRACTION):
                 return ()
             evidence = "a ledger does not show which call"
             return finding(
-                self.rule, ledger, account, gaps, "Host syncs cost", evidence=evidence, remedy=_REMEDY, sure=0.7
+                self.rule, ledger, account, gaps_ns, "Host syncs cost", evidence=evidence, remedy=_REMEDY, sure=0.7
             )
-        read = [_read_one_by_one(rank) for rank in events]
-        busy = owned(events, read)
-        if not matters(ledger, gaps + busy, _LEAST):
+        read_rows_by_rank = [_select_single_reads(rank) for rank in ranks]
+        busy_ns = owned_ns_per_step(ranks, read_rows_by_rank)
+        if not matters(ledger, gaps_ns + busy_ns, _MIN_STEP_FRACTION):
             return ()
-        sync_calls = [calls(rank, Account.parse(_SYNC)) for rank in events]
-        count = count_per_step(events, (len(own) for own in sync_calls))
-        if busy > gaps:
-            account = account_of(events, read)
+        sync_rows_by_rank = [idle_causing_calls(rank, Account.parse(_SYNC_ACCOUNT)) for rank in ranks]
+        sync_count = count_per_step(ranks, (len(rows) for rows in sync_rows_by_rank))
+        if busy_ns > gaps_ns:
+            account = dominant_account(ranks, read_rows_by_rank)
         return finding(
             self.rule,
             ledger,
             account,
-            gaps + busy,
-            f"{count:,} host sync{'s' if count != 1 else ''} a step cost{'s' if count == 1 else ''}",
-            evidence=_evidence(events, sync_calls),
+            gaps_ns + busy_ns,
+            f"{units.counted(sync_count, 'host sync')} per step cost{'s' if sync_count == 1 else ''}",
+            evidence=_describe_syncs(ranks, sync_rows_by_rank),
             remedy=_REMEDY,
             sure=0.9,
         )
@@ -67,19 +67,23 @@ class SyncInStep:
 _REMEDY = "Read values (.item(), print, `if` on a tensor, blocking copies) at most once a step, or asynchronously."
 
 
-def _read_one_by_one(booked: Booked) -> I64:
-    """Intervals of a CPU in full steps within long runs of values read one by one."""
-    runs = [storm for storm in storms(booked) if storm.syncs]
-    work = booked.keys(lambda account, _: account.kind == "compute")
-    return np.flatnonzero(work[booked.key] & within(runs, booked.start) & booked.full(booked.start))
+def _select_single_reads(booked: Booked) -> I64:
+    """Rows of a CPU's intervals in full steps within long runs of values read one by one."""
+    storms = [storm for storm in find_storms(booked) if storm.syncs]
+    is_compute = booked.keys(lambda account, _: account.kind == "compute")
+    return np.flatnonzero(is_compute[booked.key] & is_in_storms(storms, booked.start) & booked.full(booked.start))
 
 
-def _evidence(events: Sequence[Booked], sync_calls: Sequence[I64]) -> str:
-    gaps = [rows(rank, Claimant.SYNC) for rank in events]
-    idle = top_culprits(
-        [time_by_culprit(rank, rank.idle.host[own], rank.idle.ns[own]) for rank, own in zip(events, gaps)],
-        sum(rank.steps for rank in events),
-        most=3,
+def _describe_syncs(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:
+    """The synchronising calls (host rows of each rank) and the code in which the device idles, as evidence."""
+    idle_rows_by_rank = [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks]
+    culprits = top_culprits(
+        [
+            time_by_culprit(rank, rank.idle.host[rows], rank.idle.ns[rows])
+            for rank, rows in zip(ranks, idle_rows_by_rank)
+        ],
+        sum(rank.steps for rank in ranks),
+        limit=3,
     )
-    top = ", ".join(f"{name} ({units.show_time(ns)})" for name, ns in idle if ns)
-    return describe_calls(events, sync_calls) + (f"; idle meanwhile: {top}" if top else "")
+    top = ", ".join(f"{name} ({units.show_time(ns)})" for name, ns in culprits if ns)
+    return describe_calls(ranks, sync_rows_by_rank) + (f"; idle meanwhile: {top}" if top else "")

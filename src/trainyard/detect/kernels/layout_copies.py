@@ -11,35 +11,44 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
-from trainyard.detect.select_events import account_of, commonest, count, named, owned, work
+from trainyard.detect.select_events import (
+    dominant_account,
+    dominant_name,
+    owned_ns_per_step,
+    select_by_name,
+    select_work,
+    starts_per_step,
+)
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.record import Run
 
-_CONVERTS = re.compile(
+_LAYOUT_KERNEL = re.compile(
     r"nchwtonhwc|nhwctonchw|batched_transpose|transpose_(nchw|cnhw|nhwc)|tensortransform.*nchw", re.I
 )
 
 
 class LayoutCopies:
     rule = "layout_copies"
-    needs = ("ledger", "events")
+    needs = ("ledger", "ranks")
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        ranks = events or ()
-        rows = [named(rank, work(rank, "compute"), _CONVERTS) for rank in ranks]
-        cost = owned(ranks, rows)
-        if not matters(ledger, cost):
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        ranks = ranks or ()
+        rows_by_rank = [select_by_name(rank, select_work(rank, "compute"), _LAYOUT_KERNEL) for rank in ranks]
+        cost_ns = owned_ns_per_step(ranks, rows_by_rank)
+        if not matters(ledger, cost_ns):
             return ()
+        number = starts_per_step(ranks, rows_by_rank)
         return finding(
             self.rule,
             ledger,
-            account_of(ranks, rows),
-            cost,
-            f"{count(ranks, rows):,} memory-layout conversions a step cost",
-            evidence=f"mostly {commonest(ranks, rows)}",
+            dominant_account(ranks, rows_by_rank),
+            cost_ns,
+            f"{units.counted(number, 'memory-layout conversion')} per step cost{'s' if number == 1 else ''}",
+            evidence=f"mostly {dominant_name(ranks, rows_by_rank)}",
             remedy="Keep the model and its inputs in torch.channels_last.",
             sure=0.9,
         )

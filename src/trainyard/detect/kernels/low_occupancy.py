@@ -14,7 +14,13 @@ from collections.abc import Sequence
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters, mean_per_step
-from trainyard.detect.select_events import account_of, commonest, count, owned, work
+from trainyard.detect.select_events import (
+    dominant_account,
+    dominant_name,
+    owned_ns_per_step,
+    select_work,
+    starts_per_step,
+)
 from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
@@ -22,41 +28,46 @@ from trainyard.record import Run
 
 _MEMORY_BOUND = ("elementwise", "norm", "reduction", "softmax", "embedding", "optimizer")
 """Op classes checked. Matrix-unit kernels run well at low occupancy: they hide latency by instruction parallelism."""
-_LOW = 25
-_ENOUGH = 50  # per cent: above half, more warps hardly help (CUDA C++ Best Practices Guide, occupancy)
-_LONG_NS = 20_000  # shorter ones are launch-bound whatever their occupancy
+_LOW_PERCENT = 25  # occupancy below which a kernel counts
+_ENOUGH_PERCENT = 50  # occupancy: above half, more warps hardly help (CUDA C++ Best Practices Guide, occupancy)
+_MIN_KERNEL_NS = 20_000  # shorter ones are launch-bound whatever their occupancy
 
 
 class LowOccupancy:
     rule = "low_occupancy"
-    needs = ("ledger", "events")
+    needs = ("ledger", "ranks")
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        ranks = [rank for rank in events or () if rank.on_device]
-        rows = [_low(rank) for rank in ranks]
-        lost = mean_per_step(ranks, (_lost(rank, own) for rank, own in zip(ranks, rows)))
-        if not matters(ledger, lost):
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        device_ranks = [rank for rank in ranks or () if rank.on_device]
+        rows_by_rank = [_select_low_occupancy(rank) for rank in device_ranks]
+        lost_ns = mean_per_step(device_ranks, (_lost_ns(rank, rows) for rank, rows in zip(device_ranks, rows_by_rank)))
+        if not matters(ledger, lost_ns):
             return ()
+        number = starts_per_step(device_ranks, rows_by_rank)
+        kernels = units.counted(number, "kernel")
         return finding(
             self.rule,
             ledger,
-            account_of(ranks, rows),
-            lost,
-            f"{count(ranks, rows):,} kernels a step at under {_LOW} % occupancy lose",
-            evidence=f"they run for {units.show_time(owned(ranks, rows))}, mostly {commonest(ranks, rows)}",
+            dominant_account(device_ranks, rows_by_rank),
+            lost_ns,
+            f"{kernels} per step at under {_LOW_PERCENT} % occupancy lose{'s' if number == 1 else ''}",
+            evidence=f"they run for {units.show_time(owned_ns_per_step(device_ranks, rows_by_rank))}, "
+            f"mostly {dominant_name(device_ranks, rows_by_rank)}",
             remedy="Give each kernel more to do (batch, fuse), or use one that splits the long dimension.",
             # Occupancy is the profiler's estimate, and the gain from more of it is a rule of thumb.
             sure=0.5,
         )
 
 
-def _low(booked: Booked) -> I64:
-    own = work(booked, "compute", *_MEMORY_BOUND)
-    occupancy = booked.events.work.occupancy[own]
-    long = booked.stop[own] - booked.start[own] >= _LONG_NS
-    return own[(occupancy >= 0) & (occupancy < _LOW) & long]
+def _select_low_occupancy(booked: Booked) -> I64:
+    """Rows of the long memory-bound kernels in full steps whose occupancy is known and low."""
+    kernels = select_work(booked, "compute", *_MEMORY_BOUND)
+    occupancy = booked.events.work.occupancy[kernels]
+    is_long = booked.stop[kernels] - booked.start[kernels] >= _MIN_KERNEL_NS
+    return kernels[(occupancy >= 0) & (occupancy < _LOW_PERCENT) & is_long]
 
 
-def _lost(booked: Booked, rows: I64) -> int:
-    missing = _ENOUGH - booked.events.work.occupancy[rows].astype("int64")
-    return int((booked.owned[rows] * missing // _ENOUGH).sum())
+def _lost_ns(booked: Booked, rows: I64) -> int:
+    """ns that these kernels would save at enough occupancy, if their time is inversely proportional to it."""
+    missing_percent = _ENOUGH_PERCENT - booked.events.work.occupancy[rows].astype("int64")
+    return int((booked.owned[rows] * missing_percent // _ENOUGH_PERCENT).sum())

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
-from trainyard.detect.idle_gaps import Claimant, cost, plain_optimizer
-from trainyard.detect.select_events import count, owned, work
+from trainyard.detect.idle_gaps import Claimant, claimed_ns, has_unfused_optimizer
+from trainyard.detect.select_events import owned_ns_per_step, select_work, starts_per_step
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -22,22 +22,23 @@ from trainyard.record import Run
 
 class OptimizerNotFused:
     rule = "optimizer_not_fused"
-    needs = ("ledger", "events")
+    needs = ("ledger", "ranks")
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        plain = [rank for rank in events or () if plain_optimizer(rank)]
-        gaps = cost(ledger, events, Claimant.OPTIMIZER) if plain else 0
-        if not matters(ledger, gaps):
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        unfused_ranks = [rank for rank in ranks or () if has_unfused_optimizer(rank)]
+        gaps_ns = claimed_ns(ledger, ranks, Claimant.OPTIMIZER) if unfused_ranks else 0
+        if not matters(ledger, gaps_ns):
             return ()
         account = Account("compute", "optimizer")
-        works = [work(rank, account.kind, account.what) for rank in plain]
+        rows_by_rank = [select_work(rank, account.kind, account.what) for rank in unfused_ranks]
+        kernels, busy_ns = starts_per_step(unfused_ranks, rows_by_rank), owned_ns_per_step(unfused_ranks, rows_by_rank)
         return finding(
             self.rule,
             ledger,
             account,
-            gaps,
-            f"An unfused optimizer of {count(plain, works):,} kernels a step leaves the device idle for",
-            evidence=f"the kernels themselves run for {units.show_time(owned(plain, works))}; none of them is fused",
+            gaps_ns,
+            f"An unfused optimizer of {kernels:,} kernels per step leaves the device idle for",
+            evidence=f"the kernels themselves run for {units.show_time(busy_ns)}; none of them is fused",
             remedy="Use the optimizer's fused=True, or foreach=True.",
             sure=0.85,
         )

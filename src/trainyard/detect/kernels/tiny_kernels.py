@@ -15,10 +15,10 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
-from trainyard.detect.finding_text import finding, matters, mean_per_step
-from trainyard.detect.idle_gaps import Claimant, plain_optimizer, rows
-from trainyard.detect.kernel_storms import TINY_NS, Storm, storms, within
-from trainyard.detect.select_events import account_of, commonest, count, owned
+from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.idle_gaps import Claimant, claimed_ns, has_unfused_optimizer
+from trainyard.detect.kernel_storms import TINY_NS, Storm, find_storms, is_in_storms
+from trainyard.detect.select_events import dominant_account, dominant_name, owned_ns_per_step, starts_per_step
 from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
@@ -27,43 +27,44 @@ from trainyard.record import Run
 
 class TinyKernels:
     rule = "tiny_kernels"
-    needs = ("ledger", "events")
+    needs = ("ledger", "ranks")
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        if not events:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        if not ranks:
             return ()
-        runs = [_runs_in_full_steps(rank) for rank in events]
-        works = [_works(rank, own) for rank, own in zip(events, runs)]
-        gaps = mean_per_step(events, (int(rank.idle.ns[rows(rank, Claimant.TINY)].sum()) for rank in events))
-        busy = owned(events, works)
-        if not matters(ledger, gaps + busy):
+        storms_by_rank = [_storms_in_full_steps(rank) for rank in ranks]
+        rows_by_rank = [_storm_rows(rank, rank_storms) for rank, rank_storms in zip(ranks, storms_by_rank)]
+        gaps_ns = claimed_ns(ledger, ranks, Claimant.TINY)
+        busy_ns = owned_ns_per_step(ranks, rows_by_rank)
+        if not matters(ledger, gaps_ns + busy_ns):
             return ()
-        number = count(events, works)
-        unit = "kernels" if events[0].on_device else "ops"
-        longest = max(storm.count for own in runs for storm in own)
+        kernel_count = starts_per_step(ranks, rows_by_rank)
+        unit = "kernels" if ranks[0].on_device else "ops"
+        longest = max(storm.count for rank_storms in storms_by_rank for storm in rank_storms)
         return finding(
             self.rule,
             ledger,
-            account_of(events, works),
-            gaps + busy,
-            f"{number:,} tiny {unit} a step (under {units.show_time(TINY_NS, 0)} each) cost",
-            evidence=f"up to {longest:,} in a row, mostly {commonest(events, works)}; they run for "
-            f"{units.show_time(busy)} and the gaps between them take {units.show_time(gaps)}",
+            dominant_account(ranks, rows_by_rank),
+            gaps_ns + busy_ns,
+            f"{kernel_count:,} tiny {unit} per step (under {units.show_time(TINY_NS, 0)} each) cost",
+            evidence=f"up to {longest:,} in a row, mostly {dominant_name(ranks, rows_by_rank)}; they run for "
+            f"{units.show_time(busy_ns)} and the gaps between them take {units.show_time(gaps_ns)}",
             remedy="Fuse them: torch.compile, foreach or batched ops, or a CUDA graph.",
             sure=0.9,
         )
 
 
-def _runs_in_full_steps(booked: Booked) -> list[Storm]:
+def _storms_in_full_steps(booked: Booked) -> list[Storm]:
     """Runs in full steps that no more specific rule claims."""
-    runs = [storm for storm in storms(booked) if not storm.syncs]
-    inside = booked.full(np.array([storm.start for storm in runs], np.int64))
-    return [storm for storm, full in zip(runs, inside) if full]
+    storms = [storm for storm in find_storms(booked) if not storm.syncs]
+    inside = booked.full(np.array([storm.start for storm in storms], np.int64))
+    return [storm for storm, full in zip(storms, inside) if full]
 
 
-def _works(booked: Booked, runs: list[Storm]) -> I64:
-    plain = plain_optimizer(booked)
-    work = booked.keys(
-        lambda account, phase: account.kind in ("compute", "copy") and not (plain and phase == "optimizer")
+def _storm_rows(booked: Booked, storms: list[Storm]) -> I64:
+    """Rows of the intervals in full steps and in `storms`, without those of an unfused optimizer, which has a rule."""
+    unfused_optimizer = has_unfused_optimizer(booked)
+    is_work_key = booked.keys(
+        lambda account, phase: account.kind in ("compute", "copy") and not (unfused_optimizer and phase == "optimizer")
     )
-    return np.flatnonzero(work[booked.key] & within(runs, booked.start) & booked.full(booked.start))
+    return np.flatnonzero(is_work_key[booked.key] & is_in_storms(storms, booked.start) & booked.full(booked.start))

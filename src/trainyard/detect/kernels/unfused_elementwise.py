@@ -16,87 +16,96 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
-from trainyard.detect.finding_text import finding, matters, mean_per_step, shorten
-from trainyard.detect.select_events import owned, work
+from trainyard.detect.finding_text import count_per_step, finding, matters, mean_per_step, shorten
+from trainyard.detect.select_events import owned_ns_per_step, select_work
 from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_CHAIN = 3  # two are usually an op and a cast, which are not fused by hand
-_LONG_NS = 5_000  # shorter ones are launch-bound and left to tiny_kernels
+_MIN_CHAIN_KERNELS = 3  # two are usually an op and a cast, which are not fused by hand
+_MIN_KERNEL_NS = 5_000  # shorter ones are launch-bound and left to tiny_kernels
 _SURE = 0.6  # that the kernels process tensors of similar size is likely but not measured
 
 
 class UnfusedElementwise:
     rule = "unfused_elementwise"
-    needs = ("ledger", "events")
+    needs = ("ledger", "ranks")
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        ranks = events or ()
-        chains = [_chains(rank) for rank in ranks]
-        saved = mean_per_step(ranks, (_saved(rank, own) for rank, own in zip(ranks, chains)))
-        if not matters(ledger, saved):
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        ranks = ranks or ()
+        chains_by_rank = [_find_chains(rank) for rank in ranks]
+        saved_ns = mean_per_step(
+            ranks, (_fusion_savings_ns(rank, rank_chains) for rank, rank_chains in zip(ranks, chains_by_rank))
+        )
+        if not matters(ledger, saved_ns):
             return ()
-        number = sum(len(own) for own in chains) // max(1, sum(rank.steps for rank in ranks))
-        kernels = [np.concatenate(own) if own else np.empty(0, np.int64) for own in chains]
-        length = max(len(chain) for own in chains for chain in own)
+        chain_count = count_per_step(ranks, (len(rank_chains) for rank_chains in chains_by_rank))
+        chains = units.counted(chain_count, "unfused chain")
+        rows_by_rank = [
+            np.concatenate(rank_chains) if rank_chains else np.empty(0, np.int64) for rank_chains in chains_by_rank
+        ]
+        longest_chain = max(len(chain) for rank_chains in chains_by_rank for chain in rank_chains)
         return finding(
             self.rule,
             ledger,
             Account("compute", "elementwise"),
-            saved,
-            f"{number:,} chain{'s' if number != 1 else ''} of elementwise kernels a step, unfused, waste",
-            evidence=f"{units.show_time(owned(ranks, kernels))} in chains of up to {length}" + _dearest(ranks, chains),
+            saved_ns,
+            f"{chains} of elementwise kernels per step waste{'s' if chain_count == 1 else ''}",
+            evidence=f"{units.show_time(owned_ns_per_step(ranks, rows_by_rank))} in chains of up to {longest_chain}"
+            + _describe_worst_module(ranks, chains_by_rank),
             remedy="Fuse them: torch.compile, or the library's fused op.",
             sure=_SURE,
         )
 
 
-def _chains(booked: Booked) -> list[I64]:
+def _find_chains(booked: Booked) -> list[I64]:
     """Rows of each chain: consecutive elementwise kernels on a stream and, if the file names modules, in one module."""
-    every = work(booked, "compute")
-    every = every[booked.stop[every] - booked.start[every] >= _LONG_NS]
-    if not len(every):
+    kernels = select_work(booked, "compute")
+    kernels = kernels[booked.stop[kernels] - booked.start[kernels] >= _MIN_KERNEL_NS]
+    if not len(kernels):
         return []
-    stream = booked.events.work.stream[every] if booked.on_device else np.zeros(len(every), np.int32)
-    every = every[np.lexsort((booked.start[every], stream))]
+    stream = booked.events.work.stream[kernels] if booked.on_device else np.zeros(len(kernels), np.int32)
+    kernels = kernels[np.lexsort((booked.start[kernels], stream))]
     stream = np.sort(stream, kind="stable")
-    fusible = booked.keys(lambda account, _: (account.kind, account.what) == ("compute", "elementwise"))
-    member = fusible[booked.key[every]]
-    module = booked.module[every]
-    name = booked.name[every]
-    new = (
+    is_fusible_key = booked.keys(lambda account, _: (account.kind, account.what) == ("compute", "elementwise"))
+    is_fusible = is_fusible_key[booked.key[kernels]]
+    module = booked.module[kernels]
+    name = booked.name[kernels]
+    starts_chain = (
         (name[1:] == name[:-1])
         | (module[1:] != module[:-1])
         | (stream[1:] != stream[:-1])
-        | (member[1:] != member[:-1])
+        | (is_fusible[1:] != is_fusible[:-1])
     )
-    pieces = np.split(every, np.flatnonzero(new) + 1)
-    return [piece for piece in pieces if len(piece) >= _CHAIN and fusible[booked.key[piece[0]]]]
+    pieces = np.split(kernels, np.flatnonzero(starts_chain) + 1)
+    return [piece for piece in pieces if len(piece) >= _MIN_CHAIN_KERNELS and is_fusible_key[booked.key[piece[0]]]]
 
 
-def _saved(booked: Booked, chains: list[I64]) -> int:
-    """ns that fusing saves: all but the longest kernel of each chain. If the bytes are known, at most the traffic of
-    all but the kernel that moves most."""
-    return sum(_without_largest(booked.owned[chain], booked.bytes[chain]) for chain in chains)
+def _fusion_savings_ns(booked: Booked, chains: list[I64]) -> int:
+    """ns that fusing saves over all steps. `chains`: rows of each chain."""
+    return sum(_chain_savings_ns(booked.owned[chain], booked.bytes[chain]) for chain in chains)
 
 
-def _without_largest(ns: I64, moved: I64) -> int:
-    total = int(ns.sum())
-    by_time = total - int(ns.max())
-    if (moved <= 0).any():
-        return by_time
-    return min(by_time, total * int(moved.sum() - moved.max()) // int(moved.sum()))
+def _chain_savings_ns(ns: I64, moved_bytes: I64) -> int:
+    """ns that fusing one chain saves, from the columns of its kernels: all but the longest kernel. If the bytes are
+    known (-1: unknown), at most the traffic of all but the kernel that moves most."""
+    total_ns = int(ns.sum())
+    saved_ns = total_ns - int(ns.max())
+    if (moved_bytes <= 0).any():
+        return saved_ns
+    return min(saved_ns, total_ns * int(moved_bytes.sum() - moved_bytes.max()) // int(moved_bytes.sum()))
 
 
-def _dearest(events: Sequence[Booked], chains: Sequence[list[I64]]) -> str:
-    """Evidence: the module whose chains waste most."""
-    totals: dict[str, int] = {}
-    for rank, own in zip(events, chains):
-        for chain in own:
+def _describe_worst_module(ranks: Sequence[Booked], chains_by_rank: Sequence[list[I64]]) -> str:
+    """Evidence: the module whose chains waste most; "" if the files name no modules."""
+    saved_by_module: dict[str, int] = {}
+    for rank, rank_chains in zip(ranks, chains_by_rank):
+        for chain in rank_chains:
             number = int(rank.module[chain[0]])
             if number >= 0:
                 name = rank.events.names[number].removeprefix("nn.Module: ")
-                totals[name] = totals.get(name, 0) + _saved(rank, [chain])
-    return f", mostly in {shorten(max(totals, key=lambda name: totals[name]))}" if totals else ""
+                saved_by_module[name] = saved_by_module.get(name, 0) + _fusion_savings_ns(rank, [chain])
+    if not saved_by_module:
+        return ""
+    return f", mostly in {shorten(max(saved_by_module, key=lambda name: saved_by_module[name]))}"

@@ -18,48 +18,48 @@ import numpy as np
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
-from trainyard.detect.select_events import account_of, commonest, owned, work
+from trainyard.detect.select_events import dominant_account, dominant_name, owned_ns_per_step, select_work
 from trainyard.events import I64, OP
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.machine import find_device
 from trainyard.record import Run
 
-_SINGLE = re.compile(r"sgemm|scudnn|simt_s|_simt_f32|cijk_\w+?_sb_|_s_b_|f32f32_f32f32_f32|convolve_sgemm", re.I)
-_OTHER = re.compile(r"tf32|1688|16816|bf16|f16|half|hgemm|h884|s884|bfloat|xf32|fp8|e4m3", re.I)
-_FLOAT = ("float", "float32", "c10::float")
-_WORTH = 4  # least ratio of peaks: below it, memory traffic limits most of the gain
-_REACHED = 0.5  # fraction of the ratio of peaks that is reached
+_FLOAT32_NAME = re.compile(r"sgemm|scudnn|simt_s|_simt_f32|cijk_\w+?_sb_|_s_b_|f32f32_f32f32_f32|convolve_sgemm", re.I)
+_OTHER_FORMAT_NAME = re.compile(r"tf32|1688|16816|bf16|f16|half|hgemm|h884|s884|bfloat|xf32|fp8|e4m3", re.I)
+_FLOAT32_TYPES = ("float", "float32", "c10::float")
+_MIN_PEAK_RATIO = 4  # least ratio of peaks: below it, memory traffic limits most of the gain
+_REACHED_FRACTION = 0.5  # fraction of the ratio of peaks that is reached
 
 
 class WrongPrecision:
     rule = "wrong_precision"
-    needs = ("ledger", "events")
+    needs = ("ledger", "ranks")
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        ranks = [rank for rank in events or () if rank.on_device]
-        ratio = _ratio(ranks[0].events.device) if ranks else 0.0
-        if ratio < _WORTH:
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        device_ranks = [rank for rank in ranks or () if rank.on_device]
+        ratio = _peak_ratio(device_ranks[0].events.device) if device_ranks else 0.0
+        if ratio < _MIN_PEAK_RATIO:
             return ()
-        rows = [_single(rank) for rank in ranks]
-        busy = owned(ranks, rows)
-        saved = busy - round(busy / (_REACHED * ratio))
-        if not matters(ledger, saved):
+        rows_by_rank = [_select_float32_products(rank) for rank in device_ranks]
+        busy_ns = owned_ns_per_step(device_ranks, rows_by_rank)
+        saved_ns = busy_ns - round(busy_ns / (_REACHED_FRACTION * ratio))
+        if not matters(ledger, saved_ns):
             return ()
         return finding(
             self.rule,
             ledger,
-            account_of(ranks, rows),
-            saved,
-            f"Matrix products in float32, on a device {ratio:.0f} times as fast in 16 bits, waste",
-            evidence=f"{units.show_time(busy)} in float32, mostly {commonest(ranks, rows)}",
+            dominant_account(device_ranks, rows_by_rank),
+            saved_ns,
+            f"Matrix products in float32, on a device that is {ratio:.0f} times as fast in 16 bits, waste",
+            evidence=f"{units.show_time(busy_ns)} in float32, mostly {dominant_name(device_ranks, rows_by_rank)}",
             remedy="Autocast to bfloat16 (before Ampere float16 with loss scaling), or allow TF32.",
             # The gain from lower precision depends on how far each product is bound by memory.
             sure=0.7,
         )
 
 
-def _ratio(device: str) -> float:
+def _peak_ratio(device: str) -> float:
     """16-bit peak over float32 peak of the device named in a trace; 0 if the device is unknown."""
     known = find_device(device) if device else None
     if known is None or "float32" not in known.peak:
@@ -68,24 +68,25 @@ def _ratio(device: str) -> float:
     return half / known.peak["float32"].value
 
 
-def _single(booked: Booked) -> I64:
-    rows = work(booked, "compute", "matmul", "conv", "attention")
-    named_single = booked.names(_SINGLE.search)[booked.name[rows]]
-    named_other = booked.names(_OTHER.search)[booked.name[rows]]
+def _select_float32_products(booked: Booked) -> I64:
+    """Rows of the matrix kernels in full steps that compute in float32."""
+    rows = select_work(booked, "compute", "matmul", "conv", "attention")
+    is_float32 = booked.names(_FLOAT32_NAME.search)[booked.name[rows]]
+    is_other_format = booked.names(_OTHER_FORMAT_NAME.search)[booked.name[rows]]
     # Only products: other kernels on the account (transposes, splits) do no matrix arithmetic.
-    product = booked.names(lambda name: "gemm" in name.lower() or "cijk" in name.lower())[booked.name[rows]]
-    unnamed = np.flatnonzero(product & ~named_single & ~named_other)
-    named_single[unnamed] = [_takes_float(booked, row) for row in booked.launcher[rows[unnamed]].tolist()]
-    return rows[named_single & ~named_other]
+    is_product = booked.names(lambda name: "gemm" in name.lower() or "cijk" in name.lower())[booked.name[rows]]
+    unnamed = np.flatnonzero(is_product & ~is_float32 & ~is_other_format)
+    is_float32[unnamed] = [_has_float32_inputs(booked, row) for row in booked.launcher[rows[unnamed]].tolist()]
+    return rows[is_float32 & ~is_other_format]
 
 
-def _takes_float(booked: Booked, row: int) -> bool:
-    """Whether all matrix inputs of the innermost op with shapes around a launch are float32."""
+def _has_float32_inputs(booked: Booked, row: int) -> bool:
+    """Whether all matrix inputs are float32 of the innermost op with shapes around a launch (`row`: its host row)."""
     host = booked.events.host
     while row >= 0:
         if host.what[row] == OP and host.shape[row] >= 0:
             shape = booked.events.shapes[host.shape[row]]
             kinds = [kind.lower() for kind, dims in zip(shape.types, shape.dims) if len(dims) >= 2]
-            return bool(kinds) and all(kind in _FLOAT for kind in kinds)
+            return bool(kinds) and all(kind in _FLOAT32_TYPES for kind in kinds)
         row = int(host.parent[row])
     return False

@@ -70,9 +70,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind == "preempted":
             return ""
         if self.shortage:
-            return "Reduce microbatch or seq_len, or raise the memory limit."
+            return "Reduce micro_batch_size or seq_len, or raise the memory limit."
         if self.exit_code == -signal.SIGKILL:
-            return "Unless you killed it, the kernel probably ran out of memory: reduce microbatch or seq_len."
+            return "Unless you killed it, the kernel probably ran out of memory: reduce micro_batch_size or seq_len."
         return "The full output of each rank is in the run folder's logs/."
 
 

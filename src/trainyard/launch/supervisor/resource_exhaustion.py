@@ -113,7 +113,9 @@ def storage(error: BaseException, folders: Sequence[str] = ()) -> str:
         return ""
     full = [line for folder in dict.fromkeys((_SHARED, tempfile.gettempdir(), *folders)) if (line := _full(folder))]
     if full and full[0].startswith(_SHARED):
-        full.append("Loader workers pass batches through it: enlarge it (docker run --shm-size), or use workers = 0.")
+        full.append(
+            "Loader workers pass batches through it: enlarge it (docker run --shm-size), or use num_workers = 0."
+        )
     return "\n".join(full)
 
 

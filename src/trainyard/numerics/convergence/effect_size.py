@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.numerics.convergence.paired_curves import F64
-from trainyard.stats.student_t import quantile, two_sided
+from trainyard.stats.student_t import quantile, two_sided_p
 
 _SURE = 0.9
 """Probability with which the estimated number of pairs settles the verdict."""
@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
         mean, error = abs(float(self.mean[segment])), float(self.error[segment])
         if not self.freedom or not mean:
             return 1.0
-        return two_sided(mean / error, self.freedom) if error else 0.0
+        return two_sided_p(mean / error, self.freedom) if error else 0.0
 
 
 def sizes(groups: Sequence[tuple[F64, F64]], alpha: float) -> Sizes:

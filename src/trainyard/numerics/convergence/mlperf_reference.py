@@ -10,7 +10,7 @@ something was broken asks about slowness too: the same bound on the other side.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -50,8 +50,8 @@ class ReferencePoint(NamedTuple):
 
 
 class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`mean` of the runs against `reference`, with the rule's bounds `fastest` and `slowest`. `mlperf`: whether
-    MLPerf's rule passes. `scale`: the factor by which MLPerf multiplies the score."""
+    """`mean` of the runs, None if too many missed the target, against `reference`, with the rule's bounds `fastest` and
+    `slowest`. `mlperf`: whether MLPerf's rule passes. `scale`: the factor by which MLPerf multiplies the score."""
 
     verdict: Literal["same", "faster", "slower"]
     mlperf: Literal["pass", "fail"]
@@ -60,7 +60,7 @@ class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     runs: int
     missed: int
-    mean: float
+    mean: float | None
     reference: float
     fastest: float
     slowest: float
@@ -170,7 +170,7 @@ def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> Refere
         unit=unit,
         runs=len(results),
         missed=missed,
-        mean=mean,
+        mean=mean if isfinite(mean) else None,
         reference=point.mean,
         fastest=fastest,
         slowest=slowest,

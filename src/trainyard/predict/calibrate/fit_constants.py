@@ -107,7 +107,7 @@ def _residuals(known: Known, predicted: StepTime) -> npt.NDArray[np.float64]:
 def _fitted(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Constants:
     names = _ALWAYS + (_WITH_RANKS if any(run.job.layout.ranks > 1 for run in runs) else ())
     names += _ON_THE_HOST if machine.device.vendor == "cpu" else ()
-    priors = [_LOOSE if name.startswith(("host", "microbatch", "step")) else _PRIOR for name in names]
+    priors = [_LOOSE if name.startswith(("host", "micro_batch_size", "step")) else _PRIOR for name in names]
     known = [(run.seconds, run.parts(split_backward=True)) for run in runs]
     columns, rank_hardware = (
         cases.of_jobs([run.job for run in runs]),

@@ -61,8 +61,8 @@ def _check_divisible(job: Job, where: str) -> None:
     stage_ranks = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
     for quantity, number, divisor, name in (
         ("heads", model.heads, layout.tp, "tensor parallelism"),
-        ("key/value heads", 0 if model.kv_rank else model.kv_heads, layout.tp, "tensor parallelism"),
-        ("groups of state spaces", model.space_groups if model.pattern else 0, layout.tp, "tensor parallelism"),
+        ("key/value heads", 0 if model.kv_lora_rank else model.kv_heads, layout.tp, "tensor parallelism"),
+        ("groups of state spaces", model.ssm_groups if model.hybrid_pattern else 0, layout.tp, "tensor parallelism"),
         ("experts", model.experts, layout.ep, "expert parallelism"),
         ("ranks of a stage", stage_ranks, layout.ep, "expert parallelism"),
         ("tokens", recipe.seq_len, 2 * layout.cp if layout.cp > 1 else 1, "twice context parallelism"),

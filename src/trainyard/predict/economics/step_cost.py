@@ -36,7 +36,12 @@ def model_flops(cases: Cases) -> Column:
     experts = sum((product.flops for product in grouped), np.zeros(1)) * routed
     shared = sum((product.flops for product in shared_products), np.zeros(1)) * routed
     scores = (
-        cases.microbatch * cases.seq_len**2 / cases.cp * (cases.queries + cases.values) / cases.tp * attention_layers
+        cases.micro_batch_size
+        * cases.seq_len**2
+        / cases.cp
+        * (cases.queries + cases.values)
+        / cases.tp
+        * attention_layers
     )
     spaces = sum((product.flops for product in shapes.space_products(cases)), state_space.needed(cases)) * space_layers
     forward = attention + mlp + np.where(cases.experts > 0, experts + shared, 0.0) + scores * (1 + cases.whole)

@@ -97,7 +97,7 @@ def _min_pace(layer_seconds: Column, fixed_seconds: Column, capacity: Column, co
 def require_decoder(wanted: PlannerInput) -> Model:
     """The model of `wanted`, if it is a plain decoder. Raises `BadJob` otherwise."""
     model = wanted.model
-    if isinstance(model, Model) and not model.pattern:
+    if isinstance(model, Model) and not model.hybrid_pattern:
         return model
     raise BadJob(
         f"across different devices only plain decoders are supported, and {model.name} is not one.",

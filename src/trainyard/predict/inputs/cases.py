@@ -20,8 +20,8 @@ from trainyard.predict.pipeline import schedules
 
 Column = npt.NDArray[np.float64]
 
-REMATS = ("none", "op", "full")
-"""A case's `remat` is an index into this tuple."""
+ACTIVATION_CHECKPOINTS = ("none", "selective", "full")
+"""A case's `activation_checkpoint` is an index into this tuple."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Cases:
     """Routed experts of a layer; 0 in a dense model."""
     active: Column
     """Routed experts that each token uses."""
-    expert_ffn: Column
+    moe_ffn_hidden_size: Column
     """Channels between the two matrices of an expert."""
     expert_width: Column
     """Channels of an expert's input and output (latent experts); 0: `width`."""
@@ -70,9 +70,9 @@ class Cases:
     """Experts of a layer that every token uses."""
     dense_layers: Column
     """Layers whose MLP has no experts: the first ones, or those with an MLP in a hybrid."""
-    q_rank: Column
+    q_lora_rank: Column
     """Channels of the compressed queries; 0: queries come from `width` directly."""
-    kv_rank: Column
+    kv_lora_rank: Column
     """Channels of the compressed keys and values; 0: no latent attention."""
     rope_dim: Column
     """Channels of a head with rotary positions, next to `head_dim`; latent attention only."""
@@ -84,11 +84,11 @@ class Cases:
     """Attention layers of a hybrid; 0 in other models, all of whose layers have attention."""
     spaces: Column
     """State-space layers of a hybrid; 0: the model is not a hybrid."""
-    space_heads: Column
+    ssm_heads: Column
     """Heads of a state space; Mamba-1: its channels."""
-    space_dim: Column
+    ssm_head_dim: Column
     """Channels of such a head."""
-    space_groups: Column
+    ssm_groups: Column
     """Groups of heads that share the state's input and output matrices (B and C)."""
     state: Column
     """Numbers of state per channel."""
@@ -156,14 +156,15 @@ class Cases:
     """Tokens of a sequence, or positions of an image with its text."""
     samples: Column
     """Sequences or images of a step, over all ranks."""
-    microbatch: Column
+    micro_batch_size: Column
     """Sequences or images that a rank computes at a time."""
-    remat: Column
-    """Place of the word for activation recomputation in `REMATS`."""
-    remat_every: Column
+    activation_checkpoint: Column
+    """Place of the word for activation recomputation in `ACTIVATION_CHECKPOINTS`."""
+    activation_checkpoint_every: Column
     """1 of so many layers recomputes activations."""
     remade: Column
-    """Share of matrix products that `remat` "op" recomputes: torchtitan recomputes every second one."""
+    """Share of matrix products that selective activation checkpointing recomputes: torchtitan recomputes every second
+    one."""
     offload: Column
     """Place in `offload.KINDS` of the word for the tensors in the host's memory; 0: none."""
     flash: Column
@@ -208,7 +209,7 @@ class Cases:
     @property
     def tokens(self) -> Column:
         """Tokens of a micro-batch on one rank of cp, shared by the ranks of tp."""
-        return self.microbatch * self.seq_len / self.cp
+        return self.micro_batch_size * self.seq_len / self.cp
 
     @property
     def between(self) -> Column:
@@ -218,32 +219,31 @@ class Cases:
     @property
     def accumulate(self) -> Column:
         """Micro-batches that a rank runs per step."""
-        return self.samples / (self.dp * self.microbatch)
+        return self.samples / (self.dp * self.micro_batch_size)
 
     @property
     def queries(self) -> Column:
         """Channels of all heads' queries and keys."""
-        return self.heads * (self.head_dim + np.where(self.kv_rank > 0, self.rope_dim, 0.0))
+        return self.heads * (self.head_dim + np.where(self.kv_lora_rank > 0, self.rope_dim, 0.0))
 
     @property
     def values(self) -> Column:
         """Channels of all heads' values."""
-        return self.heads * np.where(self.kv_rank > 0, self.value_dim, self.head_dim)
+        return self.heads * np.where(self.kv_lora_rank > 0, self.value_dim, self.head_dim)
 
 
 _EXPERTS_AND_MLA = (
     "experts",
-    "active",
-    "expert_ffn",
+    "moe_ffn_hidden_size",
     "shared_experts",
     "dense_layers",
-    "q_rank",
-    "kv_rank",
+    "q_lora_rank",
+    "kv_lora_rank",
     "rope_dim",
     "value_dim",
 )
 """Columns of mixture-of-experts layers and of multi-head latent attention; 0 in models without them."""
-_STATE_SPACE = ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk", "step_rank", "expert_width")
+_STATE_SPACE = ("ssm_heads", "ssm_head_dim", "ssm_groups", "kernel", "chunk", "step_rank", "expert_width")
 _VISION = (
     "whole",
     "text",
@@ -257,7 +257,7 @@ _VISION = (
     "head_rows",
     "given",
 )
-PLAIN = dict.fromkeys(("attentions", "spaces", *_STATE_SPACE, *_VISION), 0.0)
+PLAIN = dict.fromkeys(("attentions", "spaces", "state", *_STATE_SPACE, *_VISION), 0.0)
 """Columns that are 0 in a decoder whose layers each have attention and an MLP."""
 
 
@@ -269,8 +269,6 @@ def of_model(model: Model) -> dict[str, Any]:
     """Columns of a decoder's dimensions."""
     plain = (
         "layers",
-        "width",
-        "ffn",
         "heads",
         "kv_heads",
         "head_dim",
@@ -278,14 +276,20 @@ def of_model(model: Model) -> dict[str, Any]:
         *_EXPERTS_AND_MLA,
         *_STATE_SPACE,
     )
-    count = model.pattern.count
+    count = model.hybrid_pattern.count
     parts = (
-        {"attentions": count(ATTENTION), "spaces": count(SPACE), "dense_layers": count(MLP)} if model.pattern else {}
+        {"attentions": count(ATTENTION), "spaces": count(SPACE), "dense_layers": count(MLP)}
+        if model.hybrid_pattern
+        else {}
     )
     return (
         {name: getattr(model, name) for name in plain}
         | parts
         | {
+            "width": model.hidden_size,
+            "ffn": model.ffn_hidden_size,
+            "active": model.top_k,
+            "state": model.ssm_state_size,
             "gated": model.mlp == "swiglu",
             "learned": model.position == "learned",
             "tied": model.tied,
@@ -309,10 +313,10 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
     return {
         "seq_len": recipe.seq_len,
         "samples": recipe.tokens_per_step / recipe.seq_len,
-        "microbatch": recipe.microbatch,
+        "micro_batch_size": recipe.micro_batch_size,
         "schedule": 0 if recipe.schedule == "none" else schedules.SCHEDULES.index(recipe.schedule),
-        "remat": REMATS.index(recipe.remat),
-        "remat_every": recipe.remat_every,
+        "activation_checkpoint": ACTIVATION_CHECKPOINTS.index(recipe.activation_checkpoint),
+        "activation_checkpoint_every": recipe.activation_checkpoint_every,
         "offload": 2 * recipe.offload,
         "flash": 1,
         "low_precision": low,
@@ -347,4 +351,4 @@ def of_subject(model: Model | VisionModel) -> dict[str, Any]:
     """Columns of a model; those of a vision model replace some of its layout's and recipe's columns."""
     if isinstance(model, Model):
         return of_model(model)
-    return dict.fromkeys(_EXPERTS_AND_MLA, 0) | vision_models.columns(model)
+    return dict.fromkeys(("active", *_EXPERTS_AND_MLA), 0) | vision_models.columns(model)

@@ -14,7 +14,7 @@ from trainyard.job import Job, Model
 from trainyard.predict.configs.deepspeed import deepspeed_json
 from trainyard.predict.configs.megatron import megatron_write
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_write
-from trainyard.predict.inputs.cases import REMATS
+from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.layout_space import USUAL, Keeps, LayoutSpace, PipelineSupport, PlannerInput, joined, lots
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import schedules
@@ -45,7 +45,7 @@ class Framework(NamedTuple):
 
 
 def _accumulate(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    return wanted.samples // (axes["dp_replicate"] * axes["dp_shard"] * axes["microbatch"])
+    return wanted.samples // (axes["dp_replicate"] * axes["dp_shard"] * axes["micro_batch_size"])
 
 
 def _fills(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
@@ -62,7 +62,7 @@ def _native(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     whole = (axes["zero"] != 1) | (others == 1)
     experts = (axes["dp_shard"] * axes["cp"]) % axes["ep"] == 0
     model = wanted.model
-    tensor = (axes["tp"] == 1) if isinstance(model, Model) and (model.experts or model.kv_rank) else True
+    tensor = (axes["tp"] == 1) if isinstance(model, Model) and (model.experts or model.kv_lora_rank) else True
     tied = (axes["pp"] == 1) if isinstance(model, Model) and model.tied else True
     return whole & experts & _fills(wanted, axes) & tensor & tied
 
@@ -108,7 +108,9 @@ def _deepspeed(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     staged = (axes["pp"] == 1) | ((axes["tp"] == 1) & ((axes["zero"] == 1) | (axes["dp_shard"] == 1)))
     others = (axes["cp"] == 1) & (axes["ep"] == 1) & (axes["interleave"] == 1)
     parts = (axes["tp"] * axes["pp"] == 1) if whole_model else True
-    return whole & staged & others & parts & (axes["remat"] != REMATS.index("op"))
+    return (
+        whole & staged & others & parts & (axes["activation_checkpoint"] != ACTIVATION_CHECKPOINTS.index("selective"))
+    )
 
 
 def _native_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
@@ -139,12 +141,12 @@ def _deepspeed_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
 
 
 def _spaces(model: Model | VisionModel) -> bool:
-    return isinstance(model, Model) and bool(model.pattern)
+    return isinstance(model, Model) and bool(model.hybrid_pattern)
 
 
 def _native_refuses(model: Model | VisionModel) -> str:
-    if isinstance(model, Model) and model.pattern:
-        return f"pattern = {model.pattern[:20]!r}, but it cannot train state-space layers."
+    if isinstance(model, Model) and model.hybrid_pattern:
+        return f"hybrid_pattern = {model.hybrid_pattern[:20]!r}, but it cannot train state-space layers."
     return ""
 
 

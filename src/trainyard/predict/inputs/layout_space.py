@@ -20,7 +20,7 @@ from trainyard import words
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.predict.inputs import cases
-from trainyard.predict.inputs.cases import REMATS, Cases
+from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, Cases
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import Ends
@@ -111,7 +111,7 @@ class LayoutSpace(NamedTuple):
         return {name: int(values[index]) for name, values in self.columns.items()}
 
 
-AXES = (*words.AXES, "zero", "interleave", "microbatch", "remat", "offload", "schedule")
+AXES = (*words.AXES, "zero", "interleave", "micro_batch_size", "activation_checkpoint", "offload", "schedule")
 
 
 MOST_LAYOUTS = 1 << 26
@@ -124,7 +124,7 @@ def too_many(count: int, most: int) -> BadJob:
     """The error for a space that would take minutes and gigabytes to search."""
     return BadJob(
         f"more than {most:,} layouts divide the devices, the batch and the model ({count:,} so far).",
-        "Fix some of the axes, as --fix pp=8 --fix microbatch=1.",
+        "Fix some of the axes, as --fix pp=8 --fix micro_batch_size=1.",
     )
 
 
@@ -143,9 +143,9 @@ def shared(model: Model | VisionModel) -> dict[str, int]:
     """The dimensions that tp must divide evenly, by name."""
     if not isinstance(model, Model):
         return model.divides
-    keys = {} if model.kv_rank else {"heads of keys and values": model.kv_heads}
-    spaces = {"groups of state spaces": model.space_groups, "heads of state spaces": model.space_heads}
-    return {"heads": model.heads, **keys, **(spaces if model.pattern else {})}
+    keys = {} if model.kv_lora_rank else {"heads of keys and values": model.kv_heads}
+    spaces = {"groups of state spaces": model.ssm_groups, "heads of state spaces": model.ssm_heads}
+    return {"heads": model.heads, **keys, **(spaces if model.hybrid_pattern else {})}
 
 
 def _context_sizes(wanted: PlannerInput, tp: int, ranks: int) -> list[int]:
@@ -154,7 +154,7 @@ def _context_sizes(wanted: PlannerInput, tp: int, ranks: int) -> list[int]:
     model = wanted.model
     if not isinstance(model, Model):
         return [1]
-    spaces = model.space_heads if model.pattern else 0
+    spaces = model.ssm_heads if model.hybrid_pattern else 0
     return [cp for cp in divisors(ranks) if wanted.seq_len % (2 * cp * tp) == 0 and spaces % (cp * tp) == 0]
 
 
@@ -254,16 +254,21 @@ def _inner_axes(
     """The inner axes (ZeRO stage, interleave, micro-batch, recomputation, schedule) for one split, with `each` samples
     per replica: a row per axis, ordered as in `AXES`."""
     rows: list[tuple[int, ...]] = []
-    remats = _allowed(wanted, "remat", list(range(len(REMATS))))
+    checkpoints = _allowed(wanted, "activation_checkpoint", list(range(len(ACTIVATION_CHECKPOINTS))))
     zeros = _allowed(wanted, "zero", [3] if alone else [1, 2, 3] if pp == 1 else [1, 2])
     splits = [schedules.SCHEDULES.index(name) for name in schedules.SPLIT]
-    for microbatch in _allowed(wanted, "microbatch", divisors(each)):
-        for schedule, interleave in _pipelines(wanted, offers, pp, each // microbatch):
+    for micro_batch_size in _allowed(wanted, "micro_batch_size", divisors(each)):
+        for schedule, interleave in _pipelines(wanted, offers, pp, each // micro_batch_size):
             if wanted.fixed.get("interleave", interleave) == interleave:
                 # A split backward pass would recompute a block for each of its weights.
-                allowed = [remat for remat in remats if not remat or schedule not in splits]
+                allowed = [
+                    activation_checkpoint
+                    for activation_checkpoint in checkpoints
+                    if not activation_checkpoint or schedule not in splits
+                ]
                 rows.extend(
-                    (zero, interleave, microbatch, remat, 0, schedule) for zero, remat in product(zeros, allowed)
+                    (zero, interleave, micro_batch_size, activation_checkpoint, 0, schedule)
+                    for zero, activation_checkpoint in product(zeros, allowed)
                 )
     table = np.array(rows, np.int64).reshape(-1, len(AXES) - len(words.AXES))
     wished = wanted.fixed.get("schedule")
@@ -276,7 +281,7 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
     fixed: dict[str, Any] = {
         "seq_len": wanted.seq_len,
         "samples": wanted.samples,
-        "remat_every": 1,
+        "activation_checkpoint_every": 1,
         "sequence_parallel": keeps.between,
         "loss_parallel": keeps.between,
         "flash": 1,
@@ -308,9 +313,9 @@ def job_of(wanted: PlannerInput, row: dict[str, int], between: bool = True) -> J
     recipe = Recipe(
         seq_len=wanted.seq_len,
         tokens_per_step=wanted.samples * wanted.seq_len,
-        microbatch=row["microbatch"],
+        micro_batch_size=row["micro_batch_size"],
         dtype=wanted.dtype,
-        remat=REMATS[row["remat"]],
+        activation_checkpoint=ACTIVATION_CHECKPOINTS[row["activation_checkpoint"]],
         schedule=schedule,
         offload=bool(row["offload"]),
     )

@@ -101,9 +101,11 @@ def _activations(cases: Cases, here: Column, dense: Column, routed: Column, firs
     inputs = here * cases.between * cases.width * cases.width_bytes
     scores = here * _scores(cases) * cases.width_bytes
     selective = np.where(cases.flash > 0, here * _without_elementwise(cases), whole - scores)
-    each = np.where(cases.remat == 2, inputs, np.where(cases.remat == 1, selective, whole))
-    each = (each + (cases.remat_every - 1) * whole) / cases.remat_every
-    return each * in_flight(cases, first) + np.where(cases.remat > 0, whole / here, 0.0)
+    each = np.where(
+        cases.activation_checkpoint == 2, inputs, np.where(cases.activation_checkpoint == 1, selective, whole)
+    )
+    each = (each + (cases.activation_checkpoint_every - 1) * whole) / cases.activation_checkpoint_every
+    return each * in_flight(cases, first) + np.where(cases.activation_checkpoint > 0, whole / here, 0.0)
 
 
 def layer_activations(cases: Cases, here: Column, dense: Column, routed: Column) -> Column:
@@ -114,17 +116,17 @@ def layer_activations(cases: Cases, here: Column, dense: Column, routed: Column)
     taken = np.where(cases.low_precision > 0, 1 / value, 1.0)  # products save their inputs in the dtype they compute in
     normed = shapes.parts(cases) * cases.between * cases.width * taken
     heads = cases.tokens / tp
-    keys = np.where(cases.kv_rank > 0, cases.queries, cases.kv_heads * cases.head_dim)
-    values = np.where(cases.kv_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
-    latent = np.where(cases.kv_rank > 0, cases.tokens * (cases.q_rank + 2 * cases.kv_rank), 0.0)
+    keys = np.where(cases.kv_lora_rank > 0, cases.queries, cases.kv_heads * cases.head_dim)
+    values = np.where(cases.kv_lora_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
+    latent = np.where(cases.kv_lora_rank > 0, cases.tokens * (cases.q_lora_rank + 2 * cases.kv_lora_rank), 0.0)
     attention = heads * (cases.queries + keys + values + cases.values) + latent
     statistics = heads * cases.heads * _FLOAT32 / value
     down = np.where(cases.adapters > 0, 0.0, taken)  # needed for the weight's gradient only
     mlp = heads * cases.ffn * (1 + cases.gated + down)
     sent = shapes.routed_tokens(cases)
-    ffn = cases.expert_ffn / shapes.expert_divided(cases)
+    ffn = cases.moe_ffn_hidden_size / shapes.expert_divided(cases)
     experts = sent * (shapes.expert_width(cases) * (1 + taken) + ffn * (1 + cases.gated + down))
-    experts = experts + heads * cases.shared_experts * cases.expert_ffn * (1 + cases.gated + down)
+    experts = experts + heads * cases.shared_experts * cases.moe_ffn_hidden_size * (1 + cases.gated + down)
     mixed = attended * (attention + statistics + _scores(cases)) + spaced * state_space.activations(cases)
     modulated = np.where(
         cases.modulated > 0, 4 * cases.tokens * cases.width, 0.0
@@ -134,7 +136,7 @@ def layer_activations(cases: Cases, here: Column, dense: Column, routed: Column)
 
 def _scores(cases: Cases) -> Column:
     """Values of a layer's scores and softmax, with a byte of dropout for each, if attention writes them; else 0."""
-    pairs = cases.microbatch * cases.heads / cases.tp * cases.seq_len**2 / cases.cp
+    pairs = cases.micro_batch_size * cases.heads / cases.tp * cases.seq_len**2 / cases.cp
     return np.where(cases.flash > 0, 0.0, 2.5 * pairs)
 
 

@@ -58,11 +58,11 @@ def sharded(cases: Cases) -> Column:
 def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivations:
     """Activations of the mean layer of a stage with `dense` and `routed` layers."""
     value, tp, tokens, between = cases.width_bytes, cases.tp, cases.tokens, cases.between
-    latent = cases.kv_rank > 0
+    latent = cases.kv_lora_rank > 0
     pairs = np.where(latent, cases.queries, cases.kv_heads * cases.head_dim)
     values = np.where(latent, cases.kv_heads * (cases.head_dim + cases.value_dim), cases.kv_heads * cases.head_dim)
     heads = tokens / tp * (cases.queries + pairs + values + cases.values)
-    narrow = np.where(latent, tokens * (2 * cases.q_rank + 2 * cases.kv_rank + cases.rope_dim), 0.0)
+    narrow = np.where(latent, tokens * (2 * cases.q_lora_rank + 2 * cases.kv_lora_rank + cases.rope_dim), 0.0)
     normed = cases.normed_heads * tokens / tp * (cases.queries + pairs)
     rows = tokens / tp * _FLOAT32 * (cases.heads + cases.normed_heads * (cases.heads + cases.kv_heads))
     rows = rows + 2 * between * _FLOAT32
@@ -70,20 +70,32 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
     inner = 2 + 2 * cases.gated
     mlp = value * (between * cases.width + tokens * cases.width + inner * tokens * cases.ffn / tp)
     sent = cases.active * tokens
-    experts = value * (between * cases.width + sent * (2 * cases.width + inner * cases.expert_ffn))
+    experts = value * (between * cases.width + sent * (2 * cases.width + inner * cases.moe_ffn_hidden_size))
     experts = experts + tokens * (cases.width * _FLOAT32 + 3 * cases.experts * _FLOAT32) + sent * 4 * 8
-    shared = value * tokens * (cases.width + inner * cases.shared_experts * cases.expert_ffn)
+    shared = value * tokens * (cases.width + inner * cases.shared_experts * cases.moe_ffn_hidden_size)
     experts = experts + np.where(cases.shared_experts > 0, shared, 0.0)
     here = dense + routed
     whole = attention + (dense * mlp + routed * experts) / here
     inputs = value * between * cases.width
-    ffn = (dense * cases.ffn / tp * tokens + routed * (sent + tokens * cases.shared_experts) * cases.expert_ffn) / here
+    ffn = (
+        dense * cases.ffn / tp * tokens + routed * (sent + tokens * cases.shared_experts) * cases.moe_ffn_hidden_size
+    ) / here
     back = value * (2 * tokens * cases.width + routed / here * sent * cases.width)
     products = value * (heads + narrow + (1 + cases.gated) * ffn) + back
     selective = inputs + products
-    recomputed = np.where(cases.remat == 2, whole, np.where(cases.remat == 1, whole - inputs - products + back, 0.0))
-    saved = np.where(cases.remat == 2, inputs, np.where(cases.remat == 1, selective, whole))
-    return KeptActivations((saved + (cases.remat_every - 1) * whole) / cases.remat_every, recomputed, attention)
+    recomputed = np.where(
+        cases.activation_checkpoint == 2,
+        whole,
+        np.where(cases.activation_checkpoint == 1, whole - inputs - products + back, 0.0),
+    )
+    saved = np.where(
+        cases.activation_checkpoint == 2, inputs, np.where(cases.activation_checkpoint == 1, selective, whole)
+    )
+    return KeptActivations(
+        (saved + (cases.activation_checkpoint_every - 1) * whole) / cases.activation_checkpoint_every,
+        recomputed,
+        attention,
+    )
 
 
 class NativeStage(NamedTuple):
@@ -160,8 +172,8 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
     mine = common / shards + expert / owners
     divided = np.where(~gathers & (cases.zero == 1), cases.dp_shard, 1.0)
     sent = cases.active + cases.shared_experts
-    inner = (dense * cases.ffn / cases.tp + routed * sent * cases.expert_ffn) / here
-    turned = np.where(cases.kv_rank > 0, cases.rope_dim, cases.head_dim)
+    inner = (dense * cases.ffn / cases.tp + routed * sent * cases.moe_ffn_hidden_size) / here
+    turned = np.where(cases.kv_lora_rank > 0, cases.rope_dim, cases.head_dim)
     rotary = np.where(cases.learned > 0, 0.0, 2 * _FLOAT32 * cases.seq_len / cases.cp * turned)
     channels = cases.queries + 2 * cases.kv_heads * cases.head_dim + cases.values
     micro_batches = in_flight.native_in_flight(cases, first)
@@ -187,7 +199,8 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
         temporaries=cases.width_bytes
         * tokens
         * (_BACKWARD_TEMPORARIES * inner + np.where(cases.tp > 1, 2 * cases.width, 0.0)),
-        largest=np.where(routed > 0, cases.experts / cases.ep * cases.expert_ffn, cases.ffn / cases.tp) * cases.width,
+        largest=np.where(routed > 0, cases.experts / cases.ep * cases.moe_ffn_hidden_size, cases.ffn / cases.tp)
+        * cases.width,
         logits=np.where(has_head, tokens * cases.vocab / np.where(cases.loss_parallel > 0, cases.tp, 1.0), 0.0),
         samples=np.zeros(1),
     )
@@ -203,13 +216,17 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
     """The stage with the cases of vision and diffusion models replaced; these have a single stage."""
     cases, value, there = stage.cases, stage.cases.width_bytes, _on_device(stage.cases)
     mean = native_vision_memory.mean(cases)
-    saved = np.where(cases.remat == 2, mean.inputs, np.where(cases.remat == 1, mean.products, mean.whole))
-    kept = (saved + (cases.remat_every - 1) * mean.whole) / cases.remat_every
+    saved = np.where(
+        cases.activation_checkpoint == 2,
+        mean.inputs,
+        np.where(cases.activation_checkpoint == 1, mean.products, mean.whole),
+    )
+    kept = (saved + (cases.activation_checkpoint_every - 1) * mean.whole) / cases.activation_checkpoint_every
     rows, weights = shapes.head_rows(cases), stage.layers * (layer_weights.shared + layer_weights.dense)
     whole = weights + cases.lead + cases.tail + layer_weights.table
     mine = whole / np.where(sharded(cases) > 0, cases.dp_shard, 1.0)
     divided = np.where((sharded(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
-    copied = np.where((value < _FLOAT32) | (cases.modulated > 0), value * cases.microbatch * cases.entry, 0.0)
+    copied = np.where((value < _FLOAT32) | (cases.modulated > 0), value * cases.micro_batch_size * cases.entry, 0.0)
     through = np.where(cases.tp > 1, 4.0, 1.0)  # sums being reduced, and the patches, during the forward pass
     vision = stage._replace(
         layer=stage.layer._replace(kept=kept),
@@ -228,7 +245,7 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
 
 def _in_layer(stage: NativeStage, vision_layer: VisionLayerBytes) -> NativeStage:
     """The stage during the backward pass of this layer."""
-    recomputed = np.where(stage.cases.remat > 0, vision_layer.again, 0.0)
+    recomputed = np.where(stage.cases.activation_checkpoint > 0, vision_layer.again, 0.0)
     layer = stage.layer._replace(again=recomputed, attention=vision_layer.attention)
     return stage._replace(
         layer=layer, matrices=vision_layer.matrices, temporaries=vision_layer.work + _last_matrix(stage)
@@ -273,7 +290,7 @@ def _replicated(stage: NativeStage) -> list[MemoryParts]:
     stays = (cases.accumulate > 1) | (cases.ranks > cases.tp)  # buckets of gradients are always allocated
     before = np.where(stays, stage.parameters, 0.0)
     cast, cast_head = _casts(stage)
-    later = np.where(cases.remat > 0, 0.0, cast)
+    later = np.where(cases.activation_checkpoint > 0, 0.0, cast)
     layers = stage.layers * stage.layer.kept
     head = np.where(stays, 0.0, _FLOAT32 * stage.head)
     return [
@@ -366,7 +383,7 @@ def _piped(stage: NativeStage) -> list[MemoryParts]:
     through = (rounds > 1) & (cases.accumulate == cases.pp)  # one stage at a time, with its gradients
     gradients = np.where(gathers, _FLOAT32 * stage.whole / np.where(through, rounds, 1.0), stage.parameters)
     cast, cast_head = _casts(stage)
-    later = np.where(cases.remat > 0, 0.0, cast)
+    later = np.where(cases.activation_checkpoint > 0, 0.0, cast)
     stage_activations = stage.layers * stage.layer.kept
     casts = stage.in_flight * stage.layers * later
     handed = cases.accumulate * value * cases.between * cases.width * (2 * rounds - 1)

@@ -51,7 +51,7 @@ def _layer(cases: Cases, apart: Column, ends: Column) -> VisionLayerBytes:
     Saved tensors of `width` channels: the input and output of a norm, and its modulated output; queries, keys, values
     and attention's output; two of the MLP; and the operands of gates."""
     value, width, tp, ffn = cases.width_bytes, cases.width, cases.tp, cases.ffn / cases.tp
-    every, text = cases.tokens, cases.microbatch * cases.text
+    every, text = cases.tokens, cases.micro_batch_size * cases.text
     modulated, two = np.where(cases.modulated > 0, 1.0, 0.0), cases.text > 0
     single = np.where(two, 1 - apart, 0.0)  # attention and MLP side by side: one norm, one gate
     finished = every - text * ends
@@ -74,7 +74,7 @@ def _layer(cases: Cases, apart: Column, ends: Column) -> VisionLayerBytes:
         products=inputs + products,
         attention=attention,
         matrices=matrices,
-        again=whole - inputs - np.where(cases.remat == 2, 0.0, products - results * (1 - modulated)),
+        again=whole - inputs - np.where(cases.activation_checkpoint == 2, 0.0, products - results * (1 - modulated)),
         # The gradient of the MLP's result and of what GELU takes, less what GELU gave, and the layer's own.
         work=value * (finished * ffn + every * width),
     )

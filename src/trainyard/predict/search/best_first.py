@@ -82,7 +82,7 @@ class BestFirstSearch:
             raise BadJob(
                 f"the fastest layouts are pipelines with more than {MOST_SIMULATED:,} operations per step in all, "
                 "which take minutes to simulate.",
-                "Fix some of the axes, such as --fix pp=8 --fix microbatch=4.",
+                "Fix some of the axes, such as --fix pp=8 --fix micro_batch_size=4.",
             )
 
     def only_below(self, required: float) -> None:

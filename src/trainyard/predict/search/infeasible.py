@@ -11,7 +11,7 @@ from trainyard.errors import BadJob
 from trainyard.job import Model
 from trainyard.machine import Machine
 from trainyard.predict.inputs import layout_space
-from trainyard.predict.inputs.cases import REMATS
+from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.pipeline import schedules
@@ -21,7 +21,7 @@ from trainyard.units import show_size
 
 
 def undivided(wanted: PlannerInput, framework: Framework) -> tuple[str, str]:
-    names: dict[str, Sequence[str]] = {"schedule": schedules.SCHEDULES, "remat": REMATS}
+    names: dict[str, Sequence[str]] = {"schedule": schedules.SCHEDULES, "activation_checkpoint": ACTIVATION_CHECKPOINTS}
     fixed = ", ".join(
         f"{axis} = {names[axis][value] if axis in names else value}" for axis, value in wanted.fixed.items()
     )
@@ -65,7 +65,8 @@ def too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, machine: 
     closest = int(np.lexsort((sizes.waiting, excess))[0])
     job, least = layout_space.job_of(wanted, sizes.layouts.row(closest)), float(sizes.need[closest])
     summary = f"{wanted.model.name} fits on {wanted.devices:,} devices in none of {searched:,} layouts: the "
-    summary += f"smallest ({job.layout}, remat {job.recipe.remat}{', offloaded' * job.recipe.offload}) needs "
+    kept = f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
+    summary += f"smallest ({job.layout}, {kept}) needs "
     summary += f"{show_size(least)} of each, and {show_size(usable.device)} can be used"
     if least > usable.device:
         return f"{summary}: {show_size(least - usable.device)} too much."

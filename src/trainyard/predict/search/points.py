@@ -16,8 +16,8 @@ class LayoutPoint(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
     samples: int
     layout: Layout
-    microbatch: int
-    remat: str
+    micro_batch_size: int
+    activation_checkpoint: str
     schedule: str = "none"
     offload: bool = False
     wall_ns: int
@@ -39,8 +39,8 @@ def of_job(job: Job, wall_ns: int, low: int, high: int, reserved: int, bill: Bil
         devices=job.layout.ranks,
         samples=job.batch,
         layout=job.layout,
-        microbatch=job.recipe.microbatch,
-        remat=job.recipe.remat,
+        micro_batch_size=job.recipe.micro_batch_size,
+        activation_checkpoint=job.recipe.activation_checkpoint,
         schedule=job.recipe.schedule,
         wall_ns=wall_ns,
         low=low,

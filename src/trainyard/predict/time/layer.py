@@ -94,7 +94,7 @@ def products(
 def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """Seconds of the attention kernel, forward and backward; half of the scores are masked if attention is causal."""
     heads = cases.heads / cases.tp
-    pairs = cases.microbatch * cases.seq_len * cases.seq_len / cases.cp
+    pairs = cases.micro_batch_size * cases.seq_len * cases.seq_len / cases.cp
     flops = 2 * pairs * (cases.queries + cases.values) / cases.tp
     fused = flops * np.where(cases.whole > 0, 1.0, 0.5) / (hardware.peak * tuned.attention) + tuned.kernel_s
     written = pairs * heads * cases.width_bytes * tuned.scores / (hardware.bandwidth * tuned.bandwidth)
@@ -105,7 +105,11 @@ def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[C
 
 def _elementwise(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     inner = (2 + cases.gated) * cases.tokens / cases.tp
-    routed = np.where(cases.experts > 0, cases.active * cases.expert_ffn + cases.shared_experts * cases.expert_ffn, 0.0)
+    routed = np.where(
+        cases.experts > 0,
+        cases.active * cases.moe_ffn_hidden_size + cases.shared_experts * cases.moe_ffn_hidden_size,
+        0.0,
+    )
     dense, kinds = shapes.layer_kinds(cases)
     ffn = (dense * cases.ffn + kinds * routed) / cases.layers
     share = shapes.parts(cases) / 2
@@ -127,8 +131,8 @@ def _tensor(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
 
 def _context(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds to all-gather keys and values over the ranks of cp."""
-    channels = np.where(cases.kv_rank > 0, cases.queries + cases.values, 2 * cases.kv_heads * cases.head_dim)
-    size = cases.microbatch * cases.seq_len * channels / cases.tp * cases.width_bytes
+    channels = np.where(cases.kv_lora_rank > 0, cases.queries + cases.values, 2 * cases.kv_heads * cases.head_dim)
+    size = cases.micro_batch_size * cases.seq_len * channels / cases.tp * cases.width_bytes
     return collective_time.gather(hardware, tuned, collective_time.context(cases, hardware), size)
 
 
@@ -202,14 +206,14 @@ def _host(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     split, spread = np.where(cases.tp > 1, shapes.parts(cases), 0.0), np.where(cases.ep > 1, 2.0, 0.0)
     gathers = np.where((cases.divided > 0) & (cases.zero >= 2), 0.5, 0.0)
     others = np.where(hardware.host > 0, gathers, np.where(cases.cp > 1, 1.0, 0.0))
-    odd = (cases.flash == 0) & (np.mod(cases.heads / cases.tp * cases.microbatch, _FUSED_SOFTMAX) != 0)
+    odd = (cases.flash == 0) & (np.mod(cases.heads / cases.tp * cases.micro_batch_size, _FUSED_SOFTMAX) != 0)
     return (split + spread + others) * tuned.host_collective_s + odd * tuned.host_plain_s
 
 
 def recomputed(cases: Cases, forward: Phase) -> Phase:
     """Recomputation of the forward pass: all of it ("full"), or the part that is cheap to compute and large to keep
-    ("op"): all but attention and most products, or attention alone if it writes its scores (Korthikanti et al. 2022,
-    section 5)."""
+    ("selective"): all but attention and most products, or attention alone if it writes its scores (Korthikanti et al.
+    2022, section 5)."""
     none, flash = np.zeros(1), cases.flash > 0
     selective = Phase(
         matmul=np.where(flash, forward.matmul * cases.remade, 0.0),
@@ -223,8 +227,8 @@ def recomputed(cases: Cases, forward: Phase) -> Phase:
         host=forward.host / 2,
         launch=forward.launch / 2,
     )
-    full, part = cases.remat == 2, cases.remat == 1
-    share = 1 / cases.remat_every
+    full, part = cases.activation_checkpoint == 2, cases.activation_checkpoint == 1
+    share = 1 / cases.activation_checkpoint_every
     return forward.times(np.where(full, share, 0.0)).plus(selective.times(np.where(part, share, 0.0)))
 
 

@@ -40,20 +40,20 @@ class Product(NamedTuple):
 def attention_products(cases: Cases) -> list[Product]:
     """Projections before and after attention in a layer; those of latent attention are empty in cases without it."""
     tokens, width, tp = cases.tokens, cases.width, cases.tp
-    latent = cases.kv_rank > 0
+    latent = cases.kv_lora_rank > 0
     if not latent.any():
         outputs = (cases.heads + 2 * cases.kv_heads) * cases.head_dim / tp
         projections: list[Product] = []
         for rows, before, after in streams(cases):
             projections += [Product(rows, outputs, width, before), Product(rows, width, cases.values / tp, after)]
         return projections
-    down = cases.q_rank > 0
+    down = cases.q_lora_rank > 0
     keys = np.where(latent, cases.heads * (cases.head_dim + cases.value_dim), 0.0) / tp
     plain = (cases.heads + 2 * cases.kv_heads) * cases.head_dim / tp
     return [
-        Product(tokens, np.where(latent, cases.queries / tp, plain), np.where(latent & down, cases.q_rank, width)),
-        Product(cases.between, np.where(latent, cases.q_rank + cases.kv_rank + cases.rope_dim, 0.0), width),
-        Product(tokens, keys, cases.kv_rank),
+        Product(tokens, np.where(latent, cases.queries / tp, plain), np.where(latent & down, cases.q_lora_rank, width)),
+        Product(cases.between, np.where(latent, cases.q_lora_rank + cases.kv_lora_rank + cases.rope_dim, 0.0), width),
+        Product(tokens, keys, cases.kv_lora_rank),
         Product(tokens, width, cases.values / tp),
     ]
 
@@ -64,22 +64,22 @@ def streams(cases: Cases) -> list[tuple[Column, Column, Column]]:
     apart = cases.doubles / cases.layers
     shares = [(cases.tokens, 1 - apart, 1 - apart)]
     if (apart > 0).any():
-        text = cases.microbatch * cases.text
+        text = cases.micro_batch_size * cases.text
         shares += [(cases.tokens - text, apart, apart), (text, apart, apart - cases.text_ends / cases.layers)]
     return shares
 
 
 def modulation_product(cases: Cases) -> Product:
     """Product that gives each sample's scales, shifts and gates (adaLN); not divided by tp."""
-    return Product(cases.microbatch, cases.modulated * cases.width, cases.width)
+    return Product(cases.micro_batch_size, cases.modulated * cases.width, cases.width)
 
 
 def space_products(cases: Cases) -> list[Product]:
     """Projections before and after the scan of a state space. In Mamba-1 (`step_rank` > 0) the step sizes and the
     state's input and output are computed from the inner channels, not from `width`."""
-    inner, tp = cases.space_heads * cases.space_dim, cases.tp
+    inner, tp = cases.ssm_heads * cases.ssm_head_dim, cases.tp
     mamba1 = cases.step_rank > 0
-    state_inputs = np.where(mamba1, 0.0, 2 * cases.space_groups * cases.state + cases.space_heads)
+    state_inputs = np.where(mamba1, 0.0, 2 * cases.ssm_groups * cases.state + cases.ssm_heads)
     steps = np.where(mamba1, cases.step_rank + 2 * cases.state, 0.0)
     return [
         Product(cases.tokens, (2 * inner + state_inputs) / tp, cases.width),
@@ -91,15 +91,13 @@ def space_products(cases: Cases) -> list[Product]:
 
 def convolved(cases: Cases) -> Column:
     """Channels of a state space's short convolution."""
-    return cases.space_heads * cases.space_dim + np.where(
-        cases.step_rank > 0, 0.0, 2 * cases.space_groups * cases.state
-    )
+    return cases.ssm_heads * cases.ssm_head_dim + np.where(cases.step_rank > 0, 0.0, 2 * cases.ssm_groups * cases.state)
 
 
 def _space_vectors(cases: Cases) -> Column:
     """Parameters of a state space outside its matrices: convolution, decays, step sizes and inner norm."""
-    inner = cases.space_heads * cases.space_dim
-    heads = cases.space_heads * np.where(cases.step_rank > 0, cases.state + 2, 3.0)
+    inner = cases.ssm_heads * cases.ssm_head_dim
+    heads = cases.ssm_heads * np.where(cases.step_rank > 0, cases.state + 2, 3.0)
     return ((cases.kernel + 1) * convolved(cases) + heads + inner) / cases.tp
 
 
@@ -145,14 +143,14 @@ def expert_products(cases: Cases) -> tuple[list[Product], list[Product]]:
     """Products of the routed experts (grouped), and those applied to every token: router and shared experts."""
     local = np.maximum(cases.experts / cases.ep, 1.0)
     rows = routed_tokens(cases) / local
-    ffn, width = cases.expert_ffn / expert_divided(cases), expert_width(cases)
+    ffn, width = cases.moe_ffn_hidden_size / expert_divided(cases), expert_width(cases)
     grouped = [
         Product(rows, (1 + cases.gated) * ffn, width, local),
         Product(rows, width, ffn, local),
     ]
     every = [
         Product(cases.between, cases.experts, cases.width),
-        *_mlp(cases, cases.shared_experts * cases.expert_ffn, cases.tokens),
+        *_mlp(cases, cases.shared_experts * cases.moe_ffn_hidden_size, cases.tokens),
     ]
     if (cases.expert_width > 0).any():
         every += [
@@ -169,7 +167,7 @@ def expert_width(cases: Cases) -> Column:
 
 def head_rows(cases: Cases) -> Column:
     """Rows of a micro-batch that the head is applied to."""
-    return np.where(cases.head_rows > 0, cases.microbatch * cases.head_rows, cases.tokens)
+    return np.where(cases.head_rows > 0, cases.micro_batch_size * cases.head_rows, cases.tokens)
 
 
 def head_product(cases: Cases) -> Product:

@@ -41,7 +41,7 @@ def products(cases: Cases) -> list[Product]:
     """Matrix products of the chunked scan; of size 0 in Mamba-1."""
     length = np.maximum(cases.chunk, 1.0)
     chunks = np.where(cases.step_rank > 0, 0.0, cases.tokens / length / cases.tp)
-    heads, groups, dim, state = chunks * cases.space_heads, chunks * cases.space_groups, cases.space_dim, cases.state
+    heads, groups, dim, state = chunks * cases.ssm_heads, chunks * cases.ssm_groups, cases.ssm_head_dim, cases.state
     return [
         Product(length, length, state, groups),
         Product(length, dim, length, heads),
@@ -66,7 +66,7 @@ def scan(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column
 def exchanged(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds of context parallelism: all-to-alls from a part of the tokens with all heads to all tokens with a part of
     the heads, and back with the results."""
-    channels = _inner(cases) + shapes.convolved(cases) + cases.space_heads
+    channels = _inner(cases) + shapes.convolved(cases) + cases.ssm_heads
     ranks = collective_time.context(cases, hardware)
     size = cases.tokens * (channels + _inner(cases)) / cases.tp * cases.width_bytes
     return collective_time.exchange(hardware, tuned, ranks, size)
@@ -77,9 +77,9 @@ def activations(cases: Cases) -> Column:
     product, the output of the scan and the input of its last product; the rest is recomputed (mamba_ssm,
     ssd_combined.py). Mamba-1 also keeps the inputs of the scan."""
     inner, convolved = _inner(cases), shapes.convolved(cases)
-    steps = np.where(cases.step_rank > 0, 2 * inner + cases.step_rank + 2 * cases.state, cases.space_heads)
+    steps = np.where(cases.step_rank > 0, 2 * inner + cases.step_rank + 2 * cases.state, cases.ssm_heads)
     return cases.tokens / cases.tp * (inner + convolved + steps + 2 * inner)
 
 
 def _inner(cases: Cases) -> Column:
-    return cases.space_heads * cases.space_dim
+    return cases.ssm_heads * cases.ssm_head_dim

@@ -5,44 +5,57 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from trainyard.compare.gate.bisect_commits import Bisected
+from trainyard.compare.gate.bisect_commits import Bisection
 from trainyard.report.gate import sentences
-from trainyard.report.render.terminal import plain
+from trainyard.report.gate.gate_report import BisectReport
+from trainyard.report.gate.gate_terminal import print_next
+from trainyard.report.render.terminal import Part, fitted, plain
+from trainyard.report.view.next_step import NextStep
+
+_SUSPECTS = 12
+"""Suspects in the default output."""
 
 
-def print_bisected(bisection: Bisected, subjects: Mapping[str, str], console: Console) -> None:
-    """Prints the suspects and every tested commit. `subjects`: commit -> the first line of its message."""
-    console.print(Text(plain(_headline(bisection, subjects)), style="bold"))
-    for commit in bisection.suspects if len(bisection.suspects) > 1 else ():
-        console.print(Text(f"  {commit[:10]} {plain(subjects.get(commit, ''))}"))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("tested")
-    for head in ("worse by", "at least", "at most", "pairs"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for step in bisection.steps:
-        verdict = step.verdict
-        table.add_row(
-            Text(f"{step.commit[:10]} {plain(subjects.get(step.commit, ''))}", overflow="ellipsis", no_wrap=True),
-            sentences.percent(verdict.change),
-            sentences.percent(verdict.low),
-            sentences.percent(verdict.high),
-            str(verdict.pairs),
-            sentences.LABELS[verdict.says],
-        )
-    console.print(table)
-
-
-def _headline(bisection: Bisected, subjects: Mapping[str, str]) -> str:
+def headline(bisection: Bisection, subjects: Mapping[str, str]) -> str:
+    """The commit that made it slower, the number of suspects, or that the bad end is not worse."""
     if len(bisection.suspects) > 1:
-        return f"one of {len(bisection.suspects)} commits made it slower; the runs do not show which:"
+        return f"One of {len(bisection.suspects)} commits made it slower; the runs do not show which."
     for culprit in bisection.suspects:
         step = next(step for step in reversed(bisection.steps) if step.commit == culprit)
-        return f"{culprit[:10]} made it slower: {sentences.decided(step.verdict)}. {subjects.get(culprit, '')}"
+        cause = f"{culprit[:10]} made it slower: {sentences.describe_verdict(step.verdict)}."
+        return f"{cause} {subjects.get(culprit, '')}".rstrip()
     last = bisection.steps[0]
-    return (
-        f"{last.commit[:10]} against {bisection.good[:10]}: {sentences.LABELS[last.verdict.says]}; nothing to look for."
+    label = sentences.LABELS[last.verdict.outcome]
+    return f"{last.commit[:10]} against {bisection.good[:10]}: {label}, so there is no slowdown to locate."
+
+
+def print_bisection(bisection: BisectReport, console: Console, full: bool = False) -> None:
+    """Prints the suspects and every tested commit."""
+    console.print(Text(plain(bisection.headline), style="bold"))
+    suspects = bisection.suspects if len(bisection.suspects) > 1 else ()
+    shown = suspects if full else suspects[:_SUSPECTS]
+    for commit in shown:
+        console.print(Text(f"  {commit[:10]} {plain(bisection.subjects.get(commit, ''))}", overflow="ellipsis"))
+    if len(suspects) > len(shown):
+        console.print(Text(f"  {len(suspects) - len(shown)} more with --full", style="dim"))
+    console.print()
+    verdicts = [step.verdict for step in bisection.steps]
+    names = [f"{step.commit[:10]} {bisection.subjects.get(step.commit, '')}" for step in bisection.steps]
+    console.print(
+        fitted(
+            [
+                Part("tested commit", [Text(plain(name)) for name in names], name=True),
+                Part("worse by", [Text(sentences.percent(verdict.change)) for verdict in verdicts], right=True),
+                Part("at least", [Text(sentences.percent(verdict.low)) for verdict in verdicts], right=True, spare=1),
+                Part("at most", [Text(sentences.percent(verdict.high)) for verdict in verdicts], right=True, spare=1),
+                Part("pairs", [Text(str(verdict.pairs)) for verdict in verdicts], right=True, spare=2),
+                Part("", [Text(verdict.outcome) for verdict in verdicts]),
+            ],
+            console.width,
+        )
     )
+    if len(bisection.suspects) == 1:
+        step = NextStep(command=f"git show {bisection.suspects[0][:10]}", purpose="the commit")
+        print_next([step], console)

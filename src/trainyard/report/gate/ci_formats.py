@@ -36,19 +36,19 @@ def check_format(form: str) -> None:
 
 def junit(gate: GateResult) -> str:
     """JUnit XML with one test case per metric: worse is a failure, not enough evidence is skipped."""
-    count = {outcome: sum(verdict.says == outcome for verdict in gate.verdicts) for outcome in ("worse", "unclear")}
+    count = {outcome: sum(verdict.outcome == outcome for verdict in gate.verdicts) for outcome in ("worse", "unclear")}
     suite = Xml.Element(
         "testsuite", name=f"trainyard gate {storable_xml(gate.job)}", tests=str(len(gate.verdicts)),
         failures=str(count["worse"]), skipped=str(count["unclear"]), errors="0",
     )  # fmt: skip
     for verdict in gate.verdicts:
         case = Xml.SubElement(suite, "testcase", classname=f"trainyard.{storable_xml(gate.job)}", name=verdict.metric)
-        message = f"{sentences.LABELS[verdict.says]}: {sentences.decided(verdict)}"
-        if verdict.says == "worse":
+        message = f"{sentences.LABELS[verdict.outcome]}: {sentences.describe_verdict(verdict)}"
+        if verdict.outcome == "worse":
             Xml.SubElement(case, "failure", message=message, type="worse").text = storable_xml(
-                sentences.culprit(gate.why)
+                sentences.culprit(gate.changed_accounts)
             )
-        elif verdict.says == "unclear":
+        elif verdict.outcome == "unclear":
             Xml.SubElement(case, "skipped", message=message)
         Xml.SubElement(case, "system-out").text = storable_xml(f"{message}\n{sentences.description(gate)}")
     Xml.indent(suite)
@@ -61,9 +61,9 @@ def github_action_benchmark(gate: GateResult) -> str:
     Such a file is for metrics where smaller is better or for metrics where larger is better: raises `BadInput` for a
     mixture of the two.
     """
-    if len({words.metric(name).better for name in gate.figures}) > 1:
+    if len({words.metric(name).better for name in gate.values}) > 1:
         raise BadInput(
-            f"--format github-action-benchmark: {', '.join(gate.figures)} mix metrics where smaller is better with "
+            f"--format github-action-benchmark: {', '.join(gate.values)} mix metrics where smaller is better with "
             "metrics where larger is better; a file of this format holds one kind.",
             "Write one file for each kind.",
         )
@@ -71,8 +71,9 @@ def github_action_benchmark(gate: GateResult) -> str:
         [
             {
                 "name": f"{gate.job}/{verdict.metric}", "unit": words.metric(verdict.metric).unit,
-                "value": median(gate.figures[verdict.metric].head),
-                "range": f"± {_half(gate.figures[verdict.metric].head):.6g}", "extra": sentences.decided(verdict),
+                "value": median(gate.values[verdict.metric].head),
+                "range": f"± {_half(gate.values[verdict.metric].head):.6g}",
+                "extra": sentences.describe_verdict(verdict),
             }
             for verdict in gate.verdicts
         ]
@@ -83,7 +84,7 @@ def bencher(gate: GateResult) -> str:
     """Bencher Metric Format: benchmark -> measure -> value with its least and greatest."""
     measures = {
         name: {"value": median(figures.head), "lower_value": min(figures.head), "upper_value": max(figures.head)}
-        for name, figures in gate.figures.items()
+        for name, figures in gate.values.items()
     }
     return _json({gate.job: measures})
 
@@ -94,7 +95,7 @@ def asv(gate: GateResult) -> str:
     columns = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25",
                "stats_q_75", "stats_number", "stats_repeat", "samples", "profile"]  # fmt: skip
     results: dict[str, list[Any]] = {}
-    for name, figures in gate.figures.items():
+    for name, figures in gate.values.items():
         scaled = [value / 1e9 if words.metric(name).unit == "ns" else value for value in figures.head]
         low, high = sorted(scaled)[len(scaled) // 4], sorted(scaled)[(3 * len(scaled)) // 4]
         key = f"{gate.job}.{'time' if words.metric(name).unit == 'ns' else 'track'}_{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainyard import units
 from trainyard.numerics.convergence.compare_curves import Convergence
 from trainyard.numerics.convergence.mlperf_reference import ReferenceComparison
 from trainyard.report.view.view import Column, Table
@@ -22,8 +23,8 @@ def sentence(convergence: Convergence) -> str:
     """The verdict in one line."""
     margin = f"{100 * convergence.margin:g} %"
     if convergence.identical:
-        seeds = f"{convergence.pairs} seed{'s' * (convergence.pairs > 1)}"
-        return f"Same, to the bit, at all of {convergence.steps} steps of {seeds}."
+        seeds = units.counted(convergence.pairs, "seed")
+        return f"Same, bitwise: all losses of {units.counted(convergence.steps, 'step')} of {seeds}."
     if convergence.diverged:
         return f"Differs: HEAD's loss is not finite at step {_step(convergence.onset)}; all of BASE's are."
     comparison = (
@@ -33,11 +34,11 @@ def sentence(convergence: Convergence) -> str:
         return f"Same within {margin}: {comparison}."
     begins = f"from step {_step(convergence.onset)} on ({_percent(convergence.onset_difference)} there)"
     if convergence.healed:
-        return f"Differs on the way, {begins}; in the end {comparison}: the same within {margin}."
+        return f"Differs temporarily, {begins}; at the end {comparison}, the same within {margin}."
     if convergence.verdict == "differs":
         return f"Differs {begins}; {comparison}."
     if convergence.difference is None or convergence.low is None:
-        return "Cannot tell: one pair of runs does not show how much equivalent runs differ. Give three seeds."
+        return "Cannot tell: one pair of runs does not show how much equivalent runs differ. Pass three seeds."
     return f"Cannot tell whether it is the same within {margin}: {comparison}. {_what_settles(convergence)}"
 
 
@@ -46,8 +47,8 @@ def _what_settles(convergence: Convergence) -> str:
     if convergence.test == "student":
         return "A second base of each seed would help: for example the same job with half the micro-batch."
     if convergence.pairs_needed and convergence.pairs_needed <= _MANY:
-        return f"{convergence.pairs_needed} seeds would settle it, were it the same."
-    return f"More than {_MANY} seeds would be needed, were it the same: pass a wider --margin."
+        return f"{units.counted(convergence.pairs_needed, 'seed')} would settle it, if there is no difference."
+    return f"More than {_MANY} seeds would be needed, even if there is no difference: pass a wider --margin."
 
 
 def table(convergence: Convergence) -> Table:
@@ -81,8 +82,8 @@ def table(convergence: Convergence) -> Table:
 def reached_sentence(comparison: ReferenceComparison) -> str:
     """The comparison with MLPerf's reference convergence points in one line."""
     unit = _UNITS[comparison.unit]
-    if comparison.missed and comparison.mean == float("inf"):
-        return f"Slower than the reference: {comparison.missed} of {comparison.runs} runs missed the target."
+    if comparison.mean is None:
+        return f"Converges slower than the reference: {comparison.missed} of {comparison.runs} runs missed the target."
     off = (
         f"{comparison.mean:,.6g} {unit} to the target, {_percent(comparison.mean / comparison.reference - 1)} against "
         "the reference"
@@ -110,7 +111,8 @@ def reached_table(comparison: ReferenceComparison) -> Table:
                 comparison.batch,
                 comparison.runs,
                 comparison.missed,
-                *(value if value < 1e300 else None for value in (comparison.mean, comparison.reference)),
+                comparison.mean,
+                comparison.reference,
                 comparison.fastest,
                 comparison.slowest,
                 comparison.mlperf,

@@ -17,35 +17,39 @@ _DIFFER = 20
 
 def markdown(gate: GateResult) -> str:
     parts = [
-        f"## {_MARKS[gate.says]} {escaped(sentences.headline(gate))}",
+        f"## {_MARKS[gate.outcome]} {escaped(sentences.headline(gate))}",
         escaped(sentences.description(gate)),
         _table(
             ["metric", "base", "head", "worse by", "at least", "at most", "pairs", ""],
             (
                 [
                     words.metric(verdict.metric).label,
-                    sentences.figure(verdict.metric, gate.figures[verdict.metric].base),
-                    sentences.figure(verdict.metric, gate.figures[verdict.metric].head),
+                    sentences.figure(verdict.metric, gate.values[verdict.metric].base),
+                    sentences.figure(verdict.metric, gate.values[verdict.metric].head),
                     sentences.percent(verdict.change),
                     sentences.percent(verdict.low),
                     sentences.percent(verdict.high),
                     str(verdict.pairs),
-                    sentences.LABELS[verdict.says],
+                    sentences.LABELS[verdict.outcome],
                 ]
                 for verdict in gate.verdicts
             ),
         ),
     ]
-    if gate.why:
-        parts += ["### Account by account", _accounts(gate.why)]
-    parts += [escaped(sentences.address(account, inside)) for account, inside in gate.addresses.items()]
-    if shifted := sentences.shifts(gate.why):
+    if gate.changed_accounts:
+        parts += ["### Account by account", _accounts(gate.changed_accounts)]
+    parts += [escaped(sentences.address(account, inside)) for account, inside in gate.changed_operations.items()]
+    if shifted := sentences.shifts(gate.changed_accounts):
         parts.append(escaped(shifted))
-    notes = [f"{difference.name}: {difference.was} against {difference.now}" for difference in gate.differ[:_DIFFER]]
-    if len(gate.differ) > _DIFFER:
-        notes.append(f"{len(gate.differ) - _DIFFER} more differences")
+    notes = [
+        f"{difference.name}: {difference.was} against {difference.now}" for difference in gate.differences[:_DIFFER]
+    ]
+    if len(gate.differences) > _DIFFER:
+        notes.append(f"{len(gate.differences) - _DIFFER} more differences")
     parts.append(
-        "\n".join(f"- {escaped(line)}" for line in [*notes, *map(sentences.reading, gate.moved), *gate.caveats])
+        "\n".join(
+            f"- {escaped(line)}" for line in [*notes, *map(sentences.reading, gate.changed_readings), *gate.caveats]
+        )
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -65,7 +69,7 @@ def _accounts(why: ChangedAccounts) -> str:
     if why.common.chance < 1:
         between = f"{sentences.percent(why.common.low)} … {sentences.percent(why.common.high)}"
         rows.append([f"all accounts equally: {sentences.percent(why.common.change)}", "", "", "", between, ""])
-    return _table(["account", "base ms", "head ms", "own change ms", "of it, between", ""], rows)
+    return _table(["account", "base ms", "head ms", "own change, ms", "own change, between", ""], rows)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,97 +1,156 @@
-"""Prints a gate's result."""
+"""Prints a gate's result: the verdict, the figures, the accounts that changed, and where to look next."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainyard import words
-from trainyard.compare.gate.changed_accounts import ChangedAccounts
-from trainyard.compare.gate.gate_result import GateResult
+from trainyard import units, words
+from trainyard.compare.gate.changed_accounts import ChangedAccount, ChangedAccounts
 from trainyard.report.gate import sentences
-from trainyard.report.render.terminal import plain
+from trainyard.report.gate.gate_report import GateReport
+from trainyard.report.render.terminal import Part, fitted, plain
+from trainyard.report.render.unit_scale import Scale, scale_of
+from trainyard.report.view.next_step import NextStep
 
 _STYLES = {"worse": "red", "not worse": "green", "unclear": "yellow", "better": "green", "same": "dim", "unknown": ""}
-_ROWS = 12
+_ACCOUNTS = 6
+"""Accounts in the default output."""
+_NOTES = 3
+"""Differences, and notes, in the default output."""
 
 
-def print_gate(gate: GateResult, console: Console) -> None:
-    console.print(Text(plain(sentences.headline(gate)), style=f"bold {_STYLES[gate.says]}"))
-    console.print(Text(plain(sentences.description(gate)), style="dim"))
+def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
+    console.print(Text(plain(gate.headline), style=f"bold {_STYLES[gate.verdict]}"))
+    console.print(Text(plain(gate.description), style="dim"))
     console.print()
-    console.print(_metrics(gate))
-    if gate.why:
+    console.print(_draw_metrics(gate, console.width))
+    if gate.changed_accounts:
         console.print()
-        console.print(_accounts(gate.why))
-        if gate.why.small:
-            console.print(Text(f"{gate.why.small} accounts below a thousandth of the step are left out.", style="dim"))
-    for account, inside in gate.addresses.items():
-        if line := sentences.address(account, inside):
-            console.print(Text(plain(line)))
-    if shifted := sentences.shifts(gate.why):
-        console.print(Text(plain(shifted)))
-    for difference in gate.differ:
-        console.print(
-            Text(
-                f"differs: {plain(difference.name)}: {plain(difference.was)} against {plain(difference.now)}",
-                style="dim",
-            )
-        )
-    for reading in gate.moved:
-        console.print(Text(plain(f"differs: {sentences.reading(reading)}"), style="dim"))
-    for caveat in gate.caveats:
-        console.print(Text(f"note: {plain(caveat)}", style="yellow"))
+        console.print(_draw_accounts(gate.changed_accounts, console.width, full))
+        for note in _note_accounts(gate.changed_accounts, full):
+            console.print(Text(note, style="dim"))
+    for line in gate.explanations:
+        console.print(Text(plain(line)))
+    differences = [f"{item.name}: {item.was} against {item.now}" for item in gate.differences]
+    print_some([*differences, *map(sentences.reading, gate.changed_readings)], "differs", console, full)
+    print_some(gate.caveats, "note", console, full, style="yellow")
+    print_next(gate.next_steps, console)
 
 
-def _metrics(gate: GateResult) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("metric")
-    for head in ("base", "head", "worse by", "at least", "at most", "pairs"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+def print_some(lines: Iterable[str], label: str, console: Console, full: bool, style: str = "dim") -> None:
+    """Prints the lines with their label; the first few unless `full`, and the number of the others."""
+    lines = list(lines)
+    shown = lines if full else lines[:_NOTES]
+    for line in shown:
+        console.print(Text(f"{label}: {plain(line)}", style=style))
+    if len(lines) > len(shown):
+        console.print(Text(f"{label}: {len(lines) - len(shown)} more with --full", style=style))
+
+
+def print_next(steps: Iterable[NextStep], console: Console) -> None:
+    """Prints where to look next; a purpose that does not fit behind its command is above it."""
+    for index, step in enumerate(steps):
+        if not index:
+            console.print(Text("\nWhere to look next:", style="dim"))
+        command, purpose = f"  {plain(step.command)}", f"  # {plain(step.purpose)}"
+        if len(command) + len(purpose) > console.width:
+            console.print(Text(purpose, style="dim"))
+            console.print(Text(command), soft_wrap=True)
+        else:
+            console.print(Text.assemble(command, (purpose, "dim")))
+
+
+def _draw_metrics(gate: GateReport, width: int) -> Table:
+    """One row per metric, in one unit."""
+    columns: list[list[Text]] = [[] for _ in range(8)]
     for verdict in gate.verdicts:
-        figures = gate.figures[verdict.metric]
-        table.add_row(
-            Text(plain(words.metric(verdict.metric).label)),
-            sentences.figure(verdict.metric, figures.base),
-            sentences.figure(verdict.metric, figures.head),
-            Text(sentences.percent(verdict.change), style=_STYLES[verdict.says]),
+        metric, values = words.metric(verdict.metric), gate.values[verdict.metric]
+        base, head = median(values.base), median(values.head)
+        scale = scale_of(max(abs(base), abs(head)), metric.unit)
+        style = _STYLES[verdict.outcome]
+        cells = (
+            Text(plain(f"{metric.label}, {scale.unit}" if scale.unit else metric.label)),
+            Text(scale.show(base)),
+            Text(scale.show(head)),
+            Text(sentences.percent(verdict.change), style=style),
             Text(sentences.percent(verdict.low), style="dim"),
             Text(sentences.percent(verdict.high), style="dim"),
-            str(verdict.pairs),
-            Text(sentences.LABELS[verdict.says], style=_STYLES[verdict.says]),
+            Text(str(verdict.pairs)),
+            Text(verdict.outcome, style=style),
         )
-    return table
+        for column, cell in zip(columns, cells, strict=True):
+            column.append(cell)
+    return fitted(
+        [
+            Part("metric", columns[0], name=True),
+            Part("base", columns[1], right=True),
+            Part("head", columns[2], right=True),
+            Part("worse by", columns[3], right=True),
+            Part("at least", columns[4], right=True, spare=2),
+            Part("at most", columns[5], right=True, spare=2),
+            Part("pairs", columns[6], right=True, spare=3),
+            Part("", columns[7], spare=1),
+        ],
+        width,
+    )
 
 
-def _accounts(why: ChangedAccounts) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("account")
-    for head in ("base ms", "head ms", "own change ms", "of it", "between", "", "chance"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for account in why.by_interest()[:_ROWS]:
-        table.add_row(
-            Text(plain(sentences.label(account)), no_wrap=True, overflow="ellipsis"),
-            f"{account.before_ns / 1e6:,.3f}",
-            f"{account.after_ns / 1e6:,.3f}",
-            Text(f"{account.ns / 1e6:+,.3f}", style=_STYLES[account.verdict]),
-            sentences.percent(account.change),
-            Text(sentences.percent(account.low), style="dim"),
-            Text(sentences.percent(account.high), style="dim"),
-            Text(f"{account.chance:.2g}", style="dim"),
-            Text(
-                "shifted" if account.shifted else words.VERDICTS[account.verdict].label, style=_STYLES[account.verdict]
-            ),
-        )
-    common = why.common
-    if not common.chance < 1:
-        return table
-    table.add_section()
-    table.add_row(
-        Text("all accounts equally", style="dim"), "", "", "", sentences.percent(common.change),
-        Text(sentences.percent(common.low), style="dim"), Text(sentences.percent(common.high), style="dim"),
-        Text(f"{common.chance:.2g}", style="dim"), "",
-    )  # fmt: skip
-    return table
+def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
+    """The accounts, the changed ones first. By default the largest, and a row for the others."""
+    rows = changed.by_interest()
+    shown = rows if full or len(rows) <= _ACCOUNTS + 1 else rows[:_ACCOUNTS]
+    scale = scale_of(max((max(row.before_ns, row.after_ns) for row in rows), default=0.0), "ns")
+    lines = [_account_cells(row, scale) for row in shown]
+    if others := rows[len(shown) :]:
+        before, after, change = (sum(getattr(row, key) for row in others) for key in ("before_ns", "after_ns", "ns"))
+        lines.append(
+            [
+                Text(f"{len(others)} other accounts", style="dim"), Text(scale.show(before)), Text(scale.show(after)),
+                Text(scale.show(change, signed=True)), Text(""), Text(""), Text(""), Text(""),
+            ]
+        )  # fmt: skip
+    columns = [list(column) for column in zip(*lines, strict=True)] or [[] for _ in range(8)]
+    name, before, after, change, share, bounds, chance, verdict = columns
+    return fitted(
+        [
+            Part("account", name, name=True),
+            Part(f"base {scale.unit}", before, right=True, spare=1),
+            Part(f"head {scale.unit}", after, right=True, spare=1),
+            Part(f"change {scale.unit}", change, right=True),
+            Part("change %", share, right=True),
+            *([Part("between", bounds, right=True, spare=3), Part("p", chance, right=True, spare=4)] if full else []),
+            Part("", verdict, spare=2),
+        ],
+        width,
+    )
+
+
+def _account_cells(row: ChangedAccount, scale: Scale) -> list[Text]:
+    style = _STYLES[row.verdict]
+    bounds = f"{sentences.percent(row.low)} to {sentences.percent(row.high)}"
+    return [
+        Text(plain(sentences.label(row))),
+        Text(scale.show(row.before_ns)),
+        Text(scale.show(row.after_ns)),
+        Text(scale.show(row.ns, signed=True), style=style),
+        Text(sentences.percent(row.change)),
+        Text(bounds, style="dim"),
+        Text(f"{row.chance:.2g}", style="dim"),
+        Text("shifted" if row.shifted else words.VERDICTS[row.verdict].label, style=style),
+    ]
+
+
+def _note_accounts(changed: ChangedAccounts, full: bool) -> list[str]:
+    common = changed.common
+    notes: list[str] = []
+    if common.chance < 1:
+        bounds = f", between {sentences.percent(common.low)} and {sentences.percent(common.high)}" if full else ""
+        notes.append(f"Changes exclude that common to all accounts: {sentences.percent(common.change)}{bounds}.")
+    if full and changed.small:
+        notes.append(f"{units.counted(changed.small, 'account')} below 0.1 % of the step left out.")
+    return notes

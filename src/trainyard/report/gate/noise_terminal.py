@@ -12,44 +12,71 @@ from trainyard import words
 from trainyard.compare.gate.machine_noise import Noise
 from trainyard.compare.gate.verdict import Rule
 from trainyard.report.gate import sentences
+from trainyard.report.gate.gate_report import SelfCheckReport
+from trainyard.report.gate.gate_terminal import print_next
+from trainyard.report.view.next_step import NextStep
 
-_SURE = 0.01
+_SIGNIFICANT = 0.01
+"""p-value below which a drift is reported."""
+_SMALLEST_SHOWN = 0.001
+"""Smallest fraction that is printed as a number."""
 
 
-def print_noise(noise: Noise, rule: Rule, console: Console) -> None:
+def headline(noise: Noise) -> str:
     name = words.metric(noise.metric).label
-    if noise.smallest is None:
-        shows = "none of the tried slowdowns can be detected here"
-    else:
-        shows = f"a slowdown of {_share(noise.smallest)} is detected here in nine cases of ten"
-    console.print(Text(f"{name}: {shows}, in {noise.runs} identical runs.", style="bold"))
-    for line in _lines(noise, rule):
-        console.print(Text(line))
-    console.print()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("slowdown", "detected", "pairs it takes"):
-        table.add_column(head, justify="right")
-    for share, (often, pairs) in noise.seen.items():
-        table.add_row(_share(float(share)), f"{100 * often:.0f} %", f"{pairs:.1f}")
-    console.print(table)
+    if noise.smallest_detected is None:
+        return f"{name}: not even the largest slowdown tried is detected reliably here, in {noise.runs} identical runs."
+    return (
+        f"{name}: a slowdown of {_show_share(noise.smallest_detected)} is detected here in 9 of 10 cases, "
+        f"by {noise.runs} identical runs."
+    )
 
 
-def _lines(noise: Noise, rule: Rule) -> Iterator[str]:
-    within = "" if noise.within is None else f"; steps within a run by {_share(noise.within)}"
-    yield f"Runs vary by {_share(noise.between)} (standard deviation){within}."
-    if noise.carried is not None:
-        yield f"Consecutive steps correlate by {noise.carried:.2f}: steps are not independent samples."
-    if noise.drift_chance < _SURE:
+def describe_noise(noise: Noise, rule: Rule) -> Iterator[str]:
+    """Sentences on the sources of the noise, and on the false alarms."""
+    within = "" if noise.within_run is None else f"; the steps of a run by {_show_share(noise.within_run)}"
+    yield f"Runs vary by {_show_share(noise.between_runs)} (standard deviation){within}."
+    if noise.autocorrelation is not None:
+        yield (
+            f"Consecutive steps have a correlation of {noise.autocorrelation:.2f}: steps are not independent samples."
+            if abs(noise.autocorrelation) >= _WEAK
+            else f"Consecutive steps are hardly correlated ({noise.autocorrelation:.2f})."
+        )
+    if noise.drift_chance < _SIGNIFICANT:
         drift = sentences.percent(noise.drift)
-        yield f"Runs drift: {drift} from the first to the last. Interleaved pairs compensate for it."
+        yield f"Runs drift by {drift} from the first to the last. Interleaved pairs compensate for it."
     if noise.modes:
         yield f"Run times are bimodal, {noise.modes[1] / noise.modes[0] - 1:.1%} apart: something has two states here."
     yield (
-        f"False alarms of the gate, over all signs of these differences: {_share(noise.false_alarms)} "
-        f"(at most {_share(rule.alpha)}); of a threshold of 5 % on one run each: {_share(noise.threshold_alarms)}."
+        f"False alarms: {_show_share(noise.false_alarms)} with this gate (at most {_show_share(rule.alpha)}), "
+        f"{_show_share(noise.threshold_alarms)} with a threshold of 5 % on one run each."
     )
-    yield f"These pairs themselves: {sentences.LABELS[noise.verdict.says]}, {sentences.decided(noise.verdict)}."
+    label = sentences.LABELS[noise.verdict.outcome]
+    yield f"Verdict on these pairs of identical runs: {label}, {sentences.describe_verdict(noise.verdict)}."
 
 
-def _share(share: float) -> str:
+_WEAK = 0.2
+"""Correlation below which steps count as hardly correlated."""
+
+
+def print_noise(noise: SelfCheckReport, console: Console) -> None:
+    console.print(Text(noise.headline, style="bold"))
+    for line in noise.sentences:
+        console.print(Text(line))
+    console.print()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("slowdown", "detected", "mean pairs"):
+        table.add_column(head, justify="right")
+    for share, (power, pairs) in noise.power.items():
+        table.add_row(_show_share(float(share)), _show_share(power), f"{pairs:.1f}")
+    console.print(table)
+    margin = noise.smallest_detected
+    if margin is not None and margin != noise.rule.margin:
+        command = f"trainyard gate run JOB --base BASE --margin {100 * margin:g}%"
+        print_next([NextStep(command=command, purpose="with a margin that is detected here")], console)
+
+
+def _show_share(share: float) -> str:
+    if 0 < share < _SMALLEST_SHOWN:
+        return "<0.1 %"
     return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"

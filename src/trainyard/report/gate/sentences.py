@@ -11,42 +11,46 @@ from trainyard.compare.gate.gate_result import GateResult
 from trainyard.compare.gate.machine_readings import MachineReading
 from trainyard.compare.gate.verdict import Verdict
 from trainyard.ledger import Account
+from trainyard.report.view.next_step import NextStep
 
 LABELS = {"worse": "worse", "not worse": "not worse", "unclear": "not enough evidence"}
 _SHOWN = 3
+"""Accounts or operations that a sentence names."""
 _LIKELY = 0.1
 """p-value below which an account is mentioned although it is not significant."""
+_SMALLEST_SHOWN = 0.0005
+"""Smallest change, as a fraction, that a percentage with one decimal shows."""
 _TIMES = 10
 """Growth, as a fraction, from which it is printed as a multiple."""
 
 
 def headline(gate: GateResult) -> str:
-    """`worse: step time +5.2 % (at least +3.1 %) after 7 pairs. Matmul did it: +4.8 ms a step.`"""
-    parts = [f"{LABELS[gate.says]}: {decided(gate.first)}."]
-    if gate.says == "worse":
-        parts.append(culprit(gate.why))
+    """`worse: step time +5.2 % (at least +3.1 %) after 7 pairs. Caused by Matmul, +4.8 ms per step (+9.6 %).`"""
+    parts = [f"{LABELS[gate.outcome]}: {describe_verdict(gate.first)}."]
+    if gate.outcome == "worse":
+        parts.append(culprit(gate.changed_accounts))
     return " ".join(part for part in parts if part)
 
 
 def description(gate: GateResult) -> str:
     """The compared sides, the number of pairs, the error probability and the margin."""
-    rule, pairs = gate.verdicts[0].rule, f"{len(gate.runs)} pair{'s' if len(gate.runs) != 1 else ''}"
+    rule = gate.verdicts[0].rule
     return (
-        f"{gate.base} → {gate.head}: {pairs} of runs of {gate.job}; each answer errs in "
-        f"{100 * rule.alpha * len(gate.verdicts):g} % of cases at most; {100 * rule.margin:g} % matter"
+        f"{gate.base} → {gate.head}: {units.counted(len(gate.runs), 'pair')} of runs of {gate.job}, margin "
+        f"{100 * rule.margin:g} %, error rate at most {100 * rule.alpha * len(gate.verdicts):g} %"
     )
 
 
-def decided(verdict: Verdict) -> str:
+def describe_verdict(verdict: Verdict) -> str:
     """`step time +5.2 % (at least +3.1 %) after 7 pairs`"""
     name = words.metric(verdict.metric).label
     name = name if "/" in name else f"{name[0].lower()}{name[1:]}"
-    pairs = f"after {verdict.pairs} pair{'s' if verdict.pairs != 1 else ''}"
+    pairs = f"after {units.counted(verdict.pairs, 'pair')}"
     if words.metric(verdict.metric).better == "higher":
         name += " worse by"
-    if verdict.says == "worse":
+    if verdict.outcome == "worse":
         return f"{name} {percent(verdict.change)} (at least {percent(verdict.low)}) {pairs}"
-    if verdict.says == "not worse":
+    if verdict.outcome == "not worse":
         faster = " It is better" if verdict.high is not None and verdict.high < 0 else ""
         return (
             f"{name} {percent(verdict.change)} (at most {percent(verdict.high)}) {pairs}{'.' if faster else ''}{faster}"
@@ -59,32 +63,35 @@ def decided(verdict: Verdict) -> str:
 def _more(verdict: Verdict) -> str:
     if not verdict.more:
         return ""
-    if verdict.pairs + verdict.more <= sequential_test.MOST:
-        return f"; some {verdict.more} more would settle it"
-    return f"; {sequential_test.MOST} pairs would hardly settle it: take a quieter machine, a longer job, or --together"
+    if verdict.pairs + verdict.more <= sequential_test.MAX_PAIRS:
+        return f"; about {verdict.more} more would settle it"
+    return f"; {sequential_test.MAX_PAIRS} pairs would not settle it: use a quieter machine, a longer job or --together"
 
 
 def percent(share: float | None) -> str:
-    """A signed percentage; `?` if unknown, a multiple above 1,000 %."""
+    """A signed percentage; `?` if unknown, `<0.1 %` for a change that rounds to nothing, a multiple above 1,000 %."""
     if share is None:
         return "?"
+    if 0 < abs(share) < _SMALLEST_SHOWN:
+        return "<0.1 %"
     return f"{100 * share:+.1f} %" if share < _TIMES else f"{1 + share:,.0f} times"
 
 
 def culprit(why: ChangedAccounts | None) -> str:
     """The accounts that caused the change, or why they are not known."""
     if why is None:
-        return "The account responsible is not known: fewer than three pairs have ledgers of a whole step."
+        return "The responsible account is unknown: fewer than three pairs have ledgers of a full step."
     named = [
-        f"{label(account)} {time(account.ns)} a step ({percent(account.change)})" for account in why.named[:_SHOWN]
+        f"{label(account)}, {time(account.ns)} per step ({percent(account.change)})"
+        for account in why.culprits[:_SHOWN]
     ]
     parts: list[str] = []
     if named:
-        parts.append(f"{', '.join(named)} did it.")
+        parts.append(f"Caused by {'; '.join(named)}.")
     if why.common.slower:
         parts.append(
-            f"All accounts are {percent(why.common.change)} longer, equally: clocks, power or another process, not "
-            "one operation."
+            f"All accounts take {percent(why.common.change)} longer: the cause is the clocks, power or another process,"
+            " not one operation."
         )
     return " ".join(parts) or _likeliest(why)
 
@@ -95,8 +102,8 @@ def _likeliest(why: ChangedAccounts) -> str:
         return "No single account stands out."
     likeliest = min(longer, key=lambda account: account.chance)
     return (
-        f"No account is significant; likeliest {label(likeliest)}, {time(likeliest.ns)} a step "
-        f"({percent(likeliest.change)}), by chance in {100 * likeliest.chance:.2g} %."
+        f"No account changed significantly; the likeliest is {label(likeliest)}, {time(likeliest.ns)} per step "
+        f"({percent(likeliest.change)}, p = {likeliest.chance:.2g})."
     )
 
 
@@ -104,21 +111,19 @@ def address(account: str, operations: ChangedAccounts) -> str:
     """The operations of an account that caused its change; empty if none is significant."""
     named = [
         f"{operation.account} {time(operation.ns)} ({percent(operation.change)})"
-        for operation in operations.named[:_SHOWN]
+        for operation in operations.culprits[:_SHOWN]
     ]
     return f"In {Account.parse(account).label}: {', '.join(named)}." if named else ""
 
 
 def reading(machine_reading: MachineReading) -> str:
-    """`the machine's 0.clocks.sm: 1,980 MHz against 1,740 MHz, by chance in 0.02 %`"""
+    """`the machine's 0.clocks.sm: 1,980 MHz against 1,740 MHz (p = 0.0002)`"""
     unit = f" {machine_reading.unit}" if machine_reading.unit else ""
     was, now = (
         f"{value:,.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}"
         for value in (machine_reading.was, machine_reading.now)
     )
-    return (
-        f"the machine's {machine_reading.name}: {was} against {now}, by chance in {100 * machine_reading.chance:.2g} %"
-    )
+    return f"the machine's {machine_reading.name}: {was} against {now} (p = {machine_reading.chance:.2g})"
 
 
 def shifts(why: ChangedAccounts | None) -> str:
@@ -146,3 +151,19 @@ def figure(metric: str, values: tuple[float, ...]) -> str:
     if unit == "B":
         return units.show_size(middle)
     return units.show_count(middle) if unit == "1/s" else f"{100 * middle:.1f} %"
+
+
+def explain(gate: GateResult) -> tuple[str, ...]:
+    """Sentences on the operations of the responsible accounts, and on time that moved between accounts."""
+    operations = (address(account, inside) for account, inside in gate.changed_operations.items())
+    return tuple(line for line in (*operations, shifts(gate.changed_accounts)) if line)
+
+
+def suggest_commands(gate: GateResult) -> tuple[NextStep, ...]:
+    """Commands to look further with."""
+    base, head = gate.runs[-1]
+    if gate.outcome == "not worse":
+        return ()
+    if gate.outcome == "unclear":
+        return (NextStep(command="trainyard gate self-check JOB", purpose="the smallest slowdown detected here"),)
+    return (NextStep(command=f"trainyard diff {base} {head}", purpose="the last pair, account by account"),)

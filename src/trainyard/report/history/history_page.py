@@ -10,23 +10,24 @@ import msgspec
 import numpy as np
 
 from trainyard import __version__, units, words
-from trainyard.compare.history.judge_changes import History, Judged
+from trainyard.compare.history.judge_changes import History, JudgedChange
 from trainyard.compare.history.series_changes import SeriesChange
-from trainyard.compare.history.statistics.levels import level
+from trainyard.compare.history.statistics.levels import estimate_level
 from trainyard.formats.atomic import write_text
-from trainyard.report.history.history_terminal import causes, place, rests, show, size, title
+from trainyard.report.history.sentences import (
+    describe_evidence,
+    explain_change,
+    headline,
+    name_point,
+    show_change,
+    show_share,
+    show_value,
+)
 from trainyard.report.render.html import document
+from trainyard.report.render.unit_scale import scale_of
 from trainyard.report.view.view import Column, KeyFigure, Table
 
 SCRIPTS = ("base", "export", "frame", "plot", "tables", "history")
-_SCALES = {
-    "ns": ((1e9 * 10, 1e9, "s"), (1e6, 1e6, "ms"), (1e3, 1e3, "µs"), (0.0, 1.0, "ns")),
-    "B": ((2.0**30, 2.0**30, "GiB"), (2.0**20, 2.0**20, "MiB"), (0.0, 1.0, "B")),
-    "1/s": ((1e6, 1e6, "M/s"), (1e3, 1e3, "k/s"), (0.0, 1.0, "/s")),
-    "share": ((0.0, 0.01, "%"),),
-    "": ((0.0, 1.0, ""),),
-}
-"""Scales of each unit: (smallest value, divisor, name)."""
 _LIMITS = (
     "Steps are tested by ranks: a step with fewer than five points on either side of it cannot be significant.",
     "Noise that wanders slowly over many points, without a trend, is reported as steps or drift.",
@@ -50,8 +51,9 @@ def plain_view(history: History) -> dict[str, Any]:
     series = history.series
     values = np.array(series.values)
     return {
-        "title": title(history),
-        "subtitle": f"{len(series.points):,} points" + (f" of the job {series.name}" if series.points[0].run else ""),
+        "title": headline(history),
+        "subtitle": units.counted(len(series.points), "point")
+        + (f" of the job {series.name}" if series.points[0].run else ""),
         "chips": [series.metric],
         "figures": msgspec.to_builtins(_figures(history)),
         "warnings": [],
@@ -64,16 +66,16 @@ def plain_view(history: History) -> dict[str, Any]:
         "levels": _levels(history),
         "changes": [_change(judged, history) for judged in history.changes],
         "tables": msgspec.to_builtins([_table(history)] if history.changes else []),
-        "notes": [rests(history), *history.notes],
+        "notes": [describe_evidence(history), *history.notes],
         "limits": _LIMITS,
         "generated": f"trainyard {__version__}",
     }
 
 
 def _scale(typical: float, unit: str) -> dict[str, Any]:
-    size, name = next((size, name) for least, size, name in _SCALES[unit] if typical >= least)
-    whole = typical / size
-    return {"unit": name, "size": size, "digits": 1 if whole >= 100 else 2 if whole >= 10 else 3}
+    scale = scale_of(typical, unit)
+    whole = typical / scale.divisor
+    return {"unit": scale.unit, "size": scale.divisor, "digits": 1 if whole >= 100 else 2 if whole >= 10 else 3}
 
 
 def _range(history: History) -> tuple[float, float]:
@@ -86,7 +88,7 @@ def _range(history: History) -> tuple[float, float]:
 
 def _levels(history: History) -> list[dict[str, float]]:
     """The level between lasting changes; a drift is a line from level to level."""
-    values, wide = np.array(history.series.values), history.seen.inflation
+    values = np.array(history.series.values)
     edges = sorted(
         {history.begin, len(values), *(p for change in _lasting(history) for p in (change.at, change.until))}
     )
@@ -94,7 +96,7 @@ def _levels(history: History) -> list[dict[str, float]]:
     levels: list[dict[str, float]] = []
     for start, stop in pairwise(edges):
         drift = next((change for change in drifts if change.at <= start and stop <= change.until), None)
-        own = level(values[start:stop], wide)
+        own = estimate_level(values[start:stop], history.inflation)
         if drift is None:
             levels.append({"start": start, "stop": stop, "from": own.value, "to": own.value, "least": own.low,
                           "most": own.high})  # fmt: skip
@@ -109,11 +111,11 @@ def _lasting(history: History) -> list[SeriesChange]:
     return [judged.change for judged in history.changes if judged.change.lasting]
 
 
-def _change(judged: Judged, history: History) -> dict[str, Any]:
+def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
     change, label = judged.change, words.CHANGES[judged.change.kind].label
     look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
-    sentence = f"{label} at {place(history, change.at)}: {size(change)}"
-    lines = [line.strip() for line in causes(judged, history)] if change.lasting else []
+    sentence = f"{label} at {name_point(history, change.at)}: {show_change(change)}"
+    lines = explain_change(judged, history) if change.lasting else []
     if judged.accepted and judged.accepted.why:
         lines.insert(0, f"accepted: {judged.accepted.why}")
     return {
@@ -124,7 +126,7 @@ def _change(judged: Judged, history: History) -> dict[str, Any]:
         "low": change.low,
         "high": change.high,
         "says": sentence,
-        "short": size(change).partition(" (")[0] if change.lasting else "",
+        "short": show_share(change) if change.lasting else "",
         "range": f"may be {change.low} to {change.high}" if change.kind == "step" else "",
         "lines": lines,
     }
@@ -141,9 +143,10 @@ def _table(history: History) -> Table:
         ),
         rows=tuple(
             (
-                words.CHANGES[judged.change.kind].label, place(history, judged.change.at),
+                words.CHANGES[judged.change.kind].label, name_point(history, judged.change.at),
                 f"{judged.change.low} to {judged.change.high}" if judged.change.lasting else "",
-                show(judged.change.before.value, unit), show(judged.change.after.value, unit), size(judged.change),
+                show_value(judged.change.before.value, unit), show_value(judged.change.after.value, unit),
+                show_change(judged.change),
                 "accepted" if judged.accepted else judged.verdict if judged.change.lasting else "",
                 judged.accepted.why if judged.accepted else "",
             )
@@ -155,16 +158,18 @@ def _table(history: History) -> Table:
 def _figures(history: History) -> list[KeyFigure]:
     series, unit = history.series, history.series.about.unit
     values, lasting = np.array(series.values), _lasting(history)
-    now = level(values[max([history.begin, *(change.until for change in lasting if change.until < len(values) - 2)]) :],
-                history.seen.inflation)  # fmt: skip
-    value, _, name = show(now.value, unit).rpartition(" ") if unit else ("", "", "")
-    first = level(values[history.begin : min([len(values), *(change.at for change in lasting if change.at > 2)])])
-    moved = (now.value / first.value - 1) if first.value else 0.0
-    better = (moved < 0) == (series.about.better == "lower") if lasting else None
+    begin = max([history.begin, *(change.until for change in lasting if change.until < len(values) - 2)])
+    now = estimate_level(values[begin:], history.inflation)
+    value, _, name = show_value(now.value, unit).rpartition(" ") if unit else ("", "", "")
+    first = estimate_level(
+        values[history.begin : min([len(values), *(change.at for change in lasting if change.at > 2)])]
+    )
+    growth = (now.value / first.value - 1) if first.value else 0.0
+    better = (growth < 0) == (series.about.better == "lower") if lasting else None
     return [
-        KeyFigure(label="now", value=value or show(now.value, unit), unit=name,
+        KeyFigure(label="now", value=value or show_value(now.value, unit), unit=name,
                   means="The median since the last change.",
-                  change=f"{100 * moved:+.1f} % since the first" if lasting else "", better=better),
+                  change=f"{100 * growth:+.1f} % since the first" if lasting else "", better=better),
         KeyFigure(label="changes", value=str(len(lasting)), means="Steps and drifts."),
         KeyFigure(label="points", value=units.show_count(len(values))),
     ]  # fmt: skip

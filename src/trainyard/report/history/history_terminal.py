@@ -1,87 +1,57 @@
-"""Prints a history, and builds its JSON. Names come from files: they are printed as text, never as markup."""
+"""Prints a history. Names come from files: they are printed as text, never as markup."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
-import msgspec
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from trainyard import units, words
-from trainyard.compare.history.judge_changes import History, Judged
-from trainyard.compare.history.series_changes import SeriesChange
-from trainyard.compare.history.statistics.critical_values import ALPHA
-from trainyard.compare.history.statistics.levels import Level
-from trainyard.ledger import encode_hook
-from trainyard.report.render.terminal import plain
+from trainyard.compare.history.judge_changes import History, JudgedChange
+from trainyard.report.gate.gate_terminal import print_next, print_some
+from trainyard.report.history.history_report import HistoryReport
+from trainyard.report.history.sentences import explain_change, show_interval, show_share
+from trainyard.report.render.terminal import Part, fitted, plain
+from trainyard.report.render.unit_scale import scale_of
 
-SCHEMA = "trainyard/history/1"
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_MARKS = {"step": "▲", "drift": "╱", "excursion": "^", "spike": "·"}
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
-_SPIKES = 4
-"""Number of spikes in the table; there may be many, and they matter little."""
+_CHANGES, _SPIKES = 8, 4
+"""Changes in the default output, and spikes among them: there may be many, and they matter little."""
+_CAUSES = 6
+"""Lines on the cause of a change in the default output."""
+_POINT_NAME = 10
+"""Characters of a point's name that are always shown: those of an abbreviated commit."""
+_MAX_PICTURE = 100
+"""Columns of the picture at most."""
 
 
-def show(value: float, unit: str, digits: int = 2) -> str:
-    """A value in its unit."""
-    if unit == "ns":
-        return units.show_time(value, digits)
-    if unit == "B":
-        return units.show_size(value, digits)
-    if unit == "share":
-        return f"{100 * value:.{digits}f} %"
-    if unit == "1/s":
-        return units.show_rate(value, "/s", digits)
-    return f"{value:,.6g}"
-
-
-def size(change: SeriesChange) -> str:
-    """`+3.1 % (+2.6 to +3.5)`; a spike has no interval. `–` if the level before was 0."""
-    share = change.share
-    if share is None:
-        return "–"
-    value, low, high = (f"{100 * part:+.1f}" for part in share)
-    return f"{value} %" if change.kind == "spike" else f"{value} % ({low} to {high})"
-
-
-def title(history: History) -> str:
-    """The sentence that names the newest lasting change, if any."""
-    series, newest = history.series, history.newest
-    known = series.metric in words.METRICS
-    subject = f"{series.name}: {series.about.label.lower() if known else series.metric}"
-    if not known and series.metric.endswith(series.name):  # the metric of a benchmark holds its full name
-        subject = series.metric
-    if newest is None:
-        known = sum(judged.change.lasting for judged in history.changes)
-        accepted = f" but {known} accepted" if known else ""
-        return f"{subject}: no change in {history.seen.points:,} points{accepted}"
-    change, point = newest.change, series.points[newest.change.at]
-    since = f"since {point.name}" if point.name else f"since point {change.at}"
-    ago = len(series.points) - change.at
-    moves = "drifts," if change.kind == "drift" else "is"
-    return f"{subject} {moves} {newest.verdict} {since}, {ago} points ago: {size(change).partition(' (')[0]}"
-
-
-def print_history(history: History, console: Console) -> None:
+def print_history(history: HistoryReport, console: Console, full: bool = False) -> None:
     newest = history.newest
     style = _STYLES[newest.verdict] if newest else ""
-    console.print(Text(plain(title(history)), style=f"bold {style}".strip()))
+    console.print(Text(plain(history.headline), style=f"bold {style}".strip()))
     console.print()
-    for line in picture(history, min(console.width - 1, 100)):
+    for line in picture(history, min(console.width - 1, _MAX_PICTURE)):
         console.print(Text(line))
     console.print()
     if history.changes:
-        console.print(_table(history))
+        _print_changes(history, console, full)
     for judged in history.changes:
-        if judged is newest or (judged.change.lasting and not judged.accepted and judged.cause and judged.cause.differ):
-            _print_cause(judged, history, console)
-    console.print(Text(rests(history), style="dim"))
-    for note in history.notes:
-        console.print(Text(f"note: {plain(note)}", style="dim"))
+        if judged is newest or (full and judged.change.lasting and not judged.accepted):
+            lines = explain_change(judged, history)
+            shown = lines if full or len(lines) <= _CAUSES + 1 else lines[:_CAUSES]
+            for line in shown:
+                console.print(Text(plain(line)))
+            if len(lines) > len(shown):
+                more = units.counted(len(lines) - len(shown), "more difference")
+                console.print(Text(f"{more} with --full", style="dim"))
+    console.print(Text(history.evidence, style="dim"))
+    print_some(history.notes, "note", console, full)
+    print_next(history.next_steps, console)
 
 
 def picture(history: History, width: int) -> list[str]:
@@ -95,106 +65,59 @@ def picture(history: History, width: int) -> list[str]:
     steps = np.clip((middles - low) / ((high - low) or 1.0), 0, 1) * (len(_BLOCKS) - 1)
     marks = [" "] * columns
     for judged in history.changes:
-        sign = {"step": "▲", "drift": "╱", "excursion": "^", "spike": "·"}[judged.change.kind]
         at = int(np.searchsorted(edges, judged.change.at, "right")) - 1
         if marks[at] in " ·":
-            marks[at] = sign
+            marks[at] = _MARKS[judged.change.kind]
     return ["".join(_BLOCKS[round(step)] for step in steps), "".join(marks).rstrip()]
 
 
-def rests(history: History) -> str:
-    """The number of points, the noise and the false alarm rate that the changes rest on."""
-    seen = history.seen
-    begun = f" since the reset at point {history.begin}" if history.begin else ""
-    wide = f", noise {seen.inflation**0.5:.1f} times as wide as independent" if seen.inflation > 1.2 else ""
-    return (
-        f"{seen.points:,} points{begun}{wide}. {100 * ALPHA:.0f} % of series without a change show one; "
-        "intervals are of 95 %."
+def _print_changes(history: HistoryReport, console: Console, full: bool) -> None:
+    shown = list(history.changes)
+    if not full:
+        spikes = [judged for judged in shown if judged.change.kind == "spike"]
+        older = spikes[:-_SPIKES]
+        shown = [judged for judged in shown if judged not in older][-_CHANGES:]
+        newest = history.newest
+        if newest is not None and newest not in shown:
+            shown = [newest, *shown[1:]]
+    console.print(_draw_changes(history, shown, console.width))
+    if hidden := len(history.changes) - len(shown):
+        console.print(Text(f"{units.counted(hidden, 'earlier change')} with --full", style="dim"))
+
+
+def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int) -> Table:
+    largest = max(abs(level) for row in shown for level in (row.change.before.value, row.change.after.value))
+    scale = scale_of(largest, history.series.about.unit)
+    unit = f" {scale.unit}" if scale.unit else ""
+    changes = [judged.change for judged in shown]
+    intervals = [Text(show_interval(change), style="dim") for change in changes]
+    positions = ["" if change.low == change.high else f"{change.low} to {change.high}" for change in changes]
+    return fitted(
+        [
+            Part("", [Text(words.CHANGES[change.kind].label) for change in changes]),
+            Part("point", [Text(str(change.at)) for change in changes], right=True),
+            Part("", [Text(plain(judged.point.name)) for judged in shown], name=True, least=_POINT_NAME),
+            Part("date", [_date(judged) for judged in shown], spare=5),
+            Part("may be", [Text(position) for position in positions], spare=3),
+            Part(f"before{unit}", [Text(scale.show(change.before.value)) for change in changes], right=True, spare=1),
+            Part(f"after{unit}", [Text(scale.show(change.after.value)) for change in changes], right=True, spare=1),
+            Part("change", [Text(show_share(change)) for change in changes], right=True),
+            Part("95 % interval", intervals, right=True, spare=4),
+            Part("", [_judgement(judged) for judged in shown], spare=2),
+        ],
+        width,
     )
 
 
-def _table(history: History) -> Table:
-    series = history.series
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("", "at", "may be"):
-        table.add_column(head, no_wrap=True)
-    for head in ("before", "after", "change"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("")
-    spikes = [judged for judged in history.changes if judged.change.kind == "spike"]
-    for judged in history.changes:
-        change = judged.change
-        if judged in spikes[:-_SPIKES]:
-            continue
-        verdict = "accepted" if judged.accepted else judged.verdict if change.lasting else ""
-        why = f"accepted: {judged.accepted.why}" if judged.accepted and judged.accepted.why else verdict
-        table.add_row(
-            words.CHANGES[change.kind].label,
-            Text(plain(place(history, change.at))),
-            "" if change.kind == "spike" else f"{change.low} to {change.high}",
-            _level(change.before, series.about.unit),
-            _level(change.after, series.about.unit),
-            size(change),
-            Text(plain(why), style="dim" if judged.accepted else _STYLES.get(verdict, "")),
-        )
-    if len(spikes) > _SPIKES:
-        table.caption = f"and {len(spikes) - _SPIKES} spikes before"
-    return table
+def _date(judged: JudgedChange) -> Text:
+    """The date of the point, unless its name is that already."""
+    point = judged.point
+    return Text("" if point.name == point.when[:16] else plain(point.when[:10]), style="dim")
 
 
-def place(history: History, at: int) -> str:
-    point = history.series.points[at]
-    return " ".join(
-        part for part in (str(at), point.name, point.when[:10] if point.name != point.when[:16] else "") if part
-    )
-
-
-def _level(level: Level, unit: str) -> str:
-    return show(level.value, unit)
-
-
-def _print_cause(judged: Judged, history: History, console: Console) -> None:
-    for line in causes(judged, history):
-        console.print(Text(f"  {plain(line)}"))
-
-
-def causes(judged: Judged, history: History) -> list[str]:
-    """Differences between the runs at a change, one per line; the first line names the runs on either side."""
-    points, change = history.series.points, judged.change
-    last, first = points[max(0, change.at - 1)], points[change.at]
-    lines = []
-    if last.name and first.name:
-        lines.append(
-            f"{words.CHANGES[change.kind].label} at {change.at}: last before {_who(last)}, first after {_who(first)}"
-        )
-    if judged.cause is None:
-        return lines
-    lines += [f"  {difference}" for difference in judged.cause.differ]
-    if lines and not judged.cause.differ:
-        lines.append("  the records of the two runs do not differ")
-    for moved in judged.cause.moved[:1]:
-        lines.append(
-            f"  moved most: {moved.account} {units.show_time(moved.before_ns)} → {units.show_time(moved.after_ns)}, "
-            f"{moved.ns / 1e6:+,.3f} of {judged.cause.wall_ns / 1e6:+,.3f} ms in the profiled step"
-        )
-    return lines
-
-
-def _who(point: Any) -> str:
-    commit = f"commit {point.commit[:10]}" if point.commit else ""
-    run = f"run {point.run}" if point.run else ""
-    return f"{run} ({commit})" if run and commit else run or commit or point.when
-
-
-def as_plain(history: History) -> dict[str, Any]:
-    """The document of `--json`. Indices count from the first point of the series."""
-    built: dict[str, Any] = msgspec.to_builtins(history, enc_hook=encode_hook)
-    built["series"]["about"] = history.series.about._asdict()
-    for change, judged in zip(built["changes"], history.changes):
-        for side in ("before", "after", "shift"):
-            change["change"][side] = getattr(judged.change, side)._asdict()
-        share = judged.change.share
-        change["share"] = share._asdict() if share else None
-        change["point"] = msgspec.to_builtins(history.series.points[judged.change.at])
-    built["seen"].pop("changes")
-    return {"schema": SCHEMA, "title": title(history), "worse": history.worse, "alpha": ALPHA, **built}
+def _judgement(judged: JudgedChange) -> Text:
+    if judged.accepted:
+        reason = f"accepted: {judged.accepted.why}" if judged.accepted.why else "accepted"
+        return Text(plain(reason), style="dim")
+    verdict = judged.verdict if judged.change.lasting else ""
+    return Text(verdict, style=_STYLES.get(verdict, ""))

@@ -8,14 +8,18 @@ from rich.text import Text
 
 from trainyard import units, words
 from trainyard.report.memory.memory_view import MemoryCurve, MemoryView
-from trainyard.report.render.terminal import figures_line, plain
+from trainyard.report.render.terminal import NextStep, Part, figures_line, fitted, next_steps, plain
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _WIDE = 72
+_WHERE = 30
+"""Width of a source location in characters from which columns are left out before it is shortened."""
+_NOTES = 2
+"""Notes on one screen."""
 
 
-def print_memory(view: MemoryView, console: Console, top: int = 12) -> None:
-    """Prints the whole report, with the `top` largest holders of the peak."""
+def print_memory(view: MemoryView, console: Console, top: int | None = 12) -> None:
+    """Prints the report with the `top` largest holders of the peak, or with all. Unless all, one screen."""
     console.print(Text(plain(view.title), style="bold"))
     console.print(Text(plain(" · ".join([view.subtitle, *view.chips])), style="dim"))
     console.print(figures_line(view.figures))
@@ -23,14 +27,14 @@ def print_memory(view: MemoryView, console: Console, top: int = 12) -> None:
         console.print(Text(plain(warning), style="bold yellow"))
     if view.curve.moments > 1:
         console.print()
-        console.print(Text(sparkline(view.curve)))
+        console.print(Text(sparkline(view.curve, min(_WIDE, console.width))))
         length = units.show_time(view.wall_ns) if view.curve.timed else f"{view.curve.moments - 1:,} events"
         console.print(Text(f"allocated over {length}; a full column is the peak", style="dim"))
     console.print()
-    console.print(_kinds(view))
+    console.print(_kinds(view, console.width))
     console.print()
-    console.print(_holders(view, top))
-    for label, fragments in view.fragments:
+    console.print(_holders(view, top, console.width))
+    for label, fragments in view.fragments if top is None else view.fragments[:1]:
         size = units.show_size
         console.print()
         console.print(
@@ -38,8 +42,13 @@ def print_memory(view: MemoryView, console: Console, top: int = 12) -> None:
             f"{size(fragments.unused)} unused in {fragments.pieces:,} pieces, the largest {size(fragments.largest)}; "
             f"{size(fragments.split)} of it in segments that are in use, {size(fragments.rounding)} lost to rounding"
         )
-    for note in view.notes:
+    for note in view.notes if top is None else view.notes[:_NOTES]:
         console.print(Text(f"note: {plain(note)}", style="dim"))
+    if top is not None:
+        counts = {"more place": len(view.holders[top:]), "more note": len(view.notes[_NOTES:])}
+        listed = [units.counted(count, noun) for noun, count in counts.items() if count]
+        steps = [NextStep("--full", ", ".join([*listed, "fragmentation at the end"]))]
+        console.print(*next_steps([*steps, NextStep("--page FILE", "memory over time and by segment")]), sep="\n")
 
 
 def sparkline(curve: MemoryCurve, wide: int = _WIDE) -> str:
@@ -57,43 +66,54 @@ def sparkline(curve: MemoryCurve, wide: int = _WIDE) -> str:
     return "".join(_LEVELS[-(-8 * height // most)] for height in heights)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in columns:
-        left = name in ("held at the peak", "where", "category")
-        table.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
-    return table
-
-
-def _kinds(view: MemoryView) -> Table:
-    table = _table("held at the peak", "size", "share", "bytes")
+def _kinds(view: MemoryView, width: int) -> Table:
     whole = sum(view.held.values())
     colours = {kind.label: kind.colour for kind in view.kinds}
-    for label, size in sorted(view.held.items(), key=lambda item: -item[1]):
-        table.add_row(
-            Text("■ ", style=colours[label]) + Text(label, style="default"),
-            units.show_size(size),
-            units.show_share(size, whole),
-            f"{size:,}",
-        )
-    table.add_row(Text("allocated", style="bold"), units.show_size(whole), "", f"{whole:,}")
-    return table
+    rows = sorted(view.held.items(), key=lambda item: -item[1])
+    total = Text("allocated", style="bold")
+    return fitted(
+        [
+            Part("", [*(Text("■", style=colours[label]) for label, _ in rows), Text("")]),
+            Part("held at the peak", [*(Text(label) for label, _ in rows), total]),
+            Part("MiB", [Text(_mib(size)) for size in (*(size for _, size in rows), whole)], right=True),
+            Part("share", [*(Text(units.show_share(size, whole)) for _, size in rows), Text("")], right=True),
+            Part("bytes", [Text(f"{size:,}") for size in (*(size for _, size in rows), whole)], spare=1, right=True),
+        ],
+        width,
+    )
 
 
-def _holders(view: MemoryView, top: int) -> Table:
-    table = _table("where", "category", "size", "blocks", "age")
-    for holder in view.holders[:top]:
-        table.add_row(
+def _holders(view: MemoryView, top: int | None, width: int) -> Table:
+    """The largest holders of the peak, and a row for the others."""
+    shown = view.holders[:top]
+    left, left_size, left_count = view.rest
+    hidden = view.holders[len(shown) :]
+    left += len(hidden)
+    left_size += sum(holder.size for holder in hidden)
+    left_count += sum(holder.count for holder in hidden)
+    rows = [
+        (
             Text(plain(holder.where) or "(no stack)"),
-            words.MEMORY[holder.category].label,
-            units.show_size(holder.size),
-            f"{holder.count:,}",
-            units.show_time(holder.age_ns) if holder.age_ns >= 0 else "–",
+            Text(words.MEMORY[holder.category].label),
+            Text(_mib(holder.size)),
+            Text(f"{holder.count:,}"),
+            Text(f"{holder.age_ns / 1e6:,.1f}" if holder.age_ns >= 0 else "–"),
         )
-    left, size, count = view.rest
-    left += len(view.holders[top:])
+        for holder in shown
+    ]
     if left:
-        size += sum(holder.size for holder in view.holders[top:])
-        count += sum(holder.count for holder in view.holders[top:])
-        table.add_row(Text(f"{left:,} more places", style="dim"), "", units.show_size(size), f"{count:,}", "")
-    return table
+        others = Text(units.counted(left, "more place"), style="dim")
+        rows.append((others, Text(""), Text(_mib(left_size)), Text(f"{left_count:,}"), Text("")))
+    where, category, size, blocks, age = zip(*rows, strict=True) if rows else ((),) * 5
+    return fitted(
+        [
+            Part("where", where, name=True, least=_WHERE), Part("category", category, spare=1),
+            Part("MiB", size, right=True), Part("blocks", blocks, spare=2, right=True),
+            Part("age, ms", age, spare=3, right=True),
+        ],
+        width,
+    )  # fmt: skip
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f}"

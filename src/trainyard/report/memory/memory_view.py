@@ -21,7 +21,7 @@ from trainyard.report.view.view import KeyFigure
 from trainyard.trace.memory.categories import KINDS
 from trainyard.trace.memory.fragments import Fragments, Shortage
 from trainyard.trace.memory.measure_snapshot import Holder, MeasuredMemory, notes
-from trainyard.trace.memory.ranges import Range, ranges_at
+from trainyard.trace.memory.ranges import ReservedRange, ranges_at
 from trainyard.trace.memory.snapshot import Snapshot
 
 SCRIPTS = ("base", "export", "frame", "area", "segments", "memory")
@@ -306,7 +306,7 @@ def _look(memory: MeasuredMemory, row: int, moment: int, index_of_kind: dict[int
     return PENDING if pending else index_of_kind[int(memory.category[row])]
 
 
-def _segment_row(part: Range, blocks: list[tuple[int, int, int]]) -> SegmentRow:
+def _segment_row(part: ReservedRange, blocks: list[tuple[int, int, int]]) -> SegmentRow:
     pieces: list[tuple[int, int]] = []
     cursor = part.start
     for address, size, look in [*blocks, (part.end, 0, FREE)]:

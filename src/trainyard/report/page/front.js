@@ -6,7 +6,7 @@ function front() {
   const { front: best, others } = view.planned;
   if (!best.length) return;
   const money = frontMoney() ? "; dollars go with the time of a step" : "";
-  const card = section("front", "Time against memory", `each layout that needs less memory than all that are as fast or faster; shaded: where four of five measured steps are expected${money}; a label is layout · micro-batch · remat`, {
+  const card = section("front", "Time against memory", `each layout that needs less memory than all that are as fast or faster; shaded: where four of five measured steps are expected${money}; a label is layout · micro-batch · activation checkpointing`, {
     nav: "Trade-off", csv: () => saveCsv("plan-front", frontRows()), png: () => saveSvg("plan-front", host.firstChild),
   });
   const host = el("div", { class: "chart" });

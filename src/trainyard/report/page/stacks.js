@@ -3,7 +3,7 @@
 function stacks() {
   const { parts, limit, usable, reserved } = view.planned;
   const has = limit ? `; a device has ${decimal(limit)}, of which ${fixed(100 * usable, 0)} % can be used` : "";
-  const card = section("memory", "Memory of the fullest rank", `by part, and what the allocator reserves beyond (${fixed(reserved, 1)} times in all)${has}; a label is layout · micro-batch · remat`, {
+  const card = section("memory", "Memory of the fullest rank", `by part, and what the allocator reserves beyond (${fixed(reserved, 1)} times in all)${has}; a label is layout · micro-batch · activation checkpointing`, {
     nav: "Memory", csv: () => saveCsv("plan-memory", stackRows()), png: () => saveSvg("plan-memory", host.firstChild),
   });
   const host = el("div", { class: "chart" });

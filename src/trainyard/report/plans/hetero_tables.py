@@ -86,20 +86,20 @@ def layouts(plans: Plans) -> Table:
         return table
     low, high = (bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
     notes = (
-        f"{plans.searched:,} layouts and orders of the parts divide everything, {plans.fitting:,} may fit.",
-        f"Four of five measured steps are expected between {low:.2f} and {high:.2f} times the prediction.",
-        *(note.partition(" fit. ")[2] or note.partition("between them. ")[2] or note for note in table.notes),
+        f"{plans.searched:,} layouts and orders of the parts divide the work evenly, {plans.fitting:,} may fit.",
+        f"{tables.INTERVAL}: {low:.2f} to {high:.2f} times the prediction.",
+        *(note.partition(" fit. ")[2] or note for note in table.notes),
     )
-    shown = [at for at, column in enumerate(table.columns) if at and column.head not in ("from", "to")]
+    shown = [at for at, column in enumerate(table.columns) if at and not column.head.startswith(tables.INTERVAL)]
     rows = tuple(
-        (f"{row[0]}: {_stage_layers(stages)}", *(row[at] for at in shown))
+        (f"{row[0]}: {stage_layers(stages)}", *(row[at] for at in shown))
         for stages, row in zip(plans.unlike.stages, table.rows, strict=True)
     )
     columns = (table.columns[0], *(table.columns[at] for at in shown))
     return replace(table, title="Layout: stages x layers", notes=notes, columns=columns, rows=rows)
 
 
-def _stage_layers(stages: Sequence[HeteroStage]) -> str:
+def stage_layers(stages: Sequence[HeteroStage]) -> str:
     """`a100 8 x 4-5, h100 4 x 12`."""
     groups: list[str] = []
     for part, group in groupby(stages, key=lambda stage: stage.part):

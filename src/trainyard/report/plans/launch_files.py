@@ -22,9 +22,7 @@ def launch_file(plans: Plans) -> LaunchFile:
     """Raises `BadInput` if the plans hold no layout but the checked configuration."""
     planned = plans.choices[plans.as_it_is :]
     if not planned:
-        raise BadInput(
-            "--out writes the fastest layout, and none but the checked one is planned.", "Leave out --check."
-        )
+        raise BadInput("--out writes the fastest layout that fits, and no layout fits.", "Leave out --out.")
     job, runner = planned[0].plan.job, FRAMEWORKS[plans.framework]
     text = runner.write_config(job)
     if plans.unlike is None:

@@ -10,6 +10,7 @@ from trainyard import plugins, units, words
 from trainyard.job import Job, Layout, Recipe
 from trainyard.plan import Plan
 from trainyard.predict.economics.failures import Goodput
+from trainyard.predict.inputs.constant_sets import ASSUMED
 from trainyard.predict.search.device_scaling import ScalingPoint
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.report.plans.plans_file import PlanRecord, Plans
@@ -19,38 +20,62 @@ _OFFLOADED = (
     "Offloaded: the optimizer's state is kept in host memory and updated there; if no weights are left on the device, "
     "weights and gradients are too. The constants were not fitted to any such step."
 )
+INTERVAL = "80 % prediction interval"
 OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
 
 
 def layouts(plans: Plans) -> Table:
     """One row per layout, the fastest first."""
-    unit, ns = _unit(plans)
+    unit, ns = time_unit(plans)
     columns = (
-        Column(head="micro-batch", digits=0), Column(head="remat"), Column(head=f"step, {unit}", digits=2),
-        Column(head="from", digits=2, spare=True), Column(head="to", digits=2, spare=True),
+        Column(head="micro-batch", digits=0), Column(head="activation checkpointing"),
+        Column(head=f"step, {unit}", digits=2), Column(head=f"{INTERVAL}, {unit}", id=True, spare=True),
         Column(head=f"{unit_of(plans.best.plan.job)}/s", digits=0, spare=True),
         Column(head="MFU, %", digits=1), Column(head="memory, GB", digits=1), *_spent_columns(plans),
     )  # fmt: skip
-    tuned = plans.constants
-    origin = f"Fitted to {tuned.rows} measurements of {tuned.source}." if tuned.rows else tuned.says
     return Table(
         title="Layout",
         notes=(
             *(("The first is the job as configured; the others are the fastest that fit.",) if plans.as_it_is else ()),
-            (f"{plans.searched:,} layouts divide everything, {plans.fitting:,} fit. " if plans.searched else "")
-            + f"Constants: {tuned.name}. {origin}",
-            "From, to: four of five measured steps are expected between them. Memory is what the allocator reserves."
+            (f"{plans.searched:,} layouts divide the work evenly, {plans.fitting:,} fit. " if plans.searched else "")
+            + constants_note(plans),
+            interval_note(plans) + " Memory is what the allocator reserves."
             + " Tensor parallelism includes sequence and loss parallelism unless the layout says otherwise."
             * (plans.best.plan.job.model is not None),
             *_failure_note(plans, plans.best.bill.goodput),
             *_unpriced(plans),
             *_powered(plans),
             *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
-            *(f"Left out: {reason}" for reason in _distinct_reasons(plans.refused)[:3]),
+            *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:3]),
         ),
         columns=(Column(head="", prose=True), *columns),
         rows=tuple(_row(record, ns, plans, plans.as_it_is and not at) for at, record in enumerate(plans.choices)),
     )  # fmt: skip
+
+
+def constants_note(plans: Plans) -> str:
+    """The origin of the constants."""
+    tuned = plans.constants
+    origin = f"Fitted to {tuned.rows} measurements of {tuned.source}." if tuned.rows else tuned.says
+    return f"Constants: {tuned.name}. {origin}"
+
+
+def is_calibrated(plan: Plan) -> bool:
+    """Whether the prediction interval comes from measurements of similar steps, and not from the assumed range."""
+    wall = plan.ledger.wall_ns
+    low, high = (round(wall * ratio) for ratio in ASSUMED)
+    return (plan.low, plan.high) != (min(wall, low), max(wall, high))
+
+
+def interval_note(plans: Plans) -> str:
+    """What the prediction interval means, and whether it is calibrated."""
+    if all(is_calibrated(record.plan) for record in plans.choices):
+        return f"{INTERVAL}: four of five measured steps are expected in it."
+    low, high = ASSUMED
+    return (
+        f"The {INTERVAL} is not calibrated for such steps: {low:g} to {high:g} times the prediction are assumed. "
+        "trainyard probe fit calibrates it with runs."
+    )
 
 
 def _distinct_reasons(refused: Sequence[str]) -> list[str]:
@@ -63,7 +88,7 @@ def unit_of(job: Job) -> str:
     return plugins.load("workloads", job.workload).unit
 
 
-def _unit(plans: Plans) -> tuple[str, float]:
+def time_unit(plans: Plans) -> tuple[str, float]:
     """(name, ns) of the unit of step times."""
     return ("s", 1e9) if plans.best.plan.ledger.wall_ns >= 1e9 else ("ms", 1e6)
 
@@ -127,17 +152,20 @@ def short(layout: Layout, schedule: str = "none", offload: bool = False) -> str:
     return str(plain).replace(f", {layout.cp_method}", "") + shards + whole + order + ", offloaded" * offload
 
 
-def remat(recipe: Recipe) -> str:
-    return recipe.remat + (f", 1 in {recipe.remat_every}" if recipe.remat_every > 1 else "")
+def activation_checkpoint(recipe: Recipe) -> str:
+    return recipe.activation_checkpoint + (
+        f", 1 in {recipe.activation_checkpoint_every}" if recipe.activation_checkpoint_every > 1 else ""
+    )
 
 
 def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tuple[Cell, ...]:
     plan, bill = record.plan, record.bill
     job = plan.job
     cells: list[Cell] = [
-        short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_it_is, job.recipe.microbatch,
-        remat(job.recipe), plan.ledger.wall_ns / unit_ns, plan.low / unit_ns, plan.high / unit_ns, bill.tokens_per_s,
-        100 * bill.mfu, record.reserved_bytes / 1e9,
+        short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_it_is,
+        job.recipe.micro_batch_size, activation_checkpoint(job.recipe), plan.ledger.wall_ns / unit_ns,
+        f"{plan.low / unit_ns:,.2f} to {plan.high / unit_ns:,.2f}", bill.tokens_per_s, 100 * bill.mfu,
+        record.reserved_bytes / 1e9,
     ]  # fmt: skip
     return (*cells, *_spent(record, plans))
 
@@ -155,7 +183,7 @@ def scaling(plans: Plans) -> tuple[Table, ...]:
 
 
 def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, note: str, layout: bool) -> Table:
-    unit, ns = _unit(plans)
+    unit, ns = time_unit(plans)
     columns = (
         Column(head="devices", digits=0), *(() if layout else (Column(head="samples", digits=0),)),
         Column(head=f"step, {unit}", digits=2), Column(head="tokens/s", digits=0, spare=True),
@@ -182,25 +210,32 @@ def ledger(plan: Plan) -> Table:
     """The time of a step by account, in order of precedence."""
     whole = plan.ledger.wall_ns
     rows: list[tuple[Cell, ...]] = [
-        (account.label, ns / 1e6, units.show_share(ns, whole)) for account, ns in plan.ledger.by_account().items() if ns
+        (account.label, ns / 1e6, percent(ns, whole)) for account, ns in plan.ledger.by_account().items() if ns
     ]
     return Table(
-        title="Predicted ledger, mean over ranks",
-        notes=(),
-        columns=(Column(head="account"), Column(head="ms", digits=1), Column(head="share")),
-        rows=(*rows, ("Step", whole / 1e6, f"{units.show_ns(whole)} ns exactly")),
+        title="Predicted ledger",
+        notes=(f"Mean over ranks, in order of precedence. The step is {units.show_ns(whole)} ns exactly.",),
+        columns=(Column(head="account"), Column(head="ms", digits=1), Column(head="share, %", digits=1)),
+        rows=(*rows, ("Step", whole / 1e6, 100.0)),
     )
+
+
+def percent(part: float, whole: float) -> Cell:
+    """The share of a part; `<0.1` if it would round to nothing."""
+    return "<0.1" if 0 < part < 0.0005 * whole else 100 * part / whole
+
+
+def part_label(part: str) -> str:
+    return OTHER_PARTS.get(part) or words.MEMORY[part].label
 
 
 def memory(plans: Plans) -> Table:
     """Memory of the first plan by part on the fullest rank."""
     plan, limit = plans.best.plan, plans.memory_bytes
-    rows: list[tuple[Cell, ...]] = [
-        (OTHER_PARTS.get(part) or words.MEMORY[part].label, size / 1e9) for part, size in plan.memory.items() if size
-    ]
+    rows: list[tuple[Cell, ...]] = [(part_label(part), size / 1e9) for part, size in plan.memory.items() if size]
     allocated = sum(plan.memory.values())
     exact: list[tuple[Cell, ...]] = [
-        (f"Counted on rank {rank:,}", size / 1e9) for rank, size in plans.exact_bytes.items()
+        (f"Counted on rank {rank:,} in a simulated run", size / 1e9) for rank, size in plans.exact_bytes.items()
     ]
     return Table(
         title="Memory of the fullest rank",

@@ -31,7 +31,10 @@ def view_of_plans(plans: Plans) -> View:
     best = plans.best
     ledger, job = best.plan.ledger, best.plan.job
     layout = tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
-    recipe = f"{layout} · micro-batch {job.recipe.microbatch} · remat {job.recipe.remat}"
+    recipe = (
+        f"{layout} · micro-batch {job.recipe.micro_batch_size} · "
+        f"activation checkpointing {job.recipe.activation_checkpoint}"
+    )
     batch = f"{job.batch:,} sequences of {job.recipe.seq_len:,} tokens a step · {job.recipe.dtype}"
     layouts = hetero_tables.layouts(plans)
     return View(
@@ -147,7 +150,8 @@ def _point(record: PlanRecord) -> LayoutPoint:
 
 
 def _label(point: LayoutPoint) -> str:
-    return f"{tables.short(point.layout, point.schedule, point.offload)} · {point.microbatch} · {point.remat}"
+    layout = tables.short(point.layout, point.schedule, point.offload)
+    return f"{layout} · {point.micro_batch_size} · {point.activation_checkpoint}"
 
 
 def _dots(scaling_points: Sequence[ScalingPoint]) -> tuple[Dot, ...]:

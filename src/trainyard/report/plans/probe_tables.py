@@ -1,78 +1,90 @@
-"""Tables of a probe: measured times, the machine's constants, and a fit to runs."""
+"""Tables of a probe: timed calls, the machine's constants, and a fit to runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from trainyard.machine import Machine
-from trainyard.predict.calibrate import fit_constants
-from trainyard.predict.calibrate.fit_constants import MeasuredRun
-from trainyard.predict.calibrate.probed_machine import ProbedTime
 from trainyard.predict.inputs.constants import Constants
+from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine, TimedCall, interval
 from trainyard.report.view.view import Cell, Column, Table
-from trainyard.units import show_size, show_time
+from trainyard.units import show_size
+
+_COMPUTE = ("matmul", "attention")
 
 
-def timed(some: Sequence[ProbedTime], ranks: int) -> Table:
-    """The median of several repeats, with its quartiles."""
-    products = sorted((probe for probe in some if probe.what == "matmul"), key=lambda probe: probe.rate)
-    shown = [products[0], products[len(products) // 2], products[-1]]
+def rates(probed: ProbedMachine) -> Table:
+    """The best rate of each operation, the fastest operations first."""
+    best = {call.operation: call for call in sorted(probed.calls, key=lambda call: call.rate)}
+    rows = sorted(best.values(), key=lambda call: (call.operation not in _COMPUTE, -call.rate))
     return Table(
-        title="Measured",
-        notes=(
-            f"Median of several repeats on rank 0 while all {ranks} ranks work. From, to: quartiles. Matrix products: "
-            f"the slowest, the median and the fastest of {len(products)}.",
-        ),
+        title="Best rate",
+        notes=(f"Per rank, while all ranks work: {probed.ranks}. Sizes of collectives are those of the whole tensor.",),
         columns=(
-            Column(head=""), Column(head="size"), Column(head="a call"), Column(head="from"), Column(head="to"),
-            Column(head="rate"),
+            Column(head=""), Column(head="size"), Column(head="one call, µs", digits=1),
+            Column(head="GFLOP/s", digits=1), Column(head="GB/s", digits=2),
         ),
-        rows=tuple(_row(probe) for probe in (*(probe for probe in some if probe.what != "matmul"), *shown)),
+        rows=tuple((*_call(call), *_rate(call)) for call in rows),
     )  # fmt: skip
 
 
-def _row(probe: ProbedTime) -> tuple[Cell, ...]:
-    if probe.what == "matmul":
-        size, rate = " x ".join(map(str, probe.size)), f"{probe.rate / 1e9:,.1f} GFLOP/s"
-    elif probe.what == "attention":
-        way = "backward" if probe.size[2] else "forward"
-        size, rate = f"{probe.size[0]:,} tokens, {probe.size[1]} channels, {way}", f"{probe.rate / 1e9:,.1f} GFLOP/s"
+def calls(probed: ProbedMachine) -> Table:
+    """Every timed call, in the order of measurement."""
+    return Table(
+        title="Timed call",
+        notes=(f"Median of several tries on rank 0 while all ranks work: {probed.ranks}.",),
+        columns=(
+            Column(head=""), Column(head="size"), Column(head="one call, µs", digits=1),
+            Column(head="lower quartile, µs", digits=1), Column(head="upper quartile, µs", digits=1),
+            Column(head="GFLOP/s", digits=1), Column(head="GB/s", digits=2),
+        ),
+        rows=tuple((*_call(call), call.low_s * 1e6, call.high_s * 1e6, *_rate(call)) for call in probed.calls),
+    )  # fmt: skip
+
+
+def _call(call: TimedCall) -> tuple[Cell, ...]:
+    if call.operation == "matmul":
+        size = " x ".join(map(str, call.size))
+    elif call.operation == "attention":
+        size = f"{call.size[0]:,} x {call.size[1]}, {'backward' if call.size[2] else 'forward'}"
     else:
-        size, rate = show_size(probe.size[0]), f"{probe.rate / 1e9:,.2f} GB/s"
-    return (probe.what, size, *(show_time(round(value * 1e9)) for value in probe[2:]), rate)
+        size = show_size(call.size[0])
+    return call.operation, size, call.seconds * 1e6
+
+
+def _rate(call: TimedCall) -> tuple[Cell, Cell]:
+    return (call.rate / 1e9, None) if call.unit == "FLOP/s" else (None, call.rate / 1e9)
 
 
 def constants(machine: Machine) -> Table:
-    """The constants measured on the machine, next to the defaults."""
+    """The machine's constants next to the defaults."""
     assumed = Constants()._asdict()
-    spread = f"Measured over predicted: {machine.spread[0]:.2f} to {machine.spread[1]:.2f}." if machine.spread else ""
     return Table(
-        title="Constants",
-        notes=tuple(note for note in (spread,) if note),
-        columns=(Column(head=""), Column(head="here"), Column(head="default")),
-        rows=tuple((name, f"{claim.value:.4g}", f"{assumed[name]:.4g}") for name, claim in machine.tuned.items()),
+        title="Constant",
+        notes=(interval(machine),),
+        columns=(Column(head=""), Column(head="this machine"), Column(head="default"), Column(head="unit")),
+        rows=tuple(
+            (name, f"{claim.value:.4g}", f"{assumed[name]:.4g}", claim.unit) for name, claim in machine.tuned.items()
+        ),
     )
 
 
-def fit(runs: Sequence[MeasuredRun], before: Machine, assumed: Constants, after: Machine) -> Table:
-    """Each run's prediction before and after the fit."""
-    from trainyard.predict.inputs import constant_sets
-
-    now = constant_sets.choose(after, "fsdp").values()
-    rows: list[tuple[Cell, ...]] = []
-    for run in runs:
-        old, new = (fit_constants.seconds(where, its, run.job) for where, its in ((before, assumed), (after, now)))
-        rows.append((
-            run.name, str(run.job.layout), run.seconds * 1e3, old * 1e3, f"{100 * (old / run.seconds - 1):+.1f} %",
-            new * 1e3, f"{100 * (new / run.seconds - 1):+.1f} %",
-        ))  # fmt: skip
+def runs(fitted: FittedMachine, most: int | None = None) -> Table:
+    """The predicted step of each run before and after the fit, the largest errors first; `most`: only so many."""
+    rows: Sequence[tuple[Cell, ...]] = [
+        (
+            run.name, run.layout, run.measured_s * 1e3, run.before_s * 1e3, 100 * (run.before_s / run.measured_s - 1),
+            run.after_s * 1e3, 100 * (run.after_s / run.measured_s - 1),
+        )
+        for run in sorted(fitted.runs, key=lambda run: -abs(run.after_s / run.measured_s - 1))
+    ]  # fmt: skip
     return Table(
-        title="Runs",
+        title="Run",
         notes=("Steps without the profiler. Fitted runs are not a test: predict a run that was not in the fit.",),
         columns=(
-            Column(head=""), Column(head="layout", prose=True), Column(head="measured, ms", digits=1),
-            Column(head="before, ms", digits=1), Column(head="error"), Column(head="after, ms", digits=1),
-            Column(head="error"),
+            Column(head="Run"), Column(head="layout", prose=True), Column(head="measured step, ms", digits=1),
+            Column(head="predicted before, ms", digits=1), Column(head="error, %", digits=1),
+            Column(head="predicted after, ms", digits=1), Column(head="error, %", digits=1),
         ),
-        rows=tuple(rows),
+        rows=tuple(rows[:most]),
     )  # fmt: skip

@@ -62,9 +62,14 @@ def write(view: View, path: Path) -> None:
 
 @cache
 def notebook_frame(view: View) -> str:
-    """The page of a view in an iframe, which isolates the styles and scripts of page and notebook."""
+    """The page of a view, as a frame of a notebook."""
+    return frame(page(view))
+
+
+def frame(text: str) -> str:
+    """A page in an iframe, which isolates the styles and scripts of page and notebook."""
     return (
-        f'<iframe srcdoc="{html.escape(page(view))}" sandbox="allow-scripts allow-downloads" '
+        f'<iframe srcdoc="{html.escape(text)}" sandbox="allow-scripts allow-downloads" '
         'style="width: 100%; height: 720px; border: 0"></iframe>'
     )
 

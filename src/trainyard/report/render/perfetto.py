@@ -19,9 +19,9 @@ from trainyard.formats.atomic import replacing
 from trainyard.formats.protobuf import double_field, int_field, message_field, padded_varints, text_field, varint
 from trainyard.report.view.timeline import lane_numbers, shown_name, step_label
 from trainyard.trace.booking.book_rank import RankTrace
-from trainyard.trace.booking.owners import owners
+from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.export.trace_tables import began, op_names, rank_numbers
+from trainyard.trace.export.trace_tables import op_names, rank_numbers, start_ns_of_intervals
 from trainyard.trace.measured_trace import MeasuredTrace
 
 # Fields of Trace, TracePacket, TrackEvent, TrackDescriptor, InternedData and DebugAnnotation.
@@ -68,7 +68,7 @@ def write(measured: MeasuredTrace, path: Path, host: bool = False) -> None:
 
 def _first(rank: RankTrace, host: bool) -> int:
     """The earliest timestamp that is written."""
-    columns = (began(rank), rank.waits.start, *([rank.events.host.start] if host else []))
+    columns = (start_ns_of_intervals(rank), rank.waits.start, *([rank.events.host.start] if host else []))
     return min([rank.parts[0].start, *(int(column.min()) for column in columns if len(column))])
 
 
@@ -212,7 +212,7 @@ def busy_ns(rank: RankTrace) -> tuple[I64, I64]:
     owned by compute, communication, copies, or waits for a late rank."""
     opening, closing = rank.parts[0].start, rank.parts[-1].stop
     edges = np.array([opening + edge * (closing - opening) // _BINS for edge in range(_BINS + 1)], np.int64)
-    owned = owners(rank)
+    owned = find_owners(rank)
     works = np.array([*(account.kind in _WORKS for account, _ in rank.keys.pairs), False])[owned.key]
     begin, end = owned.start[works], owned.stop[works]
     before = np.concatenate([[0], np.cumsum(end - begin)])
@@ -239,7 +239,7 @@ def _steps(rank: RankTrace) -> Slices:
 
 
 def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
-    owned = owners(rank)
+    owned = find_owners(rank)
     late = owned.late.astype(np.int64) + 1
 
     def describe(kind: int) -> tuple[str, Facts]:
@@ -272,7 +272,7 @@ def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
 def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
     classified, events = rank.classified, rank.events
     lane_of, labels = lane_numbers(rank)
-    start, names = began(rank), list(events.names)
+    start, names = start_ns_of_intervals(rank), list(events.names)
     kinds, kind = np.unique(
         np.stack([classified.name, classified.key, classified.module, op_names(rank)]), axis=1, return_inverse=True
     )

@@ -21,7 +21,6 @@ from trainyard.report.view.view import Bar, Cell, Column, KernelRow, KeyFigure, 
 from trainyard.report.view.view import Table as Facts
 
 _BAR, _NARROW_BAR, _WIDE = 30, 14, 120
-_PARTS = 12
 _PROSE = 24
 """Minimum width of a prose column, in characters."""
 _FIRST_NAME, _NAME, _LEAST_NAME = 44, 28, 8
@@ -36,41 +35,55 @@ def print_view(view: View, console: Console, kernels: int = 8) -> None:
     console.print(Group(*_parts(view, kernels, _BAR if console.width >= _WIDE else _NARROW_BAR, console.width)))
 
 
-def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = False) -> None:
-    """Prints each step of each rank by kind of account, in ms; the first dozen unless `everything`."""
+def print_parts(ledgers: Sequence[Ledger], console: Console) -> None:
+    """Prints each step of each rank by kind of account, in ms. Columns that do not fit are left out, the smallest
+    kinds first, and named."""
     parts = [ledger for ledger in ledgers if ledger.scope.reduce == "one" and ledger.scope.ranks]
-    kinds = [kind for kind in words.KINDS if any(kind in ledger.by_kind() for ledger in parts)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("rank", justify="right", min_width=4)
-    table.add_column("step", min_width=4)
-    for head in ("wall ns", *(words.KINDS[kind].label.lower() for kind in kinds)):
-        table.add_column(head, justify="right", min_width=9)
-    shown = parts if everything else parts[:_PARTS]
-    for ledger in shown:
-        by_kind = ledger.by_kind()
-        table.add_row(
-            str(ledger.scope.ranks[0]),
-            Text(plain(ledger.scope.steps[0]) + (" (partial)" if ledger.scope.partial else "")),
-            units.show_ns(ledger.wall_ns),
-            *(f"{by_kind[kind] / 1e6:,.3f}" if kind in by_kind else "" for kind in kinds),
-        )
+    if not parts:
+        return
+    totals = {kind: sum(ledger.by_kind().get(kind, 0) for ledger in parts) for kind in words.KINDS}
+    kinds = [kind for kind in words.KINDS if totals[kind]]
+    by_size = sorted(kinds, key=lambda kind: -totals[kind])
+    steps = [f"{ledger.scope.steps[0]}{' (partial)' if ledger.scope.partial else ''}" for ledger in parts]
+    columns = [
+        Part("rank", [Text(str(ledger.scope.ranks[0])) for ledger in parts], right=True),
+        Part("step", [Text(plain(step)) for step in steps], name=True),
+        Part("wall", [Text(f"{ledger.wall_ns / 1e6:,.3f}") for ledger in parts], right=True),
+        *(
+            Part(
+                _HEADS.get(kind, kind),
+                [Text(f"{ns / 1e6:,.3f}" if (ns := ledger.by_kind().get(kind)) else "") for ledger in parts],
+                spare=1 + by_size.index(kind),
+                right=True,
+            )
+            for kind in kinds
+        ),
+    ]
+    shown = fitting(columns, console.width)
+    left_out = [part.head for part in columns if part not in shown]
     console.print()
-    console.print(table)
-    if len(shown) < len(parts):
-        console.print(
-            Text(f"{len(parts) - len(shown)} more: --top all lists them, --json has every entry.", style="dim")
-        )
+    console.print(Text("each step of each rank, in ms", style="dim"))
+    console.print(fitted(shown, console.width))
+    if left_out:
+        console.print(Text(f"left out at this width: {', '.join(left_out)}; --json has them", style="dim"))
+
+
+_HEADS = {"launch_gap": "idle", "data_wait": "data wait"}
 
 
 def print_table(table: Facts, console: Console, top: int | None = None) -> None:
     """Prints one table; all of its rows, or the first `top`."""
-    console.print(_table(_fitting(table, console.width), len(table.rows) if top is None else top))
+    console.print(_table(table, len(table.rows) if top is None else top, console.width))
+    heads = {column.head for column in _fitting(table, console.width).columns}
+    if left_out := [column.head for column in table.columns if column.head not in heads and not column.spare]:
+        names = ", ".join(left_out)
+        console.print(Text(plain(f"left out at this width: {names}; --json has all columns"), style="dim"))
 
 
 def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = [
-        Text(plain(view.title), style="bold"),
-        _Flow([Text(plain(chip), style="dim") for chip in (view.subtitle, *view.chips)], Text(" · ", style="dim")),
+        Text(plain(sentence(view.title)), style="bold"),
+        joined_line((view.subtitle, *view.chips)),
     ]
     if view.figures:
         parts.append(figures_line(view.figures))
@@ -78,16 +91,16 @@ def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableTyp
     parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.wall_ns:
         parts.append(Padding(_ledger(view, bar, width), (1, 0, 0, 0)))
-        parts.append(_phases(view))
+        parts.append(Padding(phases_line(view), (1, 0, 0, 0)))
     if view.kernels:
         parts.append(Padding(_rows("Top kernels", view.kernels[:kernels], width), (1, 0, 0, 0)))
     if view.modules:
         parts.append(Padding(_rows("Top modules", view.modules[: kernels // 2], width), (1, 0, 0, 0)))
-    parts.extend(Padding(_table(_fitting(table, width), kernels), (1, 0, 0, 0)) for table in view.tables)
+    parts.extend(Padding(_table(table, kernels, width), (1, 0, 0, 0)) for table in view.tables)
     for finding in view.findings:
         line = Text("\n" if finding is view.findings[0] else "")
         line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
-        line.append(plain(f"{finding.says}. "))
+        line.append(plain(f"{sentence(finding.says)} "))
         line.append(f"{finding.severity.capitalize()}, {100 * finding.sure:.0f} % sure. ", style="dim")
         if finding.evidence:
             line.append(plain(f"{finding.evidence[:1].upper()}{finding.evidence[1:]}. "), style="dim")
@@ -96,6 +109,16 @@ def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableTyp
         parts.append(line)
     parts.extend(Text(f"note: {plain(note)}", style="dim") for note in view.notes)
     return parts
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop at its end."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def joined_line(texts: Sequence[str]) -> RenderableType:
+    """Texts side by side, wrapped between texts only."""
+    return _Flow([Text(plain(text), style="dim") for text in texts if text], Text(" · ", style="dim"))
 
 
 def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
@@ -110,6 +133,19 @@ def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
         ],
         Text("   "),
     )
+
+
+class NextStep(NamedTuple):
+    """A command or option that answers a further question, and which one."""
+
+    command: str
+    answers: str
+
+
+def next_steps(steps: Sequence[NextStep]) -> list[RenderableType]:
+    """Where to look next: a line for each step."""
+    lines = [Padding(Text(plain(f"{step.command}: {step.answers}"), style="dim"), (0, 0, 0, 2)) for step in steps]
+    return ["", Text("Where to look next", style="dim"), *lines]
 
 
 class _Flow:
@@ -167,11 +203,17 @@ class Part(NamedTuple):
         return min(widest, self.least or (_LEAST_NAME if self.name else widest))
 
 
-def fitted(parts: Sequence[Part], width: int, most: int | None = None) -> Table:
-    """A table of the columns that fit into `width`. Numbers are never cut. `most`: maximum width of a name."""
+def fitting(parts: Sequence[Part], width: int) -> list[Part]:
+    """The columns that fit into `width`; those with the highest `spare` are left out first."""
     left = [part for part in parts if part.cells]
     while sum(part.needs + 2 for part in left) - 2 > width and max(part.spare for part in left):
         left.remove(max(left, key=lambda part: part.spare))
+    return left
+
+
+def fitted(parts: Sequence[Part], width: int, most: int | None = None) -> Table:
+    """A table of the columns that fit into `width`. Numbers are never cut. `most`: maximum width of a name."""
+    left = fitting(parts, width)
     roomy = sum(part.needs + 2 for part in left) - 2 <= width
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for part in left:
@@ -199,12 +241,13 @@ def _drawn(bar: Bar, wall: int, width: int) -> Text:
     return Text(text, style=bar.colour if bar.role != "total" else "")
 
 
-def _phases(view: View) -> Text:
+def phases_line(view: View) -> Text:
+    """The time of each phase of the step."""
     totals: dict[str, int] = {}
     for _, _, phase, ns, _, _ in view.table:
         totals[phase] = totals.get(phase, 0) + ns
     shown = " · ".join(f"{phase} {units.show_time(totals[phase])}" for phase in words.PHASES if totals.get(phase))
-    return Text(f"\nby phase: {shown}", style="dim")
+    return Text(f"by phase: {shown}", style="dim")
 
 
 def _fitting(table: Facts, width: int) -> Facts:
@@ -220,14 +263,19 @@ def _fitting(table: Facts, width: int) -> Facts:
     return table
 
 
-def _needed(table: Facts) -> int:
-    """Width of the table in characters, including gaps."""
-    cells = [[_cell(row[at], column) for row in table.rows] for at, column in enumerate(table.columns)]
-    widths = [
-        _needs(column, max(map(cell_len, [column.head, *some])))
-        for column, some in zip(table.columns, cells, strict=True)
-    ]
+def _needed(table: Facts, wrapped: bool = True) -> int:
+    """Width of the table in characters, including gaps; `wrapped`: with heads of several lines."""
+    widths = [_needs(column, _widest(table, at, wrapped)) for at, column in enumerate(table.columns)]
     return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _widest(table: Facts, at: int, wrapped: bool) -> int:
+    """Width of the widest cell of a column, and of its head or, if that is `wrapped`, of its longest word."""
+    column = table.columns[at]
+    head = plain(column.head if at else table.title)
+    return max(
+        map(cell_len, [*(head.split() if wrapped else [head]), *(_cell(row[at], column) for row in table.rows), ""])
+    )
 
 
 def _needs(column: Column, widest: int) -> int:
@@ -244,25 +292,26 @@ def _most(column: Column, at: int) -> int:
     return _FIRST_NAME if at == 0 else _NAME
 
 
-def _table(table: Facts, most: int) -> Group:
-    """The first `most` rows; text columns shrink on a narrow terminal. A single further row is printed in place of the
-    note about it."""
+def _table(table: Facts, most: int, width: int) -> Group:
+    """The first `most` rows; on a narrow terminal heads wrap and text columns shrink. A single further row is printed
+    in place of the note about it."""
     most += len(table.rows) == most + 1
+    table = _fitting(table, width)
+    wrapped = _needed(table, wrapped=False) > width
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index, column in enumerate(table.columns):
         head = Text(plain(column.head if index else table.title))
         if column.prose:
             drawn.add_column(head, style="dim", min_width=_PROSE)
-        elif column.id:
-            drawn.add_column(head, no_wrap=True, min_width=max(len(str(row[index])) for row in table.rows))
-        elif column.digits is None:
-            drawn.add_column(head, max_width=_most(column, index), style="dim" if index else "")
+        elif column.id or column.digits is not None:
+            head.no_wrap = False  # the head wraps, the cells do not
+            justify = "left" if column.id else "right"
+            drawn.add_column(head, justify=justify, no_wrap=True, width=_widest(table, index, wrapped))
         else:
-            figures = max((cell_len(_cell(row[index], column)) for row in table.rows), default=0)
-            drawn.add_column(head, justify="right", no_wrap=True, min_width=figures)
+            drawn.add_column(head, max_width=_most(column, index), style="dim" if index else "")
     for row in table.rows[:most]:
         drawn.add_row(*(_drawn_cell(cell, column) for cell, column in zip(row, table.columns)))
-    left = [f"{len(table.rows) - most:,} more on the page."] if len(table.rows) > most else []
+    left = [f"{len(table.rows) - most:,} more rows: --full"] if len(table.rows) > most else []
     return Group(drawn, *(Text(plain(note), style="dim") for note in (*table.notes, *left)))
 
 
@@ -305,7 +354,7 @@ def _rows(title: str, rows: Sequence[KernelRow], width: int) -> Table:
             Part(title, [Text(plain(row.name)) for row in rows], name=True),
             Part("account", [Text(plain(row.account), style="dim") for row in rows], spare=2),
             Part("phase", [Text(row.phase, style="dim") for row in rows], spare=3),
-            Part("ms a step", [Text(f"{row.ns / 1e6:,.3f}") for row in rows], right=True),
+            Part("ms per step", [Text(f"{row.ns / 1e6:,.3f}") for row in rows], right=True),
             Part("share", [Text(f"{100 * row.share:.1f} %") for row in rows], right=True),
             Part("calls", [Text(f"{row.count:,}") for row in rows], spare=1, right=True),
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from trainyard import units, words
-from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
+from trainyard.detect.coverage import MIN_UNEXPLAINED_FRACTION as UNEXPLAINED_LEAST
 from trainyard.detect.finding_text import describe_step
 from trainyard.detect.run_rules import findings
 from trainyard.finding import Finding
@@ -19,7 +19,7 @@ from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.store.run_summary import summarise
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.rank_results import all_booked
-from trainyard.trace.top_kernels import Busy, top
+from trainyard.trace.top_kernels import Busy, top_work
 
 _MOST = 30
 """Kernels and modules in an analysis."""
@@ -64,8 +64,8 @@ def _analysis(
         findings=tuple(rules),
         figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
         ideal=ideal_ns(run) if run else None,
-        kernels=_rows(top(measured, "kernels", most=_MOST), mean.wall_ns) if measured else (),
-        modules=_rows(top(measured, "modules", most=_MOST), mean.wall_ns) if measured else (),
+        kernels=_rows(top_work(measured, "kernels", most=_MOST), mean.wall_ns) if measured else (),
+        modules=_rows(top_work(measured, "modules", most=_MOST), mean.wall_ns) if measured else (),
         tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
         warnings=(*((measured.left_out,) if measured and measured.unread else ()), *_warnings(mean, run)),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
@@ -79,7 +79,7 @@ def _recipe(job: Job) -> str:
     parts = [recipe.dtype, *([f"seq {recipe.seq_len}"] if unit == "tokens" else [])]
     parts.append(f"{recipe.tokens_per_step:,} {unit} a step")
     if job.accumulate > 1:
-        parts.append(f"{job.accumulate} micro-batches of {recipe.microbatch}")
+        parts.append(f"{job.accumulate} micro-batches of {recipe.micro_batch_size}")
     for name, default in _SHOWN.items():
         value = getattr(recipe, name)
         if value != default:
@@ -90,13 +90,14 @@ def _recipe(job: Job) -> str:
 _SHOWN = {
     field.name: field.default
     for field in msgspec.structs.fields(Recipe)
-    if field.name in ("optimizer", "remat", "remat_every", "schedule", "offload", "compile")
+    if field.name
+    in ("optimizer", "activation_checkpoint", "activation_checkpoint_every", "schedule", "offload", "compile")
 }
 """Keys of a recipe that change how a step is computed, and their defaults."""
 
 
 def _ranks(here: int, world: int) -> str:
-    return f"{here} of {world} ranks" if world else f"{here} rank{'s' if here != 1 else ''}"
+    return f"{here} of {units.counted(world, 'rank')}" if world else units.counted(here, "rank")
 
 
 def _headline(mean: Ledger, all_findings: list[Finding], run: Run | None) -> str:
@@ -134,13 +135,13 @@ def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
         label = "window" if mean.scope.steps == (WINDOW,) else "step time"
         figures.append(KeyFigure(label=label, value=value, unit=unit, means="Mean over ranks and full steps."))
     share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
-    figures.append(
-        KeyFigure(label="computing", value=share, unit="%", means="Share of the step in which compute runs.")
-    )
+    figures.append(KeyFigure(label="compute", value=share, unit="%", means="Share of the step in which compute runs."))
     if comm:
         hidden = units.show_share(comm - kinds.get("comm", 0), comm).removesuffix(" %")
         figures.append(
-            KeyFigure(label="comm. hidden", value=hidden, unit="%", means="Share of communication under compute.")
+            KeyFigure(
+                label="communication overlapped", value=hidden, unit="%", means="Share of communication under compute."
+            )
         )
     covered = units.show_share(mean.wall_ns - mean.unrecognised_ns, mean.wall_ns).removesuffix(" %")
     figures.append(

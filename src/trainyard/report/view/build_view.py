@@ -57,8 +57,7 @@ def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
 
 def _bars_note(mean: Ledger) -> str:
     scope = mean.scope
-    steps = f"{len(scope.steps)} step{'s' if len(scope.steps) != 1 else ''}"
-    ranks = f"{len(scope.ranks)} rank{'s' if len(scope.ranks) != 1 else ''}"
+    steps, ranks = units.counted(len(scope.steps), "step"), units.counted(len(scope.ranks), "rank")
     spread = "; whiskers: least and most of any rank" if len(scope.ranks) > 1 else ""
     total = units.show_ns(mean.wall_ns)
     return f"every nanosecond accounted for: the rows add up to {total} ns; mean of {steps}, {ranks}{spread}"

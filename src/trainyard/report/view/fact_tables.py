@@ -1,21 +1,23 @@
-"""Tables of a report, as far as there are data: ops below the roofline, last arrivals, bandwidths, incidents."""
+"""Tables of a report, as far as there are data: ops below the roofline, last to arrive, bandwidths, incidents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from trainyard import units, words
-from trainyard.ledger import Ledger
 from trainyard.record import Run
+from trainyard.report.view.trace_results import QueryResult, Reconciliation, WhatIf
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.bandwidth import Bandwidth
-from trainyard.trace.export.sql import Answer
 from trainyard.trace.flops.roofline import OpRow, op_roofline
 from trainyard.trace.measured_trace import Lateness, MeasuredTrace
-from trainyard.trace.reconcile import ToolFigures
-from trainyard.trace.whatif.what_if import Prediction
 
 _ROWS = 40
+_RANKS = 4
+"""Ranks side by side in a table of 80 columns."""
+_TOOLS = {"hta": "HTA", "tracelens": "TraceLens"}
+_CHANGES, _SMALL = 12, 0.001
+"""Rows of a prediction on one screen, and the fraction of the step below which a change is folded."""
 
 
 def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
@@ -109,7 +111,7 @@ def _op(row: OpRow) -> tuple[Cell, ...]:
 def lateness(rows: Sequence[Lateness]) -> Table:
     """The ranks that arrived last at collectives, how often, and how long the others waited."""
     return Table(
-        title="Last arrivals",
+        title="Last to arrive",
         notes=(
             "Waiting time of the other ranks in ms, summed over waits that began in full steps: exposed (no compute "
             "overlapped it) and total. The ledger also includes the end of waits that began before.",
@@ -126,7 +128,7 @@ def bandwidths(rows: Sequence[Bandwidth]) -> Table:
     return Table(
         title="Collectives' bandwidth",
         notes=(
-            "In MB, µs and GB/s; medians. Bus bandwidth as nccl-tests defines it.",
+            "Sizes in MB, times in µs, bandwidths in GB/s; medians. Bus bandwidth as nccl-tests defines it.",
             "Timed from the last arrival to the end, or, if that is unknown, by the shortest member: a lower bound.",
         ),
         columns=_columns(
@@ -150,43 +152,65 @@ def _bandwidth(row: Bandwidth) -> tuple[Cell, ...]:
     )
 
 
-def reconciled(figures: Sequence[tuple[int, ToolFigures]]) -> Table:
-    """Figures of each rank by the definitions of another tool, and how these differ from ours."""
-    tool, first = figures[0][1].tool, figures[0][1]
-    return Table(
-        title=f"By {tool}'s definitions",
-        notes=first.differs,
-        columns=(Column(head="Figure"), *(Column(head=f"rank {rank}, ns", digits=0) for rank, _ in figures)),
-        rows=tuple(
-            (figure.name, *(tool_figures.ns(figure.name) for _, tool_figures in figures)) for figure in first.figures
-        ),
-    )
+def reconciled(result: Reconciliation, full: bool = False) -> list[Table]:
+    """The figures of the ranks by the definitions of another tool. More ranks than fit side by side are summarised by
+    the least, the mean and the most, or, if `full`, are listed in several tables."""
+    ranks, names = result.ranks, list(result.ranks[0].ns)
+    title = f"By the definitions of {_TOOLS[result.tool]}"
+    notes = ("In ms. How these definitions differ from the ledger's:", *result.differs)
+    if len(ranks) > _RANKS and not full:
+        values = {name: [rank.ns[name] for rank in ranks] for name in names}
+        rows = tuple((name, min(own) / 1e6, sum(own) / len(own) / 1e6, max(own) / 1e6) for name, own in values.items())
+        heads = _columns("Figure", **{"least": 3, "mean": 3, "most": 3})
+        return [Table(title=f"{title}, {len(ranks)} ranks", notes=notes, columns=heads, rows=rows)]
+    groups = [ranks[first : first + _RANKS] for first in range(0, len(ranks), _RANKS)]
+    return [
+        Table(
+            title=title,
+            notes=notes if group is groups[-1] else (),
+            columns=_columns("Figure", **{f"rank {rank.rank}": 3 for rank in group}),
+            rows=tuple((name, *(rank.ns[name] / 1e6 for rank in group)) for name in names),
+        )
+        for group in groups
+    ]
 
 
-def predicted(mean: Ledger, prediction: Prediction) -> Table:
-    """The mean step as measured and as predicted for a what-if, by account; the changes sum to the step's change."""
-    before, after = mean.wall_ns, prediction.mean.wall_ns
-    share = units.show_share(after - before, before) if before else ""
+def predicted(result: WhatIf, full: bool = False) -> Table:
+    """The mean step as measured and as predicted, by account; the changes sum to the step's change. Unless `full`,
+    small changes are folded into one row."""
+    before, after = result.before.wall_ns, result.after.wall_ns
     longer = (
         "If nothing was slowed, a longer step means that its bounds moved and now include earlier work: "
         "--window all books the whole window."
     )
-    rows = [(change.account.label, change.before_ns, change.after_ns) for change in prediction.changes]
-    rows.sort(key=lambda row: -abs(row[2] - row[1]))
+    changes = sorted(result.accounts, key=lambda change: -abs(change.ns))
+    large = changes if full else [change for change in changes[:_CHANGES] if abs(change.ns) >= _SMALL * before]
+    rows = [(change.account.label, change.before_ns, change.after_ns) for change in large]
+    if folded := changes[len(large) :]:
+        sums = sum(change.before_ns for change in folded), sum(change.after_ns for change in folded)
+        rows.append((units.counted(len(folded), "more account"), *sums))
     rows.append(("Step", before, after))
     return Table(
-        title=f"With {', '.join(prediction.supposed)}",
+        title="Account",
         notes=(
-            f"Predicted by replaying the steps' dependencies: {units.show_time(before)} → {units.show_time(after)} "
-            f"({share}). Other effects of the change (caches, clocks, other work) are not predicted.",
+            "In ms. Predicted by replaying the dependencies of the steps; other effects of the change (caches, clocks, "
+            "other work) are not predicted.",
             *((longer,) if after > before else ()),
         ),
-        columns=_columns("Account", **{"measured ms": 3, "predicted ms": 3, "change ms": 3}),
+        columns=_columns("Account", measured=3, predicted=3, change=3),
         rows=tuple((label, was / 1e6, now / 1e6, (now - was) / 1e6) for label, was, now in rows),
     )
 
 
-def answered(answer: Answer) -> Table:
+def prediction_title(result: WhatIf) -> str:
+    """`With network=2x the step takes 110.0 ms instead of 150.0 ms (-26.7 %).`"""
+    before, after = result.before.wall_ns, result.after.wall_ns
+    share = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
+    takes = f"the step takes {units.show_time(after)} instead of {units.show_time(before)}{share}"
+    return f"With {', '.join(result.changes)}, {takes}."
+
+
+def answered(answer: QueryResult) -> Table:
     """All rows of a query."""
     kinds = [{type(row[column]) for row in answer.rows} - {type(None)} for column in range(len(answer.columns))]
     digits = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]

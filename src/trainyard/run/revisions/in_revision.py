@@ -4,34 +4,52 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from trainyard.errors import CommandFailed, EnvironmentFailed
+from trainyard.errors import BadFile, BadJob, CommandFailed, EnvironmentFailed
 from trainyard.record import Run
+from trainyard.run.revisions.worktree import revision
 from trainyard.store.store import Store
 
-_LAST = 6
-"""Number of lines of its output to show if it fails."""
+_MAX_LINES = 6
+"""Lines of its output that are shown if it fails."""
+_OTHER_KEY = re.compile(r" at (?P<table>\$\S*): (?P<reason>unknown key '[^']+'|[^\n]* is not one of [^\n]*?)\.?$", re.M)
+"""How trainyard reports a key, or a value, that a job file may not have."""
+_OTHER_KEYS = (
+    "`gate run --base-job FILE` passes the base its own job file; a bisection needs commits that read the same keys. "
+    "Or compare a script, `-- python train.py`, which has no job file."
+)
 
 
-def run_pair(folders: Sequence[Path], command: Sequence[str], store: Store, *, together: bool) -> list[Run]:
-    """Run in each folder: one after the other, or all at once on one core, so that noise affects all of them."""
+class RevisionRun(NamedTuple):
+    """A run with the code in `folder`. `command`: a job file, or a command of several words."""
+
+    folder: Path
+    command: Sequence[str]
+
+
+def run_pair(runs: Sequence[RevisionRun], store: Store, *, together: bool) -> list[Run]:
+    """Run all: one after the other, or at once on one core, so that noise affects all of them."""
     if not together:
-        return [run_in(folder, command, store) for folder in folders]
-    with _on_one_core(), ThreadPoolExecutor(len(folders)) as pool:
-        return list(pool.map(lambda folder: run_in(folder, command, store), folders))
+        return [run_in(run.folder, run.command, store) for run in runs]
+    with _on_one_core(), ThreadPoolExecutor(len(runs)) as pool:
+        return list(pool.map(lambda run: run_in(run.folder, run.command, store), runs))
 
 
 @contextmanager
 def _on_one_core() -> Iterator[None]:
     """Pin processes that are started inside, and their children, to one core."""
     if not hasattr(os, "sched_setaffinity"):
-        raise EnvironmentFailed("This system cannot pin runs to one core.", "Omit --together to run them in turns.")
+        raise EnvironmentFailed(
+            "This system cannot pin runs to one core.", "Omit --together to run them one after the other."
+        )
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -51,8 +69,35 @@ def run_in(folder: Path, command: Sequence[str], store: Store) -> Run:
     environment = {**os.environ, "PYTHONPATH": path, "TRAINYARD_STORE": str(store.root)}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = "\n       ".join(done.stderr.strip().splitlines()[-_LAST:])
+        _check_keys(folder, command, done)
+        last = "\n       ".join(done.stderr.strip().splitlines()[-_MAX_LINES:])
         raise CommandFailed(
             f"the run in {folder} ended with exit code {done.returncode}; a crash gives no verdict:\n       {last}"
         )
-    return store.load(json.loads(done.stdout)["id"])
+    run_id = json.loads(done.stdout)["id"]
+    try:
+        return store.load(run_id)
+    except BadFile as error:
+        raise BadFile(
+            f"{_name_revision(folder)} stored run {run_id} in a form that this version of trainyard does not read: "
+            f"{error.says}",
+            "Compare revisions of trainyard that store runs in the same form.",
+        ) from error
+
+
+def _check_keys(folder: Path, command: Sequence[str], done: subprocess.CompletedProcess[str]) -> None:
+    """Raises `BadJob` if the code in the folder refused a key of the job file, which this version of trainyard has
+    read before: the revision brings a trainyard of its own, whose job files have other keys."""
+    refusal = _OTHER_KEY.search(done.stderr)
+    if refusal is None or len(command) != 1:
+        return
+    hint = done.stderr[refusal.end() :].strip().partition("\n")[0]
+    raise BadJob(
+        f"{_name_revision(folder)} reads job files with other keys than this version of trainyard: it refuses "
+        f"{command[0]} at {refusal['table']} ({refusal['reason']}). {hint}".rstrip(),
+        _OTHER_KEYS,
+    )
+
+
+def _name_revision(folder: Path) -> str:
+    return f"Revision {revision(folder, 'HEAD')[:10] or folder}"

@@ -14,14 +14,14 @@ import numpy as np
 from trainyard import units
 from trainyard.events import I64
 from trainyard.stats.medians import lower_median
-from trainyard.trace.align.clocks import ClockCorrection, ClockResidual, solve
+from trainyard.trace.align.clocks import ClockCorrection, ClockResidual, solve_clocks
 from trainyard.trace.align.matching import Meetings, meetings
 from trainyard.trace.align.survey import Survey
 
 Aligned = Literal["no", "host", "collectives"]
 
-_LEAST_MET = 3
-_STAYS = "waiting for late ranks is counted as communication, and no straggler is reported."
+_MIN_SHARED_COLLECTIVES = 3
+_CONSEQUENCE = "waiting for late ranks is counted as communication, and no straggler is reported."
 
 
 class Alignment(NamedTuple):
@@ -34,33 +34,36 @@ class Alignment(NamedTuple):
     residual: ClockResidual | None = None
 
 
-def alignment(surveys: Sequence[Survey]) -> Alignment:
+def align_clocks(surveys: Sequence[Survey]) -> Alignment:
     """Aligns by host if the files show that all ranks ran on one, else by collectives if the solution is reliable."""
     identity = tuple(ClockCorrection() for _ in surveys)
     if len(surveys) == 1:
-        return _alone(surveys[0])
-    if reason := _one_host(surveys):
-        if not _overlap(surveys, identity):
-            return Alignment("no", f"The ranks' windows do not overlap; {_STAYS}", identity)
+        return _align_single_rank(surveys[0])
+    if reason := _describe_shared_host(surveys):
+        if not _windows_overlap(surveys, identity):
+            return Alignment("no", f"The ranks' windows do not overlap; {_CONSEQUENCE}", identity)
         return Alignment("host", reason, identity)
-    solved = _from_collectives(surveys)
+    solved = _align_by_collectives(surveys)
     if isinstance(solved, str):
-        return Alignment("no", f"The files do not show that the ranks share a clock, and {solved}; {_STAYS}", identity)
+        return Alignment(
+            "no", f"The files do not show that the ranks share a clock, and {solved}; {_CONSEQUENCE}", identity
+        )
     return solved
 
 
-def _alone(only: Survey) -> Alignment:
+def _align_single_rank(only: Survey) -> Alignment:
+    """The alignment if there is one file: nothing to align, unless the job has more ranks than that."""
     world = only.facts.world
     # A file without a world size that contains collectives belongs to a job of several ranks.
     several = not world and len(only.row) > 0
     total = str(world) if world > 1 else "several" if several else ""
     if not total:
         return Alignment("host", "The job has one rank.", (ClockCorrection(),))
-    reason = f"This is one rank of {total}: the file does not show when its peers arrived; {_STAYS}"
+    reason = f"This is one rank of {total}: the file does not show when its peers arrived; {_CONSEQUENCE}"
     return Alignment("no", reason, (ClockCorrection(),))
 
 
-def _one_host(surveys: Sequence[Survey]) -> str:
+def _describe_shared_host(surveys: Sequence[Survey]) -> str:
     """How the files show that all ranks ran on one host, as a sentence; empty if they do not."""
     first, n = surveys[0].facts, len(surveys)
     hosts = {survey.facts.host_name for survey in surveys}
@@ -72,37 +75,42 @@ def _one_host(surveys: Sequence[Survey]) -> str:
     return ""
 
 
-def _from_collectives(surveys: Sequence[Survey]) -> Alignment | str:
+def _align_by_collectives(surveys: Sequence[Survey]) -> Alignment | str:
     """The solved clocks, or the reason why they cannot be solved."""
     if not all(survey.on_device for survey in surveys):
         return "collectives on CPUs do not end at the same time on all members"
     hosts = [survey.facts.host_name or f"rank {survey.facts.rank}" for survey in surveys]
-    numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
-    unit_of = np.array([numbers[host] for host in hosts], np.int64)
-    matched = _across(meetings(surveys), unit_of)
+    unit_of_host = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    unit_of_rank = np.array([unit_of_host[host] for host in hosts], np.int64)
+    matched = _select_cross_clock(meetings(surveys), unit_of_rank)
     if not matched.size:
         return "no collective could be matched across hosts"
-    ends = np.bincount(unit_of[matched.rank_index], minlength=len(numbers))
-    few = next((host for host, number in numbers.items() if ends[number] < _LEAST_MET), None)
-    if few is not None:
-        return f"{few} has {ends[numbers[few]]} collectives in common with the others, fewer than {_LEAST_MET}"
-    solved = solve(matched, unit_of)
-    apart = next((host for host, number in numbers.items() if solved.clocks[number] is None), None)
-    if apart is not None:
-        return f"no chain of collectives connects {apart} to {next(iter(numbers))}"
-    clocks = tuple(clock for number in unit_of if (clock := solved.clocks[number]) is not None)
-    doubt = _doubt(surveys, matched, clocks, solved.residual)
-    reason = _describe_solution(solved.residual, len(numbers), clocks)
+    end_counts = np.bincount(unit_of_rank[matched.rank_index], minlength=len(unit_of_host))
+    rarely_met = next(
+        (host for host, number in unit_of_host.items() if end_counts[number] < _MIN_SHARED_COLLECTIVES), None
+    )
+    if rarely_met is not None:
+        shared = end_counts[unit_of_host[rarely_met]]
+        return f"{rarely_met} has {shared} collectives in common with the others, fewer than {_MIN_SHARED_COLLECTIVES}"
+    solved = solve_clocks(matched, unit_of_rank)
+    unconnected = next((host for host, number in unit_of_host.items() if solved.clocks[number] is None), None)
+    if unconnected is not None:
+        return f"no chain of collectives connects {unconnected} to {next(iter(unit_of_host))}"
+    clocks = tuple(clock for number in unit_of_rank if (clock := solved.clocks[number]) is not None)
+    doubt = _reason_unreliable(surveys, matched, clocks, solved.residual)
+    reason = _describe_solution(solved.residual, len(unit_of_host), clocks)
     return doubt or Alignment("collectives", reason, clocks, solved.residual)
 
 
-def _across(met: Meetings, unit_of: I64) -> Meetings:
-    """The meetings with members on more than one clock."""
-    unit = unit_of[met.rank_index]
+def _select_cross_clock(met: Meetings, unit_of_rank: I64) -> Meetings:
+    """The meetings with members on more than one clock. `unit_of_rank[i]`: number of the clock of rank index i."""
+    unit = unit_of_rank[met.rank_index]
     return met.only(np.minimum.reduceat(unit, met.first[:-1]) < np.maximum.reduceat(unit, met.first[:-1]))
 
 
-def _doubt(surveys: Sequence[Survey], met: Meetings, clocks: Sequence[ClockCorrection], residual: ClockResidual) -> str:
+def _reason_unreliable(
+    surveys: Sequence[Survey], met: Meetings, clocks: Sequence[ClockCorrection], residual: ClockResidual
+) -> str:
     """Why the solution is not reliable; empty if it is."""
     if not all(clock.covers(*survey.facts.span) for survey, clock in zip(surveys, clocks)):
         return "their timestamps are too far apart to be aligned"
@@ -113,12 +121,12 @@ def _doubt(surveys: Sequence[Survey], met: Meetings, clocks: Sequence[ClockCorre
             f"after alignment the ends of {residual.collectives} matched collectives still differ by "
             f"{units.show_time(residual.median)} (median), while a collective takes {units.show_time(typical)}"
         )
-    if not _overlap(surveys, clocks):
+    if not _windows_overlap(surveys, clocks):
         return "their windows do not overlap after alignment"
     return ""
 
 
-def _overlap(surveys: Sequence[Survey], clocks: Sequence[ClockCorrection]) -> bool:
+def _windows_overlap(surveys: Sequence[Survey], clocks: Sequence[ClockCorrection]) -> bool:
     """Whether all ranks' windows have an instant in common."""
     starts = [clock.when(survey.window[0]) for survey, clock in zip(surveys, clocks)]
     stops = [clock.when(survey.window[1]) for survey, clock in zip(surveys, clocks)]
@@ -126,6 +134,7 @@ def _overlap(surveys: Sequence[Survey], clocks: Sequence[ClockCorrection]) -> bo
 
 
 def _describe_solution(residual: ClockResidual, hosts: int, clocks: Sequence[ClockCorrection]) -> str:
+    """Why the clocks are taken as aligned, as a sentence. `hosts`: number of clocks."""
     drifting = " and drifts" if any(clock.drift for clock in clocks) else ""
     return (
         f"Offsets{drifting} of {hosts} clocks were solved from the common ends of {residual.collectives} collectives; "

@@ -19,8 +19,8 @@ from trainyard.trace.align.matching import SYMMETRIC, Meetings, Transfers, meeti
 from trainyard.trace.align.survey import Survey
 from trainyard.trace.readers.collectives import group_of
 
-_MATCHED = (*(name for name in SYMMETRIC if name != "barrier"), "broadcast", "reduce")
-_SEND = "send_recv"
+_MATCHED_COLLECTIVES = (*(name for name in SYMMETRIC if name != "barrier"), "broadcast", "reduce")
+_SEND_RECV = "send_recv"
 
 
 class Bandwidth(NamedTuple):
@@ -46,6 +46,8 @@ class Bandwidth(NamedTuple):
 
 
 class _Timed(NamedTuple):
+    """One collective: `size` in bytes, `ns` that it took, the others as in Bandwidth."""
+
     kind: Collective
     group: str
     members: int
@@ -54,29 +56,29 @@ class _Timed(NamedTuple):
     from_last: bool
 
 
-def bandwidths(surveys: Sequence[Survey], aligned: bool) -> list[Bandwidth]:
+def measure_bandwidths(surveys: Sequence[Survey], aligned: bool) -> list[Bandwidth]:
     """One row for each (collective, group, members, size bucket, timing method), sorted by collective, group and size.
     If `aligned`, surveys are on the common clock. Barriers and empty messages are left out."""
-    met, sent = meetings(surveys, _MATCHED), transfers(surveys)
-    alone = [np.ones(len(survey.row), bool) for survey in surveys]
+    met, sent = meetings(surveys, _MATCHED_COLLECTIVES), transfers(surveys)
+    is_unmatched = [np.ones(len(survey.row), bool) for survey in surveys]
     for rank_index, entry in [
         *zip(met.rank_index.tolist(), met.entry.tolist()),
         *zip(sent.sender.tolist(), sent.send.tolist()),
         *zip(sent.receiver.tolist(), sent.receive.tolist()),
     ]:
-        alone[rank_index][entry] = False
+        is_unmatched[rank_index][entry] = False
     buckets: dict[tuple[str, str, int, int, bool], list[_Timed]] = defaultdict(list)
     matched = (*_time_meetings(surveys, met, aligned), *_time_transfers(surveys, sent, aligned))
-    for timed in (*matched, *_time_unmatched(surveys, alone)):
+    for timed in (*matched, *_time_unmatched(surveys, is_unmatched)):
         if timed.size > 0 and timed.ns > 0:
             bucket = timed.size.bit_length()
             buckets[timed.kind.name, timed.group, timed.members, bucket, timed.from_last].append(timed)
-    return [_row(*key[:3], timings) for key, timings in sorted(buckets.items())]
+    return [_bandwidth_row(*key[:3], timings) for key, timings in sorted(buckets.items())]
 
 
 def bus_factor(collective: str, members: int) -> Fraction | None:
     """Bus over algorithm bandwidth; None if it depends on values that the file does not give."""
-    if collective == _SEND:
+    if collective == _SEND_RECV:
         return Fraction(1)
     if not members:
         return None
@@ -88,14 +90,16 @@ def bus_factor(collective: str, members: int) -> Fraction | None:
 
 
 def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> Iterator[_Timed]:
+    """Matched collectives: from the last arrival if clocks are `aligned` and the members overlap, else the shortest
+    member."""
     if not met.size:
         return
     first = met.first[:-1]
-    until = np.maximum.reduceat(met.stop, first)
-    shortest = np.minimum.reduceat(met.stop - met.start, first)
-    sure = (met.arrived < met.left) & aligned
-    ns = np.where(sure, until - met.arrived, shortest)
-    for begin, end, length, exact in zip(first.tolist(), met.first[1:].tolist(), ns.tolist(), sure.tolist()):
+    last_stop = np.maximum.reduceat(met.stop, first)
+    shortest_ns = np.minimum.reduceat(met.stop - met.start, first)
+    is_exact = (met.arrived < met.left) & aligned
+    ns = np.where(is_exact, last_stop - met.arrived, shortest_ns)
+    for begin, end, length, exact in zip(first.tolist(), met.first[1:].tolist(), ns.tolist(), is_exact.tolist()):
         members = list(zip(met.rank_index[begin:end].tolist(), met.entry[begin:end].tolist()))
         kinds = [surveys[rank_index].kinds[surveys[rank_index].kind[entry]] for rank_index, entry in members]
         facts = surveys[members[0][0]].facts
@@ -103,30 +107,32 @@ def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> I
 
 
 def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -> Iterator[_Timed]:
-    last = np.maximum(sent.sent_from, sent.received_from)
-    sure = (last < sent.received_until) & aligned
-    shortest = np.minimum(sent.sent_until - sent.sent_from, sent.received_until - sent.received_from)
-    ns = np.where(sure, sent.received_until - last, shortest)
-    ends = zip(sent.receiver.tolist(), sent.receive.tolist(), ns.tolist(), sure.tolist())
+    """Matched transfers: from the later start of both ends if clocks are `aligned`, else the shorter end."""
+    later_start = np.maximum(sent.sent_from, sent.received_from)
+    is_exact = (later_start < sent.received_until) & aligned
+    shortest_ns = np.minimum(sent.sent_until - sent.sent_from, sent.received_until - sent.received_from)
+    ns = np.where(is_exact, sent.received_until - later_start, shortest_ns)
+    ends = zip(sent.receiver.tolist(), sent.receive.tolist(), ns.tolist(), is_exact.tolist())
     for rank_index, entry, length, exact in ends:
         kind = surveys[rank_index].kinds[surveys[rank_index].kind[entry]]
         yield _Timed(kind, group_of(kind, surveys[rank_index].facts), 2, kind.size, length, exact)
 
 
-def _time_unmatched(surveys: Sequence[Survey], alone: Sequence[np.ndarray]) -> Iterator[_Timed]:
-    """Collectives whose other members are not in the files."""
-    for survey, rows in zip(surveys, alone):
+def _time_unmatched(surveys: Sequence[Survey], is_unmatched: Sequence[np.ndarray]) -> Iterator[_Timed]:
+    """Collectives whose other members are not in the files. `is_unmatched[i]`: mask over the entries of survey i."""
+    for survey, rows in zip(surveys, is_unmatched):
         groups = [group_of(kind, survey.facts) for kind in survey.kinds]
         for entry in np.flatnonzero(rows).tolist():
             number = int(survey.kind[entry])
             kind = survey.kinds[number]
-            members = 2 if kind.name == _SEND else kind.members
-            if kind.name in (*_MATCHED, _SEND):
+            members = 2 if kind.name == _SEND_RECV else kind.members
+            if kind.name in (*_MATCHED_COLLECTIVES, _SEND_RECV):
                 ns = int(survey.stop[entry] - survey.start[entry])
                 yield _Timed(kind, groups[number], members, kind.size, ns, False)
 
 
-def _row(collective: str, group: str, members: int, timings: Sequence[_Timed]) -> Bandwidth:
+def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[_Timed]) -> Bandwidth:
+    """The row of one bucket: medians and extremes of its collectives."""
     factor = bus_factor(collective, members)
     ordered = sorted(timings, key=lambda timed: Fraction(timed.size, timed.ns))
     middle = lower_median(ordered)

@@ -17,11 +17,11 @@ from trainyard.events import I64, DeviceWork, Events, HostSpans, StepMark
 from trainyard.stats.medians import medians
 from trainyard.trace.align.matching import Meetings
 
-_SWEEPS = 20
-_LEAST_SPAN, _MOST_SPAN = 10**9, 3600 * 10**9
-_LEAST_ENDS = 9  # three to a third of the span
-_MOST_DRIFT = 500_000  # ns a second; a crystal is within 100,000
-_LIMIT = 2**62
+_MAX_ITERATIONS = 20
+_MIN_SPAN_NS, _MAX_SPAN_NS = 10**9, 3600 * 10**9
+_MIN_ENDS = 9  # three to a third of the span
+_MAX_DRIFT_NS_PER_S = 500_000  # ns a second; a crystal is within 100,000
+_MAX_TIMESTAMP = 2**62
 
 
 class ClockCorrection(NamedTuple):
@@ -43,7 +43,8 @@ class ClockCorrection(NamedTuple):
     def covers(self, start: int, stop: int) -> bool:
         """Whether timestamps from `start` to `stop` are corrected without overflow of 64 bits."""
         return all(
-            max(abs(self.when(stamp)), abs(stamp + self.offset), abs((stamp - self.origin) * self.drift)) < _LIMIT
+            max(abs(self.when(stamp)), abs(stamp + self.offset), abs((stamp - self.origin) * self.drift))
+            < _MAX_TIMESTAMP
             for stamp in (start, stop)
         )
 
@@ -77,27 +78,27 @@ class ClockResidual(NamedTuple):
     collectives: int
 
 
-class Solved(NamedTuple):
+class SolvedClocks(NamedTuple):
     """A clock for each unit; None if no chain of collectives connects the unit to the lowest one."""
 
     clocks: tuple[ClockCorrection | None, ...]
     residual: ClockResidual
 
 
-def solve(met: Meetings, unit_of: I64) -> Solved:
+def solve_clocks(met: Meetings, unit_of: I64) -> SolvedClocks:
     """Clocks of the units (hosts, or ranks whose host is unknown), from the ends in `met` (at least one).
     `unit_of[rank_index]`: each rank's unit."""
     unit = unit_of[met.rank_index]
-    offset, known = _walk(met.stop, met.meeting, unit, int(unit_of.max()) + 1)
-    origin = np.full(len(known), _LIMIT)
+    offset, known = _propagate_offsets(met.stop, met.meeting, unit, int(unit_of.max()) + 1)
+    origin = np.full(len(known), _MAX_TIMESTAMP)
     np.minimum.at(origin, unit, met.stop)
     reached_ends = known[unit]
     ends = _Ends(met.stop[reached_ends], met.meeting[reached_ends], unit[reached_ends], origin)
-    fit = _settle(ends, _Fit(offset, np.zeros_like(offset)), tilt=False)
-    off = np.abs(_behind(ends, fit))
-    if _LEAST_SPAN <= int(ends.time.max()) <= _MOST_SPAN:
-        tilted = _settle(ends, fit, tilt=True)
-        less = np.abs(_behind(ends, tilted))
+    fit = _refine_fit(ends, _Fit(offset, np.zeros_like(offset)), with_drift=False)
+    off = np.abs(_distance_to_median(ends, fit))
+    if _MIN_SPAN_NS <= int(ends.time.max()) <= _MAX_SPAN_NS:
+        tilted = _refine_fit(ends, fit, with_drift=True)
+        less = np.abs(_distance_to_median(ends, tilted))
         # A drift fits noise slightly better in any case, so it must reduce the residual by a quarter.
         if less.sum() < off.sum() and 4 * int(less.sum()) <= 3 * int(off.sum()):
             fit, off = tilted, less
@@ -107,7 +108,7 @@ def solve(met: Meetings, unit_of: I64) -> Solved:
     )
     ordered = np.sort(off)
     median, p95 = (int(ordered[-(-share * len(ordered) // 100) - 1]) for share in (50, 95))
-    return Solved(clocks, ClockResidual(median, p95, len(np.unique(ends.meeting))))
+    return SolvedClocks(clocks, ClockResidual(median, p95, len(np.unique(ends.meeting))))
 
 
 class _Ends(NamedTuple):
@@ -130,60 +131,62 @@ class _Fit(NamedTuple):
     drift: I64
 
 
-def _walk(end: I64, meeting: I64, unit: I64, units: int) -> tuple[I64, NDArray[np.bool_]]:
-    """Initial offsets, propagated from the lowest unit to the units it meets and on from those; and which units were
-    reached."""
-    offset, known = np.zeros(units, np.int64), np.zeros(units, bool)
-    known[unit.min()] = True
+def _propagate_offsets(end: I64, meeting: I64, unit: I64, unit_count: int) -> tuple[I64, NDArray[np.bool_]]:
+    """Initial offset (ns) of each unit, propagated from the lowest unit to the units it meets and on from those; and
+    which units were reached. `end`, `meeting`, `unit`: timestamp, meeting and clock of each member's end."""
+    offset, reached = np.zeros(unit_count, np.int64), np.zeros(unit_count, bool)
+    reached[unit.min()] = True
     while True:
-        seen = known[unit]
-        common, met = medians(end[seen] + offset[unit[seen]], meeting[seen], int(meeting.max()) + 1)
-        fresh = ~seen & met[meeting]
-        if not fresh.any():
-            return offset, known
-        shift, solved = medians(common[meeting[fresh]] - end[fresh], unit[fresh], units)
-        offset[solved], known[solved] = shift[solved], True
+        is_reached = reached[unit]
+        common, met = medians(end[is_reached] + offset[unit[is_reached]], meeting[is_reached], int(meeting.max()) + 1)
+        newly_reached = ~is_reached & met[meeting]
+        if not newly_reached.any():
+            return offset, reached
+        shift, solved = medians(common[meeting[newly_reached]] - end[newly_reached], unit[newly_reached], unit_count)
+        offset[solved], reached[solved] = shift[solved], True
 
 
-def _settle(ends: _Ends, fit: _Fit, tilt: bool) -> _Fit:
-    """Refines offsets (and drifts if `tilt`) and common ends in turn, until they no longer change."""
-    first, units = ends.unit.min(), len(ends.origin)
-    for _ in range(_SWEEPS):
-        behind, drift = _behind(ends, fit), fit.drift
-        if tilt:
-            slope, known = _slopes(ends.time, behind, ends.unit, units)
-            drift = np.clip(drift + np.where(known, slope - slope[first], 0), -_MOST_DRIFT, _MOST_DRIFT)
-            behind = _behind(ends, fit, ends.time * (drift - fit.drift)[ends.unit] // 10**9)
-        shift, _ = medians(behind, ends.unit, units)
-        moved = _Fit(fit.offset + shift - shift[first], drift)
+def _refine_fit(ends: _Ends, fit: _Fit, with_drift: bool) -> _Fit:
+    """Refines offsets (and drifts if `with_drift`) and common ends in turn, until they no longer change."""
+    reference, unit_count = ends.unit.min(), len(ends.origin)
+    for _ in range(_MAX_ITERATIONS):
+        behind, drift = _distance_to_median(ends, fit), fit.drift
+        if with_drift:
+            slope, known = _estimate_drifts(ends.time, behind, ends.unit, unit_count)
+            drift = np.clip(
+                drift + np.where(known, slope - slope[reference], 0), -_MAX_DRIFT_NS_PER_S, _MAX_DRIFT_NS_PER_S
+            )
+            behind = _distance_to_median(ends, fit, ends.time * (drift - fit.drift)[ends.unit] // 10**9)
+        shift, _ = medians(behind, ends.unit, unit_count)
+        moved = _Fit(fit.offset + shift - shift[reference], drift)
         if all((new == old).all() for new, old in zip(moved, fit)):
             break
         fit = moved
     return fit
 
 
-def _slopes(time: I64, behind: I64, unit: I64, units: int) -> tuple[I64, NDArray[np.bool_]]:
+def _estimate_drifts(time: I64, distance_ns: I64, unit: I64, unit_count: int) -> tuple[I64, NDArray[np.bool_]]:
     """How many ns per second each unit falls behind, between the medians of its first and its last third of ends; and
     whether it has enough ends."""
-    slopes, known = np.zeros(units, np.int64), np.zeros(units, bool)
-    for unit_index in range(units):
+    slopes, has_enough = np.zeros(unit_count, np.int64), np.zeros(unit_count, bool)
+    for unit_index in range(unit_count):
         rows = np.flatnonzero(unit == unit_index)
         rows = rows[np.argsort(time[rows], kind="stable")]
         third = len(rows) // 3
-        if len(rows) >= _LEAST_ENDS and time[rows[-1]] > time[rows[0]]:
+        if len(rows) >= _MIN_ENDS and time[rows[-1]] > time[rows[0]]:
             early, late = rows[:third], rows[-third:]
-            rise = _middle(behind[late]) - _middle(behind[early])
-            run = max(1, _middle(time[late]) - _middle(time[early]))
-            slopes[unit_index], known[unit_index] = (2 * rise * 10**9 + run) // (2 * run), True
-    return slopes, known
+            rise_ns = _median(distance_ns[late]) - _median(distance_ns[early])
+            run_ns = max(1, _median(time[late]) - _median(time[early]))
+            slopes[unit_index], has_enough[unit_index] = (2 * rise_ns * 10**9 + run_ns) // (2 * run_ns), True
+    return slopes, has_enough
 
 
-def _behind(ends: _Ends, fit: _Fit, more: I64 | int = 0) -> I64:
-    """How far each corrected end (plus `more`) lies before the median of its meeting, ns."""
-    on_clock = ends.stamp + fit.offset[ends.unit] + ends.time * fit.drift[ends.unit] // 10**9 + more
+def _distance_to_median(ends: _Ends, fit: _Fit, extra_ns: I64 | int = 0) -> I64:
+    """ns by which each corrected end (plus `extra_ns`) lies before the median of its meeting."""
+    on_clock = ends.stamp + fit.offset[ends.unit] + ends.time * fit.drift[ends.unit] // 10**9 + extra_ns
     common, _ = medians(on_clock, ends.meeting, int(ends.meeting.max()) + 1)
     return common[ends.meeting] - on_clock
 
 
-def _middle(values: I64) -> int:
+def _median(values: I64) -> int:
     return int(medians(values, np.zeros(len(values), np.int64), 1)[0][0])

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from trainyard.errors import BadInput
 from trainyard.events import I32, I64, Events
 from trainyard.trace.align import steps
-from trainyard.trace.align.alignment import Aligned, Alignment, alignment
-from trainyard.trace.align.bandwidth import Bandwidth, bandwidths
+from trainyard.trace.align.alignment import Aligned, Alignment, align_clocks
+from trainyard.trace.align.bandwidth import Bandwidth, measure_bandwidths
 from trainyard.trace.align.clocks import ClockCorrection
 from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
 from trainyard.trace.align.survey import Survey
@@ -21,7 +21,7 @@ from trainyard.trace.align.survey import Survey
 Window = Literal["steps", "all"]
 
 
-class Cuts(NamedTuple):
+class WaitCuts(NamedTuple):
     """Splits of a rank's intervals `row` at time `at`: until then they waited for the rank with index `late`."""
 
     row: I64
@@ -39,8 +39,8 @@ class RankAgreement(NamedTuple):
     aligned: Aligned
     clock: ClockCorrection
     ends: tuple[int, ...] | None
-    arrivals: Cuts
-    unmet: Cuts
+    arrivals: WaitCuts
+    unmet: WaitCuts
 
 
 class Agreement(NamedTuple):
@@ -57,41 +57,43 @@ class Agreement(NamedTuple):
 _ONE_RUN = "Pass the files of one run. To compare two runs, use trainyard diff."
 
 
-def _numbered(facts: Sequence[Events], file_indices: Sequence[int]) -> list[int]:
+def _assign_ranks(facts: Sequence[Events], file_indices: Sequence[int]) -> list[int]:
     """Each file's rank. A file without a rank is numbered by its index among all files: its position, or its entry in
     `file_indices` if some files could not be read. Raises `BadInput` for a rank that occurs twice."""
     if not facts:
         raise BadInput("no traces given.")
-    seen: dict[int, str] = {}
+    source_of_rank: dict[int, str] = {}
     for index, events in zip(file_indices or range(len(facts)), facts):
         rank = events.rank if events.rank >= 0 else index
-        if rank in seen:
+        if rank in source_of_rank:
+            other = source_of_rank[rank]
             raise BadInput(
-                f"{seen[rank]} and {events.source} are both from rank {rank}."
+                f"{other} and {events.source} are both from rank {rank}."
                 if events.rank >= 0
-                else f"{seen[rank]} is from rank {rank}; {events.source} names no rank and would be numbered {rank}.",
+                else f"{other} is from rank {rank}; {events.source} names no rank and would be numbered {rank}.",
                 _ONE_RUN,
             )
-        seen[rank] = events.source
+        source_of_rank[rank] = events.source
     worlds = {events.world: events.source for events in facts if events.rank >= 0 and events.world}
     if len(worlds) > 1:
         (world, first), (other_world, second), *_ = sorted(worlds.items())
         raise BadInput(
             f"{first} is from a job with world size {world}, {second} from one with {other_world}.", _ONE_RUN
         )
-    beyond = [rank for rank in seen if worlds and len(facts) > 1 and rank >= max(worlds)]
-    if beyond:
+    impossible_ranks = [rank for rank in source_of_rank if worlds and len(facts) > 1 and rank >= max(worlds)]
+    if impossible_ranks:
+        rank = impossible_ranks[0]
         raise BadInput(
-            f"{seen[beyond[0]]} would be rank {beyond[0]}, but the world size is {max(worlds)}.",
+            f"{source_of_rank[rank]} would be rank {rank}, but the world size is {max(worlds)}.",
             _ONE_RUN,
         )
-    return list(seen)
+    return list(source_of_rank)
 
 
 def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indices: Sequence[int] = ()) -> Agreement:
     """Aligns clocks, steps, groups and waits of all ranks. `file_indices`: the index of each rank's file among all
     files, if some of them could not be read. Raises `BadInput` for ranks of different jobs."""
-    ranks = _numbered([survey.facts for survey in surveys], file_indices)
+    ranks = _assign_ranks([survey.facts for survey in surveys], file_indices)
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
     # Each rank only knows its own groups; whether the world is the only group takes all ranks.
     sizes = tuple(sorted({size for item in surveys for size in item.facts.group_sizes}))
@@ -101,23 +103,30 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
         )
         for number in order
     ]
-    agreed = alignment(surveys)
+    agreed = align_clocks(surveys)
     aligned = agreed.aligned != "no"
     surveys = [_on_common_clock(item, clock) for item, clock in zip(surveys, agreed.clocks)]
-    marked = window == "steps" and all(item.facts.marks for item in surveys)
+    has_steps = window == "steps" and all(item.facts.marks for item in surveys)
     ends: list[Sequence[int]] = [item.ends for item in surveys]
-    if marked and aligned:
+    if has_steps and aligned:
         ends = list(steps.share_bounds(ends, [[mark.label for mark in item.facts.marks] for item in surveys]))
-    met = meetings(surveys if aligned else ()).overlapping()
-    sent = transfers(surveys if aligned else ()).possible()
-    shares = tuple(
-        RankAgreement(number, survey.facts.rank, sizes, agreed.aligned, clock, tuple(own) if marked else None, *cuts)
-        for number, survey, clock, own, *cuts in zip(
-            order, surveys, agreed.clocks, ends, last_arrivals(met, surveys), unmet(sent, surveys)
+    collectives = meetings(surveys if aligned else ()).overlapping()
+    matched_transfers = transfers(surveys if aligned else ()).possible()
+    rank_agreements = tuple(
+        RankAgreement(
+            number, survey.facts.rank, sizes, agreed.aligned, clock, tuple(step_ends) if has_steps else None, *cuts
+        )
+        for number, survey, clock, step_ends, *cuts in zip(
+            order,
+            surveys,
+            agreed.clocks,
+            ends,
+            last_arrivals(collectives, surveys),
+            transfer_waits(matched_transfers, surveys),
         )
     )
-    rates = tuple(bandwidths(surveys, aligned))
-    return Agreement(tuple(item.facts for item in surveys), agreed, shares, met, rates)
+    rates = tuple(measure_bandwidths(surveys, aligned))
+    return Agreement(tuple(item.facts for item in surveys), agreed, rank_agreements, collectives, rates)
 
 
 def _on_common_clock(survey: Survey, clock: ClockCorrection) -> Survey:
@@ -131,37 +140,41 @@ def _on_common_clock(survey: Survey, clock: ClockCorrection) -> Survey:
     )
 
 
-def last_arrivals(met: Meetings, surveys: Sequence[Survey]) -> list[Cuts]:
-    """Splits each rank's collectives that began before the last member arrived."""
+def last_arrivals(met: Meetings, surveys: Sequence[Survey]) -> list[WaitCuts]:
+    """Splits each rank's collectives that began before the last member arrived. One item for each of `surveys`."""
     sizes = np.diff(met.first)
     last, late = np.repeat(met.arrived, sizes), np.repeat(met.late, sizes)
     waited = met.start < last
-    return _cuts_by_rank(surveys, met.rank_index[waited], met.entry[waited], last[waited], late[waited])
+    return _wait_cuts_by_rank(surveys, met.rank_index[waited], met.entry[waited], last[waited], late[waited])
 
 
-def unmet(sent: Transfers, surveys: Sequence[Survey]) -> list[Cuts]:
-    """Splits each rank's receives that began before the send, and its sends that began before the receive."""
-    early = sent.received_from < sent.sent_from
+def transfer_waits(sent: Transfers, surveys: Sequence[Survey]) -> list[WaitCuts]:
+    """Splits each rank's receives that began before the send, and its sends that began before the receive. One item for
+    each of `surveys`."""
+    receive_waits = sent.received_from < sent.sent_from
     # A short message may be buffered, so that its send ends before the receive begins.
-    held = (sent.sent_from < sent.received_from) & (sent.received_from < sent.sent_until)
-    until = np.where(held, sent.received_from, sent.sent_from)
+    send_waits = (sent.sent_from < sent.received_from) & (sent.received_from < sent.sent_until)
+    until = np.where(send_waits, sent.received_from, sent.sent_from)
     late = sent.receiver.copy()
     for rank_index in [rank_index for rank_index, survey in enumerate(surveys) if not survey.on_device]:
-        _until_received(sent, early, rank_index, until, late)
-    held = until > sent.sent_from
-    return _cuts_by_rank(
+        _extend_gloo_sends(sent, receive_waits, rank_index, until, late)
+    send_waits = until > sent.sent_from
+    return _wait_cuts_by_rank(
         surveys,
-        np.concatenate([sent.receiver[early], sent.sender[held]]),
-        np.concatenate([sent.receive[early], sent.send[held]]),
-        np.concatenate([sent.sent_from[early], until[held]]),
-        np.concatenate([sent.sender[early], late[held]]),
+        np.concatenate([sent.receiver[receive_waits], sent.sender[send_waits]]),
+        np.concatenate([sent.receive[receive_waits], sent.send[send_waits]]),
+        np.concatenate([sent.sent_from[receive_waits], until[send_waits]]),
+        np.concatenate([sent.sender[receive_waits], late[send_waits]]),
     )
 
 
-def _until_received(sent: Transfers, early: NDArray[np.bool_], rank_index: int, until: I64, late: I64) -> None:
-    """Moves `until` and `late` of one rank's sends, in place. Gloo's span of a send lasts until its rank waits for it,
+def _extend_gloo_sends(
+    sent: Transfers, receive_waits: NDArray[np.bool_], rank_index: int, until: I64, late: I64
+) -> None:
+    """Moves `until` (ns) and `late` (rank index) of one rank's sends, in place; one element for each transfer, as in
+    `receive_waits`, whether its receive began first. Gloo's span of a send lasts until its rank waits for it,
     long after the message was sent: if the rank is in a waiting receive, the send waits for that."""
-    waits = np.flatnonzero(early & (sent.receiver == rank_index))
+    waits = np.flatnonzero(receive_waits & (sent.receiver == rank_index))
     waits = waits[np.argsort(sent.sent_from[waits], kind="stable")]
     sends = np.flatnonzero(sent.sender == rank_index)
     receive = np.searchsorted(sent.sent_from[waits], sent.sent_until[sends], "left") - 1
@@ -170,6 +183,11 @@ def _until_received(sent: Transfers, early: NDArray[np.bool_], rank_index: int, 
     until[sends[longer]], late[sends[longer]] = sent.sent_from[receive[longer]], sent.sender[receive[longer]]
 
 
-def _cuts_by_rank(surveys: Sequence[Survey], rank_index: I64, entry: I64, at: I64, late: I64) -> list[Cuts]:
+def _wait_cuts_by_rank(surveys: Sequence[Survey], rank_index: I64, entry: I64, at: I64, late: I64) -> list[WaitCuts]:
+    """For each of `surveys`, the splits of its intervals. One element for each split: rank index, entry in its survey,
+    time (ns), and index of the rank that was late."""
     rows = [np.flatnonzero(rank_index == number) for number in range(len(surveys))]
-    return [Cuts(survey.row[entry[own]], at[own], late[own].astype(np.int32)) for survey, own in zip(surveys, rows)]
+    return [
+        WaitCuts(survey.row[entry[rank_rows]], at[rank_rows], late[rank_rows].astype(np.int32))
+        for survey, rank_rows in zip(surveys, rows)
+    ]

@@ -84,52 +84,55 @@ def meetings(surveys: Sequence[Survey], names: Sequence[str] = SYMMETRIC) -> Mee
     # A group without a list of ranks consists of all ranks, none of which may be missing.
     world = max((survey.facts.world for survey in surveys), default=0)
     world_sizes = (0, len(all_ranks)) if world <= len(all_ranks) else ()
-    idents: dict[tuple[object, ...], int] = {}
+    id_of_key: dict[tuple[object, ...], int] = {}
     sizes: list[int] = []
     tables = [np.empty((5, 0), np.int64)]
     for rank_index, survey in enumerate(surveys):
-        number = np.full((len(survey.kinds), 2), -1, np.int64)
+        ids_by_kind = np.full((len(survey.kinds), 2), -1, np.int64)
         for row, kind in enumerate(survey.kinds):
             members = frozenset(kind.ranks) or (all_ranks if kind.members in world_sizes else frozenset())
             if kind.name in names and len(members) > 1 and survey.facts.rank in members and members <= all_ranks:
                 for numbered in (0, 1):
-                    ident = idents.setdefault(_identity(kind, bool(numbered)), len(idents))
-                    number[row, numbered] = ident
+                    ident = id_of_key.setdefault(_matching_key(kind, bool(numbered)), len(id_of_key))
+                    ids_by_kind[row, numbered] = ident
                     if ident == len(sizes):
                         sizes.append(len(members))
-        ident = number[survey.kind, (survey.seq >= 0).astype(np.int64)]
+        ident = ids_by_kind[survey.kind, (survey.seq >= 0).astype(np.int64)]
         kept = np.flatnonzero(ident >= 0)
         index = np.full(len(kept), rank_index)
         tables.append(np.stack([ident[kept], survey.seq[kept], index, survey.start[kept], kept]))
     table = np.concatenate(tables, axis=1)
     ident, seq, rank_index, _, entry = table[:, np.lexsort(table[::-1])]
-    return _complete(ident, seq, rank_index, entry, np.array(sizes, np.int64), surveys)
+    return _match_complete_runs(ident, seq, rank_index, entry, np.array(sizes, np.int64), surveys)
 
 
-def _complete(ident: I64, seq: I64, rank_index: I64, entry: I64, sizes: I64, surveys: Sequence[Survey]) -> Meetings:
+def _match_complete_runs(
+    ident: I64, seq: I64, rank_index: I64, entry: I64, sizes: I64, surveys: Sequence[Survey]
+) -> Meetings:
     """Meetings from rows sorted by identity, sequence number, rank index and start: the k-th rows of all ranks meet, if
-    all members have equally many."""
-    run = _changes(ident, seq, rank_index)
-    block_of_row = _changes(ident, seq)
+    all members have equally many. Per row: `ident`: number of its matching key. `sizes[ident]`: number of members that
+    such collectives must have."""
+    run_of_row = _number_runs(ident, seq, rank_index)
+    block_of_row = _number_runs(ident, seq)
     if not len(ident):
         return Meetings(np.zeros(1, np.int64), *[np.empty(0, np.int64)] * 4)
-    runs = np.bincount(run)
-    first_of_run = np.cumsum(runs) - runs
-    block = block_of_row[first_of_run]
-    first_of_block = np.flatnonzero(np.diff(block, prepend=-1))
-    members = np.bincount(block)
-    same_count = np.minimum.reduceat(runs, first_of_block) == np.maximum.reduceat(runs, first_of_block)
+    run_lengths = np.bincount(run_of_row)
+    first_of_run = np.cumsum(run_lengths) - run_lengths
+    block_of_run = block_of_row[first_of_run]
+    first_of_block = np.flatnonzero(np.diff(block_of_run, prepend=-1))
+    members = np.bincount(block_of_run)
+    same_count = np.minimum.reduceat(run_lengths, first_of_block) == np.maximum.reduceat(run_lengths, first_of_block)
     complete = same_count & (members == sizes[ident[first_of_run[first_of_block]]])
     kept = np.flatnonzero(complete[block_of_row])
-    nth = np.arange(len(ident)) - first_of_run[run]
+    nth = np.arange(len(ident)) - first_of_run[run_of_row]
     kept = kept[np.lexsort((rank_index[kept], nth[kept], block_of_row[kept]))]
-    meeting = _changes(block_of_row[kept], nth[kept])
+    meeting = _number_runs(block_of_row[kept], nth[kept])
     first = np.concatenate([np.flatnonzero(np.diff(meeting, prepend=-1)), [len(kept)]]).astype(np.int64)
     matched = Meetings(first, rank_index[kept], entry[kept], np.zeros_like(kept), np.zeros_like(kept))
     return matched.on([survey.start for survey in surveys], [survey.stop for survey in surveys])
 
 
-def _changes(*columns: I64) -> I64:
+def _number_runs(*columns: I64) -> I64:
     """Numbers the runs of rows in which all columns are constant."""
     if not len(columns[0]):
         return np.empty(0, np.int64)
@@ -137,7 +140,8 @@ def _changes(*columns: I64) -> I64:
     return np.concatenate([[0], np.cumsum(new)])
 
 
-def _identity(kind: Collective, numbered: bool) -> tuple[object, ...]:
+def _matching_key(kind: Collective, numbered: bool) -> tuple[object, ...]:
+    """Equal for collectives that may meet. `numbered`: the sequence number distinguishes them, so the size need not."""
     if numbered:
         return (kind.group_name, kind.ranks, kind.name, True)
     # Only in an all-to-all may members send different amounts.
@@ -177,28 +181,28 @@ class Transfers(NamedTuple):
 def transfers(surveys: Sequence[Survey]) -> Transfers:
     """Matches sends with receives. Coalesced batches, which have several peers, are left out. Gloo's spans name no
     peer: in a job of two ranks it is the other one."""
-    ends: dict[tuple[object, ...], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    entries_by_pair: dict[tuple[object, ...], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     index_of_rank = {survey.facts.rank: rank_index for rank_index, survey in enumerate(surveys)}
     pair_of_ranks = [survey.facts.world for survey in surveys] == [2, 2]
-    other = dict(zip(index_of_rank, reversed(index_of_rank))) if pair_of_ranks else {}
+    peer_of_rank = dict(zip(index_of_rank, reversed(index_of_rank))) if pair_of_ranks else {}
     for survey in surveys:
         rank = survey.facts.rank
         for entry, number in enumerate(survey.kind.tolist()):
             kind = survey.kinds[number]
-            unnamed = kind.name == "send_recv" and kind.peer < 0 and not survey.on_device
-            peer = other.get(rank, -1) if unnamed else kind.peer
+            has_no_peer = kind.name == "send_recv" and kind.peer < 0 and not survey.on_device
+            peer = peer_of_rank.get(rank, -1) if has_no_peer else kind.peer
             if peer in index_of_rank and peer != rank:
                 pair = (peer, rank) if kind.receives else (rank, peer)
-                ends[kind.group_name, kind.ranks, *pair][kind.receives].append(entry)
-    rows: list[tuple[int, int, int, int]] = []
-    for (*_, source, target), (sent, received) in ends.items():
+                entries_by_pair[kind.group_name, kind.ranks, *pair][kind.receives].append(entry)
+    matched_rows: list[tuple[int, int, int, int]] = []
+    for (*_, source, target), (sent, received) in entries_by_pair.items():
         sender, receiver = index_of_rank[int(str(source))], index_of_rank[int(str(target))]
-        if _sizes(surveys[sender], sent) == _sizes(surveys[receiver], received):
-            rows += [(sender, send, receiver, receive) for send, receive in zip(sent, received)]
-    table = np.array(rows, np.int64).reshape(-1, 4)
+        if _message_sizes(surveys[sender], sent) == _message_sizes(surveys[receiver], received):
+            matched_rows += [(sender, send, receiver, receive) for send, receive in zip(sent, received)]
+    table = np.array(matched_rows, np.int64).reshape(-1, 4)
     matched = Transfers(*table.T, *[np.zeros(len(table), np.int64)] * 4)
     return matched.on([survey.start for survey in surveys], [survey.stop for survey in surveys])
 
 
-def _sizes(survey: Survey, entries: Sequence[int]) -> list[int]:
+def _message_sizes(survey: Survey, entries: Sequence[int]) -> list[int]:
     return [survey.kinds[survey.kind[entry]].size for entry in entries]

@@ -41,10 +41,10 @@ def ends(events: Events, classified: Classified, is_compute: I64) -> list[int]:
     start, stop = events.window
     if not len(events.work):
         return [mark.start for mark in marks] + [stop]
-    of_part = part_of_interval(events, classified)
-    last = np.full(len(marks) + 1, start, np.int64)
-    np.maximum.at(last, of_part[is_compute], classified.stop[is_compute])
-    return [*np.maximum.accumulate(last).tolist()[:-1], stop]
+    part_of = part_of_interval(events, classified)
+    last_compute_stop = np.full(len(marks) + 1, start, np.int64)
+    np.maximum.at(last_compute_stop, part_of[is_compute], classified.stop[is_compute])
+    return [*np.maximum.accumulate(last_compute_stop).tolist()[:-1], stop]
 
 
 def parts(events: Events, ends: Sequence[int]) -> list[StepPart]:
@@ -94,9 +94,9 @@ def part_of_interval(events: Events, classified: Classified) -> I64:
 def in_full(parts: Sequence[StepPart], time: I64) -> NDArray[np.bool_]:
     """Whether each time lies in a full step; if there are none, in any part."""
     bounds = np.array([parts[0].start, *(part.stop for part in parts)], np.int64)
-    counts = np.array([not part.partial for part in parts])
-    if not counts.any():
-        counts[:] = True
+    is_counted = np.array([not part.partial for part in parts])
+    if not is_counted.any():
+        is_counted[:] = True
     index = np.searchsorted(bounds, time, "right") - 1
-    inside = (index >= 0) & (index < len(parts))
-    return inside & counts[np.clip(index, 0, len(parts) - 1)]
+    in_window = (index >= 0) & (index < len(parts))
+    return in_window & is_counted[np.clip(index, 0, len(parts) - 1)]

@@ -43,7 +43,7 @@ def survey(events: Events, classified: Classified, keys: Keys) -> Survey:
     collectives = [classified.collectives[row] for row in rows.tolist()]
     kind = [kinds.setdefault(msgspec.structs.replace(collective, seq=-1), len(kinds)) for collective in collectives]
     bare = msgspec.structs.replace(
-        events, names=(), shapes=(), work=_without_rows(events.work), host=_without_rows(events.host)
+        events, names=(), shapes=(), work=_drop_rows(events.work), host=_drop_rows(events.host)
     )
     return Survey(
         facts=bare,
@@ -59,7 +59,7 @@ def survey(events: Events, classified: Classified, keys: Keys) -> Survey:
     )
 
 
-def _without_rows(table: _Table) -> _Table:
+def _drop_rows(table: _Table) -> _Table:
     columns = {name: getattr(table, name) for name in table.__struct_fields__}
     empty = {name: value[:0].copy() for name, value in columns.items() if isinstance(value, np.ndarray)}
     return msgspec.structs.replace(table, **empty, collectives={})

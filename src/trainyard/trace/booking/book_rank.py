@@ -14,13 +14,13 @@ from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Aligned
 from trainyard.trace.align.cross_rank import RankAgreement
 from trainyard.trace.align.steps import StepPart
-from trainyard.trace.booking.idle import idle
+from trainyard.trace.booking.idle import find_idle
 from trainyard.trace.booking.intervals import Booking, Intervals, book
 from trainyard.trace.booking.stragglers_and_bubbles import Waits, split_waits
-from trainyard.trace.classify.context import PHASES, Context, context
+from trainyard.trace.classify.context import PHASES, Context, build_context
 from trainyard.trace.classify.cpu import classify_cpu
 from trainyard.trace.classify.kernels import Classified, Keys, classify_device, key_collectives
-from trainyard.trace.flops.attribution import Arithmetic, arithmetic, by_part
+from trainyard.trace.flops.attribution import Arithmetic, measure_arithmetic, sum_by_part_and_key
 
 _KINDS = list(words.KINDS)
 _UNEXPLAINED = Account("unexplained")
@@ -62,38 +62,41 @@ class RankTrace(NamedTuple):
         return self.arithmetic.bytes
 
 
-def classify_rank(events: Events, around: Context | None = None) -> ClassifiedRank:
-    """Classifies a rank without the other ranks. `around`: the context of its events, if already computed."""
-    around = around or context(events)
+def classify_rank(events: Events, host_context: Context | None = None) -> ClassifiedRank:
+    """Classifies a rank without the other ranks. `host_context`: the context of its events, if already computed."""
+    host_context = host_context or build_context(events)
     keys = Keys()
     classify = classify_device if len(events.work) else classify_cpu
-    return ClassifiedRank(events, around, keys, classify(events, around, keys))
+    return ClassifiedRank(events, host_context, keys, classify(events, host_context, keys))
 
 
-def book_rank(rank: ClassifiedRank, share: RankAgreement) -> RankTrace:
+def book_rank(rank: ClassifiedRank, agreement: RankAgreement) -> RankTrace:
     """Books a rank's ledgers, given its share of the cross-rank alignment."""
-    events, around, keys, classified = rank
-    events = msgspec.structs.replace(events, rank=share.rank, group_sizes=share.group_sizes)
+    events, host_context, keys, classified = rank
+    events = msgspec.structs.replace(events, rank=agreement.rank, group_sizes=agreement.group_sizes)
     classified = key_collectives(events, keys, classified)
-    events = share.clock.corrected(events)
-    classified = classified._replace(start=share.clock.at(classified.start), stop=share.clock.at(classified.stop))
-    parts = steps.whole_window(events) if share.ends is None else steps.parts(events, share.ends)
-    classified, waits = split_waits(classified, keys, share.arrivals, share.unmet, parts)
-    return _book_rank(events, around, keys, classified, waits, parts, share.aligned)
+    events = agreement.clock.corrected(events)
+    classified = classified._replace(
+        start=agreement.clock.at(classified.start), stop=agreement.clock.at(classified.stop)
+    )
+    parts = steps.whole_window(events) if agreement.ends is None else steps.parts(events, agreement.ends)
+    classified, waits = split_waits(classified, keys, agreement.arrivals, agreement.unmet, parts)
+    return _book_on_parts(events, host_context, keys, classified, waits, parts, agreement.aligned)
 
 
-def _book_rank(
+def _book_on_parts(
     events: Events,
-    around: Context,
+    host_context: Context,
     keys: Keys,
     classified: Classified,
     waits: Waits,
     parts: list[StepPart],
     aligned: Aligned,
 ) -> RankTrace:
+    """Books a rank whose times are on the common clock and whose waits are split off, part by part."""
     columns = [(classified.start, classified.stop, classified.key), (waits.start, waits.stop, waits.key)]
     if len(events.work):
-        columns.append(idle(events, around, keys))
+        columns.append(find_idle(events, host_context, keys))
     start, stop, key = (np.concatenate(column) for column in zip(*columns))
     kinds: I8 = keys.kinds()
     bounds = np.array([parts[0].start, *(part.stop for part in parts)], np.int64)
@@ -101,42 +104,47 @@ def _book_rank(
     precedence = keys.precedence()
     booking = book(Intervals(start, stop, kinds[key], precedence[key]), bounds, len(keys.pairs), len(_KINDS))
     booking = booking._replace(owned=booking.owned[:, [*precedence, -1]], live=booking.live[:, precedence])
-    n = len(classified.start)
+    interval_count = len(classified.start)
     begins = np.ones(len(start), bool)
-    begins[:n] = classified.begins
-    counts = _counts(start[begins], key[begins], bounds, len(keys.pairs))
-    work = arithmetic(events, around, keys, classified)
-    done = np.stack([by_part(column, classified, bounds, len(keys.pairs)) for column in (work.flops, work.bytes)])
+    begins[:interval_count] = classified.begins
+    counts = _count_starts(start[begins], key[begins], bounds, len(keys.pairs))
+    work = measure_arithmetic(events, host_context, keys, classified)
+    flops_and_bytes = np.stack(
+        [sum_by_part_and_key(column, classified, bounds, len(keys.pairs)) for column in (work.flops, work.bytes)]
+    )
     ledgers = tuple(
-        _ledger(events, keys, booking, counts[part_index], done[:, part_index], part_index, part, aligned)
+        _build_ledger(
+            events, keys, booking, counts[part_index], flops_and_bytes[:, part_index], part_index, part, aligned
+        )
         for part_index, part in enumerate(parts)
     )
+    # Intervals come first, then waits, then idle time.
+    owned, waited, _ = np.split(booking.by_interval, [interval_count, interval_count + len(waits.start)])
     return RankTrace(
-        events, around, keys, classified, waits, tuple(parts), ledgers,
-        booking.by_interval[:n], booking.by_interval[n : n + len(waits.start)], work,
+        events, host_context, keys, classified, waits, tuple(parts), ledgers, owned, waited, work
     )  # fmt: skip
 
 
-def _counts(start: I64, key: I32, bounds: I64, keys: int) -> I64:
+def _count_starts(start: I64, key: I32, bounds: I64, key_count: int) -> I64:
     """[p, k]: the number of intervals of each key that start in each part."""
     part = np.searchsorted(bounds, start, "right") - 1
     inside = (part >= 0) & (part < len(bounds) - 1)
-    counts = np.zeros((len(bounds) - 1, keys), np.int64)
+    counts = np.zeros((len(bounds) - 1, key_count), np.int64)
     np.add.at(counts, (part[inside], key[inside]), 1)
     return counts
 
 
-def _ledger(
+def _build_ledger(
     events: Events,
     keys: Keys,
     booking: Booking,
-    count: I64,
-    done: I64,
+    counts: I64,
+    flops_and_bytes: I64,
     part_index: int,
     part: StepPart,
     aligned: Aligned,
 ) -> Ledger:
-    """The ledger of one part. `done`: FLOPs and bytes of each key; -1 if unknown."""
+    """The ledger of one part. `counts`[k]: calls of each key; `flops_and_bytes`[2, k]: -1 if unknown."""
     owned, live = booking.owned[part_index], booking.live[part_index]
     entries = [
         Entry(
@@ -144,13 +152,13 @@ def _ledger(
             phase=PHASES[phase],
             ns=int(owned[key]),
             hidden_ns=int(live[key] - owned[key]),
-            count=int(count[key]),
-            flops=int(done[0, key]) if done[0, key] >= 0 else None,
-            bytes=int(done[1, key]) if done[1, key] >= 0 else None,
+            count=int(counts[key]),
+            flops=int(flops_and_bytes[0, key]) if flops_and_bytes[0, key] >= 0 else None,
+            bytes=int(flops_and_bytes[1, key]) if flops_and_bytes[1, key] >= 0 else None,
             how="inferred" if account.kind in ("launch_gap", "straggler", "bubble") else "seen",
         )
         for key, (account, phase) in enumerate(keys.pairs)
-        if live[key] or count[key]
+        if live[key] or counts[key]
     ]
     if owned[-1]:
         entries.append(Entry(account=_UNEXPLAINED, ns=int(owned[-1]), how="inferred"))

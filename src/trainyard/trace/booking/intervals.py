@@ -17,7 +17,7 @@ import numpy as np
 
 from trainyard.events import I8, I32, I64
 
-_BLOCK = 1 << 16
+_BLOCK_ROWS = 1 << 16
 
 
 class Intervals(NamedTuple):
@@ -40,49 +40,50 @@ class Booking(NamedTuple):
     by_interval: I64
 
 
-def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
+def book(intervals: Intervals, bounds: I64, key_count: int, kind_count: int) -> Booking:
     """Books the parts [bounds[i], bounds[i + 1]), i < p. Intervals are clipped to the window.
 
-    Each row of `owned` sums to the part's length: the last column holds uncovered time.
+    Each row of `owned` sums to the part's length: the last column holds uncovered time. `key_count` and `kind_count`:
+    number of columns of the result.
     """
     parts = len(bounds) - 1
     window = (bounds[0], bounds[-1])
     start = np.clip(intervals.start, *window)
     stop = np.clip(intervals.stop, *window)
-    owned = np.zeros((parts, keys + 1), np.int64)
-    live = np.zeros((parts, keys), np.int64)
-    unions = np.zeros((parts, kinds), np.int64)
+    owned = np.zeros((parts, key_count + 1), np.int64)
+    union_ns = np.zeros((parts, key_count), np.int64)
+    unions = np.zeros((parts, kind_count), np.int64)
     by_interval = np.zeros(len(start), np.int64)
 
     order = np.lexsort((intervals.key, start))
-    taken = np.empty((2, 0), np.int64)
-    for kind in range(kinds):
-        rows, begin, end = first_come(order[intervals.kind[order] == kind], start, stop)
+    owned_union = np.empty((2, 0), np.int64)
+    for kind in range(kind_count):
+        rows, begin, end = own_by_start(order[intervals.kind[order] == kind], start, stop)
         if not len(rows):
             continue
-        free = _Measure(taken)
-        for block in _blocks(len(rows)):
-            row, part, piece_begin, piece_end = _in_parts(rows[block], begin[block], end[block], bounds)
+        higher_kinds = _UnionLength(owned_union)
+        for block in _row_blocks(len(rows)):
+            row, part, piece_begin, piece_end = _cut_into_parts(rows[block], begin[block], end[block], bounds)
             length = piece_end - piece_begin
             np.add.at(unions[:, kind], part, length)
-            length -= free.between(piece_begin, piece_end)
+            length -= higher_kinds.between(piece_begin, piece_end)
             np.add.at(owned, (part, intervals.key[row]), length)
             np.add.at(by_interval, row, length)
-        taken = merge(taken, np.stack([begin, end]))
+        owned_union = merge_unions(owned_union, np.stack([begin, end]))
 
     by_key = order[np.argsort(intervals.key[order], kind="stable")]
-    edges = np.searchsorted(intervals.key[by_key], np.arange(keys + 1))
-    for key in range(keys):
-        rows, begin, end = first_come(by_key[edges[key] : edges[key + 1]], start, stop)
-        for block in _blocks(len(rows)):
-            _, part, piece_begin, piece_end = _in_parts(rows[block], begin[block], end[block], bounds)
-            np.add.at(live[:, key], part, piece_end - piece_begin)
+    edges = np.searchsorted(intervals.key[by_key], np.arange(key_count + 1))
+    for key in range(key_count):
+        rows, begin, end = own_by_start(by_key[edges[key] : edges[key + 1]], start, stop)
+        for block in _row_blocks(len(rows)):
+            _, part, piece_begin, piece_end = _cut_into_parts(rows[block], begin[block], end[block], bounds)
+            np.add.at(union_ns[:, key], part, piece_end - piece_begin)
 
-    owned[:, keys] = np.diff(bounds) - owned.sum(axis=1)
-    return Booking(owned, live, unions, by_interval)
+    owned[:, key_count] = np.diff(bounds) - owned.sum(axis=1)
+    return Booking(owned, union_ns, unions, by_interval)
 
 
-def first_come(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
+def own_by_start(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
     """(row, begin, end) of the disjoint stretches that intervals own if the earlier start has precedence. `rows` are
     sorted by start."""
     begin, end = start[rows], stop[rows]
@@ -92,7 +93,7 @@ def first_come(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
     return rows[owns], begin[owns], end[owns]
 
 
-def cut(begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64]:
+def cut_at_bounds(begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64]:
     """Disjoint stretches cut at the bounds they straddle: (row of the stretch, begin, end) of each piece."""
     first = np.searchsorted(bounds, begin, "right")
     inside = np.searchsorted(bounds, end, "left") - first
@@ -107,19 +108,20 @@ def cut(begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64]:
     return pieces, piece_begin, piece_end
 
 
-def _in_parts(rows: I64, begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64, I64]:
+def _cut_into_parts(rows: I64, begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64, I64]:
     """(row, part, begin, end) of each piece of disjoint stretches, which lie within the bounds."""
-    pieces, begin, end = cut(begin, end, bounds)
+    pieces, begin, end = cut_at_bounds(begin, end, bounds)
     return rows[pieces], np.searchsorted(bounds, begin, "right") - 1, begin, end
 
 
-def _blocks(n: int) -> Iterator[slice]:
+def _row_blocks(n: int) -> Iterator[slice]:
     """Slices of n rows, block by block, which bounds the memory of intermediate arrays."""
-    return (slice(first, first + _BLOCK) for first in range(0, n, _BLOCK))
+    return (slice(first, first + _BLOCK_ROWS) for first in range(0, n, _BLOCK_ROWS))
 
 
-class _Measure:
-    """Length of the part of a sorted disjoint union between two times."""
+class _UnionLength:
+    """Length (ns) of the part between two times of a union: [2, k] begins and ends, sorted and disjoint. `before[i]`:
+    length of its first i stretches."""
 
     def __init__(self, union: I64) -> None:
         self.begin, self.end = union
@@ -134,8 +136,8 @@ class _Measure:
         return self.until(end) - self.until(begin)
 
 
-def merge(a: I64, b: I64) -> I64:
-    """The union of two sorted disjoint unions, sorted and disjoint."""
+def merge_unions(a: I64, b: I64) -> I64:
+    """[2, k]: begins and ends of the union of two unions of the same form, sorted and disjoint."""
     both = np.concatenate([a, b], axis=1)
     begin, end = both[:, np.argsort(both[0], kind="stable")]
     latest = np.maximum.accumulate(end)

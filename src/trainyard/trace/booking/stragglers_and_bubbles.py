@@ -14,9 +14,9 @@ import numpy as np
 from trainyard import words
 from trainyard.events import I32, I64
 from trainyard.ledger import Account
-from trainyard.trace.align.cross_rank import Cuts
+from trainyard.trace.align.cross_rank import WaitCuts
 from trainyard.trace.align.steps import StepPart
-from trainyard.trace.booking.intervals import cut
+from trainyard.trace.booking.intervals import cut_at_bounds
 from trainyard.trace.classify.kernels import Classified, Keys
 
 _COMPUTE = list(words.KINDS).index("compute")
@@ -33,43 +33,50 @@ class Waits(NamedTuple):
 
 
 def split_waits(
-    classified: Classified, keys: Keys, arrivals: Cuts, unmet: Cuts, parts: Sequence[StepPart]
+    classified: Classified, keys: Keys, arrivals: WaitCuts, unmet: WaitCuts, parts: Sequence[StepPart]
 ) -> tuple[Classified, Waits]:
     """Splits waits from a rank's intervals: the intervals, starting at the end of their wait, and the waits."""
     start = classified.start.copy()
     start[arrivals.row], start[unmet.row] = arrivals.at, unmet.at
-    stragglers = _waits(classified, keys, arrivals, lambda account: Account("straggler", account.what, account.group))
-    bubbles = _bubbles(classified, keys, unmet, parts)
+    stragglers = _waits_until_cuts(
+        classified, keys, arrivals, lambda account: Account("straggler", account.what, account.group)
+    )
+    bubbles = _bubble_waits(classified, keys, unmet, parts)
     waits = Waits(*(np.concatenate(column) for column in zip(stragglers, *bubbles)))
     return classified._replace(start=start), waits
 
 
-def _waits(classified: Classified, keys: Keys, cuts: Cuts, account_of: Callable[[Account], Account]) -> Waits:
-    known: dict[int, int] = {}
+def _waits_until_cuts(
+    classified: Classified, keys: Keys, cuts: WaitCuts, account_of: Callable[[Account], Account]
+) -> Waits:
+    """Waits from the start of each cut interval to its cut, booked under `account_of` the interval's account."""
+    wait_key: dict[int, int] = {}
     for number in np.unique(classified.key[cuts.row]).tolist():
         account, phase = keys.pairs[number]
-        known[number] = keys.number(account_of(account), phase)
-    key = np.array([known[number] for number in classified.key[cuts.row].tolist()], np.int32)
+        wait_key[number] = keys.number(account_of(account), phase)
+    key = np.array([wait_key[number] for number in classified.key[cuts.row].tolist()], np.int32)
     return Waits(classified.start[cuts.row], cuts.at, key, cuts.late)
 
 
-def _bubbles(classified: Classified, keys: Keys, cuts: Cuts, parts: Sequence[StepPart]) -> list[Waits]:
+def _bubble_waits(classified: Classified, keys: Keys, cuts: WaitCuts, parts: Sequence[StepPart]) -> list[Waits]:
     """Waits in transfers: warm-up before the first compute of the step, drain after the last one, else steady state."""
-    edges = _edges(classified, keys, parts)
-    piece, begin, end = cut(classified.start[cuts.row], cuts.at, edges)
-    some = end > begin
-    piece, begin, end = piece[some], begin[some], end[some]
+    edges = _step_edges(classified, keys, parts)
+    piece, begin, end = cut_at_bounds(classified.start[cuts.row], cuts.at, edges)
+    nonempty = end > begin
+    piece, begin, end = piece[nonempty], begin[nonempty], end[nonempty]
     stage = (np.searchsorted(edges, begin, "right") - 1) % 3
-    by_kind = []
+    waits_by_kind = []
     for number, kind in enumerate((_WARMUP, _STEADY, _DRAIN)):
         rows = stage == number
-        own = Cuts(cuts.row[piece[rows]], end[rows], cuts.late[piece[rows]])
-        waits = _waits(classified, keys, own, lambda account, kind=kind: Account("bubble", kind, account.group))
-        by_kind.append(waits._replace(start=begin[rows]))
-    return by_kind
+        stage_cuts = WaitCuts(cuts.row[piece[rows]], end[rows], cuts.late[piece[rows]])
+        waits = _waits_until_cuts(
+            classified, keys, stage_cuts, lambda account, kind=kind: Account("bubble", kind, account.group)
+        )
+        waits_by_kind.append(waits._replace(start=begin[rows]))
+    return waits_by_kind
 
 
-def _edges(classified: Classified, keys: Keys, parts: Sequence[StepPart]) -> I64:
+def _step_edges(classified: Classified, keys: Keys, parts: Sequence[StepPart]) -> I64:
     """Three edges for each part: its start, the start of its first compute and the stop of its last one (the part's end
     if it has none)."""
     computes = keys.kinds()[classified.key] == _COMPUTE

@@ -24,19 +24,19 @@ from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.ops import class_of
 from trainyard.trace.readers.kineto.native import NameFacts, library
-from trainyard.trace.readers.nesting import nearest, rows_of
+from trainyard.trace.readers.nesting import nearest_ancestor, rows_of
 
 PHASES = list(words.PHASES)
 _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
     PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer", "other")
 )
 _CLASSES = [*words.OP_CLASSES]
-_MODULE = "nn.Module: "
+_MODULE_PREFIX = "nn.Module: "
 # Annotations that frameworks write for their own use: they are not modules of the user.
-_NO_MODULE = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
-_TIMED = "(dynamo_timed)"
-_ENGINE = "autograd::engine::evaluate_function"
-_COMPILED = "CompiledFunction"
+_FRAMEWORK_ANNOTATIONS = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
+_DYNAMO_SUFFIX = "(dynamo_timed)"
+_ENGINE_PREFIX = "autograd::engine::evaluate_function"
+_COMPILED_FUNCTION = "CompiledFunction"
 """torch.compile's autograd function: it represents the compiled ops; gradients are not computed with it."""
 
 
@@ -51,41 +51,47 @@ class Context(NamedTuple):
     causes: tuple[str, ...]
 
 
-def context(events: Events) -> Context:
+def build_context(events: Events) -> Context:
+    """The context of each host row."""
     host = events.host
     names = events.names
     causes = sorted({cause for name in names if (cause := host_cause(name))})
-    by_name = [_facts(name, causes) for name in names]
+    by_name = [_name_facts(name, causes) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
     inherit = _inherit if library() is None else _inherit_fast
-    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, _find_recomputed(host, names))
+    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, _is_recomputed(host, names))
     phase[phase < 0] = _OTHER
     return Context(phase=phase, module=module, op_class=op_class, cause=cause, causes=tuple(causes))
 
 
-_Facts = tuple[int, bool, bool, int, int]
+_NameFacts = tuple[int, bool, bool, int, int]
+"""As `_name_facts` returns them."""
 _Inherited = tuple[I8, I32, I8, I8]
 
 
-def _inherit(host: HostSpans, by_name: list[_Facts], knows_autograd: bool, recomputed: NDArray[np.bool_]) -> _Inherited:
+def _inherit(
+    host: HostSpans, by_name: list[_NameFacts], knows_autograd: bool, recomputed: NDArray[np.bool_]
+) -> _Inherited:
+    """Phase, module, op class and cause of each host row, as in Context, from its name's facts and its parent.
+    `knows_autograd`: the file has sequence numbers; `recomputed`: whether each row begins recomputed work."""
     n = len(host)
     phase, op_class, cause = (array("b", [-1]) * n for _ in range(3))
     module = array("i", [-1]) * n
     module_of_seq: dict[int, int] = {}
     rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, recomputed)
-    for row, (name, what, parent, seq, backward, done) in enumerate(rows):
-        fixed, engine, is_module, own_class, own_cause = by_name[name]
-        above = phase[parent] if parent >= 0 else -1
-        if fixed >= 0 and what == NOTE:
-            phase[row] = fixed
+    for row, (name, what, parent, seq, backward, is_recomputed) in enumerate(rows):
+        annotation_phase, engine, is_module, own_class, own_cause = by_name[name]
+        parent_phase = phase[parent] if parent >= 0 else -1
+        if annotation_phase >= 0 and what == NOTE:
+            phase[row] = annotation_phase
         elif what == OP and (engine or backward):
             phase[row] = _BACKWARD
-        elif what == OP and above in (-1, _OTHER) and (seq >= 0 or not knows_autograd):
-            phase[row] = above if above == _OTHER else _FORWARD
-        elif above == _BACKWARD and done:
+        elif what == OP and parent_phase in (-1, _OTHER) and (seq >= 0 or not knows_autograd):
+            phase[row] = parent_phase if parent_phase == _OTHER else _FORWARD
+        elif parent_phase == _BACKWARD and is_recomputed:
             phase[row] = _RECOMPUTE
         else:
-            phase[row] = above
+            phase[row] = parent_phase
         own_module = name if is_module and what in (NOTE, PYTHON) else -1
         module[row] = own_module if own_module >= 0 else module[parent] if parent >= 0 else -1
         if what == OP and seq >= 0:
@@ -99,7 +105,7 @@ def _inherit(host: HostSpans, by_name: list[_Facts], knows_autograd: bool, recom
 
 
 def _inherit_fast(
-    host: HostSpans, by_name: list[_Facts], knows_autograd: bool, recomputed: NDArray[np.bool_]
+    host: HostSpans, by_name: list[_NameFacts], knows_autograd: bool, recomputed: NDArray[np.bool_]
 ) -> _Inherited:
     """As `_inherit`, in `native/nest.c`."""
     n = len(host)
@@ -120,7 +126,7 @@ def _inherit_fast(
     return phase, module, op_class, cause
 
 
-def _facts(name: str, causes: list[str]) -> _Facts:
+def _name_facts(name: str, causes: list[str]) -> _NameFacts:
     """(phase set by the annotation, is autograd engine, is module, op class, cause) of a name; -1 for none."""
     fixed = -1
     if name.startswith("Optimizer.step#"):
@@ -131,24 +137,24 @@ def _facts(name: str, causes: list[str]) -> _Facts:
     cause = host_cause(name)
     return (
         fixed,
-        name.startswith(_ENGINE),
-        name.startswith(_MODULE)
-        or not (name.startswith((*_NO_MODULE, "<")) or ".py(" in name or name.endswith(_TIMED)),
+        name.startswith(_ENGINE_PREFIX),
+        name.startswith(_MODULE_PREFIX)
+        or not (name.startswith((*_FRAMEWORK_ANNOTATIONS, "<")) or ".py(" in name or name.endswith(_DYNAMO_SUFFIX)),
         _CLASSES.index(op_class) if op_class else -1,
         causes.index(cause) if cause else -1,
     )
 
 
-def _find_recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]:
+def _is_recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]:
     """Whether each of m host rows begins recomputed work, if its enclosing spans belong to the backward pass."""
     recomputed = np.zeros(len(host), bool)
-    engine = np.array([name.startswith(_ENGINE) for name in names], bool)[host.name]
+    engine = np.array([name.startswith(_ENGINE_PREFIX) for name in names], bool)[host.name]
     op = host.what == OP
     node = op & (engine | (host.backward > 0))
     numbered = op & (host.seq >= 0) & ~node
     if not engine.any():  # readers of other frameworks' files number recomputed ops only
         return numbered
-    around = nearest(op, host.parent)
+    around = nearest_ancestor(op, host.parent)
     rows = np.flatnonzero(op & (around >= 0))
     rows = rows[~numbered[around[rows]]]  # ops inside numbered work inherit its phase
     if not len(rows):
@@ -159,21 +165,25 @@ def _find_recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool
     group = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
 
     dispatched = np.array(["::" in name for name in names], bool)[host.name[rows]]
-    compiled = np.array([name == _COMPILED for name in names], bool)[host.name[rows]]
+    compiled = np.array([name == _COMPILED_FUNCTION for name in names], bool)[host.name[rows]]
     recorded = numbered[rows] & (dispatched | compiled)
     applied = numbered[rows] & ~recorded
     evaluates = engine[rows]
     last = np.append(first[1:], len(rows)) - 1
     of_gradients = recorded[last] & ~compiled[last] & node[around[rows[last]]]
     of_gradients &= ~np.logical_or.reduceat(evaluates, first)
-    recomputed[rows] = recorded | (applied & _next_is(recorded | evaluates, applied | node[rows] & ~evaluates, group))
+    recomputed[rows] = recorded | (
+        applied & _is_next_wanted(recorded | evaluates, applied | node[rows] & ~evaluates, group)
+    )
     recomputed[rows] &= ~of_gradients[group]
     return recomputed
 
 
-def _next_is(wanted: NDArray[np.bool_], silent: NDArray[np.bool_], group: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """For each index, whether the next index that is not `silent` is `wanted` and in the same group."""
-    n = len(wanted)
-    speaks = np.where(silent, n, np.arange(n))
-    following = np.append(np.minimum.accumulate(speaks[::-1])[::-1][1:], n)
-    return np.append(wanted, False)[following] & (np.append(group, -1)[following] == group)
+def _is_next_wanted(
+    is_wanted: NDArray[np.bool_], is_silent: NDArray[np.bool_], group: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """For each index, whether the next index that is not `is_silent` is `is_wanted` and in the same group."""
+    n = len(is_wanted)
+    next_index = np.where(is_silent, n, np.arange(n))
+    next_not_silent = np.append(np.minimum.accumulate(next_index[::-1])[::-1][1:], n)
+    return np.append(is_wanted, False)[next_not_silent] & (np.append(group, -1)[next_not_silent] == group)

@@ -16,16 +16,16 @@ from trainyard.events import I32, I64, NOTE, OP, PYTHON, Collective, Events
 from trainyard.ledger import Account
 from trainyard.trace.classify.context import PHASES, Context
 from trainyard.trace.classify.kernels import Classified, Keys, launched_by
-from trainyard.trace.readers.nesting import innermost, nearest
+from trainyard.trace.readers.nesting import nearest_ancestor, split_by_innermost
 from trainyard.vendors.kernel_names import class_of_inductor
 
 _CLASSES = list(words.OP_CLASSES)
 _OPTIMIZER = PHASES.index("optimizer")
 _OTHER = PHASES.index("other")
 # Namespaces of ops that compute; others, such as autograd's and c10d's, call them.
-_COMPUTES = ("aten::", "mkldnn::", "onednn::", "quantized::", "fbgemm::", "torchvision::")
+_COMPUTE_NAMESPACES = ("aten::", "mkldnn::", "onednn::", "quantized::", "fbgemm::", "torchvision::")
 
-_SUBCLASS = "PythonSubclass"
+_SUBCLASS_SPAN = "PythonSubclass"
 """Torch's name of the span in which a tensor subclass handles an op."""
 
 
@@ -33,45 +33,47 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     """Classifies the training thread by innermost span, and the collectives of all threads."""
     host = events.host
     start, stop = events.window
-    edges, owner = innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == events.main))
+    edges, owner = split_by_innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == events.main))
     begin, end = np.concatenate([[start], edges]), np.concatenate([edges, [max([stop, *edges[-1:].tolist()])]])
     owner = np.concatenate([[-1], owner]).astype(np.int32)
     nonempty = end > begin
     begin, end, owner = begin[nonempty], end[nonempty], owner[nonempty]
     rows, index = np.unique(owner, return_inverse=True)
-    key = np.array([_key(events, context, keys, row) for row in rows.tolist()], np.int32)[index]
+    key = np.array([_key_of_span(events, context, keys, row) for row in rows.tolist()], np.int32)[index]
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
-    spans = _collectives(events)
+    spans = _find_collectives(events)
     indices = np.searchsorted(begin, [host.start[row] for row, _, _ in spans], "right") - 1
-    within = [int(owner[index]) if 0 <= index < len(owner) else -1 for index in indices.tolist()]
-    around = [op if op >= 0 else here for (_, _, op), here in zip(spans, within)]
+    enclosing_spans = [int(owner[index]) if 0 <= index < len(owner) else -1 for index in indices.tolist()]
+    launching_rows = [op if op >= 0 else here for (_, _, op), here in zip(spans, enclosing_spans)]
     rows = np.array([row for row, _, _ in spans], np.int64)
     # A sender's span opens when the sending call returns, by which time the message may have arrived.
-    called = [op if op >= 0 and collective.name == "send_recv" else row for row, collective, op in spans]
-    opened = host.start[np.array(called, np.int64)]
+    opening_rows = [op if op >= 0 and collective.name == "send_recv" else row for row, collective, op in spans]
+    opened_ns = host.start[np.array(opening_rows, np.int64)]
     # The training thread's waits inside its own collective belong to that collective: booked twice, they could not
     # be a bubble.
-    waits = np.array([account.kind == "comm" for account, _ in keys.pairs], bool)
-    kept = ~(waits[key] & _within(rows, events)[owner])
+    is_comm_key = np.array([account.kind == "comm" for account, _ in keys.pairs], bool)
+    kept = ~(is_comm_key[key] & _is_inside(rows, events)[owner])
     begin, end, owner = begin[kept], end[kept], owner[kept]
     key, name, module = key[kept], name[kept], module[kept]
     collectives = {len(begin) + index: collective for index, (_, collective, _) in enumerate(spans)}
     return Classified(
-        start=np.concatenate([begin, opened]),
+        start=np.concatenate([begin, opened_ns]),
         stop=np.concatenate([end, host.stop[rows]]),
         key=np.concatenate([key, np.full(len(rows), -1, np.int32)]),
         name=np.concatenate([name, host.name[rows]]).astype(np.int32),
-        module=np.concatenate([module, [int(context.module[at]) if at >= 0 else -1 for at in around]]).astype(np.int32),
+        module=np.concatenate([module, [int(context.module[at]) if at >= 0 else -1 for at in launching_rows]]).astype(
+            np.int32
+        ),
         launcher=np.concatenate([owner, rows]).astype(np.int32),
-        begins=np.concatenate([_begins(owner, _passed_on(events)), np.ones(len(rows), bool)]),
+        begins=np.concatenate([_begins_call(owner, _find_forwarded(events)), np.ones(len(rows), bool)]),
         collectives=collectives,
-        collective_phase=np.array([context.phase[at] if at >= 0 else _OTHER for at in around], np.int8),
+        collective_phase=np.array([context.phase[at] if at >= 0 else _OTHER for at in launching_rows], np.int8),
     )
 
 
-def _collectives(events: Events) -> list[tuple[int, Collective, int]]:
+def _find_collectives(events: Events) -> list[tuple[int, Collective, int]]:
     """(row, collective, row of the op that launched it or -1) of each gloo span, by start.
 
     The file does not link spans to ops, but both have the same order. If there are as many of both and no pair
@@ -83,7 +85,7 @@ def _collectives(events: Events) -> list[tuple[int, Collective, int]]:
     # Functional collectives wrap these ops and would count twice.
     ops = [(row, launched) for row, name in names if name.startswith("c10d::") and (launched := launched_by(name))]
     collectives = [host.collectives[row] for row in spans]
-    if len(ops) == len(spans) and all(_consistent(op, span.name) for (_, op), span in zip(ops, collectives)):
+    if len(ops) == len(spans) and all(_may_be_span_of(op, span.name) for (_, op), span in zip(ops, collectives)):
         return [
             (row, msgspec.structs.replace(span, name=name), op)
             for row, span, (op, name) in zip(spans, collectives, ops)
@@ -91,42 +93,43 @@ def _collectives(events: Events) -> list[tuple[int, Collective, int]]:
     return [(row, span, -1) for row, span in zip(spans, collectives)]
 
 
-def _consistent(op: str, span: str) -> bool:
+def _may_be_span_of(op: str, span: str) -> bool:
+    """Whether gloo may run the collective `op` under the name `span`."""
     return op == span or (op, span) == ("reduce_scatter", "all_reduce")
 
 
-def _within(rows: I64, events: Events) -> NDArray[np.bool_]:
+def _is_inside(rows: I64, events: Events) -> NDArray[np.bool_]:
     """Whether each host row is one of `rows` or inside one; the additional last entry is for row -1."""
     inside = np.zeros(len(events.host) + 1, bool)
     inside[rows] = True
-    return inside | inside[np.append(nearest(inside[:-1], events.host.parent), -1)]
+    return inside | inside[np.append(nearest_ancestor(inside[:-1], events.host.parent), -1)]
 
 
-def _begins(owner: I32, passed_on: I32) -> NDArray[np.bool_]:
+def _begins_call(owner: I32, passed_on: I32) -> NDArray[np.bool_]:
     """Whether a stretch begins a call: the first stretch of each span, and every stretch without an open span."""
     first = owner < 0
     first[np.unique(owner, return_index=True)[1]] = True
     return first & ~np.isin(owner, passed_on)
 
 
-def _passed_on(events: Events) -> I32:
+def _find_forwarded(events: Events) -> I32:
     """Ops that a tensor subclass forwarded to the same op on its inner tensor (DTensor: the local shard): one call."""
     host = events.host
-    around = nearest(host.what == OP, host.parent)
-    answers = np.array([name == _SUBCLASS for name in events.names], bool)[host.name]
-    inner = np.flatnonzero((host.what == OP) & (around >= 0))
-    inner = inner[answers[around[inner]]]
-    outer = around[around[inner]]
+    enclosing_op = nearest_ancestor(host.what == OP, host.parent)
+    is_subclass_span = np.array([name == _SUBCLASS_SPAN for name in events.names], bool)[host.name]
+    inner = np.flatnonzero((host.what == OP) & (enclosing_op >= 0))
+    inner = inner[is_subclass_span[enclosing_op[inner]]]
+    outer = enclosing_op[enclosing_op[inner]]
     return np.unique(outer[(outer >= 0) & (host.name[outer] == host.name[inner])])
 
 
-def _key(events: Events, context: Context, keys: Keys, row: int) -> int:
+def _key_of_span(events: Events, context: Context, keys: Keys, row: int) -> int:
     """The key of stretches whose innermost span is `row` (-1: no open span)."""
     if row < 0:
         return keys.number(Account("launch_gap", "python"), _OTHER)
     host, phase = events.host, int(context.phase[row])
     name = events.names[host.name[row]]
-    if host.what[row] == OP and (name.startswith(_COMPUTES) or class_of_inductor(name)):
+    if host.what[row] == OP and (name.startswith(_COMPUTE_NAMESPACES) or class_of_inductor(name)):
         op_class = _CLASSES[context.op_class[row]] if context.op_class[row] >= 0 else "other"
         account = Account("compute", "optimizer" if phase == _OPTIMIZER else op_class)
     elif host.what[row] == OP:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from trainyard.vendors.kernel_names import collective_of
 
 # Ops, driver calls and annotations, by name.
-_SPANS = (
+_SPAN_CAUSES = (
     ("data_wait", re.compile(r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch")),
     ("checkpoint/save", re.compile(r"checkpoint.*save|save.*checkpoint|dcp\.save|async_save", re.I)),
     ("checkpoint/load", re.compile(r"checkpoint.*load|load.*checkpoint|dcp\.load", re.I)),
@@ -36,7 +36,7 @@ _SPANS = (
 )
 
 # Python frames, `path.py(line): function`. A path alone is not enough: any folder may be named checkpoint.
-_FRAMES = (
+_FRAME_CAUSES = (
     (
         "data_wait",
         re.compile(
@@ -71,7 +71,7 @@ _FRAMES = (
     ("launch_gap/sync", re.compile(r"torch/cuda/(__init__|streams)\.py\(\d+\): synchronize$")),
     ("launch_gap/alloc", re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$")),
 )
-_BUILTINS = (
+_BUILTIN_CAUSES = (
     ("launch_gap/gc", re.compile(r"^<built-in function collect>$")),
     (
         "launch_gap/sync",
@@ -80,9 +80,9 @@ _BUILTINS = (
 )
 
 # Host-side waits for peers: a barrier, an exchange of Python objects, a rendezvous.
-_OF_PEERS = re.compile(r"c10d|^gloo:|rendezvous")
+_MAY_WAIT_FOR_PEERS = re.compile(r"c10d|^gloo:|rendezvous")
 _C10D = r"torch/distributed/distributed_c10d\.py\(\d+\): "
-_PEERS = re.compile(
+_PEER_WAITS = re.compile(
     rf"^gloo:(?P<span>\w+)|^(c10d::|{_C10D})(monitored_|_store_based_)?(?P<barrier>barrier)"
     rf"|{_C10D}(?P<object>\w+)_object(_list)?$|{_C10D}(init_process_group|new_group|split_group)$"
     r"|torch/distributed/rendezvous\.py|^<built-in method (wait|get) of torch\._C\._distributed_c10d\.\w*(Work|Store) "
@@ -92,8 +92,8 @@ _PEERS = re.compile(
 @lru_cache(maxsize=65536)
 def host_cause(name: str) -> str | None:
     """The account (as text) of device idle time under a host span of this name, or None."""
-    if _OF_PEERS.search(name) and (waiting := _PEERS.search(name)):
+    if _MAY_WAIT_FOR_PEERS.search(name) and (waiting := _PEER_WAITS.search(name)):
         collective = waiting["span"] or waiting["barrier"] or waiting["object"]
         return f"comm/{collective_of(collective) if collective else 'other'}"
-    table = _BUILTINS if name.startswith("<") else _FRAMES if ".py(" in name else _SPANS
+    table = _BUILTIN_CAUSES if name.startswith("<") else _FRAME_CAUSES if ".py(" in name else _SPAN_CAUSES
     return next((account for account, pattern in table if pattern.search(name)), None)

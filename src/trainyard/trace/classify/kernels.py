@@ -22,20 +22,22 @@ _CLASSES = list(words.OP_CLASSES)
 _OTHER = PHASES.index("other")
 _OPTIMIZER = PHASES.index("optimizer")
 # Op classes that count as `optimizer` in the optimizer phase; its matrix products (Muon, Shampoo) stay matmul.
-_OF_THE_OPTIMIZER = ("elementwise", "reduction", "other", "embedding")
-_GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
-_MANY = 32
+_OPTIMIZER_CLASSES = ("elementwise", "reduction", "other", "embedding")
+_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
+_ID_BASE = 32
 """Larger than the number of op classes and of phases."""
 
 
 class Keys:
-    """Numbers for (account, phase) pairs, in order of first use."""
+    """Numbers for (account, phase) pairs, in order of first use. `pairs[number]`: the account and the phase as an index
+    into words.PHASES."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[Account, int]] = []
         self._numbers: dict[tuple[str, int], int] = {}
 
     def number(self, account: Account, phase: int) -> int:
+        """The number of a pair; a new one if it was not used yet. `phase`: index into words.PHASES."""
         key = (str(account), phase)
         if key not in self._numbers:
             self._numbers[key] = len(self.pairs)
@@ -91,33 +93,35 @@ def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
     for column, of_host in ((phase, context.phase), (module, context.module), (op_class, context.op_class)):
         column[known] = of_host[launcher[known]]
     # One call launches a whole CUDA graph: the spans around it do not apply to single kernels.
-    of_graph = _of_graphs(events, launcher)
-    op_class[of_graph] = -1
+    in_graph = _is_in_graph(events, launcher)
+    op_class[in_graph] = -1
 
-    ident = ((work.name.astype(np.int64) * 4 + work.what) * _MANY + op_class + 1) * _MANY + phase
-    _, first, inverse = np.unique(ident, return_index=True, return_inverse=True)
-    when = phase[first].tolist()
-    parts = zip(work.what[first].tolist(), work.name[first].tolist(), op_class[first].tolist(), when)
-    accounts = [_account(kind, events.names[name], decided, at) for kind, name, decided, at in parts]
-    communicates = np.array([account.kind == "comm" for account in accounts], bool)[inverse]
+    identity = ((work.name.astype(np.int64) * 4 + work.what) * _ID_BASE + op_class + 1) * _ID_BASE + phase
+    _, first, inverse = np.unique(identity, return_index=True, return_inverse=True)
+    phases = phase[first].tolist()
+    parts = zip(work.what[first].tolist(), work.name[first].tolist(), op_class[first].tolist(), phases)
+    accounts = [_account_of(kind, events.names[name], decided, at) for kind, name, decided, at in parts]
+    is_collective = np.array([account.kind == "comm" for account in accounts], bool)[inverse]
     # Work that the file marks as a collective is one, whatever its name.
-    communicates[list(work.collectives)] = True
-    numbers = [-1 if entry.kind == "comm" else keys.number(entry, at) for entry, at in zip(accounts, when)]
+    is_collective[list(work.collectives)] = True
+    numbers = [-1 if entry.kind == "comm" else keys.number(entry, at) for entry, at in zip(accounts, phases)]
     key = np.array(numbers, np.int32)[inverse]
     collectives: dict[int, Collective] = {}
-    for row in np.flatnonzero(communicates).tolist():
+    for row in np.flatnonzero(is_collective).tolist():
         collective = work.collectives.get(row)
-        if collective is None and not of_graph[row]:
+        if collective is None and not in_graph[row]:
             collective = _launching_collective(events, int(launcher[row]))
         collectives[row] = collective or Collective(name=accounts[inverse[row]].what)
-    key[communicates] = -1
-    every = np.ones(len(work), bool)
-    return Classified(work.start, work.stop, key, work.name, module, launcher, every, collectives, phase[communicates])
+    key[is_collective] = -1
+    all_begin = np.ones(len(work), bool)
+    return Classified(
+        work.start, work.stop, key, work.name, module, launcher, all_begin, collectives, phase[is_collective]
+    )
 
 
-def _of_graphs(events: Events, launcher: I32) -> NDArray[np.bool_]:
+def _is_in_graph(events: Events, launcher: I32) -> NDArray[np.bool_]:
     """Whether each row was started by the launch of a CUDA graph."""
-    launches = np.array([_GRAPH.match(name) is not None for name in events.names], bool)
+    launches = np.array([_GRAPH_LAUNCH.match(name) is not None for name in events.names], bool)
     inside = launcher >= 0
     inside[inside] = launches[events.host.name[launcher[inside]]]
     return inside
@@ -135,7 +139,9 @@ def _vendors() -> tuple[Vendor, ...]:
     return tuple(plugins.load_all("vendors").values())
 
 
-def _account(kind: int, name: str, decided: int, phase: int) -> Account:
+def _account_of(kind: int, name: str, class_index: int, phase: int) -> Account:
+    """The account of a device interval. `kind`: KERNEL, COPY or MEMSET; `class_index`: the launching op's class (index
+    into words.OP_CLASSES, -1 if the op does not decide); `phase`: index into words.PHASES."""
     if kind == MEMSET:
         return Account("copy", "memset")
     if kind == COPY:
@@ -143,8 +149,8 @@ def _account(kind: int, name: str, decided: int, phase: int) -> Account:
     by_name = by_kernel_name(name)
     if by_name is not None and by_name.kind != "compute":
         return by_name
-    op_class = _CLASSES[decided] if decided >= 0 else by_name.what if by_name else "other"
-    if phase == _OPTIMIZER and op_class in _OF_THE_OPTIMIZER:
+    op_class = _CLASSES[class_index] if class_index >= 0 else by_name.what if by_name else "other"
+    if phase == _OPTIMIZER and op_class in _OPTIMIZER_CLASSES:
         op_class = "optimizer"
     return Account("compute", op_class)
 

@@ -131,34 +131,35 @@ _BY_WORD = (
     ("optimizer", re.compile(r"fused_?(adam|lamb|sgd|adagrad)|adam_?w?_?step")),
 )
 # Most names in a file are those of Python frames and kernels, not of ops.
-_NO_OPS = ("<", "void ", "nn.Module: ")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backward\d*$")
+_NON_OP_PREFIXES = ("<", "void ", "nn.Module: ")
+_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_BACKWARD_NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backward\d*$")
 
 
 @lru_cache(maxsize=65536)
 def class_of(op: str) -> str | None:
     """The op class of a framework op's kernels, or None if the op does not determine it."""
-    if ".py(" in op or op.startswith(_NO_OPS):
+    if ".py(" in op or op.startswith(_NON_OP_PREFIXES):
         return None
     if op.startswith(STATED):
         stated = op.removeprefix(STATED)
         return stated if stated in words.OP_CLASSES else None
-    space, _, name = op.rpartition("::")
-    if space == "aten":
-        bare = name.rstrip("_") if name not in _CLASS_OF else name
-        op_class = _CLASS_OF.get(bare) or _CLASS_OF.get(bare.removesuffix("_backward"))
-        return op_class or ("elementwise" if bare.startswith("_foreach_") else None)
+    namespace, _, name = op.rpartition("::")
+    if namespace == "aten":
+        base_name = name.rstrip("_") if name not in _CLASS_OF else name
+        op_class = _CLASS_OF.get(base_name) or _CLASS_OF.get(base_name.removesuffix("_backward"))
+        return op_class or ("elementwise" if base_name.startswith("_foreach_") else None)
     # Inductor opens a span with the kernel's name around each launch.
     if inductor := class_of_inductor(op):
         return inductor
-    if node := _NODE.match(op):
-        snake = _HUMP.sub("_", node[1]).lower()
-        return _CLASS_OF.get(snake) or _by_word(snake)
-    return _by_word(op)
+    if node := _BACKWARD_NODE.match(op):
+        snake = _CAMEL_HUMP.sub("_", node[1]).lower()
+        return _CLASS_OF.get(snake) or _class_by_word(snake)
+    return _class_by_word(op)
 
 
-def _by_word(text: str) -> str | None:
+def _class_by_word(text: str) -> str | None:
+    """The op class whose pattern alone matches a name; None if none or several do."""
     lower = text.lower()
     classes = [op_class for op_class, pattern in _BY_WORD if pattern.search(lower)]
     return classes[0] if len(classes) == 1 else None

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from trainyard.events import I32
 
-_FORMATS = {"bool": b"b", "int32": b"i", "int64": b"l", "float64": b"g"}
-_STRUCT, _TEXT = b"+s", b"U"
-_NULLABLE = 2
-_NAME = b"arrow_array_stream"
+_FORMAT_OF_DTYPE = {"bool": b"b", "int32": b"i", "int64": b"l", "float64": b"g"}
+_STRUCT_FORMAT, _TEXT_FORMAT = b"+s", b"U"
+_NULLABLE_FLAG = 2
+_CAPSULE_NAME = b"arrow_array_stream"
 
 
 class Words(NamedTuple):
@@ -81,44 +81,47 @@ _ArrowStream._fields_ = [
     ("private_data", c_void_p),
 ]
 _Release = CFUNCTYPE(None, c_void_p)
-_numbers = count(1)
-_alive: dict[int, Any] = {}
+_next_number = count(1)
+_kept_alive: dict[int, Any] = {}
 """Objects that structures point to, by `private_data`."""
 _in_capsules: dict[int, _ArrowStream] = {}
 """Streams by address, as long as their capsules exist."""
 
 
-def stream(columns: Mapping[str, Column], length: int) -> object:
+def make_stream(columns: Mapping[str, Column], length: int) -> object:
     """A capsule named `arrow_array_stream` that holds the columns, all of `length` rows, as one batch."""
     arrow_stream = _ArrowStream(
         get_schema=_address(_get_schema),
         get_next=_address(_get_next),
         get_last_error=_address(_get_last_error),
         release=_address(_release_stream),
-        private_data=_keep([columns, length, False]),
+        private_data=_keep_alive([columns, length, False]),
     )
     _in_capsules[ctypes.addressof(arrow_stream)] = arrow_stream
-    return _new_capsule(ctypes.addressof(arrow_stream), _NAME, _address(_destroy))
+    return _new_capsule(ctypes.addressof(arrow_stream), _CAPSULE_NAME, _address(_destroy_capsule))
 
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Schema))
 def _get_schema(arrow_stream: Any, into: Any) -> int:
-    columns: Mapping[str, Column] = _alive[arrow_stream.contents.private_data][0]
+    """ArrowArrayStream.get_schema: fills `into` with a struct type that has a child for each column."""
+    columns: Mapping[str, Column] = _kept_alive[arrow_stream.contents.private_data][0]
     children = (_Schema * len(columns))()
     for child, (name, column) in zip(children, columns.items()):
         if isinstance(column, Words):
             texts = _Schema()
-            _fill_schema(texts, _TEXT, b"")
-            _fill_schema(child, _FORMATS["int32"], name.encode(), dictionary=texts)
+            _fill_schema(texts, _TEXT_FORMAT, b"")
+            _fill_schema(child, _FORMAT_OF_DTYPE["int32"], name.encode(), dictionary=texts)
         else:
-            _fill_schema(child, _FORMATS[column.dtype.name], name.encode())
-    _fill_schema(into.contents, _STRUCT, b"", children)
+            _fill_schema(child, _FORMAT_OF_DTYPE[column.dtype.name], name.encode())
+    _fill_schema(into.contents, _STRUCT_FORMAT, b"", children)
     return 0
 
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Array))
 def _get_next(arrow_stream: Any, into: Any) -> int:
-    state = _alive[arrow_stream.contents.private_data]
+    """ArrowArrayStream.get_next: fills `into` with the only batch, then with a released array, which ends the
+    stream."""
+    state = _kept_alive[arrow_stream.contents.private_data]
     columns, length, delivered = state
     if delivered:
         into.contents.release = None
@@ -127,7 +130,7 @@ def _get_next(arrow_stream: Any, into: Any) -> int:
     children = (_Array * len(columns))()
     for child, (_, column) in zip(children, columns.items()):
         if isinstance(column, Words):
-            _fill_column(child, column.codes, column.codes >= 0, _dictionary(column.words))
+            _fill_column(child, column.codes, column.codes >= 0, _build_dictionary(column.words))
         elif isinstance(column, np.ma.MaskedArray):
             _fill_column(child, np.asarray(column.data), ~np.ma.getmaskarray(column))
         else:
@@ -144,21 +147,21 @@ def _get_last_error(arrow_stream: Any) -> None:
 @_Release
 def _release_stream(address: int) -> None:
     arrow_stream = _ArrowStream.from_address(address)
-    _alive.pop(arrow_stream.private_data, None)
+    _kept_alive.pop(arrow_stream.private_data, None)
     arrow_stream.release = None
 
 
 @_Release
 def _release_schema(address: int) -> None:
-    _release(_Schema.from_address(address))
+    _release_with_children(_Schema.from_address(address))
 
 
 @_Release
 def _release_array(address: int) -> None:
-    _release(_Array.from_address(address))
+    _release_with_children(_Array.from_address(address))
 
 
-def _release(structure: Any) -> None:
+def _release_with_children(structure: Any) -> None:
     """Releases a structure with its children and dictionary, except those that the consumer has moved."""
     parts = [structure.children[index] for index in range(structure.n_children)] + (
         [structure.dictionary] if structure.dictionary else []
@@ -168,25 +171,26 @@ def _release(structure: Any) -> None:
             _Release(part.contents.release)(ctypes.addressof(part.contents))
     number = structure.private_data
     structure.release = None
-    _alive.pop(number, None)
+    _kept_alive.pop(number, None)
 
 
 @_Release
-def _destroy(capsule: int) -> None:
+def _destroy_capsule(capsule: int) -> None:
     """The capsule's destructor: releases a stream that no consumer took over."""
-    address = _pointer_in(capsule, _NAME)
+    address = _pointer_in(capsule, _CAPSULE_NAME)
     if _ArrowStream.from_address(address).release:
         _release_stream(address)
     _in_capsules.pop(address, None)
 
 
 def _fill_schema(into: _Schema, format: bytes, name: bytes, children: Any = (), dictionary: Any = None) -> None:
-    pointers = _pointers(_Schema, children)
+    """Fills in an ArrowSchema and keeps what it points to alive until its release."""
+    pointers = _pointers_to(_Schema, children)
     into.format, into.name, into.metadata = format, name, None
-    into.flags = 0 if format == _STRUCT else _NULLABLE
+    into.flags = 0 if format == _STRUCT_FORMAT else _NULLABLE_FLAG
     into.n_children, into.children = len(children), pointers
     into.dictionary = ctypes.pointer(dictionary) if dictionary is not None else None
-    into.private_data = _keep((format, name, children, pointers, dictionary))
+    into.private_data = _keep_alive((format, name, children, pointers, dictionary))
     into.release = _address(_release_schema)
 
 
@@ -200,7 +204,8 @@ def _fill_column(
     _fill_array(into, len(values), nulls, [bits, data], dictionary=dictionary)
 
 
-def _dictionary(words: Sequence[str]) -> _Array:
+def _build_dictionary(words: Sequence[str]) -> _Array:
+    """An Arrow array of texts: offsets and UTF-8 bytes."""
     encoded = [word.encode() for word in words]
     offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)
     texts = _Array()
@@ -216,23 +221,25 @@ def _fill_array(
     children: Any = (),
     dictionary: _Array | None = None,
 ) -> None:
-    pointers = _pointers(_Array, children)
+    """Fills in an ArrowArray of `length` rows, `nulls` of them missing, and keeps its buffers alive until its
+    release."""
+    pointers = _pointers_to(_Array, children)
     addresses = (c_void_p * len(buffers))(*(None if buffer is None else buffer.ctypes.data for buffer in buffers))
     into.length, into.null_count, into.offset = length, nulls, 0
     into.n_buffers, into.buffers = len(buffers), addresses
     into.n_children, into.children = len(children), pointers
     into.dictionary = ctypes.pointer(dictionary) if dictionary is not None else None
-    into.private_data = _keep((buffers, addresses, children, pointers, dictionary))
+    into.private_data = _keep_alive((buffers, addresses, children, pointers, dictionary))
     into.release = _address(_release_array)
 
 
-def _pointers(kind: type[Structure], children: Any) -> Any:
+def _pointers_to(kind: type[Structure], children: Any) -> Any:
     return (POINTER(kind) * len(children))(*(ctypes.pointer(child) for child in children))
 
 
-def _keep(referenced: object) -> int:
-    number = next(_numbers)
-    _alive[number] = referenced
+def _keep_alive(referenced: object) -> int:
+    number = next(_next_number)
+    _kept_alive[number] = referenced
     return number
 
 

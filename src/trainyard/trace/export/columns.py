@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from trainyard.errors import MissingLibrary
 from trainyard.events import I32
-from trainyard.trace.export.arrow_stream import Column, Words, stream
+from trainyard.trace.export.arrow_stream import Column, Words, make_stream
 
 if TYPE_CHECKING:
     import pandas
@@ -71,21 +71,21 @@ class Columns:
 
     def to_pandas(self) -> pandas.DataFrame:
         """A data frame: texts as categories, numbers with missing ones as nullable arrays. Raises `MissingLibrary`."""
-        library = needed("pandas")
+        library = import_optional("pandas")
         return library.DataFrame({name: _for_pandas(library, column) for name, column in self.items()}, copy=False)
 
     def to_polars(self) -> polars.DataFrame:
         """Raises `MissingLibrary`."""
-        return needed("polars").DataFrame(self)
+        return import_optional("polars").DataFrame(self)
 
     def to_arrow(self) -> pyarrow.Table:
         """Raises `MissingLibrary`."""
-        return needed("pyarrow").table(self)
+        return import_optional("pyarrow").table(self)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """See https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html. One batch; numbers are not
         copied. A requested schema is ignored, as the interface allows."""
-        return stream(self._columns, self._length)
+        return make_stream(self._columns, self._length)
 
 
 def spell(codes: I32, texts: Sequence[str]) -> Words:
@@ -121,7 +121,7 @@ def numbers_of(values: Sequence[float | None], dtype: str = "int64") -> Column:
     return np.ma.MaskedArray(filled, missing)
 
 
-def needed(library: str) -> Any:
+def import_optional(library: str) -> Any:
     """Imports an optional library. Raises `MissingLibrary`."""
     try:
         return import_module(library)
@@ -165,6 +165,7 @@ def _join(columns: Sequence[Column]) -> Column:
 
 
 def _for_pandas(pandas: Any, column: Column) -> Any:
+    """The column as a pandas extension array that has missing values, if it needs one."""
     if isinstance(column, Words):
         return pandas.Categorical.from_codes(column.codes, categories=list(column.words))
     if isinstance(column, np.ma.MaskedArray):

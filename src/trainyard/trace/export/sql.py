@@ -15,20 +15,20 @@ from trainyard.errors import BadInput, MissingLibrary
 from trainyard.trace.export.arrow_stream import Column, Words
 from trainyard.trace.export.columns import Columns
 from trainyard.trace.export.schema import TABLES
-from trainyard.trace.export.trace_tables import by_rank
+from trainyard.trace.export.trace_tables import tables_by_rank
 from trainyard.trace.measured_trace import MeasuredTrace
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-MOST, SECONDS, MEMORY = 10_000, 60, "2GB"
+MAX_ROWS, MAX_SECONDS, MAX_MEMORY = 10_000, 60, "2GB"
 """Limits of one query: rows returned, seconds, memory of the database with its tables."""
-_TYPES = {"bool": "BOOLEAN", "int32": "INTEGER", "int64": "BIGINT", "float64": "DOUBLE"}
-_BEFORE = {
+_SQL_TYPES = {"bool": "BOOLEAN", "int32": "INTEGER", "int64": "BIGINT", "float64": "DOUBLE"}
+_SAFE_SETTINGS = {
     "python_enable_replacements": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
-    "memory_limit": MEMORY,
+    "memory_limit": MAX_MEMORY,
     "temp_directory": "",
     "pandas_analyze_sample": "0",
 }
@@ -42,55 +42,57 @@ class Answer(NamedTuple):
     more: bool
 
 
-def query(measured: MeasuredTrace, sql: str, most: int = MOST, seconds: float = SECONDS) -> Answer:
-    """Runs one SELECT over the `schema.TABLES` that it names (all, if it names none), for at most `most` rows and
+def query(measured: MeasuredTrace, sql: str, max_rows: int = MAX_ROWS, seconds: float = MAX_SECONDS) -> Answer:
+    """Runs one SELECT over the `schema.TABLES` that it names (all, if it names none), for at most `max_rows` rows and
     `seconds`. Raises `MissingLibrary` without duckdb, `BadInput` for a query that is invalid, is not a SELECT, or takes
     too long."""
     lowered = sql.lower()
-    with _opened() as database:
-        for tables in by_rank(measured, [name for name in TABLES if name in lowered] or TABLES):
+    with _open_database() as database:
+        for tables in tables_by_rank(measured, [name for name in TABLES if name in lowered] or TABLES):
             for name, table in tables.items():
-                _add(database, name, table)
+                _append_table(database, name, table)
         # From here on, no setting can be changed and nothing outside the database accessed.
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         try:
-            return _answer(database, sql, most, seconds)
+            return _run_query(database, sql, max_rows, seconds)
         except BadInput as error:
-            raise BadInput(error.says, error.next_step or _there_is(measured)) from error
+            raise BadInput(error.says, error.next_step or _list_tables(measured)) from error
 
 
-def _opened() -> DuckDBPyConnection:
+def _open_database() -> DuckDBPyConnection:
+    """An empty DuckDB database in memory. Raises `MissingLibrary`."""
     try:
         import duckdb
     except ImportError as error:
-        raise MissingLibrary("--sql needs DuckDB.", "Install it: pip install 'trainyard[sql]'.") from error
-    return duckdb.connect(":memory:", config=dict(_BEFORE))
+        raise MissingLibrary("SQL queries need DuckDB.", "Install it: pip install 'trainyard[sql]'.") from error
+    return duckdb.connect(":memory:", config=dict(_SAFE_SETTINGS))
 
 
-def _add(database: DuckDBPyConnection, name: str, table: Columns) -> None:
+def _append_table(database: DuckDBPyConnection, name: str, table: Columns) -> None:
     """Appends to a table, which is created if needed. Table and column names come from `schema`, not from users."""
-    definitions = ", ".join(f'"{column}" {_type(values)}' for column, values in table.items())
+    definitions = ", ".join(f'"{column}" {_sql_type(values)}' for column, values in table.items())
     database.execute(f'CREATE TABLE IF NOT EXISTS "{name}" ({definitions})')
-    added: dict[str, np.ndarray] = {}
-    chosen: list[str] = []
+    columns_and_masks: dict[str, np.ndarray] = {}
+    expressions: list[str] = []
     for column, values in table.items():
-        added[column] = values.texts() if isinstance(values, Words) else np.asarray(values)
-        chosen.append(f'"{column}"')
+        columns_and_masks[column] = values.texts() if isinstance(values, Words) else np.asarray(values)
+        expressions.append(f'"{column}"')
         if isinstance(values, np.ma.MaskedArray):
             # Not every version of DuckDB respects an array's mask.
-            added[f"no {column}"] = np.ma.getmaskarray(values)
-            chosen[-1] = f'CASE WHEN NOT "no {column}" THEN "{column}" END'
-    database.register("added", added)
-    database.execute(f'INSERT INTO "{name}" SELECT {", ".join(chosen)} FROM added')  # noqa: S608
+            columns_and_masks[f"no {column}"] = np.ma.getmaskarray(values)
+            expressions[-1] = f'CASE WHEN NOT "no {column}" THEN "{column}" END'
+    database.register("added", columns_and_masks)
+    database.execute(f'INSERT INTO "{name}" SELECT {", ".join(expressions)} FROM added')  # noqa: S608
     database.unregister("added")
 
 
-def _type(column: Column) -> str:
-    return "VARCHAR" if isinstance(column, Words) else _TYPES[column.dtype.name]
+def _sql_type(column: Column) -> str:
+    return "VARCHAR" if isinstance(column, Words) else _SQL_TYPES[column.dtype.name]
 
 
-def _answer(database: DuckDBPyConnection, sql: str, most: int, seconds: float) -> Answer:
+def _run_query(database: DuckDBPyConnection, sql: str, max_rows: int, seconds: float) -> Answer:
+    """Runs one SELECT within the limits. Raises `BadInput`."""
     import duckdb
 
     stop = Timer(seconds, database.interrupt)
@@ -99,18 +101,18 @@ def _answer(database: DuckDBPyConnection, sql: str, most: int, seconds: float) -
         kinds = [statement.type.name for statement in database.extract_statements(sql)]
         if kinds == ["SELECT"]:
             result = database.execute(sql)
-            rows = result.fetchmany(most + 1)
+            rows = result.fetchmany(max_rows + 1)
             columns = tuple(str(column[0]) for column in result.description or ())
-            return Answer(columns, tuple(tuple(row) for row in rows[:most]), len(rows) > most)
+            return Answer(columns, tuple(tuple(row) for row in rows[:max_rows]), len(rows) > max_rows)
     except duckdb.InterruptException as error:
         raise BadInput(f"the query took more than {units.show_time(seconds * 1e9)}.", "Query less data.") from error
     except (duckdb.Error, RuntimeError) as error:
         raise BadInput(f"DuckDB cannot answer: {str(error).strip()}") from error
     finally:
         stop.cancel()
-    raise BadInput(f"--sql takes one SELECT statement, but got {', '.join(kinds) or 'nothing'}.")
+    raise BadInput(f"a query is one SELECT statement, but this is {', '.join(kinds) or 'nothing'}.")
 
 
-def _there_is(measured: MeasuredTrace) -> str:
-    first = next(by_rank(measured))
+def _list_tables(measured: MeasuredTrace) -> str:
+    first = next(tables_by_rank(measured))
     return "Tables:\n" + "\n".join(f"  {name}({', '.join(table.names)})" for name, table in first.items())

@@ -12,32 +12,32 @@ import numpy as np
 from trainyard.events import I32, I64, OP
 from trainyard.ledger import Ledger
 from trainyard.trace.booking.book_rank import RankTrace
-from trainyard.trace.booking.owners import owners
+from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.export.arrow_stream import Column
 from trainyard.trace.export.columns import Columns, known, numbers_of, spell, words_of
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.flops.operands import OpArguments
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.rank_results import booked
+from trainyard.trace.rank_results import convert_rank
 from trainyard.trace.readers.collectives import group_of
-from trainyard.trace.readers.nesting import nearest
+from trainyard.trace.readers.nesting import nearest_ancestor
 
-_HOST = ("op", "call", "note", "python")
-_MODULE = "nn.Module: "
+_HOST_KINDS = ("op", "call", "note", "python")
+_MODULE_PREFIX = "nn.Module: "
 
 
-def tables(measured: MeasuredTrace) -> dict[str, Columns]:
+def build_tables(measured: MeasuredTrace) -> dict[str, Columns]:
     """All `TABLES` over all ranks, in memory."""
-    ranks = list(by_rank(measured))
+    ranks = list(tables_by_rank(measured))
     return {name: Columns.joined([rank_tables[name] for rank_tables in ranks]) for name in TABLES}
 
 
-def by_rank(measured: MeasuredTrace, wanted: Iterable[str] = TABLES) -> Iterator[dict[str, Columns]]:
-    """Yields the `wanted` tables of each rank in turn; one rank is loaded at a time."""
-    names, numbers = tuple(wanted), np.array(rank_numbers(measured), np.int32)
+def tables_by_rank(measured: MeasuredTrace, table_names: Iterable[str] = TABLES) -> Iterator[dict[str, Columns]]:
+    """Yields the tables called `table_names` of each rank in turn; one rank is loaded at a time."""
+    names, numbers = tuple(table_names), np.array(rank_numbers(measured), np.int32)
     for rank in measured.ranks:
-        yield {name: _MAKERS[name](rank, numbers) for name in names}
+        yield {name: _BUILDERS[name](rank, numbers) for name in names}
 
 
 def rank_numbers(measured: MeasuredTrace) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ def ledger_table(ledgers: Iterable[Ledger]) -> Columns:
     )
 
 
-def began(rank: RankTrace) -> I64:
+def start_ns_of_intervals(rank: RankTrace) -> I64:
     """When each interval of `classified` began; for a collective, its own start and not the last member's arrival."""
     classified, events = rank.classified, rank.events
     if len(events.work):
@@ -84,11 +84,12 @@ def began(rank: RankTrace) -> I64:
 def op_names(rank: RankTrace) -> I32:
     """The name number of the innermost op around the launch of each interval, -1 for none."""
     host = rank.events.host
-    op = np.where(host.what == OP, np.arange(len(host), dtype=np.int32), nearest(host.what == OP, host.parent))
-    return _take(host.name, _take(op, rank.classified.launcher))
+    op = np.where(host.what == OP, np.arange(len(host), dtype=np.int32), nearest_ancestor(host.what == OP, host.parent))
+    return _take_or_minus_one(host.name, _take_or_minus_one(op, rank.classified.launcher))
 
 
-def _steps(rank: RankTrace, numbers: I32) -> Columns:
+def _build_steps(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `steps` of a rank: a row for each part."""
     parts = rank.parts
     return Columns(
         {
@@ -102,27 +103,30 @@ def _steps(rank: RankTrace, numbers: I32) -> Columns:
     )
 
 
-def _ledger(rank: RankTrace, numbers: I32) -> Columns:
+def _build_ledger(rank: RankTrace, numbers: I32) -> Columns:
     return ledger_table(rank.ledgers)
 
 
-def _work(rank: RankTrace, numbers: I32) -> Columns:
+def _build_work(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `work` of a rank: a row for each classified interval."""
     classified, events, host = rank.classified, rank.events, rank.events.host
     stream = events.work.stream if len(events.work) else np.full(len(classified.start), -1, np.int32)
     return Columns(
         {
-            **_where(rank, classified.start),
-            "began_ns": began(rank),
+            **_rank_and_step_columns(rank, classified.start),
+            "began_ns": start_ns_of_intervals(rank),
             "start_ns": classified.start,
             "stop_ns": classified.stop,
             "owned_ns": rank.owned,
             "name": spell(classified.name, events.names),
-            **_account(rank, classified.key),
+            **_account_columns(rank, classified.key),
             "stream": spell(stream, events.streams),
-            "thread": known(_take(host.thread, classified.launcher)),
-            "launch_ns": np.ma.MaskedArray(_take(host.start, classified.launcher), classified.launcher < 0),
+            "thread": known(_take_or_minus_one(host.thread, classified.launcher)),
+            "launch_ns": np.ma.MaskedArray(
+                _take_or_minus_one(host.start, classified.launcher), classified.launcher < 0
+            ),
             "op": spell(op_names(rank), events.names),
-            "module": _module(rank, classified.module),
+            "module": _module_column(rank, classified.module),
             "flops": known(rank.flops),
             "bytes": known(rank.bytes),
             "begins": classified.begins,
@@ -130,63 +134,67 @@ def _work(rank: RankTrace, numbers: I32) -> Columns:
     )
 
 
-def _verdicts(rank: RankTrace, numbers: I32) -> Columns:
-    verdicts = owners(rank)
+def _build_verdicts(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `verdicts` of a rank: a row for each stretch of the window, with its owner."""
+    verdicts = find_owners(rank)
     return Columns(
         {
-            **_where(rank, verdicts.start),
+            **_rank_and_step_columns(rank, verdicts.start),
             "start_ns": verdicts.start,
             "stop_ns": verdicts.stop,
             "ns": verdicts.stop - verdicts.start,
-            **_account(rank, verdicts.key),
-            "name": spell(_take(rank.classified.name, verdicts.work), rank.events.names),
-            "late_rank": np.ma.MaskedArray(_take(numbers, verdicts.late), verdicts.late < 0),
+            **_account_columns(rank, verdicts.key),
+            "name": spell(_take_or_minus_one(rank.classified.name, verdicts.work), rank.events.names),
+            "late_rank": np.ma.MaskedArray(_take_or_minus_one(numbers, verdicts.late), verdicts.late < 0),
         }
     )
 
 
-def _idle(rank: RankTrace, numbers: I32) -> Columns:
-    idle, names = booked(rank, numbers).idle, rank.events.names
+def _build_idle(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `idle` of a rank: a row for each idle interval."""
+    idle, names = convert_rank(rank, numbers).idle, rank.events.names
     return Columns(
         {
-            **_where(rank, idle.start),
+            **_rank_and_step_columns(rank, idle.start),
             "start_ns": idle.start,
             "stop_ns": idle.stop,
             "owned_ns": idle.ns,
-            **_account(rank, idle.key),
-            "host": spell(_take(rank.events.host.name, idle.host), names),
-            "next": spell(_take(rank.classified.name, idle.next), names),
+            **_account_columns(rank, idle.key),
+            "host": spell(_take_or_minus_one(rank.events.host.name, idle.host), names),
+            "next": spell(_take_or_minus_one(rank.classified.name, idle.next), names),
         }
     )
 
 
-def _waits(rank: RankTrace, numbers: I32) -> Columns:
+def _build_waits(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `waits` of a rank: a row for each wait. `numbers`: the rank number of each rank index."""
     waits = rank.waits
     return Columns(
         {
-            **_where(rank, waits.start),
+            **_rank_and_step_columns(rank, waits.start),
             "start_ns": waits.start,
             "stop_ns": waits.stop,
             "owned_ns": rank.waited,
-            **_account(rank, waits.key),
+            **_account_columns(rank, waits.key),
             "late_rank": numbers[waits.late],
         }
     )
 
 
-def _collectives(rank: RankTrace, numbers: I32) -> Columns:
+def _build_collectives(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `collectives` of a rank: a row for each collective and transfer."""
     classified = rank.classified
     rows = np.array(sorted(classified.collectives), np.int64)
     collectives = [classified.collectives[row] for row in rows.tolist()]
     return Columns(
         {
-            **_where(rank, classified.start[rows]),
-            "began_ns": began(rank)[rows],
+            **_rank_and_step_columns(rank, classified.start[rows]),
+            "began_ns": start_ns_of_intervals(rank)[rows],
             "start_ns": classified.start[rows],
             "stop_ns": classified.stop[rows],
             "owned_ns": rank.owned[rows],
             "name": spell(classified.name[rows], rank.events.names),
-            **_account(rank, classified.key[rows]),
+            **_account_columns(rank, classified.key[rows]),
             "collective": words_of([each.name for each in collectives]),
             "process_group": words_of([group_of(each, rank.events) or None for each in collectives]),
             "members": numbers_of([each.members or len(each.ranks) or None for each in collectives]),
@@ -197,22 +205,23 @@ def _collectives(rank: RankTrace, numbers: I32) -> Columns:
     )
 
 
-def _host(rank: RankTrace, numbers: I32) -> Columns:
-    host, events, around = rank.events.host, rank.events, rank.context
+def _build_host(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `host` of a rank: a row for each host span."""
+    host, events, host_context = rank.events.host, rank.events, rank.context
     shapes = [OpArguments(shape).text() for shape in events.shapes]
     return Columns(
         {
-            **_where(rank, host.start),
+            **_rank_and_step_columns(rank, host.start),
             "row": np.arange(len(host), dtype=np.int32),
             "parent": known(host.parent),
             "start_ns": host.start,
             "stop_ns": host.stop,
             "name": spell(host.name, events.names),
             "thread": host.thread,
-            "what": spell(host.what.astype(np.int32), _HOST),
-            "phase": spell(around.phase.astype(np.int32), PHASES),
-            "module": _module(rank, around.module),
-            "cause": spell(around.cause.astype(np.int32), around.causes),
+            "what": spell(host.what.astype(np.int32), _HOST_KINDS),
+            "phase": spell(host_context.phase.astype(np.int32), PHASES),
+            "module": _module_column(rank, host_context.module),
+            "cause": spell(host_context.cause.astype(np.int32), host_context.causes),
             "shape": spell(host.shape, shapes),
             "seq": known(host.seq),
         }
@@ -220,19 +229,20 @@ def _host(rank: RankTrace, numbers: I32) -> Columns:
 
 
 # Table -> function of one rank's trace and the rank number of each rank index.
-_MAKERS: Mapping[str, Callable[[RankTrace, I32], Columns]] = {
-    "steps": _steps,
-    "ledger": _ledger,
-    "work": _work,
-    "verdicts": _verdicts,
-    "idle": _idle,
-    "waits": _waits,
-    "collectives": _collectives,
-    "host": _host,
+_BUILDERS: Mapping[str, Callable[[RankTrace, I32], Columns]] = {
+    "steps": _build_steps,
+    "ledger": _build_ledger,
+    "work": _build_work,
+    "verdicts": _build_verdicts,
+    "idle": _build_idle,
+    "waits": _build_waits,
+    "collectives": _build_collectives,
+    "host": _build_host,
 }
 
 
-def _where(rank: RankTrace, start: I64) -> dict[str, Column]:
+def _rank_and_step_columns(rank: RankTrace, start: I64) -> dict[str, Column]:
+    """The columns `rank` and `step` of rows that start at `start` (ns)."""
     bounds = np.array([rank.parts[0].start, *(part.stop for part in rank.parts)], np.int64)
     step = (np.searchsorted(bounds, start, "right") - 1).astype(np.int32)
     step[step == len(rank.parts)] = -1
@@ -242,7 +252,7 @@ def _where(rank: RankTrace, start: I64) -> dict[str, Column]:
     }
 
 
-def _account(rank: RankTrace, key: I32) -> dict[str, Column]:
+def _account_columns(rank: RankTrace, key: I32) -> dict[str, Column]:
     """The account, kind and phase of each key; -1 is unexplained time."""
     pairs = rank.keys.pairs
     accounts = [*(str(account) for account, _ in pairs), "unexplained"]
@@ -252,11 +262,11 @@ def _account(rank: RankTrace, key: I32) -> dict[str, Column]:
     return {"account": spell(row, accounts), "kind": spell(row, kinds), "phase": spell(row, phases)}
 
 
-def _module(rank: RankTrace, name: I32) -> Column:
+def _module_column(rank: RankTrace, name: I32) -> Column:
     names = spell(name, rank.events.names)
-    return spell(names.codes, [word.removeprefix(_MODULE) for word in names.words])
+    return spell(names.codes, [word.removeprefix(_MODULE_PREFIX) for word in names.words])
 
 
-def _take(column: np.ndarray, rows: I32) -> np.ndarray:
+def _take_or_minus_one(column: np.ndarray, rows: I32) -> np.ndarray:
     """`column[rows]`, -1 for row -1."""
     return np.append(column, np.array([-1], column.dtype))[rows]

@@ -20,13 +20,14 @@ from trainyard.trace.classify.kernels import Classified, Keys
 from trainyard.trace.flops import products, traffic
 from trainyard.trace.flops.operands import Cost, OpArguments, UnknownOperand
 from trainyard.trace.flops.signatures import SIGNATURES
-from trainyard.trace.readers.nesting import nearest
+from trainyard.trace.readers.nesting import nearest_ancestor
 
-HEAVY = ("matmul", "conv", "attention")
-"""Op classes whose inner ops of other classes only prepare the work."""
-_MOST = 2**62
-_CLASSES = list(words.OP_CLASSES)
-_HEAVY = [_CLASSES.index(name) for name in HEAVY]
+HEAVY_CLASSES = ("matmul", "conv", "attention")
+"""Op classes whose inner ops of other classes only prepare the work. Tuples of names and of indices into
+words.OP_CLASSES."""
+_MAX_SUM = 2**62
+_CLASS_NAMES = list(words.OP_CLASSES)
+_HEAVY_CLASSES = [_CLASS_NAMES.index(name) for name in HEAVY_CLASSES]
 
 
 class Arithmetic(NamedTuple):
@@ -41,96 +42,102 @@ class Arithmetic(NamedTuple):
     costed: NDArray[np.bool_]
 
 
-def arithmetic(events: Events, context: Context, keys: Keys, classified: Classified) -> Arithmetic:
+def measure_arithmetic(events: Events, context: Context, keys: Keys, classified: Classified) -> Arithmetic:
     """Arithmetic of all intervals: compute by formula, copies and fills by the bytes in the file, others unknown."""
-    n = len(classified.start)
+    interval_count = len(classified.start)
     compute = np.array([account.kind == "compute" for account, _ in keys.pairs], bool)[classified.key]
-    cost, costs = _costs(events)
-    above = nearest(cost >= 0, events.host.parent)
+    cost_index, costs = _cost_host_rows(events)
+    costed_ancestor = nearest_ancestor(cost_index >= 0, events.host.parent)
     launched = np.flatnonzero(compute & (classified.launcher >= 0))
     launcher = classified.launcher[launched]
-    op = np.full(n, -1, np.int32)
-    op[launched] = np.where(cost[launcher] >= 0, launcher, above[launcher])
-    cost[_around(np.unique(op[op >= 0]), above, context.op_class, cost, costs)] = -1
+    op = np.full(interval_count, -1, np.int32)
+    op[launched] = np.where(cost_index[launcher] >= 0, launcher, costed_ancestor[launcher])
+    cost_index[_find_wrappers(np.unique(op[op >= 0]), costed_ancestor, context.op_class, cost_index, costs)] = -1
 
-    moved = np.where(compute, -1, events.work.bytes) if len(events.work) else np.full(n, -1, np.int64)
-    flops = np.where(moved >= 0, 0, -1)
+    moved_bytes = (
+        np.where(compute, -1, events.work.bytes) if len(events.work) else np.full(interval_count, -1, np.int64)
+    )
+    flops = np.where(moved_bytes >= 0, 0, -1)
     rows = np.flatnonzero(op >= 0)
-    flops[rows] = moved[rows] = 0
-    rows = rows[cost[op[rows]] >= 0]
+    flops[rows] = moved_bytes[rows] = 0
+    rows = rows[cost_index[op[rows]] >= 0]
     # An op's cost goes to the kernels of its own class, if it launched any; else to all that it launched.
     same_class = context.op_class[classified.launcher[rows]] == context.op_class[op[rows]]
-    some = np.isin(op[rows], op[rows[same_class]])
-    rows = rows[same_class | ~some]
+    has_same_class = np.isin(op[rows], op[rows[same_class]])
+    rows = rows[same_class | ~has_same_class]
     length = (classified.stop - classified.start)[rows]
-    known = np.array([-1 if each.flops is None or each.at_most else each.flops for each in costs], np.int64)
-    flops[rows] = _shares(op[rows], length, known[cost[op[rows]]])
-    known = np.array([-1 if each.bytes is None else each.bytes for each in costs], np.int64)
-    moved[rows] = _shares(op[rows], length, known[cost[op[rows]]])
-    return Arithmetic(op, flops, moved, cost >= 0)
+    flops_per_call = np.array([-1 if each.flops is None or each.at_most else each.flops for each in costs], np.int64)
+    flops[rows] = _divide_by_length(op[rows], length, flops_per_call[cost_index[op[rows]]])
+    flops_per_call = np.array([-1 if each.bytes is None else each.bytes for each in costs], np.int64)
+    moved_bytes[rows] = _divide_by_length(op[rows], length, flops_per_call[cost_index[op[rows]]])
+    return Arithmetic(op, flops, moved_bytes, cost_index >= 0)
 
 
-def _costs(events: Events) -> tuple[I32, tuple[Cost, ...]]:
-    """For each host row the index of its cost, -1 for none; and the costs."""
+def _cost_host_rows(events: Events) -> tuple[I32, tuple[Cost, ...]]:
+    """(For each host row the index of its op's own cost, -1 for none; the costs). Calls with the same name and shape
+    share a cost."""
     host = events.host
     rows = np.flatnonzero((host.what == OP) & (host.shape >= 0))
-    width = max(1, len(events.shapes))
-    pairs, inverse = np.unique(host.name[rows].astype(np.int64) * width + host.shape[rows], return_inverse=True)
+    shape_count = max(1, len(events.shapes))
+    pairs, inverse = np.unique(host.name[rows].astype(np.int64) * shape_count + host.shape[rows], return_inverse=True)
     costs: list[Cost] = []
-    numbers: list[int] = []
-    for name, shape in (divmod(pair, width) for pair in pairs.tolist()):
+    cost_indices: list[int] = []
+    for name, shape in (divmod(pair, shape_count) for pair in pairs.tolist()):
         call_cost = cost_of(events.names[name], events.shapes[shape])
-        numbers.append(-1 if call_cost is None else len(costs))
+        cost_indices.append(-1 if call_cost is None else len(costs))
         costs += [call_cost] if call_cost else []
-    cost = np.full(len(host), -1, np.int32)
-    cost[rows] = np.array(numbers, np.int32)[inverse.reshape(-1)]
-    return cost, tuple(costs)
+    cost_index = np.full(len(host), -1, np.int32)
+    cost_index[rows] = np.array(cost_indices, np.int32)[inverse.reshape(-1)]
+    return cost_index, tuple(costs)
 
 
 def cost_of(op: str, shape: OperandShape) -> Cost | None:
     """FLOPs and bytes of one call, by the conventions stated in `products` and `traffic`; None if there is no formula
     for the op, or the file lacks a value that the formula needs."""
-    space, _, name = op.partition("::")
-    if space != "aten":
+    namespace, _, name = op.partition("::")
+    if namespace != "aten":
         return None
-    bare = name if name in traffic.FORMULAS else name.removesuffix("_")
-    given = OpArguments(shape, SIGNATURES.get(bare, ""))
+    signature_name = name if name in traffic.FORMULAS else name.removesuffix("_")
+    args = OpArguments(shape, SIGNATURES.get(signature_name, ""))
     try:
-        if bare in products.FORMULAS:
-            cost = products.FORMULAS[bare](given)
-        elif bare in traffic.FORMULAS:
-            cost = traffic.FORMULAS[bare](given, name.endswith("_"))
+        if signature_name in products.FORMULAS:
+            cost = products.FORMULAS[signature_name](args)
+        elif signature_name in traffic.FORMULAS:
+            cost = traffic.FORMULAS[signature_name](args, name.endswith("_"))
         else:
             return None
     except (UnknownOperand, IndexError):  # IndexError: a tensor has fewer dims than the op takes.
         return None
     # Columns are 64 bits wide; real costs are smaller.
-    return cost if max(cost.flops or 0, cost.bytes or 0) < _MOST else None
+    return cost if max(cost.flops or 0, cost.bytes or 0) < _MAX_SUM else None
 
 
-def _around(rows: I32, above: I32, op_class: I8, cost: I32, costs: tuple[Cost, ...]) -> I32:
-    """Ops that wrap others which do their work: ops around any op that computes; heavy ops only around heavy ones."""
+def _find_wrappers(rows: I32, costed_ancestor: I32, op_class: I8, cost_index: I32, costs: tuple[Cost, ...]) -> I32:
+    """Host rows of the ops around `rows` that wrap others which do their work: ops around any op that computes; heavy
+    ops only around heavy ones. Per host row: `costed_ancestor`: the innermost op with a cost around it, -1 for none;
+    `op_class`: index into words.OP_CLASSES; `cost_index`: index into `costs`, -1 for none."""
     computes = np.array([bool(each.flops) for each in costs], bool)
-    inner, outer = rows, above[rows]
+    inner, outer = rows, costed_ancestor[rows]
     wrappers = [np.empty(0, np.int32)]
-    while (on := outer >= 0).any():
-        inner, outer = inner[on], outer[on]
-        heavy = np.isin(op_class[inner], _HEAVY)
-        wrappers.append(outer[heavy | (computes[cost[inner]] & ~np.isin(op_class[outer], _HEAVY))])
-        outer = above[outer]
+    while (has_outer := outer >= 0).any():
+        inner, outer = inner[has_outer], outer[has_outer]
+        heavy = np.isin(op_class[inner], _HEAVY_CLASSES)
+        wrappers.append(outer[heavy | (computes[cost_index[inner]] & ~np.isin(op_class[outer], _HEAVY_CLASSES))])
+        outer = costed_ancestor[outer]
     return np.unique(np.concatenate(wrappers))
 
 
-def _shares(op: I32, length: I64, whole: I64) -> I64:
-    """Divides each op's `whole` (-1: unknown) over its intervals in proportion to their length."""
+def _divide_by_length(op: I32, length_ns: I64, op_total: I64) -> I64:
+    """Divides each op's total (-1: unknown) over its intervals in proportion to their length. One element for each
+    interval: its op's host row, its own length and its op's total."""
     order = np.argsort(op, kind="stable")
     first = np.flatnonzero(np.diff(op[order], prepend=-1))
     sizes = np.diff(first, append=len(order))
-    shares = whole.copy()
+    shares = op_total.copy()
     for begin, size in zip(first[sizes > 1].tolist(), sizes[sizes > 1].tolist()):
         rows = order[begin : begin + size]
-        if whole[rows[0]] >= 0:
-            shares[rows] = apportion(int(whole[rows[0]]), length[rows].tolist())
+        if op_total[rows[0]] >= 0:
+            shares[rows] = apportion(int(op_total[rows[0]]), length_ns[rows].tolist())
     return shares
 
 
@@ -147,18 +154,19 @@ def apportion(whole: int, weights: list[int]) -> list[int]:
     return shares
 
 
-def by_part(column: I64, classified: Classified, bounds: I64, keys: int) -> I64:
-    """[p, k]: sum of `column` over each key's intervals that start in each part; -1 if any of them is unknown or so
-    large that the sum could overflow, and for keys without intervals."""
+def sum_by_part_and_key(column: I64, classified: Classified, bounds: I64, key_count: int) -> I64:
+    """[p, k]: sum of `column`, one value for each interval, over each key's intervals that start in each part
+    [bounds[p], bounds[p + 1]); -1 if any of them is unknown or so large that the sum could overflow, and for keys
+    without intervals."""
     part = np.searchsorted(bounds, classified.start, "right") - 1
     inside = np.flatnonzero((part >= 0) & (part < len(bounds) - 1))
     cell = (part[inside], classified.key[inside])
     value = column[inside]
-    count, total = np.zeros((2, len(bounds) - 1, keys), np.int64)
+    count, total = np.zeros((2, len(bounds) - 1, key_count), np.int64)
     np.add.at(count, cell, 1)
     np.add.at(total, cell, value)
-    lost = (value < 0) | (value > _MOST // count[cell])
-    unknown = np.zeros(total.shape, bool)
-    unknown[tuple(axis[lost] for axis in cell)] = True
-    unknown[:, np.setdiff1d(np.arange(keys), classified.key)] = True
-    return np.where(unknown, -1, total)
+    is_unknown = (value < 0) | (value > _MAX_SUM // count[cell])
+    unknown_cells = np.zeros(total.shape, bool)
+    unknown_cells[tuple(axis[is_unknown] for axis in cell)] = True
+    unknown_cells[:, np.setdiff1d(np.arange(key_count), classified.key)] = True
+    return np.where(unknown_cells, -1, total)

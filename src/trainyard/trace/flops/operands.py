@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from trainyard.events import OperandShape
 
-_TRUTH, _WHOLE, _REAL, COMPLEX = range(4)
+_BOOL_CATEGORY, _INTEGER_CATEGORY, _FLOAT_CATEGORY, COMPLEX_CATEGORY = range(4)
+"""Categories of formats, in the order of promotion."""
 _INTEGERS = re.compile(r"\[?\s*(-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*)?\s*\]?\Z")
 
 
@@ -34,33 +35,33 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "bool": Format(1, _TRUTH),
-    "unsigned char": Format(1, _WHOLE),
-    "signed char": Format(1, _WHOLE),
-    "short int": Format(2, _WHOLE),
-    "short": Format(2, _WHOLE),
-    "int": Format(4, _WHOLE),
-    "long int": Format(8, _WHOLE),
-    "long": Format(8, _WHOLE),
-    "c10::Half": Format(2, _REAL, "float16"),
-    "c10::BFloat16": Format(2, _REAL, "bfloat16"),
-    "float": Format(4, _REAL, "float32"),
-    "double": Format(8, _REAL),
-    "c10::complex<float>": Format(8, COMPLEX),
-    "c10::complex<double>": Format(16, COMPLEX),
-    "c10::Float8_e4m3fn": Format(1, _REAL, "float8"),
-    "c10::Float8_e5m2": Format(1, _REAL, "float8"),
-    "c10::Float8_e4m3fnuz": Format(1, _REAL, "float8"),
-    "c10::Float8_e5m2fnuz": Format(1, _REAL, "float8"),
-    "c10::Float8_e8m0fnu": Format(1, _REAL, "float8"),
-    "c10::Float4_e2m1fn_x2": Format(1, _REAL, "float4", packs=2),
+    "bool": Format(1, _BOOL_CATEGORY),
+    "unsigned char": Format(1, _INTEGER_CATEGORY),
+    "signed char": Format(1, _INTEGER_CATEGORY),
+    "short int": Format(2, _INTEGER_CATEGORY),
+    "short": Format(2, _INTEGER_CATEGORY),
+    "int": Format(4, _INTEGER_CATEGORY),
+    "long int": Format(8, _INTEGER_CATEGORY),
+    "long": Format(8, _INTEGER_CATEGORY),
+    "c10::Half": Format(2, _FLOAT_CATEGORY, "float16"),
+    "c10::BFloat16": Format(2, _FLOAT_CATEGORY, "bfloat16"),
+    "float": Format(4, _FLOAT_CATEGORY, "float32"),
+    "double": Format(8, _FLOAT_CATEGORY),
+    "c10::complex<float>": Format(8, COMPLEX_CATEGORY),
+    "c10::complex<double>": Format(16, COMPLEX_CATEGORY),
+    "c10::Float8_e4m3fn": Format(1, _FLOAT_CATEGORY, "float8"),
+    "c10::Float8_e5m2": Format(1, _FLOAT_CATEGORY, "float8"),
+    "c10::Float8_e4m3fnuz": Format(1, _FLOAT_CATEGORY, "float8"),
+    "c10::Float8_e5m2fnuz": Format(1, _FLOAT_CATEGORY, "float8"),
+    "c10::Float8_e8m0fnu": Format(1, _FLOAT_CATEGORY, "float8"),
+    "c10::Float4_e2m1fn_x2": Format(1, _FLOAT_CATEGORY, "float4", packs=2),
 }
 """Formats by their name in Kineto's `Input type`."""
 BOOL, LONG, INT, FLOAT = FORMATS["bool"], FORMATS["long int"], FORMATS["int"], FORMATS["float"]
-UNKNOWN_FORMAT = Format(0, _TRUTH)
+UNKNOWN_FORMAT = Format(0, _BOOL_CATEGORY)
 """The format if the file does not give one."""
 # By number in torch's `ScalarType`, as a `dtype` argument is recorded.
-_NUMBERED = {
+_FORMAT_BY_SCALAR_TYPE = {
     0: FORMATS["unsigned char"], 1: FORMATS["signed char"], 2: FORMATS["short int"], 3: INT, 4: LONG,
     5: FORMATS["c10::Half"], 6: FLOAT, 7: FORMATS["double"], 11: BOOL, 15: FORMATS["c10::BFloat16"],
 }  # fmt: skip
@@ -171,9 +172,9 @@ class OpArguments:
         if self._kind(self._index(key)) == "":
             return otherwise
         number = self.int(key)
-        if number not in _NUMBERED:
+        if number not in _FORMAT_BY_SCALAR_TYPE:
             raise UnknownOperand
-        return _NUMBERED[number]
+        return _FORMAT_BY_SCALAR_TYPE[number]
 
     def text(self) -> str:
         """The tensors' formats and dims: `bfloat16[8944,1024] float32[]`; lists of tensors as `[...]`."""
@@ -187,6 +188,7 @@ class OpArguments:
         return " ".join(texts)
 
     def _kind(self, index: int) -> str:
+        """The argument's type in Kineto's words; "" if it was not given."""
         return self._shape.types[index] if index < len(self._shape.types) else ""
 
     def _index(self, key: Key) -> int:
@@ -211,36 +213,36 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def promoted(tensors: list[Tensor]) -> Format:
+def promote_formats(tensors: list[Tensor]) -> Format:
     """The result's format: that of the highest category, tensors with dims before those without; within it the widest.
 
     float16 with bfloat16 gives float32; integer formats of the same width are not distinguished.
     """
     if not tensors:
         raise UnknownOperand
-    wide = [tensor.format for tensor in tensors if tensor.dims]
-    flat = [tensor.format for tensor in tensors if not tensor.dims]
-    top = max((format.category for format in wide), default=-1)
-    if any(format.category > top for format in flat):
+    formats_with_dims = [tensor.format for tensor in tensors if tensor.dims]
+    formats_without_dims = [tensor.format for tensor in tensors if not tensor.dims]
+    top_category = max((format.category for format in formats_with_dims), default=-1)
+    if any(format.category > top_category for format in formats_without_dims):
         # A real scalar with integer tensors gives the default format, which is not in the file.
-        if wide:
+        if formats_with_dims:
             raise UnknownOperand
-        wide = flat
-        top = max(format.category for format in flat)
-    formats = {format for format in wide if format.category == top}
-    if len(formats) > 1 and top == _REAL and any(format.size == 1 for format in formats):
+        formats_with_dims = formats_without_dims
+        top_category = max(format.category for format in formats_without_dims)
+    formats = {format for format in formats_with_dims if format.category == top_category}
+    if len(formats) > 1 and top_category == _FLOAT_CATEGORY and any(format.size == 1 for format in formats):
         raise UnknownOperand
     widest = max(formats, key=lambda format: format.size)
-    return FLOAT if widest.size == 2 and len(formats) > 1 and top == _REAL else widest
+    return FLOAT if widest.size == 2 and len(formats) > 1 and top_category == _FLOAT_CATEGORY else widest
 
 
-def real(format: Format) -> Format:
+def require_float(format: Format) -> Format:
     """`format` itself; raises for integers, which would be converted to the default format."""
-    if format.category < _REAL:
+    if format.category < _FLOAT_CATEGORY:
         raise UnknownOperand
     return format
 
 
-def summed(format: Format) -> Format:
+def sum_format(format: Format) -> Format:
     """The format of a sum: integers become 64-bit."""
-    return LONG if format.category < _REAL else format
+    return LONG if format.category < _FLOAT_CATEGORY else format

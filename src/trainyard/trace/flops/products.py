@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from trainyard.trace.flops.operands import (
-    COMPLEX,
+    COMPLEX_CATEGORY,
     FLOAT,
     INT,
     Cost,
@@ -30,13 +30,20 @@ _SEQUENCE_FIRST = ("_flash_attention_forward", "_flash_attention_backward", "_ef
                    "_efficient_attention_backward")  # fmt: skip
 
 
-def _cost(flops: int, read: Sequence[Tensor], written: Sequence[Tensor], main: Format, at_most: bool = False) -> Cost:
-    if main.category == COMPLEX:
+def _matrix_cost(
+    flops: int,
+    read_tensors: Sequence[Tensor],
+    written_tensors: Sequence[Tensor],
+    arithmetic_format: Format,
+    at_most: bool = False,
+) -> Cost:
+    """The cost of an op that reads and writes these tensors once. Raises `UnknownOperand` for complex formats."""
+    if arithmetic_format.category == COMPLEX_CATEGORY:
         raise UnknownOperand
-    return Cost(flops, sum(tensor.bytes for tensor in (*read, *written)), main, at_most)
+    return Cost(flops, sum(tensor.bytes for tensor in (*read_tensors, *written_tensors)), arithmetic_format, at_most)
 
 
-def _product(left: Tensor, right: Tensor) -> tuple[int, tuple[int, ...]]:
+def _matmul_flops_and_dims(left: Tensor, right: Tensor) -> tuple[int, tuple[int, ...]]:
     """FLOPs and dims of `left @ right`, with torch.matmul's rules for vectors and batches."""
     if not left.dims or not right.dims:
         raise UnknownOperand
@@ -49,38 +56,43 @@ def _product(left: Tensor, right: Tensor) -> tuple[int, tuple[int, ...]]:
     return 2 * prod(batch) * a[-2] * b[-1] * a[-1] * left.format.packs, dims
 
 
-def _matmul(at: int, summed: bool = False) -> Callable[[OpArguments], Cost]:
-    """`args[at] @ args[at + 1]`, plus the tensors before these two. `summed`: over the batch."""
+def _matmul_formula(left_index: int, sums_batch: bool = False) -> Callable[[OpArguments], Cost]:
+    """The formula of `args[left_index] @ args[left_index + 1]`, plus the tensors before these two. `sums_batch`: the
+    products are summed over the batch."""
 
     def formula(args: OpArguments) -> Cost:
-        left, right = args[at], args[at + 1]
-        flops, dims = _product(left, right)
-        added = [args[index] for index in range(at)]
-        return _cost(flops, [*added, left, right], [Tensor(dims[-2:] if summed else dims, left.format)], left.format)
+        left, right = args[left_index], args[left_index + 1]
+        flops, dims = _matmul_flops_and_dims(left, right)
+        addends = [args[index] for index in range(left_index)]
+        return _matrix_cost(
+            flops, [*addends, left, right], [Tensor(dims[-2:] if sums_batch else dims, left.format)], left.format
+        )
 
     return formula
 
 
-def _linear(args: OpArguments) -> Cost:
+def _cost_linear(args: OpArguments) -> Cost:
+    """linear (input, weight [out, in], bias)."""
     left, weight = args[0], args[1]
-    flops, dims = _product(left, Tensor(weight.dims[::-1], weight.format))
-    return _cost(flops, args.tensors(3), [Tensor(dims, left.format)], left.format)
+    flops, dims = _matmul_flops_and_dims(left, Tensor(weight.dims[::-1], weight.format))
+    return _matrix_cost(flops, args.tensors(3), [Tensor(dims, left.format)], left.format)
 
 
-def _int_mm(args: OpArguments) -> Cost:
-    flops, dims = _product(args[0], args[1])
-    return _cost(flops, args.tensors(2), [Tensor(dims, INT)], args[0].format)
+def _cost_int_mm(args: OpArguments) -> Cost:
+    flops, dims = _matmul_flops_and_dims(args[0], args[1])
+    return _matrix_cost(flops, args.tensors(2), [Tensor(dims, INT)], args[0].format)
 
 
-def _scaled_mm(args: OpArguments) -> Cost:
+def _cost_scaled_mm(args: OpArguments) -> Cost:
     """(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype)."""
     left = args[0]
-    flops, dims = _product(left, args[1])
-    return _cost(flops, args.tensors(6), [Tensor(dims, args.format(6, left.format))], left.format)
+    flops, dims = _matmul_flops_and_dims(left, args[1])
+    return _matrix_cost(flops, args.tensors(6), [Tensor(dims, args.format(6, left.format))], left.format)
 
 
-def _grouped_mm(offsets_at: int, dtype_at: int) -> Callable[[OpArguments], Cost]:
-    """Products of groups that offsets delimit along the rows, the columns or the summed dim.
+def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArguments], Cost]:
+    """The formula of products of groups that offsets delimit along the rows, the columns or the summed dim. The indices
+    are those of the arguments `offs` and `out_dtype`.
 
     An upper bound: data beyond the last offset belongs to no group, and its size is not in the file.
     """
@@ -88,92 +100,97 @@ def _grouped_mm(offsets_at: int, dtype_at: int) -> Callable[[OpArguments], Cost]
     def formula(args: OpArguments) -> Cost:
         left, right = args[0], args[1]
         a, b = left.dims, right.dims
-        offsets = args.maybe(offsets_at)
+        offsets = args.maybe(offsets_index)
         if len(a) == len(b) == 3:
-            flops, dims = _product(left, right)
+            flops, dims = _matmul_flops_and_dims(left, right)
         elif len(a) in (2, 3) and len(b) in (2, 3) and a[-1] == b[-2] and offsets is not None:
             flops = 2 * a[-2] * a[-1] * b[-1] * left.format.packs
             # Each group along the summed dim has its own result.
             dims = (*((offsets.numel,) if len(a) == len(b) else ()), a[-2], b[-1])
         else:
             raise UnknownOperand
-        written = Tensor(dims, args.format(dtype_at, left.format))
-        return _cost(flops, args.tensors(dtype_at), [written], left.format, at_most=offsets is not None)
+        written = Tensor(dims, args.format(dtype_index, left.format))
+        return _matrix_cost(flops, args.tensors(dtype_index), [written], left.format, at_most=offsets is not None)
 
     return formula
 
 
-def _convolution(args: OpArguments) -> Cost:
+def _cost_convolution(args: OpArguments) -> Cost:
     """A convolution of input [B, C, ...] with weight [O, C / groups, ...]; transposed: [C, O / groups, ...]."""
-    image, weight = args[0], args[1]
-    width = len(weight.dims) - 2
-    if width < 1 or len(image.dims) not in (width + 1, width + 2):
+    input, weight = args[0], args[1]
+    spatial_axes = len(weight.dims) - 2
+    if spatial_axes < 1 or len(input.dims) not in (spatial_axes + 1, spatial_axes + 2):
         raise UnknownOperand
-    batch, spatial = image.dims[: -1 - width], image.dims[-width:]
-    stride, padding = _by_axis(args, "stride", width), _by_axis(args, "padding", width)
-    dilation = _by_axis(args, "dilation", width) if "dilation" in args else (1,) * width
+    batch, spatial = input.dims[: -1 - spatial_axes], input.dims[-spatial_axes:]
+    stride, padding = _value_per_axis(args, "stride", spatial_axes), _value_per_axis(args, "padding", spatial_axes)
+    dilation = _value_per_axis(args, "dilation", spatial_axes) if "dilation" in args else (1,) * spatial_axes
     if min(stride) < 1:
         raise UnknownOperand
-    reach = [gap * (taps - 1) for gap, taps in zip(dilation, weight.dims[2:])]
+    kernel_reach = [gap * (taps - 1) for gap, taps in zip(dilation, weight.dims[2:])]
     if args.flag("transposed") if "transposed" in args else "output_padding" in args:
-        extra = _by_axis(args, "output_padding", width)
+        output_padding = _value_per_axis(args, "output_padding", spatial_axes)
         channels = weight.dims[1] * args.int("groups")
-        spots = [
+        output_dims = [
             (n - 1) * step - 2 * pad + far + 1 + more
-            for n, step, pad, far, more in zip(spatial, stride, padding, reach, extra)
+            for n, step, pad, far, more in zip(spatial, stride, padding, kernel_reach, output_padding)
         ]
-        flops = 2 * image.numel * prod(weight.dims[1:])
+        flops = 2 * input.numel * prod(weight.dims[1:])
     else:
         channels = weight.dims[0]
-        spots = [(n + 2 * pad - far - 1) // step + 1 for n, step, pad, far in zip(spatial, stride, padding, reach)]
-        flops = 2 * prod(batch) * channels * prod(spots) * prod(weight.dims[1:])
-    if min(spots) < 0:
+        output_dims = [
+            (n + 2 * pad - far - 1) // step + 1 for n, step, pad, far in zip(spatial, stride, padding, kernel_reach)
+        ]
+        flops = 2 * prod(batch) * channels * prod(output_dims) * prod(weight.dims[1:])
+    if min(output_dims) < 0:
         raise UnknownOperand
     read = [tensor for name in ("bias", "z") if name in args and (tensor := args.maybe(name))]
-    written = Tensor((*batch, channels, *spots), image.format)
-    return _cost(flops, [image, weight, *read], [written], image.format)
+    written = Tensor((*batch, channels, *output_dims), input.format)
+    return _matrix_cost(flops, [input, weight, *read], [written], input.format)
 
 
-def _by_axis(args: OpArguments, name: str, width: int) -> tuple[int, ...]:
+def _value_per_axis(args: OpArguments, name: str, axis_count: int) -> tuple[int, ...]:
+    """An argument such as `stride`, which has one value for each spatial axis, or one for all."""
     values = args.ints(name)
-    if len(values) not in (1, width):
+    if len(values) not in (1, axis_count):
         raise UnknownOperand
-    return values * width if len(values) == 1 else values
+    return values * axis_count if len(values) == 1 else values
 
 
-def _convolution_backward(args: OpArguments) -> Cost:
+def _cost_convolution_backward(args: OpArguments) -> Cost:
     """The gradients that `output_mask` selects: those of input and weight cost as much as a forward pass each; that of
     the bias is a sum and counts zero FLOPs."""
-    gradient, image, weight = args["grad_output"], args["input"], args["weight"]
+    gradient, input, weight = args["grad_output"], args["input"], args["weight"]
     to_image, to_weight, to_bias = args.flags("output_mask")
-    pixels = image.numel if args.flag("transposed") else gradient.numel
-    product = 2 * pixels * prod(weight.dims[1:])
+    elements = input.numel if args.flag("transposed") else gradient.numel
+    flops_per_gradient = 2 * elements * prod(weight.dims[1:])
     channels = gradient.dims[-len(weight.dims) + 1]
-    read = [gradient, *([weight] if to_image else []), *([image] if to_weight else [])]
-    written = [image] * to_image + [weight] * to_weight + [Tensor((channels,), gradient.format)] * to_bias
-    return _cost(product * (to_image + to_weight), read, written, gradient.format)
+    read = [gradient, *([weight] if to_image else []), *([input] if to_weight else [])]
+    written = [input] * to_image + [weight] * to_weight + [Tensor((channels,), gradient.format)] * to_bias
+    return _matrix_cost(flops_per_gradient * (to_image + to_weight), read, written, gradient.format)
 
 
-def _attention(name: str) -> Callable[[OpArguments], Cost]:
+def _attention_formula(name: str) -> Callable[[OpArguments], Cost]:
+    """The formula of an attention op, forward or backward: two products forward, five backward, of each query-key
+    pair."""
     backward = name.endswith("_backward")
 
     def formula(args: OpArguments) -> Cost:
         query, key, value = args["query"], args["key"], args["value"]
-        pairs, at_most = _pairs(name, args)
-        wide, deep = query.dims[-1], value.dims[-1]
-        flops = 2 * pairs * (3 * wide + 2 * deep if backward else wide + deep)
+        pairs, at_most = _query_key_pairs(name, args)
+        query_width, value_width = query.dims[-1], value.dims[-1]
+        flops = 2 * pairs * (3 * query_width + 2 * value_width if backward else query_width + value_width)
         if backward:
-            return _cost(flops, args.tensors(), [query, key, value], query.format, at_most)
-        out = Tensor((*query.dims[:-1], deep), query.format)
+            return _matrix_cost(flops, args.tensors(), [query, key, value], query.format, at_most)
+        out = Tensor((*query.dims[:-1], value_width), query.format)
         # Fused kernels keep the log-sum-exp of each row of scores for the backward pass.
         fused = [] if name.startswith(("scaled", "_scaled_dot_product_attention")) else [Tensor(query.dims[:-1], FLOAT)]
-        return _cost(flops, args.tensors(), [out, *fused], query.format, at_most)
+        return _matrix_cost(flops, args.tensors(), [out, *fused], query.format, at_most)
 
     return formula
 
 
-def _pairs(name: str, args: OpArguments) -> tuple[int, bool]:
-    """(query-key pairs that the mask keeps, over batch and query heads; whether they are an upper bound)."""
+def _query_key_pairs(name: str, args: OpArguments) -> tuple[int, bool]:
+    """(Number of query-key pairs that the mask keeps, over batch and query heads; whether it is an upper bound)."""
     query, key, value = args["query"], args["key"], args["value"]
     kind = args.int("custom_mask_type") if "custom_mask_type" in args else args.flag("is_causal")
     if query.dims[-1:] != key.dims[-1:] or key.dims[:-1] != value.dims[:-1] or len(query.dims) != len(key.dims):
@@ -182,7 +199,7 @@ def _pairs(name: str, args: OpArguments) -> tuple[int, bool]:
         (tensor for word in ("cum_seq_q", "cu_seqlens_q") if word in args and (tensor := args.maybe(word))), None
     )
     if starts is not None and starts.numel:
-        return _packed_pairs(args, query, key, causal=bool(kind)), True
+        return _max_packed_pairs(args, query, key, causal=bool(kind)), True
     head, sequence = (-2, -3) if name in _SEQUENCE_FIRST else (-3, -2)
     if len(query.dims) < 3 or query.dims[head] % max(1, key.dims[head]):
         raise UnknownOperand
@@ -193,50 +210,55 @@ def _pairs(name: str, args: OpArguments) -> tuple[int, bool]:
     # The causal diagonal ends at the last key in flash kernels called directly and with mask 2 of the efficient kernel;
     # in others it begins at the first key.
     shift = columns - rows if name.startswith("_flash") or kind == 2 else 0
-    return matrices * (_triangle(rows, columns, shift) if kind else rows * columns), windowed
+    return matrices * (_causal_pairs(rows, columns, shift) if kind else rows * columns), windowed
 
 
-def _packed_pairs(args: OpArguments, query: Tensor, key: Tensor, causal: bool) -> int:
+def _max_packed_pairs(args: OpArguments, query: Tensor, key: Tensor, causal: bool) -> int:
     """Upper bound for packed sequences, [tokens, head, width]: the pairs if all are as long as the longest."""
     tokens, heads = prod(query.dims[:-2]), query.dims[-2]
     prefix = "max_seqlen_" if "max_seqlen_q" in args else "max_"
-    longest_q, longest = args.int(f"{prefix}q"), args.int(f"{prefix}k")
-    if min(longest_q, longest) < 0 or len(query.dims) < 3:
+    longest_q, longest_k = args.int(f"{prefix}q"), args.int(f"{prefix}k")
+    if min(longest_q, longest_k) < 0 or len(query.dims) < 3:
         raise UnknownOperand
-    if causal and longest_q == longest and query.dims[:-2] == key.dims[:-2]:
-        return heads * -(-tokens * (longest + 1) // 2)
-    return heads * tokens * longest
+    if causal and longest_q == longest_k and query.dims[:-2] == key.dims[:-2]:
+        return heads * -(-tokens * (longest_k + 1) // 2)
+    return heads * tokens * longest_k
 
 
-def _triangle(rows: int, columns: int, shift: int) -> int:
-    """Sum over rows i of min(i + 1 + shift, columns), no term below zero."""
-    first = max(0, -shift)
-    full_from = min(rows, max(first, columns - shift))
-    growing = max(0, full_from - first)
-    start = first + 1 + shift
-    return growing * start + growing * (growing - 1) // 2 + (rows - max(full_from, min(first, rows))) * columns
+def _causal_pairs(rows: int, columns: int, shift: int) -> int:
+    """Query-key pairs that a causal mask keeps: the sum over rows i of min(i + 1 + shift, columns), no term below
+    zero."""
+    first_row = max(0, -shift)
+    first_full_row = min(rows, max(first_row, columns - shift))
+    growing_rows = max(0, first_full_row - first_row)
+    first_pairs = first_row + 1 + shift
+    return (
+        growing_rows * first_pairs
+        + growing_rows * (growing_rows - 1) // 2
+        + (rows - max(first_full_row, min(first_row, rows))) * columns
+    )
 
 
 FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
-    "mm": _matmul(0),
-    "bmm": _matmul(0),
-    "matmul": _matmul(0),
-    "mv": _matmul(0),
-    "dot": _matmul(0),
-    "vdot": _matmul(0),
-    "addmm": _matmul(1),
-    "_addmm_activation": _matmul(1),
-    "addmv": _matmul(1),
-    "baddbmm": _matmul(1),
-    "addbmm": _matmul(1, summed=True),
-    "linear": _linear,
-    "_int_mm": _int_mm,
-    "_scaled_mm": _scaled_mm,
-    "_grouped_mm": _grouped_mm(2, 4),
-    "_scaled_grouped_mm": _grouped_mm(4, 7),
-    **dict.fromkeys(CONVOLUTIONS, _convolution),
-    "convolution_backward": _convolution_backward,
-    **{name: _attention(name) for name in ATTENTIONS},
+    "mm": _matmul_formula(0),
+    "bmm": _matmul_formula(0),
+    "matmul": _matmul_formula(0),
+    "mv": _matmul_formula(0),
+    "dot": _matmul_formula(0),
+    "vdot": _matmul_formula(0),
+    "addmm": _matmul_formula(1),
+    "_addmm_activation": _matmul_formula(1),
+    "addmv": _matmul_formula(1),
+    "baddbmm": _matmul_formula(1),
+    "addbmm": _matmul_formula(1, sums_batch=True),
+    "linear": _cost_linear,
+    "_int_mm": _cost_int_mm,
+    "_scaled_mm": _cost_scaled_mm,
+    "_grouped_mm": _grouped_mm_formula(2, 4),
+    "_scaled_grouped_mm": _grouped_mm_formula(4, 7),
+    **dict.fromkeys(CONVOLUTIONS, _cost_convolution),
+    "convolution_backward": _cost_convolution_backward,
+    **{name: _attention_formula(name) for name in ATTENTIONS},
 }
 """Name without `aten::` and in-place underscore -> formula. Files do not record an einsum's equation: the products that
 it calls count."""

@@ -21,13 +21,13 @@ from trainyard.trace.flops.operands import (
     Tensor,
     UnknownOperand,
     broadcast,
-    promoted,
-    real,
-    summed,
+    promote_formats,
+    require_float,
+    sum_format,
 )
 
-# Pointwise ops: name -> how many arguments may be tensors.
-_ARITHMETIC = {
+# Pointwise ops: number of leading arguments that may be tensors -> names of ops.
+_SAME_FORMAT_OPS = {
     1: "neg abs sign sgn floor ceil round trunc relu relu6 square bitwise_not tril triu hardtanh leaky_relu "
     "nan_to_num threshold clamp_min clamp_max masked_scale hardswish hardsigmoid silu gelu elu mish celu selu",
     2: "add sub mul rsub maximum minimum remainder fmod pow bitwise_and bitwise_or bitwise_xor floor_divide "
@@ -35,26 +35,26 @@ _ARITHMETIC = {
     "hardtanh_backward hardswish_backward hardsigmoid_backward softplus_backward mish_backward _prelu_kernel fmax fmin",
     3: "addcmul addcdiv lerp clamp",
 }
-_OF_REALS = {
+_FLOAT_OPS = {
     1: "exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal sigmoid tanh sin cos tan asin acos atan sinh cosh "
     "erf erfc erfinv softplus logit log_sigmoid",
     2: "div divide true_divide atan2 hypot",
 }
-_COMPARISONS = {
+_COMPARISON_OPS = {
     1: "logical_not isnan isinf isfinite isposinf isneginf signbit",
     2: "eq ne lt le gt ge logical_and logical_or logical_xor",
 }
-_FILLS = "fill_ zero_ uniform_ normal_ random_ bernoulli_ exponential_ log_normal_ cauchy_ geometric_"
+_FILL_OPS = "fill_ zero_ uniform_ normal_ random_ bernoulli_ exponential_ log_normal_ cauchy_ geometric_"
 
 # Views and bookkeeping ops, which do not touch data.
-_VIEWS = (
+_VIEW_OPS = (
     "view _unsafe_view _reshape_alias reshape view_as transpose t numpy_T permute as_strided expand expand_as select "
     "slice squeeze unsqueeze detach detach_ alias narrow unbind split split_with_sizes chunk flatten unflatten movedim "
     "swapaxes diagonal empty empty_strided empty_like new_empty resize_ resolve_conj resolve_neg result_type "
     "is_same_size set_ expand_copy lift_fresh broadcast_tensors"
 )
-# Ops that call others, which do the work.
-_AROUND = (
+# Ops that call other ops, which do the work.
+_WRAPPER_OPS = (
     "einsum to _to_copy type_as clone contiguous zeros zeros_like new_zeros ones ones_like new_ones full full_like "
     "new_full scalar_tensor softmax log_softmax cross_entropy_loss nll_loss nll_loss_nd dropout batch_norm layer_norm "
     "group_norm rms_norm _batch_norm_impl_index embedding_bag max_pool2d adaptive_avg_pool2d slice_backward "
@@ -64,165 +64,196 @@ _AROUND = (
 # Reductions: op -> {number of arguments of the overload: indices of (dim, keepdim, dtype)}; None if it has no such
 # argument. The longer overload of a pair takes the result's tensor last.
 _Overload = tuple[int | None, int | None, int | None]
-_WHOLE: _Overload = (None, None, None)
-_ALL: _Overload = (None, None, 1)
+"""Indices of the arguments (dim, keepdim, dtype)."""
+_NO_ARGUMENTS: _Overload = (None, None, None)
+_DTYPE_ONLY: _Overload = (None, None, 1)
 _REDUCTIONS: dict[str, dict[int, _Overload]] = {
-    **{name: {2: _ALL, 3: _ALL, 4: (1, 2, 3), 5: (1, 2, 3)} for name in ("sum", "mean", "prod")},
+    **{name: {2: _DTYPE_ONLY, 3: _DTYPE_ONLY, 4: (1, 2, 3), 5: (1, 2, 3)} for name in ("sum", "mean", "prod")},
     "nansum": {4: (1, 2, 3)},
     **{name: {3: (1, 2, None)} for name in ("amax", "amin", "logsumexp")},
-    **{name: {1: _WHOLE, 3: (1, 2, None)} for name in ("max", "min", "any", "all")},
+    **{name: {1: _NO_ARGUMENTS, 3: (1, 2, None)} for name in ("max", "min", "any", "all")},
     **{name: {3: (1, 2, None)} for name in ("argmax", "argmin")},
     **{name: {4: (1, 3, None)} for name in ("var_mean", "std_mean", "var", "std")},
     "linalg_vector_norm": {5: (2, 3, 4)},
 }
 
 
-def _pointwise(tensors: int, of_reals: bool = False, compares: bool = False) -> Callable[[OpArguments, bool], Cost]:
+def _pointwise_formula(
+    tensor_arguments: int, floats_only: bool = False, compares: bool = False
+) -> Callable[[OpArguments, bool], Cost]:
+    """The formula of a pointwise op of the first `tensor_arguments` arguments. `floats_only`: it would convert integers
+    to the default format; `compares`: its result is boolean."""
+
     def formula(args: OpArguments, in_place: bool) -> Cost:
-        operands = args.tensors(tensors)
-        format = BOOL if compares else promoted(operands)
+        operands = args.tensors(tensor_arguments)
+        format = BOOL if compares else promote_formats(operands)
         out = args[0] if in_place else Tensor(broadcast(*(tensor.dims for tensor in operands)), format)
-        if of_reals:
-            real(promoted(operands))
-        return _moved(out.numel, _in_memory(operands), [out])
+        if floats_only:
+            require_float(promote_formats(operands))
+        return _memory_bound_cost(_without_python_numbers(operands), [out], flops=out.numel)
 
     return formula
 
 
-def _in_memory(tensors: list[Tensor]) -> list[Tensor]:
+def _without_python_numbers(tensors: list[Tensor]) -> list[Tensor]:
     """The tensors without Python numbers, which are recorded as 64-bit tensors without dims."""
     wide = any(tensor.dims for tensor in tensors)
     return [tensor for tensor in tensors if tensor.dims or not wide or tensor.format.size < 8]
 
 
-def _moved(flops: int, read: list[Tensor], written: list[Tensor]) -> Cost:
-    return Cost(flops, sum(tensor.bytes for tensor in (*read, *written)), (read or written)[0].format)
+def _memory_bound_cost(read_tensors: list[Tensor], written_tensors: list[Tensor], *, flops: int) -> Cost:
+    """The cost of an op that reads and writes these tensors once; its format is that of the first."""
+    return Cost(
+        flops,
+        sum(tensor.bytes for tensor in (*read_tensors, *written_tensors)),
+        (read_tensors or written_tensors)[0].format,
+    )
 
 
-def _fill(args: OpArguments, in_place: bool) -> Cost:
-    return _moved(0, [], [args[0]])
+def _cost_fill(args: OpArguments, in_place: bool) -> Cost:
+    return _memory_bound_cost([], [args[0]], flops=0)
 
 
-def _copy(args: OpArguments, in_place: bool) -> Cost:
-    """(self, src): `src` may be smaller and have another format."""
-    return _moved(0, [args[1]], [args[0]])
+def _cost_copy(args: OpArguments, in_place: bool) -> Cost:
+    """A copy (self, src): `src` may be smaller and have another format."""
+    return _memory_bound_cost([args[1]], [args[0]], flops=0)
 
 
-def _only_moves(args: OpArguments, in_place: bool) -> Cost:
+def _cost_unknown_bytes(args: OpArguments, in_place: bool) -> Cost:
     """Zero FLOPs; the bytes are those of another op, or unknown: files do not record the formats of tensor lists."""
     return Cost(0, None, UNKNOWN_FORMAT)
 
 
-def _view(args: OpArguments, in_place: bool) -> Cost:
+def _cost_view(args: OpArguments, in_place: bool) -> Cost:
     return Cost(0, 0, UNKNOWN_FORMAT)
 
 
-def _where(args: OpArguments, in_place: bool) -> Cost:
+def _cost_where(args: OpArguments, in_place: bool) -> Cost:
     tensors = args.tensors(3)
-    out = Tensor(broadcast(*(tensor.dims for tensor in tensors)), promoted(tensors[1:]))
-    return _moved(out.numel, _in_memory(tensors), [out])
+    out = Tensor(broadcast(*(tensor.dims for tensor in tensors)), promote_formats(tensors[1:]))
+    return _memory_bound_cost(_without_python_numbers(tensors), [out], flops=out.numel)
 
 
-def _masked_fill(args: OpArguments, in_place: bool) -> Cost:
+def _cost_masked_fill(args: OpArguments, in_place: bool) -> Cost:
     self, mask = args[0], args[1]
     out = self if in_place else Tensor(broadcast(self.dims, mask.dims), self.format)
-    return _moved(out.numel, [self, mask], [out])
+    return _memory_bound_cost([self, mask], [out], flops=out.numel)
 
 
-def _dropout(args: OpArguments, in_place: bool) -> Cost:
-    image = args[0]
-    return _moved(image.numel, [image], [image, Tensor(image.dims, BOOL)])
+def _cost_dropout(args: OpArguments, in_place: bool) -> Cost:
+    input = args[0]
+    return _memory_bound_cost([input], [input, Tensor(input.dims, BOOL)], flops=input.numel)
 
 
-def _dropout_backward(args: OpArguments, in_place: bool) -> Cost:
-    return _moved(args[0].numel, [args[0], args[1]], [args[0]])
+def _cost_dropout_backward(args: OpArguments, in_place: bool) -> Cost:
+    return _memory_bound_cost([args[0], args[1]], [args[0]], flops=args[0].numel)
 
 
-def _reduction(name: str) -> Callable[[OpArguments, bool], Cost]:
+def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
+    """The formula of a reduction, a key of _REDUCTIONS; the bytes are unknown if the file does not give the dims."""
+
     def formula(args: OpArguments, in_place: bool) -> Cost:
-        image = args[0]
+        input = args[0]
         if name in ("max", "min") and len(args) == 2:
-            return _pointwise(2)(args, in_place)
+            return _pointwise_formula(2)(args, in_place)
         if len(args) not in _REDUCTIONS[name]:
             raise UnknownOperand
-        dim_at, keep_at, dtype_at = _REDUCTIONS[name][len(args)]
+        dim_index, keepdim_index, dtype_index = _REDUCTIONS[name][len(args)]
         try:
-            dims = _reduced(args, image, dim_at, keep_at)
-            format = summed(image.format) if name in ("sum", "prod", "nansum") else image.format
-            format = format if dtype_at is None else args.format(dtype_at, format)
+            dims = _reduced_dims(args, input, dim_index, keepdim_index)
+            format = sum_format(input.format) if name in ("sum", "prod", "nansum") else input.format
+            format = format if dtype_index is None else args.format(dtype_index, format)
         except UnknownOperand:
-            return Cost(image.numel, None, image.format)
+            return Cost(input.numel, None, input.format)
         if name in ("any", "all"):
             format = BOOL
         written = [Tensor(dims, LONG if name.startswith("arg") else format)]
-        if name in ("max", "min") and dim_at is not None:
+        if name in ("max", "min") and dim_index is not None:
             written.append(Tensor(dims, LONG))
         elif name.endswith("_mean"):
             written.append(written[0])
-        return _moved(image.numel, [image], written)
+        return _memory_bound_cost([input], written, flops=input.numel)
 
     return formula
 
 
-def _reduced(args: OpArguments, image: Tensor, dim_at: int | None, keep_at: int | None) -> tuple[int, ...]:
-    if dim_at is None or keep_at is None:
+def _reduced_dims(
+    args: OpArguments, input: Tensor, dim_index: int | None, keepdim_index: int | None
+) -> tuple[int, ...]:
+    """Dims of the result of a reduction; the indices are those of the arguments `dim` and `keepdim`, if it has them."""
+    if dim_index is None or keepdim_index is None:
         return ()
-    keep = args.flag(keep_at)
-    gone = args.ints(dim_at) if args.is_given(dim_at) else ()
-    rank = max(1, len(image.dims))
-    if any(not -rank <= axis < rank for axis in gone):
+    keepdim = args.flag(keepdim_index)
+    reduced_axes = args.ints(dim_index) if args.is_given(dim_index) else ()
+    rank = max(1, len(input.dims))
+    if any(not -rank <= axis < rank for axis in reduced_axes):
         raise UnknownOperand
-    gone = {axis % rank for axis in gone} or set(range(rank))
-    return tuple(1 if axis in gone else n for axis, n in enumerate(image.dims) if keep or axis not in gone)
-
-
-def _cumulative(args: OpArguments, in_place: bool) -> Cost:
-    image = args[0]
-    return _moved(image.numel, [image], [Tensor(image.dims, args.format(2, summed(image.format)))])
-
-
-def _softmax(args: OpArguments, in_place: bool) -> Cost:
-    """(self, dim, half_to_float)."""
-    image = args[0]
-    return _moved(4 * image.numel, [image], [Tensor(image.dims, FLOAT if args.flag(2) else image.format)])
-
-
-def _softmax_backward(args: OpArguments, in_place: bool) -> Cost:
-    """(grad_output, output, dim, input_dtype)."""
-    gradient, output = args[0], args[1]
-    return _moved(3 * output.numel, [gradient, output], [Tensor(output.dims, args.format(3, output.format))])
-
-
-def _norm(name: str) -> Callable[[OpArguments, bool], Cost]:
-    def formula(args: OpArguments, in_place: bool) -> Cost:
-        image = args["input"]
-        kept = FLOAT if image.format.size < FLOAT.size else image.format
-        written = [image]
-        if "training" in args:
-            if args.flag("training"):
-                running = [tensor for word in ("running_mean", "running_var") if (tensor := args.maybe(word))]
-                written += [*running, Tensor((2, *image.dims[1:2]), kept)]
-        elif "group" in args:
-            written.append(Tensor((2, args.int("N"), args.int("group")), kept))
-        else:
-            rows = image.dims[: len(image.dims) - len(args.ints("normalized_shape"))]
-            written.append(Tensor((1 if "rms" in name else 2, *rows), kept))
-        return _moved(4 * image.numel, args.tensors(), written)
-
-    return formula
-
-
-def _norm_backward(args: OpArguments, in_place: bool) -> Cost:
-    """Gradients of the input, the weight and the bias: those that `output_mask` selects, all if it is missing."""
-    image, weight = args["input"], args.maybe("weight")
-    wanted = args.flags("output_mask") if "output_mask" in args else (True, True, True)
-    of_weight = [weight or Tensor((0,), image.format)] * (len(wanted) - 1)
-    return _moved(
-        8 * image.numel, args.tensors(), [tensor for tensor, want in zip([image, *of_weight], wanted) if want]
+    reduced_axes = {axis % rank for axis in reduced_axes} or set(range(rank))
+    return tuple(
+        1 if axis in reduced_axes else n for axis, n in enumerate(input.dims) if keepdim or axis not in reduced_axes
     )
 
 
-def _pool(args: OpArguments, in_place: bool) -> Cost:
+def _cost_cumulative(args: OpArguments, in_place: bool) -> Cost:
+    input = args[0]
+    return _memory_bound_cost(
+        [input], [Tensor(input.dims, args.format(2, sum_format(input.format)))], flops=input.numel
+    )
+
+
+def _cost_softmax(args: OpArguments, in_place: bool) -> Cost:
+    """(self, dim, half_to_float)."""
+    input = args[0]
+    return _memory_bound_cost(
+        [input], [Tensor(input.dims, FLOAT if args.flag(2) else input.format)], flops=4 * input.numel
+    )
+
+
+def _cost_softmax_backward(args: OpArguments, in_place: bool) -> Cost:
+    """(grad_output, output, dim, input_dtype)."""
+    gradient, output = args[0], args[1]
+    return _memory_bound_cost(
+        [gradient, output], [Tensor(output.dims, args.format(3, output.format))], flops=3 * output.numel
+    )
+
+
+def _norm_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
+    """The formula of a batch, group, layer or RMS norm: it writes the result and, for the backward pass, the mean and
+    the reciprocal deviation (RMS norm: only this) of each channel, group or row; in training, batch norm also updates
+    its running statistics."""
+
+    def formula(args: OpArguments, in_place: bool) -> Cost:
+        input = args["input"]
+        statistics_format = FLOAT if input.format.size < FLOAT.size else input.format
+        written = [input]
+        if "training" in args:
+            if args.flag("training"):
+                running = [tensor for word in ("running_mean", "running_var") if (tensor := args.maybe(word))]
+                written += [*running, Tensor((2, *input.dims[1:2]), statistics_format)]
+        elif "group" in args:
+            written.append(Tensor((2, args.int("N"), args.int("group")), statistics_format))
+        else:
+            statistics_dims = input.dims[: len(input.dims) - len(args.ints("normalized_shape"))]
+            written.append(Tensor((1 if "rms" in name else 2, *statistics_dims), statistics_format))
+        return _memory_bound_cost(args.tensors(), written, flops=4 * input.numel)
+
+    return formula
+
+
+def _cost_norm_backward(args: OpArguments, in_place: bool) -> Cost:
+    """Gradients of the input, the weight and the bias: those that `output_mask` selects, all if it is missing."""
+    input, weight = args["input"], args.maybe("weight")
+    is_wanted = args.flags("output_mask") if "output_mask" in args else (True, True, True)
+    weight_like = [weight or Tensor((0,), input.format)] * (len(is_wanted) - 1)
+    return _memory_bound_cost(
+        args.tensors(),
+        [tensor for tensor, want in zip([input, *weight_like], is_wanted) if want],
+        flops=8 * input.numel,
+    )
+
+
+def _cost_pool(args: OpArguments, in_place: bool) -> Cost:
+    """Pooling over windows of [..., H, W]: one FLOP for each element of each window."""
     image, kernel = args["self"], args.ints("kernel_size")
     stride, padding = args.ints("stride") or kernel, args.ints("padding")
     dilation = args.ints("dilation") if "dilation" in args else (1,)
@@ -230,105 +261,113 @@ def _pool(args: OpArguments, in_place: bool) -> Cost:
     if args.flag("ceil_mode") or len(image.dims) < 3 or any(len(values) != 2 for values in windows) or min(stride) < 1:
         raise UnknownOperand
     kernel, stride, padding, dilation = windows
-    spots = [
-        (n + 2 * pad - gap * (taps - 1) - 1) // step + 1
-        for n, taps, step, pad, gap in zip(image.dims[-2:], kernel, stride, padding, dilation)
+    output_dims = [
+        (n + 2 * pad - dilation_step * (taps - 1) - 1) // step + 1
+        for n, taps, step, pad, dilation_step in zip(image.dims[-2:], kernel, stride, padding, dilation)
     ]
-    if min(spots) < 0:
+    if min(output_dims) < 0:
         raise UnknownOperand
-    out = Tensor((*image.dims[:-2], *spots), image.format)
+    out = Tensor((*image.dims[:-2], *output_dims), image.format)
     indices = [Tensor(out.dims, LONG)] if "dilation" in args else []
-    return _moved(out.numel * prod(kernel), [image], [out, *indices])
+    return _memory_bound_cost([image], [out, *indices], flops=out.numel * prod(kernel))
 
 
-def _pool_backward(args: OpArguments, in_place: bool) -> Cost:
+def _cost_pool_backward(args: OpArguments, in_place: bool) -> Cost:
     gradient = args["grad_output"]
-    return _moved(gradient.numel, [gradient, args["indices"]], [args["self"]])
+    return _memory_bound_cost([gradient, args["indices"]], [args["self"]], flops=gradient.numel)
 
 
-def _looked_up(dims: tuple[int, ...], table: Tensor, index: Tensor) -> Cost:
-    rows = Tensor(dims, table.format)
-    return _moved(0, [rows, index], [rows])
+def _cost_lookup(row_dims: tuple[int, ...], table: Tensor, index: Tensor) -> Cost:
+    """A look-up that reads and writes elements of `row_dims` from a table."""
+    rows = Tensor(row_dims, table.format)
+    return _memory_bound_cost([rows, index], [rows], flops=0)
 
 
-def _embedding(args: OpArguments, in_place: bool) -> Cost:
+def _cost_embedding(args: OpArguments, in_place: bool) -> Cost:
     table, index = args["weight"], args["indices"]
-    return _looked_up((*index.dims, *table.dims[1:]), table, index)
+    return _cost_lookup((*index.dims, *table.dims[1:]), table, index)
 
 
-def _index_select(args: OpArguments, in_place: bool) -> Cost:
+def _cost_index_select(args: OpArguments, in_place: bool) -> Cost:
+    """Rows of `self` along `dim`, as many as `index` has elements."""
     table, index, axis = args["self"], args["index"], args.int("dim")
     if not -len(table.dims) <= axis < len(table.dims):
         raise UnknownOperand
     dims = list(table.dims)
     dims[axis] = index.numel
-    return _looked_up(tuple(dims), table, index)
+    return _cost_lookup(tuple(dims), table, index)
 
 
-def _gather(args: OpArguments, in_place: bool) -> Cost:
-    return _looked_up(args["index"].dims, args["self"], args["index"])
+def _cost_gather(args: OpArguments, in_place: bool) -> Cost:
+    return _cost_lookup(args["index"].dims, args["self"], args["index"])
 
 
-def _embedding_backward(args: OpArguments, in_place: bool) -> Cost:
+def _cost_embedding_backward(args: OpArguments, in_place: bool) -> Cost:
     """The gradients' rows; filling the table with zeros is another op."""
     gradient = args["grad_output"]
-    return _moved(gradient.numel, [gradient, args["indices"]], [gradient])
+    return _memory_bound_cost([gradient, args["indices"]], [gradient], flops=gradient.numel)
 
 
-def _embedding_bag(args: OpArguments, in_place: bool) -> Cost:
+def _cost_embedding_bag(args: OpArguments, in_place: bool) -> Cost:
+    """Sums the rows of each bag; `offsets` are the first indices of the bags."""
     table, index, starts = args["weight"], args["indices"], args["offsets"]
     bags = starts.numel - args.flag("include_last_offset")
     rows, out = Tensor((index.numel, *table.dims[1:]), table.format), Tensor((bags, *table.dims[1:]), table.format)
-    return _moved(rows.numel, [rows, index, starts], [out])
+    return _memory_bound_cost([rows, index, starts], [out], flops=rows.numel)
 
 
-def _nll_loss(args: OpArguments, in_place: bool) -> Cost:
+def _cost_nll_loss(args: OpArguments, in_place: bool) -> Cost:
     """Reads one logit per target; writes the sum (or each, without reduction) and the sum of the weights."""
     target, logits = args["target"], args["self"]
     picked = Tensor((target.numel * (2 if args.maybe("weight") else 1),), logits.format)
     summed_up = Tensor((target.numel if args.int("reduction") == 0 else 1,), logits.format)
-    return _moved(target.numel, [picked, target], [summed_up, Tensor((), logits.format)])
+    return _memory_bound_cost([picked, target], [summed_up, Tensor((), logits.format)], flops=target.numel)
 
 
-def _nll_loss_backward(args: OpArguments, in_place: bool) -> Cost:
+def _cost_nll_loss_backward(args: OpArguments, in_place: bool) -> Cost:
     """The targets' gradients; filling the others with zeros is another op."""
     target, logits = args["target"], args["self"]
-    return _moved(0, [args["grad_output"], target], [Tensor((target.numel,), logits.format)])
+    return _memory_bound_cost([args["grad_output"], target], [Tensor((target.numel,), logits.format)], flops=0)
 
 
-def _table(ops: dict[int, str], of_reals: bool = False, compares: bool = False) -> dict[str, Callable]:
-    return {name: _pointwise(tensors, of_reals, compares) for tensors, names in ops.items() for name in names.split()}
+def _pointwise_formulas(ops: dict[int, str], floats_only: bool = False, compares: bool = False) -> dict[str, Callable]:
+    """Name -> formula; `ops` and the flags as in `_ARITHMETIC_OPS` and `_pointwise_formula`."""
+    return {
+        name: _pointwise_formula(tensor_arguments, floats_only, compares)
+        for tensor_arguments, names in ops.items()
+        for name in names.split()
+    }
 
 
 FORMULAS: dict[str, Callable[[OpArguments, bool], Cost]] = {
-    **_table(_ARITHMETIC),
-    **_table(_OF_REALS, of_reals=True),
-    **_table(_COMPARISONS, compares=True),
-    **dict.fromkeys(_FILLS.split(), _fill),
-    "copy_": _copy,
-    **dict.fromkeys(_VIEWS.split(), _view),
-    **dict.fromkeys((*_AROUND.split(), "cat", "_foreach_copy_", "_foreach_zero_"), _only_moves),
-    "where": _where,
-    "masked_fill": _masked_fill,
-    "native_dropout": _dropout,
-    "native_dropout_backward": _dropout_backward,
-    **{name: _reduction(name) for name in _REDUCTIONS},
-    **dict.fromkeys(("cumsum", "cumprod"), _cumulative),
-    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
-    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
-    **{name: _norm(name) for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "native_layer_norm",
-                                      "_fused_rms_norm", "native_group_norm")},
+    **_pointwise_formulas(_SAME_FORMAT_OPS),
+    **_pointwise_formulas(_FLOAT_OPS, floats_only=True),
+    **_pointwise_formulas(_COMPARISON_OPS, compares=True),
+    **dict.fromkeys(_FILL_OPS.split(), _cost_fill),
+    "copy_": _cost_copy,
+    **dict.fromkeys(_VIEW_OPS.split(), _cost_view),
+    **dict.fromkeys((*_WRAPPER_OPS.split(), "cat", "_foreach_copy_", "_foreach_zero_"), _cost_unknown_bytes),
+    "where": _cost_where,
+    "masked_fill": _cost_masked_fill,
+    "native_dropout": _cost_dropout,
+    "native_dropout_backward": _cost_dropout_backward,
+    **{name: _reduction_formula(name) for name in _REDUCTIONS},
+    **dict.fromkeys(("cumsum", "cumprod"), _cost_cumulative),
+    **dict.fromkeys(("_softmax", "_log_softmax"), _cost_softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _cost_softmax_backward),
+    **{name: _norm_formula(name) for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
+                                              "native_layer_norm", "_fused_rms_norm", "native_group_norm")},
     **dict.fromkeys(("native_batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
                      "native_layer_norm_backward", "_fused_rms_norm_backward", "native_group_norm_backward"),
-                    _norm_backward),
-    **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d"), _pool),
-    "max_pool2d_with_indices_backward": _pool_backward,
-    "embedding": _embedding,
-    "embedding_dense_backward": _embedding_backward,
-    "_embedding_bag": _embedding_bag,
-    "index_select": _index_select,
-    "gather": _gather,
-    "nll_loss_forward": _nll_loss,
-    "nll_loss_backward": _nll_loss_backward,
+                    _cost_norm_backward),
+    **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d"), _cost_pool),
+    "max_pool2d_with_indices_backward": _cost_pool_backward,
+    "embedding": _cost_embedding,
+    "embedding_dense_backward": _cost_embedding_backward,
+    "_embedding_bag": _cost_embedding_bag,
+    "index_select": _cost_index_select,
+    "gather": _cost_gather,
+    "nll_loss_forward": _cost_nll_loss,
+    "nll_loss_backward": _cost_nll_loss_backward,
 }  # fmt: skip
 """Name without `aten::` (and in-place underscore, unless the op has no other form) -> formula(args, in_place)."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SMALLEST = 512
-"""Bytes; requests are rounded up to a multiple of this."""
-SMALL = 1 << 20
-"""Bytes. Requests up to this size use the small pool; a large block is split only if more than this remains."""
+BLOCK_BYTES = 512
+"""Requests are rounded up to a multiple of this."""
+SMALL_POOL_BYTES = 1 << 20
+"""Requests up to this size use the small pool; a large block is split only if more than this remains."""
 
 
 class AllocatorSettings(NamedTuple):
-    """The settings that affect sizes. `divisions[k]` applies to requests from 2**k MiB (0 or 1: plain rounding)."""
+    """The settings that affect sizes. `max_split`: bytes from which blocks are not split; `divisions[k]`:
+    `roundup_power2_divisions` for requests from 2**k MiB (0 or 1: plain rounding); `expandable`: segments grow;
+    `exact`: nothing is rounded or split."""
 
     max_split: int = 2**63 - 1
     divisions: tuple[int, ...] = ()
@@ -20,44 +22,49 @@ class AllocatorSettings(NamedTuple):
     exact: bool = False
 
     @classmethod
-    def of(cls, settings: dict[str, Any], allocator: bool) -> AllocatorSettings:
-        """Parses a snapshot's `allocator_settings`; a snapshot not written by an allocator rounds nothing (`exact`)."""
-        limit = settings.get("max_split_size")
-        table = settings.get("roundup_power2_divisions")
-        steps = [table.get(str(1 << power), 0) for power in range(16)] if isinstance(table, dict) else []
+    def of(cls, settings: dict[str, Any], from_allocator: bool) -> AllocatorSettings:
+        """Parses a snapshot's `allocator_settings`; unless it is `from_allocator`, nothing is rounded (`exact`)."""
+        max_split = settings.get("max_split_size")
+        divisions_by_mib = settings.get("roundup_power2_divisions")
+        divisions = (
+            [divisions_by_mib.get(str(1 << power), 0) for power in range(16)]
+            if isinstance(divisions_by_mib, dict)
+            else []
+        )
         return cls(
-            limit if type(limit) is int and limit > 0 else cls._field_defaults["max_split"],
-            tuple(step if type(step) is int else 0 for step in steps),
+            max_split if type(max_split) is int and max_split > 0 else cls._field_defaults["max_split"],
+            tuple(step if type(step) is int else 0 for step in divisions),
             settings.get("expandable_segments") is True,
-            not allocator,
+            not from_allocator,
         )
 
-    def rounded(self, size: int) -> int:
+    def round_up(self, size: int) -> int:
         """Bytes of the block that a request of `size` bytes needs."""
         if self.exact:
             return size
-        if size < SMALLEST:
-            return SMALLEST
-        step = self._step(size)
+        if size < BLOCK_BYTES:
+            return BLOCK_BYTES
+        step = self._rounding_step(size)
         return -(-size // step) * step
 
-    def _step(self, size: int) -> int:
+    def _rounding_step(self, size: int) -> int:
+        """Bytes to a multiple of which a request of `size` bytes is rounded up."""
         if not self.divisions:
-            return SMALLEST
+            return BLOCK_BYTES
         power = min(max(size.bit_length() - 1 - 20, 0), len(self.divisions) - 1)
         divisions = self.divisions[power]
-        if divisions <= 1 or size <= SMALLEST * divisions:
-            return SMALLEST
+        if divisions <= 1 or size <= BLOCK_BYTES * divisions:
+            return BLOCK_BYTES
         return (1 << (size.bit_length() - 1)) >> (divisions.bit_length() - 1)
 
-    def taken(self, rounded: int, free: int) -> int:
+    def block_bytes(self, rounded: int, free: int) -> int:
         """Bytes of the block that serves `rounded` bytes from a free block of `free` bytes: all, or `rounded` if the
         remainder is split off."""
-        left = free - rounded
-        if self.exact or left < 0:
+        remainder = free - rounded
+        if self.exact or remainder < 0:
             return rounded
-        if rounded <= SMALL or self.expandable:
-            split = left >= SMALLEST
+        if rounded <= SMALL_POOL_BYTES or self.expandable:
+            splits = remainder >= BLOCK_BYTES
         else:
-            split = rounded < self.max_split and left > SMALL
-        return rounded if split else free
+            splits = rounded < self.max_split and remainder > SMALL_POOL_BYTES
+        return rounded if splits else free

@@ -27,69 +27,70 @@ from trainyard.trace.memory.snapshot import Frame
 KINDS = tuple(words.MEMORY)
 _FORWARD, _BACKWARD, _OPTIMIZER, _INIT, _OTHER = range(5)
 """Phases of a step, from an allocation's stack; _OTHER does not end a phase."""
-
-_LONG_LIVED = {_FORWARD: "activation", _BACKWARD: "gradient", _OPTIMIZER: "optimizer_state", _INIT: "parameter"}
+_KIND_IF_KEPT = {_FORWARD: "activation", _BACKWARD: "gradient", _OPTIMIZER: "optimizer_state", _INIT: "parameter"}
 _SYNONYMS = {"autograd_detail": "temporary"}
 
 # (file, name) patterns: the innermost frame that matches any of them decides, by the first pattern that matches it.
 # DTensor's and FSDP's wrappers are in every stack of their models, so only the code of torch.distributed that
 # allocates buffers counts.
-_COMM = (
+_COMM_PATTERNS = (
     re.compile(
         r"torch/distributed/(distributed_c10d|_functional_collectives|_symmetric_memory/|fsdp/_flat_param\.py"
         r"|fsdp/_fully_shard/_fsdp_(collectives|param\.py)|_shard/|rpc/)|torch/cuda/nccl|ProcessGroup|deep_ep/"
     ),
     re.compile(r"c10d::|ncclComm|Reducer::|_ddp_init_helper"),
 )
-_ENGINE = re.compile(r"(_engine_run_)?backward\Z|autograd::Engine|Backward\d*::apply")
-_RECOMPUTE = re.compile(r"torch/utils/checkpoint\.py\Z"), re.compile(r"recompute_fn|unpack_hook|backward")
+_ENGINE_NAME = re.compile(r"(_engine_run_)?backward\Z|autograd::Engine|Backward\d*::apply")
+_RECOMPUTE_PATTERNS = re.compile(r"torch/utils/checkpoint\.py\Z"), re.compile(r"recompute_fn|unpack_hook|backward")
 # A script may be called optim.py too, with every stack in it: outside torch.optim the function counts as well.
-_OPTIM = (
+_OPTIMIZER_PATTERNS = (
     re.compile(r"(^|/)(optim|optimizers?|\w*adam\w*|lion|muon|shampoo|sgd)[/_.]", re.IGNORECASE),
     re.compile(r"step|_init|init_|_tensor_|update|zero_grad|adam|sgd|state", re.IGNORECASE),
 )
-_DATA = re.compile(r"torch/utils/data/")
-_BUILD = (
+_DATA_FILE = re.compile(r"torch/utils/data/")
+_CONSTRUCTION_PATTERNS = (
     re.compile(r"torch/nn/(init|parameter)\.py\Z|torch/nn/modules/module\.py\Z"),
     re.compile(r"(_apply|to|cuda|to_empty|half|bfloat16|float|convert|reset_parameters|__new__|_?(no_grad_)?\w+_)\Z"),
 )
-_CALLED = re.compile(r"(forward|_call_impl|_wrapped_call_impl)\Z")
-_OPERATION = re.compile(r"\w+Backward\d*(?=::apply)")
-_PYTHON = re.compile(r"\.py\Z|\A<")
-_TORCH = re.compile(
+_FORWARD_NAME = re.compile(r"(forward|_call_impl|_wrapped_call_impl)\Z")
+_AUTOGRAD_OP = re.compile(r"\w+Backward\d*(?=::apply)")
+_PYTHON_FILE = re.compile(r"\.py\Z|\A<")
+_TORCH_FILE = re.compile(
     r"-packages/(torch|functorch)/|(^|/)torch/(nn|autograd|optim|utils|distributed|_\w+|cuda|fx|amp)[/.]"
 )
 
 
-def categories(
-    lives: Lives, count: int, stacks: Sequence[tuple[Frame, ...]], labels: Sequence[str]
+def categorize(
+    lives: Lives, event_count: int, stacks: Sequence[tuple[Frame, ...]], labels: Sequence[str]
 ) -> NDArray[np.int8]:
-    """The category of each allocation of a trace of `count` events, as an index into KINDS (words.MEMORY's order)."""
-    by_stack = [phase_and_kind(stack) for stack in stacks]
+    """The category of each allocation of a trace of `event_count` events, as an index into KINDS (words.MEMORY's
+    order). `stacks`, `labels`: as in Snapshot; `lives.stack` and `lives.label` index them."""
+    phase_and_kind_by_stack = [phase_and_kind(stack) for stack in stacks]
     if has_only_python_frames(stacks):
         # The autograd engine's threads run no Python: if only Python frames were recorded, their stacks are empty.
-        by_stack[0] = (_BACKWARD, "")
-    index = {kind: number for number, kind in enumerate(KINDS)}
-    by_label = [index.get(_SYNONYMS.get(label, label), -1) for label in labels]
-    phase = np.array([phase for phase, _ in by_stack], np.int64)[lives.stack]
+        phase_and_kind_by_stack[0] = (_BACKWARD, "")
+    kind_number = {kind: number for number, kind in enumerate(KINDS)}
+    kind_by_label = [kind_number.get(_SYNONYMS.get(label, label), -1) for label in labels]
+    phase = np.array([phase for phase, _ in phase_and_kind_by_stack], np.int64)[lives.stack]
     phase[(lives.start < 0) & (lives.stack == 0)] = _OTHER
     # An allocation that is alive at the end of the trace is long-lived, whichever phase the trace ended in.
-    freed_in_phase = (lives.stop < _phase_ends(lives, count, phase)) & (lives.stop < count)
-    long_lived = np.array([index[_LONG_LIVED.get(number, "unknown")] for number in range(5)])[phase]
-    category = np.where(freed_in_phase & (phase != _OTHER), index["temporary"], long_lived)
-    from_stack = np.array([index.get(kind, -1) for _, kind in by_stack])[lives.stack]
-    category = np.where(from_stack >= 0, from_stack, category)
-    from_label = np.array(by_label)[lives.label]
-    return np.where(from_label >= 0, from_label, category).astype(np.int8)
+    freed_in_phase = (lives.stop < _phase_ends(lives, event_count, phase)) & (lives.stop < event_count)
+    kind_if_kept = np.array([kind_number[_KIND_IF_KEPT.get(number, "unknown")] for number in range(5)])[phase]
+    category = np.where(freed_in_phase & (phase != _OTHER), kind_number["temporary"], kind_if_kept)
+    kind_from_stack = np.array([kind_number.get(kind, -1) for _, kind in phase_and_kind_by_stack])[lives.stack]
+    category = np.where(kind_from_stack >= 0, kind_from_stack, category)
+    kind_from_label = np.array(kind_by_label)[lives.label]
+    return np.where(kind_from_label >= 0, kind_from_label, category).astype(np.int8)
 
 
-def _phase_ends(lives: Lives, count: int, phase: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each allocation the first later event at which another phase allocates; `count` if none does."""
-    known = np.flatnonzero((phase != _OTHER) & (lives.start >= 0))
-    known = known[np.argsort(lives.start[known], kind="stable")]
-    changes = known[np.flatnonzero(np.diff(phase[known])) + 1]
-    ends = np.append(lives.start[changes], count)
-    return ends[np.searchsorted(ends[:-1], lives.start, side="right")]
+def _phase_ends(lives: Lives, event_count: int, phase: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each allocation the first later event at which another phase allocates; `event_count` if none does. `phase`:
+    the phase of each allocation."""
+    phased = np.flatnonzero((phase != _OTHER) & (lives.start >= 0))
+    phased = phased[np.argsort(lives.start[phased], kind="stable")]
+    phase_starts = phased[np.flatnonzero(np.diff(phase[phased])) + 1]
+    end_events = np.append(lives.start[phase_starts], event_count)
+    return end_events[np.searchsorted(end_events[:-1], lives.start, side="right")]
 
 
 def phase_and_kind(stack: tuple[Frame, ...]) -> tuple[int, str]:
@@ -97,7 +98,7 @@ def phase_and_kind(stack: tuple[Frame, ...]) -> tuple[int, str]:
     decides it."""
     phase, kind, role = _OTHER, "", _OTHER
     for frame in stack:
-        frame_role = _role(frame)
+        frame_role = _classify_frame(frame)
         if isinstance(frame_role, str):
             kind = kind or (frame_role if role == _OTHER else "")
         elif frame_role != _OTHER:
@@ -109,19 +110,22 @@ def phase_and_kind(stack: tuple[Frame, ...]) -> tuple[int, str]:
     return phase, kind
 
 
-def _role(frame: Frame) -> int | str:
+def _classify_frame(frame: Frame) -> int | str:
+    """The category that a frame decides, as text; else the phase of a step that it belongs to."""
     file, _, name = frame
-    if _COMM[0].search(file) or _COMM[1].search(name):
+    if _COMM_PATTERNS[0].search(file) or _COMM_PATTERNS[1].search(name):
         return "communication"
-    if _DATA.search(file):
+    if _DATA_FILE.search(file):
         return "input"
-    if _ENGINE.search(name) or (_RECOMPUTE[0].search(file) and _RECOMPUTE[1].search(name)):
+    if _ENGINE_NAME.search(name) or (_RECOMPUTE_PATTERNS[0].search(file) and _RECOMPUTE_PATTERNS[1].search(name)):
         return _BACKWARD
-    if _OPTIM[0].search(file) and _OPTIM[1].search(name):
+    if _OPTIMIZER_PATTERNS[0].search(file) and _OPTIMIZER_PATTERNS[1].search(name):
         return _OPTIMIZER
-    if (_BUILD[0].search(file) and _BUILD[1].search(name)) or (name == "__init__" and "torch/nn/modules/" in file):
+    if (_CONSTRUCTION_PATTERNS[0].search(file) and _CONSTRUCTION_PATTERNS[1].search(name)) or (
+        name == "__init__" and "torch/nn/modules/" in file
+    ):
         return _INIT
-    return _FORWARD if file.endswith("torch/nn/functional.py") or _CALLED.search(name) else _OTHER
+    return _FORWARD if file.endswith("torch/nn/functional.py") or _FORWARD_NAME.search(name) else _OTHER
 
 
 def has_only_python_frames(stacks: Sequence[tuple[Frame, ...]]) -> bool:
@@ -134,12 +138,12 @@ def source_location(stack: tuple[Frame, ...]) -> str:
     thread its operation."""
     if not stack:
         return ""
-    operation = next((match[0] for frame in stack if (match := _OPERATION.search(frame.name))), None)
-    python = [frame for frame in stack if _PYTHON.search(frame.file)]
-    own = [frame for frame in python if not _TORCH.search(frame.file)]
-    if operation and not own:
-        return f"autograd {operation}"
-    return _format_frame((own or python or stack)[0])
+    autograd_op = next((match[0] for frame in stack if (match := _AUTOGRAD_OP.search(frame.name))), None)
+    python_frames = [frame for frame in stack if _PYTHON_FILE.search(frame.file)]
+    outside_torch = [frame for frame in python_frames if not _TORCH_FILE.search(frame.file)]
+    if autograd_op and not outside_torch:
+        return f"autograd {autograd_op}"
+    return _format_frame((outside_torch or python_frames or stack)[0])
 
 
 def _format_frame(frame: Frame) -> str:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from trainyard.errors import BadFile
 from trainyard.plugins import AS_WRITTEN
 from trainyard.trace.memory.allocator import AllocatorSettings
-from trainyard.trace.memory.categories import KINDS, categories, has_only_python_frames, source_location
-from trainyard.trace.memory.fragments import Fragments, Shortage, fragments, shortages
-from trainyard.trace.memory.replay_allocations import Replay, replay, totals
+from trainyard.trace.memory.categories import KINDS, categorize, has_only_python_frames, source_location
+from trainyard.trace.memory.fragments import Fragments, Shortage, find_shortages, measure_fragments
+from trainyard.trace.memory.replay_allocations import Replay, bytes_at_moments, replay
 from trainyard.trace.memory.snapshot import USER_DEFINED, Snapshot, SnapshotAnnotation, SnapshotDevice, load
 
 
@@ -33,9 +33,10 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
-    """The first moment with the most allocated bytes, after `moment` events. `held` is bytes by category and sums to
-    `allocated`; `holders` are sorted by size, largest first, and sum to it too. In a snapshot not written by an
-    allocator, `fragments` is None and `reserved` equals `active`."""
+    """The first moment with the most allocated bytes, after `moment` events; all sizes in bytes. `held` is bytes by
+    category and sums to `allocated`, `counts` is their number of allocations by category; `holders` are sorted by size,
+    largest first, and sum to it too. In a snapshot not written by an allocator, `fragments` is None and `reserved`
+    equals `active`."""
 
     moment: int
     ns: int
@@ -50,8 +51,10 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredMemory(NamedTuple):
-    """Measurements of one device of a snapshot. `by_kind[k][m]` is the allocated bytes of category KINDS[k] at moment
-    m, and `ns[m]` its time since the first event (a count of events if the file has no clock)."""
+    """Measurements of one device of a snapshot. `category[i]` is the index into KINDS of allocation i of
+    `replay.lives`; `by_kind[k][m]` is the allocated bytes of category KINDS[k] at moment m, and `ns[m]` its time since
+    the first event (a count of events if the file has no clock); `end`: fragmentation after the last event;
+    `places[s]`: source location of stack s."""
 
     device: SnapshotDevice
     replay: Replay
@@ -66,7 +69,8 @@ class MeasuredMemory(NamedTuple):
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One device in the output of `--json`: the peak, the end and the failed requests; bytes and ns."""
+    """One device in the output of `--json`: the peak, the end and the failed requests; bytes and ns. `events`: length
+    of the trace; `before`: number of allocations made before it; `reserved_peak`: bytes."""
 
     source: str
     device: int
@@ -93,13 +97,16 @@ def measure(path: Path, limit: int = AS_WRITTEN.limit) -> tuple[Snapshot, tuple[
 
 
 def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemory:
+    """Replays a device's trace and categorizes its allocations."""
     rules = AllocatorSettings.of(snapshot.settings, snapshot.allocator)
     replayed = replay(device, rules, snapshot.source)
     lives, count = replayed.lives, len(device.trace.action)
-    category = categories(lives, count, snapshot.stacks, snapshot.labels)
+    category = categorize(lives, count, snapshot.stacks, snapshot.labels)
     by_kind = np.stack(
         [
-            totals(lives.size[category == kind], lives.start[category == kind], lives.stop[category == kind], count)
+            bytes_at_moments(
+                lives.size[category == kind], lives.start[category == kind], lives.stop[category == kind], count
+            )
             for kind in range(len(KINDS))
         ]
     )
@@ -114,8 +121,8 @@ def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemor
         by_kind,
         ns,
         _peak(snapshot, device, replayed, category, ns, places),
-        fragments(device, replayed, count) if snapshot.allocator else None,
-        tuple(shortages(device, replayed, places)),
+        measure_fragments(device, replayed, count) if snapshot.allocator else None,
+        tuple(find_shortages(device, replayed, places)),
         _marks(snapshot, device),
         places,
     )
@@ -176,13 +183,16 @@ def notes(snapshot: Snapshot, memory: MeasuredMemory) -> tuple[str, ...]:
         texts.append(
             "Stacks hold only Python frames: allocations without a stack are attributed to the autograd engine."
         )
-    if memory.replay.checked and snapshot.allocator:
+    if memory.replay.checked_blocks and snapshot.allocator:
         texts.append(
             "The trace holds requested sizes; block sizes are computed by the allocator's rules. "
-            f"{memory.replay.agreed:,} of the {memory.replay.checked:,} blocks still there at the end match."
+            f"{memory.replay.matching_blocks:,} of the {memory.replay.checked_blocks:,} blocks still there at the end "
+            "match."
         )
-    if memory.replay.lost:
-        texts.append(f"{memory.replay.lost:,} allocations or frees are missing from the trace. Was it filtered?")
+    if memory.replay.inconsistencies:
+        texts.append(
+            f"{memory.replay.inconsistencies:,} allocations or frees are missing from the trace. Was it filtered?"
+        )
     if snapshot.odd:
         texts.append(f"{snapshot.odd:,} entries could not be read and are left out.")
     return tuple(texts)
@@ -196,8 +206,10 @@ def _peak(
     ns: NDArray[np.int64],
     places: tuple[str, ...],
 ) -> Peak:
+    """The peak of allocated bytes, and who holds them. `category[i]`, `ns[m]`, `places[s]`: as in MeasuredMemory."""
     moment = int(replayed.allocated.argmax())
-    lives, alive = replayed.lives, np.flatnonzero(replayed.lives.at(moment))
+    lives, alive = replayed.lives, np.flatnonzero(replayed.lives.is_allocated(moment))
+    # (Index into KINDS, source location) -> rows of `lives`.
     groups: dict[tuple[int, str], list[int]] = {}
     for row, kind, stack in zip(alive.tolist(), category[alive].tolist(), lives.stack[alive].tolist()):
         groups.setdefault((kind, places[stack]), []).append(row)
@@ -230,5 +242,5 @@ def _peak(
         held={kind: size for kind, size in held.items() if counts[kind]},
         counts={kind: count for kind, count in counts.items() if count},
         holders=tuple(sorted(holders, key=lambda holder: (-holder.size, holder.category, holder.where))),
-        fragments=fragments(device, replayed, moment) if snapshot.allocator else None,
+        fragments=measure_fragments(device, replayed, moment) if snapshot.allocator else None,
     )

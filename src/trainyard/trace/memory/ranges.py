@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from trainyard.trace.memory.snapshot import SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SnapshotDevice
 
-_SMALL_SEGMENT = 2 << 20
-_LARGE_PAGE = 20 << 20
+_SMALL_SEGMENT_BYTES = 2 << 20
+"""Segments of this size belong to the small pool."""
+_LARGE_PAGE_BYTES = 20 << 20
+"""The large pool maps expandable segments in multiples of this."""
 
 
-class Range(NamedTuple):
+class ReservedRange(NamedTuple):
     """Reserved addresses from `start` to `end`, usable by requests of `stream` to the small or the large pool."""
 
     start: int
@@ -24,17 +26,18 @@ class Range(NamedTuple):
     small: bool
 
 
-class Ranges:
-    """Reserved ranges by address; they do not overlap in a sound file."""
+class ReservedRanges:
+    """Reserved ranges; they do not overlap in a sound file. `starts`: their start addresses, sorted; `by_start`: start
+    address -> range."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []
-        self.by_start: dict[int, Range] = {}
+        self.by_start: dict[int, ReservedRange] = {}
 
     def __iter__(self):
         return (self.by_start[start] for start in self.starts)
 
-    def holding(self, address: int) -> Range | None:
+    def holding(self, address: int) -> ReservedRange | None:
         """The range that contains an address."""
         index = bisect_right(self.starts, address) - 1
         if index < 0:
@@ -42,7 +45,7 @@ class Ranges:
         candidate = self.by_start[self.starts[index]]
         return candidate if address < candidate.end else None
 
-    def add(self, new: Range, joins: bool) -> None:
+    def add(self, new: ReservedRange, joins: bool) -> None:
         """Adds a range; merges it with adjacent ranges of the same stream and pool if it `joins`."""
         if joins:
             before = self.holding(new.start - 1)
@@ -65,40 +68,46 @@ class Ranges:
             if part.start < part.end:
                 self.add(part, joins=False)
 
-    def _drop(self, old: Range) -> Range:
+    def _drop(self, old: ReservedRange) -> ReservedRange:
         self.starts.remove(old.start)
         return self.by_start.pop(old.start)
 
 
-def ranges_at(device: SnapshotDevice, moment: int) -> Ranges:
+def ranges_at(device: SnapshotDevice, moment: int) -> ReservedRanges:
     """The reserved ranges after `moment` of the trace's events."""
-    ranges = Ranges()
+    ranges = ReservedRanges()
     for segment in device.segments:
         ranges.add(
-            Range(segment.address, segment.address + segment.size, segment.stream, segment.small), segment.expandable
+            ReservedRange(segment.address, segment.address + segment.size, segment.stream, segment.small),
+            segment.expandable,
         )
     trace = device.trace
     later = [event for event in _segment_events(device) if event >= moment]
     for event in reversed(later):
-        step(ranges, -int(trace.action[event]), *_segment(device, event))
+        apply_segment_event(ranges, -int(trace.action[event]), *_address_size_stream(device, event))
     return ranges
 
 
-def step(ranges: Ranges, action: int, address: int, size: int, stream: int) -> None:
+def apply_segment_event(ranges: ReservedRanges, action: int, address: int, size: int, stream: int) -> None:
     """Applies a segment event, or undoes it if `action` is negative."""
-    small = size == _SMALL_SEGMENT if abs(action) in (SEGMENT_ALLOC, SEGMENT_FREE) else size % _LARGE_PAGE != 0
+    small = (
+        size == _SMALL_SEGMENT_BYTES if abs(action) in (SEGMENT_ALLOC, SEGMENT_FREE) else size % _LARGE_PAGE_BYTES != 0
+    )
     if action in (SEGMENT_ALLOC, SEGMENT_MAP, -SEGMENT_FREE, -SEGMENT_UNMAP):
-        ranges.add(Range(address, address + size, stream, small), joins=abs(action) in (SEGMENT_MAP, SEGMENT_UNMAP))
+        ranges.add(
+            ReservedRange(address, address + size, stream, small), joins=abs(action) in (SEGMENT_MAP, SEGMENT_UNMAP)
+        )
     else:
         ranges.remove(address, address + size)
 
 
 def _segment_events(device: SnapshotDevice) -> list[int]:
+    """Numbers of the trace's events that reserve or return memory."""
     action = device.trace.action
     return ((action >= SEGMENT_ALLOC) & (action <= SEGMENT_UNMAP)).nonzero()[0].tolist()
 
 
-def _segment(device: SnapshotDevice, event: int) -> tuple[int, int, int]:
+def _address_size_stream(device: SnapshotDevice, event: int) -> tuple[int, int, int]:
     """(address, size, stream) of a segment event."""
     trace = device.trace
     return int(trace.address[event]), int(trace.size[event]), int(trace.stream[event])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
 from trainyard.trace.memory.allocator import AllocatorSettings
-from trainyard.trace.memory.ranges import ranges_at, step
+from trainyard.trace.memory.ranges import apply_segment_event, ranges_at
 from trainyard.trace.memory.snapshot import (
     ALLOC,
     FREE_COMPLETED,
@@ -34,9 +34,9 @@ Column = NDArray[np.int64]
 
 
 class Lives(NamedTuple):
-    """One row per allocation: event `start` allocated it (-1: before the trace), `stop` requested its free, `done`
-    completed it (the number of events: never). `size`: bytes of the block for `requested` bytes; `stack` and `label`:
-    indices as in Snapshot."""
+    """One row per allocation. Numbers of events: `start` allocated it (-1: before the trace), `stop` requested its
+    free, `done` completed it (both the number of events: never). `size`: bytes of the block for `requested` bytes;
+    `stream`: handle of the CUDA stream; `stack` and `label`: indices as in Snapshot."""
 
     address: Column
     requested: Column
@@ -48,7 +48,7 @@ class Lives(NamedTuple):
     stack: Column
     label: Column
 
-    def at(self, moment: int) -> NDArray[np.bool_]:
+    def is_allocated(self, moment: int) -> NDArray[np.bool_]:
         """Whether each is allocated after `moment` events."""
         return (self.start < moment) & (self.stop >= moment)
 
@@ -60,8 +60,9 @@ class Lives(NamedTuple):
 class Replay(NamedTuple):
     """`allocated[m]`, `active[m]`, `reserved[m]`, `requested[m]`: bytes at moment m, after m events.
 
-    `checked`: blocks alive at the end whose allocation is in the trace; `agreed`: those whose computed size matches the
-    snapshot. `lost`: allocations repeated without a free, or whose state at the end contradicts the trace.
+    `checked_blocks`: number of blocks alive at the end whose allocation is in the trace; `matching_blocks`: those whose
+    computed size is that of the snapshot. `inconsistencies`: number of allocations repeated without a free, or whose
+    state at the end contradicts the trace.
     """
 
     lives: Lives
@@ -69,69 +70,78 @@ class Replay(NamedTuple):
     allocated: Column
     active: Column
     reserved: Column
-    checked: int
-    agreed: int
-    lost: int
+    checked_blocks: int
+    matching_blocks: int
+    inconsistencies: int
 
 
-def replay(device: SnapshotDevice, rules: AllocatorSettings, source: str) -> Replay:
+def replay(device: SnapshotDevice, settings: AllocatorSettings, source: str) -> Replay:
     """Replays the trace of a device. Raises `BadFile` if totals exceed 64 bits."""
-    walk = _Walk(device, rules)
-    walk.events()
-    walk.end()
-    count = len(device.trace.action)
-    lives = Lives(*np.array(walk.rows, np.int64).reshape(-1, len(Lives._fields)).T)
+    walk = _TraceReplay(device, settings)
+    walk.replay_events()
+    walk.reconcile_with_snapshot()
+    event_count = len(device.trace.action)
+    lives = Lives(*np.array(walk.lives_rows, np.int64).reshape(-1, len(Lives._fields)).T)
     reserved_at_end = sum(segment.size for segment in device.segments)
-    total = (
+    total_bytes = (
         max(column.sum(dtype=float) for column in (lives.size, lives.requested, device.trace.size)) + reserved_at_end
     )
-    if total >= 2**62:
-        raise BadFile(f"{source}: its sizes sum to {total:.4g} bytes, not less than 2**62.", "Dump the snapshot again.")
+    if total_bytes >= 2**62:
+        raise BadFile(
+            f"{source}: its sizes sum to {total_bytes:.4g} bytes, not less than 2**62.", "Dump the snapshot again."
+        )
     trace = device.trace
-    moves = np.zeros(count + 1, np.int64)
+    reserved_delta = np.zeros(event_count + 1, np.int64)
     grows = np.isin(trace.action, (SEGMENT_ALLOC, SEGMENT_MAP))
     shrinks = np.isin(trace.action, (SEGMENT_FREE, SEGMENT_UNMAP))
-    moves[1:] = np.where(grows, trace.size, np.where(shrinks, -trace.size, 0))
-    reserved = np.cumsum(moves)
+    reserved_delta[1:] = np.where(grows, trace.size, np.where(shrinks, -trace.size, 0))
+    reserved = np.cumsum(reserved_delta)
     reserved += reserved_at_end - reserved[-1]
-    active = totals(lives.size, lives.start, lives.done, count)
+    active = bytes_at_moments(lives.size, lives.start, lives.done, event_count)
     return Replay(
         lives,
-        totals(lives.requested, lives.start, lives.stop, count),
-        totals(lives.size, lives.start, lives.stop, count),
+        bytes_at_moments(lives.requested, lives.start, lives.stop, event_count),
+        bytes_at_moments(lives.size, lives.start, lives.stop, event_count),
         active,
-        active if rules.exact else reserved,
-        walk.checked,
-        walk.agreed,
-        walk.lost,
+        active if settings.exact else reserved,
+        walk.checked_blocks,
+        walk.matching_blocks,
+        walk.inconsistencies,
     )
 
 
-def totals(sizes: Column, starts: Column, stops: Column, count: int) -> Column:
-    """Bytes alive at each of the `count + 1` moments."""
-    moves = np.zeros(count + 2, np.int64)
-    np.add.at(moves, starts + 1, sizes)
-    np.subtract.at(moves, stops + 1, sizes)
-    return np.cumsum(moves[:-1])
+def bytes_at_moments(sizes: Column, starts: Column, stops: Column, event_count: int) -> Column:
+    """[m], m = 0 .. event_count: bytes alive after m events of allocations of `sizes` bytes that event `starts` made
+    (-1: before the trace) and event `stops` freed (`event_count`: none)."""
+    delta = np.zeros(event_count + 2, np.int64)
+    np.add.at(delta, starts + 1, sizes)
+    np.subtract.at(delta, stops + 1, sizes)
+    return np.cumsum(delta[:-1])
 
 
-class _Walk:
-    """Walks through the events in order and tracks the addresses in use; `rows` are the rows of `Lives`."""
+class _TraceReplay:
+    """Walks through the events in order and tracks the addresses in use.
 
-    def __init__(self, device: SnapshotDevice, rules: AllocatorSettings) -> None:
+    `lives_rows`: rows with the columns of `Lives`. `allocated_row`, `freeing_row`: address -> its row, while it is
+    allocated, and from the request to the completion of its free. `active_addresses`: both, sorted. `ranges`: what the
+    allocator has reserved. The counts are those of `Replay`.
+    """
+
+    def __init__(self, device: SnapshotDevice, settings: AllocatorSettings) -> None:
         self.device = device
-        self.rules = rules
-        self.count = len(device.trace.action)
+        self.settings = settings
+        self.event_count = len(device.trace.action)
         self.ranges = ranges_at(device, 0)
-        self.rows: list[list[int]] = []
-        self.live: dict[int, int] = {}
-        self.pending: dict[int, int] = {}
-        self.used: list[int] = []
-        self.checked = self.agreed = self.lost = 0
+        self.lives_rows: list[list[int]] = []
+        self.allocated_row: dict[int, int] = {}
+        self.freeing_row: dict[int, int] = {}
+        self.active_addresses: list[int] = []
+        self.checked_blocks = self.matching_blocks = self.inconsistencies = 0
 
-    def events(self) -> None:
+    def replay_events(self) -> None:
+        """Applies all events of the trace, in order."""
         trace = self.device.trace
-        self._before()
+        self._add_earlier_allocations()
         columns = zip(
             trace.action.tolist(),
             trace.address.tolist(),
@@ -142,108 +152,115 @@ class _Walk:
         )
         for event, (action, address, size, stream, stack, label) in enumerate(columns):
             if action == ALLOC:
-                for earlier in (self.live, self.pending):
+                for earlier in (self.allocated_row, self.freeing_row):
                     if address in earlier:
-                        self.lost += earlier is self.live
-                        self._close(address, event)
-                self._open(address, size, self._block(address, size), event, stream, stack, label)
+                        self.inconsistencies += earlier is self.allocated_row
+                        self._complete_free(address, event)
+                self._add_allocation(address, size, self._block_size(address, size), event, stream, stack, label)
             elif action == FREE_REQUESTED:
                 self._request_free(address, event)
             elif action == FREE_COMPLETED:
-                self._close(address, event)
+                self._complete_free(address, event)
             elif SEGMENT_ALLOC <= action <= SEGMENT_UNMAP:
-                step(self.ranges, action, address, size, stream)
+                apply_segment_event(self.ranges, action, address, size, stream)
 
-    def _before(self) -> None:
+    def _add_earlier_allocations(self) -> None:
         """Adds allocations from before the trace: those freed in it, and final blocks never allocated in it. They
         limit the free memory from which later blocks are split."""
         trace = self.device.trace
-        known: set[int] = set()
-        not_requested: set[int] = set()
-        waiting: list[int] = []
+        addresses: set[int] = set()  # that appear in an earlier event
+        not_requested_yet: set[int] = set()
+        completed_only: list[int] = []
         has_all_requests = True
         columns = (trace.action.tolist(), trace.address.tolist(), trace.size.tolist(), trace.stream.tolist())
         for action, address, size, stream in zip(*columns):
             if action == ALLOC:
-                not_requested.add(address)
+                not_requested_yet.add(address)
             elif action == FREE_REQUESTED:
-                not_requested.discard(address)
+                not_requested_yet.discard(address)
             elif action == FREE_COMPLETED:
-                has_all_requests &= address not in not_requested
-            if action <= FREE_COMPLETED and address not in known:
-                known.add(address)
+                has_all_requests &= address not in not_requested_yet
+            if action <= FREE_COMPLETED and address not in addresses:
+                addresses.add(address)
                 if action != ALLOC:
-                    self._open(address, size, self.rules.rounded(size), -1, stream, 0, 0)
+                    self._add_allocation(address, size, self.settings.round_up(size), -1, stream, 0, 0)
                 if action == FREE_COMPLETED:
-                    waiting.append(address)
+                    completed_only.append(address)
         # A free that completes without a request in the trace was requested before it, unless requests were not
         # recorded at all (skip_actions).
-        for address in waiting if has_all_requests else ():
+        for address in completed_only if has_all_requests else ():
             self._request_free(address, -1)
         for segment in self.device.segments:
             for block in segment.blocks:
-                if block.active and block.address not in known:
-                    self._open(block.address, block.requested, block.size, -1, segment.stream, block.stack, 0)
+                if block.active and block.address not in addresses:
+                    self._add_allocation(block.address, block.requested, block.size, -1, segment.stream, block.stack, 0)
                     if not block.allocated:
                         self._request_free(block.address, -1)
 
-    def _open(self, address: int, requested: int, size: int, start: int, stream: int, stack: int, label: int) -> None:
-        self.live[address] = len(self.rows)
-        self.rows.append([address, requested, size, start, self.count, self.count, stream, stack, label])
-        insort(self.used, address)
+    def _add_allocation(
+        self, address: int, requested: int, size: int, start: int, stream: int, stack: int, label: int
+    ) -> None:
+        self.allocated_row[address] = len(self.lives_rows)
+        self.lives_rows.append(
+            [address, requested, size, start, self.event_count, self.event_count, stream, stack, label]
+        )
+        insort(self.active_addresses, address)
 
     def _request_free(self, address: int, event: int) -> None:
         """Marks a free as requested: the block stays active, perhaps for other streams, until the free completes."""
-        row = self.live.pop(address, None)
+        row = self.allocated_row.pop(address, None)
         if row is not None:
-            self.rows[row][_STOP] = event
-            self.pending[address] = row
+            self.lives_rows[row][_STOP] = event
+            self.freeing_row[address] = row
 
-    def _close(self, address: int, event: int) -> None:
-        row = self.live.pop(address, None)
+    def _complete_free(self, address: int, event: int) -> None:
+        """Marks a block as free from `event` on; its free counts as requested then too, unless it was before."""
+        row = self.allocated_row.pop(address, None)
         if row is not None:
-            self.rows[row][_STOP] = event
+            self.lives_rows[row][_STOP] = event
         else:
-            row = self.pending.pop(address, None)
+            row = self.freeing_row.pop(address, None)
         if row is not None:
-            self.rows[row][_DONE] = event
-            del self.used[bisect_left(self.used, address)]
+            self.lives_rows[row][_DONE] = event
+            del self.active_addresses[bisect_left(self.active_addresses, address)]
 
-    def _block(self, address: int, size: int) -> int:
+    def _block_size(self, address: int, size: int) -> int:
         """The block's size: the request rounded up, plus the rest of the free block unless that is split off."""
-        rounded = self.rules.rounded(size)
+        rounded = self.settings.round_up(size)
         reserved = self.ranges.holding(address)
         if reserved is None:
             return rounded
         end = reserved.end
-        after = bisect_right(self.used, address)
-        if after < len(self.used):
-            end = min(end, self.used[after])
-        return self.rules.taken(rounded, end - address)
+        next_active = bisect_right(self.active_addresses, address)
+        if next_active < len(self.active_addresses):
+            end = min(end, self.active_addresses[next_active])
+        return self.settings.block_bytes(rounded, end - address)
 
-    def end(self) -> None:
+    def reconcile_with_snapshot(self) -> None:
         """Reconciles the rows with the snapshot, which decides which blocks are there at the end, and their sizes."""
-        final = {block.address: block for segment in self.device.segments for block in segment.blocks if block.active}
-        for alive in (self.live, self.pending):
-            for address, number in alive.items():
-                row, block = self.rows[number], final.pop(address, None)
+        final_blocks = {
+            block.address: block for segment in self.device.segments for block in segment.blocks if block.active
+        }
+        for row_by_address in (self.allocated_row, self.freeing_row):
+            for address, row_index in row_by_address.items():
+                row, block = self.lives_rows[row_index], final_blocks.pop(address, None)
                 if block is None:
-                    self.lost += 1
-                    row[_STOP] = row[_DONE] = self.count - 1
+                    self.inconsistencies += 1
+                    row[_STOP] = row[_DONE] = self.event_count - 1
                     continue
                 if row[_START] >= 0:
-                    self.checked += 1
-                    self.agreed += row[_SIZE] == block.size
+                    self.checked_blocks += 1
+                    self.matching_blocks += row[_SIZE] == block.size
                 row[_SIZE], row[_REQUESTED] = block.size, block.requested
                 row[_STACK] = row[_STACK] or block.stack
-                row[_STOP] = self.count if block.allocated else min(row[_STOP], self.count - 1)
-        for address, block in final.items():
+                row[_STOP] = self.event_count if block.allocated else min(row[_STOP], self.event_count - 1)
+        for address, block in final_blocks.items():
             # Freed in the trace but in use at its end: reallocated without an event (a filtered trace).
-            self.lost += 1
-            appears = self.count - 1
-            self._open(address, block.requested, block.size, appears, 0, block.stack, 0)
+            self.inconsistencies += 1
+            last_event = self.event_count - 1
+            self._add_allocation(address, block.requested, block.size, last_event, 0, block.stack, 0)
             if not block.allocated:
-                self._request_free(address, appears)
+                self._request_free(address, last_event)
 
 
 _REQUESTED, _SIZE, _START, _STOP, _DONE, _STACK = (

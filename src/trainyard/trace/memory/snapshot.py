@@ -38,13 +38,13 @@ ACTIONS = (
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, OOM = range(8)
 USER_DEFINED = ACTIONS.index("user_defined")
 
-MOST_BYTES = 4 * 2**30
+DEFAULT_MAX_BYTES = 4 * 2**30
 """Default limit of an unpacked file; smaller than that of traces, since the file is held in memory completely."""
-_LARGEST = 2**62
-_LONGEST = 500
+_MAX_NUMBER = 2**62
+_MAX_TEXT_LENGTH = 500
 """Characters kept of a path's end and of a text's beginning: patterns are searched in them, and texts shared by many
 entries are compared many times."""
-_PROFILED = re.compile(r"(.+)\((\d+)\): (.+)\Z", re.DOTALL)
+_PROFILED_FRAME = re.compile(r"(.+)\((\d+)\): (.+)\Z", re.DOTALL)
 
 
 class Frame(NamedTuple):
@@ -78,9 +78,9 @@ class Segment(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The allocator's events, oldest first, as columns. `size` is the requested size (of an `oom`: rounded); `address`
-    of an `oom` is the device's free memory. `label` is an index into `Snapshot.labels`; `ns` counts events unless
-    `timed`."""
+    """The allocator's events, oldest first, as columns. `action` is an index into ACTIONS; `size` is the requested
+    bytes (of an `oom`: rounded); `address` of an `oom` is the device's free bytes. `stack` and `label` are indices into
+    `Snapshot.stacks` and `Snapshot.labels`; `ns` counts events unless `timed`."""
 
     action: NDArray[np.int8]
     address: NDArray[np.int64]
@@ -107,8 +107,8 @@ class SnapshotAnnotation(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A decoded snapshot. `stacks[0]` is the empty stack and `labels[0]` the empty label. `odd`: number of unreadable
-    trace entries.
+    """A decoded snapshot. `stacks[0]` is the empty stack and `labels[0]` the empty label: the categories of a profile
+    or those that the program set. `settings`: the allocator's, as written; `odd`: number of unreadable trace entries.
 
     `allocator` is False for a snapshot made from a profile, whose sizes are not rounded by an allocator."""
 
@@ -138,10 +138,11 @@ def load(path: Path, limit: int = AS_WRITTEN.limit) -> Snapshot:
     """Loads a snapshot. Raises `BadFile`: missing, damaged, larger than `limit` bytes unpacked (MOST_BYTES if it is the
     default limit of traces), not plain data, not a snapshot."""
     with no_collection():
-        return _decoded(str(path), _unpacked(path, MOST_BYTES if limit == AS_WRITTEN.limit else limit))
+        return _decode(str(path), _unpack(path, DEFAULT_MAX_BYTES if limit == AS_WRITTEN.limit else limit))
 
 
-def _decoded(source: str, data: bytes) -> Snapshot:
+def _decode(source: str, data: bytes) -> Snapshot:
+    """Decodes an unpacked file, a pickle or JSON. Raises `BadFile`; `source` names the file."""
     if data[:1] == b"\x80":
         plain = loads(data, source)
     elif data.lstrip()[:1] in (b"{", b"["):
@@ -156,21 +157,27 @@ def _decoded(source: str, data: bytes) -> Snapshot:
             f"{source}: neither a pickle of protocol 2 or later nor JSON.",
             "Write it with torch.cuda.memory._dump_snapshot.",
         )
-    return _SnapshotReading(source, len(data)).snapshot(plain)
+    return _SnapshotDecoder(source, len(data)).decode_snapshot(plain)
 
 
-def _unpacked(path: Path, limit: int) -> bytes:
-    text, *more = texts(path, limit)
-    if more:
-        raise BadFile(f"{path}: an archive of {len(more) + 1:,} files.", "Pass one snapshot at a time.")
-    data = b"".join(text)
-    if text.lost:
-        raise DamagedFile(f"{path}: {text.lost}.", "Was the copy cut short?")
+def _unpack(path: Path, limit: int) -> bytes:
+    """The content of a file, decompressed, of at most `limit` bytes. Raises `BadFile`."""
+    file_chunks, *other_files = texts(path, limit)
+    if other_files:
+        raise BadFile(f"{path}: an archive of {len(other_files) + 1:,} files.", "Pass one snapshot at a time.")
+    data = b"".join(file_chunks)
+    if file_chunks.lost:
+        raise DamagedFile(f"{path}: {file_chunks.lost}.", "Was the copy cut short?")
     return data
 
 
-class _SnapshotReading:
-    """Converts one file to columns; reads stacks and labels that several entries share once."""
+class _SnapshotDecoder:
+    """Converts one file of `size` bytes to columns; reads stacks and labels that several entries share once.
+
+    `frames`: (file, line, name) as written -> frame; `stacks`, `labels`: stack or label -> its index in Snapshot;
+    `stack_numbers`: id of a list of frames -> index of its stack; `odd`: entries that could not be read; `profiled`:
+    whether an entry has a category, so that the file was made from a profile.
+    """
 
     def __init__(self, source: str, size: int) -> None:
         self.source = source
@@ -182,20 +189,21 @@ class _SnapshotReading:
         self.odd = 0
         self.profiled = False
 
-    def snapshot(self, plain: Any) -> Snapshot:
+    def decode_snapshot(self, plain: Any) -> Snapshot:
+        """Decodes the whole file, already parsed into dicts and lists. Raises `BadFile`."""
         document = {"segments": plain} if isinstance(plain, list) else plain
         if not isinstance(document, dict) or not isinstance(document.get("segments"), list):
-            raise self.bad("$.segments", "missing or not a list: this is not a memory snapshot")
+            raise self.bad_snapshot("$.segments", "missing or not a list: this is not a memory snapshot")
         traces = document.get("device_traces") or []
         if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
-            raise self.bad("$.device_traces", "not a list of lists")
+            raise self.bad_snapshot("$.device_traces", "not a list of lists")
         # A small file can hold any number of entries by sharing lists; real entries take at least a byte each.
         if sum(map(len, traces)) > self.size:
-            raise self.bad("$.device_traces", f"more entries than the file has bytes ({self.size:,})")
-        segments = self.segments(document["segments"])
-        columns = [self.trace(trace) for trace in traces]
+            raise self.bad_snapshot("$.device_traces", f"more entries than the file has bytes ({self.size:,})")
+        segments = self.decode_segments(document["segments"])
+        columns = [self.decode_trace(trace) for trace in traces]
         devices = sorted(set(segments) | {index for index, trace in enumerate(columns) if len(trace.action)})
-        empty_trace = self.trace([])
+        empty_trace = self.decode_trace([])
         settings = document.get("allocator_settings")
         return Snapshot(
             self.source,
@@ -208,44 +216,48 @@ class _SnapshotReading:
             tuple(self.stacks),
             tuple(self.labels),
             settings if isinstance(settings, dict) else {},
-            self.marks(document.get("external_annotations")),
+            self.decode_annotations(document.get("external_annotations")),
             self.odd,
             allocator=not self.profiled,
         )
 
-    def segments(self, plain: list[Any]) -> dict[int, list[Segment]]:
+    def decode_segments(self, plain: list[Any]) -> dict[int, list[Segment]]:
+        """Device index -> its segments."""
         by_device: dict[int, list[Segment]] = {}
         total = 0
         for number, segment in enumerate(plain):
             where = f"$.segments[{number}]"
             blocks = segment.get("blocks") if isinstance(segment, dict) else None
             if not isinstance(blocks, list):
-                raise self.bad(where, "blocks is missing or not a list")
+                raise self.bad_snapshot(where, "blocks is missing or not a list")
             total += len(blocks)
             if total > self.size:
-                raise self.bad(where, f"more blocks than the file has bytes ({self.size:,})")
-            address, size = self.integer(segment, "address", where), self.integer(segment, "total_size", where)
-            parts = self.blocks(blocks, address, where)
+                raise self.bad_snapshot(where, f"more blocks than the file has bytes ({self.size:,})")
+            address, size = self.decode_int(segment, "address", where), self.decode_int(segment, "total_size", where)
+            parts = self.decode_blocks(blocks, address, where)
             if sum(block.size for block in parts) != size:
-                raise self.bad(where, f"total_size is {size:,}, its blocks sum to {sum(b.size for b in parts):,}")
+                raise self.bad_snapshot(
+                    where, f"total_size is {size:,}, its blocks sum to {sum(b.size for b in parts):,}"
+                )
             parsed = Segment(
                 address,
                 size,
-                self.integer(segment, "stream", where, 0),
+                self.decode_int(segment, "stream", where, 0),
                 segment.get("segment_type") == "small",
                 segment.get("is_expandable") is True,
                 parts,
             )
-            by_device.setdefault(self.integer(segment, "device", where, 0), []).append(parsed)
+            by_device.setdefault(self.decode_int(segment, "device", where, 0), []).append(parsed)
         return by_device
 
-    def blocks(self, plain: list[Any], address: int, where: str) -> tuple[AllocatorBlock, ...]:
+    def decode_blocks(self, plain: list[Any], address: int, where: str) -> tuple[AllocatorBlock, ...]:
+        """The blocks of the segment that begins at `address`; `where`: its path in the file, for error messages."""
         parts = []
         for number, block in enumerate(plain):
             block_where = f"{where}.blocks[{number}]"
             if not isinstance(block, dict):
-                raise self.bad(block_where, "not a dict")
-            size = self.integer(block, "size", block_where)
+                raise self.bad_snapshot(block_where, "not a dict")
+            size = self.decode_int(block, "size", block_where)
             state = block.get("state")
             allocated = state == "active_allocated"
             # Before torch 2.1 a block's requested size and stack were in its history, newest first.
@@ -253,27 +265,28 @@ class _SnapshotReading:
             past = history[0] if isinstance(history, list) and history and isinstance(history[0], dict) else {}
             requested_size = block.get("requested_size", past.get("real_size", size))
             requested = requested_size if type(requested_size) is int and 0 < requested_size <= size else size
-            stack = self.stack(block.get("frames", past.get("frames")))
+            stack = self.stack_index(block.get("frames", past.get("frames")))
             parts.append(AllocatorBlock(address, size, requested, allocated, allocated or state != "inactive", stack))
             address += size
         return tuple(parts)
 
-    def trace(self, plain: list[Any]) -> Trace:
+    def decode_trace(self, plain: list[Any]) -> Trace:
+        """The events of a device; entries that cannot be read are counted in `odd`."""
         rows: list[tuple[int, int, int, int, int, int, int]] = []
         codes = {action: code for code, action in enumerate(ACTIONS)}
         for entry in plain:
             try:
                 # Hashing nested tuples takes exponential time: only text is looked up.
-                code = codes[_text(entry["action"])]
+                code = codes[_require_text(entry["action"])]
                 address = entry["device_free"] if code == OOM else entry.get("addr", 0)
                 row = (
                     code,
-                    _int(address),
-                    _int(entry["size"] if code < SEGMENT_ALLOC else entry.get("size", 0)),
-                    _int(entry.get("stream", 0)),
-                    _int(_int(entry.get("time_us", 0)) * 1000),
-                    self.stack(entry.get("frames")),
-                    self.label(entry),
+                    _require_int(address),
+                    _require_int(entry["size"] if code < SEGMENT_ALLOC else entry.get("size", 0)),
+                    _require_int(entry.get("stream", 0)),
+                    _require_int(_require_int(entry.get("time_us", 0)) * 1000),
+                    self.stack_index(entry.get("frames")),
+                    self.label_index(entry),
                 )
             except (KeyError, TypeError, AttributeError, ValueError):
                 self.odd += 1
@@ -294,84 +307,90 @@ class _SnapshotReading:
             timed,
         )
 
-    def label(self, entry: dict[str, Any]) -> int:
+    def label_index(self, entry: dict[str, Any]) -> int:
         """The index of the category from a profile, else of the one set with `_set_memory_metadata`."""
         category = entry.get("category")
         self.profiled |= category is not None
-        text = _text(category if category is not None else entry.get("user_metadata", ""))
-        return self.labels.setdefault(_first(text), len(self.labels))
+        text = _require_text(category if category is not None else entry.get("user_metadata", ""))
+        return self.labels.setdefault(_truncate_end(text), len(self.labels))
 
-    def stack(self, frames: Any) -> int:
+    def stack_index(self, frames: Any) -> int:
         """The index of a stack. Entries share their lists of frames, so each list is read once."""
         if not frames or not isinstance(frames, list):
             return 0
         number = self.stack_numbers.get(id(frames))
         if number is None:
-            stack = tuple(self.frame(frame) for frame in frames if isinstance(frame, dict))
+            stack = tuple(self.decode_frame(frame) for frame in frames if isinstance(frame, dict))
             number = self.stack_numbers[id(frames)] = self.stacks.setdefault(stack, len(self.stacks))
         return number
 
-    def frame(self, plain: dict[str, Any]) -> Frame:
+    def decode_frame(self, plain: dict[str, Any]) -> Frame:
+        """A line of a stack, redacted."""
         file, line, name = plain.get("filename"), plain.get("line"), plain.get("name")
-        if not (type(file) is str and type(line) is int and type(name) is str and abs(line) < _LARGEST):
+        if not (type(file) is str and type(line) is int and type(name) is str and abs(line) < _MAX_NUMBER):
             return Frame("", 0, "?")
-        file, name = file[-_LONGEST:], name[: 2 * _LONGEST]
+        file, name = file[-_MAX_TEXT_LENGTH:], name[: 2 * _MAX_TEXT_LENGTH]
         key = file, line, name
         if key not in self.frames:
             if file in ("none", "??"):
                 # A frame made from a profile has all three in its name: `model.py(12): forward`.
-                match = _PROFILED.match(name)
+                match = _PROFILED_FRAME.match(name)
                 file, line, name = (match[1], int(match[2][:9]), match[3]) if match else ("", 0, name)
-            self.frames[key] = Frame(_last(file), line, _first(name))
+            self.frames[key] = Frame(_truncate_start(file), line, _truncate_end(name))
         return self.frames[key]
 
-    def marks(self, plain: Any) -> tuple[SnapshotAnnotation, ...]:
+    def decode_annotations(self, plain: Any) -> tuple[SnapshotAnnotation, ...]:
+        """The program's annotations, by time; those that cannot be read are counted in `odd`."""
         annotations = []
         # Each entry once: a small file can hold any amount of text by sharing entries.
         for entry in {id(entry): entry for entry in plain}.values() if isinstance(plain, list) else ():
             try:
-                ns, device = _int(_int(entry["time_us"]) * 1000), _int(entry.get("device", 0))
-                text = " ".join(value[:_LONGEST] for value in entry.values() if type(value) is str and value)
+                ns, device = _require_int(_require_int(entry["time_us"]) * 1000), _require_int(entry.get("device", 0))
+                text = " ".join(value[:_MAX_TEXT_LENGTH] for value in entry.values() if type(value) is str and value)
             except (KeyError, TypeError, AttributeError, ValueError):
                 self.odd += 1
             else:
                 annotations.append(SnapshotAnnotation(ns, device, redact(text)))
         return tuple(sorted(annotations))
 
-    def integer(self, plain: dict[str, Any], field: str, where: str, default: int | None = None) -> int:
+    def decode_int(self, plain: dict[str, Any], field: str, where: str, default: int | None = None) -> int:
+        """The number in `plain[field]`; `where`: the path of `plain` in the file. Raises `BadFile`."""
         value = plain.get(field, default)
         try:
-            return _int(value)
+            return _require_int(value)
         except (TypeError, ValueError) as error:
             kind = type(value).__name__
-            raise self.bad(f"{where}.{field}", f"not a whole number from 0 to below 2**62 (of type {kind})") from error
+            raise self.bad_snapshot(
+                f"{where}.{field}", f"not a whole number from 0 to below 2**62 (of type {kind})"
+            ) from error
 
-    def bad(self, where: str, problem: str) -> BadFile:
+    def bad_snapshot(self, where: str, problem: str) -> BadFile:
         return BadFile(
             f"{self.source}: bad snapshot at {where}: {problem}.", "Write it with torch.cuda.memory._dump_snapshot."
         )
 
 
-def _first(text: str) -> str:
+def _truncate_end(text: str) -> str:
     """The redacted beginning of a text. Twice as much is redacted before the cut, since a truncated secret is not
     recognized; not the full text, since many entries may share a long one."""
-    return redact(text[: 2 * _LONGEST])[:_LONGEST]
+    return redact(text[: 2 * _MAX_TEXT_LENGTH])[:_MAX_TEXT_LENGTH]
 
 
-def _last(text: str) -> str:
-    """The redacted end of a text, likewise."""
-    return redact(text[-2 * _LONGEST :])[-_LONGEST:]
+def _truncate_start(text: str) -> str:
+    """The redacted end of a text; more is redacted than kept, as in `_truncate_end`."""
+    return redact(text[-2 * _MAX_TEXT_LENGTH :])[-_MAX_TEXT_LENGTH:]
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError
     return value
 
 
-def _int(value: Any) -> int:
+def _require_int(value: Any) -> int:
+    """The value, if it is a whole number from 0 to below 2**62. Raises `TypeError`, `ValueError`."""
     if type(value) is not int:
         raise TypeError
-    if not 0 <= value < _LARGEST:
+    if not 0 <= value < _MAX_NUMBER:
         raise ValueError
     return value

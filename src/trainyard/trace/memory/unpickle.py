@@ -113,6 +113,7 @@ class _PickleReader:
             self.at = max(at, self.at)
 
     def take(self, count: int) -> bytes:
+        """The next `count` bytes."""
         end = self.at + count
         if end > len(self.data):
             raise _Truncated
@@ -135,6 +136,7 @@ class _PickleReader:
         target.extend(items)
 
     def fill(self, target: Any, items: list[Any]) -> None:
+        """Adds `items`, alternating keys and values, to a dict; only short texts are accepted as keys."""
         if type(target) is not dict:
             raise _Refused(f"filling a {type(target).__name__} as if it were a dict")
         keys = items[::2]
@@ -174,6 +176,8 @@ def _push(make: Callable[[_PickleReader], Any]) -> Callable[[_PickleReader], Non
 
 
 def _collect(kind: type) -> Callable[[_PickleReader], None]:
+    """An opcode that pushes a list or tuple (`kind`) of the objects since the last mark."""
+
     def action(reader: _PickleReader) -> None:
         items = kind(reader.items())
         reader.stack.append(items)
@@ -182,6 +186,8 @@ def _collect(kind: type) -> Callable[[_PickleReader], None]:
 
 
 def _tuple(size: int) -> Callable[[_PickleReader], None]:
+    """An opcode that pushes a tuple of the last `size` objects."""
+
     def action(reader: _PickleReader) -> None:
         if len(reader.stack) < size:
             raise _Truncated

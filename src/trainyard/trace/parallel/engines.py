@@ -20,7 +20,7 @@ from trainyard.errors import EnvironmentFailed, MissingLibrary, WorkerDied
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-_OBJECTS = 100 * 2**20  # bytes of Ray's object store: surveys are small, columns lie in files
+_OBJECT_STORE_BYTES = 100 * 2**20  # bytes of Ray's object store: surveys are small, columns lie in files
 
 
 class RunEngine(Protocol):
@@ -66,7 +66,7 @@ def over_ray(workers: int) -> Iterator[RunEngine]:
     joined = ray.is_initialized()
     if not joined:
         _join_or_start(ray, workers)
-    task = ray.remote(max_retries=0)(_done)  # Ray requires a plain function
+    task = ray.remote(max_retries=0)(_call_work)  # Ray requires a plain function
     try:
 
         def run(work: Callable[[_T], _R], items: Sequence[_T], /) -> list[_R]:
@@ -84,18 +84,21 @@ def over_ray(workers: int) -> Iterator[RunEngine]:
             ray.shutdown()
 
 
-def _done(work: Callable[[_T], _R], item: _T) -> _R:
+def _call_work(work: Callable[[_T], _R], item: _T) -> _R:
     return work(item)
 
 
 def _join_or_start(ray: Any, workers: int) -> None:
+    """Connects to a running Ray cluster, else starts one with `workers` processes on this machine."""
     quiet = {"logging_level": "error", "log_to_driver": False}
     try:
         ray.init(address="auto", **quiet)
     except ConnectionError:
         # A cluster started here must not send usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(address="local", num_cpus=workers, object_store_memory=_OBJECTS, include_dashboard=False, **quiet)
+        ray.init(
+            address="local", num_cpus=workers, object_store_memory=_OBJECT_STORE_BYTES, include_dashboard=False, **quiet
+        )
 
 
 ENGINES: Mapping[str, Callable[[int], AbstractContextManager[RunEngine]]] = {

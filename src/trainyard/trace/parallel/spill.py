@@ -22,8 +22,8 @@ from trainyard.ledger import Account, decode_hook, encode_hook
 from trainyard.trace.classify.kernels import Keys
 
 _T = TypeVar("_T")
-_ALIGN = 64
-_KEPT = 2  # ranks that stay open: the current and the previous one
+_ALIGNMENT_BYTES = 64
+_MAX_OPEN_RANKS = 2  # ranks that stay open: the current and the previous one
 
 
 def save(path: Path, value: object) -> None:
@@ -53,7 +53,7 @@ class SpilledItems(Sequence[_T]):
 
     def __init__(self, count: int, open_: Callable[[int], _T]) -> None:
         self._count = count
-        self._open = lru_cache(maxsize=_KEPT)(open_)
+        self._open = lru_cache(maxsize=_MAX_OPEN_RANKS)(open_)
 
     def __len__(self) -> int:
         return self._count
@@ -72,8 +72,9 @@ class SpilledItems(Sequence[_T]):
 
 
 def _encode(file: BinaryIO, part: object) -> object:
+    """Encodes what MessagePack cannot: writes an array to the file and returns (dtype, shape, offset)."""
     if isinstance(part, np.ndarray):
-        file.write(bytes(-file.tell() % _ALIGN))
+        file.write(bytes(-file.tell() % _ALIGNMENT_BYTES))
         offset = file.tell()
         file.write(np.ascontiguousarray(part).data)
         return part.dtype.str, part.shape, offset
@@ -81,6 +82,7 @@ def _encode(file: BinaryIO, part: object) -> object:
 
 
 def _decode(data: memoryview, kind: Any, part: Any) -> object:
+    """The inverse of `_encode`: `part` as a value of type `kind`; arrays are views of `data`."""
     if get_origin(kind) is np.ndarray:
         dtype, shape, offset = part
         count = prod(shape)

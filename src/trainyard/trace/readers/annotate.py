@@ -10,11 +10,11 @@ from trainyard.trace.readers.gather import MARK, Gather
 from trainyard.vendors.kernel_names import collective_of
 
 # `torch.autograd.profiler.emit_nvtx` names ranges `aten::mm, seq = 5, op_id = 3, sizes = [...]`.
-_OP = re.compile(r"(?P<name>[\w:]+(?:: \w+)?), (?:seq|op_id) = ")
+_EMIT_NVTX_OP = re.compile(r"(?P<name>[\w:]+(?:: \w+)?), (?:seq|op_id) = ")
 _BARE_OP = re.compile(r"(?:aten|c10d|autograd)::[\w:]+(?:: \w+)?\Z")
-_SEQ = re.compile(r", seq = (\d{1,18})\b")
-_API = re.compile(r"p?nccl(All|Reduce|Broadcast|Bcast|Send|Recv|Gather|Scatter)")
-_FRAME = re.compile(r"\$(?P<file>.+\.py):(?P<line>\d+) (?P<function>.+)", re.S)
+_SEQUENCE_NUMBER = re.compile(r", seq = (\d{1,18})\b")
+_NCCL_CALL = re.compile(r"p?nccl(All|Reduce|Broadcast|Bcast|Send|Recv|Gather|Scatter)")
+_PYTHON_FRAME = re.compile(r"\$(?P<file>.+\.py):(?P<line>\d+) (?P<function>.+)", re.S)
 
 
 class Annotation(NamedTuple):
@@ -25,14 +25,14 @@ class Annotation(NamedTuple):
     seq: int = -1
 
 
-def annotation(text: str) -> Annotation:
+def parse_annotation(text: str) -> Annotation:
     """Parses an NVTX, roctx or TraceMe text."""
-    if op := _OP.match(text):
-        seq = _SEQ.search(text)
+    if op := _EMIT_NVTX_OP.match(text):
+        seq = _SEQUENCE_NUMBER.search(text)
         return Annotation(op["name"], OP, int(seq[1]) if seq else -1)
     if _BARE_OP.match(text):
         return Annotation(text, OP)
-    if frame := _FRAME.match(text):
+    if frame := _PYTHON_FRAME.match(text):
         return Annotation(f"{frame['file']}({frame['line']}): {frame['function']}", PYTHON)
     return Annotation(text, NOTE)
 
@@ -44,7 +44,7 @@ def add_range(rows: Gather, text: str, thread: object, start: object, stop: obje
     elif collective := collective_call(text):
         rows.span(f"nccl:{collective.name}", NOTE, thread, start, stop, collective=collective)
     else:
-        name, kind, seq = annotation(text)
+        name, kind, seq = parse_annotation(text)
         rows.span(name, kind, thread, start, stop, seq=seq)
 
 
@@ -57,7 +57,7 @@ def add_call(rows: Gather, name: str, thread: object, start: object, stop: objec
 
 def collective_call(name: str) -> Collective | None:
     """The collective that a call of NCCL or RCCL (`ncclAllReduce`) runs; None for other calls."""
-    call = _API.match(name)
+    call = _NCCL_CALL.match(name)
     return Collective(name=collective_of(name[call.start(1) :])) if call else None
 
 

@@ -114,28 +114,30 @@ def assemble(
     the file states its rank. Annotations whose names begin with `mark` mark steps; the rest of the name is the step's
     label (steps without one are numbered). Sorts the tables' columns in place and redacts secrets.
     """
-    facts = _redacted(facts)
-    host, device = _sorted(host), _sorted(device)
-    device, drawn = _split_off_annotations(device)
-    span = _span(host, device)
-    spans, calls, ops = _host(host, facts.names)
+    facts = _redact_facts(facts)
+    host, device = _sort_by_start(host), _sort_by_start(device)
+    device, annotations = _split_off_annotations(device)
+    span = _recording_span(host, device)
+    spans, calls, ops = _build_host_spans(host, facts.names)
     # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
-    marks, main = _marks(spans, host.stop, facts.names, mark)
-    numbers = [int(number) for number in np.unique(device.device) if number >= 0]
+    marks, main = _find_step_marks(spans, host.stop, facts.names, mark)
+    device_numbers = [int(number) for number in np.unique(device.device) if number >= 0]
     # A rank may use a second device briefly, and an event may lack its device.
-    merged = facts.rank >= 0 or len(numbers) < 2
+    is_one_rank = facts.rank >= 0 or len(device_numbers) < 2
     by_device: list[Events] = []
-    for number in numbers[:1] or [-1] if merged else numbers:
-        rows = np.arange(len(device.start)) if merged else np.flatnonzero(device.device == number)
-        own_waits = waits if merged else waits.on_device(number)
-        work, streams = _work(device, rows, calls, ops, facts.lanes, own_waits, spans, merged and len(numbers) > 1)
-        events = _events(facts, spans, marks, main, span, work, streams, number, not merged)
-        device_marks = _device_marks(drawn, -1 if merged else number, facts.names, mark)
+    for number in device_numbers[:1] or [-1] if is_one_rank else device_numbers:
+        rows = np.arange(len(device.start)) if is_one_rank else np.flatnonzero(device.device == number)
+        device_waits = waits if is_one_rank else waits.on_device(number)
+        work, streams = _build_device_work(
+            device, rows, calls, ops, facts.lanes, device_waits, spans, is_one_rank and len(device_numbers) > 1
+        )
+        events = _build_events(facts, spans, marks, main, span, work, streams, number, not is_one_rank)
+        device_marks = _find_device_marks(annotations, -1 if is_one_rank else number, facts.names, mark)
         by_device.append(msgspec.structs.replace(events, device_marks=device_marks))
     return tuple(by_device)
 
 
-def _redacted(facts: FileFacts) -> FileFacts:
+def _redact_facts(facts: FileFacts) -> FileFacts:
     """Redacts every text: programs choose the names of annotations and groups, and may put arguments into them."""
     return facts._replace(
         source=redact(facts.source),
@@ -162,7 +164,7 @@ class _RowIndex(NamedTuple):
         return np.where(self.ident[index] == idents, self.row[index], -1).astype(np.int32)
 
 
-def _sorted(table: _Table) -> _Table:
+def _sort_by_start(table: _Table) -> _Table:
     """The table sorted by start, the longest span first."""
     order = np.lexsort((-table.stop, table.start))
     new_row = np.empty(len(order), np.int64)
@@ -173,12 +175,13 @@ def _sorted(table: _Table) -> _Table:
     return table._replace(collectives=collectives)
 
 
-def _span(host: HostTable, device: DeviceTable) -> tuple[int, int]:
+def _recording_span(host: HostTable, device: DeviceTable) -> tuple[int, int]:
+    """(start, stop) ns of all rows."""
     tables = [table for table in (host, device) if len(table.start)]
     return min(int(table.start[0]) for table in tables), max(int(table.stop.max()) for table in tables)
 
 
-def _host(table: HostTable, names: Sequence[str]) -> tuple[HostSpans, _RowIndex, _RowIndex]:
+def _build_host_spans(table: HostTable, names: Sequence[str]) -> tuple[HostSpans, _RowIndex, _RowIndex]:
     """The host spans, the calls by correlation id and the ops by External id."""
     parent, stops = nest(table.start, table.stop, table.thread)
     host = HostSpans(
@@ -210,7 +213,7 @@ def _index_last(idents: I64, rows: NDArray[np.intp], order: NDArray[np.intp]) ->
     return _RowIndex(idents[is_last], rows[is_last].astype(np.int32))
 
 
-def _work(
+def _build_device_work(
     device: DeviceTable,
     rows: NDArray[np.intp],
     calls: _RowIndex,
@@ -218,14 +221,15 @@ def _work(
     lanes: Sequence[str],
     waits: StreamWaits,
     host: HostSpans,
-    several: bool,
+    has_several_devices: bool,
 ) -> tuple[DeviceWork, tuple[str, ...]]:
-    """The device's work and its streams. `several`: whether the rows are of several devices, each with its streams."""
-    width = len(lanes) + 1
-    stream_ids = device.device[rows].astype(np.int64) * width * several + device.lane[rows]
+    """The device's work and its streams. `has_several_devices`: whether the rows are of several devices, each with its
+    streams."""
+    lane_count = len(lanes) + 1
+    stream_ids = device.device[rows].astype(np.int64) * lane_count * has_several_devices + device.lane[rows]
     distinct, first, stream = np.unique(stream_ids, return_index=True, return_inverse=True)
     labels = [
-        f"device {number} {lanes[lane]}" if several else lanes[int(lane)]
+        f"device {number} {lanes[lane]}" if has_several_devices else lanes[int(lane)]
         for number, lane in zip(device.device[rows[first]].tolist(), device.lane[rows[first]].tolist())
     ]
     correlation, external = device.correlation[rows], device.external[rows]
@@ -243,21 +247,28 @@ def _work(
         op=op,
         bytes=device.bytes[rows],
         occupancy=device.occupancy[rows],
-        awaits=_awaits(stream_ids, call, distinct, waits, calls, host, width * several),
+        awaits=_find_awaited_streams(stream_ids, call, distinct, waits, calls, host, lane_count * has_several_devices),
         collectives={new_row[row]: value for row, value in device.collectives.items() if row in new_row},
     )
     return work, tuple(labels)
 
 
-def _awaits(
-    stream_ids: I64, call: I32, distinct: I64, waits: StreamWaits, calls: _RowIndex, host: HostSpans, step: int
+def _find_awaited_streams(
+    stream_ids: I64,
+    call: I32,
+    distinct: I64,
+    waits: StreamWaits,
+    calls: _RowIndex,
+    host: HostSpans,
+    ids_per_device: int,
 ) -> I32:
     """For each row, the stream that its stream was made to wait for between the previous launch and its own; -1 if
-    none. `distinct`: the stream ids in ascending order; `step`: device number -> offset of its stream ids."""
+    none. `stream_ids`, `call`: of each row; `distinct`: the stream ids in ascending order; a device's stream ids begin
+    at its number times `ids_per_device`."""
     awaits = np.full(len(stream_ids), -1, np.int32)
     wait_call = calls.rows(waits.correlation)
-    waiting = waits.device.astype(np.int64) * step + waits.lane
-    awaited = waits.device.astype(np.int64) * step + waits.on
+    waiting = waits.device.astype(np.int64) * ids_per_device + waits.lane
+    awaited = waits.device.astype(np.int64) * ids_per_device + waits.on
     stream_index = {int(ident): index for index, ident in enumerate(distinct)}
     for ident in np.unique(waiting[wait_call >= 0]).tolist() if len(call) else ():
         wait_rows = np.flatnonzero((waiting == ident) & (wait_call >= 0))
@@ -273,57 +284,64 @@ def _awaits(
     return awaits
 
 
-def _marks(host: HostSpans, stops: I64, names: Sequence[str], prefix: str) -> tuple[tuple[StepMark, ...], int]:
+def _find_step_marks(
+    host: HostSpans, stops: I64, names: Sequence[str], prefix: str
+) -> tuple[tuple[StepMark, ...], int]:
     """The steps' marks and their thread; without marks, the thread with the most time in ops.
 
     All marks are of the thread with the most of them. Repeated labels and marks inside another mark are dropped.
     """
-    named = np.array([name.startswith(prefix) for name in names], bool)
-    rows = np.flatnonzero(named[host.name] & (host.what == NOTE)).tolist() if len(host) else []
+    is_mark_name = np.array([name.startswith(prefix) for name in names], bool)
+    rows = np.flatnonzero(is_mark_name[host.name] & (host.what == NOTE)).tolist() if len(host) else []
     if not rows:
-        top = (host.what == OP) & (host.parent < 0)
-        busy = np.bincount(host.thread, weights=(host.stop - host.start) * top) if len(host) else np.zeros(1)
-        return (), int(busy.argmax())
+        is_top_op = (host.what == OP) & (host.parent < 0)
+        op_ns_by_thread = (
+            np.bincount(host.thread, weights=(host.stop - host.start) * is_top_op) if len(host) else np.zeros(1)
+        )
+        return (), int(op_ns_by_thread.argmax())
     main = Counter(int(host.thread[row]) for row in rows).most_common(1)[0][0]
     marks: dict[str, StepMark] = {}
     for row in rows:
         start, stop = int(host.start[row]), int(stops[row])
-        label = _label(names[int(host.name[row])], prefix, len(marks))
+        label = _step_label(names[int(host.name[row])], prefix, len(marks))
         inside = marks and start < next(reversed(marks.values())).stop
         if host.thread[row] == main and label not in marks and not inside:
             marks[label] = StepMark(label=label, start=start, stop=stop)
     return tuple(marks.values()), main
 
 
-def _label(name: str, prefix: str, number: int) -> str:
+def _step_label(name: str, prefix: str, number: int) -> str:
     """The label after the prefix: `ProfilerStep#4` and `my step 4` are step 4."""
     return name[len(prefix) :].strip(" #:_-")[:32] or str(number)
 
 
-def _device_marks(drawn: DeviceTable, device: int, names: Sequence[str], prefix: str) -> tuple[StepMark, ...]:
+def _find_device_marks(drawn: DeviceTable, device: int, names: Sequence[str], prefix: str) -> tuple[StepMark, ...]:
     """The step annotations over the work of the device (-1: of any device), one for each label."""
     marks: dict[str, StepMark] = {}
     rows = np.flatnonzero((drawn.device == device) | (drawn.device < 0) | (device < 0))
     for name, start, stop in zip(*(column[rows].tolist() for column in (drawn.name, drawn.start, drawn.stop))):
         text = str(names[name])
         if text.startswith(prefix):
-            label = _label(text, prefix, len(marks))
+            label = _step_label(text, prefix, len(marks))
             marks.setdefault(label, StepMark(label=label, start=start, stop=stop))
     return tuple(marks.values())
 
 
 def _split_off_annotations(device: DeviceTable) -> tuple[DeviceTable, DeviceTable]:
     """The rows of device work and the rows of annotations over it."""
-    drawn = device.kind == DRAWN
-    if not drawn.any():
+    is_annotation = device.kind == DRAWN
+    if not is_annotation.any():
         return device, device._make([*(column[:0] for column in device[:-1]), {}])
-    new_row = np.cumsum(~drawn) - 1
-    moved = {int(new_row[row]): value for row, value in device.collectives.items()}
-    parts = ([*(column[rows] for column in device[:-1]), values] for rows, values in ((~drawn, moved), (drawn, {})))
+    new_row = np.cumsum(~is_annotation) - 1
+    collectives = {int(new_row[row]): value for row, value in device.collectives.items()}
+    parts = (
+        [*(column[rows] for column in device[:-1]), values]
+        for rows, values in ((~is_annotation, collectives), (is_annotation, {}))
+    )
     return device._make(next(parts)), device._make(next(parts))
 
 
-def _events(
+def _build_events(
     facts: FileFacts,
     host: HostSpans,
     marks: tuple[StepMark, ...],
@@ -331,18 +349,19 @@ def _events(
     span: tuple[int, int],
     work: DeviceWork,
     streams: tuple[str, ...],
-    index: int,
-    many: bool,
+    device_number: int,
+    is_split: bool,
 ) -> Events:
+    """The events of one device, or of all. `is_split`: the file's devices are treated as separate ranks."""
     # A container may renumber devices: if all have the same name, the number does not matter.
     distinct = set(facts.device_names.values())
-    device_name = facts.device_names.get(index, distinct.pop() if len(distinct) == 1 else "")
+    device_name = facts.device_names.get(device_number, distinct.pop() if len(distinct) == 1 else "")
     notes = facts.notes
-    if many:
+    if is_split:
         notes = (*notes, "The file holds several devices; each is treated as a separate rank.")
     collectives = [*host.collectives.values(), *work.collectives.values()]
     return Events(
-        source=f"{facts.source}:{index}" if many else facts.source,
+        source=f"{facts.source}:{device_number}" if is_split else facts.source,
         names=tuple(facts.names),
         streams=streams,
         shapes=tuple(facts.shapes),
@@ -351,10 +370,10 @@ def _events(
         marks=marks,
         span=span,
         main=main,
-        rank=index if many else facts.rank,
+        rank=device_number if is_split else facts.rank,
         world=max([facts.world, *(collective.members for collective in collectives)]),
         device=device_name,
-        device_index=index,
+        device_index=device_number,
         devices=len(facts.device_names),
         host_name=facts.host_name,
         backend=facts.backend,

@@ -11,22 +11,22 @@ from trainyard.events import Collective, Events
 from trainyard.redact import redact
 from trainyard.vendors.kernel_names import collective_of
 
-_BYTES = {
+_BYTES_OF_DTYPE = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "long": 8,
     "long int": 8, "int64": 8, "int32": 4, "char": 1, "int8": 1, "byte": 1, "uint8": 1, "unsigned char": 1, "bool": 1,
     "short": 2, "signed char": 1,
 }  # fmt: skip
-_ODD = re.compile(r"[^A-Za-z0-9_.\-]+")
-_MOST, _RANKS = 2**62, 2**31
+_NOT_IN_AXIS = re.compile(r"[^A-Za-z0-9_.\-]+")
+_MAX_VALUE, _MAX_RANKS = 2**62, 2**31
 """Upper bounds (exclusive) of sizes and sequence numbers, and of ranks: columns are 64 and 32 bits wide."""
-_SPAN = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(?P<name>\w+)")
+_COLLECTIVE_SPAN = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(?P<name>\w+)")
 
 
 def group_of(collective: Collective, events: Events) -> str:
     """The mesh axis: from the group's description (`mesh_<axis>`), else for all ranks the layout's only axis or
     `world`, else `sub<size>`; empty if the file does not identify the group."""
     if collective.group.startswith("mesh_"):
-        return _ODD.sub("_", collective.group.removeprefix("mesh_"))[:64] or "world"
+        return _NOT_IN_AXIS.sub("_", collective.group.removeprefix("mesh_"))[:64] or "world"
     world = events.world
     only_world = bool(events.group_sizes) and all(size in (1, world) for size in events.group_sizes)
     members = collective.members or (world if only_world else 0)
@@ -35,67 +35,67 @@ def group_of(collective: Collective, events: Events) -> str:
     return (events.axis or "world") if members >= world else f"sub{members}"
 
 
-def speaks_of_collective(name: str) -> bool:
+def names_collective(name: str) -> bool:
     """Whether an annotation names a collective: `gloo:all_reduce`, `nccl:broadcast`."""
-    return _SPAN.match(name) is not None
+    return _COLLECTIVE_SPAN.match(name) is not None
 
 
 def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> Collective:
     """Decodes the name and args of a collective's kernel or annotation. `groups`: the file's process groups by name."""
-    span = _SPAN.match(name)
+    span = _COLLECTIVE_SPAN.match(name)
     stated_name = args.get("Collective name")
     group_name = str(args.get("Process Group Name", ""))
     known = groups.get(group_name, {}) if group_name else {}
-    ranks = _ranks(args.get("Process Group Ranks")) or _ranks(known.get("ranks"))
+    ranks = _decode_ranks(args.get("Process Group Ranks")) or _decode_ranks(known.get("ranks"))
     members = args.get("Group size", known.get("pg_size"))
     return Collective(
         name=collective_of(stated_name if isinstance(stated_name, str) else span["name"] if span else name),
         group=redact(str(args.get("Process Group Description", known.get("pg_desc", "")))),
         group_name=redact(group_name),
         ranks=ranks,
-        members=len(ranks) or _count(members, 0, _RANKS),
-        seq=_count(args.get("Seq"), -1),
-        size=_size(args),
-        peer=_peer(args),
+        members=len(ranks) or _int_or(members, 0, _MAX_RANKS),
+        seq=_int_or(args.get("Seq"), -1),
+        size=_message_bytes(args),
+        peer=_peer_rank(args),
         receives="Src Rank" in args or (span is not None and span["name"] == "recv"),
     )
 
 
-def _peer(args: Mapping[str, Any]) -> int:
+def _peer_rank(args: Mapping[str, Any]) -> int:
     """The global rank that a send goes to or that a receive comes from."""
-    return _count(args.get("Dst Rank", args.get("Src Rank")), -1, _RANKS)
+    return _int_or(args.get("Dst Rank", args.get("Src Rank")), -1, _MAX_RANKS)
 
 
-def _count(value: Any, default: int, below: int = _MOST) -> int:
+def _int_or(value: Any, default: int, below: int = _MAX_VALUE) -> int:
     """The value if it is an integer from 0 to below `below`, else the default. A bool is not an integer here."""
     return value if type(value) is int and 0 <= value < below else default
 
 
-def _ranks(value: Any) -> tuple[int, ...]:
+def _decode_ranks(value: Any) -> tuple[int, ...]:
     """Decodes `[0, 1]` or its text form; empty for anything else, also for a shortened text (`[0, 1, ...]`)."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return ()
-    if isinstance(value, list) and value and all(_count(rank, -1, _RANKS) >= 0 for rank in value):
+    if isinstance(value, list) and value and all(_int_or(rank, -1, _MAX_RANKS) >= 0 for rank in value):
         return tuple(value)
     return ()
 
 
-def _size(args: Mapping[str, Any]) -> int:
+def _message_bytes(args: Mapping[str, Any]) -> int:
     """Bytes of the larger of input and output; 0 if unknown or larger than a column holds."""
     if "In msg nelems" in args:
-        width = _BYTES.get(str(args.get("dtype", "")).lower(), 0)
-        return _count(width * max(_count(args.get(f"{side} msg nelems"), 0) for side in ("In", "Out")), 0)
+        width = _BYTES_OF_DTYPE.get(str(args.get("dtype", "")).lower(), 0)
+        return _int_or(width * max(_int_or(args.get(f"{side} msg nelems"), 0) for side in ("In", "Out")), 0)
     dims, kinds = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(kinds, list):
         return 0
     total = 0
     for shape, kind in zip(dims, kinds):
-        if isinstance(shape, list) and all(_count(length, -1) >= 0 for length in shape):
+        if isinstance(shape, list) and all(_int_or(length, -1) >= 0 for length in shape):
             elements = 1
             for length in shape:
-                elements = min(elements * length, _MOST)  # bounded: a shape may have any number of dims
-            total += elements * _BYTES.get(str(kind).lower().removeprefix("c10::"), 0)
-    return _count(total, 0)
+                elements = min(elements * length, _MAX_VALUE)  # bounded: a shape may have any number of dims
+            total += elements * _BYTES_OF_DTYPE.get(str(kind).lower().removeprefix("c10::"), 0)
+    return _int_or(total, 0)

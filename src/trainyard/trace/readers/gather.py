@@ -24,7 +24,7 @@ MARK = "ProfilerStep#"
 """Prefix of step annotations in `Events`."""
 STATED = "class::"
 """Prefix of the ops that a reader creates from the op class stated in a file: `class::matmul`."""
-_FARTHEST = 2**62
+_MAX_TIMESTAMP_NS = 2**62
 
 
 def experimental(files: str, unproven: str) -> str:
@@ -34,8 +34,9 @@ def experimental(files: str, unproven: str) -> str:
 
 
 class Gather:
-    """Rows of one process. Times are integer ns. Rows with invalid times and duplicate device rows are dropped and
-    counted. `marks`: prefix of the step annotations in this file."""
+    """Rows of one process, with the columns of HostTable, DeviceTable and StreamWaits. Times are integer ns. Rows with
+    invalid times and duplicate device rows are dropped and counted. `marks`: prefix of the step annotations in this
+    file. Names, threads and lanes (streams) are stored once: text -> number."""
 
     def __init__(self, source: str, marks: str = MARK) -> None:
         self.source = source
@@ -74,8 +75,8 @@ class Gather:
         if collective is not None:
             self._host_collectives[len(self._host)] = collective
         self._host.append(
-            (start, stop, _number_of(name, self._names), _number_of(thread, self._threads), kind, _long(correlation),
-             _long(external), _long(seq), backward, -1)
+            (start, stop, _index_of(name, self._names), _index_of(thread, self._threads), kind,
+             _int64_or_unknown(correlation), _int64_or_unknown(external), _int64_or_unknown(seq), backward, -1)
         )  # fmt: skip
 
     def work(
@@ -98,14 +99,16 @@ class Gather:
         if collective is not None:
             self._device_collectives[len(self._device)] = collective
         self._device.append(
-            (start, stop, _number_of(name, self._names), _number_of(lane, self._lanes), _int(device), kind,
-             _long(correlation), _long(external), _long(size), -1)
+            (start, stop, _index_of(name, self._names), _index_of(lane, self._lanes), _int32_or_unknown(device), kind,
+             _int64_or_unknown(correlation), _int64_or_unknown(external), _int64_or_unknown(size), -1)
         )  # fmt: skip
 
     def wait(self, correlation: int, device: int, lane: str, on: str) -> None:
         """Adds a wait: the call `correlation` made the stream `lane` wait for the stream `on`."""
         lanes = self._lanes
-        self._waits.append((_long(correlation), _int(device), _number_of(lane, lanes), _number_of(on, lanes)))
+        self._waits.append(
+            (_int64_or_unknown(correlation), _int32_or_unknown(device), _index_of(lane, lanes), _index_of(on, lanes))
+        )
 
     def events(
         self, notes: Sequence[str], device_names: Mapping[int, str] = {}, host_name: str = ""
@@ -146,6 +149,7 @@ class Gather:
         return DeviceTable(*columns, collectives=collectives)
 
     def _losses(self, duplicates: int, without_device: int) -> list[str]:
+        """Notes on rows that were left out, with their numbers."""
         losses = (
             (self.dropped, "events with an unreadable or negative time were left out"),
             (duplicates, "device events are duplicates and count once"),
@@ -155,20 +159,20 @@ class Gather:
 
     def _has_times(self, start: Any, stop: Any) -> bool:
         """Whether these are the times of a span; counts the row as dropped if not. A bool is not a time."""
-        valid = type(start) is int and type(stop) is int and -_FARTHEST < start <= stop < _FARTHEST
+        valid = type(start) is int and type(stop) is int and -_MAX_TIMESTAMP_NS < start <= stop < _MAX_TIMESTAMP_NS
         self.dropped += not valid
         return valid
 
 
-def _number_of(key: Any, numbers: dict[Any, int]) -> int:
+def _index_of(key: Any, numbers: dict[Any, int]) -> int:
     return numbers.setdefault(key, len(numbers))
 
 
-def _long(value: Any) -> int:
+def _int64_or_unknown(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 2**63 else -1
 
 
-def _int(value: Any) -> int:
+def _int32_or_unknown(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 2**31 else -1
 
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from trainyard.events import I32, I64
 from trainyard.trace.readers.kineto.native import library
 
-_TICK = 2_000
+_MAX_ROUNDING_NS = 2_000
 """ns: timestamps in whole microseconds are off by up to 1 us at either end."""
-_BLOCK = 1 << 14
-_HIGHEST = 256
+_BLOCK_ROWS = 1 << 14
+_MAX_CANDIDATES = 256
 """Open spans considered as a parent: there may be thousands of spans that overlap without being nested."""
 
 
@@ -27,27 +27,28 @@ def nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
     """
     native = library()
     if native is None or not len(start):
-        return _nest(start, stop, thread)
+        return _nest_in_python(start, stop, thread)
     start, stops, thread = np.ascontiguousarray(start), stop.copy(), np.ascontiguousarray(thread)
     parents = np.empty(len(start), np.int32)
     columns = (start.ctypes.data, stops.ctypes.data, thread.ctypes.data)
-    if not native.nest(len(start), *columns, int(thread.max()), _TICK, parents.ctypes.data):
+    if not native.nest(len(start), *columns, int(thread.max()), _MAX_ROUNDING_NS, parents.ctypes.data):
         raise MemoryError
     return parents, stops
 
 
-def _nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
+def _nest_in_python(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
+    """As `nest`, without compiled code."""
     # Typed arrays: a list would hold one object per row.
     parents, stops = array("i", [-1]) * len(start), array("q", stop.tobytes())
-    open_on: dict[int, list[int]] = {}
-    for row, (begin, end, lane) in enumerate(rows_of(start, stop, thread)):
-        stack = open_on.get(lane)
+    open_rows_by_thread: dict[int, list[int]] = {}
+    for row, (begin, end, thread_number) in enumerate(rows_of(start, stop, thread)):
+        stack = open_rows_by_thread.get(thread_number)
         if stack is None:
-            stack = open_on[lane] = []
+            stack = open_rows_by_thread[thread_number] = []
         while stack and stops[stack[-1]] <= begin:
             stack.pop()
-        for enclosing in stack[: -_HIGHEST - 1 : -1]:
-            if end <= stops[enclosing] + _TICK:
+        for enclosing in stack[: -_MAX_CANDIDATES - 1 : -1]:
+            if end <= stops[enclosing] + _MAX_ROUNDING_NS:
                 parents[row] = enclosing
                 if end > stops[enclosing]:
                     stops[row] = stops[enclosing]
@@ -58,21 +59,21 @@ def _nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
 
 def rows_of(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
     """Iterates over the rows of some columns as Python numbers, converted a few thousand at a time."""
-    for first in range(0, len(columns[0]), _BLOCK):
-        yield from zip(*(column[first : first + _BLOCK].tolist() for column in columns))
+    for first in range(0, len(columns[0]), _BLOCK_ROWS):
+        yield from zip(*(column[first : first + _BLOCK_ROWS].tolist() for column in columns))
 
 
-def nearest(wanted: NDArray[np.bool_], parent: I32) -> I32:
+def nearest_ancestor(is_wanted: NDArray[np.bool_], parent: I32) -> I32:
     """For each host row its nearest ancestor that is wanted, -1 if it has none."""
     # One more row at the end makes row -1 its own parent.
-    ancestor, is_end = np.append(parent, -1).astype(np.int32), np.append(wanted, True)
+    ancestor, is_end = np.append(parent, -1).astype(np.int32), np.append(is_wanted, True)
     while (rows := np.flatnonzero(~is_end[ancestor])).size:
         # Pointer jumping: the ancestor's own pointer has moved up too, so the distance doubles.
         ancestor[rows] = ancestor[ancestor[rows]]
     return ancestor[:-1]
 
 
-def innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I64, I32]:
+def split_by_innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I64, I32]:
     """Splits a thread into intervals by innermost span. Returns (edge, owner): interval i is [edge[i], edge[i + 1]) and
     its innermost span is row owner[i], -1 if no span is open. `rows`: the thread's rows, in the tables' order.
     """

@@ -66,7 +66,7 @@ class Neuron:
         )
         for raw in document.instruction:
             try:
-                _add(rows, whole_files.record(_decode, raw), device)
+                _add_instruction(rows, whole_files.record(_decode, raw), device)
             except (msgspec.MsgspecError, RecursionError):
                 rows.dropped += 1
         return rows.events([NOTE])
@@ -76,7 +76,7 @@ def _is_index(core: int | str | None) -> bool:
     return str(core).isdecimal() and len(str(core)) < 9
 
 
-def _add(rows: Gather, instruction: _Instruction, device: int) -> None:
+def _add_instruction(rows: Gather, instruction: _Instruction, device: int) -> None:
     """Adds an instruction on its engine and, as its op, a span that names its op class."""
     op = hlo.op_of(instruction.hlo_name or "")
     collective = hlo.collective_of(op)

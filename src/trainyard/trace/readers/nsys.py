@@ -27,20 +27,20 @@ NOTE = experimental(
     "Nsight Systems' SQLite exports",
     "Unproven: several processes in one file, CUDA graphs traced as a whole, and which record a stream waits for.",
 )
-_MAGIC = b"SQLite format 3\x00"
-_TIME = itemgetter(0)
-_LONGEST = 1 << 20
+_SQLITE_MAGIC = b"SQLite format 3\x00"
+_time_of = itemgetter(0)
+_MAX_VALUE_BYTES = 1 << 20
 """Maximum bytes of a value."""
-_PATIENCE = 1000
+_EXTRA_STEPS = 1000
 """Times 10,000: the database steps allowed in addition to those for its size."""
 _WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_MEMCPY",
          "CUPTI_ACTIVITY_KIND_MEMSET")  # fmt: skip
 # CUpti_ActivityMemcpyKind; A is an array in device memory, P another device.
-_COPIES = {1: "HD", 2: "DH", 3: "HD", 4: "DH", 5: "DD", 6: "DD", 7: "DD", 8: "DD", 9: "HH", 10: "DD"}
+_SIDES_BY_COPY_KIND = {1: "HD", 2: "DH", 3: "HD", 4: "DH", 5: "DD", 6: "DD", 7: "DD", 8: "DD", 9: "HH", 10: "DD"}
 _SIDES = {"H": "host", "D": "device"}
-_RANGES = (59, 60)
+_RANGE_EVENTS = (59, 60)
 """Event types of NVTX: a range pushed and popped on one thread, and one started and ended anywhere."""
-_STREAM_WAIT = 2
+_STREAM_WAIT_TYPE = 2
 """CUpti_ActivitySynchronizationType: a stream waits for an event."""
 
 
@@ -48,13 +48,13 @@ class Nsys:
     """The `Reader` of Nsight Systems' SQLite exports. `ReadOptions.mark`: prefix of the NVTX ranges that are steps."""
 
     def sniff(self, path: Path) -> bool:
-        return whole_files.head(path).startswith(_MAGIC)
+        return whole_files.head(path).startswith(_SQLITE_MAGIC)
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each process and device with work. Raises `BadFile`."""
         try:
             with closing(_open(path, how.limit)) as connection:
-                return _NsysReading(path, _Tables(path, connection), how.mark).events()
+                return _NsysRows(path, _Tables(path, connection), how.mark).events()
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")
             code = f" ({name})" if name else ""
@@ -67,12 +67,12 @@ def _open(path: Path, limit: int) -> sqlite3.Connection:
     """Opens the database read-only and allows only reading of tables. Raises `BadFile`, `sqlite3.Error`."""
     size = whole_files.size(path, limit)
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.text_factory = lambda value: value.decode("utf-8", "replace")
     connection.set_authorizer(_allow)
     # A damaged B-tree can have cycles; sound tables take about ten steps a row, and each row is at least a few bytes.
-    steps_left = [_PATIENCE + size // 1000]
+    steps_left = [_EXTRA_STEPS + size // 1000]
 
     def is_exhausted() -> bool:
         steps_left[0] -= 1
@@ -115,7 +115,7 @@ class _Tables:
         return self.connection.execute(f'SELECT {selected} FROM "{table}"')  # noqa: S608
 
 
-class _NsysReading:
+class _NsysRows:
     """The rows of each process in one database."""
 
     def __init__(self, path: Path, tables: _Tables, marks: str) -> None:
@@ -161,9 +161,10 @@ class _NsysReading:
         return (start + self.base if type(start) is int else start), (end + self.base if type(end) is int else end)
 
     def add_calls(self) -> None:
+        """Adds the calls of the CUDA runtime and driver."""
         columns = "start end globalTid correlationId nameId"
         for start, end, thread, correlation, name in self.tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", columns, columns):
-            process = _process(thread)
+            process = _process_of(thread)
             # cudaLaunchKernel_v7000: the suffix is the version that introduced it.
             text = self.texts.get(name, "").partition("_v")[0] or "call"
             add_call(self.processes[process], text, thread, *self.times(start, end), correlation)
@@ -171,13 +172,15 @@ class _NsysReading:
                 self.called[process, correlation] = start
 
     def add_ranges(self) -> None:
+        """Adds NVTX ranges as annotations or steps."""
         columns = "start end eventType text textId globalTid"
         for start, end, kind, text, ident, thread in self.tables.rows("NVTX_EVENTS", columns, "start end globalTid"):
-            if kind in (*_RANGES, None) and end is not None:
+            if kind in (*_RANGE_EVENTS, None) and end is not None:
                 name = text if isinstance(text, str) else self.texts.get(ident, "")
-                add_range(self.processes[_process(thread)], name, thread, *self.times(start, end))
+                add_range(self.processes[_process_of(thread)], name, thread, *self.times(start, end))
 
     def add_kernels(self) -> None:
+        """Adds kernels, and CUDA graphs that were traced as a whole."""
         columns = "start end deviceId streamId correlationId globalPid demangledName shortName"
         for start, end, device, stream, correlation, pid, long, short in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_KERNEL", columns, "start end deviceId streamId"
@@ -192,11 +195,12 @@ class _NsysReading:
             self.add_work(f"CUDA graph {graph}", KERNEL, pid, device, stream, start, end, correlation)
 
     def add_copies(self) -> None:
+        """Adds copies and memsets."""
         columns = "start end deviceId streamId correlationId globalPid bytes copyKind"
         for start, end, device, stream, correlation, pid, size, kind in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_MEMCPY", columns, "start end deviceId streamId"
         ):
-            source, target = _COPIES.get(kind, "DD")
+            source, target = _SIDES_BY_COPY_KIND.get(kind, "DD")
             name = copy_name(_SIDES[source], _SIDES[target])
             self.add_work(name, COPY, pid, device, stream, start, end, correlation, size)
         columns = "start end deviceId streamId correlationId globalPid bytes"
@@ -217,6 +221,8 @@ class _NsysReading:
         correlation: Any,
         size: Any = -1,
     ) -> None:
+        """Adds a device interval to its process. `pid`: as in the table; `start`, `end`: ns since the session's
+        start."""
         process = self.owner(pid)
         lane, gpu = f"stream {stream}", self.gpu(process, device)
         times = self.times(start, end)
@@ -231,16 +237,16 @@ class _NsysReading:
             if (process, correlation) in self.called:
                 recorded[process, event].append((self.called[process, correlation], stream))
         for records in recorded.values():
-            records.sort(key=_TIME)
+            records.sort(key=_time_of)
         columns = "deviceId streamId correlationId globalPid syncType eventId"
         for device, stream, correlation, pid, kind, event in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns
         ):
             process = self.owner(pid)
-            if kind != _STREAM_WAIT or (process, correlation) not in self.called:
+            if kind != _STREAM_WAIT_TYPE or (process, correlation) not in self.called:
                 continue
             records = recorded[process, event]
-            before = bisect_right(records, self.called[process, correlation], key=_TIME)
+            before = bisect_right(records, self.called[process, correlation], key=_time_of)
             if before:
                 on = records[before - 1][1]
                 gpu = self.gpu(process, device)
@@ -249,7 +255,7 @@ class _NsysReading:
     def owner(self, pid: Any) -> int:
         """The process of a device row. Older exports do not state it; then the file must hold only one process."""
         if type(pid) is int:
-            return _process(pid)
+            return _process_of(pid)
         if len(self.processes) > 1:
             raise BadFile(
                 f"{self.path}: kernels cannot be attributed to one of {len(self.processes)} processes: their table has "
@@ -264,7 +270,7 @@ class _NsysReading:
         return number if type(number) is int else -1
 
 
-def _process(ident: Any) -> int:
+def _process_of(global_id: Any) -> int:
     """The process part of a globalTid or globalPid: 8 bits of hardware id, 8 of VM id, 24 of process id, 24 of thread
     id."""
-    return ident >> 24 if type(ident) is int else 0
+    return global_id >> 24 if type(global_id) is int else 0

@@ -34,18 +34,26 @@ NOTE = experimental(
     "rocprofv3 pftrace files",
     "Unproven: the names of categories, and the track names that identify streams and devices.",
 )
-_PACKET = 1
+_PACKET_FIELD = 1
 # Fields of a TracePacket.
-_CLOCKS, _TIME, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _CLEARED = 6, 8, 10, 11, 12, 13, 41
-_COMPRESSED, _CLOCK, _DEFAULTS, _TRACK = 50, 58, 59, 60
-_BEGIN, _END = 1, 2
+_CLOCKS_FIELD, _TIME_FIELD, _SEQUENCE_FIELD, _EVENT_FIELD, _INTERNED_FIELD, _FLAGS_FIELD, _CLEARED_FIELD = (
+    6,
+    8,
+    10,
+    11,
+    12,
+    13,
+    41,
+)
+_COMPRESSED_FIELD, _CLOCK_FIELD, _DEFAULTS_FIELD, _TRACK_FIELD = 50, 58, 59, 60
+_SLICE_BEGIN, _SLICE_END = 1, 2
 _BOOT_CLOCK = 6
-_OWN_CLOCKS = range(64, 128)
+_SEQUENCE_CLOCKS = range(64, 128)
 """Clocks of one sequence, defined by its own clock snapshots."""
 _APIS = ("hip_api", "hsa_api", "rccl_api")
 _CATEGORIES = (*_APIS, "marker_api", "kernel_dispatch", "memory_copy")
 _LANE = re.compile(r"(STREAM|QUEUE) \[(\d+)\]")
-_NUMBER = re.compile(r"(\d+)\D*\Z")
+_LAST_NUMBER = re.compile(r"(\d+)\D*\Z")
 
 
 class _TraceClock(NamedTuple):
@@ -58,6 +66,8 @@ class _TraceClock(NamedTuple):
 
 
 class _Slice(NamedTuple):
+    """A slice that has begun, at `start` ns of trace time. `facts`: its debug annotations by name."""
+
     category: str
     name: str
     start: int
@@ -65,7 +75,8 @@ class _Slice(NamedTuple):
 
 
 class _Sequence:
-    """State of one writer's packets: interned names, defaults, clocks."""
+    """State of one writer's packets. `names`: (table, id) -> interned text, see `_intern`; `clocks`: id -> clock;
+    `clock`, `track`: the defaults."""
 
     def __init__(self) -> None:
         self.names: dict[tuple[int, int], str] = {}
@@ -91,47 +102,50 @@ class Pftrace:
     def sniff(self, path: Path) -> bool:
         """Whether the file begins with a packet that has a time or a sequence number: no other protocol-buffer file
         read here begins with those fields."""
-        packet = first_message(memoryview(whole_files.head(path)), _PACKET)
+        packet = first_message(memoryview(whole_files.head(path)), _PACKET_FIELD)
         present = {(field, wire) for field, wire, _ in fields(packet, [])} if packet else set()
-        return bool(present & {(_TIME, VARINT), (_SEQUENCE, VARINT)})
+        return bool(present & {(_TIME_FIELD, VARINT), (_SEQUENCE_FIELD, VARINT)})
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each device with work. Raises `BadFile`."""
-        reading = _PftraceReading(path, how.mark)
+        reading = _PftraceRows(path, how.mark)
         lost: list[str] = []
         for field, wire, value in fields(memoryview(whole_files.contents(path, how.limit)), lost):
-            if field == _PACKET and wire == LENGTH:
-                reading.packet(as_message(value))
+            if field == _PACKET_FIELD and wire == LENGTH:
+                reading.add_packet(as_message(value))
         if not reading.slices:
             reason = f" ({lost[0]})" if lost else ""
             raise BadFile(
                 f"{path}: this Perfetto trace holds no slice of rocprofv3{reason}.", "Did rocprofv3 write it?"
             )
-        return reading.rows.events([NOTE, *reading.losses(lost)])
+        return reading.rows.events([NOTE, *reading.describe_losses(lost)])
 
 
-class _PftraceReading:
-    """The rows of one file, packet by packet."""
+class _PftraceRows:
+    """The rows of one file, packet by packet. Counts: `slices` read, `unknown_slices` of other categories, `damaged`
+    and `compressed` packets, `unmatched_ends` of slices. `sequences`: by id; `tracks`: id -> name; `open_slices`: track
+    id -> slices without an end so far, outermost first."""
 
     def __init__(self, path: Path, marks: str) -> None:
         self.rows = Gather(path.name, marks)
-        self.slices = self.others = self.damaged = self.compressed = self.ends = 0
+        self.slices = self.unknown_slices = self.damaged = self.compressed = self.unmatched_ends = 0
         self.sequences: dict[int, _Sequence] = {}
         self.tracks: dict[int, str] = {}
-        self.open: dict[int, list[_Slice]] = {}
+        self.open_slices: dict[int, list[_Slice]] = {}
 
-    def losses(self, lost: list[str]) -> list[str]:
-        unfinished = sum(len(stack) for stack in self.open.values())
+    def describe_losses(self, lost: list[str]) -> list[str]:
+        """Notes on what was left out. `lost`: why the end of the file could not be read, if so."""
+        unfinished = sum(len(stack) for stack in self.open_slices.values())
         losses = (
             (self.damaged, "damaged packets were left out"),
             (self.compressed, "compressed packets were left out: this reader does not unpack them"),
-            (self.others, "slices of other categories than rocprofv3's were left out"),
-            (self.ends + unfinished, "slices without a beginning or an end were left out"),
+            (self.unknown_slices, "slices of other categories than rocprofv3's were left out"),
+            (self.unmatched_ends + unfinished, "slices without a beginning or an end were left out"),
         )
         cut = [f"The file is cut short: {lost[0]}. The part before that was read."] if lost else []
         return [*cut, *(f"{count:,} {message}." for count, message in losses if count)]
 
-    def packet(self, packet: memoryview) -> None:
+    def add_packet(self, packet: memoryview) -> None:
         try:
             self.read(packet)
         except Malformed:
@@ -140,26 +154,27 @@ class _PftraceReading:
     def read(self, packet: memoryview) -> None:
         """Reads a packet's parts in the order in which they depend on each other: state, clocks, tracks, the event."""
         values: dict[int, Value] = {field: value for field, _, value in fields(packet)}
-        ident = as_int64(values.get(_SEQUENCE, 0))
+        ident = as_int64(values.get(_SEQUENCE_FIELD, 0))
         sequence = self.sequences.setdefault(ident, _Sequence())
-        if as_int64(values.get(_FLAGS, 0)) & 1 or as_int64(values.get(_CLEARED, 0)):
+        if as_int64(values.get(_FLAGS_FIELD, 0)) & 1 or as_int64(values.get(_CLEARED_FIELD, 0)):
             sequence = self.sequences[ident] = _Sequence()
-        self.compressed += _COMPRESSED in values
-        if _DEFAULTS in values:
-            _defaults(as_message(values[_DEFAULTS]), sequence)
-        if _INTERNED in values:
-            _intern(as_message(values[_INTERNED]), sequence)
-        if _CLOCKS in values:
-            _snapshot(as_message(values[_CLOCKS]), sequence)
-        if _TRACK in values:
-            self.add_track(as_message(values[_TRACK]))
-        if _TIME in values:
-            clock = as_int64(values[_CLOCK]) if _CLOCK in values else sequence.clock
-            time = sequence.time(as_int64(values[_TIME]), clock)
-            if _EVENT in values:
-                self.add_event(as_message(values[_EVENT]), sequence, time)
+        self.compressed += _COMPRESSED_FIELD in values
+        if _DEFAULTS_FIELD in values:
+            _read_defaults(as_message(values[_DEFAULTS_FIELD]), sequence)
+        if _INTERNED_FIELD in values:
+            _intern(as_message(values[_INTERNED_FIELD]), sequence)
+        if _CLOCKS_FIELD in values:
+            _read_clock_snapshot(as_message(values[_CLOCKS_FIELD]), sequence)
+        if _TRACK_FIELD in values:
+            self.add_track(as_message(values[_TRACK_FIELD]))
+        if _TIME_FIELD in values:
+            clock = as_int64(values[_CLOCK_FIELD]) if _CLOCK_FIELD in values else sequence.clock
+            time = sequence.time(as_int64(values[_TIME_FIELD]), clock)
+            if _EVENT_FIELD in values:
+                self.add_event(as_message(values[_EVENT_FIELD]), sequence, time)
 
     def add_track(self, descriptor: memoryview) -> None:
+        """Keeps the name of a track."""
         uuid, name = 0, ""
         for field, _, value in fields(descriptor):
             if field == 1:
@@ -169,6 +184,7 @@ class _PftraceReading:
         self.tracks[uuid] = name or self.tracks.get(uuid, "")
 
     def add_event(self, event: memoryview, sequence: _Sequence, time: int) -> None:
+        """Adds the begin or the end of a slice, at `time` ns of trace time."""
         kind, track, name, category = 0, sequence.track, "", ""
         annotations: list[memoryview] = []
         for field, _, value in fields(event):
@@ -186,19 +202,20 @@ class _PftraceReading:
                 category = sequence.names.get((1, value), "")
             elif field == 4:
                 annotations.append(as_message(value))
-        stack = self.open.setdefault(track, [])
-        if kind == _BEGIN:
-            facts = dict(_annotation(annotation, sequence) for annotation in annotations)
+        stack = self.open_slices.setdefault(track, [])
+        if kind == _SLICE_BEGIN:
+            facts = dict(_decode_annotation(annotation, sequence) for annotation in annotations)
             stack.append(_Slice(category, name, time, facts))
-        elif kind == _END:
+        elif kind == _SLICE_END:
             if stack:
                 self.add_slice(stack.pop(), track, time)
             else:
-                self.ends += 1
+                self.unmatched_ends += 1
 
     def add_slice(self, part: _Slice, track: int, stop: int) -> None:
+        """Adds a complete slice as a call, an annotation, a kernel or a copy, by its category."""
         if part.category not in _CATEGORIES:
-            self.others += 1
+            self.unknown_slices += 1
             return
         self.slices += 1
         thread, correlation = part.facts.get("tid", track), part.facts.get("corr_id", -1)
@@ -208,12 +225,12 @@ class _PftraceReading:
         elif part.category == "marker_api":
             add_range(self.rows, part.name, thread, part.start, stop)
         elif part.category == "kernel_dispatch":
-            device = _device(part.facts.get("agent"))
+            device = _device_number(part.facts.get("agent"))
             self.rows.work(part.name, KERNEL, self.lane(track), device, part.start, stop, correlation=correlation)
         else:
             name = part.name.upper()
             source, target = ("host" if "HOST_TO" in name else "device"), ("host" if "TO_HOST" in name else "device")
-            device = _device(part.facts.get("dst_agent" if target == "device" else "src_agent"))
+            device = _device_number(part.facts.get("dst_agent" if target == "device" else "src_agent"))
             size = part.facts.get("copy_bytes", -1)
             size = size if isinstance(size, int) else -1
             self.rows.work(
@@ -234,11 +251,12 @@ class _PftraceReading:
         return f"{match[1].lower()} {match[2]}" if match else name or f"track {track}"
 
 
-def _defaults(defaults: memoryview, sequence: _Sequence) -> None:
+def _read_defaults(defaults: memoryview, sequence: _Sequence) -> None:
+    """Sets the clock and the track of events that name none."""
     for field, wire, value in fields(defaults):
-        if field == _CLOCK and wire == VARINT:
+        if field == _CLOCK_FIELD and wire == VARINT:
             sequence.clock = as_int64(value)
-        elif field == _EVENT:
+        elif field == _EVENT_FIELD:
             sequence.track = next((as_int64(uuid) for inner, _, uuid in fields(as_message(value)) if inner == 11), 0)
 
 
@@ -250,22 +268,27 @@ def _intern(interned: memoryview, sequence: _Sequence) -> None:
             sequence.names[table, as_int64(entry.get(1, 0))] = as_text(entry.get(2, 0))
 
 
-def _snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
+def _read_clock_snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
     """Relates the sequence's own clocks to the trace's clock by a snapshot of both at one moment."""
     clocks: list[dict[int, int]] = []
     for field, wire, value in fields(snapshot):
         if field == 1 and wire == LENGTH:
             clocks.append({inner: as_int64(number) for inner, _, number in fields(as_message(value))})
-    shared = {clock.get(1, 0): clock.get(2, 0) for clock in clocks if clock.get(1, 0) not in _OWN_CLOCKS}
-    at = shared.get(_BOOT_CLOCK, next(iter(shared.values()), None))
+    shared_ns_by_clock = {
+        clock.get(1, 0): clock.get(2, 0) for clock in clocks if clock.get(1, 0) not in _SEQUENCE_CLOCKS
+    }
+    trace_ns = shared_ns_by_clock.get(_BOOT_CLOCK, next(iter(shared_ns_by_clock.values()), None))
     for clock in clocks:
         ident, stamp, unit = clock.get(1, 0), clock.get(2, 0), clock.get(4, 0) or 1
-        if ident in _OWN_CLOCKS:
-            own_ns = stamp * unit
-            sequence.clocks[ident] = _TraceClock(own_ns if at is None else at, stamp, unit, bool(clock.get(3, 0)))
+        if ident in _SEQUENCE_CLOCKS:
+            sequence_ns = stamp * unit
+            sequence.clocks[ident] = _TraceClock(
+                sequence_ns if trace_ns is None else trace_ns, stamp, unit, bool(clock.get(3, 0))
+            )
 
 
-def _annotation(annotation: memoryview, sequence: _Sequence) -> tuple[str, int | str]:
+def _decode_annotation(annotation: memoryview, sequence: _Sequence) -> tuple[str, int | str]:
+    """(name, value) of a debug annotation; value -1 if it is of another type."""
     name, value = "", -1
     for field, _, raw in fields(annotation):
         if field == 10:
@@ -283,9 +306,9 @@ def _annotation(annotation: memoryview, sequence: _Sequence) -> tuple[str, int |
     return name, value
 
 
-def _device(agent: int | str | None) -> int:
+def _device_number(agent: int | str | None) -> int:
     """The device number in `Agent 4`, `GPU-0` or a bare number; -1 if there is none."""
     if isinstance(agent, int):
         return agent
-    match = _NUMBER.search(agent or "")
+    match = _LAST_NUMBER.search(agent or "")
     return int(match[1]) if match and len(match[1]) < 9 else -1

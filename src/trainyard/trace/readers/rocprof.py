@@ -1,8 +1,8 @@
 """Reads rocprofv3's JSON (`rocprofv3 --output-format json`).
 
-Schema: the "JSON output" section of rocprofiler-sdk's "Using rocprofv3", https://rocm.docs.amd.com/projects/rocprofiler-sdk/.
-Timestamps are integer ns of one clock. A kernel has the correlation id of the call that launched it. One file may hold
-several processes.
+Schema: the "JSON output" section of rocprofiler-sdk's "Using rocprofv3",
+https://rocm.docs.amd.com/projects/rocprofiler-sdk/. Timestamps are integer ns of one clock. A kernel has the
+correlation id of the call that launched it. One file may hold several processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTES = experimental(
     "Unproven: that a kernel's correlation id is always its HIP call's (with HSA tracing on too), and how streams are "
     "numbered before ROCm 7.",
 )
-_CPU, _GPU = 1, 2
+_CPU_AGENT, _GPU_AGENT = 1, 2
 _APIS = ("hip_api", "hsa_api", "rccl_api")
 _Raw = msgspec.Raw
 
@@ -115,7 +115,7 @@ class Rocprof:
         """Returns one `Events` for each process and device with work. Raises `BadFile`."""
         document = whole_files.decode(path, how.limit, _RocprofDocument, "rocprofv3")
         processes = document.processes if isinstance(document.processes, list) else [document.processes]
-        readings = [_RocprofReading(path, process, how.mark) for process in processes]
+        readings = [_RocprofRows(path, process, how.mark) for process in processes]
         return events_of(path, [(reading.rows, reading.device_names) for reading in readings], NOTES)
 
 
@@ -131,7 +131,7 @@ def events_of(path: Path, processes: Sequence[tuple[Gather, Mapping[int, str]]],
     return tuple(events for rows, device_names in working for events in rows.events(notes, device_names))
 
 
-class _RocprofReading:
+class _RocprofRows:
     """The rows of one process."""
 
     def __init__(self, path: Path, process: _Process, marks: str) -> None:
@@ -141,7 +141,7 @@ class _RocprofReading:
         self.messages = {message.key: message.value for message in process.strings.marker_api}
         self.symbols = {symbol.kernel_id: _symbol_name(symbol) for symbol in process.kernel_symbols}
         self.types = {agent.id.handle: agent.type for agent in process.agents}
-        gpus = sorted((agent for agent in process.agents if agent.type == _GPU), key=lambda agent: agent.node_id)
+        gpus = sorted((agent for agent in process.agents if agent.type == _GPU_AGENT), key=lambda agent: agent.node_id)
         # The device number: as stated in the file, else by the order of the nodes.
         self.numbers = {
             agent.id.handle: agent.logical_node_type_id if agent.logical_node_type_id >= 0 else index
@@ -184,6 +184,7 @@ class _RocprofReading:
             self.rows.span(self.operation(record), CALL, record.thread_id, *times)
 
     def add_kernel(self, record: _Record) -> None:
+        """Adds a kernel, on its stream, else its queue."""
         info = record.dispatch_info
         stream, queue = record.stream_id.handle, info.queue_id.handle
         self.rows.work(
@@ -197,6 +198,7 @@ class _RocprofReading:
         )
 
     def add_copy(self, record: _Record) -> None:
+        """Adds a copy on its stream; its device is the target's, else the source's."""
         source, target = record.src_agent_id.handle, record.dst_agent_id.handle
         stream = record.stream_id.handle
         self.rows.work(
@@ -211,7 +213,7 @@ class _RocprofReading:
         )
 
     def side(self, handle: int) -> str:
-        return "host" if self.types.get(handle) == _CPU else "device"
+        return "host" if self.types.get(handle) == _CPU_AGENT else "device"
 
 
 def _symbol_name(symbol: _Symbol) -> str:

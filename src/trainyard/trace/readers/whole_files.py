@@ -13,18 +13,18 @@ from trainyard import units
 from trainyard.errors import BadFile, DamagedFile, FileTooLarge
 from trainyard.formats.regular_files import unreadable
 
-LIMIT = 4 << 30
+MAX_BYTES = 4 << 30
 """Maximum bytes of a file that these readers hold in memory."""
-HEAD = 65536
+HEAD_BYTES = 65536
 """Bytes at a file's beginning by which a reader recognizes its format."""
 _T = TypeVar("_T")
 
 
 def head(path: Path) -> bytes:
-    """The first `HEAD` bytes; empty if the file cannot be read."""
+    """The first `HEAD_BYTES` bytes; empty if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(HEAD)
+            return file.read(HEAD_BYTES)
     except OSError:
         return b""
 
@@ -35,7 +35,7 @@ def size(path: Path, limit: int) -> int:
         file_bytes = path.stat().st_size
     except OSError as error:
         raise unreadable(path, error) from error
-    limit = min(limit, LIMIT)
+    limit = min(limit, MAX_BYTES)
     if file_bytes > limit:
         raise FileTooLarge(
             f"{path}: {units.show_size(file_bytes)} is more than this reader's limit of {units.show_size(limit)}.",

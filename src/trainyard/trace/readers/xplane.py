@@ -86,7 +86,7 @@ class Xplane:
         host_name = ""
         for field, wire, value in fields(memoryview(whole_files.contents(path, how.limit)), lost):
             if field == 1 and wire == LENGTH:
-                planes.append(_plane(as_message(value), damaged))
+                planes.append(_decode_plane(as_message(value), damaged))
             elif field == 4 and wire == LENGTH:
                 host_name = host_name or as_text(value)
         devices = [(plane, match) for plane in planes if (match := _DEVICE.match(plane.name))]
@@ -95,13 +95,13 @@ class Xplane:
             reason = f" ({lost[0]})" if lost else ""
             raise BadFile(f"{path}: the file has no plane of a GPU or TPU; its planes: {names}{reason}.")
         hosts = [
-            ((plane.name, _line_id(line)), list(_events(plane, line, damaged)))
+            ((plane.name, _line_id(line)), list(_decode_events(plane, line, damaged)))
             for plane in planes
             if plane.name in _HOSTS
             for line in plane.lines
         ]
         readings = [
-            _PlaneReading(
+            _DeviceRows(
                 f"{path.name}:{match['number']}" if len(devices) > 1 else path.name, plane, match, hosts, damaged
             )
             for plane, match in devices
@@ -125,7 +125,7 @@ class Xplane:
         )
 
 
-class _PlaneReading:
+class _DeviceRows:
     """The rows of one device's plane and of the host's planes."""
 
     def __init__(self, source: str, plane: _Plane, match: re.Match[str], hosts: _Hosts, damaged: list[str]) -> None:
@@ -136,9 +136,9 @@ class _PlaneReading:
             (plane.facts[name] for name in ("gpu_device_name", "device_type_string") if name in plane.facts), ""
         )
         self.device_names = {self.number: str(device_name)}
-        # Correlation id of a call -> (op class, pass) of its kernels: a graph launch has many.
-        self.stated: dict[int, set[tuple[str, str]]] = {}
-        self.numbered = 0
+        # Correlation id of a call -> (op class, pass) of its kernels' operations: a graph launch has many.
+        self.ops_by_correlation: dict[int, set[tuple[str, str]]] = {}
+        self.op_count = 0
         lines = {name: line for line in plane.lines if (name := _line_name(line))}
         streams = {name: line for name, line in lines.items() if name.startswith("Stream #")}
         if match["kind"] == "GPU" and streams:
@@ -146,7 +146,7 @@ class _PlaneReading:
                 self.add_stream(name.partition("(")[0], plane, line)
             self.add_hosts(hosts, marks=True)
         elif "XLA Ops" in lines:
-            for event in _events(plane, lines["Steps"], damaged) if "Steps" in lines else ():
+            for event in _decode_events(plane, lines["Steps"], damaged) if "Steps" in lines else ():
                 step = _STEP.search(str(event.stats.get("step_num", event.name)))
                 self.rows.span(f"{MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
             self.add_operations(plane, lines["XLA Ops"])
@@ -154,7 +154,7 @@ class _PlaneReading:
 
     def add_stream(self, lane: str, plane: _Plane, line: memoryview) -> None:
         """Adds a stream of a GPU. A kernel and the call that launched it share a correlation id."""
-        for event in _events(plane, line, self.damaged):
+        for event in _decode_events(plane, line, self.damaged):
             correlation = event.stats.get("correlation_id", -1)
             correlation = correlation if isinstance(correlation, int) else -1
             kind, name, size = KERNEL, event.name, -1
@@ -165,38 +165,38 @@ class _PlaneReading:
             elif event.name.lower().startswith("memset"):
                 kind = MEMSET
             elif correlation >= 0:
-                stated = _stated(hlo.op_of(event.shown), event) or ""
-                self.stated.setdefault(correlation, set()).add((stated, _pass(event)))
+                stated = _stated_class(hlo.op_of(event.shown), event) or ""
+                self.ops_by_correlation.setdefault(correlation, set()).add((stated, _pass_of(event)))
             self.rows.work(name, kind, lane, self.number, event.start, event.stop, correlation=correlation, size=size)
 
     def add_operations(self, plane: _Plane, line: memoryview) -> None:
         """Adds a TPU's operations. An asynchronous one lasts from its start to its done, whatever runs meanwhile.
         Control flow is left out: its time is that of the operations inside it."""
-        begun: dict[str, dict[str, _Event]] = {}
-        for event in sorted(_events(plane, line, self.damaged), key=lambda event: event.start):
+        open_starts: dict[str, dict[str, _Event]] = {}
+        for event in sorted(_decode_events(plane, line, self.damaged), key=lambda event: event.start):
             op = hlo.op_of(event.name)
             kind = op.opcode.removesuffix(f"-{op.part}")
             if op.part == "start":
-                waiting = begun.setdefault(kind, {})
-                if op.name in waiting:  # its done is not in the file
-                    self.add_operation(plane.name, waiting[op.name], op, waiting[op.name].start)
-                waiting[op.name] = event
+                open_of_kind = open_starts.setdefault(kind, {})
+                if op.name in open_of_kind:  # its done is not in the file
+                    self.add_operation(plane.name, open_of_kind[op.name], op, open_of_kind[op.name].start)
+                open_of_kind[op.name] = event
             elif op.part == "done":
-                waiting = begun.get(kind, {})
+                open_of_kind = open_starts.get(kind, {})
                 # Without the name of its start, a done ends the oldest of its kind.
-                start = waiting.pop(op.begun if op.begun in waiting else next(iter(waiting), ""), event)
+                start = open_of_kind.pop(op.begun if op.begun in open_of_kind else next(iter(open_of_kind), ""), event)
                 self.add_operation(plane.name, event, op, start.start)
             elif op.opcode not in hlo.CONTAINERS:
                 self.add_operation(plane.name, event, op, event.start)
-        for event in (event for waiting in begun.values() for event in waiting.values()):
+        for event in (event for open_of_kind in open_starts.values() for event in open_of_kind.values()):
             self.add_operation(plane.name, event, hlo.op_of(event.name), event.start)
 
     def add_operation(self, thread: str, event: _Event, op: hlo.Op, start: int) -> None:
         """Adds a TPU operation and, as its op, a span on the device's own thread."""
         collective, copy = hlo.collective_of(op, str(event.stats.get("hlo_category", ""))), hlo.copy_of(op)
-        stated = None if collective or copy else _stated(op, event)
+        stated = None if collective or copy else _stated_class(op, event)
         row = len(self.rows)
-        self.add_stated(f"{STATED}{stated}" if stated else op.opcode, _pass(event), thread, event, row)
+        self.add_stated(f"{STATED}{stated}" if stated else op.opcode, _pass_of(event), thread, event, row)
         self.rows.work(
             copy or op.name,
             COPY if copy else KERNEL,
@@ -205,16 +205,16 @@ class _PlaneReading:
             start,
             event.stop,
             external=row,
-            size=_bytes(event) if copy else -1,
+            size=_moved_bytes(event) if copy else -1,
             collective=Collective(name=collective) if collective else None,
         )
 
     def add_stated(self, name: str, of_pass: str, thread: Hashable, event: _Event, external: int = -1) -> None:
         """Adds the host spans of an operation's op. They get autograd sequence numbers, which identify the passes."""
-        self.numbered += 1
+        self.op_count += 1
         if of_pass in ("backward", "again"):
             self.rows.span("jax::backward", OP, thread, event.start, event.stop, backward=True)
-        seq = self.numbered if of_pass in ("forward", "again") else -1
+        seq = self.op_count if of_pass in ("forward", "again") else -1
         self.rows.span(name, OP, thread, event.start, event.stop, external=external, seq=seq)
 
     def add_hosts(self, hosts: _Hosts, marks: bool) -> None:
@@ -225,10 +225,11 @@ class _PlaneReading:
                 self.add_host_event(event, thread, marks)
 
     def add_host_event(self, event: _Event, thread: tuple[str, int], marks: bool) -> None:
+        """Adds a call (and, if it launched one operation, that operation's op), a step's mark or an annotation."""
         step, correlation = event.stats.get("step_num"), event.stats.get("correlation_id")
         if isinstance(correlation, int):
-            stated = self.stated.get(correlation, set())
-            if len(stated) == 1 and (only := next(iter(stated)))[0]:
+            ops = self.ops_by_correlation.get(correlation, set())
+            if len(ops) == 1 and (only := next(iter(ops)))[0]:
                 self.add_stated(f"{STATED}{only[0]}", only[1], thread, event)
             self.rows.span(event.name, CALL, thread, event.start, event.stop, correlation=correlation)
         elif isinstance(step, int) and marks:
@@ -237,30 +238,30 @@ class _PlaneReading:
             add_range(self.rows, event.name, thread, event.start, event.stop)
 
 
-def _stated(op: hlo.Op, event: _Event) -> str | None:
+def _stated_class(op: hlo.Op, event: _Event) -> str | None:
     """The op class that the file states; on a GPU, the operation is a stat of the kernel."""
-    own = event.stats.get("hlo_op")
-    opcode = hlo.op_of(str(own)).opcode if own else op.opcode
+    kernel_op = event.stats.get("hlo_op")
+    opcode = hlo.op_of(str(kernel_op)).opcode if kernel_op else op.opcode
     return hlo.class_of(opcode, str(event.stats.get("hlo_category", "")), str(event.stats.get("tf_op", "")))
 
 
-def _events(plane: _Plane, line: memoryview, damaged: list[str]) -> Iterator[_Event]:
+def _decode_events(plane: _Plane, line: memoryview, damaged: list[str]) -> Iterator[_Event]:
     """Yields a line's events; appends the damage of unreadable ones to `damaged`."""
-    begin = 0
+    line_start_ns = 0
     events: list[memoryview] = []
     for field, wire, value in fields(line, damaged):
         if field == 3:
-            begin = as_int64(value)
+            line_start_ns = as_int64(value)
         elif field == 4 and wire == LENGTH:
             events.append(as_message(value))
     for event in events:
         try:
-            yield _event(event, begin, plane)
+            yield _decode_event(event, line_start_ns, plane)
         except Malformed as error:
             damaged.append(str(error))
 
 
-def _pass(event: _Event) -> str:
+def _pass_of(event: _Event) -> str:
     """The pass of an operation, from its path: `jvp` is JAX's forward pass, `transpose` its backward pass; `again` is
     recomputation for the backward pass."""
     path = str(event.stats.get("tf_op", ""))
@@ -269,7 +270,7 @@ def _pass(event: _Event) -> str:
     return "forward" if "jvp(" in path else ""
 
 
-def _bytes(event: _Event) -> int:
+def _moved_bytes(event: _Event) -> int:
     size = event.stats.get("bytes_accessed", -1)
     return size if isinstance(size, int) else -1
 
@@ -282,7 +283,8 @@ def _line_id(line: memoryview) -> int:
     return next((as_int64(value) for field, _, value in fields(line, []) if field == 1), 0)
 
 
-def _plane(plane: memoryview, damaged: list[str]) -> _Plane:
+def _decode_plane(plane: memoryview, damaged: list[str]) -> _Plane:
+    """Decodes a plane except for its lines; appends what could not be read to `damaged`."""
     name = ""
     messages: dict[int, list[memoryview]] = {field: [] for field in (3, 4, 5, 6)}
     for field, wire, value in fields(plane, damaged):
@@ -291,22 +293,24 @@ def _plane(plane: memoryview, damaged: list[str]) -> _Plane:
         elif field in messages and wire == LENGTH:
             messages[field].append(as_message(value))
     lines, kind_entries, stats, facts = messages.values()
-    names = {ident: _text_of(2, entry) for ident, entry in _entries(stats, damaged)}
-    kinds = {ident: _kind(entry, names) for ident, entry in _entries(kind_entries, damaged)}
-    return _Plane(name, lines, kinds, names, _stats(facts, names, damaged))
+    names = {ident: _find_text(2, entry) for ident, entry in _decode_map_entries(stats, damaged)}
+    kinds = {ident: _decode_kind(entry, names) for ident, entry in _decode_map_entries(kind_entries, damaged)}
+    return _Plane(name, lines, kinds, names, _decode_stats(facts, names, damaged))
 
 
-def _kind(entry: list[tuple[int, int, Value]], names: dict[int, str]) -> tuple[str, str, dict[str, int | str]]:
+def _decode_kind(entry: list[tuple[int, int, Value]], names: dict[int, str]) -> tuple[str, str, dict[str, int | str]]:
     """The name, shown name and stats that all events of a kind share."""
     stats = [as_message(value) for field, wire, value in entry if (field, wire) == (5, LENGTH)]
-    return _text_of(2, entry), _text_of(4, entry), _stats(stats, names, [])
+    return _find_text(2, entry), _find_text(4, entry), _decode_stats(stats, names, [])
 
 
-def _text_of(wanted: int, entry: list[tuple[int, int, Value]]) -> str:
-    return next((as_text(value) for field, _, value in entry if field == wanted), "")
+def _find_text(field_number: int, entry: list[tuple[int, int, Value]]) -> str:
+    return next((as_text(value) for field, _, value in entry if field == field_number), "")
 
 
-def _entries(entries: list[memoryview], damaged: list[str]) -> Iterator[tuple[int, list[tuple[int, int, Value]]]]:
+def _decode_map_entries(
+    entries: list[memoryview], damaged: list[str]
+) -> Iterator[tuple[int, list[tuple[int, int, Value]]]]:
     """Yields (key, fields of the message) of a map's entries."""
     for entry in entries:
         try:
@@ -316,7 +320,7 @@ def _entries(entries: list[memoryview], damaged: list[str]) -> Iterator[tuple[in
             damaged.append(str(error))
 
 
-def _stats(stats: list[memoryview], names: dict[int, str], damaged: list[str]) -> dict[str, int | str]:
+def _decode_stats(stats: list[memoryview], names: dict[int, str], damaged: list[str]) -> dict[str, int | str]:
     """Stats by name. A value may refer to a name by number; a damaged stat keeps the value read before the damage."""
     by_name: dict[str, int | str] = {}
     for stat in stats:
@@ -336,22 +340,22 @@ def _stats(stats: list[memoryview], names: dict[int, str], damaged: list[str]) -
     return by_name
 
 
-def _event(event: memoryview, begin: int, plane: _Plane) -> _Event:
+def _decode_event(event: memoryview, line_start_ns: int, plane: _Plane) -> _Event:
     """Decodes an event; times in ns, each end rounded down. Raises `Malformed` for an aggregate of several events."""
-    kind = offset = length = 0
-    own: list[memoryview] = []
+    kind_id = offset_ps = length_ps = 0
+    stat_messages: list[memoryview] = []
     for field, wire, value in fields(event):
         if field == 1:
-            kind = as_int64(value)
+            kind_id = as_int64(value)
         elif field == 2:
-            offset = as_int64(value)
+            offset_ps = as_int64(value)
         elif field == 3:
-            length = as_int64(value)
+            length_ps = as_int64(value)
         elif field == 4 and wire == LENGTH:
-            own.append(as_message(value))
+            stat_messages.append(as_message(value))
         elif field == 5:
             raise Malformed("an event that aggregates several has no time")
-    name, shown, stats = plane.kinds.get(kind, (f"event {kind}", "", {}))
-    start = begin * _PS + offset
-    all_stats = {**stats, **_stats(own, plane.stats, [])}
-    return _Event(name, shown or name, start // _PS, (start + length) // _PS, all_stats)
+    name, shown, stats = plane.kinds.get(kind_id, (f"event {kind_id}", "", {}))
+    start_ps = line_start_ns * _PS + offset_ps
+    all_stats = {**stats, **_decode_stats(stat_messages, plane.stats, [])}
+    return _Event(name, shown or name, start_ps // _PS, (start_ps + length_ps) // _PS, all_stats)

@@ -19,16 +19,23 @@ from typing import NamedTuple
 from trainyard import words
 from trainyard.errors import BadInput, UnknownName, nearest
 
-NO_STRAGGLERS, NO_LAUNCH_GAPS, PERFECT_OVERLAP = WHOLE = ("no-stragglers", "no-launch-gaps", "perfect-overlap")
-NETWORK, ROOFLINE, OF_OP = "network", "roofline", "op:"
-_FORMS = f"{', '.join(WHOLE)}, network=2x, compute/norm=2x, data_wait=0, op:aten::mm=2x, op:aten::mm=roofline"
-_SPEED = re.compile(r"(?P<times>\d{1,6}(\.\d{1,6})?)x")
-_WAITED = ("straggler", "bubble", "unexplained")
+NO_STRAGGLERS, NO_LAUNCH_GAPS, PERFECT_OVERLAP = TARGETS_WITHOUT_VALUE = (
+    "no-stragglers",
+    "no-launch-gaps",
+    "perfect-overlap",
+)
+NETWORK, ROOFLINE, OP_PREFIX = "network", "roofline", "op:"
+_EXAMPLES = (
+    f"{', '.join(TARGETS_WITHOUT_VALUE)}, network=2x, compute/norm=2x, data_wait=0, op:aten::mm=2x, "
+    "op:aten::mm=roofline"
+)
+_SPEED_FORMAT = re.compile(r"(?P<times>\d{1,6}(\.\d{1,6})?)x")
+_WAITING_KINDS = ("straggler", "bubble", "unexplained")
 
 
 class Supposition(NamedTuple):
-    """`target`: one of `WHOLE`, `network`, an account pattern, or `op:` and a name pattern. `share`: the fraction of
-    its time that remains, None for the roofline, 0 for those without a factor."""
+    """`target`: one of `TARGETS_WITHOUT_VALUE`, `network`, an account pattern, or `op:` and a name pattern. `share`:
+    the fraction of its time that remains, None for the roofline, 0 for those without a factor."""
 
     text: str
     target: str
@@ -39,26 +46,27 @@ def parse(text: str) -> Supposition:
     """Parses a supposition. Raises `BadInput` if it is invalid."""
     target, is_set, value = text.strip().rpartition("=")
     if not is_set:
-        if value in WHOLE:
+        if value in TARGETS_WITHOUT_VALUE:
             return Supposition(text, value)
         raise BadInput(f"{text!r} is not a supposition.", _hint(value))
-    if target in WHOLE:
+    if target in TARGETS_WITHOUT_VALUE:
         raise BadInput(f"{target} takes no value, but {text!r} gives it {value!r}.", f"Write {target}.")
-    if target != NETWORK and not target.startswith(OF_OP):
+    if target != NETWORK and not target.startswith(OP_PREFIX):
         _check_account(target)
-    elif target == OF_OP:
+    elif target == OP_PREFIX:
         raise BadInput(f"{text!r} names no op.", "Give an op name as in the trace: op:aten::mm=2x.")
-    return Supposition(text, target, _share(text, target, value))
+    return Supposition(text, target, _remaining_share(text, target, value))
 
 
-def _share(text: str, target: str, value: str) -> Fraction | None:
-    if value == ROOFLINE and target.startswith(OF_OP):
+def _remaining_share(text: str, target: str, value: str) -> Fraction | None:
+    """`Supposition.share` for a value such as `2x`, `0` or `roofline`. Raises `BadInput`; `text`: the supposition."""
+    if value == ROOFLINE and target.startswith(OP_PREFIX):
         return None
     if value == "0":
         return Fraction(0)
-    speed = _SPEED.fullmatch(value)
+    speed = _SPEED_FORMAT.fullmatch(value)
     if speed is None or not (times := Fraction(speed["times"])):
-        also = ", or roofline" if target.startswith(OF_OP) else ""
+        also = ", or roofline" if target.startswith(OP_PREFIX) else ""
         raise BadInput(
             f"{value!r} in {text!r} is not a speed.",
             f"Write how many times as fast, as in {target}=2x, or 0 for no time{also}.",
@@ -71,7 +79,7 @@ def _check_account(target: str) -> None:
     kind = target.partition("@")[0].partition("/")[0]
     if kind not in words.KINDS:
         raise UnknownName(f"{target!r} is not an account, network or op:NAME.", nearest(kind, [*words.KINDS, NETWORK]))
-    if kind in _WAITED:
+    if kind in _WAITING_KINDS:
         raise BadInput(
             f"{kind} is waiting or unexplained time; no work runs there that could be faster.",
             "Write no-stragglers." if kind == "straggler" else "Change the work that it waits for instead.",
@@ -79,5 +87,5 @@ def _check_account(target: str) -> None:
 
 
 def _hint(value: str) -> str:
-    close = nearest(value, WHOLE)
-    return close if close.startswith("Did") else f"Write one of: {_FORMS}."
+    close = nearest(value, TARGETS_WITHOUT_VALUE)
+    return close if close.startswith("Did") else f"Write one of: {_EXAMPLES}."

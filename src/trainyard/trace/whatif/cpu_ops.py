@@ -18,7 +18,7 @@ def add_cpu_host(
     if not stretches:
         return np.empty(0, np.int64)
     spans = np.arange(stretches, len(classified.start))
-    launched = _launches(events, classified.start[spans])
+    launched = _launch_times(events, classified.start[spans])
     accounts = draft.account_of([account for account, _ in keys.pairs])
     line = HostTimeline(
         np.append(classified.start[:stretches], classified.stop[:stretches][-1:]),
@@ -28,7 +28,7 @@ def add_cpu_host(
     )
     cuts = np.concatenate([launched, mark_of(events)])
     idles = np.array([account.kind == "launch_gap" for account, _ in keys.pairs], bool)
-    pauses = _pauses(classified, stretches, idles[classified.key[:stretches]], spans, end)
+    pauses = _find_pauses(classified, stretches, idles[classified.key[:stretches]], spans, end)
     ops = add_host(draft, rank_index, line, cuts, pauses, mark_of(events))
     latency = max(0, int((classified.start[spans] - launched).min())) if len(spans) else 0
     before = ops.before(launched)
@@ -46,7 +46,7 @@ def add_cpu_order(draft: Draft, events: Events, classified: Classified, begin: I
         draft.need(end[rows[:-1]], begin[rows[1:]])
 
 
-def _launches(events: Events, spans: I64) -> I64:
+def _launch_times(events: Events, spans: I64) -> I64:
     """When each collective was launched. The file does not link spans to ops, but both have the same order; if their
     numbers differ, the last op before the span counts."""
     host = events.host
@@ -58,18 +58,19 @@ def _launches(events: Events, spans: I64) -> I64:
     return np.where(index >= 0, np.append(begun, 0)[index], spans)
 
 
-def _pauses(classified: Classified, stretches: int, idle: I64, spans: I64, end: I64) -> Pauses:
+def _find_pauses(classified: Classified, stretches: int, idle: I64, spans: I64, end: I64) -> Pauses:
     """Waits of the training thread for collectives: idle stretches in which a collective of the rank ended, if the
     thread resumed within less time than it had been idle before. It may resume before the span closes, by a tenth of
-    the stretch at most."""
+    the stretch at most. The first `stretches` intervals are those of the training thread, `idle` a mask over them;
+    `spans`: the rows of the collectives; `end`: the op at the stop of each row."""
     ends = classified.stop[spans]
     by_end = np.argsort(ends, kind="stable")
-    begun, stop = classified.start[:stretches][idle], classified.stop[:stretches][idle]
-    first = np.searchsorted(ends[by_end], begun, "right")
-    after = np.searchsorted(ends[by_end], stop + (stop - begun) // 10, "right")
-    until = np.minimum(np.append(ends[by_end], 0)[after - 1], stop - 1)
-    waited = (after > first) & (until > begun) & (stop - until <= until - begun)
-    begun, until, first, after = begun[waited], until[waited], first[waited], after[waited]
+    idle_start, idle_stop = classified.start[:stretches][idle], classified.stop[:stretches][idle]
+    first = np.searchsorted(ends[by_end], idle_start, "right")
+    after = np.searchsorted(ends[by_end], idle_stop + (idle_stop - idle_start) // 10, "right")
+    until = np.minimum(np.append(ends[by_end], 0)[after - 1], idle_stop - 1)
+    has_waited = (after > first) & (until > idle_start) & (idle_stop - until <= until - idle_start)
+    idle_start, until, first, after = idle_start[has_waited], until[has_waited], first[has_waited], after[has_waited]
     counts = after - first
     rows = by_end[np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)]
-    return Pauses(begun, until, np.repeat(until, counts), end[spans[rows]])
+    return Pauses(idle_start, until, np.repeat(until, counts), end[spans[rows]])

@@ -18,10 +18,10 @@ from trainyard.trace.whatif.cpu_ops import add_cpu_host, add_cpu_order
 from trainyard.trace.whatif.device_ops import add_device_host, add_order
 from trainyard.trace.whatif.profile_ops import ARRIVAL, MEETING, NOWHERE, TRANSFER, WORK, Draft, Profile, mark_of
 
-_ALONE = np.iinfo(np.int64).min
+_MEETS_NOBODY = np.iinfo(np.int64).min
 
 
-def profile(traces: Sequence[Events], contexts: Sequence[Context], one_clock: bool) -> Profile:
+def build_profile(traces: Sequence[Events], contexts: Sequence[Context], one_clock: bool) -> Profile:
     """The ranks' ops. Collectives wait for other ranks only if the ranks share a clock (`one_clock`); otherwise each
     keeps its measured duration."""
     # Booked intervals are cut at their last arrival, which the replay computes: classify again to get the uncut ones.
@@ -30,7 +30,7 @@ def profile(traces: Sequence[Events], contexts: Sequence[Context], one_clock: bo
     classified = [key_collectives(rank.events, rank.keys, rank.classified) for rank in ranks]
     surveys = [survey(*row) for row in zip(traces, classified, keys)] if one_clock and len(traces) > 1 else []
     met, sent = meetings(surveys).overlapping() if surveys else None, transfers(surveys).possible() if surveys else None
-    arrived = _arrivals(classified, surveys, met, sent)
+    arrived = _arrival_times(classified, surveys, met, sent)
     draft = Draft()
     begin, end, host = [], [], []
     for rank, row in enumerate(zip(traces, classified, keys, arrived)):
@@ -49,20 +49,26 @@ def profile(traces: Sequence[Events], contexts: Sequence[Context], one_clock: bo
     return draft.profile(host, begin, end, [classes.launcher for classes in classified])
 
 
-def _arrivals(
+def _arrival_times(
     classified: Sequence[Classified], surveys: Sequence[Survey], met: Meetings | None, sent: Transfers | None
 ) -> list[I64]:
-    """When each interval of each rank stopped waiting for other ranks; `_ALONE` if it meets no other rank."""
-    arrived = [np.full(len(item.start), _ALONE) for item in classified]
+    """For each rank, when (ns) each interval stopped waiting for other ranks; `_MEETS_NOBODY` if it does not wait."""
+    arrived = [np.full(len(item.start), _MEETS_NOBODY) for item in classified]
     if met is None or sent is None:
         return arrived
-    last = np.repeat(met.arrived, np.diff(met.first))
-    begun = np.maximum(sent.sent_from, sent.received_from)
+    last_arrival = np.repeat(met.arrived, np.diff(met.first))
+    both_started = np.maximum(sent.sent_from, sent.received_from)
     for rank_index, item in enumerate(surveys):
-        own, received, begins = met.rank_index == rank_index, sent.receiver == rank_index, sent.sender == rank_index
-        arrived[rank_index][item.row[met.entry[own]]] = last[own]
-        arrived[rank_index][item.row[sent.send[begins]]] = np.where(_send_waits(sent), begun, sent.sent_from)[begins]
-        arrived[rank_index][item.row[sent.receive[received]]] = begun[received]
+        is_member, is_receiver, is_sender = (
+            met.rank_index == rank_index,
+            sent.receiver == rank_index,
+            sent.sender == rank_index,
+        )
+        arrived[rank_index][item.row[met.entry[is_member]]] = last_arrival[is_member]
+        arrived[rank_index][item.row[sent.send[is_sender]]] = np.where(_send_waits(sent), both_started, sent.sent_from)[
+            is_sender
+        ]
+        arrived[rank_index][item.row[sent.receive[is_receiver]]] = both_started[is_receiver]
     return arrived
 
 
@@ -80,22 +86,22 @@ def _add_intervals(
         step = part_of_interval(events, classified) - 1
     elif events.marks:
         step[rows] = np.searchsorted(mark_of(events), classified.start[rows], "right") - 1
-    alone, meets = rows[arrived[rows] == _ALONE], rows[arrived[rows] != _ALONE]
-    begin[alone] = end[alone] = draft.add(
+    unmatched, matched = rows[arrived[rows] == _MEETS_NOBODY], rows[arrived[rows] != _MEETS_NOBODY]
+    begin[unmatched] = end[unmatched] = draft.add(
         WORK,
         rank_index,
-        classified.start[alone],
-        classified.stop[alone],
-        account[alone],
-        label[alone],
-        alone,
-        alone,
-        step[alone],
+        classified.start[unmatched],
+        classified.stop[unmatched],
+        account[unmatched],
+        label[unmatched],
+        unmatched,
+        unmatched,
+        step[unmatched],
     )
-    about = (account[meets], label[meets], meets, meets, step[meets])
-    begin[meets] = draft.add(ARRIVAL, rank_index, classified.start[meets], classified.start[meets], *about)
-    end[meets] = draft.add(TRANSFER, rank_index, arrived[meets], classified.stop[meets], *about)
-    draft.need(begin[meets], end[meets])
+    columns = (account[matched], label[matched], matched, matched, step[matched])
+    begin[matched] = draft.add(ARRIVAL, rank_index, classified.start[matched], classified.start[matched], *columns)
+    end[matched] = draft.add(TRANSFER, rank_index, arrived[matched], classified.stop[matched], *columns)
+    draft.need(begin[matched], end[matched])
     return begin, end
 
 
@@ -107,15 +113,15 @@ def _add_meetings(
     if len(met):
         meeting = draft.add(MEETING, -1, met.arrived, met.arrived)[met.meeting]
         for rank_index, survey_ in enumerate(surveys):
-            own = met.rank_index == rank_index
-            rows = survey_.row[met.entry[own]]
-            draft.need(begin[rank_index][rows], meeting[own])
-            draft.need(meeting[own], end[rank_index][rows])
+            is_member = met.rank_index == rank_index
+            rows = survey_.row[met.entry[is_member]]
+            draft.need(begin[rank_index][rows], meeting[is_member])
+            draft.need(meeting[is_member], end[rank_index][rows])
     ends = zip(sent.sender, sent.send, sent.receiver, sent.receive, _send_waits(sent))
-    for sender, send, receiver, receive, held in ends:
+    for sender, send, receiver, receive, send_waits in ends:
         sends, receives = surveys[sender].row[[send]], surveys[receiver].row[[receive]]
         draft.need(begin[sender][sends], end[receiver][receives])
-        if held:
+        if send_waits:
             draft.need(begin[receiver][receives], end[sender][sends])
 
 

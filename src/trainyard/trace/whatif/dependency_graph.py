@@ -5,7 +5,7 @@ An op starts when the last of its needs has stopped, plus a lag:
     start[v] = max over needs u of (stop[u] + weight[u, v]) + lag[v]        (from the base, if v has no need)
     stop[v]  = start[v] + length[v]
 
-`fit` takes the lags from the measurement: slack that no need explains is kept. A replay without changes therefore
+`fit_graph` takes the lags from the measurement: slack that no need explains is kept. A replay without changes therefore
 reproduces every measured start and stop, to the nanosecond. All times are integer ns; n ops, m needs.
 """
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from trainyard.errors import BadInput
 from trainyard.events import I64
 
-_NEVER = np.iinfo(np.int64).min
+_NO_NEED = np.iinfo(np.int64).min
 
 
 class Needs(NamedTuple):
@@ -44,63 +44,64 @@ class Graph(NamedTuple):
     base: int
 
 
-def join(needs: list[Needs]) -> Needs:
+def join_needs(needs: list[Needs]) -> Needs:
     """Concatenates sets of edges."""
     if not needs:
         return Needs(*(np.empty(0, np.int64) for _ in range(3)))
     return Needs(*(np.concatenate(column).astype(np.int64) for column in zip(*needs)))
 
 
-def fit(start: I64, stop: I64, needs: Needs, turn: NDArray[np.integer]) -> Graph:
+def fit_graph(start: I64, stop: I64, needs: Needs, tie_break: NDArray[np.integer]) -> Graph:
     """The graph that replays to the measured times.
 
     An op that started before its need had stopped keeps that lead: its edge's weight is lowered to the measured value.
     An edge from an op that started later contradicts the measurement and is left out, so that there are no cycles. Of
-    ops that start at the same time, the one with the lower `turn` goes first, then the one with the lower number.
+    ops that start at the same time, the one with the lower `tie_break` goes first, then the one with the lower number.
     """
-    order = np.lexsort((np.arange(len(start)), turn, start))
+    order = np.lexsort((np.arange(len(start)), tie_break, start))
     position = _positions(order)
-    seen = position[needs.need] < position[needs.op]
-    need, op, weight = (column[seen] for column in needs)
+    in_order = position[needs.need] < position[needs.op]
+    need, op, weight = (column[in_order] for column in needs)
     needs = Needs(need, op, np.minimum(weight, start[op] - stop[need]))
     base = int(start.min()) if len(start) else 0
-    ready = np.full(len(start), _NEVER)
-    np.maximum.at(ready, op, stop[need] + needs.weight)
-    ready[ready == _NEVER] = base
-    return _arranged(Graph(start, stop - start, start - ready, order, order, needs, base), needs)
+    ready_ns = np.full(len(start), _NO_NEED)
+    np.maximum.at(ready_ns, op, stop[need] + needs.weight)
+    ready_ns[ready_ns == _NO_NEED] = base
+    return _sort_needs(Graph(start, stop - start, start - ready_ns, order, order, needs, base), needs)
 
 
-def plan(length: I64, needs: Needs) -> Graph:
+def plan_graph(length: I64, needs: Needs) -> Graph:
     """The graph of ops without measured times, or with unaligned clocks: every op starts as soon as its needs allow.
 
     Raises `BadInput` if ops wait for each other in a cycle.
     """
-    after: list[list[int]] = [[] for _ in range(len(length))]
+    dependents: list[list[int]] = [[] for _ in range(len(length))]
     for need, op in zip(needs.need.tolist(), needs.op.tolist()):
-        after[need].append(op)
-    waits = np.bincount(needs.op, minlength=len(length)).tolist()
-    order = [op for op, count in enumerate(waits) if not count]
+        dependents[need].append(op)
+    open_needs = np.bincount(needs.op, minlength=len(length)).tolist()
+    order = [op for op, count in enumerate(open_needs) if not count]
     for op in order:  # grows while it is walked
-        for later in after[op]:
-            waits[later] -= 1
-            if not waits[later]:
+        for later in dependents[op]:
+            open_needs[later] -= 1
+            if not open_needs[later]:
                 order.append(later)
     if len(order) < len(length):
         raise BadInput(f"{len(length) - len(order)} of {len(length)} ops wait for each other in a cycle.")
-    placed = np.array(order, np.int64)
-    none = np.zeros(len(length), np.int64)
-    graph = _arranged(Graph(none, length, none, placed, placed, needs, 0), needs)
-    return graph._replace(start=replay(graph)[0])
+    topological_order = np.array(order, np.int64)
+    zeros = np.zeros(len(length), np.int64)
+    graph = _sort_needs(Graph(zeros, length, zeros, topological_order, topological_order, needs, 0), needs)
+    return graph._replace(start=replay_graph(graph)[0])
 
 
-def rewired(graph: Graph, dropped: NDArray[np.bool_], added: Needs) -> Graph:
+def replace_needs(graph: Graph, dropped: NDArray[np.bool_], added: Needs) -> Graph:
     """The graph without the edges `dropped` (a mask over `needs`), and with edges `added` to ops that started later.
     Lags are kept."""
-    left = Needs(*(column[~dropped] for column in graph.needs))
-    return _arranged(graph, join([left, added]))
+    kept_needs = Needs(*(column[~dropped] for column in graph.needs))
+    return _sort_needs(graph, join_needs([kept_needs, added]))
 
 
-def _arranged(graph: Graph, needs: Needs) -> Graph:
+def _sort_needs(graph: Graph, needs: Needs) -> Graph:
+    """The graph with these needs, in the order that `Graph` states."""
     position = _positions(graph.order)
     by_op = np.argsort(position[needs.op], kind="stable")
     needs = Needs(*(column[by_op] for column in needs))
@@ -108,12 +109,13 @@ def _arranged(graph: Graph, needs: Needs) -> Graph:
 
 
 def _positions(order: I64) -> I64:
+    """The position of each op in `order`."""
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     return position
 
 
-def replay(graph: Graph, length: I64 | None = None, lag: I64 | None = None) -> tuple[I64, I64]:
+def replay_graph(graph: Graph, length: I64 | None = None, lag: I64 | None = None) -> tuple[I64, I64]:
     """(start, stop) of every op with these lengths and lags (by default those of the graph). O(n + m)."""
     lengths = (graph.length if length is None else length).tolist()
     lags = (graph.lag if lag is None else lag).tolist()
@@ -122,11 +124,11 @@ def replay(graph: Graph, length: I64 | None = None, lag: I64 | None = None) -> t
     starts, stops = [0] * len(lengths), [0] * len(lengths)
     for position, op in enumerate(graph.order.tolist()):
         low, high = first[position], first[position + 1]
-        ready = stops[need[low]] + weight[low] if low < high else graph.base
+        ready_ns = stops[need[low]] + weight[low] if low < high else graph.base
         for row in range(low + 1, high):
-            then = stops[need[row]] + weight[row]
-            if then > ready:
-                ready = then
-        starts[op] = begun = ready + lags[op]
-        stops[op] = begun + lengths[op]
+            stop_ns = stops[need[row]] + weight[row]
+            if stop_ns > ready_ns:
+                ready_ns = stop_ns
+        starts[op] = start_ns = ready_ns + lags[op]
+        stops[op] = start_ns + lengths[op]
     return np.array(starts, np.int64), np.array(stops, np.int64)

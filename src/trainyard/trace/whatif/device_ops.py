@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.events import CALL, COPY, I64, Events
 from trainyard.ledger import Account
-from trainyard.trace.booking.idle import FIXED, host_reasons
+from trainyard.trace.booking.idle import FIXED_REASONS, host_reasons
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_host, mark_of
@@ -22,9 +22,9 @@ def add_device_host(draft: Draft, rank_index: int, events: Events, context: Cont
         return np.empty(0, np.int64)
     rows = np.flatnonzero(work.call >= 0)
     launched = host.start[work.call[rows]]
-    line = _line(draft, events, context)
+    line = _host_timeline(draft, events, context)
     cuts = np.array([time for mark in events.marks for time in (mark.start, mark.stop)], np.int64)
-    ops = add_host(draft, rank_index, line, cuts, _syncs(events, end), mark_of(events))
+    ops = add_host(draft, rank_index, line, cuts, _find_pauses(events, end), mark_of(events))
     latency = max(0, int((work.start[rows] - launched).min())) if len(rows) else 0
     before = ops.before(launched)
     draft.need(before[before >= 0], begin[rows[before >= 0]], latency)
@@ -36,7 +36,7 @@ def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
     If the file does not record the latter, on the last row of each other stream that was launched before it and had
     ended when it began: the observed order."""
     work = events.work
-    recorded = bool((work.awaits >= 0).any())
+    has_recorded_waits = bool((work.awaits >= 0).any())
     launched = np.where(work.call >= 0, events.host.start[work.call], work.start) if len(events.host) else work.start
     streams = [np.flatnonzero(work.stream == stream) for stream in range(len(events.streams))]
     for rows in streams:
@@ -46,20 +46,20 @@ def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
         other = longest[:-1] != np.arange(len(rows) - 1)
         draft.need(end[rows[longest[:-1][other]]], begin[rows[1:][other]])
     for stream, rows in enumerate(streams):
-        for number, others in enumerate(streams):
-            asks = rows[work.awaits[rows] == number] if recorded else rows
-            if number == stream or not len(others) or not len(asks):
+        for other_stream, others in enumerate(streams):
+            waiting_rows = rows[work.awaits[rows] == other_stream] if has_recorded_waits else rows
+            if other_stream == stream or not len(others) or not len(waiting_rows):
                 continue
             in_turn = np.maximum.accumulate(launched[others])
-            by_launch = np.searchsorted(in_turn, launched[asks], "left") - 1
-            by_end = np.searchsorted(np.maximum.accumulate(work.stop[others]), work.start[asks], "right") - 1
+            by_launch = np.searchsorted(in_turn, launched[waiting_rows], "left") - 1
+            by_end = np.searchsorted(np.maximum.accumulate(work.stop[others]), work.start[waiting_rows], "right") - 1
             last = np.minimum(by_launch, by_end)
             # Skip rows whose predecessor on the stream already waits for the same row.
-            fresh = (last >= 0) & (np.diff(last, prepend=-1) != 0)
-            draft.need(end[others[last[fresh]]], begin[asks[fresh]])
+            is_new = (last >= 0) & (np.diff(last, prepend=-1) != 0)
+            draft.need(end[others[last[is_new]]], begin[waiting_rows[is_new]])
 
 
-def _line(draft: Draft, events: Events, context: Context) -> HostTimeline:
+def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeline:
     """The host's timeline: the training thread and the other thread with the most launches (the autograd engine's),
     which run in turn. Label and unit are those of the launch that a stretch leads to."""
     host, work = events.host, events.work
@@ -70,7 +70,7 @@ def _line(draft: Draft, events: Events, context: Context) -> HostTimeline:
     threads = threads[threads != events.main]
     busy = int(threads[launches.argmax()]) if len(threads) else events.main
     edges, reasons = host_reasons(events, context, busy)
-    accounts = draft.account_of([Account.parse(text) for text in (*FIXED, *context.causes)])
+    accounts = draft.account_of([Account.parse(text) for text in (*FIXED_REASONS, *context.causes)])
 
     low, high = int(host.start.min()), int(host.stop.max())
     changes = edges[reasons[1:] != reasons[:-1]]
@@ -83,10 +83,10 @@ def _line(draft: Draft, events: Events, context: Context) -> HostTimeline:
     return HostTimeline(points, accounts[reason], draft.labels_of(events)[names[unit]], unit)
 
 
-def _syncs(events: Events, end: I64) -> Pauses:
+def _find_pauses(events: Events, end: I64) -> Pauses:
     """Waits in synchronising calls: from the call until the last end, before its return, of work launched before it. A
     call during which no work ended did not wait. The call of a copy waits for that copy, if it ended before the call
-    returned."""
+    returned. `end`: the op at the stop of each device row."""
     host, work = events.host, events.work
     syncs = np.array([_is_sync(name) for name in events.names], bool)
     rows = np.flatnonzero((host.what == CALL) & syncs[host.name])
@@ -95,17 +95,20 @@ def _syncs(events: Events, end: I64) -> Pauses:
     by_end = np.argsort(work.stop, kind="stable")
     last = by_end[np.maximum(np.searchsorted(work.stop[by_end], host.stop[rows], "right") - 1, 0)]
     launched = np.where(work.call[last] >= 0, host.start[work.call[last]], work.start[last])
-    known = launched <= host.start[rows]
-    call, awaited = np.concatenate([rows[known], work.call[copies]]), np.concatenate([last[known], copies])
+    launched_before = launched <= host.start[rows]
+    call, awaited = (
+        np.concatenate([rows[launched_before], work.call[copies]]),
+        np.concatenate([last[launched_before], copies]),
+    )
 
     order = np.argsort(host.start[call], kind="stable")
     call, awaited = call[order], awaited[order]
-    begun, returned = host.start[call], host.stop[call]
+    call_start, call_stop = host.start[call], host.stop[call]
     # The host resumes at least 1 ns after the device.
-    until = np.minimum(work.stop[awaited], returned - 1)
-    apart = np.concatenate([[True], begun[1:] >= np.maximum.accumulate(returned)[:-1]])[: len(call)]
-    waited = apart & (until > begun)
-    return Pauses(begun[waited], until[waited], until[waited], end[awaited[waited]])
+    until = np.minimum(work.stop[awaited], call_stop - 1)
+    is_disjoint = np.concatenate([[True], call_start[1:] >= np.maximum.accumulate(call_stop)[:-1]])[: len(call)]
+    waited = is_disjoint & (until > call_start)
+    return Pauses(call_start[waited], until[waited], until[waited], end[awaited[waited]])
 
 
 @lru_cache(maxsize=65536)

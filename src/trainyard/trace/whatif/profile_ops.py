@@ -14,7 +14,7 @@ import numpy as np
 
 from trainyard.events import I32, I64, Events
 from trainyard.ledger import Account
-from trainyard.trace.whatif.dependency_graph import Graph, Needs, fit, join
+from trainyard.trace.whatif.dependency_graph import Graph, Needs, fit_graph, join_needs
 
 HOST, WORK, ARRIVAL, MEETING, TRANSFER = range(5)
 """Values of `Ops.role`, in the order of ops that start at the same time."""
@@ -39,9 +39,9 @@ class Ops(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """The input of `replay`, and the data that turns its result back into events. For rank i: `host[i]`: the numbers of
-    its host ops in order of time; `begin[i]`, `end[i]`: the ops at the start and stop of each interval, by row (-1: a
-    host stretch); `launcher[i]`: the host row that launched each interval or is the interval (-1: none)."""
+    """The input of `replay_graph`, and the data that turns its result back into events. For rank i: `host[i]`: the
+    numbers of its host ops in order of time; `begin[i]`, `end[i]`: the ops at the start and stop of each interval, by
+    row (-1: a host stretch); `launcher[i]`: the host row that launched each interval or is the interval (-1: none)."""
 
     ops: Ops
     graph: Graph
@@ -105,10 +105,11 @@ class Draft:
         return np.array([self.labels.number(name) for name in (*events.names, "")], np.int64)
 
     def profile(self, host: list[I64], begin: list[I64], end: list[I64], launcher: list[I32]) -> Profile:
+        """Builds the profile of all ops and needs that were added; the arguments as in `Profile`."""
         ops = Ops(*(np.concatenate(column).astype(np.int64) for column in zip(*self._columns)))
         return Profile(
             ops,
-            fit(ops.start, ops.stop, join(self._needs), ops.role),
+            fit_graph(ops.start, ops.stop, join_needs(self._needs), ops.role),
             tuple(account for account in self.accounts.values if isinstance(account, Account)),
             tuple(str(label) for label in self.labels.values),
             tuple(host),
@@ -152,13 +153,13 @@ class HostOps(NamedTuple):
 
 def add_host(draft: Draft, rank_index: int, line: HostTimeline, cuts: I64, pauses: Pauses, marks: I64) -> HostOps:
     """Adds the host's stretches as successive ops, cut at `cuts`, without the pauses. `marks`: starts of steps."""
-    inside = (cuts > line.edges[0]) & (cuts < line.edges[-1])
-    points = np.unique(np.concatenate([line.edges, cuts[inside], pauses.begin, pauses.end]))
+    in_range = (cuts > line.edges[0]) & (cuts < line.edges[-1])
+    points = np.unique(np.concatenate([line.edges, cuts[in_range], pauses.begin, pauses.end]))
     begin, end = points[:-1], points[1:]
     if len(pauses.begin):
         pause = np.maximum(np.searchsorted(pauses.begin, begin, "right") - 1, 0)
-        awake = (begin < pauses.begin[pause]) | (begin >= pauses.end[pause])
-        begin, end = begin[awake], end[awake]
+        is_awake = (begin < pauses.begin[pause]) | (begin >= pauses.end[pause])
+        begin, end = begin[is_awake], end[is_awake]
     stretch = np.searchsorted(line.edges, begin, "right") - 1
     step = np.searchsorted(marks, begin, "right") - 1
     op = draft.add(
@@ -166,8 +167,8 @@ def add_host(draft: Draft, rank_index: int, line: HostTimeline, cuts: I64, pause
     )
     draft.need(op[:-1], op[1:])
     after = np.searchsorted(begin, pauses.until)
-    some = after < len(op)
-    draft.need(pauses.awaited[some], op[after[some]])
+    has_op = after < len(op)
+    draft.need(pauses.awaited[has_op], op[after[has_op]])
     return HostOps(op, begin, end)
 
 

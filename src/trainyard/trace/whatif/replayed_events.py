@@ -13,7 +13,7 @@ from trainyard.trace.whatif.profile_ops import Profile
 _Table = TypeVar("_Table", DeviceWork, HostSpans)
 
 
-def replayed(events: Events, rank_index: int, profile: Profile, start: I64, stop: I64) -> Events:
+def replay_events(events: Events, rank_index: int, profile: Profile, start: I64, stop: I64) -> Events:
     """The rank's events with the ops' new times (`start`, `stop`, by op). Host spans stretch and shrink with the ops
     they overlap; spans outside all ops move with the nearest one."""
     host, work = events.host, events.work
@@ -29,10 +29,10 @@ def replayed(events: Events, rank_index: int, profile: Profile, start: I64, stop
         spans = np.flatnonzero(begin >= 0)
         rows = profile.launcher[rank_index][spans]
         host.start[rows], host.stop[rows] = start[begin[spans]], stop[end[spans]]
-    host, moved = _sorted(host)
-    parent = moved[host.parent].astype(np.int32)
-    work, _ = _sorted(work)
-    call, op = (moved[row].astype(np.int32) for row in (work.call, work.op))
+    host, new_row = _sort_by_start(host)
+    parent = new_row[host.parent].astype(np.int32)
+    work, _ = _sort_by_start(work)
+    call, op = (new_row[row].astype(np.int32) for row in (work.call, work.op))
     host = msgspec.structs.replace(host, parent=parent)
     work = msgspec.structs.replace(work, call=call, op=op)
     span = (clock.when(events.span[0]), clock.when(events.span[1]))
@@ -47,30 +47,31 @@ class _ReplayClock:
         new = np.stack([start[ops], stop[ops]], axis=1).reshape(-1)
         # If one op directly follows another, the stop of the first is the start of the second.
         last = np.append(old[1:] != old[:-1], True)[: len(old)]
-        self.old, self.new = old[last], new[last]
+        self.recorded_ns, self.replayed_ns = old[last], new[last]
 
     def at(self, time: I64) -> I64:
-        if not len(self.old):
+        """The replayed time of each recorded time, ns."""
+        if not len(self.recorded_ns):
             return time.copy()
-        index = np.searchsorted(self.old, time, "right") - 1
-        low, high = np.clip(index, 0, None), np.clip(index + 1, None, len(self.old) - 1)
-        passed, width = time - self.old[low], self.old[high] - self.old[low]
+        index = np.searchsorted(self.recorded_ns, time, "right") - 1
+        low, high = np.clip(index, 0, None), np.clip(index + 1, None, len(self.recorded_ns) - 1)
+        passed, width = time - self.recorded_ns[low], self.recorded_ns[high] - self.recorded_ns[low]
         inside = (index >= 0) & (width > 0)
         # Within one op floats are accurate enough, and exact if its length did not change.
-        growth = np.where(inside, (self.new[high] - self.new[low]) / np.maximum(width, 1), 1.0)
-        return self.new[low] + np.floor(passed * growth).astype(np.int64)
+        growth = np.where(inside, (self.replayed_ns[high] - self.replayed_ns[low]) / np.maximum(width, 1), 1.0)
+        return self.replayed_ns[low] + np.floor(passed * growth).astype(np.int64)
 
     def when(self, time: int) -> int:
         return int(self.at(np.array([time], np.int64))[0])
 
 
-def _sorted(table: _Table) -> tuple[_Table, I64]:
+def _sort_by_start(table: _Table) -> tuple[_Table, I64]:
     """The table sorted by start, the longest first (stable), and the new index of each row; the last entry, for row -1,
     is -1."""
     order = np.lexsort((np.arange(len(table)), -table.stop, table.start))
-    moved = np.full(len(order) + 1, -1, np.int64)
-    moved[order] = np.arange(len(order))
+    new_row = np.full(len(order) + 1, -1, np.int64)
+    new_row[order] = np.arange(len(order))
     columns = {name: getattr(table, name) for name in table.__struct_fields__}
     arrays = {name: column[order] for name, column in columns.items() if isinstance(column, np.ndarray)}
-    collectives = {int(moved[row]): collective for row, collective in table.collectives.items()}
-    return msgspec.structs.replace(table, **arrays, collectives=collectives), moved
+    collectives = {int(new_row[row]): collective for row, collective in table.collectives.items()}
+    return msgspec.structs.replace(table, **arrays, collectives=collectives), new_row

@@ -15,9 +15,9 @@ from trainyard.trace.measure import measure
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.apply_change import Supposed
 from trainyard.trace.whatif.changes import NO_STRAGGLERS, parse
-from trainyard.trace.whatif.dependencies import profile
-from trainyard.trace.whatif.dependency_graph import replay
-from trainyard.trace.whatif.replayed_events import replayed
+from trainyard.trace.whatif.dependencies import build_profile
+from trainyard.trace.whatif.dependency_graph import replay_graph
+from trainyard.trace.whatif.replayed_events import replay_events
 
 _ONE_CLOCK = "one clock"
 
@@ -46,29 +46,31 @@ def what_if(measured: MeasuredTrace, texts: Sequence[str], device: Device | None
             f"{NO_STRAGGLERS} compares ranks that share a clock. {measured.alignment.why}",
             "Pass the traces of all ranks of one run.",
         )
-    ops_profile = profile([rank.events for rank in ranks], [rank.context for rank in ranks], aligned != "no")
+    ops_profile = build_profile([rank.events for rank in ranks], [rank.context for rank in ranks], aligned != "no")
     state = Supposed(ops_profile, measured, device)
     for supposition in supposed:
         state.suppose(supposition)
-    start, stop = replay(state.graph, state.length, state.lag)
-    events = [replayed(rank.events, rank_index, ops_profile, start, stop) for rank_index, rank in enumerate(ranks)]
+    start, stop = replay_graph(state.graph, state.length, state.lag)
+    events = [replay_events(rank.events, rank_index, ops_profile, start, stop) for rank_index, rank in enumerate(ranks)]
     if aligned != "no":  # already aligned: do not solve for clocks again
         events = [msgspec.structs.replace(supposition, host_name=_ONE_CLOCK) for supposition in events]
-    whole = all(part.label == WINDOW for rank in ranks for part in rank.parts)
-    would = measure(events, "all" if whole else "steps", measured.mean.source, ranks[0].events.axis)
-    predicted = _predicted(would, aligned)._replace(unread=measured.unread)
+    is_whole_window = all(part.label == WINDOW for rank in ranks for part in rank.parts)
+    predicted_trace = measure(events, "all" if is_whole_window else "steps", measured.mean.source, ranks[0].events.axis)
+    predicted = _as_prediction(predicted_trace, aligned)._replace(unread=measured.unread)
     return Prediction(tuple(texts), predicted, diff(measured.mean, predicted.mean))
 
 
-def _predicted(would: MeasuredTrace, aligned: Aligned) -> MeasuredTrace:
+def _as_prediction(would: MeasuredTrace, aligned: Aligned) -> MeasuredTrace:
+    """The measurement of replayed events with all ledgers marked as predicted."""
     ranks = [
-        rank._replace(ledgers=tuple(_modelled(ledger, aligned) for ledger in rank.ledgers)) for rank in would.ranks
+        rank._replace(ledgers=tuple(_as_predicted_ledger(ledger, aligned) for ledger in rank.ledgers))
+        for rank in would.ranks
     ]
     by_rank = tuple(ledger for rank in ranks for ledger in rank.ledgers)
-    return would._replace(ranks=ranks, by_rank=by_rank, mean=_modelled(would.mean, aligned))
+    return would._replace(ranks=ranks, by_rank=by_rank, mean=_as_predicted_ledger(would.mean, aligned))
 
 
-def _modelled(ledger: Ledger, aligned: Aligned) -> Ledger:
+def _as_predicted_ledger(ledger: Ledger, aligned: Aligned) -> Ledger:
     entries = tuple(msgspec.structs.replace(entry, how="modelled") for entry in ledger.entries)
     scope = msgspec.structs.replace(ledger.scope, aligned=aligned)
     return msgspec.structs.replace(ledger, entries=entries, basis="predicted", scope=scope)

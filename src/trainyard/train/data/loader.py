@@ -35,7 +35,7 @@ class Loader:
         self.next = -1
 
     def __call__(self, step: int) -> Batch:
-        if not self.recipe.workers:
+        if not self.recipe.num_workers:
             return self.share[step]
         if self.ahead is None or step != self.next:
             self.ahead = self._from(step)
@@ -48,9 +48,9 @@ class Loader:
             self.share,
             batch_size=None,
             sampler=sampler,
-            num_workers=self.recipe.workers,
-            prefetch_factor=self.recipe.prefetch,
-            pin_memory=self.recipe.pin,
+            num_workers=self.recipe.num_workers,
+            prefetch_factor=self.recipe.prefetch_factor,
+            pin_memory=self.recipe.pin_memory,
             worker_init_fn=partial(_end_with_rank_or_lost_batch, os.getpid()),
             # A child of the rank itself, so that it ends when the rank is killed.
             multiprocessing_context="fork" if "fork" in get_all_start_methods() else None,

@@ -49,12 +49,12 @@ def read(source: str) -> TrainingText:
 
 def check(recipe: Recipe) -> None:
     """Raises `BadJob` if the text is missing or shorter than a sample. Looks at file sizes only."""
-    if recipe.text == "python":
+    if recipe.dataset == "python":
         return
-    path = Path(recipe.text)
-    with _input_errors(recipe.text):
+    path = Path(recipe.dataset)
+    with _input_errors(recipe.dataset):
         size = sum(file.stat().st_size for file in (_visible(path) if path.is_dir() else [path]))
-    _start_positions(size, recipe.seq_len, repr(recipe.text))
+    _start_positions(size, recipe.seq_len, repr(recipe.dataset))
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def _input_errors(source: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise BadJob(
-            f"text = {source!r} at $.recipe: {error.strerror or error}.", 'Name a file or a folder, or use "python".'
+            f"dataset = {source!r} at $.recipe: {error.strerror or error}.", 'Name a file or a folder, or use "python".'
         ) from error
 
 

@@ -85,7 +85,7 @@ class NoisyLatents:
 
     def __init__(self, job: Job, sizes: Sizes) -> None:
         self.sizes, self.seed = sizes, job.recipe.seed
-        self.pictures = images.read(job.recipe.text, TEXTS)
+        self.pictures = images.read(job.recipe.dataset, TEXTS)
         self.source = f"{self.pictures.source}; latents are squares of their pixels, text is synthetic"
         self.sha256 = self.pictures.sha256
 

@@ -131,7 +131,7 @@ def _skipped_receive_buffers(full_job: Job, shortened: Job, model: ParallelModel
     """Bytes of the pipeline's receive buffers for the micro-batches left out: all buffers exist at once."""
     if model.pipeline is None:
         return 0
-    handed_bytes = sum(part.nbytes for part in Language(full_job).handed(full_job.recipe.microbatch))
+    handed_bytes = sum(part.nbytes for part in Language(full_job).handed(full_job.recipe.micro_batch_size))
     last = full_job.layout.pp * full_job.layout.interleave - 1
     neighbours = sum((number > 0) + (number < last) for number in model.pipeline.modules)
     return (full_job.accumulate - shortened.accumulate) * handed_bytes * neighbours

@@ -32,7 +32,9 @@ class Core(nn.Module):
         queries, keys = q_BHTC.shape[2], k_BKTC.shape[2]
         if queries == keys:
             return F.scaled_dot_product_attention(q_BHTC, k_BKTC, v_BKTC, is_causal=True, enable_gqa=grouped)
-        with _disable_current_modes():  # torch cannot create this tensor subclass in a dispatch mode (`remat = "op"`)
+        with (
+            _disable_current_modes()
+        ):  # torch cannot create this tensor subclass in a dispatch mode (`activation_checkpoint = "selective"`)
             mask = causal_lower_right(queries, keys)
         return F.scaled_dot_product_attention(q_BHTC, k_BKTC, v_BKTC, attn_mask=mask, enable_gqa=grouped)
 
@@ -48,13 +50,13 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = model.head_dim
         biased = model.bias != "none"
-        self.q = Linear(model.width, model.heads * model.head_dim, biased)
-        self.k = Linear(model.width, model.kv_heads * model.head_dim, biased)
-        self.v = Linear(model.width, model.kv_heads * model.head_dim, biased)
+        self.q = Linear(model.hidden_size, model.heads * model.head_dim, biased)
+        self.k = Linear(model.hidden_size, model.kv_heads * model.head_dim, biased)
+        self.v = Linear(model.hidden_size, model.kv_heads * model.head_dim, biased)
         self.q_norm = RmsNorm(model.head_dim, model.norm_eps) if model.qk_norm else None
         self.k_norm = RmsNorm(model.head_dim, model.norm_eps) if model.qk_norm else None
         self.core = Core()
-        self.out = Linear(model.heads * model.head_dim, model.width, model.bias == "all")
+        self.out = Linear(model.heads * model.head_dim, model.hidden_size, model.bias == "all")
 
     def forward(self, x_BTD: Tensor, cos_TC: Tensor | None, sin_TC: Tensor | None) -> Tensor:
         """Applies no rotary embedding if the tables are None."""

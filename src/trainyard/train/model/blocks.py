@@ -31,7 +31,8 @@ KEPT = frozenset(
         _aten._scaled_dot_product_cudnn_attention.default,
     }
 )
-"""Operations that `remat = "op"` does not recompute: most of the FLOPs for a fraction of the bytes."""
+"""Operations that `activation_checkpoint = "selective"` does not recompute: most of the FLOPs for a fraction of the
+bytes."""
 
 
 def prepare(blocks: Mapping[str, nn.Module], recipe: Recipe) -> None:
@@ -39,17 +40,17 @@ def prepare(blocks: Mapping[str, nn.Module], recipe: Recipe) -> None:
     stay outside the compiled code."""
     for number, (name, block) in enumerate(blocks.items()):
         run: Forward = block.forward
-        if recipe.remat != "none" and number % recipe.remat_every == 0:
-            run = _checkpointed(run, recipe.remat)
+        if recipe.activation_checkpoint != "none" and number % recipe.activation_checkpoint_every == 0:
+            run = _checkpointed(run, recipe.activation_checkpoint)
         if recipe.compile is True:
             run = torch.compile(run)
         block.forward = _with_span(name, run)
 
 
-def _checkpointed(run: Forward, remat: str) -> Forward:
+def _checkpointed(run: Forward, activation_checkpoint: str) -> Forward:
     """Wraps `run` in activation checkpointing. Keeps no RNG state: blocks draw no random numbers."""
     checkpointed = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
-    if remat == "full":
+    if activation_checkpoint == "full":
         return checkpointed
     return partial(checkpointed, context_fn=partial(create_selective_checkpoint_contexts, _policy))
 

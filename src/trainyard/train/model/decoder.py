@@ -28,9 +28,9 @@ class DecoderBlock(nn.Module):
         super().__init__()
         self.name = f"layers.{layer}"
         self.attention_norm = _norm(model)
-        self.attention = LatentAttention(model) if model.kv_rank else Attention(model)
+        self.attention = LatentAttention(model) if model.kv_lora_rank else Attention(model)
         self.mlp_norm = _norm(model)
-        self.mlp = Moe(model) if model.experts and layer >= model.dense_layers else Mlp(model, model.ffn)
+        self.mlp = Moe(model) if model.experts and layer >= model.dense_layers else Mlp(model, model.ffn_hidden_size)
 
     def forward(self, x_BTD: Tensor, cos_TC: Tensor | None, sin_TC: Tensor | None) -> Tensor:
         with span(self.name, ".attention"):
@@ -63,8 +63,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.rope = (model.rope_dim or model.head_dim, model.rope_base) if model.position == "rope" else None
         self.positions: Tensor | None = None
-        self.embed = Embedding(model.vocab, model.width, dtype) if first else None
-        self.place = Embedding(length, model.width, dtype) if first and model.position == "learned" else None
+        self.embed = Embedding(model.vocab, model.hidden_size, dtype) if first else None
+        self.place = Embedding(length, model.hidden_size, dtype) if first and model.position == "learned" else None
         self.layers = nn.ModuleDict({str(layer): DecoderBlock(model, layer) for layer in layers})
         self.norm = _norm(model) if last else None
         self.head = self._head(model) if last else None
@@ -73,7 +73,7 @@ class Decoder(nn.Module):
     def _head(self, model: Model) -> nn.Module:
         if model.tied and self.embed is not None:
             return Tied(self.embed)
-        return Linear(model.width, model.vocab)
+        return Linear(model.hidden_size, model.vocab)
 
     def forward(self, x: Tensor) -> Tensor:
         positions_T = torch.arange(x.shape[1], device=x.device) if self.positions is None else self.positions
@@ -117,5 +117,5 @@ class Decoder(nn.Module):
 
 def _norm(model: Model) -> nn.Module:
     if model.norm == "rms":
-        return RmsNorm(model.width, model.norm_eps)
-    return LayerNorm(model.width, model.norm_eps, bias=model.bias == "all")
+        return RmsNorm(model.hidden_size, model.norm_eps)
+    return LayerNorm(model.hidden_size, model.norm_eps, bias=model.bias == "all")

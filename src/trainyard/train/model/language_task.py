@@ -45,7 +45,7 @@ class Language:
     def handed(self, samples: int) -> tuple[Tensor, ...]:
         """Hidden states (B, T, D) of this rank's part of each sequence."""
         parts = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)
-        return (torch.empty(samples, self.seq_len // parts, self.model.width, dtype=self.dtype, device="meta"),)
+        return (torch.empty(samples, self.seq_len // parts, self.model.hidden_size, dtype=self.dtype, device="meta"),)
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:
         """Applies tp, cp and ep. Sets the module's positions if a rank sees only some of a sequence."""
@@ -89,7 +89,7 @@ class Bytes:
 
     def __init__(self, job: Job) -> None:
         self.recipe = job.recipe
-        self.text = text.read(job.recipe.text)
+        self.text = text.read(job.recipe.dataset)
         self.source, self.sha256 = self.text.source, self.text.sha256
 
     def batch(self, step: int, indices: range) -> Batch:

@@ -23,24 +23,24 @@ class LatentAttention(nn.Module):
         super().__init__()
         self.widths = (model.head_dim, model.rope_dim)
         self.value_dim = model.value_dim
-        self.kv_rank = model.kv_rank
+        self.kv_lora_rank = model.kv_lora_rank
         queries = model.heads * sum(self.widths)
-        if model.q_rank:
-            self.q_down = Linear(model.width, model.q_rank)
-            self.q_norm = RmsNorm(model.q_rank, model.norm_eps)
-            self.q_up = Linear(model.q_rank, queries)
+        if model.q_lora_rank:
+            self.q_down = Linear(model.hidden_size, model.q_lora_rank)
+            self.q_norm = RmsNorm(model.q_lora_rank, model.norm_eps)
+            self.q_up = Linear(model.q_lora_rank, queries)
         else:
-            self.q = Linear(model.width, queries)
-        self.kv_down = Linear(model.width, model.kv_rank + model.rope_dim)
-        self.kv_norm = RmsNorm(model.kv_rank, model.norm_eps)
-        self.kv_up = Linear(model.kv_rank, model.heads * (model.head_dim + model.value_dim))
+            self.q = Linear(model.hidden_size, queries)
+        self.kv_down = Linear(model.hidden_size, model.kv_lora_rank + model.rope_dim)
+        self.kv_norm = RmsNorm(model.kv_lora_rank, model.norm_eps)
+        self.kv_up = Linear(model.kv_lora_rank, model.heads * (model.head_dim + model.value_dim))
         self.core = Core()
-        self.out = Linear(model.heads * model.value_dim, model.width)
+        self.out = Linear(model.heads * model.value_dim, model.hidden_size)
 
     def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
         q_BTX = self.q_up(self.q_norm(self.q_down(x_BTD))) if hasattr(self, "q_up") else self.q(x_BTD)
         q_BHTC, q_BHTR = _heads(q_BTX, *self.widths)
-        latent_BTL, key_BTR = self.kv_down(x_BTD).split((self.kv_rank, self.widths[1]), dim=2)
+        latent_BTL, key_BTR = self.kv_down(x_BTD).split((self.kv_lora_rank, self.widths[1]), dim=2)
         k_BHTC, v_BHTV = _heads(self.kv_up(self.kv_norm(latent_BTL)), self.widths[0], self.value_dim)
         k_BHTR = rotate(key_BTR.unsqueeze(1), cos_TR, sin_TR).expand(-1, k_BHTC.shape[1], -1, -1)
         q = torch.cat((q_BHTC, rotate(q_BHTR, cos_TR, sin_TR)), dim=3)

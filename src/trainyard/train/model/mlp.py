@@ -15,9 +15,9 @@ class Mlp(nn.Module):
     def __init__(self, model: Model, ffn: int) -> None:
         super().__init__()
         biased = model.bias == "all"
-        self.gate = Linear(model.width, ffn, biased) if model.mlp == "swiglu" else None
-        self.up = Linear(model.width, ffn, biased)
-        self.down = Linear(ffn, model.width, biased)
+        self.gate = Linear(model.hidden_size, ffn, biased) if model.mlp == "swiglu" else None
+        self.up = Linear(model.hidden_size, ffn, biased)
+        self.down = Linear(ffn, model.hidden_size, biased)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         if self.gate is None:

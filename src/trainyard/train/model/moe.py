@@ -22,10 +22,10 @@ class Experts(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        shape = (model.experts, model.expert_ffn, model.width)
+        shape = (model.experts, model.moe_ffn_hidden_size, model.hidden_size)
         self.gate = nn.Parameter(torch.empty(shape))
         self.up = nn.Parameter(torch.empty(shape))
-        self.down = nn.Parameter(torch.empty(model.experts, model.width, model.expert_ffn))
+        self.down = nn.Parameter(torch.empty(model.experts, model.hidden_size, model.moe_ffn_hidden_size))
 
     def forward(self, x_ND: Tensor, counts_E: Tensor) -> Tensor:
         """Applies the experts to tokens sorted by expert, `counts_E` tokens each."""
@@ -54,7 +54,7 @@ class Moe(nn.Module):
         super().__init__()
         self.router = Router(model)
         self.experts = Experts(model)
-        self.shared = Mlp(model, model.shared_experts * model.expert_ffn) if model.shared_experts else None
+        self.shared = Mlp(model, model.shared_experts * model.moe_ffn_hidden_size) if model.shared_experts else None
         self.dispatch: Dispatch = run_locally
 
     # Not compiled: the token count of each expert is known only at run time.

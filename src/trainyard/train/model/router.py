@@ -24,7 +24,7 @@ class Router(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
-        self.weight = nn.Parameter(torch.empty(model.experts, model.width))
+        self.weight = nn.Parameter(torch.empty(model.experts, model.hidden_size))
         self.register_buffer("bias", torch.empty(model.experts) if model.balance == "bias" else None)
         self.bias: Tensor | None
         self.load = Load(model.experts)
@@ -54,7 +54,7 @@ class Router(nn.Module):
             scores_NE = scores_NE + self.bias
         if self.model.expert_groups > 1:
             scores_NE = self._in_groups(scores_NE)
-        return scores_NE.topk(self.model.active, dim=1).indices
+        return scores_NE.topk(self.model.top_k, dim=1).indices
 
     def _in_groups(self, scores_NE: Tensor) -> Tensor:
         """Masks all experts except those of the `active_groups` best groups, by the sum of their two best scores."""

@@ -24,6 +24,6 @@ class AdamW:
             lr=recipe.learning_rate,
             betas=BETAS,
             weight_decay=WEIGHT_DECAY,
-            fused=recipe.update == "fused",
-            foreach=recipe.update == "foreach",
+            fused=recipe.optimizer_implementation == "fused",
+            foreach=recipe.optimizer_implementation == "foreach",
         )

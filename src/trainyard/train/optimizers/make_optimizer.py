@@ -20,14 +20,14 @@ from trainyard.train.rules.recipe_rules import update
 from trainyard.train.step.gradient_clipping import mesh_of
 
 FALLS_TO = 0.1
-"""Fraction of the learning rate that remains after `fall_steps`."""
+"""Fraction of the learning rate that remains after `decay_steps`."""
 
 
 def make(modules: Sequence[nn.Module], recipe: Recipe, meshes: Meshes | None) -> torch.optim.Optimizer:
     """Creates the optimizer of all parameters of `modules`; under ZeRO-1 each rank has the state of its part."""
     named = [pair for module in modules for pair in module.named_parameters()]
     plugin = plugins.load("optimizers", recipe.optimizer)
-    recipe = replace(recipe, update=update(recipe, meshes.layout if meshes is not None else Layout()))
+    recipe = replace(recipe, optimizer_implementation=update(recipe, meshes.layout if meshes is not None else Layout()))
     if meshes is not None and divides_state(meshes.layout):
         return Zero(named, meshes.data.get_group("dp_shard"), lambda own: plugin.make(own, recipe))
     return plugin.make(named, recipe)
@@ -43,11 +43,11 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
 
 def rate(recipe: Recipe, step: int) -> float:
     """The learning rate of `step`, counted from 0. A function of the step only, so that resuming needs no state."""
-    if step < recipe.rise_steps:
-        return recipe.learning_rate * (step + 1) / recipe.rise_steps
-    if not recipe.fall_steps:
+    if step < recipe.warmup_steps:
+        return recipe.learning_rate * (step + 1) / recipe.warmup_steps
+    if not recipe.decay_steps:
         return recipe.learning_rate
-    done = min(1.0, (step - recipe.rise_steps) / recipe.fall_steps)
+    done = min(1.0, (step - recipe.warmup_steps) / recipe.decay_steps)
     return recipe.learning_rate * (FALLS_TO + (1 - FALLS_TO) * (1 + cos(pi * done)) / 2)
 
 

@@ -49,8 +49,8 @@ class WholeMatrices(torch.optim.AdamW):
             lr=recipe.learning_rate,
             betas=BETAS,
             weight_decay=WEIGHT_DECAY,
-            fused=recipe.update == "fused",
-            foreach=recipe.update == "foreach",
+            fused=recipe.optimizer_implementation == "fused",
+            foreach=recipe.optimizer_implementation == "foreach",
         )
 
     @torch.no_grad()

@@ -23,6 +23,6 @@ class Sgd:
             by_mesh(parameter for _, parameter in named),
             lr=recipe.learning_rate,
             momentum=MOMENTUM,
-            fused=recipe.update == "fused",
-            foreach=recipe.update == "foreach",
+            fused=recipe.optimizer_implementation == "fused",
+            foreach=recipe.optimizer_implementation == "foreach",
         )

@@ -14,10 +14,10 @@ TEXT = "synthetic"
 
 def check(job: Job, sizes: Dlrm) -> None:
     """Raises `BadJob` with the reason and a valid alternative."""
-    if job.recipe.text != TEXT:
+    if job.recipe.dataset != TEXT:
         raise BadJob(
-            f"text = {job.recipe.text!r} at $.recipe.text, but {job.workload}'s samples are synthetic.",
-            f"Use text = {TEXT!r}.",
+            f"dataset = {job.recipe.dataset!r} at $.recipe.dataset, but {job.workload}'s samples are synthetic.",
+            f"Use dataset = {TEXT!r}.",
         )
     if shards_tables(job, sizes):
         _check_sharded(job, sizes)

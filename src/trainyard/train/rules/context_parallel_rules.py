@@ -34,7 +34,7 @@ def _check_sequence(job: Job) -> None:
 
 def _check_widths(model: Model) -> None:
     keys = model.head_dim + model.rope_dim
-    if model.kv_rank and model.value_dim > keys:
+    if model.kv_lora_rank and model.value_dim > keys:
         raise BadJob(
             f"cp_method = 'ring' at $.layout: values have {model.value_dim} channels, keys head_dim {model.head_dim} + "
             f"rope_dim {model.rope_dim} = {keys}, but the fused kernels with log-sum-exp take none wider.",

@@ -19,16 +19,17 @@ def check(job: Job) -> None:
             f"{BYTES} - {model.vocab} = {BYTES - model.vocab} would have no row.",
             f"Use vocab = {BYTES} or more.",
         )
-    if model.kv_rank:
+    if model.kv_lora_rank:
         _check_latent(model)
     if model.experts:
         _check_experts(model)
 
 
 def _check_trained(model: Model) -> None:
-    if model.pattern:
+    if model.hybrid_pattern:
         raise BadJob(
-            f"pattern = {model.pattern[:20]!r} at $.model, but trainyard does not train state-space layers.",
+            f"hybrid_pattern = {model.hybrid_pattern[:20]!r} at $.model, but trainyard does not train "
+            "state-space layers.",
             "Plan for another framework: --for megatron or torchtitan.",
         )
     for field, untrained, others in (
@@ -47,7 +48,7 @@ def _check_trained(model: Model) -> None:
 def _check_latent(model: Model) -> None:
     if model.position != "rope":
         raise BadJob(
-            f"position = {model.position!r} at $.model, but latent attention (kv_rank = {model.kv_rank}) has "
+            f"position = {model.position!r} at $.model, but latent attention (kv_lora_rank = {model.kv_lora_rank}) has "
             f"rope_dim = {model.rope_dim} rotary channels.",
             "Use position = 'rope'.",
         )

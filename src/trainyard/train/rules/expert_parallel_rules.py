@@ -30,7 +30,7 @@ def check(job: Job) -> None:
             f"Use ep = {works}." if works > 1 else f"Use ep = 1, or dp_shard = {layout.ep}.",
         )
     replicas = ranks // layout.ep
-    for field in ("width", "expert_ffn"):
+    for field in ("hidden_size", "moe_ffn_hidden_size"):
         rows = getattr(model, field)
         if rows % replicas:
             raise BadJob(
@@ -50,6 +50,6 @@ def _nearest(job: Job) -> int:
     layout, model = job.layout, job.decoder
     ranks = layout.dp_shard * layout.cp
     common = gcd(model.experts, ranks)
-    rows = gcd(model.width, model.expert_ffn)
+    rows = gcd(model.hidden_size, model.moe_ffn_hidden_size)
     fits = (ep for ep in range(layout.ep + 1, common + 1) if common % ep == 0 and rows % (ranks // ep) == 0)
     return next(fits, 1)

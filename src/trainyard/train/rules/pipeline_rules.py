@@ -69,11 +69,12 @@ def _check_micro_batches(job: Job) -> None:
     else:
         rounds = job.accumulate // layout.pp
         reason = f"runs them in {job.accumulate} // pp {layout.pp} = {rounds} rounds of equal size"
-    # tokens_per_step = seq_len * microbatch * data-parallel ranks * micro-batches
+    # tokens_per_step = seq_len * micro_batch_size * data-parallel ranks * micro-batches
     tokens = recipe.tokens_per_step // job.accumulate * works
     raise BadJob(
         f"{job.accumulate} micro-batches per step at $.recipe (tokens_per_step {recipe.tokens_per_step:,} / (seq_len "
-        f"{recipe.seq_len} * microbatch {recipe.microbatch} * data-parallel ranks {layout.batch_ranks})), but "
+        f"{recipe.seq_len} * micro_batch_size {recipe.micro_batch_size} * "
+        f"data-parallel ranks {layout.batch_ranks})), but "
         f"schedule = {recipe.schedule!r} {reason}.",
         f"Use tokens_per_step = {tokens}, for {works}, or schedule = "
         f"'{'gpipe' if recipe.schedule == '1f1b' else 'looped_bfs'}', which takes any number.",
@@ -98,11 +99,12 @@ def _check_backward(recipe: Recipe) -> None:
             f"compile at $.recipe with {splits}: the backward pass of compiled code is one piece.",
             "Use compile = false, or schedule = 'interleaved'.",
         )
-    if recipe.remat != "none":
+    if recipe.activation_checkpoint != "none":
         raise BadJob(
-            f"remat = {recipe.remat!r} at $.recipe with {splits}: torch would recompute a block for its inputs and "
+            f"activation_checkpoint = {recipe.activation_checkpoint!r} at $.recipe with {splits}: "
+            "torch would recompute a block for its inputs and "
             "again for each of its weights (1 + 9 = 10 times for a block with 9).",
-            "Use remat = 'none', or schedule = 'interleaved'.",
+            "Use activation_checkpoint = 'none', or schedule = 'interleaved'.",
         )
 
 

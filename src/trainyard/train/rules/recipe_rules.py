@@ -23,10 +23,11 @@ def check(job: Job) -> None:
             f"compile = 'whole' at $.recipe with pp = {layout.pp} at $.layout, but no rank has the whole model.",
             "Use compile = true: each block.",
         )
-    if recipe.remat == "none" and recipe.remat_every > 1:
+    if recipe.activation_checkpoint == "none" and recipe.activation_checkpoint_every > 1:
         raise BadJob(
-            f"remat_every = {recipe.remat_every} at $.recipe, but remat = 'none': no block is recomputed.",
-            "Use remat = 'full' or 'op'.",
+            f"activation_checkpoint_every = {recipe.activation_checkpoint_every} at $.recipe, but "
+            "activation_checkpoint = 'none': no block is recomputed.",
+            "Use activation_checkpoint = 'full' or 'selective'.",
         )
 
 
@@ -47,11 +48,11 @@ def _optimizer(job: Job) -> None:
     known = plugins.names("optimizers")
     if recipe.optimizer not in known:
         raise BadJob(f"optimizer = {recipe.optimizer!r} at $.recipe is unknown.", nearest(recipe.optimizer, known))
-    if recipe.update == "fused" and not fuses(recipe, layout):
+    if recipe.optimizer_implementation == "fused" and not fuses(recipe, layout):
         raise BadJob(
-            f"optimizer = 'sgd' with update = 'fused' at $.recipe, but torch's fused SGD kernel does not support the "
-            f"sharded weights of {layout}.",
-            "Use update = 'auto' or 'foreach'.",
+            f"optimizer = 'sgd' with optimizer_implementation = 'fused' at $.recipe, but "
+            f"torch's fused SGD kernel does not support the sharded weights of {layout}.",
+            "Use optimizer_implementation = 'auto' or 'foreach'.",
         )
 
 
@@ -60,10 +61,10 @@ def fuses(recipe: Recipe, layout: Layout) -> bool:
     return recipe.optimizer != "sgd" or not (shards(layout) or layout.tp > 1)
 
 
-def update(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "loop"]:
+def update(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "for-loop"]:
     """The implementation of the parameter update."""
-    if recipe.update != "auto":
-        return recipe.update
+    if recipe.optimizer_implementation != "auto":
+        return recipe.optimizer_implementation
     return "fused" if fuses(recipe, layout) else "foreach"
 
 

@@ -17,7 +17,12 @@ def check(job: Job) -> None:
     if model is None:
         return
     _check_known(model, layout)
-    parts = {"heads": model.heads, "kv_heads": model.kv_heads, "ffn": model.ffn, "vocab": model.vocab}
+    parts = {
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "vocab": model.vocab,
+    }
     for name, size in parts.items():
         if size % layout.tp:
             raise BadJob(
@@ -31,7 +36,7 @@ def check(job: Job) -> None:
 _COUNTED: Mapping[str, str] = {
     "heads": "query heads",
     "kv_heads": "key/value heads",
-    "ffn": "columns of the MLP",
+    "ffn_hidden_size": "columns of the MLP",
     "vocab": "rows of the embedding",
 }
 
@@ -58,9 +63,10 @@ def _check_known(model: Model, layout: Layout) -> None:
             "split.",
             f"Use tp = 1, and ep = {layout.tp} to divide the experts.",
         )
-    if model.kv_rank:
+    if model.kv_lora_rank:
         raise BadJob(
-            f"tp = {layout.tp} at $.layout with kv_rank = {model.kv_rank} at $.model, but all heads share the latent "
+            f"tp = {layout.tp} at $.layout with kv_lora_rank = {model.kv_lora_rank} at $.model, but all "
+            "heads share the latent "
             "and the rotary key: no rank has their full gradient.",
             f"Use tp = 1, and dp_shard = {layout.dp_shard * layout.tp}.",
         )

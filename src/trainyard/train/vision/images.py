@@ -1,6 +1,6 @@
 """Labelled images, and the samples of each step, which do not depend on the number of ranks. Needs no torch.
 
-`recipe.text` selects them: `digits` (or `python`, the field's default) is scikit-learn's 1,797 digits of 8 x 8 grey
+`recipe.dataset` selects them: `digits` (or `python`, the field's default) is scikit-learn's 1,797 digits of 8 x 8 grey
 pixels; `synthetic` is noise; anything else is a folder. Each of its subfolders is a class, in alphabetical order; a
 folder without subfolders is one class. Images are .npy arrays, (H, W), (H, W, C) or (N, H, W, C), of bytes or of
 fractions from 0 to 1, and .png files.
@@ -61,10 +61,10 @@ def read(source: str, classes: int) -> ImageSet:
 
 def check(recipe: Recipe) -> None:
     """Raises `BadJob` or `MissingLibrary` if the images are missing. Does not read them."""
-    if recipe.text in DIGITS:
+    if recipe.dataset in DIGITS:
         _digits_file()
-    elif recipe.text != SYNTHETIC:
-        _files(Path(recipe.text))
+    elif recipe.dataset != SYNTHETIC:
+        _files(Path(recipe.dataset))
 
 
 def _digits_file() -> Path:
@@ -74,7 +74,7 @@ def _digits_file() -> Path:
         if (path := Path(folder, "datasets", "data", "digits.csv.gz")).is_file():
             return path
     raise MissingLibrary(
-        'text = "digits" at $.recipe, but scikit-learn, which contains them, is not installed.',
+        'dataset = "digits" at $.recipe, but scikit-learn, which contains them, is not installed.',
         "pip install 'trainyard[data]', name a folder of images, or use text = \"synthetic\".",
     )
 
@@ -97,16 +97,16 @@ def _files(root: Path) -> list[list[Path]]:
         size = sum(path.stat().st_size for files in files_by_class for path in files)
     except OSError as error:
         raise BadJob(
-            f"text = {str(root)!r} at $.recipe: {error.strerror or error}.",
+            f"dataset = {str(root)!r} at $.recipe: {error.strerror or error}.",
             'Name a folder of images, or use "digits" or "synthetic".',
         ) from error
     if not any(files_by_class):
         raise BadJob(
-            f"text = {str(root)!r} at $.recipe: no {' or '.join(_ENDINGS)} file in it or in its subfolders.",
+            f"dataset = {str(root)!r} at $.recipe: no {' or '.join(_ENDINGS)} file in it or in its subfolders.",
             "Put each class into a subfolder.",
         )
     if size > CAP:
-        raise BadJob(f"text = {str(root)!r} at $.recipe: {size:,} bytes, but at most {CAP:,} are kept in memory.")
+        raise BadJob(f"dataset = {str(root)!r} at $.recipe: {size:,} bytes, but at most {CAP:,} are kept in memory.")
     return files_by_class
 
 

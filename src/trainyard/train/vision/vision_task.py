@@ -35,7 +35,7 @@ class Labelled:
 
     def __init__(self, job: Job, sizes: Sizes) -> None:
         self.sizes, self.seed = sizes, job.recipe.seed
-        self.pictures = images.read(job.recipe.text, sizes.classes)
+        self.pictures = images.read(job.recipe.dataset, sizes.classes)
         self.source, self.sha256 = self.pictures.source, self.pictures.sha256
 
     def batch(self, step: int, indices: range) -> Batch:

@@ -19,9 +19,9 @@ _GATE = {"swiglu": ((5, 3), (9, 5)), "gelu": ((8, 2), (14, 3))}
 def norms(model: Model, ranks: SampleGroup, phase: str, layers: int, last: bool) -> list[Operation]:
     """Norms before attention and MLP of each of `layers`, and of heads or latents. `last`: the final norm too."""
     flops, moved = _NORM[model.norm][phase == "backward"], 3 if phase == "backward" else 2
-    operations = [ranks.pointwise("norm", phase, 2 * layers + last, model.width, flops, moved, ranks.between)]
-    if model.kv_rank:
-        latents = [width for width in (model.q_rank, model.kv_rank) if width]
+    operations = [ranks.pointwise("norm", phase, 2 * layers + last, model.hidden_size, flops, moved, ranks.between)]
+    if model.kv_lora_rank:
+        latents = [width for width in (model.q_lora_rank, model.kv_lora_rank) if width]
         operations += [ranks.pointwise("norm", phase, layers, width, flops, moved, ranks.tp) for width in latents]
     elif model.qk_norm:
         operations += [
@@ -38,25 +38,25 @@ def elementwise(model: Model, ranks: SampleGroup, phase: str, kind: LayerGroup, 
     operations = [
         *(rotary(model, ranks, phase, layers) if model.position == "rope" else []),
         ranks.pointwise("elementwise", phase, layers, inner(model, kind), gate_flops, gate_moved),
-        ranks.pointwise("elementwise", phase, 2 * layers, model.width, 1, 3, ranks.between),
+        ranks.pointwise("elementwise", phase, 2 * layers, model.hidden_size, 1, 3, ranks.between),
     ]
     if any(matrix.copies > 1 for matrix in kind.matrices):
         flops, moved = (4, 3) if backward else (2, 1)
-        operations.append(ranks.pointwise("elementwise", phase, layers, model.active * model.width, flops, moved))
+        operations.append(ranks.pointwise("elementwise", phase, layers, model.top_k * model.hidden_size, flops, moved))
     return operations
 
 
 def inner(model: Model, kind: LayerGroup) -> int:
     """Values per token that pass the gate of the MLP, or of the routed and shared experts."""
     if any(matrix.copies > 1 for matrix in kind.matrices):
-        return (model.active + model.shared_experts) * model.expert_ffn
-    return model.ffn
+        return (model.top_k + model.shared_experts) * model.moe_ffn_hidden_size
+    return model.ffn_hidden_size
 
 
 def rotary(model: Model, ranks: SampleGroup, phase: str, layers: int) -> list[Operation]:
     """Rotary embeddings of queries and keys; for latent attention of the rotary channels and one key for all heads."""
-    heads = model.heads + (1 if model.kv_rank else model.kv_heads)
-    channels = model.rope_dim if model.kv_rank else model.head_dim
+    heads = model.heads + (1 if model.kv_lora_rank else model.kv_heads)
+    channels = model.rope_dim if model.kv_lora_rank else model.head_dim
     return [ranks.pointwise("elementwise", phase, layers, heads * channels, 3, 2)]
 
 
@@ -66,7 +66,7 @@ def routing(model: Model, ranks: SampleGroup, phase: str, kind: LayerGroup, laye
         return []
     return [
         ranks.pointwise("moe_route", phase, layers, model.experts, 6, 4),
-        ranks.pointwise("moe_route", phase, 2 * layers, model.active * model.width, 0, 2),
+        ranks.pointwise("moe_route", phase, 2 * layers, model.top_k * model.hidden_size, 0, 2),
     ]
 
 

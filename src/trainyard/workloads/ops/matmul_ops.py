@@ -81,7 +81,9 @@ def pair_flops(job: Job, tokens: int, width: int) -> int:
 
 def widths(model: Model) -> tuple[int, int]:
     """Channels per head: (queries and keys, values)."""
-    return (model.head_dim + model.rope_dim, model.value_dim) if model.kv_rank else (model.head_dim, model.head_dim)
+    return (
+        (model.head_dim + model.rope_dim, model.value_dim) if model.kv_lora_rank else (model.head_dim, model.head_dim)
+    )
 
 
 def attention(job: Job, ranks: SampleGroup, phase: str, layers: int) -> Operation:
@@ -90,7 +92,7 @@ def attention(job: Job, ranks: SampleGroup, phase: str, layers: int) -> Operatio
     model = job.decoder
     key, value = widths(model)
     backward = phase == "backward"
-    kv_heads = model.heads if model.kv_rank else model.kv_heads
+    kv_heads = model.heads if model.kv_lora_rank else model.kv_heads
     readers = ranks.cp if job.layout.cp_method != "ulysses" else 1
     flops = pair_flops(job, ranks.tokens, 3 * key + 2 * value if backward else key + value)
     # q and the output; k and v; backward also their gradients, and the output once more.

@@ -46,7 +46,7 @@ def layers(model: Model) -> list[LayerGroup]:
     dense = min(model.dense_layers, model.layers) if model.experts else model.layers
     both = attention(model)
     kinds = [
-        LayerGroup(0, dense, [*both, *mlp(model, model.ffn)], ends=True),
+        LayerGroup(0, dense, [*both, *mlp(model, model.ffn_hidden_size)], ends=True),
         # The gradient of a gate needs the expert's output; the shared experts have no gate.
         LayerGroup(dense, model.layers, [*both, *experts(model)], ends=model.shared_experts > 0),
     ]
@@ -55,17 +55,17 @@ def layers(model: Model) -> list[LayerGroup]:
 
 def attention(model: Model) -> list[Matrix]:
     """q, k, v, out; for latent attention q down and up, keys and values down and up, out."""
-    width, heads = model.width, model.heads
-    if not model.kv_rank:
+    width, heads = model.hidden_size, model.heads
+    if not model.kv_lora_rank:
         biased = model.bias != "none"
         q = Matrix(width, heads * model.head_dim, "columns", bias=biased)
         kv = Matrix(width, model.kv_heads * model.head_dim, "columns", bias=biased)
         return [q, kv, kv, Matrix(q.high, width, "rows", bias=model.bias == "all")]
     return [
-        *([Matrix(width, model.q_rank)] if model.q_rank else []),
-        Matrix(model.q_rank or width, heads * (model.head_dim + model.rope_dim), "columns"),
-        Matrix(width, model.kv_rank + model.rope_dim),
-        Matrix(model.kv_rank, heads * (model.head_dim + model.value_dim), "columns"),
+        *([Matrix(width, model.q_lora_rank)] if model.q_lora_rank else []),
+        Matrix(model.q_lora_rank or width, heads * (model.head_dim + model.rope_dim), "columns"),
+        Matrix(width, model.kv_lora_rank + model.rope_dim),
+        Matrix(model.kv_lora_rank, heads * (model.head_dim + model.value_dim), "columns"),
         Matrix(heads * model.value_dim, width, "rows"),
     ]
 
@@ -73,20 +73,24 @@ def attention(model: Model) -> list[Matrix]:
 def mlp(model: Model, ffn: int) -> list[Matrix]:
     """Gate (SwiGLU only), up, down."""
     biased = model.bias == "all"
-    up = Matrix(model.width, ffn, "columns", bias=biased)
-    return [*([up] if model.mlp == "swiglu" else []), up, Matrix(ffn, model.width, "rows", bias=biased)]
+    up = Matrix(model.hidden_size, ffn, "columns", bias=biased)
+    return [*([up] if model.mlp == "swiglu" else []), up, Matrix(ffn, model.hidden_size, "rows", bias=biased)]
 
 
 def experts(model: Model) -> list[Matrix]:
     """The router, the experts (SwiGLU) and the shared experts, as one MLP of their total width."""
-    up = Matrix(model.width, model.expert_ffn, "columns", copies=model.experts, uses=model.active, linear=False)
-    down = Matrix(model.expert_ffn, model.width, "rows", copies=model.experts, uses=model.active, linear=False)
-    shared = mlp(model, model.shared_experts * model.expert_ffn) if model.shared_experts else []
-    return [Matrix(model.width, model.experts, float32=True, linear=False), up, up, down, *shared]
+    up = Matrix(
+        model.hidden_size, model.moe_ffn_hidden_size, "columns", copies=model.experts, uses=model.top_k, linear=False
+    )
+    down = Matrix(
+        model.moe_ffn_hidden_size, model.hidden_size, "rows", copies=model.experts, uses=model.top_k, linear=False
+    )
+    shared = mlp(model, model.shared_experts * model.moe_ffn_hidden_size) if model.shared_experts else []
+    return [Matrix(model.hidden_size, model.experts, float32=True, linear=False), up, up, down, *shared]
 
 
 def head(model: Model) -> Matrix:
-    return Matrix(model.width, model.vocab, "columns", linear=False)
+    return Matrix(model.hidden_size, model.vocab, "columns", linear=False)
 
 
 def parameters(model: Model, length: int = 0) -> int:
@@ -97,6 +101,6 @@ def parameters(model: Model, length: int = 0) -> int:
         for matrix in kind.matrices
     )
     tables = model.vocab * (1 if model.tied else 2) + (length if model.position == "learned" else 0)
-    norm = model.width * (2 if model.norm == "layer" and model.bias == "all" else 1)
-    inner = model.q_rank + model.kv_rank if model.kv_rank else 2 * model.head_dim * model.qk_norm
-    return linear + tables * model.width + (2 * model.layers + 1) * norm + model.layers * inner
+    norm = model.hidden_size * (2 if model.norm == "layer" and model.bias == "all" else 1)
+    inner = model.q_lora_rank + model.kv_lora_rank if model.kv_lora_rank else 2 * model.head_dim * model.qk_norm
+    return linear + tables * model.hidden_size + (2 * model.layers + 1) * norm + model.layers * inner

@@ -69,7 +69,7 @@ def group(job: Job) -> SampleGroup:
         tp=layout.tp,
         cp=layout.cp,
         between=1 if layout.sequence_parallel else layout.tp,
-        tokens=job.accumulate * recipe.microbatch * recipe.seq_len,
+        tokens=job.accumulate * recipe.micro_batch_size * recipe.seq_len,
         micro=job.accumulate,
         # float8 and tf32 are formats of matrix products only.
         dtype={"float8": "bfloat16", "tf32": "float32"}.get(recipe.dtype, recipe.dtype),

@@ -56,7 +56,9 @@ class Tally:
     @contextmanager
     def block(self) -> Iterator[None]:
         """Groups the layers of the next block, the unit of activation checkpointing."""
-        self._block_recomputes = self.recipe.remat != "none" and self._blocks % self.recipe.remat_every == 0
+        self._block_recomputes = (
+            self.recipe.activation_checkpoint != "none" and self._blocks % self.recipe.activation_checkpoint_every == 0
+        )
         self._blocks += 1
         yield
         self._block_recomputes = False
@@ -172,7 +174,11 @@ class Tally:
 
     def _forward(self, op: str, work: _Work, recomputed: bool = True) -> None:
         self._add(op, "forward", work)
-        if self._block_recomputes and recomputed and not (self.recipe.remat == "op" and op in _SAVED):
+        if (
+            self._block_recomputes
+            and recomputed
+            and not (self.recipe.activation_checkpoint == "selective" and op in _SAVED)
+        ):
             self._add(op, "recompute", work)
 
     def _add(self, op: str, phase: str, work: _Work) -> None:

@@ -60,16 +60,19 @@ def operations(job: Job) -> list[Operation]:
 
 
 def recomputed(job: Job) -> Iterator[tuple[LayerGroup, int]]:
-    """Each layer group with its number of recomputed layers: every `remat_every`-th layer of a stage."""
+    """Each layer group with its number of recomputed layers: every `activation_checkpoint_every`-th of a stage."""
     model, layout, recipe = job.decoder, job.layout, job.recipe
     stages = layout.pp * layout.interleave
     per_stage, rest = divmod(model.layers, stages)
     for kind in layers(model):
         recomputed_layers = 0
-        for stage in range(stages if recipe.remat != "none" else 0):
+        for stage in range(stages if recipe.activation_checkpoint != "none" else 0):
             start = stage * per_stage + min(stage, rest)
             stop = start + per_stage + (stage < rest)
-            upto = [-(-max(0, min(bound, stop) - start) // recipe.remat_every) for bound in (kind.first, kind.stop)]
+            upto = [
+                -(-max(0, min(bound, stop) - start) // recipe.activation_checkpoint_every)
+                for bound in (kind.first, kind.stop)
+            ]
             recomputed_layers += upto[1] - upto[0]
         yield kind, recomputed_layers
 
@@ -79,7 +82,7 @@ def _matmul(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
     layer_matrices = [(kind.layers, matrix) for kind in layers(model) for matrix in kind.matrices]
     yield from products(job, ranks, "forward", [*layer_matrices, (1, head(model))], 1)
     yield from rounding(job, ranks, "forward", layer_matrices)
-    if job.recipe.remat == "full":
+    if job.recipe.activation_checkpoint == "full":
         for kind, count in recomputed(job):
             matrices = kind.matrices[:-1] if kind.ends else kind.matrices
             yield from products(job, ranks, "recompute", [(count, matrix) for matrix in matrices], 1)
@@ -90,7 +93,7 @@ def _matmul(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
 
 def _attention(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
     yield attention(job, ranks, "forward", job.decoder.layers)
-    if job.recipe.remat == "full":
+    if job.recipe.activation_checkpoint == "full":
         yield attention(job, ranks, "recompute", sum(count for _, count in recomputed(job)))
     yield attention(job, ranks, "backward", job.decoder.layers)
 
@@ -114,14 +117,14 @@ def _embedding(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
     learned = model.position == "learned"
     tables = 1 + learned
     rows = model.vocab + (job.recipe.seq_len if learned else 0)
-    elements = ranks.tokens * model.width * ranks.between * tables
+    elements = ranks.tokens * model.hidden_size * ranks.between * tables
     moved = elements * (FLOAT32 + words.DTYPES[ranks.dtype])
-    table = ranks.micro * rows * model.width * FLOAT32 * ranks.cp
+    table = ranks.micro * rows * model.hidden_size * FLOAT32 * ranks.cp
     count = tables * ranks.calls
     yield Operation(op="embedding", phase="forward", count=count, flops=0, bytes=moved)
     yield Operation(op="embedding", phase="backward", count=count, flops=elements, bytes=moved + table)
     if learned:
-        yield ranks.pointwise("elementwise", "forward", 1, model.width, 1, 3, ranks.between)
+        yield ranks.pointwise("elementwise", "forward", 1, model.hidden_size, 1, 3, ranks.between)
 
 
 def _loss(job: Job, ranks: SampleGroup) -> Iterator[Operation]:

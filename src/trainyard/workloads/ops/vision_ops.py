@@ -19,11 +19,12 @@ def check(job: Job) -> Sizes:
     trainable.check(job, AXES[type(sizes)])
     if isinstance(sizes, Vit):
         sample_rules.check_split(job, {"heads": sizes.heads, "ffn": sizes.ffn, "classes": sizes.classes})
-    if isinstance(sizes, ResNet) and job.recipe.microbatch * sizes.sides[-1] ** 2 == 1:
+    if isinstance(sizes, ResNet) and job.recipe.micro_batch_size * sizes.sides[-1] ** 2 == 1:
         raise BadJob(
-            "microbatch 1 * 1 * 1 pixels of the last stage = 1 value per channel at $.recipe.microbatch, but a batch "
+            "micro_batch_size 1 * 1 * 1 pixels of the last stage = 1 value per channel at "
+            "$.recipe.micro_batch_size, but a batch "
             "norm needs at least two.",
-            "Use microbatch = 2 or more.",
+            "Use micro_batch_size = 2 or more.",
         )
     return sizes
 

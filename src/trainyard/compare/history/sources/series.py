@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from trainyard import words
+from trainyard import units, words
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats.regular_files import unreadable
 from trainyard.words import Metric
 
-_TEXTS = ("run", "commit", "when")
+_TEXT_FIELDS = ("run", "commit", "when")
+"""Fields of a point that identify it."""
 
 
 class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +32,24 @@ class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.commit[:10] or self.run or self.when[:16]
 
 
+class SeriesMetric(msgspec.Struct, frozen=True, kw_only=True):
+    """The metric of a series: its label, unit, and which direction is an improvement."""
+
+    label: str
+    unit: Literal["ns", "B", "1/s", "share", ""]
+    better: Literal["lower", "higher"]
+
+
+def describe_metric(metric: Metric) -> SeriesMetric:
+    return SeriesMetric(label=metric.label, unit=metric.unit, better=metric.better)
+
+
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """`name`: the job or file. `metric`: as in words.metric, or a name from the file."""
 
     name: str
     metric: str
-    about: Metric
+    about: SeriesMetric
     points: tuple[SeriesPoint, ...]
     notes: tuple[str, ...] = ()
 
@@ -49,19 +62,21 @@ def load(path: Path, metric: str) -> Series:
     """Load a series from JSON, a list of numbers or objects, or from CSV with a header. The figure is the field `value`
     or `metric`; `run`, `commit` and `when` are kept. For metrics that are not in words.METRICS, lower is better. Raises
     `BadFile` with the position of the error."""
-    text = _text(path)
-    rows = _from_json(path, text) if text.lstrip().startswith(("[", "{")) else _from_csv(path, text)
-    points = [_point(path, number, row, metric) for number, row in enumerate(rows)]
+    text = _read_text(path)
+    rows = _parse_json(path, text) if text.lstrip().startswith(("[", "{")) else _parse_csv(path, text)
+    points = [_parse_point(path, number, row, metric) for number, row in enumerate(rows)]
     if not points:
         raise BadFile(f"{path}: has 0 points, but at least 1 is needed.")
     try:
         about = words.metric(metric)
     except BadInput:
         about = Metric(metric, "A figure of a file.", "")
-    return Series(name=path.stem, metric=metric, about=about, points=tuple(points), notes=_disorder(points))
+    return Series(
+        name=path.stem, metric=metric, about=describe_metric(about), points=tuple(points), notes=_note_disorder(points)
+    )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except OSError as error:
@@ -70,7 +85,7 @@ def _text(path: Path) -> str:
         raise BadFile(f"{path}: cannot be read as text: {error}.", "--series takes a JSON or CSV file.") from error
 
 
-def _from_json(path: Path, text: str) -> list[dict[str, Any]]:
+def _parse_json(path: Path, text: str) -> list[dict[str, Any]]:
     try:
         document = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -82,12 +97,12 @@ def _from_json(path: Path, text: str) -> list[dict[str, Any]]:
     return [row if isinstance(row, dict) else {"value": row} for row in document]
 
 
-def _from_csv(path: Path, text: str) -> list[dict[str, Any]]:
+def _parse_csv(path: Path, text: str) -> list[dict[str, Any]]:
     lines = list(csv.reader(io.StringIO(text)))
     lines = [line for line in lines if line]
     if not lines:
         return []
-    if len(lines[0]) == 1 and _number(lines[0][0]) is not None:
+    if len(lines[0]) == 1 and _parse_number(lines[0][0]) is not None:
         return [{"value": line[0]} for line in lines]
     head = [name.strip() for name in lines[0]]
     for number, line in enumerate(lines[1:], start=2):
@@ -96,21 +111,21 @@ def _from_csv(path: Path, text: str) -> list[dict[str, Any]]:
     return [dict(zip(head, line)) for line in lines[1:]]
 
 
-def _point(path: Path, number: int, row: dict[str, Any], metric: str) -> SeriesPoint:
+def _parse_point(path: Path, number: int, row: dict[str, Any], metric: str) -> SeriesPoint:
     key = "value" if "value" in row else metric
     if key not in row:
-        named = "no `value`" if metric == "value" else f"neither `value` nor {metric!r}"
-        raise BadFile(f"{path}: point {number} has {named}.", f"Select one with --metric; it has {', '.join(row)}.")
-    value = _number(row[key])
+        absent = "no `value`" if metric == "value" else f"neither `value` nor {metric!r}"
+        raise BadFile(f"{path}: point {number} has {absent}.", f"Select one with --metric; it has {', '.join(row)}.")
+    value = _parse_number(row[key])
     if value is None:
         raise BadFile(
             f"{path}: point {number} is {row[key]!r}, which is not a number.",
             "Leave out points that were not measured.",
         )
-    return SeriesPoint(value=value, **{name: str(row[name] or "") for name in _TEXTS if name in row})
+    return SeriesPoint(value=value, **{name: str(row[name] or "") for name in _TEXT_FIELDS if name in row})
 
 
-def _number(cell: object) -> float | None:
+def _parse_number(cell: object) -> float | None:
     """A finite number, or None if `cell` is not one."""
     try:
         value = float(cell) if isinstance(cell, str | int | float) and not isinstance(cell, bool) else float("nan")
@@ -119,11 +134,12 @@ def _number(cell: object) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-def _disorder(points: list[SeriesPoint]) -> tuple[str, ...]:
+def _note_disorder(points: list[SeriesPoint]) -> tuple[str, ...]:
     """A note if the times are not in order; the order of the file is kept."""
     back = [n for n in range(1, len(points)) if points[n].when and points[n].when < points[n - 1].when]
     if not back:
         return ()
     return (
-        f"{len(back)} points are dated before the one before them, point {back[0]} first: the order is the file's.",
+        f"{units.counted(len(back), 'point has', 'points have')} an earlier date than the point before, the first at "
+        f"index {back[0]}. The order of the file is used.",
     )

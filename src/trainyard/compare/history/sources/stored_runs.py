@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from trainyard import words
-from trainyard.compare.history.sources.series import Series, SeriesPoint
-from trainyard.compare.metric import values
+from trainyard import units, words
+from trainyard.compare.history.sources.series import Series, SeriesPoint, describe_metric
+from trainyard.compare.metric import compute_metrics
 from trainyard.errors import NotEnoughEvidence
 from trainyard.record import Run
 
 
-def series(job: str, runs: Sequence[Run], metric: str) -> tuple[Series, tuple[Run, ...]]:
+def build_series(job: str, runs: Sequence[Run], metric: str) -> tuple[Series, tuple[Run, ...]]:
     """The series of complete `runs` (in any order), and the runs of its points in order of their start. Raises
     `UnknownName` for an unknown metric, `NotEnoughEvidence` if no run measured it."""
     about = words.metric(metric)
@@ -24,43 +24,45 @@ def series(job: str, runs: Sequence[Run], metric: str) -> tuple[Series, tuple[Ru
         raise NotEnoughEvidence(
             f"no complete run of the job {job!r} is stored.", "`trainyard runs` lists the stored runs."
         )
-    comparable, notes = _alike(ordered)
-    metrics_by_run = [values(run) for run in comparable]
-    kept = [(run, metrics[metric]) for run, metrics in zip(comparable, metrics_by_run) if metric in metrics]
-    if not kept:
-        had = sorted({name for metrics in metrics_by_run for name in metrics})
+    comparable, notes = _select_comparable(ordered)
+    metrics_by_run = [compute_metrics(run) for run in comparable]
+    measured = [(run, metrics[metric]) for run, metrics in zip(comparable, metrics_by_run) if metric in metrics]
+    if not measured:
+        other_metrics = sorted({name for metrics in metrics_by_run for name in metrics})
         raise NotEnoughEvidence(
-            f"none of {len(comparable)} runs of {job!r} measured {metric}.", f"They have: {', '.join(had)}."
+            f"none of {units.counted(len(comparable), 'run')} of {job!r} measured {metric}.",
+            f"They have: {', '.join(other_metrics)}.",
         )
-    if len(kept) < len(comparable):
-        notes.append(f"{len(comparable) - len(kept)} runs did not measure {metric} and are left out.")
+    if len(measured) < len(comparable):
+        unmeasured = units.counted(len(comparable) - len(measured), "run")
+        notes.append(f"{unmeasured} without a measured {metric} left out.")
     points = tuple(
         SeriesPoint(value=value, run=run.id, commit=run.provenance.code.get("sha", ""), when=run.started)
-        for run, value in kept
+        for run, value in measured
     )
-    return Series(name=job, metric=metric, about=about, points=points, notes=tuple(notes)), tuple(
-        run for run, _ in kept
+    return Series(name=job, metric=metric, about=describe_metric(about), points=points, notes=tuple(notes)), tuple(
+        run for run, _ in measured
     )
 
 
-def _alike(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+def _select_comparable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """The runs with the same work and kind of machine as the newest one, and notes on the differences of the others."""
-    newest = _kind(runs[-1])
+    newest = _describe_kind(runs[-1])
     comparable: list[Run] = []
     others: Counter[str] = Counter()
     for run in runs:
-        own = _kind(run)
+        own = _describe_kind(run)
         if own == newest:
             comparable.append(run)
         else:
             others["; ".join(f"{key} {own[key]} against {newest[key]}" for key in own if own[key] != newest[key])] += 1
     return comparable, [
-        f"{count} runs are left out, which differ from the newest: {difference}."
+        f"{units.counted(count, 'run')} left out, different from the newest: {difference}."
         for difference, count in others.items()
     ]
 
 
-def _kind(run: Run) -> Mapping[str, str]:
+def _describe_kind(run: Run) -> Mapping[str, str]:
     """The properties of work and machine that all runs of a series must share."""
     job, provenance = run.job, run.provenance
     sizes = {**job.sizes, **(msgspec.to_builtins(job.model) or {})}

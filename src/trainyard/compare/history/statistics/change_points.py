@@ -6,15 +6,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compare.history.statistics.split_scan import BestSplits, best_splits
+from trainyard.compare.history.statistics.split_scan import BestSplits, find_best_splits
 
 
-def change_points(values: NDArray[np.float64], splits: BestSplits, inflation: float, critical: float) -> list[int]:
+def find_change_points(values: NDArray[np.float64], splits: BestSplits, inflation: float, critical: float) -> list[int]:
     """First points of new levels: splits stronger than `critical`, narrowest first (Baranowski et al. 2019)."""
-    return _confirmed(values, _narrowest(splits, inflation, critical), inflation, critical)
+    return _confirm_changes(values, _select_narrowest(splits, inflation, critical), inflation, critical)
 
 
-def _narrowest(splits: BestSplits, inflation: float, critical: float) -> list[int]:
+def _select_narrowest(splits: BestSplits, inflation: float, critical: float) -> list[int]:
     strength = splits.strengths(inflation)
     rows = np.flatnonzero(strength > critical)
     rows = rows[np.lexsort((-strength[rows], (splits.stop - splits.start)[rows]))]
@@ -26,30 +26,30 @@ def _narrowest(splits: BestSplits, inflation: float, critical: float) -> list[in
     return sorted(points)
 
 
-_ROUNDS = 8
+_MAX_ROUNDS = 8
 """Largest number of rounds in which changes are moved; they converge in two or three."""
 
 
-def _confirmed(values: NDArray[np.float64], points: list[int], inflation: float, critical: float) -> list[int]:
+def _confirm_changes(values: NDArray[np.float64], points: list[int], inflation: float, critical: float) -> list[int]:
     """Move each change to the best split between its neighbours, and drop the weakest until all are stronger than
     `critical`."""
     known: dict[tuple[int, int], tuple[int, float]] = {}
 
     def best(start: int, stop: int) -> tuple[int, float]:
         if (start, stop) not in known:
-            split = best_splits(values, np.array([start]), stop - start)
+            split = find_best_splits(values, np.array([start]), stop - start)
             known[start, stop] = int(split.at[0]), float(split.strengths(inflation)[0])
         return known[start, stop]
 
-    for _ in range(_ROUNDS + len(points)):
+    for _ in range(_MAX_ROUNDS + len(points)):
         bounds = [0, *points, values.size]
-        placed = [best(start, stop) for start, stop in zip(bounds, bounds[2:])]
-        weak = [strength for _, strength in placed if strength <= critical]
+        splits_between = [best(start, stop) for start, stop in zip(bounds, bounds[2:])]
+        weak = [strength for _, strength in splits_between if strength <= critical]
         if weak:
-            del points[[strength for _, strength in placed].index(min(weak))]
+            del points[[strength for _, strength in splits_between].index(min(weak))]
             continue
-        moved = sorted({at for at, _ in placed})
-        if moved == points:
+        positions = sorted({at for at, _ in splits_between})
+        if positions == points:
             break
-        points = moved
+        points = positions
     return points

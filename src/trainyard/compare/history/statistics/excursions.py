@@ -6,34 +6,35 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compare.history.statistics.rank_statistics import SHORTEST_SIDE, as_normal, centred_ranks
+from trainyard.compare.history.statistics.rank_statistics import SHORTEST_SIDE, centre_ranks, transform_to_normal
 
-LONGEST = 15
+MAX_EXCURSION = 15
 """Largest length of an excursion in points."""
-_MORE = 0.6
+_WINDOWS_ALLOWANCE = 0.6
 """Added to the critical value of a split, as there are more windows than splits. With it, series without a change show
 an excursion as rarely as a step (`python -m validation.history_noise`)."""
 
 
-def excursions(values: NDArray[np.float64], inflation: float, critical: float) -> list[tuple[int, int]]:
+def find_excursions(values: NDArray[np.float64], inflation: float, critical: float) -> list[tuple[int, int]]:
     """[start, stop) of the windows whose ranks differ from the rest of a single-level interval (n,), strongest first
     and without overlaps."""
     n = values.size
     chosen: list[tuple[int, int]] = []
     if n < 4 * SHORTEST_SIDE:
         return chosen
-    ranks = centred_ranks(values[None])[0]
+    ranks = centre_ranks(values[None])[0]
     sums = np.concatenate([[0.0], ranks.cumsum()])
     variance = float(ranks @ ranks) / (n - 1)
     windows: list[tuple[float, int, int]] = []
-    for width in range(SHORTEST_SIDE, min(LONGEST, n // 3) + 1):
+    for width in range(SHORTEST_SIDE, min(MAX_EXCURSION, n // 3) + 1):
         inside = sums[width:] - sums[:-width]
         spread = np.sqrt(max(variance, 1e-300) * width * (n - width) / n * inflation)
         sides = np.array([width]), np.array([n - width])
-        strength = as_normal(np.abs(inside) / spread, *sides)
+        strength = transform_to_normal(np.abs(inside) / spread, *sides)
         strength[:SHORTEST_SIDE] = strength[strength.size - SHORTEST_SIDE :] = 0
         windows += [
-            (float(strength[at]), int(at), int(at) + width) for at in np.flatnonzero(strength > critical + _MORE)
+            (float(strength[at]), int(at), int(at) + width)
+            for at in np.flatnonzero(strength > critical + _WINDOWS_ALLOWANCE)
         ]
     for _, start, stop in sorted(windows, reverse=True):
         if all(stop < other or start > end for other, end in chosen):

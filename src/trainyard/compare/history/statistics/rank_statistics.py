@@ -16,7 +16,7 @@ SHORTEST_SIDE = 5
 """Smallest number of points on each side of a split: fewer cannot be distinguished from spikes."""
 
 
-def centred_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def centre_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mid-ranks of each row (m, n), minus their mean."""
     m, n = values.shape
     rows = np.arange(m)[:, None]
@@ -25,13 +25,13 @@ def centred_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     position = np.arange(n) - (n - 1) / 2
     same = ordered[:, 1:] == ordered[:, :-1]
     if same.any():
-        position = _shared(same, position)
+        position = _average_ties(same, position)
     ranks = np.empty((m, n))
     ranks[rows, order] = position
     return ranks
 
 
-def _shared(same: NDArray[np.bool_], position: NDArray[np.float64]) -> NDArray[np.float64]:
+def _average_ties(same: NDArray[np.bool_], position: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mean position (m, n) of each run of equal values. `same` (m, n - 1): whether a value equals its predecessor."""
     edge = np.zeros((same.shape[0], 1), bool)
     first = np.maximum.accumulate(np.where(np.hstack([edge, same]), position[0], position), axis=1)
@@ -39,7 +39,7 @@ def _shared(same: NDArray[np.bool_], position: NDArray[np.float64]) -> NDArray[n
     return (first + np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]) / 2
 
 
-class _Sides(NamedTuple):
+class _SplitConstants(NamedTuple):
     """For the n - 1 splits of n points: variance of the rank sum relative to that of a rank, and the coefficient by
     which its tails are shorter than a normal's."""
 
@@ -48,41 +48,41 @@ class _Sides(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _sides(n: int) -> _Sides:
+def _split_constants(n: int) -> _SplitConstants:
     left = np.arange(1, n)
-    return _Sides(left * (n - left) / n, _short(left, n - left))
+    return _SplitConstants(left * (n - left) / n, _tail_coefficient(left, n - left))
 
 
-def split_statistics(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_split_statistics(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Standardised rank sums (m, n - 1) of each row's first k + 1 values, positive if the later values are larger; 0
     within SHORTEST_SIDE of an end and for constant rows."""
-    ranks = centred_ranks(values)
+    ranks = centre_ranks(values)
     n = ranks.shape[1]
     spread = (ranks * ranks).sum(axis=1, keepdims=True) / (n - 1)
     statistics = -ranks.cumsum(axis=1)[:, :-1]
-    statistics /= np.sqrt(np.where(spread > 0, spread, np.inf) * _sides(n).variance)
+    statistics /= np.sqrt(np.where(spread > 0, spread, np.inf) * _split_constants(n).variance)
     statistics[:, : SHORTEST_SIDE - 1] = 0
     statistics[:, n - SHORTEST_SIDE :] = 0
     return statistics
 
 
-def strongest(statistics: NDArray[np.float64]) -> NDArray[np.int64]:
+def find_strongest(statistics: NDArray[np.float64]) -> NDArray[np.int64]:
     """Column (m,) of the most significant split of each row (m, n - 1)."""
-    return np.abs(_stretched(statistics, _sides(statistics.shape[1] + 1).short)).argmax(axis=1)
+    return np.abs(_stretch_tails(statistics, _split_constants(statistics.shape[1] + 1).short)).argmax(axis=1)
 
 
-def as_normal(
+def transform_to_normal(
     statistics: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Statistics of splits into `left` and `right` values, transformed to the normal distribution: the tails of
     Wilcoxon's are shorter, by its fourth cumulant (Fix and Hodges 1955)."""
-    return _stretched(statistics, _short(left, right))
+    return _stretch_tails(statistics, _tail_coefficient(left, right))
 
 
-def _stretched(statistics: NDArray[np.float64], short: NDArray[np.float64]) -> NDArray[np.float64]:
+def _stretch_tails(statistics: NDArray[np.float64], short: NDArray[np.float64]) -> NDArray[np.float64]:
     return statistics * (1 + short * (statistics * statistics - 3))
 
 
-def _short(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float64]:
+def _tail_coefficient(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float64]:
     product = left * right
     return 0.05 * (left * left + right * right + product + left + right) / (product * (left + right + 1.0))

@@ -7,20 +7,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-SHORTEST = 16
-_GROWTH = 2**0.5
+MIN_LENGTH = 16
+"""Points of the shortest interval that is tested."""
+_LENGTH_RATIO = 2**0.5
+"""Length of an interval over that of the next shorter one."""
 
 
-def lengths(n: int) -> list[int]:
-    """Interval lengths up to n: SHORTEST times powers of the square root of 2."""
-    result, length = [], float(SHORTEST)
+def list_lengths(n: int) -> list[int]:
+    """Interval lengths up to n: MIN_LENGTH times powers of the square root of 2."""
+    result, length = [], float(MIN_LENGTH)
     while round(length) <= n:
         result.append(round(length))
-        length *= _GROWTH
+        length *= _LENGTH_RATIO
     return result
 
 
-def starts(length: int, begin: int, n: int) -> NDArray[np.int64]:
+def list_starts(length: int, begin: int, n: int) -> NDArray[np.int64]:
     """Starts of the grid intervals of `length` that end after point `begin` and by point n, half a length apart."""
     step = length // 2
     first = max(0, -(-(begin - length + 1) // step)) if begin else 0

@@ -7,24 +7,25 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-_FAR = 6.0
-_LONGEST = 4
+_MIN_DISTANCE = 6.0
+"""Distance of an outlier from the level, in standard deviations."""
+_MAX_SPIKE = 4
 """Largest number of consecutive points; longer ones are excursions, which the rank test detects."""
-_MOST = 0.03
+_MAX_OUTLIER_SHARE = 0.03
 """Largest fraction of outliers; more are due to the distribution of the noise."""
 
 
-def spikes(values: NDArray[np.float64], edges: list[int]) -> list[tuple[int, int]]:
+def find_spikes(values: NDArray[np.float64], edges: list[int]) -> list[tuple[int, int]]:
     """[start, stop) of each spike, by the distance from the median between two `edges` (including 0 and n)."""
-    away = np.concatenate([_distance(values[a:b]) for a, b in pairwise(edges)])
-    far = np.abs(away) > _FAR
-    if not far.any() or far.mean() > max(_MOST, 1.0 / values.size):
+    away = np.concatenate([_standardise(values[a:b]) for a, b in pairwise(edges)])
+    far = np.abs(away) > _MIN_DISTANCE
+    if not far.any() or far.mean() > max(_MAX_OUTLIER_SHARE, 1.0 / values.size):
         return []
     bounds = np.flatnonzero(np.diff(np.concatenate([[0], far, [0]])))
-    return [(int(a), int(b)) for a, b in zip(bounds[::2], bounds[1::2]) if b - a <= _LONGEST]
+    return [(int(a), int(b)) for a, b in zip(bounds[::2], bounds[1::2]) if b - a <= _MAX_SPIKE]
 
 
-def _distance(part: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardise(part: NDArray[np.float64]) -> NDArray[np.float64]:
     """Distance (n,) of each value from the median, in standard deviations (from the MAD), after subtracting a linear
     trend, so that a drift does not count as spikes."""
     time = np.arange(part.size) - (part.size - 1) / 2

@@ -8,10 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compare.history.statistics.rank_statistics import as_normal, split_statistics, strongest
-from trainyard.compare.history.statistics.seeded_intervals import lengths, starts
+from trainyard.compare.history.statistics.rank_statistics import (
+    compute_split_statistics,
+    find_strongest,
+    transform_to_normal,
+)
+from trainyard.compare.history.statistics.seeded_intervals import list_lengths, list_starts
 
-_AT_ONCE = 1 << 18
+_BATCH_VALUES = 1 << 18
 """Values ranked at once."""
 
 
@@ -26,13 +30,15 @@ class BestSplits(NamedTuple):
 
     def strengths(self, inflation: float) -> NDArray[np.float64]:
         """Strength of each split in normal deviations, for noise with the given variance inflation."""
-        return as_normal(np.abs(self.statistic) / np.sqrt(inflation), self.at - self.start, self.stop - self.at)
+        return transform_to_normal(
+            np.abs(self.statistic) / np.sqrt(inflation), self.at - self.start, self.stop - self.at
+        )
 
     def part(self, rows: slice) -> BestSplits:
         return BestSplits(self.start[rows], self.stop[rows], self.at[rows], self.statistic[rows])
 
 
-class Scan:
+class SplitScan:
     """Points are added with `extend`. An interval of the grid is ranked once, when its last point arrives. The interval
     of each length that ends at the last point, and the whole series, are ranked again each time: about four values per
     point.
@@ -48,25 +54,25 @@ class Scan:
         self.values = np.concatenate([self.values, np.asarray(list(values), float)])
         n = self.values.size
         self._ending = []
-        for length in lengths(n):
+        for length in list_lengths(n):
             # The interval that ends at the last point comes last and is not part of the grid.
-            begins = np.append(starts(length, before, n), n - length)
-            parts = np.array_split(begins, begins.size * length // _AT_ONCE + 1)
-            splits = joined([best_splits(self.values, part, length) for part in parts])
+            begins = np.append(list_starts(length, before, n), n - length)
+            parts = np.array_split(begins, begins.size * length // _BATCH_VALUES + 1)
+            splits = concatenate_splits([find_best_splits(self.values, part, length) for part in parts])
             self._ending.append(splits.part(slice(-1, None)))
             if begins.size > 1:
                 self._grid.append(splits.part(slice(None, -1)))
         if n > 1:
-            self._ending.append(best_splits(self.values, np.zeros(1, int), n))
+            self._ending.append(find_best_splits(self.values, np.zeros(1, int), n))
 
     def splits(self) -> BestSplits:
         """The best splits of all tested intervals."""
         if len(self._grid) > 1:
-            self._grid = [joined(self._grid)]
-        return joined([*self._grid, *self._ending])
+            self._grid = [concatenate_splits(self._grid)]
+        return concatenate_splits([*self._grid, *self._ending])
 
 
-def joined(parts: list[BestSplits]) -> BestSplits:
+def concatenate_splits(parts: list[BestSplits]) -> BestSplits:
     """Concatenate; empty for an empty list."""
     none = np.zeros(0, np.int64)
     return BestSplits(
@@ -77,8 +83,8 @@ def joined(parts: list[BestSplits]) -> BestSplits:
     )
 
 
-def best_splits(values: NDArray[np.float64], start: NDArray[np.int64], length: int) -> BestSplits:
+def find_best_splits(values: NDArray[np.float64], start: NDArray[np.int64], length: int) -> BestSplits:
     """The best splits of the intervals of `length` that begin at `start`."""
-    statistics = split_statistics(values[start[:, None] + np.arange(length)])
-    at = strongest(statistics)
+    statistics = compute_split_statistics(values[start[:, None] + np.arange(length)])
+    at = find_strongest(statistics)
     return BestSplits(start, start + length, start + at + 1, statistics[np.arange(start.size), at])

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from trainyard.compare.history.statistics.rank_statistics import SHORTEST_SIDE
 
-_KNOTS = 14
+_RAMP_POSITIONS = 14
 """Positions tried for each end of a ramp."""
 _SHORTEST_RAMP = 10
-_MARGIN = 6.0
+"""Smallest number of points of a ramp."""
+_BIC_MARGIN = 6.0
 """By how much the BIC of a drift must be lower than that of steps, the simpler description (Kass and Raftery 1995:
 strong evidence)."""
 
@@ -29,51 +30,51 @@ class StepOrDrift(NamedTuple):
     begins: tuple[int, int] = (0, 0)
 
 
-def shape(values: NDArray[np.float64], steps: list[int], inflation: float, critical: float) -> StepOrDrift:
+def choose_shape(values: NDArray[np.float64], steps: list[int], inflation: float, critical: float) -> StepOrDrift:
     """The best of four descriptions of an interval (n,) with detected `steps`, all in one direction: the steps, a line,
     a line with a step in that direction of at least `critical` strength, and two levels joined by a ramp."""
     n = values.size
-    clipped = without_spikes(values)
+    clipped = clip_spikes(values)
 
     def score(cost: float, parameters: int) -> float:
         return n / inflation * np.log(max(cost, 1e-300) / n) + parameters * np.log(n)
 
-    steps = _placed(clipped, steps)
-    stairs = score(_staircase(clipped, steps), 2 * len(steps) + 1)
-    candidates = [(stairs - _MARGIN, StepOrDrift(tuple(steps)))]
+    steps = _refine_steps(clipped, steps)
+    stairs = score(_fit_steps(clipped, steps), 2 * len(steps) + 1)
+    candidates = [(stairs - _BIC_MARGIN, StepOrDrift(tuple(steps)))]
     if n >= 2 * _SHORTEST_RAMP:
-        rest = _off_line(clipped)
+        rest = _subtract_line(clipped)
         line = float(rest @ rest)
         candidates.append((score(line, 2), StepOrDrift((), 0, n)))
-        gain, at = _step_off_line(rest if clipped[steps[0] :].mean() > clipped[: steps[0]].mean() else -rest)
+        gain, at = _fit_step_on_line(rest if clipped[steps[0] :].mean() > clipped[: steps[0]].mean() else -rest)
         both = score(line - gain, 4)
         # The step must be significant in addition to the line, and the line in addition to the steps.
         if gain > critical**2 * inflation * (line - gain) / n and both < stairs - critical**2:
             candidates.append((both, StepOrDrift((at,), 0, n)))
-        ramps = _ramps(n)
-        costs = _ramp_costs(clipped, ramps)
+        ramps = _list_ramps(n)
+        costs = _fit_ramps(clipped, ramps)
         flattest = int(costs.argmin())
         begin, end = map(int, ramps[flattest])
-        near = ramps[costs <= costs[flattest] * np.exp(_PLACE * inflation / n)]
+        near = ramps[costs <= costs[flattest] * np.exp(_POSITION_QUANTILE * inflation / n)]
         begins = int(near[:, 0].min()), int(near[:, 0].max())
         candidates.append((score(float(costs[flattest]), 4), StepOrDrift((), begin, end + 1, begins)))
     return min(candidates, key=lambda candidate: candidate[0])[1]
 
 
-_PLACE = 7.35
+_POSITION_QUANTILE = 7.35
 """95 % quantile of twice the log-likelihood ratio of the best position to the true one: (1 - exp(-x / 2))^2 = 0.95."""
 
 
-def places(values: NDArray[np.float64], at: int, inflation: float) -> tuple[int, int]:
+def locate_step(values: NDArray[np.float64], at: int, inflation: float) -> tuple[int, int]:
     """95 % interval (first, last) of the position of the single step in an interval (n,), detected at `at`."""
-    tame = without_spikes(values)
-    costs = _two_levels(tame)
-    noise = max(float(costs[at - 1]), 0.0) / max(1, tame.size - 3)
-    near = 1 + np.flatnonzero(costs <= costs[at - 1] + _PLACE * inflation * noise)
+    clipped = clip_spikes(values)
+    costs = _fit_two_levels(clipped)
+    noise = max(float(costs[at - 1]), 0.0) / max(1, clipped.size - 3)
+    near = 1 + np.flatnonzero(costs <= costs[at - 1] + _POSITION_QUANTILE * inflation * noise)
     return (min(int(near[0]), at), max(int(near[-1]), at)) if near.size else (at, at)
 
 
-def _two_levels(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fit_two_levels(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Squared error (n - 1,) of two levels, the first of k + 1 values."""
     n = values.size
     left = np.arange(1, n)
@@ -82,26 +83,26 @@ def _two_levels(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return (rest @ rest) - sums * sums * (1 / left + 1 / (n - left))
 
 
-def _placed(values: NDArray[np.float64], steps: list[int]) -> list[int]:
+def _refine_steps(values: NDArray[np.float64], steps: list[int]) -> list[int]:
     """Move each step to where two levels between its neighbours fit best: ranks are better at detecting a step, values
     at locating it."""
     bounds = [0, *steps, values.size]
     result: list[int] = []
     for start, at, stop in zip(bounds, bounds[1:], bounds[2:]):
-        least, most = min(SHORTEST_SIDE, at - start), max(stop - start - SHORTEST_SIDE, at - start)
-        costs = _two_levels(values[start:stop])[least - 1 : most]
-        result.append(start + least + int(costs.argmin()))
+        first, last = min(SHORTEST_SIDE, at - start), max(stop - start - SHORTEST_SIDE, at - start)
+        costs = _fit_two_levels(values[start:stop])[first - 1 : last]
+        result.append(start + first + int(costs.argmin()))
     return sorted(set(result))
 
 
-def without_spikes(values: NDArray[np.float64], width: int = 7, far: float = 4.0) -> NDArray[np.float64]:
+def clip_spikes(values: NDArray[np.float64], width: int = 7, far: float = 4.0) -> NDArray[np.float64]:
     """Values (n,), clipped to `far` deviations from the moving median of `width` points."""
-    middle = moving_median(values, width)
+    middle = smooth_by_median(values, width)
     spread = 1.4826 * float(np.median(np.abs(values - middle)))
     return np.clip(values, middle - far * spread, middle + far * spread) if spread else values
 
 
-def moving_median(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+def smooth_by_median(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     """Moving median (n,) of `width` values; constant at the ends."""
     if values.size < width:
         return np.full(values.size, np.median(values))
@@ -109,18 +110,18 @@ def moving_median(values: NDArray[np.float64], width: int) -> NDArray[np.float64
     return np.pad(inner, (width // 2, width - 1 - width // 2), "edge")
 
 
-def _staircase(values: NDArray[np.float64], steps: list[int]) -> float:
+def _fit_steps(values: NDArray[np.float64], steps: list[int]) -> float:
     return float(sum(((part - part.mean()) ** 2).sum() for part in np.split(values, steps)))
 
 
-def _off_line(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _subtract_line(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Residuals (n,) of a straight line."""
     time = np.arange(values.size) - (values.size - 1) / 2
     rest = values - values.mean()
     return rest - time * (time @ rest) / (time @ time)
 
 
-def _step_off_line(rest: NDArray[np.float64]) -> tuple[float, int]:
+def _fit_step_on_line(rest: NDArray[np.float64]) -> tuple[float, int]:
     """Reduction of the squared error by the best upward step in addition to the line, and the step's position."""
     n = rest.size
     left = np.arange(1, n)
@@ -132,14 +133,14 @@ def _step_off_line(rest: NDArray[np.float64]) -> tuple[float, int]:
     return float(gain[at]), at + 1
 
 
-def _ramps(n: int) -> NDArray[np.int64]:
+def _list_ramps(n: int) -> NDArray[np.int64]:
     """Begin and end (r, 2) of the ramps to try."""
-    knots = np.unique(np.linspace(0, n - 1, _KNOTS).round().astype(int))
+    knots = np.unique(np.linspace(0, n - 1, _RAMP_POSITIONS).round().astype(int))
     pairs = [(a, b) for i, a in enumerate(knots) for b in knots[i + 1 :] if b - a >= max(_SHORTEST_RAMP, n // 5)]
     return np.array(pairs, dtype=int).reshape(-1, 2)
 
 
-def _ramp_costs(values: NDArray[np.float64], ramps: NDArray[np.int64]) -> NDArray[np.float64]:
+def _fit_ramps(values: NDArray[np.float64], ramps: NDArray[np.int64]) -> NDArray[np.float64]:
     """Squared error (r,) of a level, a ramp and another level, joined."""
     begin, end = ramps[:, :1], ramps[:, 1:]
     rise = np.clip((np.arange(values.size) - begin) / (end - begin), 0, 1)

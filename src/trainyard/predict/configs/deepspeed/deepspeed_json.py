@@ -30,7 +30,7 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
     missing = "MODEL" if not arguments.model else "--devices" if not arguments.devices else "--seq-len"
     raise BadInput(
         f"{where}: {missing} is not given, and a DeepSpeed file does not contain it.",
-        f"trainyard plan MODEL --check {where} --devices N --seq-len N",
+        f"trainyard plan check {where} --model MODEL --devices N --seq-len N",
     )
 
 
@@ -52,15 +52,15 @@ class _DeepSpeedReader:
     def job(self) -> FrameworkConfig:
         keys, model = self.keys, self.model
         stage, layout = self._layout()
-        microbatch, batch = self._batch(layout.batch_ranks)
+        micro_batch_size, batch = self._batch(layout.batch_ranks)
         dtype, stored_bytes = self._dtype(stage, layout)
         recipe = Recipe(
             offload=self._offload(stage, layout),
             seq_len=self.seq_len,
             tokens_per_step=batch * self.seq_len,
-            microbatch=microbatch,
+            micro_batch_size=micro_batch_size,
             dtype=dtype,
-            remat=self._remat(layout.pp),
+            activation_checkpoint=self._activation_checkpoint(layout.pp),
             schedule="1f1b" if layout.pp > 1 else "none",
         )
         optimizer = keys.get("optimizer.type")
@@ -166,23 +166,24 @@ class _DeepSpeedReader:
         if len(known) < 2:
             for key in deepspeed_keys.BATCHES:
                 self._value_not_auto(key)
-        batch, microbatch, accumulation = (
+        batch, micro_batch_size, accumulation = (
             self.keys.integer(key) if key in known else 0 for key in deepspeed_keys.BATCHES
         )
-        if not (batch or microbatch):
+        if not (batch or micro_batch_size):
             raise BadFile(
                 f"{self.where}: neither {deepspeed_keys.BATCHES[0]} nor {deepspeed_keys.BATCHES[1]} is given.",
                 "Give two of the three sizes.",
             )
-        accumulation = accumulation or (batch // (microbatch * dp) if batch and microbatch else 1)
-        microbatch = microbatch or batch // (accumulation * dp)
-        product = microbatch * accumulation * dp
+        accumulation = accumulation or (batch // (micro_batch_size * dp) if batch and micro_batch_size else 1)
+        micro_batch_size = micro_batch_size or batch // (accumulation * dp)
+        product = micro_batch_size * accumulation * dp
         if not product or (batch and batch != product):
             raise BadInput(
-                f"{self.where}: train_batch_size {batch} is not micro-batch {microbatch} x accumulation {accumulation} "
+                f"{self.where}: train_batch_size {batch} is not micro-batch {micro_batch_size} x "
+                f"accumulation {accumulation} "
                 f"x {dp} ranks of data parallelism = {product}."
             )
-        return microbatch, product
+        return micro_batch_size, product
 
     def _dtype(self, stage: int, layout: Layout) -> tuple[str, tuple[int, int, int] | None]:
         """Compute dtype, and bytes of a weight, its gradient and its optimizer state if they are not the defaults."""
@@ -212,7 +213,7 @@ class _DeepSpeedReader:
         stored_bytes = (2, gradient, optimizer_state) if (gradient, optimizer_state) != (2, 12) else None
         return "bfloat16" if use_bf16 else "float16", stored_bytes
 
-    def _remat(self, pp: int) -> Literal["none", "full"]:
+    def _activation_checkpoint(self, pp: int) -> Literal["none", "full"]:
         keys, interval = self.keys, self.keys.integer("pipeline.activation_checkpoint_interval", 0, 0)
         if pp > 1:
             if interval > 1:
@@ -234,7 +235,7 @@ def write(job: Job) -> str:
     offload = {"offload_optimizer": {"device": "cpu", "pin_memory": True}} if recipe.offload else {}
     config: dict[str, Any] = {
         "train_batch_size": job.batch,
-        "train_micro_batch_size_per_gpu": recipe.microbatch,
+        "train_micro_batch_size_per_gpu": recipe.micro_batch_size,
         "gradient_accumulation_steps": job.accumulate,
         "optimizer": {"type": "AdamW", "params": {"lr": recipe.learning_rate}},
         "zero_optimization": {"stage": stage, "overlap_comm": True} | offload,
@@ -248,7 +249,10 @@ def write(job: Job) -> str:
     if layout.ep > 1:
         config["expert_parallel"] = {"enabled": True, "autoep_size": layout.ep}
     if layout.pp > 1:
-        config["pipeline"] = {"stages": layout.pp, "activation_checkpoint_interval": int(recipe.remat == "full")}
-    elif recipe.remat == "full":
+        config["pipeline"] = {
+            "stages": layout.pp,
+            "activation_checkpoint_interval": int(recipe.activation_checkpoint == "full"),
+        }
+    elif recipe.activation_checkpoint == "full":
         config["activation_checkpointing"] = {"partition_activations": False}
     return msgspec.json.format(msgspec.json.encode(config), indent=2).decode() + "\n"

@@ -31,24 +31,24 @@ def read(keys: ConfigKeys, layers: int) -> dict[str, Any]:
         raise BadFile(f"{keys.where}: the pattern of layers has {len(pattern)} of them, and --num-layers is {layers}.")
     dim, width = keys.integer("mamba-head-dim", 64), keys.integer("hidden-size")
     return {
-        "pattern": pattern,
-        "space_heads": keys.integer("mamba-num-heads", max(1, 2 * width // dim)),
-        "space_dim": dim,
-        "space_groups": keys.integer("mamba-num-groups", 8),
-        "state": keys.integer("mamba-state-dim", 128),
+        "hybrid_pattern": pattern,
+        "ssm_heads": keys.integer("mamba-num-heads", max(1, 2 * width // dim)),
+        "ssm_head_dim": dim,
+        "ssm_groups": keys.integer("mamba-num-groups", 8),
+        "ssm_state_size": keys.integer("mamba-state-dim", 128),
     }
 
 
 def write(model: Model) -> dict[str, object]:
     """The arguments of a hybrid's layers; empty for a plain decoder."""
-    if not model.pattern:
+    if not model.hybrid_pattern:
         return {}
     return {
         "is-hybrid-model": None,
-        "hybrid-override-pattern": model.pattern,
-        "mamba-num-heads": model.space_heads,
-        "mamba-head-dim": model.space_dim,
-        "mamba-num-groups": model.space_groups,
-        "mamba-state-dim": model.state,
+        "hybrid-override-pattern": model.hybrid_pattern,
+        "mamba-num-heads": model.ssm_heads,
+        "mamba-head-dim": model.ssm_head_dim,
+        "mamba-num-groups": model.ssm_groups,
+        "mamba-state-dim": model.ssm_state_size,
         "spec": _SPEC,
     }

@@ -18,7 +18,7 @@ _NOTHING = (
     r"|cp-comm-type|context-parallel-size|initial-loss-scale|loss-scale.*|hysteresis|min-loss-scale|ddp-.*|timing-.*"
     r"|check-for-.*|fp8-(margin|recipe|interval|amax.*)|te-rng-tracker|bias-.*|cross-entropy.*|use-dist-ckpt.*|async-.*"
     r"|make-vocab-size-divisible-by|vocab-extra-ids|trust-remote-code|override-opt.*|profile.*|use-pytorch-profiler"
-    r"|accumulate-allreduce-grads-in-fp32|microbatch-group-size.*|use-tp-pp-dp-mapping|squared-relu|openai-gelu"
+    r"|accumulate-allreduce-grads-in-fp32|micro_batch_size-group-size.*|use-tp-pp-dp-mapping|squared-relu|openai-gelu"
     r"|nproc.per.node|nnodes|node.rank|master.*|rdzv.*|max.restarts|nccl-communicator.*|kv-channels|group-query-attention|.*-dtype|enable-experimental|create-attention.*"
 )
 _SIZES = (

@@ -25,8 +25,8 @@ def read(keys: ConfigKeys) -> Model:
     groups = keys.integer("num-query-groups", heads)
     sizes: dict[str, Any] = {
         "layers": layers,
-        "width": width,
-        "ffn": ffn,
+        "hidden_size": width,
+        "ffn_hidden_size": ffn,
         "heads": heads,
         "head_dim": head_dim,
         "vocab": _vocab(keys),
@@ -38,8 +38,8 @@ def read(keys: ConfigKeys) -> Model:
     if keys.flag("multi-latent-attention"):
         sizes |= {
             "kv_heads": heads,
-            "q_rank": keys.integer("q-lora-rank", 0, 0),
-            "kv_rank": keys.integer("kv-lora-rank", 32),
+            "q_lora_rank": keys.integer("q-lora-rank", 0, 0),
+            "kv_lora_rank": keys.integer("kv-lora-rank", 32),
             "head_dim": keys.integer("qk-head-dim", 128),
             "rope_dim": keys.integer("qk-pos-emb-head-dim", 64),
             "value_dim": keys.integer("v-head-dim", 128),
@@ -77,21 +77,22 @@ def _experts(keys: ConfigKeys, ffn: int, layers: int) -> dict[str, Any]:
     experts = keys.integer("num-experts", 0, 0)
     if not experts:
         return {}
-    expert_ffn = keys.integer("moe-ffn-hidden-size", ffn)
+    moe_ffn_hidden_size = keys.integer("moe-ffn-hidden-size", ffn)
     shared = keys.integer("moe-shared-expert-intermediate-size", 0, 0)
-    if shared % expert_ffn:
+    if shared % moe_ffn_hidden_size:
         raise BadFile(
-            f"{keys.where}: --moe-shared-expert-intermediate-size {shared} % --moe-ffn-hidden-size {expert_ffn} = "
-            f"{shared % expert_ffn}: shared experts of another width are not modelled."
+            f"{keys.where}: --moe-shared-expert-intermediate-size {shared} % "
+            f"--moe-ffn-hidden-size {moe_ffn_hidden_size} = "
+            f"{shared % moe_ffn_hidden_size}: shared experts of another width are not modelled."
         )
     routers: dict[str, Literal["softmax", "sigmoid"]] = {"softmax": "softmax", "sigmoid": "sigmoid"}
     losses = keys.get("moe-router-load-balancing-type") or "aux_loss"
     bias = keys.flag("moe-router-enable-expert-bias")
     return {
         "experts": experts,
-        "active": keys.integer("moe-router-topk", 2),
-        "expert_ffn": expert_ffn,
-        "shared_experts": shared // expert_ffn,
+        "top_k": keys.integer("moe-router-topk", 2),
+        "moe_ffn_hidden_size": moe_ffn_hidden_size,
+        "shared_experts": shared // moe_ffn_hidden_size,
         "dense_layers": _dense_layers(keys, layers),
         "router": keys.choice("moe-router-score-function", routers, "softmax"),
         "route_scale": keys.number("moe-router-topk-scaling-factor", 1.0),
@@ -120,8 +121,8 @@ def write(model: Model) -> dict[str, object]:
     """Arguments by name; None for a flag."""
     arguments: dict[str, object] = {
         "num-layers": model.layers,
-        "hidden-size": model.width,
-        "ffn-hidden-size": model.ffn,
+        "hidden-size": model.hidden_size,
+        "ffn-hidden-size": model.ffn_hidden_size,
         "num-attention-heads": model.heads,
         "kv-channels": model.head_dim,
         "vocab-size": model.vocab,
@@ -131,7 +132,7 @@ def write(model: Model) -> dict[str, object]:
     }
     if model.position == "rope":
         arguments["rotary-base"] = int(model.rope_base)
-    if model.kv_heads != model.heads and not model.kv_rank:
+    if model.kv_heads != model.heads and not model.kv_lora_rank:
         arguments |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
     arguments |= {"disable-bias-linear": None} if model.bias != "all" else {}
     for name, condition in (
@@ -142,30 +143,30 @@ def write(model: Model) -> dict[str, object]:
         ("squared-relu", model.mlp == "relu2"),
     ):
         arguments |= {name: None} if condition else {}
-    if model.kv_rank:
+    if model.kv_lora_rank:
         arguments |= {
             "multi-latent-attention": None,
-            "kv-lora-rank": model.kv_rank,
+            "kv-lora-rank": model.kv_lora_rank,
             "qk-head-dim": model.head_dim,
             "qk-pos-emb-head-dim": model.rope_dim,
             "v-head-dim": model.value_dim,
             "rope-type": "rope",
         }
-        arguments |= {"q-lora-rank": model.q_rank} if model.q_rank else {}
+        arguments |= {"q-lora-rank": model.q_lora_rank} if model.q_lora_rank else {}
     return arguments | megatron_hybrid.write(model) | (_expert_arguments(model) if model.experts else {})
 
 
 def _expert_arguments(model: Model) -> dict[str, object]:
     arguments: dict[str, object] = {
         "num-experts": model.experts,
-        "moe-router-topk": model.active,
-        "moe-ffn-hidden-size": model.expert_ffn,
+        "moe-router-topk": model.top_k,
+        "moe-ffn-hidden-size": model.moe_ffn_hidden_size,
         "moe-token-dispatcher-type": "alltoall",
         "moe-router-score-function": model.router,
         "moe-router-load-balancing-type": "aux_loss" if model.balance == "loss" else "none",
     }
     if model.shared_experts:
-        arguments["moe-shared-expert-intermediate-size"] = model.shared_experts * model.expert_ffn
+        arguments["moe-shared-expert-intermediate-size"] = model.shared_experts * model.moe_ffn_hidden_size
     if model.expert_width:
         arguments["moe-latent-size"] = model.expert_width
     if model.dense_layers:

@@ -193,22 +193,22 @@ class _MegatronReader:
     def _recipe(self, layout: Layout, model: Model) -> Recipe:
         keys, dp = self.keys, layout.batch_ranks
         seq_len = keys.integer("seq-length" if "encoder-seq-length" not in keys.values else "encoder-seq-length")
-        microbatch = keys.integer("micro-batch-size")
-        batch = keys.integer("global-batch-size", microbatch * dp)
-        if batch % (dp * microbatch):
+        micro_batch_size = keys.integer("micro-batch-size")
+        batch = keys.integer("global-batch-size", micro_batch_size * dp)
+        if batch % (dp * micro_batch_size):
             raise BadInput(
                 f"{self.where}: --global-batch-size {batch} % ({dp} ranks of data parallelism x --micro-batch-size "
-                f"{microbatch}) = {batch % (dp * microbatch)}."
+                f"{micro_batch_size}) = {batch % (dp * micro_batch_size)}."
             )
-        remat, every = self._remat(layout, model)
+        activation_checkpoint, every = self._activation_checkpoint(layout, model)
         schedule = "none" if layout.pp == 1 else "interleaved" if layout.interleave > 1 else "1f1b"
         return Recipe(
             seq_len=seq_len,
             tokens_per_step=batch * seq_len,
-            microbatch=microbatch,
+            micro_batch_size=micro_batch_size,
             dtype=self._dtype(),
-            remat=remat,
-            remat_every=every,
+            activation_checkpoint=activation_checkpoint,
+            activation_checkpoint_every=every,
             schedule=schedule,
             offload=self._offload(),
         )
@@ -237,17 +237,19 @@ class _MegatronReader:
             keys.approximate("use-torch-optimizer-for-cpu-offload", "predicted as the faster update")
         return True
 
-    def _remat(self, layout: Layout, model: Model) -> tuple[Literal["none", "full", "op"], int]:
+    def _activation_checkpoint(self, layout: Layout, model: Model) -> tuple[Literal["none", "full", "selective"], int]:
         """Activation checkpointing mode, and the interval in layers."""
         keys = self.keys
-        granularity: dict[str, Literal["none", "full", "op"]] = {"full": "full", "selective": "op"}
-        default: Literal["none", "full", "op"] = "op" if keys.flag("recompute-activations") else "none"
-        remat: Literal["none", "full", "op"] = keys.choice("recompute-granularity", granularity, default)
+        granularity: dict[str, Literal["none", "full", "selective"]] = {"full": "full", "selective": "selective"}
+        default: Literal["none", "full", "selective"] = "selective" if keys.flag("recompute-activations") else "none"
+        activation_checkpoint: Literal["none", "full", "selective"] = keys.choice(
+            "recompute-granularity", granularity, default
+        )
         modules = keys.get("recompute-modules")
-        if remat == "op" and modules not in (None, "core_attn"):
+        if activation_checkpoint == "selective" and modules not in (None, "core_attn"):
             keys.approximate("recompute-modules", "predicted as recomputing all but matrix products and attention")
-        if remat != "full":
-            return remat, 1
+        if activation_checkpoint != "full":
+            return activation_checkpoint, 1
         count, stage_layers = (
             keys.integer("recompute-num-layers", 1),
             -(-model.layers // (layout.pp * layout.interleave)),
@@ -257,11 +259,11 @@ class _MegatronReader:
                 keys.refuse(
                     "recompute-num-layers", f"{count} of {stage_layers} layers of a stage, not every n-th layer"
                 )
-                return remat, 1
-            return remat, stage_layers // count
+                return activation_checkpoint, 1
+            return activation_checkpoint, stage_layers // count
         if keys.get("recompute-method") != "block" and count > 1:
             keys.approximate("recompute-num-layers", "predicted as recomputing one layer at a time")
-        return remat, 1
+        return activation_checkpoint, 1
 
     def _stored_bytes(self, dtype: str) -> tuple[int, int, int] | None:
         """Bytes of a weight, its gradient and its optimizer state, if they differ from the defaults. In float16,

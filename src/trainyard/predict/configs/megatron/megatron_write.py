@@ -19,7 +19,7 @@ def write(job: Job) -> str:
         | {
             "seq-length": recipe.seq_len,
             "max-position-embeddings": recipe.seq_len,
-            "micro-batch-size": recipe.microbatch,
+            "micro-batch-size": recipe.micro_batch_size,
             "global-batch-size": job.batch,
         }
         | _layout(job)
@@ -36,7 +36,8 @@ def write(job: Job) -> str:
         }
     )
     header = [
-        f"# On {layout.ranks} devices: grep -v '^#' FILE | xargs torchrun ... {_PROGRAMS[bool(job.decoder.pattern)]}",
+        f"# On {layout.ranks} devices: grep -v '^#' FILE | xargs torchrun ... "
+        f"{_PROGRAMS[bool(job.decoder.hybrid_pattern)]}",
         *(
             ["# CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment, on Hopper and before."]
             if layout.tp * layout.cp > 1
@@ -97,9 +98,9 @@ def _recipe(recipe: Recipe) -> dict[str, object]:
             "use-precision-aware-optimizer": None,
             "overlap-cpu-optimizer-d2h-h2d": None,
         }
-    if recipe.remat == "full":
+    if recipe.activation_checkpoint == "full":
         arguments |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
-    elif recipe.remat == "op":
+    elif recipe.activation_checkpoint == "selective":
         arguments["recompute-granularity"] = "selective"
     if recipe.dtype in ("float8", "float4"):
         arguments |= {"fp8-format": "hybrid"} if recipe.dtype == "float8" else {"fp4-format": "e2m1"}

@@ -66,7 +66,7 @@ def load(name: str, flavor: str, where: str) -> tuple[Model, str]:
         hint = nearest(f"{name} {flavor}", [f"{known.name} {known.flavor}" for known in FLAVORS])
         raise BadFile(
             f"{where}: [model] name = {name!r:.60}, flavor = {flavor!r:.60} is not a known model.",
-            f"{hint} Or pass the model: trainyard plan MODEL --check {where}",
+            f"{hint} Or pass the model: trainyard plan check {where} --model MODEL",
         )
     model = msgspec.structs.replace(_models()[match.preset], name=match.preset)
     return model, _MASKED_ATTENTION.get(suffix, "")

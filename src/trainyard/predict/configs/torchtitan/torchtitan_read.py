@@ -70,8 +70,8 @@ class _TorchtitanReader:
         shard = self._shard(devices, replicate, tp, cp, pp)
         if replicate > 1 and shard * cp == 1 and tp * pp > 1:
             raise BadFile(
-                f"{self.where}: data_parallel_replicate_degree = {replicate}, data_parallel_shard_degree = 1, "
-                f"tensor_parallel_degree = {tp}, pipeline_parallel_degree = {pp}.",
+                f"{self.where}: data_parallel_replicate_degree = {replicate}, data_parallel_shard_degree = {shard}, "
+                f"context_parallel_degree = {cp}, tensor_parallel_degree = {tp}, pipeline_parallel_degree = {pp}.",
                 _REPLICAS_ONLY,
             )
         zero_stages = {"default": 3 if pp == 1 else 2, "always": 3, "never": 2}
@@ -156,7 +156,7 @@ class _TorchtitanReader:
                 f"{self.where}: global_batch_size {batch} % ({keys.spell('training.local_batch_size')} {local} x "
                 f"{dp} ranks of data parallelism) = {batch % (local * dp)}."
             )
-        accumulation, microbatch = batch // (local * dp), local if pp == 1 else self._microbatch(local, pp)
+        accumulation, micro_batch_size = batch // (local * dp), local if pp == 1 else self._microbatch(local, pp)
         if pp > 1 and accumulation > 1:
             keys.refuse(
                 "training.global_batch_size",
@@ -168,14 +168,14 @@ class _TorchtitanReader:
             raise BadInput(
                 f"{self.where}: seq_len {seq_len} % (tensor x twice context: {divisor}) = {seq_len % divisor}."
             )
-        remat, every = self._remat()
+        activation_checkpoint, every = self._activation_checkpoint()
         return Recipe(
             seq_len=seq_len,
             tokens_per_step=batch * seq_len,
-            microbatch=microbatch,
+            micro_batch_size=micro_batch_size,
             dtype=self._dtype(layout, model),
-            remat=remat,
-            remat_every=every,
+            activation_checkpoint=activation_checkpoint,
+            activation_checkpoint_every=every,
             schedule="none" if pp == 1 else self._schedule(),
             offload=self._offload(layout),
             compile=keys.values.get("compile.enable") is True,
@@ -199,13 +199,12 @@ class _TorchtitanReader:
         old_keys = keys.spell("parallelism.pipeline_parallel_degree").startswith("experimental.")
         count = keys.integer(count_key, pp) if old_keys and keys.get(size_key) is None else 0
         size = local // count if count and local % count == 0 else keys.integer(size_key, 1)
-        if local % (count or size):
-            raise BadInput(
-                f"{self.where}: local_batch_size {local} % {count or size} of a micro-batch = {local % size}."
-            )
+        divisor, unit = (count, "micro-batches") if count else (size, "samples of a micro-batch")
+        if local % divisor:
+            raise BadInput(f"{self.where}: local_batch_size {local} % {divisor} {unit} = {local % divisor}.")
         return size
 
-    def _remat(self) -> tuple[Literal["none", "full", "op"], int]:
+    def _activation_checkpoint(self) -> tuple[Literal["none", "full", "selective"], int]:
         keys, mode = self.keys, self._text("activation_checkpoint.mode", "selective")
         option = keys.get("activation_checkpoint.selective_ac_option")
         if mode == "memory_budget":
@@ -217,7 +216,7 @@ class _TorchtitanReader:
             raise BadFile(f"{self.where}: {keys.with_value('activation_checkpoint.mode')} is not known.")
         selection = "2" if option is None else str(option)
         if selection == "op":
-            return "op", 1
+            return "selective", 1
         if not selection.isdecimal() or len(selection) > 4:
             raise BadFile(f"{self.where}: {keys.with_value('activation_checkpoint.selective_ac_option')} is not known.")
         return "full", max(1, int(selection))

@@ -21,7 +21,7 @@ def write(job: Job) -> str:
             else {}
         ),
         "training": {
-            "local_batch_size": recipe.microbatch * (job.accumulate if pipelined else 1),
+            "local_batch_size": recipe.micro_batch_size * (job.accumulate if pipelined else 1),
             "global_batch_size": job.batch,
             "seq_len": recipe.seq_len,
             "mixed_precision_param": "float32" if recipe.dtype == "float32" else "bfloat16",
@@ -61,7 +61,7 @@ def _parallelism(job: Job) -> dict[str, Any]:
         keys["disable_loss_parallel"] = True
     if layout.pp > 1:
         keys["pipeline_parallel_schedule"] = "1F1B" if layout.interleave == 1 else "Interleaved1F1B"
-        keys["pipeline_parallel_microbatch_size"] = job.recipe.microbatch
+        keys["pipeline_parallel_microbatch_size"] = job.recipe.micro_batch_size
     if layout.interleave > 1:
         keys["pipeline_parallel_layers_per_stage"] = layers_of_largest_stage(layers, layout.pp * layout.interleave)
     return keys
@@ -73,8 +73,8 @@ def layers_of_largest_stage(layers: int, stages: int) -> int:
 
 
 def _activations(recipe: Recipe) -> dict[str, str]:
-    if recipe.remat == "op":
+    if recipe.activation_checkpoint == "selective":
         return {"mode": "selective", "selective_ac_option": "op"}
-    if recipe.remat == "full" and recipe.remat_every > 1:
-        return {"mode": "selective", "selective_ac_option": str(recipe.remat_every)}
-    return {"mode": recipe.remat}
+    if recipe.activation_checkpoint == "full" and recipe.activation_checkpoint_every > 1:
+        return {"mode": "selective", "selective_ac_option": str(recipe.activation_checkpoint_every)}
+    return {"mode": recipe.activation_checkpoint}

@@ -15,26 +15,26 @@ from trainyard.errors import BadFile, FileTooLarge
 from trainyard.trace.readers.kineto.event import ChromeEvent, read_event
 from trainyard.trace.readers.kineto.unpack import UnpackedText
 
-_HEADER = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name")
-_SPACE = re.compile(rb"[ \t\r\n,]*")
-_TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_TOKEN = re.compile(_TEXT + rb'|[\[\]{}"]', re.S)
+_HEADER_KEYS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name")
+_SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TOKEN = re.compile(_STRING + rb'|[\[\]{}"]', re.S)
 
 
 def _brackets(depth: int) -> bytes:
     """A pattern that matches an object or list with at most `depth` levels of nested brackets."""
     inside = b"|" + _brackets(depth - 1) if depth > 1 else b""
-    return rb'[\[{](?:[^\[\]{}"]++|%b%b)*+[\]}]' % (_TEXT, inside)
+    return rb'[\[{](?:[^\[\]{}"]++|%b%b)*+[\]}]' % (_STRING, inside)
 
 
-_SHALLOW = re.compile(_TEXT + b"|" + _brackets(5), re.S)
+_SHALLOW_VALUE = re.compile(_STRING + b"|" + _brackets(5), re.S)
 _SCALAR = re.compile(rb"[^\s,\[\]{}\":]+")
 _JUNK = re.compile(rb"[\s:}]+|[^\s,\[\]{}\"]+")
-_LONGEST = 16 << 20
+_MAX_VALUE_BYTES = 16 << 20
 """Maximum bytes of one entry or header value."""
-_DEEPEST = 1000
+_MAX_NESTING = 1000
 """Maximum nesting of brackets."""
-_HOPELESS = 100_000
+_MAX_UNREADABLE = 100_000
 """Reading stops after this many unreadable entries if they outnumber the readable ones."""
 
 
@@ -100,26 +100,26 @@ class Walk:
             self.lost.insert(0, self.text.lost)
         self.entries = scanner.entries + self.unread
 
-    def _fetch(self, least: int = 1) -> None:
-        """Appends at least `least` bytes, or all that are left."""
+    def _fetch(self, min_bytes: int = 1) -> None:
+        """Appends at least `min_bytes` bytes, or all that are left."""
         pieces = [self._rest[self._at :]]
-        while least > 0 and (piece := next(self._pieces, None)) is not None:
+        while min_bytes > 0 and (piece := next(self._pieces, None)) is not None:
             pieces.append(piece)
-            least -= len(piece)
-        self._more = least <= 0
+            min_bytes -= len(piece)
+        self._more = min_bytes <= 0
         self._rest, self._at = b"".join(pieces), 0
 
     def _grow(self, part: str) -> None:
         """Doubles the unread text, so that rescanning it takes linear time in total."""
         left = len(self._rest) - self._at
-        if left > _LONGEST:
-            raise FileTooLarge(f"{self.text.path}: one {part} is longer than {_LONGEST:,} bytes, the maximum.")
+        if left > _MAX_VALUE_BYTES:
+            raise FileTooLarge(f"{self.text.path}: one {part} is longer than {_MAX_VALUE_BYTES:,} bytes, the maximum.")
         self._fetch(max(1, left))
 
     def _peek(self) -> bytes:
         """The next byte that is not white space or a comma; empty at the end."""
         while True:
-            space = _SPACE.match(self._rest, self._at)
+            space = _SPACE_AND_COMMAS.match(self._rest, self._at)
             self._at = space.end() if space else self._at
             if self._at < len(self._rest) or not self._more:
                 return self._rest[self._at : self._at + 1]
@@ -145,7 +145,7 @@ class Walk:
             if value is None:
                 self.lost.append(self._unfinished(name[:60]))
                 return False
-            if name in _HEADER:
+            if name in _HEADER_KEYS:
                 self.header[name] = value
         if not first:
             self.lost.append("the file ends before its closing bracket")
@@ -188,14 +188,14 @@ class Walk:
             scanner.add(event)
             return True
         self.unread += 1
-        if self.unread > _HOPELESS and self.unread > scanner.entries:
+        if self.unread > _MAX_UNREADABLE and self.unread > scanner.entries:
             self.lost.append(f"{self.unread:,} entries are not events; the rest was left out")
             return False
         return True
 
     def _unfinished(self, part: str) -> str:
         if self._too_deep:
-            return f"{part} nests more than {_DEEPEST:,} brackets; it and the rest of the file were left out"
+            return f"{part} nests more than {_MAX_NESTING:,} brackets; it and the rest of the file were left out"
         return f"the file ends inside {part}; {len(self._rest) - self._at:,} bytes of it were lost"
 
     def _value(self) -> bytes | None:
@@ -207,7 +207,7 @@ class Walk:
             value = scalar[0] if scalar else b""
             self._at += len(value)
             return value or None
-        if shallow := _SHALLOW.match(self._rest, self._at):
+        if shallow := _SHALLOW_VALUE.match(self._rest, self._at):
             self._at = shallow.end()
             return shallow[0]
         depth, scanned = 0, self._at
@@ -225,7 +225,7 @@ class Walk:
                     value = self._rest[self._at : scanned]
                     self._at = scanned
                     return value
-                self._too_deep = depth > _DEEPEST
+                self._too_deep = depth > _MAX_NESTING
                 if self._too_deep:
                     return None
             else:

@@ -19,14 +19,14 @@ from trainyard.formats.decoding import UNREADABLE
 
 _RAW = msgspec.Raw(b"")
 _COMMA, _DOT = b",."
-_PLAIN = np.zeros(256, bool)
-_PLAIN[list(b"0123456789,.")] = True
-_FEW = 8
+_IS_PLAIN_CHARACTER = np.zeros(256, bool)
+_IS_PLAIN_CHARACTER[list(b"0123456789,.")] = True
+_MAX_SINGLY = 8
 """Up to this many timestamps are read as fast one by one."""
-_DIGITS = 17
+_MAX_DIGITS = 17
 """Maximum digits of a timestamp: neither the timestamp nor a thousand times its last unit exceeds 64 bits."""
-_LARGEST = 2**63 - 1
-_Int = Annotated[int, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+_MAX_INT64 = 2**63 - 1
+_Int = Annotated[int, msgspec.Meta(ge=-_MAX_INT64, le=_MAX_INT64)]
 
 
 class ChromeEvent(msgspec.Struct, gc=False):
@@ -89,7 +89,7 @@ def read_event(text: bytes) -> ChromeEvent | None:
     except UNREADABLE_EVENT:
         pass
     try:
-        decoded = _tolerant(text)
+        decoded = _decode_tolerantly(text)
     except UNREADABLE_EVENT:
         return None
     if not isinstance(decoded, dict):
@@ -98,45 +98,46 @@ def read_event(text: bytes) -> ChromeEvent | None:
     for field in ("ph", "cat", "name"):
         value = decoded.get(field)
         if isinstance(value, str) or (field == "name" and type(value) is int):
-            setattr(event, field, _clean(value) if isinstance(value, str) else value)
+            setattr(event, field, _replace_surrogates(value) if isinstance(value, str) else value)
     for field in ("pid", "tid"):
         value = decoded.get(field)
         if value is not None:
-            setattr(event, field, value if type(value) is int else _clean(str(value)))
+            setattr(event, field, value if type(value) is int else _replace_surrogates(str(value)))
     for field in ("ts", "dur", "args"):
         if decoded.get(field) is not None or (field in decoded and field == "dur"):
-            setattr(event, field, _raw(decoded[field]))
+            setattr(event, field, _encode_raw(decoded[field]))
     return event
 
 
-def args_of(raws: list[msgspec.Raw], kind: type[_Args]) -> list[_Args]:
+def decode_all_args(raws: list[msgspec.Raw], kind: type[_Args]) -> list[_Args]:
     """Decodes the args of each event; a field of another type or beyond 64 bits keeps its default."""
     decode = _decoders[kind]
     try:
         return [decode(raw or b"{}") for raw in raws]
     except UNREADABLE_EVENT:
-        return [_args_of_one(raw, kind) for raw in raws]
+        return [_decode_args_tolerantly(raw, kind) for raw in raws]
 
 
-def _args_of_one(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
+def _decode_args_tolerantly(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
+    """Decodes the args of one event; a field of another type or beyond 64 bits keeps its default."""
     args = kind()
     if not raw:
         return args
     try:
         return _decoders[kind](raw)
     except UNREADABLE_EVENT:
-        decoded = plain(raw)
+        decoded = decode_args(raw)
     for name, field in zip(kind.__struct_fields__, kind.__struct_encode_fields__):
         value = decoded.get(field)
         if isinstance(getattr(args, name), int):
-            if type(value) is int and abs(value) <= _LARGEST:
+            if type(value) is int and abs(value) <= _MAX_INT64:
                 setattr(args, name, value)
         elif value is not None:
-            setattr(args, name, _raw(value))
+            setattr(args, name, _encode_raw(value))
     return args
 
 
-def plain(raw: msgspec.Raw | bytes) -> dict[str, Any]:
+def decode_args(raw: msgspec.Raw | bytes) -> dict[str, Any]:
     """Decodes all of an event's args; empty if they are not an object."""
     try:
         value = _decode_any(raw) if raw else None
@@ -145,16 +146,16 @@ def plain(raw: msgspec.Raw | bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _tolerant(text: bytes) -> Any:
+def _decode_tolerantly(text: bytes) -> Any:
     """Decodes with Python's json. A number with a decimal point becomes a string, which keeps all its digits."""
     return json.loads(text.decode("utf-8", "replace"), strict=False, parse_float=str, parse_constant=lambda _: None)
 
 
-def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(_clean(json.dumps(value, ensure_ascii=False)).encode())
+def _encode_raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(_replace_surrogates(json.dumps(value, ensure_ascii=False)).encode())
 
 
-def _clean(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """The text without unpaired surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
@@ -162,39 +163,39 @@ def _clean(text: str) -> str:
 def ns_of(stamps: Sequence[msgspec.Raw | bytes]) -> tuple[I64, NDArray[np.bool_]]:
     """Converts decimal microsecond timestamps exactly, as `units.ns_from_us` does: (ns of each, whether it is valid).
     Quotes around a timestamp are ignored."""
-    quick = _plain_ns(stamps) if len(stamps) > _FEW else None
-    if quick is not None:
-        return quick, np.ones(len(quick), bool)
-    ns, good = np.zeros(len(stamps), np.int64), np.zeros(len(stamps), bool)
+    all_ns = _plain_timestamps_ns(stamps) if len(stamps) > _MAX_SINGLY else None
+    if all_ns is not None:
+        return all_ns, np.ones(len(all_ns), bool)
+    ns, is_valid = np.zeros(len(stamps), np.int64), np.zeros(len(stamps), bool)
     for row, stamp in enumerate(stamps):
         try:
             ns[row] = units.ns_from_us(bytes(stamp).strip(b'"'))
-            good[row] = True
+            is_valid[row] = True
         except ValueError:
             pass
-    return ns, good
+    return ns, is_valid
 
 
-def _plain_ns(stamps: Sequence[msgspec.Raw | bytes]) -> I64 | None:
+def _plain_timestamps_ns(stamps: Sequence[msgspec.Raw | bytes]) -> I64 | None:
     """Converts the timestamps at once; None unless each consists of digits with at most one point among them."""
     text = b",".join([*stamps, b""])
     chars = np.frombuffer(text, np.uint8)
-    if not len(chars) or not _PLAIN[chars].all():
+    if not len(chars) or not _IS_PLAIN_CHARACTER[chars].all():
         return None
     ends = np.flatnonzero(chars == _COMMA)
     starts = np.concatenate([[0], ends[:-1] + 1])
     dots = np.flatnonzero(chars == _DOT)
-    stamp = np.searchsorted(ends, dots)
+    stamp_of_dot = np.searchsorted(ends, dots)
     decimals = np.zeros(len(ends), np.int64)
-    decimals[stamp] = ends[stamp] - dots - 1
+    decimals[stamp_of_dot] = ends[stamp_of_dot] - dots - 1
     digits = ends - starts
-    digits[stamp] -= 1
-    pointed = bool((np.diff(stamp) > 0).all() and (decimals[stamp] > 0).all())
-    if len(ends) != len(stamps) or not pointed or (digits > _DIGITS).any() or (digits <= decimals).any():
+    digits[stamp_of_dot] -= 1
+    is_well_formed = bool((np.diff(stamp_of_dot) > 0).all() and (decimals[stamp_of_dot] > 0).all())
+    if len(ends) != len(stamps) or not is_well_formed or (digits > _MAX_DIGITS).any() or (digits <= decimals).any():
         return None
-    units_ = np.fromstring(text.translate(None, b".")[:-1].decode(), np.int64, sep=",")
-    short = decimals <= 3
-    if (digits + np.where(short, 3 - decimals, 0) > 18).any():
+    digits_as_int = np.fromstring(text.translate(None, b".")[:-1].decode(), np.int64, sep=",")
+    needs_scaling_up = decimals <= 3
+    if (digits + np.where(needs_scaling_up, 3 - decimals, 0) > 18).any():
         return None
     power = 10 ** np.abs(3 - decimals)
-    return np.where(short, units_ * power, units_ // power)
+    return np.where(needs_scaling_up, digits_as_int * power, digits_as_int // power)

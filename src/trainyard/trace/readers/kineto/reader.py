@@ -29,9 +29,9 @@ from trainyard.trace.readers.kineto.unpack import ZIP, UnpackedText, no_collecti
 _NO_GROUPS: Mapping[str, Any] = {}
 _Table = TypeVar("_Table", HostTable, DeviceTable)
 
-_HEAD = 1 << 20
+_HEAD_BYTES = 1 << 20
 _LAUNCH = re.compile(r"(cuda|hip|cu)(\w*Launch|Memcpy|Memset)")
-_FARTHEST = 2**61
+_MAX_TIMESTAMP_NS = 2**61
 _Count = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 
@@ -39,13 +39,14 @@ class Kineto:
     """The `Reader` of Kineto files."""
 
     def sniff(self, path: Path) -> bool:
+        """Whether the file begins like a chrome trace, plain or compressed, or is empty."""
         try:
-            head = peek(path, _HEAD).lstrip(b"\xef\xbb\xbf \t\r\n")
+            head = peek(path, _HEAD_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
         except BadFile:
             return False
         if head[:1] == b"{" and len(head) > 1:
             # A header may be longer than this; a complete document without a list of events is another tool's file.
-            return b'"traceEvents"' in head or len(head) == _HEAD or not head.rstrip().endswith(b"}")
+            return b'"traceEvents"' in head or len(head) == _HEAD_BYTES or not head.rstrip().endswith(b"}")
         # No other reader accepts an empty or damaged file, and this one reports best what is wrong with it.
         return head[:1] in (b"{", b"[", b"") or head.startswith(ZIP)
 
@@ -58,6 +59,7 @@ class Kineto:
 
 
 def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tuple[Events, ...]:
+    """Reads one document. `mark`: prefix of step annotations; `groups`: process groups by name, if already known."""
     walk = Walk(text)
     has_events = walk.header_first()
     groups = groups or _Header(walk.header).groups
@@ -70,9 +72,9 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         return _read(text, mark, header.groups)
     tables = scanner.tables()
     if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
-        raise _no_events(text, walk)
+        raise _no_events_error(text, walk)
     _check_launches(text, tables, bool(walk.lost and header.device_names))
-    labels = [_label(lane) for lane in tables.lanes]
+    labels = [_lane_label(lane) for lane in tables.lanes]
     lanes = {label: number for number, label in enumerate(sorted(set(labels)))}
     lane_index = np.array([lanes[label] for label in labels], np.int32)
     device, waits = tables.device, tables.waits
@@ -80,14 +82,14 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         source=text.name,
         names=tables.names,
         lanes=tuple(lanes),
-        shapes=[_shape(shape) for shape in tables.shapes],
+        shapes=[_decode_shape(shape) for shape in tables.shapes],
         rank=header.rank,
         world=header.world,
         device_names=header.device_names,
         host_name=header.host_name,
         backend=header.backend,
         group_sizes=header.group_sizes,
-        notes=(*header.notes, *_losses(text, walk, tables.dropped)),
+        notes=(*header.notes, *_describe_losses(text, walk, tables.dropped)),
         cut_short=bool(walk.lost),
     )
     return assemble(
@@ -106,7 +108,8 @@ def _add_base(table: _Table, base: int) -> _Table:
     return table
 
 
-def _no_events(text: UnpackedText, walk: Walk) -> BadFile:
+def _no_events_error(text: UnpackedText, walk: Walk) -> BadFile:
+    """The error for a document without host spans and device work."""
     reason = f" ({'; '.join(walk.lost)})" if walk.lost else ""
     if not walk.entries:
         return BadFile(
@@ -133,7 +136,8 @@ def _check_launches(text: UnpackedText, tables: Tables, cut_short: bool) -> None
         )
 
 
-def _losses(text: UnpackedText, walk: Walk, dropped: int) -> Iterator[str]:
+def _describe_losses(text: UnpackedText, walk: Walk, dropped: int) -> Iterator[str]:
+    """Notes on what could not be read. `dropped`: number of events without a readable time."""
     for lost in walk.lost:
         yield f"{text.name}: {lost}. The complete events are analysed."
     if walk.unread:
@@ -142,13 +146,13 @@ def _losses(text: UnpackedText, walk: Walk, dropped: int) -> Iterator[str]:
         yield f"{dropped:,} events with an unreadable or negative time were left out."
 
 
-def _label(lane: bytes) -> str:
+def _lane_label(lane: bytes) -> str:
     """`stream 7`, from the event's args or, if they lack it, its thread id (2021: `"stream 7"`)."""
     lane_text = lane.decode("utf-8", "replace").strip('"')[:64]
     return lane_text if lane_text.startswith("stream") else f"stream {lane_text}"
 
 
-def _shape(raw: bytes) -> OperandShape:
+def _decode_shape(raw: bytes) -> OperandShape:
     """Decodes dims, types and values; a part that is not a list is left empty."""
     dims, types, values = (_list(part) for part in raw.split(b"\0"))
     return OperandShape(
@@ -187,7 +191,7 @@ class _Header:
         self.notes: list[str] = []
         base = self._field(fields, "baseTimeNanoseconds", int | str, 0)
         self.base = self._number(base) if isinstance(base, str) else base
-        if abs(self.base) >= _FARTHEST:
+        if abs(self.base) >= _MAX_TIMESTAMP_NS:
             self._left_out("baseTimeNanoseconds")
             self.base = 0
         job = self._field(fields, "distributedInfo", _Distributed | None, None)
@@ -209,6 +213,7 @@ class _Header:
         return tuple(size for size in sizes if type(size) is int and 0 < size < 2**31)
 
     def _field(self, fields: Mapping[str, bytes], name: str, kind: Any, default: Any) -> Any:
+        """A header field decoded as `kind`; `default`, with a note, if it is missing or of another type."""
         if name not in fields:
             return default
         try:

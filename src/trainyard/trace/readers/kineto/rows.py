@@ -22,7 +22,7 @@ from trainyard.trace.readers.assemble import (
     HostTable,
     StreamWaits,
 )
-from trainyard.trace.readers.collectives import collective_from_args, speaks_of_collective
+from trainyard.trace.readers.collectives import collective_from_args, names_collective
 from trainyard.trace.readers.kineto.document import StopReason
 from trainyard.trace.readers.kineto.event import (
     UNREADABLE_EVENT,
@@ -30,15 +30,15 @@ from trainyard.trace.readers.kineto.event import (
     ChromeEvent,
     DeviceArgs,
     OpArgs,
-    args_of,
+    decode_all_args,
+    decode_args,
     decode_events,
     ns_of,
-    plain,
 )
 
-_DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET,
+_DEVICE_KINDS = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET,
            "gpu_user_annotation": DRAWN}  # fmt: skip
-_HOST = {
+_HOST_KINDS = {
     "cpu_op": OP,
     "operator": OP,
     "user_annotation": NOTE,
@@ -49,14 +49,18 @@ _HOST = {
 }
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 _STREAM_WAIT = "Stream Wait Event"
-_ON_DEVICE, _WAITS = 10, 20
-_CODES = _HOST | {cat: _ON_DEVICE + kind for cat, kind in _DEVICE.items()} | {"cuda_sync": _WAITS}
-_GAP = re.compile(rb"[ \t\r\n,]*")
-_BETWEEN = re.compile(rb"\}\s*,\s*\{")
-_CLOSE = ord("]")
-_WIDEST, _NARROWEST = 4 << 20, 1 << 12
-_MAX_SINGLE = 1 << 14
-_FARTHEST = 2**61
+_FIRST_DEVICE_CODE, _STREAM_WAIT_CODE = 10, 20
+_CODE_OF_CATEGORY = (
+    _HOST_KINDS
+    | {cat: _FIRST_DEVICE_CODE + kind for cat, kind in _DEVICE_KINDS.items()}
+    | {"cuda_sync": _STREAM_WAIT_CODE}
+)
+_SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
+_BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
+_CLOSING_BRACKET = ord("]")
+_MAX_BATCH_BYTES, _MIN_BATCH_BYTES = 4 << 20, 1 << 12
+_MAX_SINGLE_EVENTS = 1 << 14
+_MAX_TIMESTAMP_NS = 2**61
 
 
 class Tables(NamedTuple):
@@ -81,39 +85,41 @@ class Rows:
         self._names, self._threads, self._lanes, self._shapes = TextIndex(), TextIndex(), TextIndex(), TextIndex()
         self._host, self._device = ColumnBuilder(HOST_DTYPES), ColumnBuilder(DEVICE_DTYPES)
         self._waits = ColumnBuilder(WAIT_DTYPES)
-        self._reach, self._without_boundary = _WIDEST, b""
-        self._single: list[ChromeEvent] = []
+        self._batch_bytes, self._without_boundary = _MAX_BATCH_BYTES, b""
+        self._single_events: list[ChromeEvent] = []
         """Singly decoded events that are not in the tables yet: adding one row costs as much as adding many."""
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
-        position = _after_gap(text, at)
-        while position < len(text) and text[position] != _CLOSE:
-            end = self._boundary(text, position)
+        """As `Scanner.feed`: decodes batches of up to `_batch_bytes`, which end where one event follows another."""
+        position = _skip_space(text, at)
+        while position < len(text) and text[position] != _CLOSING_BRACKET:
+            end = self._find_boundary(text, position)
             if not end:
                 return position, StopReason.ODD
             try:
                 events = decode_events(b"[%b]" % text[position:end])
             except UNREADABLE_EVENT:
                 # Halve the batch until it holds only the odd event: the others are still decoded together.
-                if self._reach <= _NARROWEST:
+                if self._batch_bytes <= _MIN_BATCH_BYTES:
                     return position, StopReason.ODD
-                self._reach = min(self._reach, max(end - position, 2 * _NARROWEST)) // 2
+                self._batch_bytes = min(self._batch_bytes, max(end - position, 2 * _MIN_BATCH_BYTES)) // 2
                 continue
-            self._reach = min(2 * self._reach, _WIDEST)
+            self._batch_bytes = min(2 * self._batch_bytes, _MAX_BATCH_BYTES)
             self.entries += len(events)
-            self._take([*self._single, *events])
-            self._single = []
-            position = _after_gap(text, end)
+            self._add_events([*self._single_events, *events])
+            self._single_events = []
+            position = _skip_space(text, end)
         return (position + 1, StopReason.CLOSED) if position < len(text) else (position, StopReason.NEED_MORE)
 
     def add(self, event: ChromeEvent) -> None:
         self.entries += 1
-        self._single.append(event)
-        if len(self._single) >= _MAX_SINGLE:
-            self._take_single()
+        self._single_events.append(event)
+        if len(self._single_events) >= _MAX_SINGLE_EVENTS:
+            self._flush_single()
 
     def tables(self) -> Tables:
-        self._take_single()
+        """The tables of all events that were added."""
+        self._flush_single()
         return Tables(
             HostTable._make([*self._host.columns(), self._host.collectives]),
             DeviceTable._make([*self._device.columns(), self._device.collectives]),
@@ -124,36 +130,43 @@ class Rows:
             self.dropped,
         )
 
-    def _boundary(self, text: bytes, begin: int) -> int:
+    def _find_boundary(self, text: bytes, begin: int) -> int:
         """The end of the last event within reach that is followed by another (of the first such event, if none is
         within reach); 0 if the text has none."""
         if text is self._without_boundary:
             return 0
-        limit = min(len(text), begin + self._reach)
-        for first in (max(begin, limit - _NARROWEST), begin):
-            ends = [match.start() for match in _BETWEEN.finditer(text, first, limit)]
+        limit = min(len(text), begin + self._batch_bytes)
+        for first in (max(begin, limit - _MIN_BATCH_BYTES), begin):
+            ends = [match.start() for match in _BETWEEN_EVENTS.finditer(text, first, limit)]
             if ends:
                 return ends[-1] + 1
-        if beyond := _BETWEEN.search(text, begin):
+        if beyond := _BETWEEN_EVENTS.search(text, begin):
             return beyond.start() + 1
         self._without_boundary = text
         return 0
 
-    def _take_single(self) -> None:
-        events, self._single = self._single, []
-        self._take(events)
+    def _flush_single(self) -> None:
+        events, self._single_events = self._single_events, []
+        self._add_events(events)
 
-    def _take(self, events: list[ChromeEvent]) -> None:
+    def _add_events(self, events: list[ChromeEvent]) -> None:
         """Adds the `X` events of a known category with a readable time to the tables."""
         code_of = {
-            cat: _CODES.get(cat.lower(), -1) if cat and cat.isascii() else -1 for cat in {event.cat for event in events}
+            cat: _CODE_OF_CATEGORY.get(cat.lower(), -1) if cat and cat.isascii() else -1
+            for cat in {event.cat for event in events}
         }
         events = [event for event in events if event.ph == "X" and code_of[event.cat] >= 0]
         if not events:
             return
         start, readable = ns_of([event.ts for event in events])
         length, length_readable = ns_of([event.dur or b"0" for event in events])
-        readable &= length_readable & (length >= 0) & (length < _FARTHEST) & (start > -_FARTHEST) & (start < _FARTHEST)
+        readable &= (
+            length_readable
+            & (length >= 0)
+            & (length < _MAX_TIMESTAMP_NS)
+            & (start > -_MAX_TIMESTAMP_NS)
+            & (start < _MAX_TIMESTAMP_NS)
+        )
         if not readable.all():
             self.dropped += int((~readable).sum())
             events = [event for event, good in zip(events, readable) if good]
@@ -161,50 +174,58 @@ class Rows:
         code = np.array([code_of[event.cat] for event in events], np.int8)
         stop = start + length
         name = self._names.column([event.name if type(event.name) is str else str(event.name) for event in events])
-        for on_device, take in ((code < _ON_DEVICE, self._take_host), (code >= _ON_DEVICE, self._take_device)):
-            rows = np.flatnonzero(on_device)
+        for is_selected, add in (
+            (code < _FIRST_DEVICE_CODE, self._add_host_events),
+            (code >= _FIRST_DEVICE_CODE, self._add_device_events),
+        ):
+            rows = np.flatnonzero(is_selected)
             if len(rows):
-                take([events[row] for row in rows.tolist()], start[rows], stop[rows], name[rows], code[rows])
+                add([events[row] for row in rows.tolist()], start[rows], stop[rows], name[rows], code[rows])
 
-    def _take_host(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, kind: I8) -> None:
+    def _add_host_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, kind: I8) -> None:
+        """Adds host spans. `start`, `stop` (ns), `name` (number) and `kind` (`events.OP`, ...) of each event."""
         thread = self._threads.column([(event.pid, event.tid) for event in events])
         # In 2021 annotations were operators too.
-        kind[(kind == OP) & self._name_is(name, lambda text: text.startswith(_ANNOTATIONS))] = NOTE
-        n = len(events)
-        correlation, external, seq = (np.full(n, -1, np.int64) for _ in range(3))
-        backward, shape = np.zeros(n, np.int8), np.full(n, -1, np.int32)
+        kind[(kind == OP) & self._matches_name(name, lambda text: text.startswith(_ANNOTATIONS))] = NOTE
+        event_count = len(events)
+        correlation, external, seq = (np.full(event_count, -1, np.int64) for _ in range(3))
+        backward, shape = np.zeros(event_count, np.int8), np.full(event_count, -1, np.int32)
         calls = np.flatnonzero(kind == CALL)
-        call_args = args_of([events[row].args for row in calls.tolist()], CallArgs)
+        call_args = decode_all_args([events[row].args for row in calls.tolist()], CallArgs)
         correlation[calls] = [args.correlation for args in call_args]
         ops = np.flatnonzero(kind == OP)
-        op_args = args_of([events[row].args for row in ops.tolist()], OpArgs)
+        op_args = decode_all_args([events[row].args for row in ops.tolist()], OpArgs)
         external[ops] = [args.external_id for args in op_args]
         seq[ops] = [args.seq for args in op_args]
         backward[ops] = [args.forward_thread > 0 for args in op_args]
-        shaped = [(row, args) for row, args in zip(ops.tolist(), op_args) if args.dims or args.types or args.values]
-        if shaped:
-            texts = [b"%b\0%b\0%b" % (args.dims, args.types, args.values) for _, args in shaped]
-            shape[[row for row, _ in shaped]] = self._shapes.column(texts)
-        collectives = (kind == NOTE) & self._name_is(name, speaks_of_collective)
+        ops_with_shapes = [
+            (row, args) for row, args in zip(ops.tolist(), op_args) if args.dims or args.types or args.values
+        ]
+        if ops_with_shapes:
+            texts = [b"%b\0%b\0%b" % (args.dims, args.types, args.values) for _, args in ops_with_shapes]
+            shape[[row for row, _ in ops_with_shapes]] = self._shapes.column(texts)
+        collectives = (kind == NOTE) & self._matches_name(name, names_collective)
         self._add_collectives(self._host, events, np.flatnonzero(collectives))
         self._host.extend((start, stop, name, thread, kind, correlation, external, seq, backward, shape))
 
-    def _take_device(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, code: I8) -> None:
-        all_args = args_of([event.args for event in events], DeviceArgs)
+    def _add_device_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, code: I8) -> None:
+        """Adds device work and stream waits. `start`, `stop` (ns), `name` (number) and `code` (a value of
+        `_CODE_OF_CATEGORY`) of each event."""
+        all_args = decode_all_args([event.args for event in events], DeviceArgs)
         device = np.array([args.device if -1 <= args.device < 2**31 else -1 for args in all_args], np.int32)
-        lane = self._lanes.column([_lane(args, event) for args, event in zip(all_args, events)])
+        lane = self._lanes.column([_encode_lane(args, event) for args, event in zip(all_args, events)])
         waits = [
             row
-            for row in np.flatnonzero(code == _WAITS).tolist()
+            for row in np.flatnonzero(code == _STREAM_WAIT_CODE).tolist()
             if all_args[row].wait_on >= 0 and str(events[row].name) == _STREAM_WAIT
         ]
         if waits:
             correlation = np.array([all_args[row].correlation for row in waits], np.int64)
             on = self._lanes.column([b"%d" % all_args[row].wait_on for row in waits])
             self._waits.extend((correlation, device[waits], lane[waits], on))
-        work = np.flatnonzero(code != _WAITS)
+        work = np.flatnonzero(code != _STREAM_WAIT_CODE)
         events, all_args = [events[row] for row in work.tolist()], [all_args[row] for row in work.tolist()]
-        kind = code[work] - np.int8(_ON_DEVICE)
+        kind = code[work] - np.int8(_FIRST_DEVICE_CODE)
         collectives = [row for row, args in enumerate(all_args) if args.collective and kind[row] == KERNEL]
         self._add_collectives(self._device, events, collectives)
         columns = (
@@ -222,7 +243,7 @@ class Rows:
              size, occupancy)
         )  # fmt: skip
 
-    def _name_is(self, number: I32, predicate: Callable[[str], bool]) -> NDArray[np.bool_]:
+    def _matches_name(self, number: I32, predicate: Callable[[str], bool]) -> NDArray[np.bool_]:
         """`predicate` of each row's name; called once for each distinct name."""
         texts = self._names.texts()
         results = {index: predicate(texts[index]) for index in np.flatnonzero(np.bincount(number)).tolist()}
@@ -230,17 +251,17 @@ class Rows:
 
     def _add_collectives(self, table: ColumnBuilder, events: list[ChromeEvent], rows: Iterable[int]) -> None:
         for row in rows:
-            name, args = str(events[row].name), plain(events[row].args)
+            name, args = str(events[row].name), decode_args(events[row].args)
             table.collectives[table.count + row] = collective_from_args(name, args, self.groups)
 
 
-def _after_gap(text: bytes, position: int) -> int:
+def _skip_space(text: bytes, position: int) -> int:
     """The position after white space and commas."""
-    gap = _GAP.match(text, position)
+    gap = _SPACE_AND_COMMAS.match(text, position)
     return gap.end() if gap else position
 
 
-def _lane(args: DeviceArgs, event: ChromeEvent) -> bytes:
+def _encode_lane(args: DeviceArgs, event: ChromeEvent) -> bytes:
     """The stream as in the file's JSON; in 2021 files it is the thread id."""
     return bytes(args.stream) if args.stream else msgspec.json.encode(event.tid)
 

@@ -23,9 +23,9 @@ from trainyard.trace.readers.assemble import (
     HostTable,
     StreamWaits,
 )
-from trainyard.trace.readers.collectives import collective_from_args, speaks_of_collective
+from trainyard.trace.readers.collectives import collective_from_args, names_collective
 from trainyard.trace.readers.kineto.document import StopReason
-from trainyard.trace.readers.kineto.event import plain
+from trainyard.trace.readers.kineto.event import decode_args
 from trainyard.trace.readers.kineto.native import NO_MEMORY
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 
@@ -43,8 +43,8 @@ class CompiledScanner(Rows):
         self._scan = c_void_p(native.scan_new())
         if not self._scan:
             raise MemoryError
-        self._names = _NativeTextIndex(self._number(_NAMES), _raw)  # pyright: ignore[reportAttributeAccessIssue]
-        self._threads = _NativeTextIndex(self._number(_THREADS), _pair)  # pyright: ignore[reportAttributeAccessIssue]
+        self._names = _NativeTextIndex(self._number(_NAMES), _encode_name)  # pyright: ignore[reportAttributeAccessIssue]
+        self._threads = _NativeTextIndex(self._number(_THREADS), _encode_thread)  # pyright: ignore[reportAttributeAccessIssue]
         self._lanes = _NativeTextIndex(self._number(_LANES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
         self._shapes = _NativeTextIndex(self._number(_SHAPES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
         self._host, self._device, self._waits = (self._column_builder(table) for table in (_HOST, _DEVICE, _WAITS))
@@ -54,7 +54,7 @@ class CompiledScanner(Rows):
             self._library.scan_free(self._scan)
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
-        self._take_single()
+        self._flush_single()
         reason, entries = c_int(), c_int64()
         position = self._library.scan_feed(self._scan, text, at, len(text), byref(reason), byref(entries))
         self.entries += entries.value
@@ -64,8 +64,8 @@ class CompiledScanner(Rows):
         return position, StopReason(reason.value)
 
     def tables(self) -> Tables:
-        self._take_single()
-        names, new_index = _merged([msgspec.json.decode(b'"%b"' % raw) for raw in self._texts(_NAMES)])
+        self._flush_single()
+        names, new_index = _merge_spellings([msgspec.json.decode(b'"%b"' % raw) for raw in self._texts(_NAMES)])
         host = HostTable._make([*self._columns(_HOST, HOST_DTYPES), self._host.collectives])
         device = DeviceTable._make([*self._columns(_DEVICE, DEVICE_DTYPES), self._device.collectives])
         if new_index is not None:
@@ -78,11 +78,11 @@ class CompiledScanner(Rows):
         """Decodes the collectives in the text that was fed last."""
         row, text, ends = POINTER(c_int64)(), c_void_p(), POINTER(c_size_t)()
         count = self._library.scan_collectives(self._scan, byref(row), byref(text), byref(ends))
-        for index, (raw_name, args) in enumerate(zip(*[iter(_cut(text, ends, 2 * count))] * 2)):
+        for index, (raw_name, args) in enumerate(zip(*[iter(_split_texts(text, ends, 2 * count))] * 2)):
             name = msgspec.json.decode(b'"%b"' % raw_name)
             on_device = row[index] % 2 == _ON_DEVICE
-            if on_device or speaks_of_collective(name):
-                collective = collective_from_args(name, plain(args), self.groups)
+            if on_device or names_collective(name):
+                collective = collective_from_args(name, decode_args(args), self.groups)
                 (self._device if on_device else self._host).collectives[row[index] // 2] = collective
 
     def _number(self, table: int) -> Callable[[bytes], int]:
@@ -97,7 +97,7 @@ class CompiledScanner(Rows):
     def _texts(self, table: int) -> list[bytes]:
         text, ends = c_void_p(), POINTER(c_size_t)()
         count = self._library.scan_texts(self._scan, table, byref(text), byref(ends))
-        return _cut(text, ends, count)
+        return _split_texts(text, ends, count)
 
     def _columns(self, table: int, dtypes: tuple[type[np.integer[Any]], ...]) -> list[NDArray[Any]]:
         """Copies of a table's columns that outlive the scan; each original is freed before the next copy."""
@@ -146,15 +146,16 @@ class _NativeColumnBuilder:
                 raise MemoryError
 
 
-def _raw(name: str) -> bytes:
+def _encode_name(name: str) -> bytes:
     return msgspec.json.encode(name)[1:-1]
 
 
-def _pair(thread: tuple[int | str, int | str]) -> bytes:
+def _encode_thread(thread: tuple[int | str, int | str]) -> bytes:
     return b" ".join(map(msgspec.json.encode, thread))
 
 
-def _cut(text: c_void_p, ends: Any, count: int) -> list[bytes]:
+def _split_texts(text: c_void_p, ends: Any, count: int) -> list[bytes]:
+    """The `count` texts that lie one after another at `text`; `ends`: byte offset of the end of each."""
     if not count:
         return []
     edges = [0, *ends[:count]]
@@ -162,7 +163,7 @@ def _cut(text: c_void_p, ends: Any, count: int) -> list[bytes]:
     return [data[begin:end] for begin, end in pairwise(edges)]
 
 
-def _merged(names: list[str]) -> tuple[tuple[str, ...], NDArray[np.int32] | None]:
+def _merge_spellings(names: list[str]) -> tuple[tuple[str, ...], NDArray[np.int32] | None]:
     """Merges names that JSON spells in several ways: the distinct names, and the new index of each old one (None if
     all are distinct)."""
     numbers: dict[str, int] = {}

@@ -17,9 +17,9 @@ from trainyard import units
 from trainyard.errors import BadFile, DamagedFile, FileTooLarge
 from trainyard.formats.regular_files import unreadable
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 """Maximum bytes of a piece: larger ones cost more in fresh memory than they save in calls."""
-_PACKED, _DROP = 1 << 18, 8
+_PACKED_CHUNK_BYTES, _RESCUE_CHUNK_BYTES = 1 << 18, 8
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
 
 
@@ -68,8 +68,8 @@ def texts(path: Path, limit: int) -> list[UnpackedText]:
     """The documents in a file: one, or one for each `.json` or `.json.gz` member of a zip. Raises `BadFile`."""
     head = peek(path, 4, packed=True)
     if head == ZIP:
-        return _members(path, limit)
-    return [UnpackedText(path, path.name, _gunzipped if head[:2] == GZIP else _plain, limit)]
+        return _open_members(path, limit)
+    return [UnpackedText(path, path.name, _read_gzip if head[:2] == GZIP else _read_plain, limit)]
 
 
 def peek(path: Path, size: int, packed: bool = False) -> bytes:
@@ -86,59 +86,63 @@ def peek(path: Path, size: int, packed: bool = False) -> bytes:
         raise unreadable(path, error) from error
 
 
-def _plain(text: UnpackedText) -> Iterator[bytes]:
+def _read_plain(text: UnpackedText) -> Iterator[bytes]:
     with text.path.open("rb") as file:
-        while piece := file.read(CHUNK):
+        while piece := file.read(CHUNK_BYTES):
             yield piece
 
 
-def _gunzipped(text: UnpackedText) -> Iterator[bytes]:
-    return _inflated(text, lambda: text.path.open("rb"))
+def _read_gzip(text: UnpackedText) -> Iterator[bytes]:
+    return _inflate(text, lambda: text.path.open("rb"))
 
 
-def _inflated(text: UnpackedText, open_file: Callable[[], IO[bytes]]) -> Iterator[bytes]:
+def _inflate(text: UnpackedText, open_file: Callable[[], IO[bytes]]) -> Iterator[bytes]:
+    """Yields the unpacked pieces of a gzip file; sets `text.lost` if it is damaged or ends early."""
     start, error = _inflater()
-    stream, read, yielded, begun = start(31), 0, 0, False
+    stream, read_bytes, yielded_bytes, has_data = start(31), 0, 0, False
     with open_file() as file:
         try:
-            while packed := file.read(_PACKED):
-                read += len(packed)
+            while packed := file.read(_PACKED_CHUNK_BYTES):
+                read_bytes += len(packed)
                 while packed:
                     if stream.eof:
                         # Gzip files may be joined end to end; zeros after the last one are padding.
-                        packed, stream, begun = packed.lstrip(b"\0"), start(31), False
-                    begun = begun or bool(packed)
-                    if piece := stream.decompress(packed, CHUNK):
-                        yielded += len(piece)
+                        packed, stream, has_data = packed.lstrip(b"\0"), start(31), False
+                    has_data = has_data or bool(packed)
+                    if piece := stream.decompress(packed, CHUNK_BYTES):
+                        yielded_bytes += len(piece)
                         yield piece
                     packed = stream.unused_data if stream.eof else stream.unconsumed_tail
-            if begun and not stream.eof:
-                text.lost = f"the gzip stream ends early, after {read:,} bytes"
+            if has_data and not stream.eof:
+                text.lost = f"the gzip stream ends early, after {read_bytes:,} bytes"
                 if piece := stream.flush():
                     yield piece
         except error as damage:
-            text.lost = f"the gzip stream is damaged within its first {read:,} bytes ({damage})"
+            text.lost = f"the gzip stream is damaged within its first {read_bytes:,} bytes ({damage})"
     if "damaged" in text.lost:
-        yield from _rescued(open_file, yielded, read - _PACKED)
+        yield from _inflate_damaged(open_file, yielded_bytes, read_bytes - _PACKED_CHUNK_BYTES)
 
 
-def _rescued(open_file: Callable[[], IO[bytes]], skip: int, near: int) -> Iterator[bytes]:
-    """Yields the text of a damaged stream after its first `skip` bytes. Near the damage, at the packed byte `near`, the
-    stream is fed a few bytes at a time, since the call that reaches the damage returns nothing."""
+def _inflate_damaged(open_file: Callable[[], IO[bytes]], skip_bytes: int, damage_offset: int) -> Iterator[bytes]:
+    """Yields the text of a damaged stream after its first `skip_bytes` bytes. Near the damage, at the packed byte
+    `damage_offset`, the stream is fed a few bytes at a time, since the call that reaches the damage returns nothing."""
     stream = zlib.decompressobj(31)
     with open_file() as file, suppress(zlib.error):
-        while packed := file.read(_PACKED if file.tell() < near - _PACKED else _DROP):
+        while packed := file.read(
+            _PACKED_CHUNK_BYTES if file.tell() < damage_offset - _PACKED_CHUNK_BYTES else _RESCUE_CHUNK_BYTES
+        ):
             while packed:
                 if stream.eof:
                     packed, stream = packed.lstrip(b"\0"), zlib.decompressobj(31)
-                piece = stream.decompress(packed, CHUNK)
-                if len(piece) > skip:
-                    yield piece[skip:]
-                skip -= min(skip, len(piece))
+                piece = stream.decompress(packed, CHUNK_BYTES)
+                if len(piece) > skip_bytes:
+                    yield piece[skip_bytes:]
+                skip_bytes -= min(skip_bytes, len(piece))
                 packed = stream.unused_data if stream.eof else stream.unconsumed_tail
 
 
-def _members(path: Path, limit: int) -> list[UnpackedText]:
+def _open_members(path: Path, limit: int) -> list[UnpackedText]:
+    """The documents in a zip archive. Raises `BadFile`."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith((".json", ".json.gz"))]
@@ -146,18 +150,20 @@ def _members(path: Path, limit: int) -> list[UnpackedText]:
         raise DamagedFile(f"{path}: the zip archive is damaged: {error}.", "Was the copy cut short?") from error
     if not names:
         raise BadFile(f"{path}: the zip archive holds no .json or .json.gz file.")
-    return [UnpackedText(path, name, _member(name), limit) for name in names]
+    return [UnpackedText(path, name, _read_member(name), limit) for name in names]
 
 
-def _member(name: str) -> Callable[[UnpackedText], Iterator[bytes]]:
+def _read_member(name: str) -> Callable[[UnpackedText], Iterator[bytes]]:
+    """The function that yields the pieces of a member of a zip archive."""
+
     def pieces(text: UnpackedText) -> Iterator[bytes]:
         try:
             with zipfile.ZipFile(text.path) as archive:
                 if name.endswith(".gz"):
-                    yield from _inflated(text, lambda: archive.open(name))
+                    yield from _inflate(text, lambda: archive.open(name))
                     return
                 with archive.open(name) as file:
-                    while piece := file.read(CHUNK):
+                    while piece := file.read(CHUNK_BYTES):
                         yield piece
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
             # Encrypted or of an unsupported method (both RuntimeError), or a checksum that does not match.

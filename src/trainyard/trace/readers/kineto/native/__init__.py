@@ -39,6 +39,7 @@ _FUNCTIONS = (
 
 @lru_cache(maxsize=1)
 def _load() -> CDLL | None:
+    """Loads the compiled code; None if it was not built."""
     try:
         native = CDLL(str(LIBRARY))
         for name, result, arguments in _FUNCTIONS:

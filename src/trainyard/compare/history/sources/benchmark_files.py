@@ -12,12 +12,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainyard.compare.history.sources.series import Series, SeriesPoint
+from trainyard import units
+from trainyard.compare.history.sources.series import Series, SeriesMetric, SeriesPoint
 from trainyard.errors import BadFile, BadInput, UnknownName, nearest
-from trainyard.words import Metric
 
 _ASV_VERSION = 2
-_SHOWN = 5
+"""Version of asv's result files that is read."""
+_MAX_LISTED = 5
+"""Names of benchmarks that a message lists."""
 
 
 class _SavedResults(NamedTuple):
@@ -29,7 +31,7 @@ class _SavedResults(NamedTuple):
     figures: dict[str, float]
 
 
-def is_foreign(path: Path) -> bool:
+def is_benchmark_file(path: Path) -> bool:
     """Whether `load` reads this path: a folder, or a file that pytest-benchmark or asv wrote."""
     return path.is_dir() or _read_results(path) is not None
 
@@ -43,7 +45,7 @@ def load(path: Path, benchmark: str | None) -> Series:
     if not names:
         raise BadFile(f"{path}: contains no results of pytest-benchmark or asv.")
     if benchmark is None and len(names) > 1:
-        listed = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        listed = ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
         raise BadInput(f"{path}: contains {len(names)} benchmarks: {listed}.", "Select one with --metric NAME.")
     name = benchmark or names[0]
     if name not in names:
@@ -54,11 +56,11 @@ def load(path: Path, benchmark: str | None) -> Series:
     return Series(
         name=name.rsplit("::", 1)[-1],
         metric=name,
-        about=Metric(name, "A benchmark's figure from another program; lower is better.", ""),
+        about=SeriesMetric(label=name, unit="", better="lower"),
         points=tuple(
             SeriesPoint(value=result.figures[name], commit=result.commit, when=result.when) for result in here
         ),
-        notes=(f"{left} left out that were not made on {own[-1].where}.",) if left else (),
+        notes=(f"{units.counted(left, 'result')} of other machines than {own[-1].where} left out.",) if left else (),
     )
 
 
@@ -72,9 +74,9 @@ def _read_results(path: Path) -> _SavedResults | None:
         return None
     try:
         if "benchmarks" in document and "machine_info" in document:
-            return _of_pytest(document)
+            return _read_pytest_benchmark(document)
         if "results" in document and "commit_hash" in document:
-            return _of_asv(path, document)
+            return _read_asv(path, document)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, BadInput):
             raise
@@ -82,16 +84,16 @@ def _read_results(path: Path) -> _SavedResults | None:
     return None
 
 
-def _of_pytest(document: dict[str, Any]) -> _SavedResults:
+def _read_pytest_benchmark(document: dict[str, Any]) -> _SavedResults:
     """The median of each benchmark, which is robust against disturbed rounds."""
     figures = {str(benchmark["fullname"]): benchmark["stats"]["median"] for benchmark in document["benchmarks"]}
     machine = document["machine_info"]
     where = " ".join(str(machine.get(key, "")) for key in ("node", "python_version")).strip()
     commit = str((document.get("commit_info") or {}).get("id") or "")
-    return _SavedResults(str(document["datetime"]), commit, where, _finite(figures))
+    return _SavedResults(str(document["datetime"]), commit, where, _keep_finite(figures))
 
 
-def _of_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
+def _read_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
     if document.get("version") != _ASV_VERSION:
         raise BadFile(
             f"{path}: asv results of version {document.get('version')}, but only version {_ASV_VERSION} is supported.",
@@ -106,10 +108,10 @@ def _of_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
             figures[f"{name}({', '.join(map(str, combination))})" if combination else name] = value
     when = datetime.fromtimestamp(document["date"] / 1000, UTC).isoformat(timespec="seconds")
     where = f"{document['params']['machine']} {document['env_name']}"
-    return _SavedResults(when, str(document["commit_hash"]), where, _finite(figures))
+    return _SavedResults(when, str(document["commit_hash"]), where, _keep_finite(figures))
 
 
-def _finite(figures: dict[str, Any]) -> dict[str, float]:
+def _keep_finite(figures: dict[str, Any]) -> dict[str, float]:
     """The finite figures: benchmarks that failed or were skipped have none."""
     numbers = {name: value for name, value in figures.items() if type(value) in (int, float)}
     return {name: float(value) for name, value in numbers.items() if isfinite(value)}

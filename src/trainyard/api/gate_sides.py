@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from trainyard.cli.support.output import say
+from trainyard import units
 from trainyard.errors import BadFile, BadInput, UnknownName
 from trainyard.record import Run
 from trainyard.run.revisions.worktree import ancestors, revision
 from trainyard.store.index.run_index import RunRow
 from trainyard.store.store import Store
 
-_MOST_NAMES = 2
+_MAX_NAMES = 2
+"""Runs of a side that its name lists."""
 
 
-def short_name(names: Sequence[str]) -> str:
+def name_side(names: Sequence[str]) -> str:
     """A short name of a side."""
-    return " ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} runs ({names[0]} …)"
+    return " ".join(names) if len(names) <= _MAX_NAMES else f"{len(names)} runs (from {names[0]})"
 
 
-def side(store: Store, names: Sequence[str], job: str, *, or_before: bool = False) -> list[Run]:
+def load_side(
+    store: Store, names: Sequence[str], job: str, *, or_before: bool = False, say: Callable[[str], None]
+) -> list[Run]:
     """Load the runs of a side; each name is a run or a revision.
 
     For a revision: its complete runs from a clean tree, of `job` if given. `or_before`: if the revision has no runs,
-    use those of its newest ancestor that has some, since a branch may be ahead of its stored runs."""
+    use those of its newest ancestor that has some, since a branch may be ahead of its stored runs. `say`: called with
+    the runs of a revision, and with those left out."""
     by_id: dict[str, Run] = {}
     for name in names:
         try:
             runs = [store.load(name)]
         except UnknownName as error:
-            runs = _of_revision(store, name, job, error, or_before)
+            runs = _load_revision(store, name, job, error, or_before, say)
         by_id |= {run.id: run for run in runs}
     return list(by_id.values())
 
 
-def _complete(store: Store, rows: Sequence[RunRow]) -> Iterator[Run]:
-    """Load the runs of the rows; damaged runs are skipped with a message."""
+def load_complete(store: Store, rows: Sequence[RunRow], say: Callable[[str], None]) -> Iterator[Run]:
+    """Load the complete runs of the rows; damaged runs are skipped with a message."""
     for row in rows:
         try:
             run = store.load(row.id)
@@ -47,14 +51,16 @@ def _complete(store: Store, rows: Sequence[RunRow]) -> Iterator[Run]:
                 yield run
 
 
-def _of_revision(store: Store, name: str, job: str, error: UnknownName, or_before: bool) -> list[Run]:
+def _load_revision(
+    store: Store, name: str, job: str, error: UnknownName, or_before: bool, say: Callable[[str], None]
+) -> list[Run]:
     sha = revision(Path.cwd(), name)
     if not sha:
         raise UnknownName(f"{error.says[:-1]}, nor is there such a revision here.", error.next_step)
     rows = [row for row in store.rows() if row.state == "complete" and job in ("", row.job)]
     by_commit: dict[str, list[Run]] = {}
     unclean = 0
-    for run in _complete(store, rows):
+    for run in load_complete(store, rows, say):
         if run.provenance.code.get("dirty") == "no":
             by_commit.setdefault(run.provenance.code.get("sha", ""), []).append(run)
         else:
@@ -66,7 +72,8 @@ def _of_revision(store: Store, name: str, job: str, error: UnknownName, or_befor
     if not runs:
         of_job = f" of job {job}" if job else ""
         which = " or its last ancestors" if or_before else ""
-        left_out = f" {unclean} of its runs are from a tree with uncommitted changes or files." if unclean else ""
+        own = units.counted(unclean, "of its runs is", "of its runs are")
+        left_out = f" {own} from a tree with uncommitted changes or files." if unclean else ""
         raise UnknownName(
             f"there are no stored runs{of_job} of {name} ({sha[:10]}){which}.{left_out}",
             "`trainyard gate run` makes some.",
@@ -75,6 +82,6 @@ def _of_revision(store: Store, name: str, job: str, error: UnknownName, or_befor
         raise BadInput(f"{name} has runs of several jobs: {', '.join(jobs)}.", "Select one with --job NAME.")
     older = ""
     if commit_with_runs != sha:
-        older = f", {line.index(commit_with_runs)} commits before it, the newest that has runs"
-    say(f"{name}: {len(runs)} runs of {commit_with_runs[:10]}{older}")
+        older = f", {units.counted(line.index(commit_with_runs), 'commit')} before it, the newest that has runs"
+    say(f"{name}: {units.counted(len(runs), 'run')} of {commit_with_runs[:10]}{older}")
     return runs

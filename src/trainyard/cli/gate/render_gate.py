@@ -1,13 +1,13 @@
-"""Print the result of a gate, and return the exit code."""
+"""Render the result of a gate in the requested format."""
 
 from __future__ import annotations
 
 from trainyard.cli.support.output import console, echo, print_json
-from trainyard.compare.gate.gate_result import GateResult
+from trainyard.report.gate.gate_report import GateReport
 from trainyard.report.gate.gate_terminal import print_gate
 
 
-def show(gate: GateResult, form: str | None, as_json: bool) -> int:
+def render_gate(gate: GateReport, form: str | None, as_json: bool, full: bool) -> None:
     if as_json:
         print_json(gate)
     elif form:
@@ -15,5 +15,4 @@ def show(gate: GateResult, form: str | None, as_json: bool) -> int:
 
         echo(write(gate, form), newline=False)
     else:
-        print_gate(gate, console())
-    return gate.exit_code
+        print_gate(gate, console(full=full), full)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.refused import refused
 from trainyard.cli.main import answer
-from trainyard.compare.history.sources.imported import is_foreign, load
+from trainyard.compare.history.sources.benchmark_files import is_benchmark_file, load
 from trainyard.errors import BadFile, BadInput, UnknownName
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "histories"
@@ -46,7 +46,7 @@ def _asv_run(document: dict[str, Any], at: int) -> None:
             cells[0] = [(1.0 if at < 15 else 1.5) + 0.001 * (at * 7 % 5)]
 
 
-def test_what_the_programs_wrote_is_read() -> None:
+def test_files_of_both_programs_are_read() -> None:
     benchmark = load(PYTEST, "test_bench.py::test_sum")
     assert (benchmark.name, len(benchmark.points)) == ("test_sum", 1)
     assert benchmark.values == [json.loads(PYTEST.read_text())["benchmarks"][0]["stats"]["median"]]
@@ -74,17 +74,17 @@ def test_a_folder_is_a_series_whose_change_is_found(
     assert change_["change"]["at"] == 15
 
 
-def test_runs_on_another_machine_are_left_out_and_it_is_said(tmp_path: Path) -> None:
+def test_runs_on_another_machine_are_left_out_with_a_note(tmp_path: Path) -> None:
     def change(document: dict[str, Any], at: int) -> None:
         _pytest_run(document, at)
         document["machine_info"]["node"] = "old" if at < 4 else "new"
 
     series = load(_many(tmp_path / "kept", PYTEST, 10, change), "test_bench.py::test_sum")
     assert len(series.points) == 6
-    assert "4 left out that were not made on new" in series.notes[0]
+    assert series.notes[0].startswith("4 results of other machines than new")
 
 
-def test_one_of_many_benchmarks_must_be_said(tmp_path: Path) -> None:
+def test_one_of_many_benchmarks_must_be_selected(tmp_path: Path) -> None:
     with refused(BadInput, ASV, 6, "benchmarks.peakmem_list", "--metric"):
         load(ASV, None)
     with refused(UnknownName, "'benchmarks.time_sun'", "'benchmarks.time_sum'"):
@@ -97,22 +97,22 @@ def test_one_of_many_benchmarks_must_be_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [{"version": 1}, {"params": {}}, {"date": "x"}, {"results": 3}, {"result_columns": 1}]
 )
-def test_damaged_results_are_told_with_their_file(tmp_path: Path, damage: dict[str, Any]) -> None:
+def test_damaged_results_are_reported_with_their_file(tmp_path: Path, damage: dict[str, Any]) -> None:
     path = tmp_path / "asv.json"
     path.write_text(json.dumps(json.loads(ASV.read_text()) | damage))
     with refused(BadFile, path):
         load(path, "benchmarks.time_sum")
 
 
-def test_a_series_of_our_own_is_none_of_theirs(tmp_path: Path) -> None:
+def test_own_series_is_not_a_benchmark_file(tmp_path: Path) -> None:
     shutil.copy(PYTEST, tmp_path / "theirs.json")
     (tmp_path / "ours.json").write_text("[1, 2, 3]")
     (tmp_path / "ours.csv").write_text("value\n1\n")
-    assert is_foreign(tmp_path / "theirs.json")
-    assert is_foreign(tmp_path)
-    assert not is_foreign(tmp_path / "ours.json")
-    assert not is_foreign(tmp_path / "ours.csv")
-    assert not is_foreign(tmp_path / "absent.json")
+    assert is_benchmark_file(tmp_path / "theirs.json")
+    assert is_benchmark_file(tmp_path)
+    assert not is_benchmark_file(tmp_path / "ours.json")
+    assert not is_benchmark_file(tmp_path / "ours.csv")
+    assert not is_benchmark_file(tmp_path / "absent.json")
 
 
 _PARTS = st.recursive(

@@ -1,0 +1,69 @@
+"""`probe` and `fit_machine`: the constants of a machine from benchmarks and from stored runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trainyard import machine as machines
+from trainyard.errors import BadInput
+from trainyard.predict.calibrate import fit_constants, probed_machine
+from trainyard.predict.calibrate.fit_constants import MeasuredRun
+from trainyard.predict.calibrate.probed_machine import ProbedTime
+from trainyard.predict.inputs import constant_sets
+from trainyard.report.plans.probe_results import FittedMachine, FittedRun, ProbedMachine, TimedCall
+from trainyard.run.probe import devices
+
+
+def probe_machine(ranks: int | None, dtype: str) -> ProbedMachine:
+    """As `trainyard.api.probe`."""
+    device, count = devices.devices(ranks)
+    probes = devices.probe(device.vendor, count, dtype)
+    calls = tuple(timed_call(probe) for probe in probes)
+    machine = probed_machine.machine("here", device, count, dtype, probes)
+    return ProbedMachine(machine=machine, ranks=count, dtype=dtype, calls=calls)
+
+
+def timed_call(probe: ProbedTime) -> TimedCall:
+    return TimedCall(
+        operation=probe.what,
+        size=probe.size,
+        seconds=probe.seconds,
+        low_s=probe.low,
+        high_s=probe.high,
+        rate=probe.rate,
+        unit="FLOP/s" if probe.what in ("matmul", "attention") else "bytes/s",
+    )
+
+
+def fit_to_runs(names: Sequence[str], machine: str, say: Callable[[str], None] = lambda _: None) -> FittedMachine:
+    """As `trainyard.api.fit_machine`. `say`: is called with a message for each run whose traces are damaged."""
+    if not names:
+        raise BadInput("No run given.", "Pass stored runs of the machine by id, tag or folder: trainyard runs.")
+    return fit(machines.load(machine), [_measured_run(name, say) for name in names])
+
+
+def fit(machine: machines.Machine, runs: Sequence[MeasuredRun]) -> FittedMachine:
+    """`machine` with constants fitted to `runs`, and each run's step as predicted before and after."""
+    assumed = constant_sets.choose(machine, "fsdp").values()
+    fitted = fit_constants.calibrated(machine, assumed, runs)
+    constants = constant_sets.choose(fitted, "fsdp").values()
+    rows = tuple(
+        FittedRun(
+            name=run.name,
+            layout=str(run.job.layout),
+            measured_s=run.seconds,
+            before_s=fit_constants.seconds(machine, assumed, run.job),
+            after_s=fit_constants.seconds(fitted, constants, run.job),
+        )
+        for run in runs
+    )
+    return FittedMachine(machine=fitted, runs=rows)
+
+
+def _measured_run(name: str, say: Callable[[str], None]) -> MeasuredRun:
+    from trainyard.api.named_inputs import find
+
+    side = find(name, say=say).side()
+    if side.run is None or side.job is None or not side.timed_ns:
+        raise BadInput(f"{name} is not a run of a job with timed steps.", "Pass a stored run of a job file.")
+    return MeasuredRun(name, side.job, side.mean, side.timed_ns / 1e9)

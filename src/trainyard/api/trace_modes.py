@@ -1,0 +1,136 @@
+"""What else can be asked of a trace: `what_if`, `query`, `reconcile`; and the memory of a torch snapshot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from trainyard.plugins import AS_WRITTEN
+
+if TYPE_CHECKING:
+    from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
+    from trainyard.trace.measured_trace import MeasuredTrace
+
+Path = str | os.PathLike[str]
+
+
+def what_if(
+    paths: Path | Sequence[Path],
+    *,
+    changes: Sequence[str],
+    window: Literal["steps", "all"] = "steps",
+    mark: str = AS_WRITTEN.mark,
+    limit: int = AS_WRITTEN.limit,
+    engine: str = "auto",
+    strict: bool = False,
+) -> WhatIf:
+    """Predicts the steps of a trace with changes applied, by replaying the dependencies between their operations.
+
+    `changes`: `network=2x`, `no-stragglers`, `compute/elementwise=2x`, `op:aten::mm=roofline`, ...; they are combined.
+    The other options are those of `analyse`.
+
+    ```python
+    result = api.what_if("traces/", changes=["no-stragglers"])
+    print(result.before.wall_ns, result.after.wall_ns)
+    ```
+
+    Raises `BadInput` for a change that is invalid or matches nothing in the trace.
+    """
+    from trainyard.report.view.trace_results import predicted_steps
+    from trainyard.trace.whatif.what_if import what_if as predict
+
+    measured = measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict)
+    return predicted_steps(measured, predict(measured, changes))
+
+
+def query(
+    sql: str,
+    paths: Path | Sequence[Path],
+    *,
+    window: Literal["steps", "all"] = "steps",
+    mark: str = AS_WRITTEN.mark,
+    limit: int = AS_WRITTEN.limit,
+    engine: str = "auto",
+    strict: bool = False,
+) -> QueryResult:
+    """Runs a SELECT over the tables of a trace: work, idle, ledger, ... (docs/reference.md, "Tables of a trace").
+
+    Needs the extra `sql`. The other options are those of `analyse`.
+
+    ```python
+    result = api.query("select rank, sum(ns) from ledger group by rank", "traces/")
+    print(result.columns, result.rows)
+    ```
+
+    Raises `MissingLibrary` without duckdb, `BadInput` for a query that is invalid or takes too long.
+    """
+    from trainyard.report.view.trace_results import query_result
+    from trainyard.trace.export.sql import query as run_query
+
+    measured = measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict)
+    return query_result(run_query(measured, sql), measured)
+
+
+def reconcile(
+    paths: Path | Sequence[Path],
+    *,
+    tool: Literal["hta", "tracelens"],
+    mark: str = AS_WRITTEN.mark,
+    limit: int = AS_WRITTEN.limit,
+    engine: str = "auto",
+    strict: bool = False,
+) -> Reconciliation:
+    """Returns the figures of a trace by the definitions of another tool, and how these differ from a ledger's.
+
+    The other options are those of `analyse`.
+
+    ```python
+    for rank in api.reconcile("traces/", tool="hta").ranks:
+        print(rank.rank, rank.ns["exposed_comm_time"])
+    ```
+
+    Raises `BadInput` if the tool's definitions leave no device work.
+    """
+    from trainyard.report.view.trace_results import reconciled_ranks
+
+    return reconciled_ranks(measure_paths(paths, mark=mark, limit=limit, engine=engine, strict=strict), tool)
+
+
+def measure_memory(snapshot: Path, *, limit: int = AS_WRITTEN.limit) -> MemorySnapshot:
+    """Measures a memory snapshot of torch's allocator: what held the peak of each device, and why requests failed.
+
+    `limit`: maximum uncompressed bytes of the file.
+
+    ```python
+    for device in api.measure_memory("snapshot.pickle").devices:
+        print(device.device, device.peak.allocated, device.peak.held)
+    ```
+
+    Raises `BadFile` for a file that is not a snapshot.
+    """
+    import pathlib
+
+    from trainyard.report.view.trace_results import MemorySnapshot
+    from trainyard.trace.memory.measure_snapshot import measure, record
+
+    loaded, devices = measure(pathlib.Path(snapshot), limit)
+    return MemorySnapshot(devices=tuple(record(loaded, device) for device in devices))
+
+
+def measure_paths(
+    paths: Path | Sequence[Path],
+    *,
+    window: Literal["steps", "all"] = "steps",
+    mark: str = AS_WRITTEN.mark,
+    limit: int = AS_WRITTEN.limit,
+    engine: str = "auto",
+    strict: bool = False,
+) -> MeasuredTrace:
+    """Books profiler files, or folders of them. The options are those of `analyse`."""
+    from trainyard.plugins import ReadOptions
+    from trainyard.trace.measure import measure_files
+
+    several = [paths] if isinstance(paths, str | os.PathLike) else paths
+    files = [os.fspath(path) for path in several]
+    return measure_files(files, window, engine=engine, how=ReadOptions(limit, mark), strict=strict)

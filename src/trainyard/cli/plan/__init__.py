@@ -1,0 +1,16 @@
+"""`trainyard plan MODEL`, and its modes."""
+
+from __future__ import annotations
+
+from trainyard.cli.support.default_group import DefaultGroup, Mode
+
+command = DefaultGroup(
+    name="plan",
+    help="Find the fastest layouts of a model on a cluster: time, memory, days and dollars.",
+    default="trainyard.cli.plan.search",
+    modes={
+        "check": Mode("trainyard.cli.plan.check", "Predict a training configuration as it is, next to the fastest."),
+        "list": Mode("trainyard.cli.plan.list", "List the models and machines that are known by name."),
+    },
+    replaced={"--check": "check FILE [--model MODEL]", "--list": "list"},
+)

@@ -1,0 +1,44 @@
+"""`trainyard plan check FILE`: predict a configuration as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FULL, JSON, MACHINE, OUT, SEQ_LEN, TOKENS
+from trainyard.cli.support.pipes import InputFile
+
+
+@click.command()
+@click.argument("file", type=InputFile())
+@click.option("--model", type=InputFile(), metavar="MODEL",
+              help="The model that FILE trains, if it names none: a name, config.json or TOML file.")  # fmt: skip
+@MACHINE
+@DEVICES
+@BATCH
+@SEQ_LEN
+@TOKENS
+@FIX
+@OUT
+@FULL
+@JSON
+def command(
+    file: str, model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None,
+    tokens: float, fix: tuple[str, ...], out: Path | None, full: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Predict the configuration FILE as it is, and the fastest layouts for the same work.
+
+    FILE is a job file, a torchtitan TOML file, Megatron arguments or a DeepSpeed JSON file, detected by its contents. A
+    DeepSpeed file names no model: trainyard plan check ds_config.json --model llama3-8b --devices 64 --seq-len 8192.
+    The memory of a job file is also counted by a simulated run.
+    """
+    from trainyard.api.plan_layouts import PlanOptions, check_configuration
+    from trainyard.cli.plan.print_plans import print_plans
+    from trainyard.cli.support.output import busy
+
+    options = PlanOptions(
+        machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, fix=fix, front=as_json,
+        progress=busy,
+    )  # fmt: skip
+    print_plans(check_configuration(file, model, options), out, full, as_json)

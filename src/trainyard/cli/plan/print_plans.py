@@ -1,0 +1,73 @@
+"""Print plans as one screen, in full, or as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.cli.support.output import console, print_json, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trainyard.report.plans.plans_file import Plans
+    from trainyard.report.view.view import Table
+
+_MOST_CHARACTERS = 500
+"""Length of the list of ignored settings in a message."""
+
+
+def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> None:
+    """Print `plans`, and write the launch configuration of the fastest layout to `out`."""
+    from trainyard.formats.atomic import write_text
+    from trainyard.report.plans.launch_files import launch_file
+
+    if plans.passed_over:
+        listed = ", ".join(plans.passed_over)
+        cut = "..." if len(listed) > _MOST_CHARACTERS else ""
+        say(f"Ignored, as if they cost nothing: {listed[:_MOST_CHARACTERS]}{cut}.")
+    for note in (*(f"Evaluated differently: {key}." for key in plans.otherwise), *plans.notes):
+        say(note)
+    if out is not None:
+        launch = launch_file(plans)
+        write_text(launch.text, out)
+        say(f"wrote {out}: {launch.layout}")
+    if as_json:
+        print_json(plans)
+    elif full:
+        _print_full(plans)
+    else:
+        _print_screen(plans)
+
+
+def _print_screen(plans: Plans) -> None:
+    from trainyard.report.plans import plan_summary
+
+    screen = console()
+    screen.print(f"{plans.step}.", markup=False)
+    screen.print(plan_summary.headline(plans), markup=False)
+    _print_tables(plan_summary.summary(plans), screen)
+    screen.print("\nWhere to look next")
+    for step in plan_summary.next_steps(plans):
+        screen.print(f"  {step}", markup=False)
+
+
+def _print_full(plans: Plans) -> None:
+    from trainyard.report.plans import hetero_tables, plan_summary, plan_tables
+
+    screen = console(full=True)
+    screen.print(f"{plans.step}.", markup=False)
+    screen.print(plan_summary.headline(plans), markup=False)
+    tables = (
+        hetero_tables.layouts(plans), *hetero_tables.unlike(plans), *plan_tables.scaling(plans),
+        plan_tables.ledger(plans.best.plan), plan_tables.memory(plans),
+    )  # fmt: skip
+    _print_tables(tables, screen)
+
+
+def _print_tables(tables: tuple[Table, ...], screen: Console) -> None:
+    from trainyard.report.render.terminal import print_table
+
+    for table in tables:
+        screen.print()
+        print_table(table, screen)

@@ -1,0 +1,45 @@
+"""`trainyard plan MODEL`: search the layouts of a model on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FULL, JSON, OUT, SEQ_LEN, TOKENS
+from trainyard.cli.support.pipes import InputFile
+
+
+@click.command()
+@click.argument("model", required=False, type=InputFile())
+@click.option("--machine", metavar="NAME|FILE", default="", type=InputFile(),
+              help="A machine name or TOML file, or the parts of a mixed cluster: h100:64,a100:128.")  # fmt: skip
+@DEVICES
+@BATCH
+@SEQ_LEN
+@TOKENS
+@FIX
+@click.option("--for", "framework", default="", metavar="NAME",
+              help="Framework to plan for: trainyard (default), megatron, torchtitan, deepspeed.")  # fmt: skip
+@OUT
+@FULL
+@JSON
+def command(
+    model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
+    fix: tuple[str, ...], framework: str, out: Path | None, full: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Find the fastest layouts of MODEL that fit on the devices, with time, memory, days and dollars.
+
+    MODEL is a name (llama3-70b), a Hugging Face config.json, a model's TOML file, or a training configuration with its
+    own model and batch: a job file, a torchtitan TOML file or Megatron arguments. Every layout that divides devices,
+    heads, layers and batch is searched.
+    """
+    from trainyard.api.plan_layouts import PlanOptions, plan_layouts
+    from trainyard.cli.plan.print_plans import print_plans
+    from trainyard.cli.support.output import busy
+
+    options = PlanOptions(
+        machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, fix=fix, front=as_json,
+        progress=busy,
+    )  # fmt: skip
+    print_plans(plan_layouts(model, framework, options), out, full, as_json)

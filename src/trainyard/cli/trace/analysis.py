@@ -1,0 +1,52 @@
+"""`trainyard trace PATH...`: the analysis of profiler files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trainyard.cli.support.output import console, print_json, say
+from trainyard.cli.trace.trace_options import FULL, JSON, PAGE, WINDOW, TraceFiles, reads_traces, write_page
+
+
+@click.command()
+@WINDOW
+@reads_traces
+@PAGE
+@FULL
+@JSON
+def command(files: TraceFiles, page: str | None, full: bool, as_json: bool) -> None:
+    """Analyse profiler files, or folders of them, of one or more ranks: where every nanosecond of a step went.
+
+    Reads torch.profiler traces (CUDA, ROCm or CPU only; plain, gzipped or zipped), rocprofv3 JSON and pftrace, XLA
+    xplane.pb, Nsight Systems SQLite exports, Neuron JSON exports, and torch memory snapshots.
+    """
+    from trainyard.report.view.build_analysis import analyse_measured
+    from trainyard.trace.memory.snapshot import is_snapshot
+
+    if snapshots := [path for path in files.paths if is_snapshot(Path(path))]:
+        _show_snapshot(files, snapshots[0], page, full, as_json)
+        return
+    measured = files.measure()
+    if measured.damage and as_json:
+        say(measured.damage)
+    analysis = analyse_measured(measured)
+    if as_json:
+        print_json(analysis)
+    else:
+        from trainyard.report.render.summary import print_analysis, what_if_step
+        from trainyard.report.render.terminal import NextStep
+
+        pages = () if page else (NextStep("--page FILE", "timeline and ranks as an HTML page"),)
+        print_analysis(analysis, console(full=full), full, (*pages, *what_if_step(analysis)))
+    if page:
+        write_page(measured, analysis, page)
+
+
+def _show_snapshot(files: TraceFiles, snapshot: str, page: str | None, full: bool, as_json: bool) -> None:
+    from trainyard.cli.trace.memory import show_snapshot
+
+    if others := [path for path in files.paths if path != snapshot]:
+        raise click.UsageError(f"{snapshot} is a memory snapshot and cannot be combined with {others[0]}.")
+    show_snapshot(Path(snapshot), files.limit, page, full, as_json)

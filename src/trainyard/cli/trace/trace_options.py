@@ -1,0 +1,84 @@
+"""Options that the modes of `trainyard trace` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import click
+
+from trainyard.cli.support.output import say
+from trainyard.cli.support.pipes import InputFile
+
+if TYPE_CHECKING:
+    from trainyard.report.view.analysis import Analysis
+    from trainyard.trace.measured_trace import MeasuredTrace
+
+WINDOW = click.option(
+    "--window",
+    type=click.Choice(["steps", "all"]),
+    default="steps",
+    show_default=True,
+    help="Book each step, or the whole window as one.",
+)
+LIMIT = click.option("--limit", default="64 GiB", show_default=True, help="Maximum uncompressed size of a file.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with everything --full shows.")
+FULL = click.option("--full", is_flag=True, help="Print every table and row.")
+PAGE = click.option("--page", type=click.Path(), help="Also write an HTML page to this file.")
+_SHARED = (
+    click.argument("paths", nargs=-1, required=True, type=InputFile()),
+    click.option("--mark", default="ProfilerStep#", show_default=True, help="Prefix of the annotations around steps."),
+    click.option("--engine", default="auto", show_default=True, help="How to analyse ranks: serial, processes or ray."),
+    LIMIT,
+    click.option("--strict", is_flag=True, help="Fail if a rank's file is damaged, instead of leaving it out."),
+)
+
+
+class TraceFiles(NamedTuple):
+    """Profiler files, and how to read them."""
+
+    paths: tuple[str, ...]
+    window: Literal["steps", "all"]
+    mark: str
+    engine: str
+    limit: int
+    strict: bool
+
+    def measure(self) -> MeasuredTrace:
+        from trainyard.api.trace_modes import measure_paths
+
+        options = self._asdict()
+        return measure_paths(options.pop("paths"), **options)
+
+
+def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the arguments of `TraceFiles` other than the window, and pass them as one."""
+
+    @wraps(function)
+    def wrapped(
+        paths: tuple[str, ...],
+        mark: str,
+        engine: str,
+        limit: str,
+        strict: bool,
+        window: Literal["steps", "all"] = "steps",
+        **options: Any,
+    ) -> None:
+        from trainyard.units import parse_size
+
+        function(TraceFiles(paths, window, mark, engine, parse_size(limit), strict), **options)
+
+    for option in reversed(_SHARED):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def write_page(measured: MeasuredTrace, analysis: Analysis, page: str) -> None:
+    from trainyard.report.render import html
+    from trainyard.report.view.build_view import view_of
+    from trainyard.report.view.timeline import timeline
+
+    html.write(view_of(analysis, timeline(measured)), Path(page))
+    say(f"wrote {page}")

@@ -1,0 +1,84 @@
+"""Known models and machines as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.machine import Claim, Machine
+from trainyard.report.plans.catalogue import Catalogue, KnownModel, sources
+from trainyard.report.view.view import Cell, Column, Table
+
+
+def tables(catalogue: Catalogue, full: bool = False) -> tuple[Table, ...]:
+    """The tables of models and machines that have rows. `full`: with data types, prices and sources."""
+    models = tuple(catalogue.models.values())
+    several = (_models(models, full), _machines(catalogue.machines, full), *((_sources(catalogue),) if full else ()))
+    return tuple(table for table in several if table.rows)
+
+
+def _models(models: Sequence[KnownModel], full: bool) -> Table:
+    return Table(
+        title="Model",
+        notes=() if all(model.planned for model in models) else ("The planner does not predict models marked *.",),
+        columns=(
+            Column(head="Model"), Column(head="parameters, M", digits=0), Column(head="active, M", digits=0),
+            Column(head="layers", digits=0), Column(head="hidden size", digits=0), Column(head="workload"),
+            *((Column(head="source", prose=True),) if full else ()),
+        ),
+        rows=tuple(
+            (
+                model.name + " *" * (not model.planned), _millions(model.parameters),
+                _millions(model.active), model.layers, model.hidden_size, model.workload,
+                *((model.source,) if full else ()),
+            )
+            for model in models
+        ),
+    )  # fmt: skip
+
+
+def _millions(count: int | None) -> Cell:
+    """Millions of parameters; `<1` for the small models of tests."""
+    return count and ("<1" if count < 1e6 else count / 1e6)
+
+
+def _machines(machines: dict[str, Machine], full: bool) -> Table:
+    """The numbers of one device, and its links."""
+    every = dict.fromkeys(dtype for machine in machines.values() for dtype in machine.device.peak)
+    dtypes = [(dtype,) for dtype in every] if full else [("bfloat16", "float16"), ("float8",)]
+    heads = [f"{dtype}, TFLOP/s" for dtype in every] if full else ["16 bits, TFLOP/s", "float8, TFLOP/s"]
+    return Table(
+        title="Machine",
+        notes=(
+            "Memory, peaks without sparsity, memory bandwidth and links (one direction) of one device."
+            + " 16 bits: bfloat16, else float16." * (not full),
+        ),
+        columns=(
+            Column(head="Machine"), Column(head="devices per node", digits=0), Column(head="memory, GB", digits=0),
+            *(Column(head=head, digits=0) for head in heads), Column(head="memory bandwidth, GB/s", digits=0),
+            Column(head="link in node, GB/s", digits=0), Column(head="link between nodes, GB/s", digits=0),
+            *((Column(head="$/h", digits=2),) if full else ()),
+        ),
+        rows=tuple(_machine_row(name, machine, dtypes, full) for name, machine in machines.items()),
+    )  # fmt: skip
+
+
+def _machine_row(name: str, machine: Machine, dtypes: Sequence[tuple[str, ...]], full: bool) -> tuple[Cell, ...]:
+    """`dtypes`: for each column of peaks, the data types of which it shows the first that the device has."""
+    device, between = machine.device, machine.between
+    peaks = [next((device.peak[dtype] for dtype in several if dtype in device.peak), None) for several in dtypes]
+    return (
+        name, machine.per_node, device.memory.value / 1e9, *(_scaled(peak, 1e12) for peak in peaks),
+        device.bandwidth.value / 1e9, machine.inside.bandwidth.value / 1e9,
+        _scaled(between.bandwidth if between else None, 1e9),
+        *((_scaled(machine.price, 1.0),) if full else ()),
+    )  # fmt: skip
+
+
+def _sources(catalogue: Catalogue) -> Table:
+    """A row for each source of a machine."""
+    rows = tuple((name, source) for name, machine in catalogue.machines.items() for source in sources(machine))
+    return Table(title="Machine", notes=(), columns=(Column(head=""), Column(head="source", prose=True)), rows=rows)
+
+
+def _scaled(claim: Claim | None, unit: float) -> float | None:
+    return claim.value / unit if claim else None

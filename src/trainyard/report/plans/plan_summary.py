@@ -1,0 +1,160 @@
+"""Plans on one screen: the best layout in a sentence, a few layouts, the largest accounts and parts of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.plan import Plan
+from trainyard.report.plans import hetero_tables
+from trainyard.report.plans import plan_tables as tables
+from trainyard.report.plans.plans_file import PlanRecord, Plans
+from trainyard.report.view.view import Cell, Column, Table
+from trainyard.units import show_count, show_rate
+
+_LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 6, 4, 3
+"""Rows of the table of layouts; a layout takes two lines of 80 columns, three with days, four with its parts."""
+_ACCOUNTS, _PARTS = 5, 3
+"""Rows of the ledger and of memory; the others are one row."""
+
+
+def headline(plans: Plans) -> str:
+    """The first layout with its step time, throughput, MFU and memory; and how it compares with the fastest."""
+    best = plans.best
+    subject = "As configured" if plans.as_it_is else f"Fastest of {plans.fitting:,} layouts that fit"
+    return f"{subject}: {_recipe(plans, 0)}. {_figures(plans, best)}{_fastest(plans)}{_budget(plans)}"
+
+
+def summary(plans: Plans) -> tuple[Table, ...]:
+    return (_layouts(plans), _ledger(plans), _memory(plans))
+
+
+def next_steps(plans: Plans) -> tuple[str, ...]:
+    """Commands for more, each with what it shows."""
+    extra = ["every account and part of memory"]
+    extra += ["the stages, and each kind of device alone"] if plans.unlike else []
+    extra += ["scaling over devices"] if plans.scaling else []
+    steps = [f"--full: {len(plans.choices)} layouts, {', '.join(extra)}."]
+    if plans.choices[plans.as_it_is :]:
+        steps.append("--out FILE: write the launch configuration of the fastest layout.")
+    if plans.as_it_is:
+        steps.append("trainyard diff PLANS.json RUN: compare --json output with a measured run.")
+    else:
+        steps.append("trainyard plan check FILE: predict your own configuration.")
+    return tuple(steps)
+
+
+def _recipe(plans: Plans, index: int) -> str:
+    """The layout, its micro-batch and activation checkpointing."""
+    job = plans.choices[index].plan.job
+    layout = tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
+    if plans.unlike:
+        layout += f" ({hetero_tables.stage_layers(plans.unlike.stages[index])})"
+    recipe = f"micro-batch {job.recipe.micro_batch_size}, activation checkpointing"
+    return f"{layout}, {recipe} {tables.activation_checkpoint(job.recipe)}"
+
+
+def _figures(plans: Plans, record: PlanRecord) -> str:
+    unit, ns = tables.time_unit(plans)
+    plan, bill = record.plan, record.bill
+    calibrated = "" if tables.is_calibrated(plan) else ", not calibrated"
+    memory = f"{_rounded(record.reserved_bytes / 1e9)} of {plans.memory_bytes / 1e9:.1f} GB reserved"
+    return (
+        f"Predicted step: {plan.ledger.wall_ns / ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / ns:,.2f} to "
+        f"{plan.high / ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
+        f"{tables.unit_of(plan.job)}/s/device, MFU {_rounded(100 * bill.mfu)} %, {memory}."
+    )
+
+
+def _rounded(amount: float) -> str:
+    return "<0.1" if 0 < amount < 0.05 else f"{amount:.1f}"
+
+
+def _fastest(plans: Plans) -> str:
+    """How the fastest layout compares with a checked configuration."""
+    if not plans.as_it_is:
+        return ""
+    if len(plans.choices) == 1:
+        return " No other layout fits."
+    own, fastest = (record.plan.ledger.wall_ns for record in plans.choices[:2])
+    if fastest >= own:
+        return " No other layout that fits is faster."
+    return f" The fastest layout that fits takes {100 * (1 - fastest / own):.1f} % less time: {_recipe(plans, 1)}."
+
+
+def _budget(plans: Plans) -> str:
+    """Days, dollars and energy of the token budget."""
+    if not plans.tokens:
+        return ""
+    bill = plans.best.bill
+    parts = [f"{bill.days:,.1f} days"]
+    parts += [f"${bill.dollars:,.0f}"] if bill.dollars is not None else []
+    parts += [show_rate(bill.kwh * 1e3, "Wh")] if bill.kwh is not None else []
+    return f" {show_count(plans.tokens)} {tables.unit_of(plans.best.plan.job)}: {', '.join(parts)}."
+
+
+def _layouts(plans: Plans) -> Table:
+    unit, ns = tables.time_unit(plans)
+    most = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
+    rows: list[tuple[Cell, ...]] = []
+    for index, record in enumerate(plans.choices[:most]):
+        own = "As configured: " if plans.as_it_is and not index else ""
+        row: tuple[Cell, ...] = (
+            own + _recipe(plans, index), record.plan.ledger.wall_ns / ns, 100 * record.bill.mfu,
+            record.reserved_bytes / 1e9,
+        )  # fmt: skip
+        rows.append(row + ((record.bill.days,) if plans.tokens else ()))
+    more = len(plans.choices) - len(rows)
+    return Table(
+        title="Layout",
+        notes=(*((f"{more} more: --full.",) if more else ()), _constants(plans)),
+        columns=(
+            Column(head="", prose=True), Column(head=f"step, {unit}", digits=2), Column(head="MFU, %", digits=1),
+            Column(head="memory, GB", digits=1),
+            *((Column(head="days", digits=1),) if plans.tokens else ()),
+        ),
+        rows=tuple(rows),
+    )  # fmt: skip
+
+
+def _constants(plans: Plans) -> str:
+    tuned = plans.constants
+    return f"Constants: {tuned.name}, " + (f"fitted to {tuned.rows} measurements." if tuned.rows else tuned.says)
+
+
+def _ledger(plans: Plans) -> Table:
+    unit, ns = tables.time_unit(plans)
+    plan: Plan = plans.best.plan
+    whole = plan.ledger.wall_ns
+    accounts = [(account.label, time_ns) for account, time_ns in plan.ledger.by_account().items() if time_ns]
+    rows = _largest(accounts, _ACCOUNTS, "other accounts")
+    return Table(
+        title="Predicted ledger, mean over ranks",
+        notes=(),
+        columns=(Column(head=""), Column(head=unit, digits=2), Column(head="share, %", digits=1)),
+        rows=(*((label, time_ns / ns, tables.percent(time_ns, whole)) for label, time_ns in rows),
+              ("Step", whole / ns, 100.0)),
+    )  # fmt: skip
+
+
+def _memory(plans: Plans) -> Table:
+    sizes = [(tables.part_label(part), size) for part, size in plans.best.plan.memory.items() if size]
+    counted = max(plans.exact_bytes.values(), default=0)
+    rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in _largest(sizes, _PARTS, "other parts")]
+    rows += [("Allocated, counted in a simulated run", counted / 1e9)] if counted else []
+    rows.append((f"Reserved, of {plans.memory_bytes / 1e9:.1f} GB", plans.best.reserved_bytes / 1e9))
+    rows += [("In host memory", plans.best.host_bytes / 1e9)] if plans.best.host_bytes else []
+    return Table(
+        title="Memory of the fullest rank",
+        notes=(),
+        columns=(Column(head=""), Column(head="GB", digits=1)),
+        rows=tuple(rows),
+    )
+
+
+def _largest(amounts: Sequence[tuple[str, int]], most: int, others: str) -> list[tuple[str, int]]:
+    """The largest amounts, and the sum of the others if there are several."""
+    ordered = sorted(amounts, key=lambda amount: -amount[1])
+    if len(ordered) <= most + 1:
+        return ordered
+    rest = ordered[most:]
+    return [*ordered[:most], (f"{len(rest)} {others}", sum(amount for _, amount in rest))]

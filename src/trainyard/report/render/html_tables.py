@@ -1,0 +1,35 @@
+"""Tables as static HTML for notebooks, without styles or scripts. Names are escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from trainyard.printable import printable
+from trainyard.report.view.view import Cell, Column, Table
+
+
+def tables_html(title: str, tables: Iterable[Table]) -> str:
+    """A title with tables and their notes."""
+    return "\n".join((f"<h4>{_text(title)}</h4>", *(_table(table) for table in tables)))
+
+
+def _table(table: Table) -> str:
+    heads = [table.title, *(column.head for column in table.columns[1:])]
+    head = "".join(f"<th>{_text(text)}</th>" for text in heads)
+    rows = "".join(
+        f"<tr>{''.join(_cell(cell, column) for cell, column in zip(row, table.columns, strict=True))}</tr>"
+        for row in table.rows
+    )
+    notes = "".join(f"<p>{_text(note)}</p>" for note in table.notes)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}"
+
+
+def _cell(cell: Cell, column: Column) -> str:
+    if cell is None or isinstance(cell, str):
+        return f"<td>{_text(cell or '')}</td>"
+    return f"<td>{cell:,.{column.digits or 0}f}</td>"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,134 @@
+"""Prints an analysis on one screen: the largest accounts and findings, and where to look next. Imports Rich."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainyard import units, words
+from trainyard.finding import Finding
+from trainyard.ledger import Account, Ledger
+from trainyard.report.render.terminal import (
+    NextStep,
+    Part,
+    figures_line,
+    fitted,
+    joined_line,
+    next_steps,
+    phases_line,
+    plain,
+    print_parts,
+    print_view,
+    sentence,
+)
+from trainyard.report.view.analysis import Analysis
+from trainyard.report.view.build_view import view_of
+from trainyard.report.view.view import View
+
+_ACCOUNTS, _FINDINGS = 9, 3
+_SMALL = 0.01
+"""Fraction of the step below which an account is folded with the others."""
+_BAR = 20
+_NAME = 34
+"""Width of an account in characters from which the bar is left out before it is shortened."""
+
+
+def print_analysis(analysis: Analysis, console: Console, full: bool = False, steps: Sequence[NextStep] = ()) -> None:
+    """Prints one screen, or everything if `full`. Names come from files: they are printed as text, never as markup."""
+    view = view_of(analysis)
+    if full:
+        print_view(view, console, kernels=sys.maxsize)
+        print_parts(analysis.ledgers, console)
+    else:
+        console.print(Group(*_parts(view, analysis.mean, console.width), *next_steps((*_omitted(view), *steps))))
+
+
+def what_if_step(analysis: Analysis) -> tuple[NextStep, ...]:
+    """The prediction of the step without the largest finding, if a change expresses it."""
+    changes = [change for finding in analysis.findings if (change := _change(finding.account))]
+    command = f"trainyard trace what-if PATH --change {changes[0]}" if changes else ""
+    return (NextStep(command, "predict the step"),) if changes else ()
+
+
+def _change(account: Account) -> str:
+    """The what-if change that reduces the time of an account, or an empty string."""
+    if account.kind in ("compute", "copy", "checkpoint"):
+        return f"{account.kind}/{account.what}=2x"
+    changes = {"straggler": "no-stragglers", "launch_gap": "no-launch-gaps", "comm": "network=2x"}
+    return changes.get(account.kind, "data_wait=0" if account.kind == "data_wait" else "")
+
+
+def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
+    leading = view.findings[0] if view.findings and view.findings[0].says == view.title else None
+    parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
+    if leading and leading.remedy:
+        parts.append(Text(plain(leading.remedy.says)))
+    parts.append(joined_line((view.subtitle, *view.chips)))
+    if view.figures:
+        parts.append(figures_line(view.figures))
+    parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
+    if view.wall_ns:
+        parts += ["", _accounts(view, mean, width), phases_line(view)]
+    shown = [finding for finding in view.findings[:_FINDINGS] if finding is not leading]
+    if shown:
+        parts += ["", _findings(shown)]
+    return parts
+
+
+def _accounts(view: View, mean: Ledger, width: int) -> Table:
+    """The largest accounts, and a row for the others."""
+    accounts = sorted(((ns, account) for account, ns in mean.by_account().items() if ns), key=lambda row: -row[0])
+    large = [row for row in accounts[:_ACCOUNTS] if row[0] >= _SMALL * mean.wall_ns]
+    folded = accounts[len(large) :]
+    if len(folded) == 1:
+        large, folded = accounts, []
+    rows = [(account.label, ns, account.colour) for ns, account in large]
+    if folded:
+        rows.append((f"{len(folded)} more accounts", sum(ns for ns, _ in folded), "dim"))
+    longest = max((ns for _, ns, _ in rows), default=1)
+    rows.append((view.bars[-1].label, mean.wall_ns, "bold"))
+    names = [Text(plain(label), style="" if style.startswith("#") else style) for label, _, style in rows]
+    bars = [_bar(ns, longest, style) for _, ns, style in rows]
+    return fitted(
+        [
+            Part("account", names, name=True, least=_NAME),
+            Part("ms", [Text(f"{ns / 1e6:,.3f}") for _, ns, _ in rows], right=True),
+            Part("share", [Text(units.show_share(ns, mean.wall_ns)) for _, ns, _ in rows], right=True),
+            Part("", bars, spare=1),
+        ],
+        width,
+    )
+
+
+def _bar(ns: int, longest: int, style: str) -> Text:
+    if not style.startswith("#"):
+        return Text("")
+    halves = max(1, round(2 * _BAR * ns / longest))
+    return Text("█" * (halves // 2) + "▌" * (halves % 2), style=style)
+
+
+def _findings(findings: Sequence[Finding]) -> Table:
+    """Each with its remedy."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=1)
+    table.add_column()
+    for finding in findings:
+        table.add_row(Text("▲", style=words.SEVERITIES[finding.severity].colour), Text(plain(sentence(finding.says))))
+        if finding.remedy:
+            table.add_row("", Text(plain(finding.remedy.says), style="dim"))
+    return table
+
+
+def _omitted(view: View) -> tuple[NextStep, ...]:
+    """The step to what one screen leaves out."""
+    counts = {
+        "more finding": len(view.findings[_FINDINGS:]),
+        "table": len(view.tables) + bool(view.kernels) + bool(view.modules),
+        "note": len(view.notes),
+    }
+    listed = [units.counted(count, noun) for noun, count in counts.items() if count]
+    return (NextStep("--full", ", ".join(["evidence of each finding", *listed])),)

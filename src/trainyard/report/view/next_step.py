@@ -1,0 +1,12 @@
+"""Where to look next: commands that a report suggests."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class NextStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A command, and its purpose in a few words."""
+
+    command: str
+    purpose: str

@@ -1,0 +1,75 @@
+"""Renamed keys of job files: a file with an old one is refused, a stored run with old ones is upgraded."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from tests.properties.test_job import GOOD, toml
+from tests.refused import missing_values, refused
+from tests.stored import stored
+from trainyard import renamed_keys
+from trainyard.api import plan_layouts
+from trainyard.errors import BadFile, BadJob, UnknownName
+from trainyard.job import Model, Recipe
+from trainyard.job_file import parse
+from trainyard.models import presets
+from trainyard.record import OLD_SCHEMA, SCHEMA
+from trainyard.store import run_folder
+from trainyard.store.store import Store
+
+OLD_KEYS = [(section, old, new) for section, keys in renamed_keys.KEYS.items() for old, new in keys.items()]
+OLD_VALUES = [(key, old, new) for key, values in renamed_keys.VALUES.items() for old, new in values.items()]
+FIELDS = {"recipe": Recipe.__struct_fields__, "model": Model.__struct_fields__}
+
+
+@pytest.mark.parametrize(("section", "old", "new"), OLD_KEYS)
+def test_an_old_key_is_refused_with_the_new_one(section, old, new):
+    assert old not in FIELDS[section]
+    assert new in FIELDS[section]
+    with refused(BadJob, "job.toml", f"$.{section}:", repr(old), repr(new)) as caught:
+        parse(toml({**GOOD, section: {old: 1, **GOOD[section]}}), "job.toml")
+    assert missing_values(caught.value.next_step, new) == []
+
+
+@pytest.mark.parametrize(("key", "old", "new"), OLD_VALUES)
+def test_an_old_value_is_refused_with_the_new_one(key, old, new):
+    with refused(BadJob, f"$.recipe.{key}:", repr(old), repr(new)):
+        parse(toml({**GOOD, "recipe": {**GOOD["recipe"], key: old}}), "job.toml")
+    assert getattr(parse(toml({**GOOD, "recipe": {**GOOD["recipe"], key: new}}), "job.toml").recipe, key) == new
+
+
+@pytest.mark.parametrize(("old", "new"), [(old, new) for section, old, new in OLD_KEYS if section == "model"])
+def test_an_old_key_of_a_model_file_is_refused(old, new, tmp_path):
+    (tmp_path / "mine.toml").write_text(f"[model]\n{old} = 1\n")
+    with refused(BadJob, "mine.toml", "$.model:", repr(old), repr(new)):
+        presets.take("mine.toml", "model", folder=tmp_path)
+
+
+def test_fix_of_an_old_key_names_the_new_one():
+    with refused(UnknownName, "'remat'") as caught:
+        plan_layouts._fixed("remat=full")
+    assert missing_values(caught.value.next_step, "activation_checkpoint") == []
+
+
+def test_a_stored_run_with_old_keys_is_upgraded_when_read(tmp_path):
+    store = Store(tmp_path, say=lambda text: None)
+    run = stored(store)
+    path = store.runs / run.id / "run.json"
+    head = json.loads(path.read_text())
+    for section, keys in renamed_keys.KEYS.items():
+        old = {new: key for key, new in keys.items()}
+        head["job"][section] = {old.get(key, key): value for key, value in head["job"][section].items()}
+    head["job"]["recipe"] |= {"remat": "op", "update": "loop"}
+    data = json.dumps({**head, "schema": OLD_SCHEMA}).encode()
+    recipe = replace(run.job.recipe, activation_checkpoint="selective", optimizer_implementation="for-loop")
+    upgraded = run_folder.decode_head(data, "run.json")
+    assert (upgraded.schema, upgraded.job) == (SCHEMA, replace(run.job, recipe=recipe))
+
+
+@pytest.mark.parametrize("job", ["null", "5", "{}", '{"recipe": 5}', '{"recipe": {"remat": {}}}'])
+def test_a_broken_run_of_the_old_schema_is_a_bad_file(job):
+    with refused(BadFile, "run.json"):
+        run_folder.decode_head(
+            f'{{"schema": "{OLD_SCHEMA}", "id": "x", "started": "", "job": {job}}}'.encode(), "run.json"
+        )
