@@ -295,7 +295,7 @@ def test_a_step_of_a_million_micro_batches_is_simulated_in_part() -> None:
 
 def test_failures_of_a_long_run_are_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
     single = goodput(3e8, 2048)
-    monkeypatch.setattr(failures, "_MANY", 0)
+    monkeypatch.setattr(failures, "_NORMAL_LIMIT_FAILURES", 0)
     together = goodput(3e8, 2048)
     assert (single.share, single.every_s) == (together.share, together.every_s)
     assert together.low == pytest.approx(single.low, rel=1e-2)

@@ -138,7 +138,7 @@ def _undivided(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Fr
             f"{wanted.devices // max_ranks:,} stages for {layers} layers.",
             _multiples(wanted, layers),
         )
-    return infeasible.undivided(wanted, framework)
+    return infeasible.explain_indivisible(wanted, framework)
 
 
 def _multiples(wanted: PlannerInput, layers: int) -> str:
