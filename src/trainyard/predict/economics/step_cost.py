@@ -46,7 +46,8 @@ def model_flops(cases: Cases) -> Column:
         * attention_layers
     )
     space_flops = (
-        sum((product.flops for product in shapes.space_products(cases)), state_space.needed(cases)) * space_layers
+        sum((product.flops for product in shapes.space_products(cases)), state_space.recurrence_flops(cases))
+        * space_layers
     )
     layer_flops = (
         attention_flops

@@ -248,7 +248,7 @@ def predict_step(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> Step
     for part, part_times in enumerate(pipeline.part_times):
         is_on_part = part_of_stage == part
         for kind, count in zip(part_times.kinds, pipeline.layers_by_kind, strict=True):
-            lines += step.of_kind(kind, micro_batches_per_stage * np.sum(count[is_on_part]))
+            lines += step.layer_accounts(kind, micro_batches_per_stage * np.sum(count[is_on_part]))
         host_seconds = host_seconds + micro_batches_per_stage * np.count_nonzero(is_on_part) * part_times.beside
     means = Means(*(np.atleast_1d(np.mean(getattr(simulated, name))) for name in Means._fields))
     means = means._replace(drain=np.atleast_1d(np.max(end_seconds) - np.mean(end_seconds)))

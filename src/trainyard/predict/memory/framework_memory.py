@@ -43,7 +43,7 @@ def on_host(cases: Cases) -> Column:
     if not (cases.offload > 0).any():
         return np.zeros(1)
     most = [_divided(cases, first)(1, shapes.weights(cases).trained(cases)) for first in (True, False)]
-    return np.maximum(*most) * offload.a_weight(cases)
+    return np.maximum(*most) * offload.host_bytes_per_weight(cases)
 
 
 def _divided(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:

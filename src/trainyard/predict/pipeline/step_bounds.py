@@ -16,7 +16,7 @@ from trainyard.predict.pipeline.partition import StagePartition
 from trainyard.predict.pipeline.simulation import PipelineTimes
 from trainyard.predict.time import collective_time, data_parallel, shapes
 from trainyard.predict.time.data_parallel import Sharded
-from trainyard.predict.time.layer import Phase, head, layer, recomputed
+from trainyard.predict.time.layer import Phase, head, layer, time_recomputation
 
 
 class LayerKind(NamedTuple):
@@ -87,7 +87,7 @@ def _layer_kind_times(
     """The times of one layer of the kind that all layers of `cases` have. `count`: layers of this kind in the model;
     `before`: layers before them."""
     forward, backward = layer(cases, hardware, tuned)
-    again = recomputed(cases, forward)
+    again = time_recomputation(cases, forward)
     through = again.plus(backward)
     sharded = data_parallel.sharded(cases, hardware, tuned, forward.seconds, through.seconds)
     ahead, back = forward.seconds + sharded.ahead, through.seconds + sharded.back

@@ -31,7 +31,7 @@ def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str
         f"{axis} = {words_of_axis[axis][value] if axis in words_of_axis else value}"
         for axis, value in wanted.fixed.items()
     )
-    model, divided_sizes = wanted.model, layout_space.shared(wanted.model)
+    model, divided_sizes = wanted.model, layout_space.tp_divided_sizes(wanted.model)
     sizes = ", ".join(f"{size:,} {name}" for name, size in divided_sizes.items())
     subject = (
         f"no layout of {wanted.devices:,} devices divides {sizes}, "
@@ -58,7 +58,7 @@ def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str
     for axis in wanted.fixed:
         other_axes = {name: value for name, value in wanted.fixed.items() if name != axis}
         if layout_count := sum(
-            len(batch) for batch in layout_space.lots(wanted._replace(fixed=other_axes), framework.offers)
+            len(batch) for batch in layout_space.enumerate_batches(wanted._replace(fixed=other_axes), framework.offers)
         ):
             return message, f"Without --fix {axis} there are {layout_count:,} layouts."
     return message, "Change the batch or the device count; multiples of the same powers of two work best."

@@ -138,7 +138,7 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
         raise BadJob(f"{framework.means}: {reason}", "Name another framework: --for.")
     layouts = framework.layouts(wanted)
     if not len(layouts):
-        if not any(len(batch) for batch in layout_space.lots(wanted, framework.offers)):
+        if not any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers)):
             raise BadJob(*infeasible.explain_indivisible(wanted, framework))
         raise BadJob(f"{framework.means} supports none of the layouts that divide evenly.", _NEXT_STEP)
     model = machine_model.of(machine, framework.software, wanted.dtype)
@@ -166,7 +166,10 @@ def _extend_front(
 
 def _lower_bounds(cases: Cases, model: MachineModel, indices: npt.NDArray[np.intp]) -> Column:
     """Lower bound in seconds of the step of each case in `fits`, computed in pieces to bound the memory."""
-    pieces = [indices[start : start + layout_space.TOGETHER] for start in range(0, len(indices), layout_space.TOGETHER)]
+    pieces = [
+        indices[start : start + layout_space.CASES_PER_PIECE]
+        for start in range(0, len(indices), layout_space.CASES_PER_PIECE)
+    ]
     bounds = [
         np.broadcast_to(step.bound(cases.take(piece), model.hardware, model.values), len(piece)) for piece in pieces
     ]
