@@ -42,7 +42,11 @@ def peak(cases: Cases, first: bool) -> MemoryParts:
     count = len(cases)
     gathers, piped = (np.broadcast_to(mask, count) for mask in (sharded(cases) > 0, cases.pp > 1))
     most = MemoryParts(*np.zeros((len(MemoryParts._fields), count)))
-    for mask, moments in ((piped, _piped), (gathers & ~piped, _gathered), (~gathers & ~piped, _replicated)):
+    for mask, moments in (
+        (piped, _pipeline_moments),
+        (gathers & ~piped, _fsdp_moments),
+        (~gathers & ~piped, _replicated_moments),
+    ):
         if mask.any():
             for part, values in zip(most, fullest(moments(_stage(cases.take(mask), first))), strict=True):
                 part[mask] = values
@@ -140,6 +144,8 @@ class NativeStage(NamedTuple):
     def moment(
         self, gradients: Column, activations: Column, logits: Column | float = 0.0, gathered: Column | float = 0.0
     ) -> MemoryParts:
+        """Bytes at one moment: those that always exist, with these bytes of gradients, activations, logits and gathered
+        weights."""
         parts = (self.parameters, gradients, self.state, activations + self.samples, logits, gathered)
         count = len(self.cases)
         return MemoryParts(*(np.broadcast_to(part, count) for part in parts))
@@ -156,6 +162,7 @@ class NativeStage(NamedTuple):
 
 
 def _stage(cases: Cases, first: bool) -> NativeStage:
+    """The quantities of the first or last stage of each case."""
     alone, v = cases.pp == 1, schedules.among(cases.schedule, schedules.V_SHAPED)
     has_head = alone | v if first else ~v | alone
     has_embedding = np.ones(len(cases), bool) if first else alone
@@ -240,10 +247,10 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
         logits=rows * cases.vocab,
         samples=_FLOAT32 * cases.samples / cases.dp * cases.given + copied,
     )
-    return _where(cases.lead > 0, _in_layer(vision, native_vision_memory.last(cases)), stage)
+    return _select_stage(cases.lead > 0, _use_layer_bytes(vision, native_vision_memory.last(cases)), stage)
 
 
-def _in_layer(stage: NativeStage, vision_layer: VisionLayerBytes) -> NativeStage:
+def _use_layer_bytes(stage: NativeStage, vision_layer: VisionLayerBytes) -> NativeStage:
     """The stage during the backward pass of this layer."""
     recomputed = np.where(stage.cases.activation_checkpoint > 0, vision_layer.again, 0.0)
     layer = stage.layer._replace(again=recomputed, attention=vision_layer.attention)
@@ -252,20 +259,22 @@ def _in_layer(stage: NativeStage, vision_layer: VisionLayerBytes) -> NativeStage
     )
 
 
-def _where(chosen: npt.NDArray[np.bool_], its: NativeStage, other: NativeStage) -> NativeStage:
-    """Select `its` for the chosen cases and `other` for the rest, column by column."""
+def _select_stage(mask: npt.NDArray[np.bool_], if_true: NativeStage, if_false: NativeStage) -> NativeStage:
+    """Selects the columns of `if_true` for the cases in `mask`, and those of `if_false` for the rest."""
     layer = KeptActivations(
-        *(np.where(chosen, mine, theirs) for mine, theirs in zip(its.layer, other.layer, strict=True))
+        *(np.where(mask, mine, theirs) for mine, theirs in zip(if_true.layer, if_false.layer, strict=True))
     )
-    rest = (np.where(chosen, mine, theirs) for mine, theirs in zip(its[2:], other[2:], strict=True))
-    return NativeStage(its.cases, layer, *rest)
+    rest = (np.where(mask, mine, theirs) for mine, theirs in zip(if_true[2:], if_false[2:], strict=True))
+    return NativeStage(if_true.cases, layer, *rest)
 
 
-def _at_bottom(stage: NativeStage) -> NativeStage:
+def _set_bottom_layer(stage: NativeStage) -> NativeStage:
     """The stage during the backward pass of the first layer, whose sizes differ in vision models."""
-    pictures = stage.cases.lead > 0
+    is_vision = stage.cases.lead > 0
     return (
-        _where(pictures, _in_layer(stage, native_vision_memory.first(stage.cases)), stage) if pictures.any() else stage
+        _select_stage(is_vision, _use_layer_bytes(stage, native_vision_memory.first(stage.cases)), stage)
+        if is_vision.any()
+        else stage
     )
 
 
@@ -276,7 +285,7 @@ def _last_matrix(stage: NativeStage) -> Column:
     return stage.largest * np.where(sharded(cases) > 0, cases.width_bytes, alone)
 
 
-def _casts(stage: NativeStage) -> tuple[Column, Column]:
+def _cast_bytes(stage: NativeStage) -> tuple[Column, Column]:
     """Bytes of a layer's weights and of the head's, cast from float32 to the compute dtype."""
     cases = stage.cases
     casts = (cases.width_bytes < _FLOAT32) & (sharded(cases) == 0)
@@ -284,26 +293,26 @@ def _casts(stage: NativeStage) -> tuple[Column, Column]:
     return np.where(casts, stage.mean * cases.width_bytes, 0.0), np.where(casts, head * cases.width_bytes, 0.0)
 
 
-def _replicated(stage: NativeStage) -> list[MemoryParts]:
+def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
     """Moments without FSDP: each rank has its weights in float32; their cast lives until the backward pass used it."""
     cases, value = stage.cases, stage.cases.width_bytes
     stays = (cases.accumulate > 1) | (cases.ranks > cases.tp)  # buckets of gradients are always allocated
     before = np.where(stays, stage.parameters, 0.0)
-    cast, cast_head = _casts(stage)
+    cast, cast_head = _cast_bytes(stage)
     later = np.where(cases.activation_checkpoint > 0, 0.0, cast)
     layers = stage.layers * stage.layer.kept
     head = np.where(stays, 0.0, _FLOAT32 * stage.head)
     return [
         stage.moment(before, layers + stage.ends, stage.loss, stage.layers * later + cast_head),
         stage.moment(before, layers, 0.0, stage.layers * later + stage.head * (value + _FLOAT32)),
-        stage.moment(before + head, layers + _work(stage), 0.0, stage.layers * later + cast - later),
+        stage.moment(before + head, layers + _workspace_bytes(stage), 0.0, stage.layers * later + cast - later),
         stage.moment(stage.parameters, np.zeros(1), 0.0, np.where(stays, _FLOAT32 * stage.embedding, 0.0)),
         stage.update,
         *_vision_moments(
             stage,
             stage.moment(
                 np.where(stays, stage.parameters, stage.parameters - _FLOAT32 * (stage.mean + stage.embedding)),
-                stage.layer.kept + _work(_at_bottom(stage)),
+                stage.layer.kept + _workspace_bytes(_set_bottom_layer(stage)),
                 0.0,
                 cast,
             ),
@@ -318,7 +327,7 @@ def _vision_moments(stage: NativeStage, moment: MemoryParts) -> list[MemoryParts
     return [MemoryParts(*(np.where(pictures, its, other) for its, other in both))] if pictures.any() else []
 
 
-def _work(stage: NativeStage) -> Column:
+def _workspace_bytes(stage: NativeStage) -> Column:
     """Bytes of a layer's backward pass: recomputed activations, temporaries and the gradient of a matrix before it is
     accumulated; or, near its end under FSDP, the gradients of all its weights and attention's remaining activations."""
     layer, value, gathers = stage.layer, stage.cases.width_bytes, sharded(stage.cases) > 0
@@ -329,11 +338,11 @@ def _work(stage: NativeStage) -> Column:
     return np.maximum(layer.again + np.maximum(stage.temporaries, matrix_gradient), np.where(gathers, near_end, 0.0))
 
 
-def _gathered(stage: NativeStage) -> list[MemoryParts]:
+def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
     """Moments under FSDP: a layer's weights are gathered in the compute dtype, the next layer's are prefetched, and its
     gradients are reduced in float32 during the next layer; the tables stay gathered for the whole backward pass, and
     their gradients stay until its end."""
-    cases, value, low = stage.cases, stage.cases.width_bytes, _at_bottom(stage)
+    cases, value, low = stage.cases, stage.cases.width_bytes, _set_bottom_layer(stage)
     stays = cases.accumulate > 1
     before = np.where(stays, stage.parameters, 0.0)
     all_stay = cases.zero < 3
@@ -352,7 +361,7 @@ def _gathered(stage: NativeStage) -> list[MemoryParts]:
     def at_layer(at: NativeStage, below: Column, gathered: Column) -> MemoryParts:
         """Backward pass of a layer with `below` layers below it. `gathered`: bytes of gathered layers."""
         above = np.where(stays, stage.parameters, np.maximum(stage.layers - 2 - below, 0.0) * part)
-        activations = (below + 1) * stage.layer.kept + _work(at)
+        activations = (below + 1) * stage.layer.kept + _workspace_bytes(at)
         still = left * (below + 1) / stage.layers
         # Experts divided by ep are reduced separately, and copied to another order: twice their size.
         leaving = part + _FLOAT32 * np.where(cases.ep > 1, 2 * stage.spread, at.matrices)
@@ -369,12 +378,14 @@ def _gathered(stage: NativeStage) -> list[MemoryParts]:
         stage.update,
         *_vision_moments(
             stage,
-            stage.moment(before, layers + _work(stage), 0.0, left + tables + stage.head * value + streamed(stage, 2)),
+            stage.moment(
+                before, layers + _workspace_bytes(stage), 0.0, left + tables + stage.head * value + streamed(stage, 2)
+            ),
         ),
     ]
 
 
-def _piped(stage: NativeStage) -> list[MemoryParts]:
+def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     """Moments in a pipeline: buffers to receive every micro-batch are allocated at the beginning; under FSDP a stage is
     gathered once, and its gradients are unsharded and in float32 until the last micro-batch."""
     cases, value, rounds = stage.cases, stage.cases.width_bytes, stage.cases.interleave
@@ -382,7 +393,7 @@ def _piped(stage: NativeStage) -> list[MemoryParts]:
     own = np.where(gathers, stage.whole * value * np.minimum(_ACTIVE_STAGES / rounds, 1.0), 0.0)
     through = (rounds > 1) & (cases.accumulate == cases.pp)  # one stage at a time, with its gradients
     gradients = np.where(gathers, _FLOAT32 * stage.whole / np.where(through, rounds, 1.0), stage.parameters)
-    cast, cast_head = _casts(stage)
+    cast, cast_head = _cast_bytes(stage)
     later = np.where(cases.activation_checkpoint > 0, 0.0, cast)
     stage_activations = stage.layers * stage.layer.kept
     casts = stage.in_flight * stage.layers * later
@@ -394,7 +405,7 @@ def _piped(stage: NativeStage) -> list[MemoryParts]:
     others = np.maximum(stage.in_flight - 1 / rounds, 0.0)
     more = np.where(steady, stage.in_flight, others)
     delayed_gradients = stage.layers * stage.products + np.where(stage.logits > 0, cast_head, 0.0)
-    work = _work(stage) + stage.delayed * delayed_gradients
+    work = _workspace_bytes(stage) + stage.delayed * delayed_gradients
     losses = stage.ahead * (stage.logits * (value + _FLOAT32) + cast_head + value * cases.between * cases.width)
     gathered = own + cast - later + stage.head * value
     embedding = stage.embedding * np.where(gathers, value, _FLOAT32)
