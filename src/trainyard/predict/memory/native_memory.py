@@ -221,7 +221,7 @@ def _on_device(cases: Cases) -> Column:
 
 def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeStage:
     """The stage with the cases of vision and diffusion models replaced; these have a single stage."""
-    cases, value, there = stage.cases, stage.cases.width_bytes, _on_device(stage.cases)
+    cases, value_bytes, is_on_device = stage.cases, stage.cases.width_bytes, _on_device(stage.cases)
     mean = native_vision_memory.mean(cases)
     saved = np.where(
         cases.activation_checkpoint == 2,
@@ -231,21 +231,23 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
     kept = (saved + (cases.activation_checkpoint_every - 1) * mean.whole) / cases.activation_checkpoint_every
     rows, weights = shapes.head_rows(cases), stage.layers * (layer_weights.shared + layer_weights.dense)
     whole = weights + cases.lead + cases.tail + layer_weights.table
-    mine = whole / np.where(sharded(cases) > 0, cases.dp_shard, 1.0)
-    divided = np.where((sharded(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
-    copied = np.where((value < _FLOAT32) | (cases.modulated > 0), value * cases.micro_batch_size * cases.entry, 0.0)
-    through = np.where(cases.tp > 1, 4.0, 1.0)  # sums being reduced, and the patches, during the forward pass
+    own_weights = whole / np.where(sharded(cases) > 0, cases.dp_shard, 1.0)
+    state_shards = np.where((sharded(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
+    cast_samples = np.where(
+        (value_bytes < _FLOAT32) | (cases.modulated > 0), value_bytes * cases.micro_batch_size * cases.entry, 0.0
+    )
+    forward_copies = np.where(cases.tp > 1, 4.0, 1.0)  # sums being reduced, and the patches, during the forward pass
     vision = stage._replace(
         layer=stage.layer._replace(kept=kept),
         embedding=cases.lead,
         head=layer_weights.table + cases.tail,
         whole=whole,
-        parameters=there * _FLOAT32 * mine,
-        state=there * cases.state_bytes * mine / divided,
+        parameters=is_on_device * _FLOAT32 * own_weights,
+        state=is_on_device * cases.state_bytes * own_weights / state_shards,
         mean=weights / stage.layers,
-        ends=value * ((1 + through) * cases.tokens * cases.width + rows * cases.width),
+        ends=value_bytes * ((1 + forward_copies) * cases.tokens * cases.width + rows * cases.width),
         logits=rows * cases.vocab,
-        samples=_FLOAT32 * cases.samples / cases.dp * cases.given + copied,
+        samples=_FLOAT32 * cases.samples / cases.dp * cases.given + cast_samples,
     )
     return _select_stage(cases.lead > 0, _use_layer_bytes(vision, native_vision_memory.last(cases)), stage)
 
@@ -342,44 +344,66 @@ def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
     """Moments under FSDP: a layer's weights are gathered in the compute dtype, the next layer's are prefetched, and its
     gradients are reduced in float32 during the next layer; the tables stay gathered for the whole backward pass, and
     their gradients stay until its end."""
-    cases, value, low = stage.cases, stage.cases.width_bytes, _set_bottom_layer(stage)
-    stays = cases.accumulate > 1
-    before = np.where(stays, stage.parameters, 0.0)
-    all_stay = cases.zero < 3
-    tables = stage.tables * value
-    left = np.where(all_stay, stage.layers * stage.mean * value, 0.0)
-    layers = stage.layers * stage.layer.kept
-    part = stage.mean / stage.whole * stage.parameters
-    done = np.where(stays, stage.parameters, stage.layers * part)
+    cases, value_bytes, bottom = stage.cases, stage.cases.width_bytes, _set_bottom_layer(stage)
+    gradients_persist = cases.accumulate > 1
+    gradients_before = np.where(gradients_persist, stage.parameters, 0.0)
+    weights_persist = cases.zero < 3
+    table_bytes = stage.tables * value_bytes
+    gathered_layers = np.where(weights_persist, stage.layers * stage.mean * value_bytes, 0.0)
+    layer_activations = stage.layers * stage.layer.kept
+    layer_gradients = stage.mean / stage.whole * stage.parameters
+    gradients_after = np.where(gradients_persist, stage.parameters, stage.layers * layer_gradients)
     float_tables = _FLOAT32 * stage.tables
     sharded_tables = stage.tables / stage.whole * stage.parameters
 
-    def streamed(at: NativeStage, layers: float) -> Column:
-        """Bytes of the gathered weights of `layers` layers."""
-        return np.where(all_stay, 0.0, layers * at.matrices * value)
+    def gathered_bytes(at: NativeStage, layer_count: float) -> Column:
+        """Bytes of the gathered weights of `layer_count` layers."""
+        return np.where(weights_persist, 0.0, layer_count * at.matrices * value_bytes)
 
     def at_layer(at: NativeStage, below: Column, gathered: Column) -> MemoryParts:
         """Backward pass of a layer with `below` layers below it. `gathered`: bytes of gathered layers."""
-        above = np.where(stays, stage.parameters, np.maximum(stage.layers - 2 - below, 0.0) * part)
+        gradients_above = np.where(
+            gradients_persist, stage.parameters, np.maximum(stage.layers - 2 - below, 0.0) * layer_gradients
+        )
         activations = (below + 1) * stage.layer.kept + _workspace_bytes(at)
-        still = left * (below + 1) / stage.layers
+        remaining_weights = gathered_layers * (below + 1) / stage.layers
         # Experts divided by ep are reduced separately, and copied to another order: twice their size.
-        leaving = part + _FLOAT32 * np.where(cases.ep > 1, 2 * stage.spread, at.matrices)
-        return stage.moment(above, activations, 0.0, still + tables + stage.head * value + gathered + leaving)
+        reduced_gradients = layer_gradients + _FLOAT32 * np.where(cases.ep > 1, 2 * stage.spread, at.matrices)
+        return stage.moment(
+            gradients_above,
+            activations,
+            0.0,
+            remaining_weights + table_bytes + stage.head * value_bytes + gathered + reduced_gradients,
+        )
 
     return [
-        stage.moment(before, layers + stage.ends, stage.loss, left + np.where(all_stay, tables, 0.0)),
-        stage.moment(before, layers + stage.ends, value * stage.logits, left + np.where(all_stay, tables, 2 * tables)),
-        at_layer(stage, np.maximum(stage.layers - 2, 0.0), streamed(stage, 2)),
-        at_layer(low, np.clip(stage.layers - 2, 0.0, 1.0), streamed(low, 2)),
-        at_layer(low, np.zeros(1), streamed(low, 1)),
-        stage.moment(done, np.zeros(1), 0.0, 2 * tables + _FLOAT32 * low.matrices),
-        stage.moment(done, np.zeros(1), 0.0, np.maximum(tables + float_tables, float_tables + sharded_tables)),
+        stage.moment(
+            gradients_before,
+            layer_activations + stage.ends,
+            stage.loss,
+            gathered_layers + np.where(weights_persist, table_bytes, 0.0),
+        ),
+        stage.moment(
+            gradients_before,
+            layer_activations + stage.ends,
+            value_bytes * stage.logits,
+            gathered_layers + np.where(weights_persist, table_bytes, 2 * table_bytes),
+        ),
+        at_layer(stage, np.maximum(stage.layers - 2, 0.0), gathered_bytes(stage, 2)),
+        at_layer(bottom, np.clip(stage.layers - 2, 0.0, 1.0), gathered_bytes(bottom, 2)),
+        at_layer(bottom, np.zeros(1), gathered_bytes(bottom, 1)),
+        stage.moment(gradients_after, np.zeros(1), 0.0, 2 * table_bytes + _FLOAT32 * bottom.matrices),
+        stage.moment(
+            gradients_after, np.zeros(1), 0.0, np.maximum(table_bytes + float_tables, float_tables + sharded_tables)
+        ),
         stage.update,
         *_vision_moments(
             stage,
             stage.moment(
-                before, layers + _workspace_bytes(stage), 0.0, left + tables + stage.head * value + streamed(stage, 2)
+                gradients_before,
+                layer_activations + _workspace_bytes(stage),
+                0.0,
+                gathered_layers + table_bytes + stage.head * value_bytes + gathered_bytes(stage, 2),
             ),
         ),
     ]

@@ -166,7 +166,8 @@ def _count_earlier_equal(*columns: Numbers) -> Numbers:
 
 
 def _zbv_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Kinds, chunks, micro-batches and held results of one rank, for ZBV."""
+    """(kinds, chunks, micro-batches, held) of one rank's operations for ZBV (Qi et al. 2023), one entry per operation;
+    `held` is 0 for all."""
     ranks_from_here, pattern_micro_batches = pp - rank, max(2 * pp - 1, micro_batches)
     kind, chunk = _expand_runs(
         [

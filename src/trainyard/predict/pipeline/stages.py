@@ -32,10 +32,10 @@ class StageLayers(NamedTuple):
         return self.dense + self.routed
 
 
-def memory(cases: Cases, run: StageLayers, left: Column, begins: Column) -> MemoryParts:
-    """Bytes on a rank of a stage, with a published framework. `left`: stages from this one on; `begins`: 1 if it is the
-    first."""
-    equal_stages, is_last, zero = np.maximum(left, 2.0), left == 1, column(0)
+def memory(cases: Cases, run: StageLayers, stages_left: Column, begins: Column) -> MemoryParts:
+    """Bytes on a rank of a stage, with a published framework. `run`: its layers; `stages_left`: stages from this one
+    on; `begins`: 1 if it is the first."""
+    equal_stages, is_last, zero = np.maximum(stages_left, 2.0), stages_left == 1, column(0)
     vocab = np.where(begins > 0, cases.vocab, 0.0)
     uniform = replace(cases, pp=equal_stages, layers=equal_stages * run.layers, ends=zero)
     first = replace(uniform, dense_layers=run.dense, vocab=vocab)

@@ -152,7 +152,7 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
 def _extend_front(
     space: _SearchSpace, choices: list[LayoutCost], runnable: Iterator[tuple[TimedCase, Job]]
 ) -> Iterator[LayoutPoint]:
-    """The Pareto front of `choices` and of the slower `accepted` cases."""
+    """The Pareto front of `choices` and of the slower `runnable` cases."""
     yield from (choice.point for choice in choices if choice.front)
     fastest_choice, least_memory = choices[0], min(choice.reserved for choice in choices)
     step_ns = fastest_choice.plan.ledger.wall_ns
@@ -165,7 +165,7 @@ def _extend_front(
 
 
 def _lower_bounds(cases: Cases, model: MachineModel, indices: npt.NDArray[np.intp]) -> Column:
-    """Lower bound in seconds of the step of each case in `fits`, computed in pieces to bound the memory."""
+    """Lower bound in seconds of the step of each case in `indices`, computed in pieces to bound the memory."""
     pieces = [
         indices[start : start + layout_space.CASES_PER_PIECE]
         for start in range(0, len(indices), layout_space.CASES_PER_PIECE)

@@ -93,6 +93,8 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Col
     gathers = _gathers_per_micro_batch(cases)
 
     def time_exchange(value_bytes: Column, trained: bool) -> Column:
+        """Seconds to gather or scatter a layer's weights (or gradients) of `value_bytes` each; 0 if they are not
+        sharded."""
         common, expert = layer_weights(cases, trained)
         common_s = collective_time.gather(hardware, tuned, shards, common * value_bytes)
         expert_s = np.where(

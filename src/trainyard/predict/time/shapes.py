@@ -240,8 +240,8 @@ def layer_kinds(cases: Cases) -> tuple[Column, Column]:
 
 
 def kinds_of(cases: Cases, stage_layers: Column, first: bool) -> tuple[Column, Column]:
-    """Number of layers with a dense MLP, and with experts, of the first or last stage, which has `here` layers. Dense
-    layers come first."""
+    """Number of layers with a dense MLP, and with experts, of the first or last stage, which has `stage_layers` layers.
+    Dense layers come first."""
     dense, routed = layer_kinds(cases)
     if first:
         dense_of_stage = np.minimum(dense, stage_layers)
