@@ -63,7 +63,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Severities": words.SEVERITIES,
     "States of a run": words.STATES,
     "What can happen to a running job": words.FAULTS,
-    "What can be done to one (`--chaos`)": words.INJECTIONS,
+    "What can be done to one (`run chaos`)": words.INJECTIONS,
     "What a job's life goes into": words.TIMES,
     "Changes in a history": words.CHANGES,
 }

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from trainyard.compare.comparison import Comparison
+from trainyard.error_report import ErrorReport
 from trainyard.ledger import Ledgers
 from trainyard.report.gate.gate_report import (
     BisectReport,
@@ -25,8 +26,13 @@ from trainyard.report.history.history_report import HistoryReport
 from trainyard.report.plans.catalogue import Catalogue
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
+from trainyard.report.render.written_report import WrittenReport
 from trainyard.report.view.analysis import Analysis
+from trainyard.report.view.parity_results import ParityResults
+from trainyard.report.view.run_result import RunResult
 from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
+from trainyard.run.chaos.experiment import ChaosScore
+from trainyard.store.stored_changes import CopiedRuns, DeletedRun, ExportedWeights, RunList, RunTag
 
 FOLDER = Path(__file__).parent / "schemas"
 DOCUMENTS: dict[str, type] = {
@@ -48,6 +54,16 @@ DOCUMENTS: dict[str, type] = {
     "catalogue": Catalogue,  # trainyard plan list
     "machine": ProbedMachine,  # trainyard probe
     "fit": FittedMachine,  # trainyard probe fit
+    "run": RunResult,  # trainyard run, its modes, and trainyard runs show
+    "chaos": ChaosScore,  # chaos.json of a run with injected faults
+    "parity": ParityResults,  # trainyard numerics parity
+    "report": WrittenReport,  # trainyard report
+    "runs": RunList,  # trainyard runs
+    "run-tag": RunTag,  # trainyard runs tag, trainyard runs untag
+    "weights": ExportedWeights,  # trainyard runs export-weights
+    "copied": CopiedRuns,  # trainyard runs push, trainyard runs pull
+    "deleted-run": DeletedRun,  # trainyard runs delete
+    "error": ErrorReport,  # any command that fails
 }
 
 

@@ -51,7 +51,7 @@ How jobs recover from injected faults. Each trial trains `examples/chaos.toml` (
 checkpoint every {every} steps, `hang_s = {hang:g}`) and injects one fault before one of three steps chosen at
 random; then the losses of every step after the fault, including repeated steps, are compared with those of a run
 without faults. `make chaos` runs the missing trials, `python -m validation.chaos --write` writes this page,
-and `trainyard run JOB.toml --chaos PLAN.toml` does the same for your own job.
+and `trainyard run chaos PLAN.toml JOB.toml` does the same for your own job.
 
 {count} trials, last on {date}, with torch {torch}, Python {python}, on {cores} cores{load}.
 
@@ -144,9 +144,9 @@ def run_trial(job: Job, text: str, fault: Fault, number: int, store: Store, agai
     run, row, alarms, error = "", None, (), ""
     try:
         result = experiment.execute(job, text, FaultPlan(fault=(fault,)), Session(store, lambda _: []), against=against)
-        run, (row,) = result.run.id, result.rows
-        alarms = tuple(f"{alarm.kind} of rank {alarm.rank}, node {alarm.node}" for alarm in result.strays)
-        if row.well and not alarms:
+        run, (row,) = result.run.id, result.score.rows
+        alarms = tuple(f"{alarm.kind} of rank {alarm.rank}, node {alarm.node}" for alarm in result.score.strays)
+        if row.correct and not alarms:
             store.delete(run)
     except TrainyardError as failure:
         error = str(failure)
@@ -201,7 +201,7 @@ def list_failures(trials: Sequence[Trial]) -> str:
         row = trial.row
         if row is None:
             lines.append(f"{trial.kind} before step {trial.step}: {trial.error}")
-        elif not row.well or trial.strays:
+        elif not row.correct or trial.strays:
             blamed = f"{row.blamed} of rank {row.blamed_rank}, node {row.blamed_node}" if row.blamed else "nothing"
             lines.append(
                 f"{trial.kind} before step {trial.step}: {row.outcome}, blamed {blamed}, losses {row.losses}"
@@ -245,7 +245,7 @@ def main() -> None:
             trial = run_trial(job, text, fault, number, store, against)
             with TRIALS.open("ab") as lines:
                 lines.write(msgspec.json.encode(trial) + b"\n")
-            fine = trial.row is not None and trial.row.well
+            fine = trial.row is not None and trial.row.correct
             print(f"{fault.kind} of {fault.who} before step {fault.step}: {'well' if fine else 'NOT well'}, "
                   f"{trial.seconds:.0f} s", flush=True)  # fmt: skip
     trials = read()

@@ -2,7 +2,7 @@
 
 Each trial is a run of two ranks that is started with `TRAINYARD_FAULT_POINT=POINT:N`; N rises until the run ends
 undisturbed. After each kill the store must be listed without warnings, and the run must be absent or marked as
-unfinished or complete; `trainyard run --resume` must complete it with exactly the losses of an undisturbed run. The
+unfinished or complete; `trainyard run resume` must complete it with exactly the losses of an undisturbed run. The
 supervisor, a rank, or both ranks at once may reach a point: the first process that reaches it N times is killed.
 
 `--point NAME`: only this point. `--ranks N`: number of ranks (2).
@@ -74,7 +74,7 @@ def trial(folder: Path, job: Path, point: str, number: int, calm: Mapping[int, f
         return Trial(point, number, "absent")
     state = rows[0].state
     if state != "complete":
-        resumed = _trainyard(root, ["run", "--resume", rows[0].id, "--quiet"], {})
+        resumed = _trainyard(root, ["run", "resume", rows[0].id, "--quiet"], {})
         if resumed.returncode:
             return Trial(point, number, state, f"resume ended with {resumed.returncode}: {resumed.stderr[-300:]}")
     wrong = "" if _losses(root) == calm else f"other losses: {_losses(root)}"

@@ -103,7 +103,7 @@ def main() -> None:
         here = probed_machine.machine("here", seen, ranks, "float32", devices.probe(seen.vendor, ranks, "float32"))
         runs = {name: measured(name, job, Path(folder)) for name, job in decoders().items()}
     anchors = [runs[name] for name in ANCHORS]
-    after = fit_constants.calibrated(here, constant_sets.choose(here, "fsdp").values(), anchors)
+    after = fit_constants.calibrate_machine(here, constant_sets.choose(here, "fsdp").values(), anchors)
     print(f"{seen.name}, {ranks} ranks. Measured step; error with the probe alone; after {', '.join(ANCHORS)}.")
     for name, run in runs.items():
         alone, fitted = line(here, run), line(after, run)

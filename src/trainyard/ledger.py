@@ -163,6 +163,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
+        """Raises `BadLedger` for another schema, entries that do not sum to the wall time, or an account and phase that
+        occur twice."""
         if self.schema != SCHEMA:
             raise BadLedger(f"the ledger's schema is {self.schema!r}; this version reads {SCHEMA!r}.")
         if self.wall_ns < 0:

@@ -231,7 +231,7 @@ INJECTIONS: Mapping[str, Injection] = {
     ),
     "preempt": Injection("pre-empt the job", "All its processes are asked to leave (SIGTERM).", "job", "preempted"),
 }
-"""Faults that `trainyard run --chaos` can inject into a running job."""
+"""Faults that `trainyard run chaos` can inject into a running job."""
 
 TIMES: Mapping[str, Word] = {
     "good": Word("steps", "Steps that count: each once."),

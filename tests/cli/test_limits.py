@@ -22,7 +22,7 @@ from trainyard.predict.economics.failures import goodput
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.pipeline import schedules, simulation
 from trainyard.predict.pipeline.simulation import PipelineTimes
-from trainyard.predict.search.best_first import MOST_SIMULATED
+from trainyard.predict.search.best_first import MAX_SIMULATED_OPERATIONS
 from trainyard.train.diffusion.diffusion_sizes import Dit
 from trainyard.train.vision.vision_sizes import Vit
 
@@ -260,7 +260,7 @@ def test_a_pipeline_of_too_many_operations_is_refused() -> None:
     with pytest.raises(BadInput) as caught:
         schedules.order("1f1b", 1 << 12, 1, 1 << 12)
     assert missing_values(str(caught.value), "16,777,216") == []
-    assert schedules.MOST_OPERATIONS < MOST_SIMULATED
+    assert schedules.MOST_OPERATIONS < MAX_SIMULATED_OPERATIONS
 
 
 def test_a_model_too_deep_for_unlike_devices_is_refused(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_step_of_a_million_micro_batches_is_simulated_in_part() -> None:
 
 def test_failures_of_a_long_run_are_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
     single = goodput(3e8, 2048)
-    monkeypatch.setattr(failures, "_MANY", 0)
+    monkeypatch.setattr(failures, "_NORMAL_LIMIT_FAILURES", 0)
     together = goodput(3e8, 2048)
     assert (single.share, single.every_s) == (together.share, together.every_s)
     assert together.low == pytest.approx(single.low, rel=1e-2)

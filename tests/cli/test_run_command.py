@@ -20,8 +20,9 @@ from tests.refused import code_of, missing_values
 from tests.run.local.test_harness import CORES, WORKER
 from tests.stored import stored
 from trainyard import __version__, errors
-from trainyard.cli import main, runs
+from trainyard.cli import main
 from trainyard.cli.main import COMMANDS, answer
+from trainyard.cli.runs import list_runs
 from trainyard.store.store import Store
 
 JOB = """
@@ -85,7 +86,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
     def raises(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(runs.command, "callback", raises)
+    monkeypatch.setattr(list_runs.command, "callback", raises)
     return answer(["runs"])
 
 
@@ -151,9 +152,9 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert failing(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "interrupted.\n"
     known = KeyboardInterrupt()
-    known.add_note("`trainyard run --resume x` goes on.")
+    known.add_note("`trainyard run resume x` goes on.")
     assert failing(monkeypatch, known) == 130
-    assert capsys.readouterr().err == "interrupted. `trainyard run --resume x` goes on.\n"
+    assert capsys.readouterr().err == "interrupted. `trainyard run resume x` goes on.\n"
 
 
 def test_a_reader_that_goes_away_is_no_error(store: Store) -> None:
@@ -179,7 +180,7 @@ def test_runs_are_listed_shown_tagged_and_deleted(store: Store, capsys: pytest.C
     assert answer(["runs", "tag", first.id, "main"]) == 0
     assert answer(["runs", "tag", second.id, "main"]) == 0
     assert missing_values(capsys.readouterr().err, "'main'", first.id, second.id) == []
-    assert answer(["runs"]) == 0
+    assert answer(["runs", "--full"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [
         "id", "job", "state", "tags", "step,", "ms", "when", "(UTC)", "layout", "tokens/s"
@@ -195,7 +196,9 @@ def test_runs_are_listed_shown_tagged_and_deleted(store: Store, capsys: pytest.C
     assert answer(["runs", "untag", "main"]) == 0
     assert answer(["runs", "show", "main"]) == 2
     assert answer(["runs", "delete", first.id, "--yes", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"run": first.id, "deleted": True}
+    assert json.loads(capsys.readouterr().out) == {
+        "schema": "trainyard/deleted-run/1", "run": first.id, "deleted": True
+    }  # fmt: skip
     assert [row.id for row in store.rows()] == [second.id]
 
 
@@ -256,7 +259,7 @@ def test_reindex_counts_the_folders(store: Store, capsys: pytest.CaptureFixture[
     (store.root / "index.sqlite3").write_bytes(b"rubbish")
     assert answer(["runs", "--reindex", "--json"]) == 0
     printed = capsys.readouterr()
-    assert "indexed 1 runs" in printed.err
+    assert "indexed 1 run in" in printed.err
     assert len(json.loads(printed.out)["runs"]) == 1
 
 
@@ -264,11 +267,12 @@ def test_reindex_counts_the_folders(store: Store, capsys: pytest.CaptureFixture[
 def acting(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job file whose ranks only act."""
     pytest.importorskip("torch")
-    import trainyard.cli.run as command
+    from trainyard.api import run_jobs
 
     (tmp_path / "acting_worker.py").write_text(WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(command, "Session", partial(command.Session, devices=CORES, worker="acting_worker"))
+    acting_session = partial(run_jobs.Session, devices=CORES, worker="acting_worker")
+    monkeypatch.setattr("trainyard.run.session.Session", acting_session)
     path = tmp_path / "job.toml"
     path.write_text(JOB.format(ranks=2))
     return path
@@ -280,11 +284,11 @@ def test_a_run_prints_its_figures_and_ledger(acting: Path, store: Store, capsys:
     printed = capsys.readouterr()
     (row,) = store.rows()
     assert row.tags == ("main",)
-    assert printed.out.startswith(f"run {row.id}  {store.runs / row.id}\n")
+    assert printed.out.startswith(f"run {row.id}\n")
     assert "256.5 % profiler's cost (295.0 µs a step)" in printed.out
     assert "115.0 µs step time" in printed.out
     assert "Profiled step" in printed.out
-    assert "400,000 ns" in printed.out
+    assert " 0.400 " in printed.out
     assert "step 8/8  loss 4.3000" in printed.err
     assert "loss 5.0000" in printed.err
 
@@ -376,8 +380,8 @@ def test_neither_command_nor_job_file_is_an_error(store: Store, capsys: pytest.C
     err = capsys.readouterr().err
     assert code_of(err) == "bad-input"
     assert missing_values(err, "'nosuchcommand'") == []
-    assert answer(["run", "--resume", "a", "python", "x.py"]) == 2
-    assert missing_values(capsys.readouterr().err, "--resume", "COMMAND") == []
+    assert answer(["run", "resume", "a", "python", "x.py"]) == 2
+    assert code_of(capsys.readouterr().err) == "bad-usage"
     assert not store.root.exists()
 
 

@@ -103,7 +103,7 @@ def test_refused_job_is_also_printed_as_json(tmp_path):
     command = [sys.executable, "-m", "trainyard.cli.main", "numerics", "parity", str(job), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    [result] = json.loads(done.stdout)
+    [result] = json.loads(done.stdout)["results"]
     assert result["verdict"] == "refused"
     assert missing_values(result["why"], "tp = 3", "$.layout", "heads 4 % tp 3 = 1") == []
     assert code_of(done.stderr) == "bad-job"
@@ -135,7 +135,7 @@ def test_every_mix_is_equal_to_one_process_or_refused_with_a_reason():
     pytest.importorskip("torch")
     command = [sys.executable, "-m", "trainyard.cli.main", "numerics", "parity", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    result = json.loads(done.stdout)
+    result = json.loads(done.stdout)["results"]
     assert not [entry for entry in result if entry["verdict"] == "different"]
     assert done.returncode == 0
     rows = (Path(__file__).parents[2] / "docs" / "parity.md").read_text().splitlines()
@@ -157,6 +157,6 @@ def test_a_difference_is_found_and_ends_with_code_1(monkeypatch):
     monkeypatch.setattr(parity, "alone", lambda job: replace(alone(job), recipe=replace(job.recipe, seed=8)))
     result = CliRunner().invoke(numerics.command, ["parity", "--only", "DDP, no accumulation", "--json"])
     assert result.exit_code == 1
-    [result] = json.loads(result.stdout)
+    [result] = json.loads(result.stdout)["results"]
     assert result["verdict"] == "different"
     assert result["why"] == "loss and gradient norm off by more than 1e-05"

@@ -98,7 +98,7 @@ def test_model_flops_equal_those_of_the_workload(name: str, layout: dict[str, An
 def test_weights_equal_the_parameter_count(name: str) -> None:
     case = cases.of_jobs([job(MODELS[name])])
     common, expert = data_parallel.layer_weights(case)
-    tables = shapes.weights(case).table * data_parallel.tables(case)
+    tables = shapes.weights(case).table * data_parallel.count_tables(case)
     position_weights = 256 * 64 if name == "gpt" else 0
     weights = float(((common + expert) * case.layers + tables)[0]) + position_weights
     assert weights == pytest.approx(matrices.parameters(MODELS[name], 256), rel=5e-3)
@@ -110,7 +110,9 @@ def test_weights_of_bundled_models_match_published_counts(name: str) -> None:
     model = msgspec.convert(preset.model, Model)
     case = cases.of_jobs([job(model)])
     common, expert = data_parallel.layer_weights(case)
-    weights = float(((common + expert) * case.layers + shapes.weights(case).table * data_parallel.tables(case))[0])
+    weights = float(
+        ((common + expert) * case.layers + shapes.weights(case).table * data_parallel.count_tables(case))[0]
+    )
     assert preset.parameters is not None
     assert weights == pytest.approx(preset.parameters.value, rel=0.02)
 

@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 
 from tests.refused import refused
 from tests.stored import JOB, JOB_TEXT, LEDGER, samples, stored
-from trainyard.cli.runs import document
 from trainyard.errors import BadFile, BadInput, DiskFull, PlaceUnwritable, UnknownName, WrongRunState
 from trainyard.machine import Claim
+from trainyard.printable import encode_json
 from trainyard.record import Run
+from trainyard.report.view.run_result import result_of_run
 from trainyard.store import disk_space, tags
 from trainyard.store import run_folder as folder
 from trainyard.store.index.index_tables import TABLE
@@ -94,7 +95,8 @@ def test_a_loss_that_is_no_number_is_kept_as_such(store: Store) -> None:
     losses = [sample.loss for sample in store.load(run.id).samples]
     assert len(losses) == 12
     assert all(math.isnan(loss) for loss in losses)
-    figures = document(store.load(run.id), store.runs / run.id)["summary"]
+    result = json.loads(encode_json(result_of_run(store.load(run.id), store.runs / run.id)))
+    figures = result["summary"]
     assert figures["loss_first"] is None
 
 

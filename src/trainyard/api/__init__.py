@@ -22,6 +22,9 @@ result = api.gate("HEAD", base="main")
 print(result.headline, result.exit_code)
 
 print(api.history("tiny").headline)
+
+result = api.run("job.toml", session=api.Session(tag="baseline"))
+print(result.id, result.summary.step_ns, result.headline)
 ```
 """
 
@@ -35,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
+    from trainyard.api.check_parity import parity as parity
     from trainyard.api.gate_losses import gate_convergence as gate_convergence
     from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
     from trainyard.api.gate_losses import store_golden_curves as store_golden_curves
@@ -43,18 +47,26 @@ if TYPE_CHECKING:
     from trainyard.api.gate_revisions import gate_run as gate_run
     from trainyard.api.gate_stored_runs import gate as gate
     from trainyard.api.job_history import history as history
+    from trainyard.api.run_jobs import chaos as chaos
+    from trainyard.api.run_jobs import resume as resume
+    from trainyard.api.run_jobs import run as run
+    from trainyard.api.run_jobs import run_script as run_script
     from trainyard.api.trace_modes import measure_memory as measure_memory
     from trainyard.api.trace_modes import query as query
     from trainyard.api.trace_modes import reconcile as reconcile
     from trainyard.api.trace_modes import what_if as what_if
+    from trainyard.api.write_report import report as report
     from trainyard.compare.comparison import Comparison
     from trainyard.report.plans.catalogue import Catalogue
     from trainyard.report.plans.plans_file import Plans
     from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
     from trainyard.report.view.analysis import Analysis
+    from trainyard.run.session import Session as Session
 
 Path = str | os.PathLike[str]
 _ELSEWHERE = {
+    "Session": "trainyard.run.session",
+    "chaos": "trainyard.api.run_jobs",
     "gate": "trainyard.api.gate_stored_runs",
     "gate_bisect": "trainyard.api.gate_revisions",
     "gate_convergence": "trainyard.api.gate_losses",
@@ -63,8 +75,13 @@ _ELSEWHERE = {
     "gate_self_check": "trainyard.api.gate_noise",
     "history": "trainyard.api.job_history",
     "measure_memory": "trainyard.api.trace_modes",
+    "parity": "trainyard.api.check_parity",
     "query": "trainyard.api.trace_modes",
     "reconcile": "trainyard.api.trace_modes",
+    "report": "trainyard.api.write_report",
+    "resume": "trainyard.api.run_jobs",
+    "run": "trainyard.api.run_jobs",
+    "run_script": "trainyard.api.run_jobs",
     "store_golden_curves": "trainyard.api.gate_losses",
     "what_if": "trainyard.api.trace_modes",
 }

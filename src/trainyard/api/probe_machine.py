@@ -45,7 +45,7 @@ def fit_to_runs(names: Sequence[str], machine: str, say: Callable[[str], None] =
 def fit(machine: machines.Machine, runs: Sequence[MeasuredRun]) -> FittedMachine:
     """`machine` with constants fitted to `runs`, and each run's step as predicted before and after."""
     assumed = constant_sets.choose(machine, "fsdp").values()
-    fitted = fit_constants.calibrated(machine, assumed, runs)
+    fitted = fit_constants.calibrate_machine(machine, assumed, runs)
     constants = constant_sets.choose(fitted, "fsdp").values()
     rows = tuple(
         FittedRun(

@@ -11,13 +11,16 @@ import sys
 import traceback
 from collections.abc import Callable
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 import trainyard
-from trainyard.cli.support.output import ReaderGone, guarded, print_json, say
+from trainyard.cli.support.output import ReaderGone, guarded, print_json, say, say_error
 from trainyard.errors import BadInput, EnvironmentFailed, TrainyardError, nearest
+
+if TYPE_CHECKING:
+    from trainyard.error_report import ErrorReport
 
 _INTERRUPTED = 130
 _BAD_USAGE = "bad-usage"
@@ -101,10 +104,10 @@ def answer(args: list[str]) -> int:
     A failed write to stdout is a failure of the environment; so is one to stderr, after the command has run to its end.
     With `--json`, an error is also printed to stdout as a JSON document, unless data has been printed already."""
     with guarded() as (data, messages):
-        errors: list[dict[str, object]] = []
+        errors: list[ErrorReport] = []
         code = _exit_code(lambda: _invoke(args), errors)
         if errors and not data.written and "--json" in args[: args.index("--") if "--" in args else None]:
-            code = _exit_code(lambda: print_json({"schema": "trainyard/error/1", **errors[0]}), errors) or code
+            code = _exit_code(lambda: print_json(errors[0]), errors) or code
         code = _exit_code(data.flush, errors) or code
         return code or (EnvironmentFailed.exit_code if data.failed or messages.failed else 0)
 
@@ -114,14 +117,15 @@ def _invoke(args: list[str]) -> None:
         cli.invoke(context)
 
 
-def _exit_code(action: Callable[[], None], errors: list[dict[str, object]]) -> int:
-    """Run `action`; turn an error into a message and an exit code, and append it to `errors` as data."""
+def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
+    """Run `action`; turn an error into a message and an exit code, and append it to `errors`."""
 
     def report(code: str, exit_code: int, message: str, next_step: str = "") -> int:
+        from trainyard.error_report import ErrorReport
         from trainyard.redact import redact
 
-        texts = {"message": redact(message), "next_step": redact(next_step)}
-        errors.append({"code": code, "exit_code": exit_code, **texts})
+        known = ErrorReport(code=code, exit_code=exit_code, message=redact(message), next_step=redact(next_step))
+        errors.append(known)
         return exit_code
 
     try:
@@ -131,19 +135,19 @@ def _exit_code(action: Callable[[], None], errors: list[dict[str, object]]) -> i
     except click.exceptions.Exit as end:
         return end.exit_code
     except (KeyboardInterrupt, click.Abort) as interrupt:
-        _print_error(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
+        say_error(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
         return _INTERRUPTED
     except click.ClickException as error:
-        _print_error(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
+        say_error(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
         return report(_BAD_USAGE, BadInput.exit_code, error.format_message())
     except TrainyardError as error:
-        _print_error(f"error [{error.code}]: {error.says}", error.next_step)
+        say_error(f"error [{error.code}]: {error.says}", error.next_step)
         return report(error.code, error.exit_code, error.says, error.next_step)
     except Exception as error:
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             say(traceback.format_exc())
         message = f"{type(error).__name__}: {error}".splitlines()[0]
-        _print_error(
+        say_error(
             f"error [{TrainyardError.code}]: {message}",
             "This is a bug in trainyard: please report it. TRAINYARD_DEBUG=1 prints the traceback.",
         )
@@ -156,11 +160,6 @@ def _usage(error: click.ClickException) -> str:
     shown = io.StringIO()
     error.show(shown)
     return shown.getvalue().removesuffix(f"Error: {error.format_message()}\n")
-
-
-def _print_error(message: str, next_step: str = "") -> None:
-    """Print a message and, on a second line, the next step."""
-    say(message + (f"\n       {next_step}" if next_step else ""))
 
 
 if __name__ == "__main__":

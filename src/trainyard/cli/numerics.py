@@ -19,7 +19,8 @@ def command() -> None:
 @click.option("--only", metavar="TEXT", default="", help="Run only the mixes whose names contain TEXT.")
 @click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Number of steps to train.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
-def parity(job: Path | None, only: str, steps: int, as_json: bool) -> None:
+@click.option("--full", is_flag=True, help="Print every mix, not one screen.")
+def parity(job: Path | None, only: str, steps: int, as_json: bool, full: bool) -> None:
     """Compare losses and gradient norms of parallel layouts with those of a single process.
 
     Without a job: every parallelism, precision and recomputation, alone and combined, on small models. With JOB.toml:
@@ -27,28 +28,22 @@ def parity(job: Path | None, only: str, steps: int, as_json: bool) -> None:
 
     Exit codes: 0 all the same, 1 a mix differs, 2 JOB.toml is refused (with --json also reported as a verdict).
     """
-    from trainyard import job_file as jobs
+    from trainyard import api
     from trainyard.cli.support.output import console, print_json, say
-    from trainyard.errors import BadInput, BadJob
-    from trainyard.numerics.parity import ParityMix, compare
-    from trainyard.numerics.parity_mixes import MIXES
-    from trainyard.numerics.parity_trial import trial
-    from trainyard.report.render.parity_table import table
+    from trainyard.errors import BadJob
+    from trainyard.report.render.parity_table import headline, table
     from trainyard.report.render.terminal import print_table
 
-    mixes = [ParityMix(wanted.name, wanted) for wanted in [jobs.load(job)]] if job else MIXES
-    mixes = [mix for mix in mixes if only in mix.name]
-    if not mixes:
-        raise BadInput(f"no mix has {only!r} in its name.", "Omit --only to see all names.")
-    results = []
-    for result in compare(mixes, trial, steps):
-        results.append(result)
-        say(f"{result.mix}: {result.verdict}, {result.seconds:.1f} s")
+    results = api.parity(
+        job, only=only, steps=steps, progress=lambda done: say(f"{done.mix}: {done.verdict}, {done.seconds:.1f} s")
+    )
     if as_json:
         print_json(results)
-    if job and results[0].verdict == "refused":
-        raise BadJob(results[0].why)
+    if job and results.results[0].verdict == "refused":
+        raise BadJob(results.results[0].why)
     if not as_json:
-        print_table(table(results, steps), console())
-    if any(result.verdict == "different" for result in results):
+        screen = console(full=full)
+        screen.print(headline(results) + "\n", style="bold", markup=False)
+        print_table(table(results, full), screen)
+    if results.different:
         raise click.exceptions.Exit(1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from trainyard.cli.support.pipes import InputFile
@@ -13,7 +11,7 @@ from trainyard.cli.support.pipes import InputFile
 @click.argument("run", type=InputFile())
 @click.option("--out", "-o", type=click.Path(), help="File to write; its suffix selects the format. Default: RUN.html.")
 @click.option("--strict", is_flag=True, help="Fail if a rank's file is damaged, instead of leaving it out.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report's path as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report's name, file and format as JSON.")
 def command(run: str, out: str | None, strict: bool, as_json: bool) -> None:
     """Write a report on RUN: a run (id prefix, tag or folder), a trace path, or a file written by `plan --json`.
 
@@ -21,20 +19,14 @@ def command(run: str, out: str | None, strict: bool, as_json: bool) -> None:
     Perfetto trace of all ranks on one clock, with the account of each instant as a track), or .mllog (an MLPerf log
     with a stored run's losses by step). The exit code is 2 for a damaged run; its report lists the missing data.
     """
-    from trainyard.api.named_inputs import find
+    from trainyard import api
     from trainyard.cli.support.output import echo, print_json, say
     from trainyard.errors import BadInput
-    from trainyard.report.render import by_suffix
 
-    ending = by_suffix.ending(Path(out)) if out else ".html"
-    named = find(run, strict, say=say)
-    if named.measured and named.measured.damage:
-        say(named.measured.damage)
-    out = out or f"{named.name}{ending}"
-    by_suffix.write(named.reported(draw=ending == ".html"), Path(out))
+    written = api.report(run, out=out, strict=strict, say=say)
     if as_json:
-        print_json({"name": named.name, "page": out})
+        print_json(written)
     else:
-        echo(out)
-    if named.run is not None and named.run.state == "damaged":
+        echo(written.file)
+    if written.state == "damaged":
         raise click.exceptions.Exit(BadInput.exit_code)

@@ -5,7 +5,7 @@ The calls of `trainyard plan`, from the command to its result:
     api.plan
         search.search.search              the fastest layouts of a search space
             Framework.layouts             every layout that the framework supports
-            offload_variants.with_offloading         bytes of each, with and without offloading
+            offload_variants.add_offloaded  bytes of each, with and without offloading
             best_first.BestFirstSearch    step times, simulated in the order of a lower bound
                 step.step
             layout_cost.cost_case         one layout: ledger, range, bill and memory

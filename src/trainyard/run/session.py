@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.ledger import Ledger
 from trainyard.record import DeviceSeen
-from trainyard.store.store import Store
+from trainyard.store.store import Store, check_tag
 
 WORKER = "trainyard.run.local.worker"
 
@@ -30,21 +30,32 @@ def _ignore(_: object) -> None:
     """Print nothing."""
 
 
+def _book_nothing(_: list[Path]) -> Sequence[Ledger]:
+    """Keep the profiler files without booking them."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Session:
     """Where runs are stored, how they are reported to the user, and what they run on.
 
-    `store`: keeps the runs. `book`: turns a run's profiler files into ledgers. `progress`: is called after each step of
-    rank 0. `say`: prints a line for the user. `port`: where the ranks meet on 127.0.0.1; a free port if None.
+    `store`: keeps the runs; by default the user's. `book`: turns a run's profiler files into ledgers; the functions of
+    `trainyard.api` bring their own. `progress`: is called after each step of rank 0. `say`: prints a line for the user.
+    `port`: where the ranks meet on 127.0.0.1; a free port if None. `tag`: a name for the run, from its start.
     `devices`: the devices to run on; those that the vendor plugins report if None. `worker`: the Python module that
-    each rank runs. A user's own command starts its ranks itself, and uses only `store`, `book` and `say`.
+    each rank runs. A user's own command starts its ranks itself, and uses only `store`, `book`, `say` and `tag`.
     """
 
-    store: Store
-    book: Book
+    store: Store = field(default_factory=Store)
+    book: Book = _book_nothing
     _: KW_ONLY
     progress: Callable[[Progress], None] = _ignore
     say: Callable[[str], None] = _ignore
     port: int | None = None
+    tag: str = ""
     devices: Sequence[DeviceSeen] | None = None
     worker: str = WORKER
+
+    def __post_init__(self) -> None:
+        if self.tag:
+            check_tag(self.tag)

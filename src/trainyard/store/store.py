@@ -84,7 +84,7 @@ class Store:
 
     def finish(self, run: Run) -> Run:
         """Write samples, ledgers and finally run.json, each atomically; returns the run with its digest."""
-        return folders.write(self._own(self.runs / run.id), run)
+        return folders.write(self._path_in_store(self.runs / run.id), run)
 
     def load(self, name: str) -> Run:
         """Load a run by id prefix, tag or folder. If a part of its record is missing or was altered, the run is in the
@@ -149,26 +149,26 @@ class Store:
     def tag(self, name: str, tag: str) -> Path:
         """Assign a tag to the run. A tag belongs to one run: it is removed from its previous run, which is reported."""
         check_tag(tag)
-        folder, before = self._own(self.find(name)), self._owners().get(tag)
+        folder, before = self._path_in_store(self.find(name)), self._runs_by_tag().get(tag)
         # Assigned first and removed second: a kill in between leaves the tag on two runs. Then the later assignment
         # counts, and tagging again removes the other.
         tags.write_tags(folder, {**tags.read_tags(folder), tag: now()})
-        self._take(tag, but=folder)
+        self._remove_tag(tag, keep=folder)
         if before not in (None, folder.name):
             self._say(f"the tag {tag!r} moved from {before} to {folder.name}.")
         return folder
 
     def untag(self, tag: str) -> Path:
         """Remove a tag; returns the folder of the run that had it."""
-        owners = self._owners()
+        owners = self._runs_by_tag()
         if tag not in owners:
             raise UnknownName(f"no run has the tag {tag!r}.", nearest(tag, owners))
-        self._take(tag)
+        self._remove_tag(tag)
         return self.runs / owners[tag]
 
     def delete(self, name: str) -> Path:
         """Remove the run's folder, atomically for other processes. Only for runs of this store."""
-        folder = self._own(self.find(name))
+        folder = self._path_in_store(self.find(name))
         gone = self.runs / f".gone-{folder.name}-{writer()}"
         with writing(folder):
             folder.rename(gone)
@@ -177,19 +177,21 @@ class Store:
         self.rows()
         return folder
 
-    def _owners(self) -> dict[str, str]:
+    def _runs_by_tag(self) -> dict[str, str]:
+        """Tag -> id of the run that has it."""
         return {tag: row.id for row in self.rows() for tag in row.tags}
 
-    def _take(self, tag: str, but: Path | None = None) -> None:
+    def _remove_tag(self, tag: str, keep: Path | None = None) -> None:
+        """Remove the tag from every run but the one in the folder `keep`."""
         for folder in run_folders(self.runs):
             try:
                 run_tags = tags.read_tags(folder)
             except BadFile:  # listed without tags, and reported by the list
                 continue
-            if folder != but and run_tags.pop(tag, None):
+            if folder != keep and run_tags.pop(tag, None):
                 tags.write_tags(folder, run_tags)
 
-    def _own(self, folder: Path) -> Path:
+    def _path_in_store(self, folder: Path) -> Path:
         """The folder as a path in this store. Rejects links and folders that are not directly inside `runs`."""
         real = folder.resolve()
         if folder.is_symlink() or real.parent != self.runs.resolve() or not is_id(real.name):

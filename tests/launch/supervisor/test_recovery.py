@@ -271,9 +271,9 @@ def test_heartbeat_shows_steps_and_own_time() -> None:
 def test_held_rank_leaves_before_the_given_step() -> None:
     heartbeats = rank_progress.HeartbeatBoard(1)
     own = heartbeats.heartbeat(0)
-    assert not own.leaves(3)
+    assert not own.must_leave_before(3)
     heartbeats.leave(0, before=5)
-    assert [own.leaves(number) for number in (3, 4, 5, 6)] == [False, False, True, True]
+    assert [own.must_leave_before(number) for number in (3, 4, 5, 6)] == [False, False, True, True]
     assert heartbeats.see(0).begun == 6
     assert not heartbeats.see(0).held
 
@@ -832,7 +832,7 @@ def save():
     (folder / "part").write_text(str(step))
     (folder / "part").replace(saved)
 while not (folder / "enough").exists():
-    if own.leaves(step):
+    if own.must_leave_before(step):
         if rank == "0":
             save()
         sys.exit(LEFT)

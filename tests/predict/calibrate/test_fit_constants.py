@@ -133,7 +133,7 @@ BASE = constant_sets.choose(HERE, "fsdp").values()
 def test_fit_changes_the_constant_of_the_disagreeing_account():
     truth = BASE._replace(attention=BASE.attention / 2)
     runs = [as_run(HERE, truth, a_job(layout), str(layout)) for layout in LAYOUTS[:3]]
-    after = fit_constants.calibrated(HERE, BASE, runs)
+    after = fit_constants.calibrate_machine(HERE, BASE, runs)
     assert after.tuned["attention"].value == pytest.approx(BASE.attention / 2, rel=0.15)
     assert after.tuned["attention_backward"].value == pytest.approx(BASE.attention_backward, rel=0.1)
     assert after.tuned["matmul"].value == pytest.approx(BASE.matmul, rel=0.05)
@@ -148,7 +148,7 @@ def test_fitted_constants_predict_another_run(scales):
     names = ("attention", "passes", "inside_s", "microbatch_s")
     truth = BASE._replace(**{name: getattr(BASE, name) * scale for name, scale in zip(names, scales)})
     runs = [as_run(HERE, truth, a_job(layout), str(layout)) for layout in LAYOUTS[:4]]
-    after = fit_constants.calibrated(HERE, BASE, runs)
+    after = fit_constants.calibrate_machine(HERE, BASE, runs)
     other = as_run(HERE, truth, a_job(LAYOUTS[4]), "other")
     now = constant_sets.choose(after, "fsdp").values()
     assert fit_constants.seconds(after, now, other.job) == pytest.approx(other.seconds, rel=0.08)

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from trainyard.errors import BadInput
 from trainyard.machine import Claim
-from trainyard.predict.economics.failures import RATE, best_interval, expected, goodput, mean_time_between_failures
+from trainyard.predict.economics.failures import (
+    RATE,
+    best_interval,
+    expected_seconds,
+    goodput,
+    mean_time_between_failures,
+)
 
 HOUR = 3600.0
 PER_NODE_DAY = "1/(node day)"
@@ -69,10 +75,10 @@ def test_mean_and_interval_match_simulated_runs(nodes: int, days: int) -> None:
 @given(st.floats(60, 1e7), st.floats(0.1, 30))
 def test_best_interval_is_optimal(mtbf: float, save: float) -> None:
     best = best_interval(mtbf, save)
-    cost = expected(1e6, best, save, 60.0, mtbf)
+    cost = expected_seconds(1e6, best, save, 60.0, mtbf)
     for factor in (0.5, 0.8, 1.25, 2.0):
         other = max(best * factor, 1e-3)
-        assert expected(1e6, other, save, 60.0, mtbf) >= cost * (1 - 5e-3)
+        assert expected_seconds(1e6, other, save, 60.0, mtbf) >= cost * (1 - 5e-3)
 
 
 @given(st.integers(1, 4096), st.floats(1e-5, 0.1))

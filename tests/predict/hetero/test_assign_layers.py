@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.predict.hetero.assign_layers import Costs, assign, pace
+from trainyard.predict.hetero.assign_layers import Costs, assign, least_slowest_seconds
 
 
 def partitions(stages: int, layers: int) -> list[tuple[int, ...]]:
@@ -47,13 +47,13 @@ def test_assignment_equals_exhaustive_search(costs: Costs, micro_batches: int) -
     assignment = assign(costs, micro_batches)
     if best == np.inf:
         assert assignment is None
-        assert pace(costs) == np.inf
+        assert least_slowest_seconds(costs) == np.inf
         return
     assert assignment is not None
     assert sum(assignment) == costs.shape[1] - 1
     assert min(assignment) >= 1
     assert total_seconds(costs, assignment, micro_batches) == pytest.approx(best)
-    assert pace(costs) == min(max(stage_seconds(costs, counts)) for counts in counts_of_all)
+    assert least_slowest_seconds(costs) == min(max(stage_seconds(costs, counts)) for counts in counts_of_all)
 
 
 @st.composite
@@ -85,7 +85,7 @@ def test_uniform_layers_match_a_closed_form(stages_and_layers: tuple[list[float]
         for pace in paces
         if min(counts := [min(capacity, int(pace / seconds)) for seconds, capacity in stages]) and sum(counts) >= layers
     )
-    assert pace(costs) == least
+    assert least_slowest_seconds(costs) == least
     assignment = assign(costs, 10**6)
     assert assignment is not None
     assert max(stage_seconds(costs, assignment)) == least, "with many micro-batches only the slowest stage counts"

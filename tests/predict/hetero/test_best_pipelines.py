@@ -216,7 +216,7 @@ def test_best_pipelines_are_those_of_an_exhaustive_search(name: str, first: floa
         for row in range(len(table.cases)):
             counts = assign(table.costs(row, runs, run_index), round(float(table.cases.accumulate[row])))
             seconds += [HeteroPipeline(table=table, row=row, layers_per_stage=counts).step_seconds] if counts else []
-    best = best_pipelines.best(tables, wanted, 5)
+    best = best_pipelines.find_best(tables, wanted, 5)
     assert [pipeline.step_seconds for pipeline in best] == sorted(seconds)[:5]
 
 
@@ -280,7 +280,7 @@ def test_assigned_stage_times_are_those_simulated(name: str, data: st.DataObject
     assert pipeline.stage_seconds == pytest.approx(times.forward + times.inputs + hops + np.roll(hops, 1))
     simulated = simulation.simulate([times])[0]
     assert simulated.wall >= np.max(times.micro_batches * pipeline.stage_seconds) * (1 - 1e-9)
-    predicted = pipeline_step.predicted(pipeline, simulated)
+    predicted = pipeline_step.predict_step(pipeline, simulated)
     assert spent(predicted) == pytest.approx(predicted.wall, rel=1e-9)
     for entry in predicted.lines:
         assert np.min(entry.seconds) >= 0 <= np.min(entry.hidden), entry

@@ -62,7 +62,7 @@ def workload_of(job: Job) -> ImageWorkload:
 
 def parameters(columns: Cases) -> float:
     common, expert = data_parallel.layer_weights(columns)
-    return float(((common + expert) * columns.layers + data_parallel.ends(columns))[0])
+    return float(((common + expert) * columns.layers + data_parallel.count_end_parameters(columns))[0])
 
 
 # Against the counts of workloads

@@ -284,7 +284,7 @@ def test_deadlock_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     order = schedules.order("1f1b", 2, 1, 1)
     backwards = order._replace(**{name: getattr(order, name)[[1, 0, 2, 3]] for name in ("kind", "stage", "micro")})
     monkeypatch.setattr(schedules, "order", lambda *_: backwards)
-    monkeypatch.setattr(simulation, "_plan", simulation._plan.__wrapped__)
+    monkeypatch.setattr(simulation, "_operation_table", simulation._operation_table.__wrapped__)
     with refused(BadInput, "2 of 2 ranks"):
         ran("1f1b", 2, 1, 1, (1.0, 1.0, 1.0))
 

@@ -25,7 +25,7 @@ from trainyard.predict.economics import step_cost
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
-from trainyard.predict.search.device_scaling import PAYS, ScalingPoint, scaling, summarize
+from trainyard.predict.search.device_scaling import MIN_GAIN_PER_DOUBLING, ScalingPoint, scaling, summarize
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest, search
 from trainyard.workloads.ops import transformer_ops
@@ -193,7 +193,7 @@ def test_summary_names_the_last_doubling_that_pays(rates: list[float | None]) ->
     paying = [
         2 ** (index + 1)
         for index, (before, after) in enumerate(pairwise(rates))
-        if before and after and after / before - 1 >= PAYS
+        if before and after and after / before - 1 >= MIN_GAIN_PER_DOUBLING
     ]
     sentence = summarize(points)
     if not paying:
@@ -217,7 +217,7 @@ def test_doublings_continue_until_they_stop_paying(capsys: pytest.CaptureFixture
         return entry["point"]["bill"]["tokens_per_s"] * entry["point"]["bill"]["goodput"]["share"]
 
     gains = [speed(after) / speed(before) - 1 for before, after in pairwise(strong)]
-    assert gains[-1] < PAYS <= gains[-2]
+    assert gains[-1] < MIN_GAIN_PER_DOUBLING <= gains[-2]
     assert strong[-1]["devices"] > 64, "eight times the devices still pay"
 
 

@@ -74,7 +74,7 @@ def weights(model: Model) -> tuple[float, float]:
     """Total parameters and those active per token, without the last norm."""
     case = cases.of_jobs([a_job(model)])
     common, expert = (float(count[0]) * model.layers for count in data_parallel.layer_weights(case))
-    ends = float(data_parallel.ends(case)[0])
+    ends = float(data_parallel.count_end_parameters(case)[0])
     return common + expert + ends, common + ends + expert * model.top_k / max(1, model.experts)
 
 

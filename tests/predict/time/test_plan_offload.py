@@ -91,9 +91,9 @@ def test_host_memory_is_sixteen_bytes_per_weight() -> None:
 
 def test_host_update_time_follows_from_its_traffic() -> None:
     case = a_case(DENSE, dict.fromkeys(ROW, 1), "all", offload=1)
-    seconds = float(offload.update(case, WHERE, Constants(), np.array([1e9]))[0])
+    seconds = float(offload.update_seconds(case, WHERE, Constants(), np.array([1e9]))[0])
     assert seconds == pytest.approx(1e9 * (2 * 8 + 4 + 2 * 4) / (563.2e9 / 8 * Constants().host_update))
-    copied = float(offload.copied(WHERE, Constants(), np.array([63e9]))[0])
+    copied = float(offload.copy_seconds(WHERE, Constants(), np.array([63e9]))[0])
     assert copied == pytest.approx(1 / Constants().host_link, rel=1e-3)
 
 

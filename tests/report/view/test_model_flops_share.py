@@ -8,15 +8,16 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from trainyard.cli.runs import document
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.machine import Claim
+from trainyard.printable import encode_json
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.report.render import html, markdown
 from trainyard.report.render.terminal import print_view
 from trainyard.report.view.build_analysis import analyse_run
 from trainyard.report.view.build_view import view_of
+from trainyard.report.view.run_result import result_of_run
 from trainyard.run.local.rank_facts import RankFacts
 from trainyard.run.record import run_claims
 from trainyard.vendors.cpu_vendor import Cpu
@@ -62,7 +63,7 @@ def test_mfu_shows_numerator_and_denominator():
     assert f"MFU {mfu:.1f} % = {worked}" in text
     assert worked in page
     assert "no MFU" not in terminal + text + page
-    share = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]["mfu"]
+    share = json.loads(encode_json(result_of_run(run, Path("here"))))["summary"]["mfu"]
     assert share["value"] == pytest.approx(mfu / 100)
     assert share["value"] == share["flops"] / (share["step_ns"] / 1e9) / (8 * 312e12)
     assert (share["ranks"], share["rate"]) == (8, 312e12)
@@ -80,7 +81,7 @@ def test_missing_peak_shows_reason_and_share_of_matmul_rate(device, dtype):
     assert line in " ".join(terminal.split())
     assert line[:150] in text
     assert f"no MFU: the peak of {device.name} in {dtype} is unknown" in page
-    summary = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
+    summary = json.loads(encode_json(result_of_run(run, Path("here"))))["summary"]
     assert "mfu" not in summary
     assert summary["no_mfu"] == f"the peak of {device.name} in {dtype} is unknown"
 
@@ -99,7 +100,7 @@ def test_share_of_matmul_rate_above_one_is_unknown():
     assert "cannot tell of matmul rate (the probe reached less than the job)" in " ".join(terminal.split())
     assert "the probe reached less than the job" in text
     assert "the probe reached less than the job" in page
-    summary = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
+    summary = json.loads(encode_json(result_of_run(run, Path("here"))))["summary"]
     assert "matmul_share" not in summary
     assert summary["no_matmul_share"] == "the probe reached less than the job"
 

@@ -37,8 +37,9 @@ from trainyard.record import Incident, Run, Sample
 from trainyard.report.render.chaos_table import table
 from trainyard.run.chaos import chaos_files, experiment, fault_plan
 from trainyard.run.chaos.chaos_files import InjectedFault
+from trainyard.run.chaos.experiment import ChaosScore
 from trainyard.run.chaos.fault_plan import Fault, FaultPlan
-from trainyard.run.chaos.score_recovery import FaultScore, score, strays
+from trainyard.run.chaos.score_recovery import FaultScore, score_faults, strays
 from trainyard.run.session import Session
 from trainyard.store.store import Store, new_id
 
@@ -268,7 +269,7 @@ CALM = run([sample(step, step + 1.0) for step in range(20)])
 
 def only(disturbed: Run, planned: Fault, at: float = 7.1) -> FaultScore:
     injected = {0: InjectedFault(at=int(at * S), step=planned.step, attempt=0)}
-    (row,) = score(disturbed, CALM, FaultPlan(fault=(planned,)), injected)
+    (row,) = score_faults(disturbed, CALM, FaultPlan(fault=(planned,)), injected)
     return row
 
 
@@ -276,8 +277,8 @@ def test_recovered_fault_with_correct_blame_scores_well() -> None:
     again = [sample(step, step + 10.0, attempt=1) for step in range(5, 20)]
     death = incident("worker_death", 7, rank=1, node=1, restart_s=2.0, lost_s=1.5, resumed=5)
     row = only(run([*CALM.samples[:7], *again], [death]), fault("kill_worker", target=1))
-    assert row.well
-    assert (row.made, row.blamed, row.blamed_rank, row.outcome, row.losses) == (
+    assert row.correct
+    assert (row.injected_step, row.blamed, row.blamed_rank, row.outcome, row.losses) == (
         7, "worker_death", 1, "recovered", "identical",
     )  # fmt: skip
     assert row.detect_s == pytest.approx(0.65, abs=0.01), "from the fault itself, 7.1 s, to 7.75 s"
@@ -296,7 +297,7 @@ def test_recovered_fault_with_correct_blame_scores_well() -> None:
 def test_missing_wrong_or_earlier_incident_is_not_right(told: list[Incident], blamed: str, rank: int) -> None:
     row = only(run(CALM.samples, told), fault("kill_worker", target=1))
     assert not row.right
-    assert not row.well
+    assert not row.correct
     assert (row.blamed, row.blamed_rank) == (blamed, rank)
 
 
@@ -344,14 +345,14 @@ def test_early_end_is_failed_only_with_a_reason() -> None:
     assert only(run(part, state="incomplete"), fault("kill_worker")).outcome == "stuck"
     row = only(run(part, state="failed", failure="rank 0 died"), fault("kill_worker"))
     assert row.losses == "missing"
-    (unmade,) = score(CALM, CALM, FaultPlan(fault=(fault("stop"),)), {})
-    assert (unmade.outcome, unmade.made, unmade.right) == ("unmade", -1, False)
+    (missed,) = score_faults(CALM, CALM, FaultPlan(fault=(fault("stop"),)), {})
+    assert (missed.outcome, missed.injected_step, missed.right) == ("not injected", -1, False)
 
 
 def test_nan_losses_in_both_runs_are_identical() -> None:
     calm = run([*CALM.samples[:19], sample(19, 20.0, loss=math.nan)])
     injected = {0: InjectedFault(at=7 * S, step=7, attempt=0)}
-    (row,) = score(calm, calm, FaultPlan(fault=(fault("delay"),)), injected)
+    (row,) = score_faults(calm, calm, FaultPlan(fault=(fault("delay"),)), injected)
     assert row.losses == "identical"
 
 
@@ -362,7 +363,7 @@ def test_import_time_is_reported_separately() -> None:
         JobEvent(what="started", at=10 * S), JobEvent(what="launched", at=14 * S),
     ]  # fmt: skip
     injected = {0: InjectedFault(at=8 * S, step=7, attempt=0)}
-    (row,) = score(run(CALM.samples, [preemption]), CALM, FaultPlan(fault=(fault("preempt"),)), injected, lived)
+    (row,) = score_faults(run(CALM.samples, [preemption]), CALM, FaultPlan(fault=(fault("preempt"),)), injected, lived)
     assert (row.right, row.restart_s, row.import_s) == (True, 9.0, 4.0)
 
 
@@ -384,7 +385,7 @@ def test_correct_incidents_score_right_in_any_plan_order(made: list[tuple[str, i
     chance.shuffle(numbered)
     marked = {number: mark for number, (_, mark) in enumerate(numbered)}
     wanted = FaultPlan(fault=tuple(one for one, _ in numbered))
-    rows = score(run(CALM.samples, told), CALM, wanted, marked)
+    rows = score_faults(run(CALM.samples, told), CALM, wanted, marked)
     assert [row.kind for row in rows] == [one.kind for one in wanted.fault]
     assert all(row.right for row in rows)
     assert strays(run(CALM.samples, told), wanted, marked) == ()
@@ -398,7 +399,7 @@ def test_incident_is_attributed_once_and_after_its_fault(
     faults = tuple(fault(kind, 7, who) for kind, who in made)
     marked = {number: InjectedFault(at=(number * 7) * S, step=7, attempt=0) for number in range(len(faults))}
     incidents = [incident(kind, second, rank, rank, restart_s=1.0) for kind, rank, second in told]
-    rows = score(run(CALM.samples, incidents), CALM, FaultPlan(fault=faults), marked)
+    rows = score_faults(run(CALM.samples, incidents), CALM, FaultPlan(fault=faults), marked)
     assert sum(bool(row.blamed) for row in rows) <= len(incidents)
     assert all(row.detect_s >= 0 for row in rows)
     for kind in words.FAULTS:
@@ -409,7 +410,8 @@ def test_incident_is_attributed_once_and_after_its_fault(
     others = strays(run(CALM.samples, incidents), wanted, marked)
     flips = sum(row.kind == "flip_byte" for row in rows)
     assert 0 <= len(incidents) - len(others) - sum(bool(row.blamed) for row in rows) <= flips
-    assert len(table(rows, others).rows) == len(rows)
+    score = ChaosScore(against="", plan=wanted, rows=rows, strays=others)
+    assert len(table(score).rows) == len(rows)
 
 
 def test_rank_outside_collective_is_distinguished_from_waiting_ranks(tmp_path: Path) -> None:
@@ -479,11 +481,11 @@ def test_preempted_job_resumes_as_planned_and_is_always_scored(
     met = experiment.execute(job(), "", FaultPlan(fault=(fault("preempt"),)), Session(store, lambda _: []))
     assert stand_in.called == called
     assert (met.failure is not None) == failed == (met.run.state == "failed")
-    assert [row.outcome for row in met.rows] == ["unmade"], "nothing was struck here"
+    assert [row.outcome for row in met.score.rows] == ["not injected"], "nothing was struck here"
     folder = store.runs / met.run.id
     assert chaos_files.armed(folder) == FaultPlan(fault=(fault("preempt"),))
-    assert met.against in (folder / "chaos.json").read_text()
-    assert chaos_files.armed(store.runs / met.against) is None
+    assert met.score.against in (folder / "chaos.json").read_text()
+    assert chaos_files.armed(store.runs / met.score.against) is None
 
 
 def test_incomparable_reference_run_is_refused() -> None:
@@ -564,41 +566,27 @@ def test_job_recovers_from_kill_full_disk_and_flipped_byte(tmp_path: Path, monke
     wanted = FaultPlan(fault=faults)
     met = experiment.execute(parse(SMALL, "small.toml"), SMALL, wanted, Session(store, lambda _: []))
     assert met.failure is None
-    assert [(row.kind, row.blamed, row.outcome, row.losses) for row in met.rows] == [
+    assert [(row.kind, row.blamed, row.outcome, row.losses) for row in met.score.rows] == [
         ("kill_agent", "agent_death", "recovered", "identical"),
         ("fill_disk", "disk_full", "recovered", "identical"),
         ("flip_byte", "bad_checkpoint", "recovered", "identical"),
     ]
-    assert all(row.well for row in met.rows)
-    assert [row.made for row in met.rows] == [4, 11, 16]
-    assert all(row.detect_s + row.restart_s > 0 for row in met.rows)
+    assert all(row.correct for row in met.score.rows)
+    assert [row.injected_step for row in met.score.rows] == [4, 11, 16]
+    assert all(row.detect_s + row.restart_s > 0 for row in met.score.rows)
     kept = (store.runs / met.run.id / "chaos.json").read_text()
-    assert met.against in kept
+    assert met.score.against in kept
     assert (store.runs / met.run.id / "checkpoints").is_dir()
     other = parse(SMALL.replace("hidden_size = 16", "hidden_size = 32"), "small.toml")
-    with refused(BadInput, met.against, "--against"):
-        experiment.execute(other, SMALL, wanted, Session(store, lambda _: []), against=met.against)
-
-
-@pytest.mark.parametrize(
-    ("given", "values"),
-    [
-        (["--chaos", "plan.toml"], ["JOB.toml", "COMMAND", "--resume"]),
-        (["job.toml", "--against", "abc"], ["--against", "--chaos"]),
-        (["--chaos", "plan.toml", "--", "python", "train.py"], ["--chaos", "JOB.toml"]),
-    ],
-)
-def test_chaos_is_for_a_job_and_against_for_chaos(given: list[str], values: list[str]) -> None:
-    done = CliRunner().invoke(command, given)
-    assert done.exit_code == 2
-    assert missing_values(done.output.partition("Error: ")[2], *values) == []
+    with refused(BadInput, met.score.against, "--against"):
+        experiment.execute(other, SMALL, wanted, Session(store, lambda _: []), against=met.score.against)
 
 
 def test_unfitting_plan_is_refused_before_any_run(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
     (tmp_path / "plan.toml").write_text('[[fault]]\nkind = "stop"\nrank = 7\nstep = 1\n')
     example = root / "examples" / "chaos.toml"
-    done = CliRunner().invoke(command, [str(example), "--chaos", str(tmp_path / "plan.toml")])
+    done = CliRunner().invoke(command, ["chaos", str(tmp_path / "plan.toml"), str(example)])
     assert type(done.exception) is BadInput
     assert missing_values(str(done.exception), "$.fault[0]:", "rank", 7, 2) == []
     assert not (tmp_path / "store" / "runs").exists()

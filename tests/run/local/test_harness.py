@@ -175,7 +175,7 @@ def test_a_dead_rank_ends_the_run_and_is_named(store: Store) -> None:
     assert caught.value.exit_code == 4
     assert caught.value.says.endswith("something is odd here")
     (row,) = store.rows()
-    resume = f"`trainyard run --resume {row.id}`"
+    resume = f"`trainyard run resume {row.id}`"
     wanted = (4, 9, "loss 4.7000", "[checkpoint]", "every = N", resume, "[recovery]", "restarts = N", f"run {row.id}")
     assert missing_values(caught.value.next_step, *wanted) == []
     assert row.state == "failed"

@@ -61,7 +61,7 @@ def test_resume_sentence_names_the_last_checkpoint_or_none(tmp_path: Path) -> No
     shelve(tmp_path, 4)
     shelve(tmp_path, 9)
     sentence = resume_hint.resume_sentence(tmp_path, JOB)
-    assert sentence == f"`trainyard run --resume {tmp_path.name}` resumes from its checkpoint after step 10 of 20."
+    assert sentence == f"`trainyard run resume {tmp_path.name}` resumes from its checkpoint after step 10 of 20."
     (CheckpointStore(tmp_path).folder(9) / "manifest.json").write_text("{}")
     assert "after step 5 of 20" in resume_hint.resume_sentence(tmp_path, JOB)
 
@@ -182,7 +182,7 @@ def test_a_model_is_the_same_one_by_any_name() -> None:
 def test_fork_without_checkpoint_or_steps_left_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     folder = store.begin(old(), write(JOB))
-    with refused(BadInput, "0badcafe", "--resume"):
+    with refused(BadInput, "0badcafe"):
         fork_run.execute("0badcafe", JOB, write(JOB), Session(store, lambda _: [], devices=CORES))
     shelve(folder, 19)
     with refused(BadJob, "0badcafe", "step 20", "$.measure"):
@@ -234,12 +234,12 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def begin(layout: str, steps: int, after: Run | None = None, more: str = "", tag: str = "", **options: Any) -> Run:
+    def begin(layout: str, steps: int, after: Run | None = None, more: str = "", **options: Any) -> Run:
         text = TINY.format(layout=layout, steps=steps - 1) + more
         session = Session(Store(tmp_path / "store"), lambda _: [], devices=CORES, **options)
         if after is None:
-            return harness.execute(parse(text, "tiny.toml"), text, session, tag=tag)
-        return fork_run.execute(after.id, parse(text, "tiny.toml"), text, session, tag=tag)
+            return harness.execute(parse(text, "tiny.toml"), text, session)
+        return fork_run.execute(after.id, parse(text, "tiny.toml"), text, session)
 
     return begin
 
@@ -280,4 +280,4 @@ def test_rank_death_is_reported_at_once_with_resume_command(go: Callable[..., Ru
     assert line.startswith("rank 1 died: killed by SIGKILL")
     assert line.endswith(", restart 1 of 1")
     store = Store(tmp_path / "store")
-    assert f"`trainyard run --resume {store.find('mine').name}`" in caught.value.next_step
+    assert f"`trainyard run resume {store.find('mine').name}`" in caught.value.next_step

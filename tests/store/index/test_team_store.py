@@ -23,13 +23,14 @@ from tests.stored import stored
 from trainyard.cli.main import cli
 from trainyard.errors import BadFile, BadInput, MissingLibrary, RemoteFailed, UnknownName, WrongRunState
 from trainyard.store import tags
-from trainyard.store.exchange.push_pull import Copied, named, pull, push
+from trainyard.store.exchange.push_pull import named, pull, push
 from trainyard.store.exchange.remote_store import Remote
 from trainyard.store.index.index_tables import TABLE
 from trainyard.store.index.postgres import PostgresBase
 from trainyard.store.index.run_index import Indexed, RunRow
 from trainyard.store.index.sqlite_index import LocalBase
 from trainyard.store.store import Store
+from trainyard.store.stored_changes import CopiedRun
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +313,7 @@ def test_a_run_goes_there_and_comes_back_whole(here: Store, there: Store, remote
     here.tag(run.id, "main")
     sent = push(here.find(run.id), remote)
     assert sent.files == 7
-    assert push(here.find(run.id), remote) == Copied(run.id)
+    assert push(here.find(run.id), remote) == CopiedRun(id=run.id)
     assert (
         named(remote, ["main"], _never) == named(remote, [run.id[:4]], _never) == named(remote, [], _never) == [run.id]
     )
@@ -363,7 +364,7 @@ def test_a_run_that_has_not_ended_is_not_pushed(here: Store, remote: Remote) -> 
 
     run = Run(id="0000000a", job=stored(here).job, started="2025-01-01T00:00:00Z")
     here.begin(run, "")
-    with refused(WrongRunState, "0000000a", "--resume 0000000a"):
+    with refused(WrongRunState, "0000000a", "run resume 0000000a"):
         push(here.find(run.id), remote)
 
 
@@ -481,8 +482,8 @@ def test_the_commands(here: Store, there: Store, tmp_path: Path, monkeypatch: py
     assert f'"id":"{run.id}","files":6' in pushed.output.replace(" ", "").replace("\n", "")
     monkeypatch.setenv("TRAINYARD_STORE", str(there.root))
     monkeypatch.setenv("TRAINYARD_REMOTE", root)
-    assert "1 of 1 runs pulled" in CliRunner().invoke(cli, ["runs", "pull"]).output
-    assert "0 of 1 runs pulled" in CliRunner().invoke(cli, ["runs", "pull", run.id[:5]]).output
+    assert "1 of 1 run pulled" in CliRunner().invoke(cli, ["runs", "pull"]).output
+    assert "0 of 1 run pulled" in CliRunner().invoke(cli, ["runs", "pull", run.id[:5]]).output
     assert there.load(run.id) == run
 
 

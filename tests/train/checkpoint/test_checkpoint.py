@@ -58,7 +58,7 @@ def train(ranks, job, run, until=UNTIL):
         outcomes.append(tuple(training(step)))
         saver.after(step)
     saver.close()
-    return first, outcomes, [notice[:3] for notice in saver.notices()], training.about().digests["weights_final"]
+    return first, outcomes, [notice[:3] for notice in saver.take_notices()], training.about().digests["weights_final"]
 
 
 def here():

@@ -499,7 +499,7 @@ resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 from trainyard.cli.main import answer
 ends = {}
 for path in sys.argv[1:]:
-    for words in (["trace", path], ["plan", path], ["run", path], ["run", "--resume", path], ["report", path],
+    for words in (["trace", path], ["plan", path], ["run", path], ["run", "resume", path], ["report", path],
                   ["diff", path, path], ["runs", "export-weights", path, "--out", path + ".safetensors"]):
         ends[" ".join(words)] = answer(words)
 print(json.dumps(ends))

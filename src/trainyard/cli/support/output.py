@@ -160,6 +160,11 @@ def say(text: str) -> None:
     click.echo(printable(redact(_text(text)), keep="\n"), err=True)
 
 
+def say_error(message: str, next_step: str = "") -> None:
+    """Print the message of an error to stderr and, on a second line, the next step."""
+    say(message + (f"\n       {next_step}" if next_step else ""))
+
+
 def confirm(question: str) -> None:
     """Ask for confirmation on stderr. Raises `click.Abort` for any answer but yes."""
     click.confirm(printable(question), abort=True, err=True)

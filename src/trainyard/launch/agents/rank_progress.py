@@ -18,7 +18,10 @@ Phase = Literal["starting", "stepping", "saving", "finishing"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _ROW = 8
 _COUNT, _BEGUN, _DONE, _PHASE, _OWN, _AT, _HELD, _ASKED = range(8)
-_HOLD, _BEFORE = 1, 2
+"""Columns of a rank's row."""
+_HOLD, _STEP_OFFSET = 1, 2
+"""Values of the column `_ASKED`: 0 for no request, `_HOLD` to stop before the next step, `_STEP_OFFSET + N` to leave
+before step N."""
 _WAIT_S = 0.002
 
 
@@ -65,7 +68,7 @@ class HeartbeatBoard:
 
     def leave(self, local_rank: int, before: int) -> None:
         """Ask the rank to continue up to step `before` and to leave before it."""
-        self._rows[local_rank * _ROW + _ASKED] = _BEFORE + before
+        self._rows[local_rank * _ROW + _ASKED] = _STEP_OFFSET + before
 
 
 class Heartbeat:
@@ -94,7 +97,7 @@ class Heartbeat:
         self._burnt = time.process_time_ns()
         self._sign()
 
-    def leaves(self, step: int) -> bool:
+    def must_leave_before(self, step: int) -> bool:
         """Whether the rank must save and leave before `step`; blocks until that is known. Call before each step."""
         row = self._row
         row[_BEGUN] = step  # set before the check: a rank that is not held counts as having begun
@@ -105,7 +108,7 @@ class Heartbeat:
         while row[_ASKED] == _HOLD:
             time.sleep(_WAIT_S)
         row[_HELD] = 0
-        return step >= row[_ASKED] - _BEFORE
+        return step >= row[_ASKED] - _STEP_OFFSET
 
     def end(self) -> None:
         self._row[_OWN] += time.process_time_ns() - self._burnt

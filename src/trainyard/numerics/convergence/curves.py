@@ -45,7 +45,7 @@ def curve_of(run: Run, name: str = "") -> LossCurve:
     if run.state != "complete":
         raise WrongRunState(
             f"run {name} is {run.state}: {run.failure or 'it did not end'}",
-            "Only complete runs are compared: run it again, or resume it (`trainyard run --resume`).",
+            "Only complete runs are compared: run it again, or resume it (`trainyard run resume`).",
         )
     samples = [sample for sample in run.kept() if sample.loss is not None]
     if not samples:

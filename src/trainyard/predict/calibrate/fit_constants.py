@@ -23,9 +23,9 @@ from trainyard.predict.time.step import StepTime
 
 _STEP_NOISE, _PART_NOISE = 0.03, 0.15
 """Standard deviations of the logarithms of a measured step and of its parts."""
-_SMALL = 0.01
+_NEGLIGIBLE_FRACTION = 0.01
 """Fraction of a step below which a difference of a part is negligible."""
-_ALWAYS = (
+_FITTED_ALWAYS = (
     "matmul",
     "attention",
     "attention_backward",
@@ -36,11 +36,11 @@ _ALWAYS = (
     "microbatch_s",
     "step_s",
 )
-_WITH_RANKS = ("inside", "inside_s", "overlap", "host_collective_s")
-_ON_THE_HOST = ("host_forward_s", "host_backward_s")
-_PRIOR, _LOOSE = 1.0, 2.0
+_FITTED_WITH_RANKS = ("inside", "inside_s", "overlap", "host_collective_s")
+_FITTED_ON_CPU = ("host_forward_s", "host_backward_s")
+_PROBED_SIGMA, _ASSUMED_SIGMA = 1.0, 2.0
 """Standard deviations of the logarithms of constants from probes, and of assumed host times."""
-_LEAST = 4
+_MIN_RUNS_FOR_SPREAD = 4
 """Fewest runs from which a spread can be estimated by leave-one-out prediction."""
 
 
@@ -57,82 +57,93 @@ class MeasuredRun(NamedTuple):
         separately."""
         seconds_by_part: dict[str, float] = {}
         for entry in self.ledger.entries:
-            part = part_of(entry.account) + _direction(entry.phase, split_backward)
+            part = part_of_account(entry.account) + _direction_suffix(entry.phase, split_backward)
             seconds_by_part[part] = seconds_by_part.get(part, 0.0) + entry.ns / self.ledger.wall_ns * self.seconds
         return seconds_by_part
 
 
-def part_of(account: Account) -> str:
+def part_of_account(account: Account) -> str:
     """The part of a step that an account belongs to: a prediction has fewer accounts than a trace."""
     if account.kind == "compute":
         return account.what if account.what in ("matmul", "attention", "optimizer") else "elementwise"
     return {"comm": "comm", "imbalance": "comm", "bubble": "bubble"}.get(account.kind, "host")
 
 
-def _direction(phase: str, split_backward: bool) -> str:
+def _direction_suffix(phase: str, split_backward: bool) -> str:
+    """The suffix of a part's name: ` backward` for the backward pass if it is listed separately, else empty."""
     return " backward" if split_backward and phase == "backward" else ""
 
 
 def predicted_parts(predicted: StepTime, split_backward: bool = False) -> list[dict[str, float]]:
     """Predicted seconds by part, for each case. `split_backward`: list the backward pass separately."""
-    count = np.size(predicted.wall)
+    case_count = np.size(predicted.wall)
     parts: dict[str, npt.NDArray[np.float64]] = {}
     for line in predicted.lines:
-        part = _part_named(line.account) + _direction(line.phase, split_backward)
-        parts[part] = parts.get(part, np.zeros(count)) + line.seconds
-    return [{part: float(seconds[case]) for part, seconds in parts.items()} for case in range(count)]
+        part = _part_of_account_name(line.account) + _direction_suffix(line.phase, split_backward)
+        parts[part] = parts.get(part, np.zeros(case_count)) + line.seconds
+    return [{part: float(seconds[case]) for part, seconds in parts.items()} for case in range(case_count)]
 
 
 @cache
-def _part_named(account: str) -> str:
-    return part_of(Account.parse(account))
+def _part_of_account_name(account: str) -> str:
+    """`part_of_account` of an account in text form."""
+    return part_of_account(Account.parse(account))
 
 
-Known = Sequence[tuple[float, dict[str, float]]]
+MeasuredSeconds = Sequence[tuple[float, dict[str, float]]]
 """For each run, seconds of its step, and of its parts with the backward pass listed separately."""
 
 
-def _residuals(known: Known, predicted: StepTime) -> npt.NDArray[np.float64]:
+def _residuals(measured: MeasuredSeconds, predicted: StepTime) -> npt.NDArray[np.float64]:
+    """Residuals of the fit, in standard deviations: for each run those of its step and of each of its parts, as
+    logarithms of predicted over measured seconds."""
     residuals: list[float] = []
-    for wall, predicted_seconds, (whole, parts) in zip(
-        predicted.wall, predicted_parts(predicted, split_backward=True), known, strict=True
+    for predicted_step_s, predicted_seconds, (step_s, seconds_by_part) in zip(
+        predicted.wall, predicted_parts(predicted, split_backward=True), measured, strict=True
     ):
-        residuals.append(np.log(wall / whole) / _STEP_NOISE)
-        small = _SMALL * whole
-        for part, seconds in parts.items():
-            residuals.append(np.log((predicted_seconds.get(part, 0.0) + small) / (seconds + small)) / _PART_NOISE)
+        residuals.append(np.log(predicted_step_s / step_s) / _STEP_NOISE)
+        negligible_s = _NEGLIGIBLE_FRACTION * step_s
+        for part, seconds in seconds_by_part.items():
+            residuals.append(
+                np.log((predicted_seconds.get(part, 0.0) + negligible_s) / (seconds + negligible_s)) / _PART_NOISE
+            )
     return np.array(residuals)
 
 
-def _fitted(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Constants:
-    names = _ALWAYS + (_WITH_RANKS if any(run.job.layout.ranks > 1 for run in runs) else ())
-    names += _ON_THE_HOST if machine.device.vendor == "cpu" else ()
-    priors = [_LOOSE if name.startswith(("host", "micro_batch_size", "step")) else _PRIOR for name in names]
-    known = [(run.seconds, run.parts(split_backward=True)) for run in runs]
-    columns, rank_hardware = (
+def _fit_constants(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Constants:
+    """The constants that fit the runs best. `assumed`: their values before; the prior around them is narrow for probed
+    constants and wide for assumed host times."""
+    names = _FITTED_ALWAYS + (_FITTED_WITH_RANKS if any(run.job.layout.ranks > 1 for run in runs) else ())
+    names += _FITTED_ON_CPU if machine.device.vendor == "cpu" else ()
+    priors = [_ASSUMED_SIGMA if name.startswith(("host", "microbatch", "step")) else _PROBED_SIGMA for name in names]
+    measured = [(run.seconds, run.parts(split_backward=True)) for run in runs]
+    case_columns, rank_hardware = (
         cases.of_jobs([run.job for run in runs]),
         hardware.of_machine(machine, runs[0].job.recipe.dtype),
     )
-    return solve(assumed, names, lambda tuned: _residuals(known, step.step(columns, rank_hardware, tuned)), priors)
+    return solve(
+        assumed, names, lambda tuned: _residuals(measured, step.step(case_columns, rank_hardware, tuned)), priors
+    )
 
 
-def calibrated(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Machine:
-    """`machine` with constants fitted to its `runs`; with at least `_LEAST` runs also with a spread, the range of
-    measured over predicted when each run is predicted from the others. Raises `BadInput` for runs in several dtypes."""
-    formats = sorted({run.job.recipe.dtype for run in runs})
-    if len(formats) > 1:
+def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Machine:
+    """`machine` with constants fitted to its `runs`; with at least `_MIN_RUNS_FOR_SPREAD` runs also with a spread, the
+    range of measured over predicted when each run is predicted from the others. Raises `BadInput` for runs in several
+    dtypes."""
+    dtypes = sorted({run.job.recipe.dtype for run in runs})
+    if len(dtypes) > 1:
         raise BadInput(
-            f"the runs compute in {' and '.join(formats)}, but a peak is for one dtype.", "Fit each dtype separately."
+            f"the runs compute in {' and '.join(dtypes)}, but a peak is for one dtype.", "Fit each dtype separately."
         )
-    fitted = _fitted(machine, assumed, runs)
+    fitted = _fit_constants(machine, assumed, runs)
     source = f"trainyard probe: fitted to {len(runs)} runs: {', '.join(run.name for run in runs)}"
-    today = date.today().isoformat()
+    date_today = date.today().isoformat()
     claims = {
         name: Claim(
             value=float(f"{value:.5g}"),
             unit="s" if name.endswith("_s") else "share",
             source=source,
-            date=today,
+            date=date_today,
             measured=True,
         )
         for name, value in fitted._asdict().items()
@@ -144,12 +155,14 @@ def calibrated(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]
 def _leave_one_out_spread(
     machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]
 ) -> tuple[float, float] | None:
-    if len(runs) < _LEAST:
+    """(least, greatest) measured over predicted step time, each run predicted from the others, including 1; the
+    machine's own spread for too few runs."""
+    if len(runs) < _MIN_RUNS_FOR_SPREAD:
         return machine.spread
     ratios: list[float] = []
     for index, run in enumerate(runs):
         others = [*runs[:index], *runs[index + 1 :]]
-        ratios.append(run.seconds / seconds(machine, _fitted(machine, assumed, others), run.job))
+        ratios.append(run.seconds / seconds(machine, _fit_constants(machine, assumed, others), run.job))
     return round(min(1.0, *ratios), 4), round(max(1.0, *ratios), 4)
 
 

@@ -25,8 +25,8 @@ from trainyard.record import DeviceSeen
 
 _NOISE = 0.1
 """Standard deviation of the logarithm of a probe's seconds."""
-_HEADS = 4
-_ON_CORES = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
+_PROBE_HEADS = 4
+_CPU_CONSTANTS = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
 """Constants of CPU devices, whose operations wait for Python: host seconds of a layer, and eager memory passes."""
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send")
 
@@ -47,58 +47,70 @@ class ProbedTime(NamedTuple):
         if self.what == "matmul":
             return 2.0 * self.size[0] * self.size[1] * self.size[2] / self.seconds
         if self.what == "attention":
-            return _pairs(self.size) * (2 if self.size[2] else 1) / self.seconds
+            return _attention_flops(self.size) * (2 if self.size[2] else 1) / self.seconds
         return self.size[0] / self.seconds
 
 
-def _pairs(size: tuple[int, ...]) -> float:
+def _attention_flops(size: tuple[int, ...]) -> float:
     """FLOPs of causal attention, forward."""
-    return 2.0 * _HEADS * size[0] ** 2 * size[1]
+    return 2.0 * _PROBE_HEADS * size[0] ** 2 * size[1]
 
 
-def machine(name: str, seen: DeviceSeen, ranks: int, dtype: str, timed: Sequence[ProbedTime]) -> Machine:
-    """A machine of one node with `ranks` devices, as probed while all of them work. `seen`: one of the devices; the
-    ranks divide a host's cores and memory."""
+def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: Sequence[ProbedTime]) -> Machine:
+    """A machine of one node with `ranks` devices, as probed while all of them work. `device_seen`: one of the devices;
+    if it is a CPU, the ranks divide its cores and memory."""
     by_kind: Mapping[str, list[ProbedTime]] = defaultdict(list)
-    for probe in timed:
+    for probe in probes:
         by_kind[probe.what].append(probe)
-    best = max(by_kind["matmul"], key=lambda probe: probe.rate)
-    copy = max(by_kind["copy"], key=lambda probe: probe.size)  # a small one stays in a cache
-    shared = ranks if seen.vendor == "cpu" else 1
-    memory = _claim(seen.memory_bytes / shared, "bytes", "its vendor", measured=False)
+    best_product = max(by_kind["matmul"], key=lambda probe: probe.rate)
+    largest_copy = max(by_kind["copy"], key=lambda probe: probe.size)  # a small one stays in a cache
+    sharing_ranks = ranks if device_seen.vendor == "cpu" else 1
+    memory = _probe_claim(device_seen.memory_bytes / sharing_ranks, "bytes", "its vendor", measured=False)
     device = Device(
-        name=seen.name if shared == 1 else f"{seen.name}, 1 of {ranks} ranks",
-        vendor=seen.vendor,
+        name=device_seen.name if sharing_ranks == 1 else f"{device_seen.name}, 1 of {ranks} ranks",
+        vendor=device_seen.vendor,
         memory=memory,
-        bandwidth=_claim(copy.rate, "bytes/s", f"a copy of {copy.size[0]:,} bytes, read and written"),
-        peak={dtype: _claim(best.rate, "FLOP/s", "the best product: " + " x ".join(map(str, best.size)))},
-        reached={kind: _curve(by_kind[kind], kind) for kind in ("matmul", "attention")},
-        aliases=(seen.name,) if shared == 1 else (),
+        bandwidth=_probe_claim(
+            largest_copy.rate, "bytes/s", f"a copy of {largest_copy.size[0]:,} bytes, read and written"
+        ),
+        peak={
+            dtype: _probe_claim(
+                best_product.rate, "FLOP/s", "the best product: " + " x ".join(map(str, best_product.size))
+            )
+        },
+        reached={kind: _rate_curve(by_kind[kind], kind) for kind in ("matmul", "attention")},
+        aliases=(device_seen.name,) if sharing_ranks == 1 else (),
     )
-    latency = next((probe for probe in by_kind["send"]), None)
-    gather = max(by_kind["all_gather"], key=lambda probe: probe.rate, default=None)
-    rate = gather.rate * (ranks - 1) / ranks if gather else copy.rate
+    small_send = next((probe for probe in by_kind["send"]), None)
+    best_gather = max(by_kind["all_gather"], key=lambda probe: probe.rate, default=None)
+    link_bytes_per_s = best_gather.rate * (ranks - 1) / ranks if best_gather else largest_copy.rate
     link = Link(
         name="between its devices",
         kind="scale_up",
-        bandwidth=_claim(
-            rate, "bytes/s", f"an all-gather of {gather.size[0]:,} bytes" if gather else "one device: a copy"
+        bandwidth=_probe_claim(
+            link_bytes_per_s,
+            "bytes/s",
+            f"an all-gather of {best_gather.size[0]:,} bytes" if best_gather else "one device: a copy",
         ),
-        latency=_claim(latency.seconds if latency else 0.0, "s", "a small message"),
-        reached={kind: _curve(by_kind[kind], kind) for kind in COLLECTIVES if by_kind[kind]},
+        latency=_probe_claim(small_send.seconds if small_send else 0.0, "s", "a small message"),
+        reached={kind: _rate_curve(by_kind[kind], kind) for kind in COLLECTIVES if by_kind[kind]},
     )
     probed = Machine(name=name, device=device, per_node=ranks, inside=link)
     tuned = {
-        key: _claim(value, _unit(key), "fitted to its own probes")
-        for key, value in _constants(probed, dtype, by_kind).items()
+        key: _probe_claim(value, _unit_of_constant(key), "fitted to its own probes")
+        for key, value in _fit_probe_constants(probed, dtype, by_kind).items()
     }
-    if seen.vendor == "cpu":
+    if device_seen.vendor == "cpu":
         source = "assumed for CPU devices, which launch their own work"
-        tuned |= {key: _claim(value, _unit(key), source, measured=False) for key, value in _ON_CORES.items()}
+        tuned |= {
+            key: _probe_claim(value, _unit_of_constant(key), source, measured=False)
+            for key, value in _CPU_CONSTANTS.items()
+        }
     return replace(probed, tuned=tuned)
 
 
-def _claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:
+def _probe_claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:
+    """A claim with 5 digits, dated today, with `source` after `trainyard probe:`."""
     return Claim(
         value=float(f"{value:.5g}"),
         unit=unit,
@@ -108,23 +120,26 @@ def _claim(value: float, unit: str, source: str, measured: bool = True) -> Claim
     )
 
 
-def _unit(name: str) -> str:
+def _unit_of_constant(name: str) -> str:
+    """The unit of a constant of the cost model by its name: seconds (`kernel_s`) or a share."""
     return "s" if name.endswith("_s") else "share"
 
 
-def _curve(probes: Sequence[ProbedTime], kind: str) -> RateCurve:
+def _rate_curve(probes: Sequence[ProbedTime], kind: str) -> RateCurve:
     """Rate by FLOPs or bytes; the best of all probes of one size."""
     best: dict[float, float] = {}
     for probe in probes:
         size = probe.rate * probe.seconds
         best[size] = max(best.get(size, 0.0), float(f"{probe.rate:.5g}"))
     unit = "FLOP/s" if kind in ("matmul", "attention") else "bytes/s"
-    return RateCurve(points=tuple(sorted(best.items())), claim=_claim(max(best.values()), unit, kind))
+    return RateCurve(points=tuple(sorted(best.items())), claim=_probe_claim(max(best.values()), unit, kind))
 
 
-def _constants(probed: Machine, dtype: str, by_kind: Mapping[str, list[ProbedTime]]) -> dict[str, float]:
+def _fit_probe_constants(probed: Machine, dtype: str, by_kind: Mapping[str, list[ProbedTime]]) -> dict[str, float]:
+    """Constants of the cost model (name -> value) fitted to the probes: rates of matrix products and attention, launch
+    time and, for several ranks, those of collectives."""
     device, ranks = probed.device, probed.per_node
-    launch = by_kind["launch"][0].seconds
+    launch_s = by_kind["launch"][0].seconds
     assumed = Constants()._replace(
         matmul=0.95,
         rows=20.0,
@@ -133,47 +148,55 @@ def _constants(probed: Machine, dtype: str, by_kind: Mapping[str, list[ProbedTim
         bandwidth=1.0,
         inside=0.9,
         dispatch=0.9,
-        kernel_s=launch,
+        kernel_s=launch_s,
         inside_s=probed.inside.latency.value or 1e-6,
     )
     rank_hardware = hardware.of_machine(probed, dtype)
-    sizes = np.array([probe.size for probe in by_kind["matmul"]], np.float64)
-    measured = np.array([probe.seconds for probe in by_kind["matmul"]])
-    shapes = Product(sizes[:, 0], sizes[:, 1], sizes[:, 2])
+    mnk = np.array([probe.size for probe in by_kind["matmul"]], np.float64)
+    measured_s = np.array([probe.seconds for probe in by_kind["matmul"]])
+    probed_products = Product(mnk[:, 0], mnk[:, 1], mnk[:, 2])
 
-    def products(tuned: Constants) -> npt.NDArray[np.float64]:
-        return np.log(product(rank_hardware, tuned, shapes) / measured) / _NOISE
+    def product_residuals(tuned: Constants) -> npt.NDArray[np.float64]:
+        return np.log(product(rank_hardware, tuned, probed_products) / measured_s) / _NOISE
 
-    fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), products, prior=1.5)
+    fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), product_residuals, prior=1.5)
     forward = [probe for probe in by_kind["attention"] if not probe.size[2]]
-    back = [probe for probe in by_kind["attention"] if probe.size[2]]
-    share = np.median([probe.rate for probe in forward]) / device.peak[dtype].value
-    times = np.median([b.seconds / f.seconds for f, b in zip(forward, back, strict=True)])
-    fitted = fitted._replace(attention=min(float(share), 1.0), attention_backward=float(times), bandwidth=1.0)
+    backward = [probe for probe in by_kind["attention"] if probe.size[2]]
+    peak_share = np.median([probe.rate for probe in forward]) / device.peak[dtype].value
+    backward_ratio = np.median([b.seconds / f.seconds for f, b in zip(forward, backward, strict=True)])
+    fitted = fitted._replace(
+        attention=min(float(peak_share), 1.0), attention_backward=float(backward_ratio), bandwidth=1.0
+    )
     fitted_names = ["matmul", "rows", "columns", "depth", "attention", "attention_backward", "bandwidth", "kernel_s"]
     if ranks > 1:
-        fitted = solve(fitted, ("inside", "inside_s", "dispatch"), _collected(by_kind, rank_hardware, ranks), prior=1.5)
+        fitted = solve(
+            fitted, ("inside", "inside_s", "dispatch"), _collective_residuals(by_kind, rank_hardware, ranks), prior=1.5
+        )
         fitted_names += ["inside", "inside_s", "dispatch"]
     return {name: getattr(fitted, name) for name in fitted_names}
 
 
-def _collected(by_kind: Mapping[str, list[ProbedTime]], rank_hardware: RankHardware, ranks: int) -> Residuals:
+def _collective_residuals(
+    by_kind: Mapping[str, list[ProbedTime]], rank_hardware: RankHardware, ranks: int
+) -> Residuals:
+    """Residuals of the collective probes as a function of the constants, in standard deviations of three times a
+    product's."""
     ranks_of_node = RankGroup(column(ranks), column(ranks))
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
-        parts: list[npt.NDArray[np.float64]] = []
+        residuals_of: list[npt.NDArray[np.float64]] = []
         for collective in COLLECTIVES:
-            size = np.array([float(probe.size[0]) for probe in by_kind[collective]])
-            measured = np.array([probe.seconds for probe in by_kind[collective]])
+            sizes_bytes = np.array([float(probe.size[0]) for probe in by_kind[collective]])
+            measured_s = np.array([probe.seconds for probe in by_kind[collective]])
             if collective == "all_reduce":
-                predicted = collective_time.reduce(rank_hardware, tuned, ranks_of_node, size)
+                predicted_s = collective_time.reduce(rank_hardware, tuned, ranks_of_node, sizes_bytes)
             elif collective == "all_to_all":
-                predicted = collective_time.exchange(rank_hardware, tuned, ranks_of_node, size)
+                predicted_s = collective_time.exchange(rank_hardware, tuned, ranks_of_node, sizes_bytes)
             elif collective == "send":
-                predicted = collective_time.send(rank_hardware, tuned, size, column(1))
+                predicted_s = collective_time.send(rank_hardware, tuned, sizes_bytes, column(1))
             else:
-                predicted = collective_time.gather(rank_hardware, tuned, ranks_of_node, size)
-            parts.append(np.log(predicted / measured) / (3 * _NOISE))
-        return np.concatenate(parts)
+                predicted_s = collective_time.gather(rank_hardware, tuned, ranks_of_node, sizes_bytes)
+            residuals_of.append(np.log(predicted_s / measured_s) / (3 * _NOISE))
+        return np.concatenate(residuals_of)
 
     return residuals

@@ -94,6 +94,7 @@ class ConfigKeys(TypedKeys):
         return f"{self.spell(key)} = {value!r:.60}"
 
     def number(self, key: str, default: float) -> float:
+        """The finite number at `key`; `default` if it is missing. Raises `BadFile` for other values."""
         value = self.get(key)
         if value is None:
             return default
@@ -102,6 +103,8 @@ class ConfigKeys(TypedKeys):
         return float(value)
 
     def choice(self, key: str, known: Mapping[str, Kind], default: Kind) -> Kind:
+        """The value of `known` (text in the file -> value here) that the text at `key` selects; `default` if it is
+        missing. Raises `BadFile` for other texts."""
         value = self.get(key)
         if value is None:
             return default

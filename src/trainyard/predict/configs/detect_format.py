@@ -57,6 +57,8 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
 
 
 def _check_divisible(job: Job, where: str) -> None:
+    """Raises `BadInput`, with the remainder, if the layout does not divide the model's heads, groups and experts, a
+    stage's ranks or the sequence."""
     model, layout, recipe = job.decoder, job.layout, job.recipe
     stage_ranks = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
     for quantity, number, divisor, name in (

@@ -15,7 +15,7 @@ import numpy as np
 from trainyard.errors import BadInput
 from trainyard.machine import Claim
 
-_DAY_S = 86_400.0
+_SECONDS_PER_DAY = 86_400.0
 RATE = Claim(
     value=419 / 54 / 2048,
     unit="1/(node day)",
@@ -30,9 +30,9 @@ SAVE = Claim(value=10.0, unit="s", source="assumed: a step's wait for an asynchr
 _MAX_RATIO = 20.0
 """Largest ratio of a restart, or of a checkpoint interval, to the mean time between failures: beyond it, fewer than 1
 attempt in 10^8 succeeds."""
-_AVERAGED = 1e9
+_MEAN_SUFFICES_FAILURES = 1e9
 """Number of failures beyond which all runs take the mean time, to 1 in 10,000."""
-_MANY = 1 << 14
+_NORMAL_LIMIT_FAILURES = 1 << 14
 """Number of failures beyond which the sum of their costs is drawn from its normal limit."""
 
 
@@ -51,7 +51,7 @@ def mean_time_between_failures(nodes: int, rate: Claim = RATE) -> float:
     """Mean time between failures of a job on `nodes` nodes, in seconds."""
     if nodes < 1 or rate.value <= 0:
         raise BadInput(f"{nodes} nodes that fail {rate.value:g} times a day each: both must be positive.")
-    return _DAY_S / (rate.value * nodes)
+    return _SECONDS_PER_DAY / (rate.value * nodes)
 
 
 def best_interval(mtbf_s: float, save_s: float) -> float:
@@ -62,7 +62,7 @@ def best_interval(mtbf_s: float, save_s: float) -> float:
     return max(sqrt(2 * save_s * mtbf_s) * (1 + sqrt(ratio) / 3 + ratio / 9) - save_s, save_s)
 
 
-def expected(work_s: float, every_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
+def expected_seconds(work_s: float, every_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
     """Expected elapsed seconds of `work_s` seconds of work (Daly 2006, equation 20)."""
     return mtbf_s * exp(restart_s / mtbf_s) * expm1((every_s + save_s) / mtbf_s) * work_s / every_s
 
@@ -78,22 +78,24 @@ def goodput(
 ) -> Goodput:
     """Goodput of a run of `work_s` seconds without failures, with the best checkpoint interval. Raises `BadInput` if
     the run would not advance."""
-    mtbf = mean_time_between_failures(nodes, rate)
-    interval = best_interval(mtbf, save.value)
-    longest = max(interval + save.value, restart.value)
-    if longest > _MAX_RATIO * mtbf:
+    mtbf_s = mean_time_between_failures(nodes, rate)
+    interval_s = best_interval(mtbf_s, save.value)
+    longest_s = max(interval_s + save.value, restart.value)
+    if longest_s > _MAX_RATIO * mtbf_s:
         raise BadInput(
-            f"{nodes:,} nodes fail every {mtbf:.3g} s on average, but a restart takes {restart.value:g} s and "
-            f"{interval + save.value:.3g} s pass between checkpoints: the run would not advance.",
+            f"{nodes:,} nodes fail every {mtbf_s:.3g} s on average, but a restart takes {restart.value:g} s and "
+            f"{interval_s + save.value:.3g} s pass between checkpoints: the run would not advance.",
             "Plan for fewer devices, or leave out --tokens to plan only the step.",
         )
-    mean = expected(work_s, interval, save.value, restart.value, mtbf)
-    share = work_s / mean
-    if work_s / mtbf * exp(2 * longest / mtbf) > _AVERAGED:
-        return Goodput(share=share, low=share, high=share, every_s=interval, mtbf_s=mtbf)
-    elapsed = _draw_elapsed(work_s, interval, save.value, restart.value, mtbf, draws, seed)
-    low, high = np.quantile(work_s / elapsed, (0.1, 0.9))
-    return Goodput(share=share, low=min(float(low), share), high=max(float(high), share), every_s=interval, mtbf_s=mtbf)
+    mean_s = expected_seconds(work_s, interval_s, save.value, restart.value, mtbf_s)
+    share = work_s / mean_s
+    if work_s / mtbf_s * exp(2 * longest_s / mtbf_s) > _MEAN_SUFFICES_FAILURES:
+        return Goodput(share=share, low=share, high=share, every_s=interval_s, mtbf_s=mtbf_s)
+    elapsed_s = _draw_elapsed(work_s, interval_s, save.value, restart.value, mtbf_s, draws, seed)
+    low, high = np.quantile(work_s / elapsed_s, (0.1, 0.9))
+    return Goodput(
+        share=share, low=min(float(low), share), high=max(float(high), share), every_s=interval_s, mtbf_s=mtbf_s
+    )
 
 
 def _draw_elapsed(
@@ -104,23 +106,25 @@ def _draw_elapsed(
     segments = max(1.0, work_s / every_s)
     failure_probability = -expm1(-(every_s + save_s) / mtbf_s)  # per segment
     whole_segments = int(segments)
-    failed = random.negative_binomial(whole_segments, 1 - failure_probability, draws)
+    failures_of_run = random.negative_binomial(whole_segments, 1 - failure_probability, draws)
     # Time of a failed attempt until the failure: exponential, truncated at the segment's length.
-    lost = np.array([_cut_sum(random, int(count), mtbf_s, every_s + save_s) for count in failed])
-    restarts = np.array([_draw_restarts(random, int(count), restart_s, mtbf_s) for count in failed])
-    return segments * (every_s + save_s) + lost * segments / whole_segments + restarts * segments / whole_segments
+    lost_s = np.array([_draw_truncated_sum(random, int(count), mtbf_s, every_s + save_s) for count in failures_of_run])
+    restart_total_s = np.array([_draw_restarts(random, int(count), restart_s, mtbf_s) for count in failures_of_run])
+    return (
+        segments * (every_s + save_s) + lost_s * segments / whole_segments + restart_total_s * segments / whole_segments
+    )
 
 
-def _cut_sum(random: np.random.Generator, count: int, mean: float, limit: float) -> float:
-    """Draws the sum of `count` exponential times of mean `mean`, each truncated at `limit`."""
-    if count <= _MANY:
-        return float(np.sum(-mean * np.log1p(random.random(count) * expm1(-limit / mean))))
-    growth = expm1(limit / mean)
-    variance = max(0.0, mean**2 - limit**2 * (growth + 1) / growth**2)
-    return float(random.normal(count * (mean - limit / growth), sqrt(count * variance)))
+def _draw_truncated_sum(random: np.random.Generator, count: int, mean_s: float, limit_s: float) -> float:
+    """Draws the sum of `count` exponential times in seconds of mean `mean_s`, each truncated at `limit_s`."""
+    if count <= _NORMAL_LIMIT_FAILURES:
+        return float(np.sum(-mean_s * np.log1p(random.random(count) * expm1(-limit_s / mean_s))))
+    growth = expm1(limit_s / mean_s)
+    variance = max(0.0, mean_s**2 - limit_s**2 * (growth + 1) / growth**2)
+    return float(random.normal(count * (mean_s - limit_s / growth), sqrt(count * variance)))
 
 
 def _draw_restarts(random: np.random.Generator, count: int, restart_s: float, mtbf_s: float) -> float:
     """Draws the seconds of `count` restarts, which may fail and are then repeated."""
     failed = random.negative_binomial(count, exp(-restart_s / mtbf_s)) if count else 0
-    return count * restart_s + _cut_sum(random, int(failed), mtbf_s, restart_s)
+    return count * restart_s + _draw_truncated_sum(random, int(failed), mtbf_s, restart_s)

@@ -13,7 +13,7 @@ from trainyard.predict.economics.failures import Goodput, goodput
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.time import shapes, state_space
 
-_DAY_S = 86_400.0
+_SECONDS_PER_DAY = 86_400.0
 OVERHEAD = Claim(
     value=1.65,
     unit="of the devices' power",
@@ -27,15 +27,17 @@ OVERHEAD = Claim(
 def model_flops(cases: Cases) -> Column:
     """Model FLOPs per step over all ranks: three times the forward pass, with the unmasked scores of causal attention
     and the recurrence of state spaces, without recomputation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B)."""
-    dense, routed = shapes.layer_kinds(cases)
+    dense_layers, moe_layers = shapes.layer_kinds(cases)
     attention_layers, space_layers = (share * cases.layers for share in shapes.mixers(cases))
-    ranks = cases.dp * cases.tp * cases.cp
-    attention = sum((product.flops for product in shapes.attention_products(cases)), np.zeros(1)) * attention_layers
-    mlp = sum((product.flops for product in shapes.dense_products(cases)), np.zeros(1)) * dense
-    grouped, shared_products = shapes.expert_products(cases)
-    experts = sum((product.flops for product in grouped), np.zeros(1)) * routed
-    shared = sum((product.flops for product in shared_products), np.zeros(1)) * routed
-    scores = (
+    model_ranks = cases.dp * cases.tp * cases.cp
+    attention_flops = (
+        sum((product.flops for product in shapes.attention_products(cases)), np.zeros(1)) * attention_layers
+    )
+    mlp_flops = sum((product.flops for product in shapes.dense_products(cases)), np.zeros(1)) * dense_layers
+    expert_products, shared_products = shapes.expert_products(cases)
+    expert_flops = sum((product.flops for product in expert_products), np.zeros(1)) * moe_layers
+    shared_flops = sum((product.flops for product in shared_products), np.zeros(1)) * moe_layers
+    score_flops = (
         cases.micro_batch_size
         * cases.seq_len**2
         / cases.cp
@@ -43,11 +45,19 @@ def model_flops(cases: Cases) -> Column:
         / cases.tp
         * attention_layers
     )
-    spaces = sum((product.flops for product in shapes.space_products(cases)), state_space.needed(cases)) * space_layers
-    forward = attention + mlp + np.where(cases.experts > 0, experts + shared, 0.0) + scores * (1 + cases.whole)
-    entry = shapes.entry_product(cases).flops + shapes.modulation_product(cases).flops * cases.layers
-    ends = shapes.head_product(cases).flops + entry / cases.tp
-    return 3 * (forward + spaces + ends) * ranks * cases.accumulate
+    space_flops = (
+        sum((product.flops for product in shapes.space_products(cases)), state_space.recurrence_flops(cases))
+        * space_layers
+    )
+    layer_flops = (
+        attention_flops
+        + mlp_flops
+        + np.where(cases.experts > 0, expert_flops + shared_flops, 0.0)
+        + score_flops * (1 + cases.whole)
+    )
+    entry_flops = shapes.entry_product(cases).flops + shapes.modulation_product(cases).flops * cases.layers
+    end_flops = shapes.head_product(cases).flops + entry_flops / cases.tp
+    return 3 * (layer_flops + space_flops + end_flops) * model_ranks * cases.accumulate
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,21 +97,21 @@ def bill(
 ) -> Bill:
     """The bill of a step time. `fleet`: machines with their numbers of ranks. `tokens`, `flops`: per step over all
     devices; `peak`: FLOP/s of all devices; `budget`: tokens to train on."""
-    rate, mfu = tokens / wall_s, flops / wall_s / peak
+    tokens_per_s, mfu = tokens / wall_s, flops / wall_s / peak
     if not budget:
-        return Bill(tokens_per_s=rate, mfu=mfu)
-    work_s = budget / rate
+        return Bill(tokens_per_s=tokens_per_s, mfu=mfu)
+    work_s = budget / tokens_per_s
     failures = goodput(work_s, sum(-(-ranks // machine.ranks_per_node) for machine, ranks in fleet))
-    days = work_s / failures.share / _DAY_S
-    hours = [(machine, days * 24 * ranks / machine.device.ranks) for machine, ranks in fleet]
-    dollars = _sum_known(
-        device_hours * machine.price.value if machine.price else None for machine, device_hours in hours
+    days = work_s / failures.share / _SECONDS_PER_DAY
+    device_hours_of = [(machine, days * 24 * ranks / machine.device.ranks) for machine, ranks in fleet]
+    dollars = _sum_if_all_known(
+        hours * machine.price.value if machine.price else None for machine, hours in device_hours_of
     )
-    kwh = _sum_known(energy(machine, device_hours) for machine, device_hours in hours)
-    return Bill(tokens_per_s=rate, mfu=mfu, days=days, dollars=dollars, kwh=kwh, goodput=failures)
+    kwh = _sum_if_all_known(energy(machine, hours) for machine, hours in device_hours_of)
+    return Bill(tokens_per_s=tokens_per_s, mfu=mfu, days=days, dollars=dollars, kwh=kwh, goodput=failures)
 
 
-def _sum_known(values: Iterable[float | None]) -> float | None:
+def _sum_if_all_known(values: Iterable[float | None]) -> float | None:
     """The sum of the values; None if one of them is None."""
     known = list(values)
     return sum(value for value in known if value is not None) if None not in known else None

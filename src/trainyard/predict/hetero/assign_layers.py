@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 Costs = npt.NDArray[np.float64]
 """[stage, first, end]: seconds of a stage with layers `first` to `end` (exclusive); infinite if it does not fit."""
-_LESS = 1 - 1e-12
-_EVEN = 1e-9
+_STRICTLY_BELOW = 1 - 1e-12
+_UNEVENNESS_PENALTY = 1e-9
 """Relative penalty of a stage that takes as long as the slowest one: a tie-break in favour of the most even
 assignment."""
 
@@ -26,32 +26,32 @@ def assign(costs: Costs, micro_batches: int) -> tuple[int, ...] | None:
 
     Finds the least sum of stage times under a limit on the slowest stage, for ever lower limits.
     """
-    slowest, remaining = pace(costs), micro_batches - 1
-    costs = costs * (1 + _EVEN * costs / slowest) if 0 < slowest < np.inf else costs
-    slowest = pace(costs)
-    best = _least_sum(costs, slowest)
+    slowest, later_micro_batches = least_slowest_seconds(costs), micro_batches - 1
+    costs = costs * (1 + _UNEVENNESS_PENALTY * costs / slowest) if 0 < slowest < np.inf else costs
+    slowest = least_slowest_seconds(costs)
+    best = _find_least_sum(costs, slowest)
     if best is None:
         return None
-    least_time = remaining * slowest + best.total
-    limit, candidate = np.inf, _least_sum(costs)
-    while candidate is not None and remaining * slowest + candidate.total < least_time:
-        if remaining * candidate.slowest + candidate.total < least_time:
-            best, least_time = candidate, remaining * candidate.slowest + candidate.total
-        limit = min(candidate.slowest * _LESS, (least_time - candidate.total) / max(remaining, 1))
-        candidate = _least_sum(costs, limit)
+    least_time = later_micro_batches * slowest + best.total
+    limit_s, candidate = np.inf, _find_least_sum(costs)
+    while candidate is not None and later_micro_batches * slowest + candidate.total < least_time:
+        if later_micro_batches * candidate.slowest + candidate.total < least_time:
+            best, least_time = candidate, later_micro_batches * candidate.slowest + candidate.total
+        limit_s = min(candidate.slowest * _STRICTLY_BELOW, (least_time - candidate.total) / max(later_micro_batches, 1))
+        candidate = _find_least_sum(costs, limit_s)
     return tuple(np.diff(best.ends, prepend=0).tolist())
 
 
-def pace(costs: Costs) -> float:
+def least_slowest_seconds(costs: Costs) -> float:
     """The least possible time of the slowest stage, in seconds."""
-    reached = np.full(costs.shape[1], np.inf)
-    reached[0] = 0.0
-    for stage in costs:
-        reached = np.min(np.maximum(reached[:, None], stage), axis=0)
-    return float(reached[-1])
+    slowest_so_far = np.full(costs.shape[1], np.inf)
+    slowest_so_far[0] = 0.0
+    for stage_costs in costs:
+        slowest_so_far = np.min(np.maximum(slowest_so_far[:, None], stage_costs), axis=0)
+    return float(slowest_so_far[-1])
 
 
-class _LayerCut(NamedTuple):
+class _Assignment(NamedTuple):
     """An assignment: the end of each stage, seconds of all stages, and of the slowest."""
 
     ends: list[int]
@@ -59,21 +59,21 @@ class _LayerCut(NamedTuple):
     slowest: float
 
 
-def _least_sum(costs: Costs, allowed: float = np.inf) -> _LayerCut | None:
-    """The assignment with the least sum and no stage above `allowed` seconds; None if there is none."""
-    costs = np.where(costs <= allowed, costs, np.inf)
-    total = np.full(costs.shape[1], np.inf)
-    total[0] = 0.0
+def _find_least_sum(costs: Costs, limit_s: float = np.inf) -> _Assignment | None:
+    """The assignment with the least sum of stage times and no stage above `limit_s` seconds; None if there is none."""
+    costs = np.where(costs <= limit_s, costs, np.inf)
+    least_total = np.full(costs.shape[1], np.inf)
+    least_total[0] = 0.0
     predecessors: list[npt.NDArray[np.intp]] = []
-    for stage in costs:
-        totals = total[:, None] + stage
-        predecessors.append(np.argmin(totals, axis=0))
-        total = np.min(totals, axis=0)
-    if total[-1] == np.inf:
+    for stage_costs in costs:
+        candidates = least_total[:, None] + stage_costs
+        predecessors.append(np.argmin(candidates, axis=0))
+        least_total = np.min(candidates, axis=0)
+    if least_total[-1] == np.inf:
         return None
     ends = [costs.shape[1] - 1]
     for predecessor in reversed(predecessors[1:]):
         ends.append(int(predecessor[ends[-1]]))
     ends.reverse()
-    stage_seconds = [stage[first, end] for stage, first, end in zip(costs, [0, *ends], ends)]
-    return _LayerCut(ends, float(total[-1]), float(max(stage_seconds)))
+    stage_seconds = [stage_costs[first, end] for stage_costs, first, end in zip(costs, [0, *ends], ends)]
+    return _Assignment(ends, float(least_total[-1]), float(max(stage_seconds)))

@@ -29,7 +29,7 @@ from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.units import show_size
 
 _SCHEDULE, _LEAVE_OUT = schedules.SCHEDULES.index("1f1b"), "Leave out --fix interleave and --fix schedule."
-_SIMULATED = 32
+_SIMULATED_LAYOUTS = 32
 """Number of layouts, the best by the times of their stages, whose step is simulated."""
 
 
@@ -71,12 +71,12 @@ def find(
     pipelines.require_decoder(wanted)
     layouts = pipelines.enumerate_layouts(wanted, parts, framework)
     if not len(layouts):
-        raise BadJob(*_undivided(wanted, parts, framework))
+        raise BadJob(*_explain_indivisible(wanted, parts, framework))
     part_models = fleet.model_parts(wanted, parts, framework)
     tables = pipelines.build_tables(wanted, layouts, framework, part_models)
-    fastest = best(tables, wanted)
+    fastest = find_best(tables, wanted)
     if not fastest:
-        raise BadJob(*_too_large(wanted, parts, framework, part_models, layouts))
+        raise BadJob(*_explain_too_large(wanted, parts, framework, part_models, layouts))
     simulated = simulation.simulate([pipeline.pipeline for pipeline in fastest])
     steps = [
         cost_pipeline(pipeline, simulated_pipeline, layout_space.job_of(wanted, pipeline.axes), budget)
@@ -92,26 +92,31 @@ def find(
     )
 
 
-def best(tables: list[PipelineTable], wanted: PlannerInput, most: int = _SIMULATED) -> list[HeteroPipeline]:
+def find_best(
+    tables: list[PipelineTable], wanted: PlannerInput, most: int = _SIMULATED_LAYOUTS
+) -> list[HeteroPipeline]:
     """The `most` best pipelines by the times of their stages, the fastest first. Candidates are tried in the order of
     their lower bound, until no other can be among the best."""
     runs, run_index = stages.runs(pipelines.require_decoder(wanted))
-    rows = [(table, row) for table in tables for row in range(len(table.cases))]
+    candidates = [(table, row) for table in tables for row in range(len(table.cases))]
     bounds = np.concatenate([table.bound for table in tables]) if tables else np.zeros(0)
-    ranked: list[tuple[float, int, HeteroPipeline]] = []
+    best_pipelines: list[tuple[float, int, HeteroPipeline]] = []
     for index in np.argsort(bounds, kind="stable").tolist():
-        if len(ranked) == most and bounds[index] >= ranked[-1][0]:
+        if len(best_pipelines) == most and bounds[index] >= best_pipelines[-1][0]:
             break
-        table, row = rows[index]
-        counts = assign(table.costs(row, runs, run_index), round(float(table.cases.accumulate[row])))
-        pipeline = HeteroPipeline(table=table, row=row, layers_per_stage=counts or ())
-        if counts is not None and (len(ranked) < most or pipeline.flow_seconds < ranked[-1][0]):
-            insort(ranked, (pipeline.step_seconds, index, pipeline))
-            del ranked[most:]
-    return [pipeline for _, _, pipeline in ranked]
+        table, row = candidates[index]
+        layers_per_stage = assign(table.costs(row, runs, run_index), round(float(table.cases.accumulate[row])))
+        pipeline = HeteroPipeline(table=table, row=row, layers_per_stage=layers_per_stage or ())
+        if layers_per_stage is not None and (
+            len(best_pipelines) < most or pipeline.flow_seconds < best_pipelines[-1][0]
+        ):
+            insort(best_pipelines, (pipeline.step_seconds, index, pipeline))
+            del best_pipelines[most:]
+    return [pipeline for _, _, pipeline in best_pipelines]
 
 
 def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budget: float) -> PartResult:
+    """The fastest layout of one part alone, without the pipeline axes that were fixed for the whole cluster."""
     fixed = {axis: value for axis, value in wanted.fixed.items() if axis not in ("pp", "interleave")}
     part_input = wanted._replace(devices=part.ranks, per_node=part.machine.ranks_per_node, fixed=fixed)
     try:
@@ -120,7 +125,8 @@ def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budg
         return PartResult(part, None, error.says)
 
 
-def _undivided(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[str, str]:
+def _explain_indivisible(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[str, str]:
+    """(message, next step) if no layout divides all parts and the model evenly."""
     max_ranks, layers = fleet.max_stage_ranks(parts), wanted.model.layers
     part_names = " and ".join(str(part) for part in parts)
     pp = wanted.fixed.get("pp")
@@ -130,29 +136,32 @@ def _undivided(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Fr
         return (
             f"pp {pp} makes stages of {ranks:,} ranks, which do not divide the {part.ranks:,} of {part.machine.name}: "
             f"{part.ranks:,} % {ranks:,} = {part.ranks % ranks:,}.",
-            _multiples(wanted, layers),
+            _suggest_multiple(wanted, layers),
         )
     if wanted.devices // max_ranks > layers:
         return (
             f"{part_names} divide into whole stages of at most {max_ranks:,} ranks, which makes "
             f"{wanted.devices // max_ranks:,} stages for {layers} layers.",
-            _multiples(wanted, layers),
+            _suggest_multiple(wanted, layers),
         )
-    return infeasible.undivided(wanted, framework)
+    return infeasible.explain_indivisible(wanted, framework)
 
 
-def _multiples(wanted: PlannerInput, layers: int) -> str:
-    least = 1 << ceil(wanted.devices / layers - 1).bit_length()
-    return f"Use a multiple of {least:,} devices of each, or leave some out."
+def _suggest_multiple(wanted: PlannerInput, layers: int) -> str:
+    """The next step if there are too many or uneven stages: a multiple of devices with at most one stage per layer."""
+    least_devices = 1 << ceil(wanted.devices / layers - 1).bit_length()
+    return f"Use a multiple of {least_devices:,} devices of each, or leave some out."
 
 
-def _too_large(
+def _explain_too_large(
     wanted: PlannerInput,
     parts: tuple[FleetPart, ...],
     framework: Framework,
     part_models: tuple[PartModel, ...],
     layouts: LayoutSpace,
 ) -> tuple[str, str]:
+    """(message, next step) if no layout fits: the bytes that each device lacks, and the smallest multiple of the parts
+    that would be enough, up to 64."""
     missing = pipelines.missing_bytes(wanted, layouts, framework, part_models)
     part_names = " and ".join(str(part) for part in parts)
     message = (
@@ -166,6 +175,6 @@ def _too_large(
         if not len(larger_layouts):
             continue
         larger_models = fleet.model_parts(larger_input, larger_parts, framework)
-        if best(pipelines.build_tables(larger_input, larger_layouts, framework, larger_models), larger_input, 1):
+        if find_best(pipelines.build_tables(larger_input, larger_layouts, framework, larger_models), larger_input, 1):
             return message, f"{','.join(str(part) for part in larger_parts)} would be enough."
     return message, "Use devices with more memory, or fewer samples per step."

@@ -26,6 +26,7 @@ class FleetPart(NamedTuple):
     devices: int
 
     def __str__(self) -> str:
+        """`h100:64`: the machine's name and its number of devices, as `parse_parts` reads it."""
         return f"{self.machine.name}:{self.devices}"
 
     @property
@@ -77,9 +78,9 @@ def check(parts: tuple[FleetPart, ...]) -> None:
 
 def orders(parts: tuple[FleetPart, ...]) -> list[tuple[int, ...]]:
     """All orders of the parts, as indices. Permutations of equal parts count once."""
-    first_equal = [parts.index(part) for part in parts]
-    distinct = {tuple(first_equal[index] for index in order): order for order in permutations(range(len(parts)))}
-    return list(distinct.values())
+    index_of_equal = [parts.index(part) for part in parts]
+    order_of_key = {tuple(index_of_equal[index] for index in order): order for order in permutations(range(len(parts)))}
+    return list(order_of_key.values())
 
 
 def max_stage_ranks(parts: tuple[FleetPart, ...]) -> int:

@@ -73,10 +73,15 @@ class HeteroPipeline:
 
     @cached_property
     def stage_layers(self) -> StageLayers:
-        """Layers of each stage by kind."""
-        ends, dense = np.cumsum(self.layers_per_stage), self.table.layer_counts[0] if self.has_dense_layers else 0
-        plain = np.diff(np.minimum(ends, dense), prepend=0)
-        return StageLayers(plain.astype(np.float64), np.array(self.layers_per_stage) - plain.astype(np.float64))
+        """Layers of each stage, without and with experts; dense layers are the model's first ones."""
+        stage_ends, dense_layers = (
+            np.cumsum(self.layers_per_stage),
+            self.table.layer_counts[0] if self.has_dense_layers else 0,
+        )
+        dense_of_stage = np.diff(np.minimum(stage_ends, dense_layers), prepend=0)
+        return StageLayers(
+            dense_of_stage.astype(np.float64), np.array(self.layers_per_stage) - dense_of_stage.astype(np.float64)
+        )
 
     @property
     def has_dense_layers(self) -> bool:
@@ -96,23 +101,23 @@ class HeteroPipeline:
     @cached_property
     def once_per_step(self) -> Once:
         """Work done once per step, on each stage."""
-        part_of_stage, depth = self.table.part_of_stage, len(self.table.part_of_stage)
-        ends = column(np.isin(np.arange(depth), (0, depth - 1)))
-        values = np.zeros((10, depth))
-        for index, (model, times) in enumerate(zip(self.table.part_models, self.part_times, strict=True)):
-            on_part = part_of_stage == index
-            stage = stages.alone(
-                self.case, StageLayers(*(count[on_part] for count in self.stage_layers)), ends[on_part]
+        part_of_stage, stage_count = self.table.part_of_stage, len(self.table.part_of_stage)
+        is_end = column(np.isin(np.arange(stage_count), (0, stage_count - 1)))
+        values = np.zeros((10, stage_count))
+        for part, (model, part_times) in enumerate(zip(self.table.part_models, self.part_times, strict=True)):
+            is_on_part = part_of_stage == part
+            stage_cases = stages.alone(
+                self.case, StageLayers(*(count[is_on_part] for count in self.stage_layers)), is_end[is_on_part]
             )
             backward = sum(
-                count[on_part] * kind.through.seconds
-                for count, kind in zip(self.layers_by_kind, times.kinds, strict=True)
+                count[is_on_part] * kind.through.seconds
+                for count, kind in zip(self.layers_by_kind, part_times.kinds, strict=True)
             )
-            once = step.once(stage, model.hardware, model.values, np.asarray(backward))
-            flat = (*(column for exposed in once[:4] for column in exposed), once.update, once.host)
-            values[:, on_part] = [np.broadcast_to(value, int(on_part.sum())) for value in flat]
-        summed, divided, down, up = (Exposed(*values[at : at + 2]) for at in (0, 2, 4, 6))
-        return Once(summed, divided, down, up, values[8], values[9])
+            once = step.once(stage_cases, model.hardware, model.values, np.asarray(backward))
+            once_columns = (*(column for exposed in once[:4] for column in exposed), once.update, once.host)
+            values[:, is_on_part] = [np.broadcast_to(value, int(is_on_part.sum())) for value in once_columns]
+        all_reduce, sharding, down, up = (Exposed(*values[at : at + 2]) for at in (0, 2, 4, 6))
+        return Once(all_reduce, sharding, down, up, values[8], values[9])
 
     @cached_property
     def memory(self) -> MemoryParts:
@@ -143,17 +148,18 @@ class HeteroPipeline:
 
     @cached_property
     def pipeline(self) -> PipelineTimes:
-        part_of_stage, times = self.table.part_of_stage, self.part_times
-        forward, backward = (np.array([times[part].beside / 2 for part in part_of_stage]) for _ in range(2))
+        """The input of the simulation: seconds of a micro-batch on each stage, without splitting the backward pass."""
+        part_of_stage, times_of_part = self.table.part_of_stage, self.part_times
+        forward, backward = (np.array([times_of_part[part].beside / 2 for part in part_of_stage]) for _ in range(2))
         for kind, count in enumerate(self.layers_by_kind):
-            forward += count * np.array([float(times[part].kinds[kind].ahead[0]) for part in part_of_stage])
-            backward += count * np.array([float(times[part].kinds[kind].back[0]) for part in part_of_stage])
-        last = times[part_of_stage[-1]]
-        forward[-1] += float((last.ahead + last.loss)[0])
-        backward[-1] += float(last.back[0])
-        hops = np.append(pipelines.hops(self.case, self.table.part_models, part_of_stage, times)[0], 0.0)
+            forward += count * np.array([float(times_of_part[part].kinds[kind].ahead[0]) for part in part_of_stage])
+            backward += count * np.array([float(times_of_part[part].kinds[kind].back[0]) for part in part_of_stage])
+        last_part_times = times_of_part[part_of_stage[-1]]
+        forward[-1] += float((last_part_times.ahead + last_part_times.loss)[0])
+        backward[-1] += float(last_part_times.back[0])
+        hop_seconds = np.append(pipelines.hops(self.case, self.table.part_models, part_of_stage, times_of_part)[0], 0.0)
         micro_batches, depth = round(float(self.case.accumulate[0])), len(part_of_stage)
-        return PipelineTimes("1f1b", depth, micro_batches, forward, backward, np.zeros(depth), hops, waits=True)
+        return PipelineTimes("1f1b", depth, micro_batches, forward, backward, np.zeros(depth), hop_seconds, waits=True)
 
 
 def cost_pipeline(
@@ -161,41 +167,41 @@ def cost_pipeline(
 ) -> HeteroPipelineStep:
     """The cost of a step. `simulated`: the simulation of `pipeline`. `budget`: tokens to train on."""
     table, case, memory = pipeline.table, pipeline.case, pipeline.memory
-    step_time = predicted(pipeline, simulated)
-    idle = simulated.warmup + simulated.steady + step_time.wall - _ends(pipeline, simulated)
-    reserved = memory.total * RESERVED
-    limits = np.array([float(table.part_models[part].hardware.memory[0]) for part in table.part_of_stage])
-    fullest = int(np.argmax(reserved / limits))
-    order = [table.part_models[part] for part in dict.fromkeys(table.part_of_stage.tolist())]
-    parts = tuple(model.part for model in order)
-    plan = _plan(pipeline, step_time, job, parts, memory, fullest)
-    peak = sum(float(model.hardware.peak[0]) * model.part.ranks for model in order)
+    step_time = predict_step(pipeline, simulated)
+    idle_s = simulated.warmup + simulated.steady + step_time.wall - _stage_end_seconds(pipeline, simulated)
+    reserved_bytes = memory.total * RESERVED
+    device_bytes = np.array([float(table.part_models[part].hardware.memory[0]) for part in table.part_of_stage])
+    fullest_stage = int(np.argmax(reserved_bytes / device_bytes))
+    models_in_order = [table.part_models[part] for part in dict.fromkeys(table.part_of_stage.tolist())]
+    parts = tuple(model.part for model in models_in_order)
+    plan = _make_plan(pipeline, step_time, job, parts, memory, fullest_stage)
+    peak_flops = sum(float(model.hardware.peak[0]) * model.part.ranks for model in models_in_order)
     tokens, flops = float(job.recipe.tokens_per_step), float(step_cost.model_flops(case)[0])
     bill = step_cost.bill(
-        [(part.machine, part.ranks) for part in parts], plan.ledger.wall_ns / 1e9, tokens, flops, peak, budget
+        [(part.machine, part.ranks) for part in parts], plan.ledger.wall_ns / 1e9, tokens, flops, peak_flops, budget
     )
-    firsts = np.cumsum([0, *pipeline.layers_per_stage])
+    first_layers = np.cumsum([0, *pipeline.layers_per_stage])
     return HeteroPipelineStep(
-        choice=LayoutCost(plan=plan, bill=bill, reserved=int(reserved[fullest]), waiting=0, front=False),
+        choice=LayoutCost(plan=plan, bill=bill, reserved=int(reserved_bytes[fullest_stage]), waiting=0, front=False),
         order=parts,
         stages=tuple(
             HeteroStage(
                 part=str(table.part_models[part].part),
-                first=int(firsts[stage]),
+                first=int(first_layers[stage]),
                 layers=pipeline.layers_per_stage[stage],
                 experts=int(pipeline.stage_layers.routed[stage]),
                 forward_ns=round(pipeline.pipeline.forward[stage] * 1e9),
                 backward_ns=round(pipeline.pipeline.inputs[stage] * 1e9),
-                idle_ns=round(float(idle[stage]) * 1e9),
-                reserved=int(reserved[stage]),
-                memory=int(limits[stage]),
+                idle_ns=round(float(idle_s[stage]) * 1e9),
+                reserved=int(reserved_bytes[stage]),
+                memory=int(device_bytes[stage]),
             )
             for stage, part in enumerate(table.part_of_stage)
         ),
     )
 
 
-def _plan(
+def _make_plan(
     pipeline: HeteroPipeline,
     step_time: StepTime,
     job: Job,
@@ -203,6 +209,8 @@ def _plan(
     memory: MemoryParts,
     fullest: int,
 ) -> Plan:
+    """The plan of a step: its ledger, the widest prediction interval of the parts' constants, and the memory of the
+    stage `fullest`."""
     models, depth = pipeline.table.part_models, len(pipeline.layers_per_stage)
     ledger = predicted_ledger.ledger(step_time, 0, job.layout.ranks, ", ".join(str(part) for part in parts))
     kind = "experts" if float(pipeline.case.experts[0]) else "dense"
@@ -218,27 +226,33 @@ def _plan(
     )
 
 
-def _ends(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> Column:
+def _stage_end_seconds(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> Column:
     """Time at which each stage has finished its once-per-step work, in seconds."""
     return simulated.wall - simulated.drain + pipeline.once_per_step.seconds
 
 
-def predicted(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> StepTime:
+def predict_step(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> StepTime:
     """The step time as the mean over stages, which all have the same number of ranks. `simulated`: the simulation of
     `pipeline`."""
-    part_of_stage, once, depth = (
+    part_of_stage, once, stage_count = (
         pipeline.table.part_of_stage,
         pipeline.once_per_step,
         len(pipeline.table.part_of_stage),
     )
-    times, host, ends = pipeline.case.accumulate / depth, np.zeros(1), _ends(pipeline, simulated)
+    micro_batches_per_stage, host_seconds, end_seconds = (
+        pipeline.case.accumulate / stage_count,
+        np.zeros(1),
+        _stage_end_seconds(pipeline, simulated),
+    )
     lines: list[AccountSeconds] = []
-    for index, part_times in enumerate(pipeline.part_times):
-        on_part = part_of_stage == index
+    for part, part_times in enumerate(pipeline.part_times):
+        is_on_part = part_of_stage == part
         for kind, count in zip(part_times.kinds, pipeline.layers_by_kind, strict=True):
-            lines += step.of_kind(kind, times * np.sum(count[on_part]))
-        host = host + times * np.count_nonzero(on_part) * part_times.beside
+            lines += step.layer_accounts(kind, micro_batches_per_stage * np.sum(count[is_on_part]))
+        host_seconds = host_seconds + micro_batches_per_stage * np.count_nonzero(is_on_part) * part_times.beside
     means = Means(*(np.atleast_1d(np.mean(getattr(simulated, name))) for name in Means._fields))
-    means = means._replace(drain=np.atleast_1d(np.max(ends) - np.mean(ends)))
-    lines += step.outside_layers(pipeline.part_times[part_of_stage[-1]], times, once.mean, means, host)
-    return StepTime(np.atleast_1d(np.max(ends)), lines)
+    means = means._replace(drain=np.atleast_1d(np.max(end_seconds) - np.mean(end_seconds)))
+    lines += step.outside_layers(
+        pipeline.part_times[part_of_stage[-1]], micro_batches_per_stage, once.mean, means, host_seconds
+    )
+    return StepTime(np.atleast_1d(np.max(end_seconds)), lines)

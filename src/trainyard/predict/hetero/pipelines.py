@@ -31,9 +31,9 @@ from trainyard.predict.pipeline.step_bounds import Parts
 
 DENSE, ROUTED = StageLayers(column(1), column(0)), StageLayers(column(0), column(1))
 """A layer of each kind."""
-MOST_RUNS = 1 << 24
+MAX_STAGE_RUNS = 1 << 24
 """Largest product of stages and squared layers, all of which are costed: 126 layers on 126 stages have 2 million."""
-PLAIN = PipelineSupport(schedules=("1f1b",))
+ONE_STAGE_PIPELINES = PipelineSupport(schedules=("1f1b",))
 """Pipelines with one stage per rank."""
 
 
@@ -56,9 +56,9 @@ class PipelineTable:
         """Lower bound in seconds over all assignments of a case; infinite if none fits."""
         layers, layer_seconds = sum(self.layer_counts), np.minimum.reduce(self.layer_seconds)
         best_capacity = np.maximum.reduce(self.layer_capacities)
-        pace = _min_pace(layer_seconds, self.fixed_seconds, best_capacity, layers, 1)
+        pace = _lower_bound_of_pace(layer_seconds, self.fixed_seconds, best_capacity, layers, 1)
         for seconds, capacity, count in zip(self.layer_seconds, self.layer_capacities, self.layer_counts):
-            pace = np.maximum(pace, _min_pace(seconds, self.fixed_seconds, capacity, count, 0))
+            pace = np.maximum(pace, _lower_bound_of_pace(seconds, self.fixed_seconds, capacity, count, 0))
         spare = layers - layer_seconds.shape[1]
         total = np.sum(self.fixed_seconds + layer_seconds, axis=1) + spare * np.min(layer_seconds, axis=1)
         return (self.cases.accumulate - 1) * pace + total
@@ -81,17 +81,19 @@ class PipelineTable:
         return np.where(allowed, seconds, np.inf)[:, run_index]
 
 
-def _min_pace(layer_seconds: Column, fixed_seconds: Column, capacity: Column, count: int, min_layers: int) -> Column:
+def _lower_bound_of_pace(
+    layer_seconds: Column, fixed_seconds: Column, capacity: Column, count: int, min_layers: int
+) -> Column:
     """Least pace at which the stages hold `count` layers in all, each at least `min_layers`: an approximation from
     below."""
-    low = np.max(fixed_seconds + min_layers * layer_seconds, axis=1)
-    high = np.max(fixed_seconds + layer_seconds * np.maximum(capacity, 1), axis=1)
+    low_s = np.max(fixed_seconds + min_layers * layer_seconds, axis=1)
+    high_s = np.max(fixed_seconds + layer_seconds * np.maximum(capacity, 1), axis=1)
     for _ in range(40):
-        middle = (low + high) / 2
-        counts = np.clip(np.floor((middle[:, None] - fixed_seconds) / layer_seconds), 0.0, capacity)
-        enough = np.sum(counts, axis=1) >= count
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return low
+        middle_s = (low_s + high_s) / 2
+        layers_of_stage = np.clip(np.floor((middle_s[:, None] - fixed_seconds) / layer_seconds), 0.0, capacity)
+        holds_all = np.sum(layers_of_stage, axis=1) >= count
+        low_s, high_s = np.where(holds_all, low_s, middle_s), np.where(holds_all, middle_s, high_s)
+    return low_s
 
 
 def require_decoder(wanted: PlannerInput) -> Model:
@@ -115,7 +117,7 @@ def enumerate_layouts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framew
         if wanted.fixed.get("pp", depth) == depth <= wanted.model.layers:
             _check_runs(wanted, depth)
             fixed = wanted.fixed | {"pp": depth}
-            spaces.append(layout_space.space(wanted._replace(per_node=per_node, fixed=fixed), PLAIN))
+            spaces.append(layout_space.space(wanted._replace(per_node=per_node, fixed=fixed), ONE_STAGE_PIPELINES))
     rows = {row for space in spaces for row in zip(*(values.tolist() for values in space.columns.values()))}
     table = np.array(sorted(rows), np.int64).reshape(-1, len(layout_space.AXES))
     layouts = LayoutSpace({axis: table[:, index] for index, axis in enumerate(layout_space.AXES)})
@@ -125,11 +127,12 @@ def enumerate_layouts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framew
 def _check_runs(wanted: PlannerInput, depth: int) -> None:
     """Raises `BadJob` for more runs of layers than can be costed."""
     runs = depth * wanted.model.layers**2
-    if runs > MOST_RUNS:
+    if runs > MAX_STAGE_RUNS:
         raise BadJob(
-            f"{depth:,} stages x {wanted.model.layers:,}^2 runs of layers = {runs:,}, more than the {MOST_RUNS:,} that "
-            "can be costed across different devices.",
-            f"Fix fewer stages, such as --fix pp={max(2, MOST_RUNS // wanted.model.layers**2)}, or name one machine.",
+            f"{depth:,} stages x {wanted.model.layers:,}^2 runs of layers = {runs:,}, more than the "
+            f"{MAX_STAGE_RUNS:,} that can be costed across different devices.",
+            f"Fix fewer stages, such as --fix pp={max(2, MAX_STAGE_RUNS // wanted.model.layers**2)}, or name one "
+            "machine.",
         )
 
 
@@ -160,9 +163,10 @@ class _PipelineRows(NamedTuple):
         return np.logical_and.reduce([*enough, np.sum(largest, axis=1) >= layers, np.min(largest, axis=1) >= 1])
 
 
-def _rows(
+def _enumerate_pipelines(
     wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, part_models: tuple[PartModel, ...]
 ) -> Iterator[_PipelineRows]:
+    """Yields the pipelines of each depth and order of the parts, with the bytes of their stages."""
     model = require_decoder(wanted)
     routed = model.layers - model.dense_layers if model.experts else 0
     kinds = [(kind, count) for kind, count in ((DENSE, model.layers - routed), (ROUTED, routed)) if count]
@@ -183,12 +187,14 @@ def build_tables(
 ) -> list[PipelineTable]:
     """The pipelines that may fit, one table per depth and order of the parts."""
     tables: list[PipelineTable] = []
-    for rows in _rows(wanted, layouts, framework, part_models):
+    for rows in _enumerate_pipelines(wanted, layouts, framework, part_models):
         capacities = rows.capacities()
         fits = rows.fits(capacities)
         if fits.any():
             fitting = [capacity[fits] for capacity in capacities]
-            tables.append(_table(rows.cases.take(fits), part_models, rows.part_of_stage, fitting, rows.layer_counts))
+            tables.append(
+                _build_table(rows.cases.take(fits), part_models, rows.part_of_stage, fitting, rows.layer_counts)
+            )
     return tables
 
 
@@ -197,32 +203,34 @@ def missing_bytes(
 ) -> float:
     """Least number of additional bytes per device with which one of these pipelines would fit."""
     least_missing = np.inf
-    for rows in _rows(wanted, layouts, framework, part_models):
-        low = np.zeros(len(rows.cases))
-        layers, sizes = wanted.model.layers, zip(rows.base_bytes, rows.layer_bytes)
-        high = np.max([base + layer * layers for base, layer in sizes], axis=(0, 2))
+    for rows in _enumerate_pipelines(wanted, layouts, framework, part_models):
+        low_bytes = np.zeros(len(rows.cases))
+        layers, bytes_of_kind = wanted.model.layers, zip(rows.base_bytes, rows.layer_bytes)
+        high_bytes = np.max([base + layer * layers for base, layer in bytes_of_kind], axis=(0, 2))
         for _ in range(40):
-            middle = (low + high) / 2
-            enough = rows.fits(rows.capacities(middle[:, None]))
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        least_missing = min(least_missing, float(np.min(high)))
+            middle_bytes = (low_bytes + high_bytes) / 2
+            fits = rows.fits(rows.capacities(middle_bytes[:, None]))
+            low_bytes, high_bytes = np.where(fits, low_bytes, middle_bytes), np.where(fits, middle_bytes, high_bytes)
+        least_missing = min(least_missing, float(np.min(high_bytes)))
     return least_missing
 
 
-def _table(
+def _build_table(
     cases: Cases,
     part_models: tuple[PartModel, ...],
     part_of_stage: npt.NDArray[np.intp],
     layer_capacities: list[Column],
     layer_counts: list[int],
 ) -> PipelineTable:
+    """The costs of pipelines that may fit. `layer_capacities`, `layer_counts`: as in `PipelineTable`, by kind of
+    layer."""
     parts = [step_bounds.parts(cases, model.hardware, model.values) for model in part_models]
-    last = parts[part_of_stage[-1]]
+    last_part = parts[part_of_stage[-1]]
     fixed_seconds = np.stack([np.full(len(cases), parts[part].beside) for part in part_of_stage], axis=1)
     hop_seconds = hops(cases, part_models, part_of_stage, parts)
     fixed_seconds[:, :-1] += hop_seconds
     fixed_seconds[:, 1:] += hop_seconds
-    fixed_seconds[:, -1] += last.ahead + last.back + last.loss
+    fixed_seconds[:, -1] += last_part.ahead + last_part.back + last_part.loss
     layer_seconds = [
         np.stack([np.broadcast_to(kind.ahead + kind.back, len(cases)) for kind in kinds], axis=1)[:, part_of_stage]
         for kinds in zip(*(part.kinds for part in parts), strict=True)
@@ -259,7 +267,7 @@ def _stage_bytes(cases: Cases, kind: StageLayers, depth: int) -> tuple[Column, C
     """Bytes of each stage without layers, and per layer, [case, stage]. Both are linear in the in-flight
     micro-batches."""
 
-    def at(remaining_stages: int, is_first: int, layers: int) -> Column:
+    def bytes_at(remaining_stages: int, is_first: int, layers: int) -> Column:
         run = StageLayers(*(layers * count for count in kind))
         memory = stages.memory(cases, run, column(remaining_stages), column(is_first)).total
         return np.broadcast_to(memory * RESERVED, len(cases))
@@ -269,9 +277,9 @@ def _stage_bytes(cases: Cases, kind: StageLayers, depth: int) -> tuple[Column, C
     one_layer, two_layers = (
         np.concatenate(
             [
-                at(depth, 1, layers)[:, None],
-                _interpolate(at(max(depth - 1, 2), 0, layers), at(2, 0, layers), in_flight[:, 1:-1]),
-                at(1, 0, layers)[:, None],
+                bytes_at(depth, 1, layers)[:, None],
+                _interpolate(bytes_at(max(depth - 1, 2), 0, layers), bytes_at(2, 0, layers), in_flight[:, 1:-1]),
+                bytes_at(1, 0, layers)[:, None],
             ],
             axis=1,
         )

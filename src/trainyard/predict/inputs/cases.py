@@ -262,6 +262,7 @@ PLAIN = dict.fromkeys(("attentions", "spaces", "state", *_STATE_SPACE, *_VISION)
 
 
 def column(values: Any) -> Column:
+    """A column of float64 values; a number becomes one of shape (1,)."""
     return np.atleast_1d(np.asarray(values, np.float64))
 
 

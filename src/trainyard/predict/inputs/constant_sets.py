@@ -46,6 +46,7 @@ class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return Constants()._replace(**self.constants)
 
     def interval(self, kind: str) -> tuple[float, float]:
+        """The 80 % prediction interval (low, high) of measured over predicted for a kind of model."""
         return self.spread.get(kind, ASSUMED)
 
     @cached_property
@@ -80,7 +81,7 @@ def load(path: Path) -> ConstantSet:
         raise BadFile(f"{path}: {message}.", next_step) from error
 
 
-def _own(machine: Machine, software: str) -> ConstantSet:
+def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
     """The constants measured on the machine itself."""
     first = next(iter(machine.tuned.values()))
     kinds = ("dense", "experts", "hybrid", "pictures")
@@ -102,17 +103,17 @@ def choose(machine: Machine, software: str) -> ConstantSet:
     software, with the wide spread of unmeasured cases. For a device without a set: assumed values, with its own best
     matrix-product rate if that was measured."""
     if machine.tuned:
-        return _own(machine, software)
+        return _machines_own_set(machine, software)
     family = software.partition("-")[0]
-    ours = [candidate for candidate in known() if machine.name in candidate.devices]
-    for like in (software, family):
-        for candidate in ours:
-            if candidate.software == like:
+    sets_of_machine = [candidate for candidate in known() if machine.name in candidate.devices]
+    for wanted_software in (software, family):
+        for candidate in sets_of_machine:
+            if candidate.software == wanted_software:
                 return candidate
-    if ours:
-        return msgspec.structs.replace(ours[0], spread={})
+    if sets_of_machine:
+        return msgspec.structs.replace(sets_of_machine[0], spread={})
     curve = machine.device.reached.get("matmul")
-    own = _reached(machine)
+    shares = _measured_matmul_shares(machine)
     return ConstantSet(
         name="assumed",
         says="No similar device was measured.",
@@ -120,12 +121,12 @@ def choose(machine: Machine, software: str) -> ConstantSet:
         software=software,
         date="",
         rows=0,
-        source=curve.claim.source if curve and own else "nobody",
-        constants=own,
+        source=curve.claim.source if curve and shares else "nobody",
+        constants=shares,
     )
 
 
-def _reached(machine: Machine) -> dict[str, float]:
+def _measured_matmul_shares(machine: Machine) -> dict[str, float]:
     """Attainable shares of the peaks, if the best matrix product was measured in bfloat16: the device's limits there
     (clocks, power) apply below 16 bits too."""
     curve, peak = machine.device.reached.get("matmul"), machine.device.peak.get("bfloat16")
@@ -138,4 +139,4 @@ def _reached(machine: Machine) -> dict[str, float]:
 
 def assumed(machine: Machine) -> Constants:
     """The constants of a machine before anything is fitted."""
-    return Constants()._replace(**_reached(machine))
+    return Constants()._replace(**_measured_matmul_shares(machine))

@@ -15,7 +15,15 @@ from trainyard.predict.configs.deepspeed import deepspeed_json
 from trainyard.predict.configs.megatron import megatron_write
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_write
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
-from trainyard.predict.inputs.layout_space import USUAL, Keeps, LayoutSpace, PipelineSupport, PlannerInput, joined, lots
+from trainyard.predict.inputs.layout_space import (
+    USUAL,
+    Keeps,
+    LayoutSpace,
+    PipelineSupport,
+    PlannerInput,
+    concatenate,
+    enumerate_batches,
+)
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import schedules
 
@@ -41,56 +49,71 @@ class Framework(NamedTuple):
 
     def layouts(self, wanted: PlannerInput) -> LayoutSpace:
         """The layouts it allows, of all that divide devices, heads, layers and batch."""
-        return joined(lot.keep(self.allows(wanted, lot)) for lot in lots(wanted, self.offers))
+        return concatenate(lot.keep(self.allows(wanted, lot)) for lot in enumerate_batches(wanted, self.offers))
 
 
-def _accumulate(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+def _micro_batches(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Micro-batches per rank and step of each layout. `axes`: axis -> its value in each layout."""
     return wanted.samples // (axes["dp_replicate"] * axes["dp_shard"] * axes["micro_batch_size"])
 
 
-def _fills(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
+def _fills_pipeline(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
     """torch's 1F1B needs at least one micro-batch per stage."""
     plain = axes["schedule"] == schedules.SCHEDULES.index("1f1b")
-    return ~plain | (axes["pp"] == 1) | (_accumulate(wanted, axes) >= axes["pp"])
+    return ~plain | (axes["pp"] == 1) | (_micro_batches(wanted, axes) >= axes["pp"])
 
 
-def _native(wanted: PlannerInput, space: LayoutSpace) -> Mask:
+def _native_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Layouts that `train/rules` accepts; the remaining rules are checked for the fastest layouts only. With cp, ZeRO-1
     shards weights like ZeRO-2."""
     axes = space.columns
-    others = axes["tp"] * axes["cp"] * axes["pp"] * axes["ep"]
-    whole = (axes["zero"] != 1) | (others == 1)
-    experts = (axes["dp_shard"] * axes["cp"]) % axes["ep"] == 0
+    other_ranks = axes["tp"] * axes["cp"] * axes["pp"] * axes["ep"]
+    zero_allowed = (axes["zero"] != 1) | (other_ranks == 1)
+    experts_divide = (axes["dp_shard"] * axes["cp"]) % axes["ep"] == 0
     model = wanted.model
-    tensor = (axes["tp"] == 1) if isinstance(model, Model) and (model.experts or model.kv_lora_rank) else True
-    tied = (axes["pp"] == 1) if isinstance(model, Model) and model.tied else True
-    return whole & experts & _fills(wanted, axes) & tensor & tied
+    tp_allowed = (axes["tp"] == 1) if isinstance(model, Model) and (model.experts or model.kv_lora_rank) else True
+    tied_allowed = (axes["pp"] == 1) if isinstance(model, Model) and model.tied else True
+    return zero_allowed & experts_divide & _fills_pipeline(wanted, axes) & tp_allowed & tied_allowed
 
 
-def _megatron(wanted: PlannerInput, space: LayoutSpace) -> Mask:
+def _megatron_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """float16 excludes expert parallelism (`megatron/training/arguments.py`); hybrids have one stage per rank, all with
     as many layers (`megatron/core/ssm/mamba_block.py`); vision models have data parallelism only
     (`pretrain_vision_classify.py`)."""
     axes = space.columns
-    spread = (axes["ep"] == 1) if wanted.dtype == "float16" else True
-    rounds = (axes["interleave"] == 1) | (_accumulate(wanted, axes) % axes["pp"] == 0)
-    staged = (axes["interleave"] == 1) & (wanted.model.layers % axes["pp"] == 0) if _spaces(wanted.model) else True
-    whole = True if isinstance(wanted.model, Model) else axes["tp"] == 1
-    return rounds & ((axes["zero"] == 1) | (axes["dp_shard"] * axes["cp"] == 1)) & spread & staged & whole
+    ep_allowed = (axes["ep"] == 1) if wanted.dtype == "float16" else True
+    whole_rounds = (axes["interleave"] == 1) | (_micro_batches(wanted, axes) % axes["pp"] == 0)
+    even_stages = (
+        (axes["interleave"] == 1) & (wanted.model.layers % axes["pp"] == 0) if _is_hybrid(wanted.model) else True
+    )
+    tp_allowed = True if isinstance(wanted.model, Model) else axes["tp"] == 1
+    return (
+        whole_rounds
+        & ((axes["zero"] == 1) | (axes["dp_shard"] * axes["cp"] == 1))
+        & ep_allowed
+        & even_stages
+        & tp_allowed
+    )
 
 
-def _torchtitan(wanted: PlannerInput, space: LayoutSpace) -> Mask:
+def _torchtitan_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Replicated data parallelism excludes tensor and pipeline parallelism, and with these only FSDP computes in two
     bytes (`parallelize.py`, `distributed/utils.py`); ep uses the ranks that shard (`parallel_dims.py`)."""
     axes = space.columns
-    sharded, alone = axes["dp_shard"] * axes["cp"] > 1, axes["tp"] * axes["pp"] == 1
-    replicated = (axes["dp_replicate"] == 1) & (wanted.dtype == "float32")
-    experts = (axes["dp_shard"] * axes["cp"] * axes["tp"]) % axes["ep"] == 0
+    is_sharded, data_parallel_only = axes["dp_shard"] * axes["cp"] > 1, axes["tp"] * axes["pp"] == 1
+    may_replicate = (axes["dp_replicate"] == 1) & (wanted.dtype == "float32")
+    experts_divide = (axes["dp_shard"] * axes["cp"] * axes["tp"]) % axes["ep"] == 0
     flavor = flavors.find(wanted.model)
-    default = () if isinstance(wanted.model, Model) else ("tp",)  # FLUX has no tensor parallelism
-    takes = [axes[axis] == 1 for axis in (flavor.refuses if flavor else default)]
+    refused_axes = () if isinstance(wanted.model, Model) else ("tp",)  # FLUX has no tensor parallelism
+    flavor_allows = [axes[axis] == 1 for axis in (flavor.refuses if flavor else refused_axes)]
     return np.logical_and.reduce(
-        [_fills(wanted, axes), axes["zero"] >= 2, sharded | alone | replicated, experts, *takes]
+        [
+            _fills_pipeline(wanted, axes),
+            axes["zero"] >= 2,
+            is_sharded | data_parallel_only | may_replicate,
+            experts_divide,
+            *flavor_allows,
+        ]
     )
 
 
@@ -99,17 +122,21 @@ def _makes_stages(layers: int, stages: int) -> bool:
     return -(-(layers + 2) // torchtitan_write.layers_of_largest_stage(layers, stages)) == stages
 
 
-def _deepspeed(wanted: PlannerInput, space: LayoutSpace) -> Mask:
+def _deepspeed_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Weights are sharded over all ranks or none; a pipeline supports neither tensor parallelism nor more than ZeRO-1;
     layers are recomputed as a whole. Models other than decoders have neither tensor nor pipeline parallelism."""
     axes = space.columns
-    whole_model = _spaces(wanted.model) or not isinstance(wanted.model, Model)
-    whole = (axes["dp_shard"] == 1) | (axes["dp_replicate"] == 1)
-    staged = (axes["pp"] == 1) | ((axes["tp"] == 1) & ((axes["zero"] == 1) | (axes["dp_shard"] == 1)))
-    others = (axes["cp"] == 1) & (axes["ep"] == 1) & (axes["interleave"] == 1)
-    parts = (axes["tp"] * axes["pp"] == 1) if whole_model else True
+    whole_model = _is_hybrid(wanted.model) or not isinstance(wanted.model, Model)
+    one_sharding = (axes["dp_shard"] == 1) | (axes["dp_replicate"] == 1)
+    pipeline_allowed = (axes["pp"] == 1) | ((axes["tp"] == 1) & ((axes["zero"] == 1) | (axes["dp_shard"] == 1)))
+    no_other_axes = (axes["cp"] == 1) & (axes["ep"] == 1) & (axes["interleave"] == 1)
+    no_model_parallelism = (axes["tp"] * axes["pp"] == 1) if whole_model else True
     return (
-        whole & staged & others & parts & (axes["activation_checkpoint"] != ACTIVATION_CHECKPOINTS.index("selective"))
+        one_sharding
+        & pipeline_allowed
+        & no_other_axes
+        & no_model_parallelism
+        & (axes["activation_checkpoint"] != ACTIVATION_CHECKPOINTS.index("selective"))
     )
 
 
@@ -140,17 +167,20 @@ def _deepspeed_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     return (axes["pp"] == 1) & ((axes["dp_shard"] * axes["cp"] > 1) | (axes["dp_replicate"] == 1))
 
 
-def _spaces(model: Model | VisionModel) -> bool:
+def _is_hybrid(model: Model | VisionModel) -> bool:
+    """Whether the model has state-space layers."""
     return isinstance(model, Model) and bool(model.hybrid_pattern)
 
 
 def _native_refuses(model: Model | VisionModel) -> str:
+    """The reason that trainyard's own trainer cannot train the model, else ""."""
     if isinstance(model, Model) and model.hybrid_pattern:
         return f"hybrid_pattern = {model.hybrid_pattern[:20]!r}, but it cannot train state-space layers."
     return ""
 
 
 def _megatron_refuses(model: Model | VisionModel) -> str:
+    """The reason that Megatron Core cannot train the model, else ""."""
     if not isinstance(model, Model):
         return "" if model.workload == "vision" else f"it has no training program for {model.workload} models."
     if model.step_rank:
@@ -159,6 +189,7 @@ def _megatron_refuses(model: Model | VisionModel) -> str:
 
 
 def _torchtitan_refuses(model: Model | VisionModel) -> str:
+    """The reason that torchtitan cannot train the model, else ""."""
     if isinstance(model, Model):
         return ""
     return "" if model.joined else "FLUX is its only image model (models/flux)."
@@ -185,7 +216,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         keeps=Keeps(4, 4, 8, own=True, ends="never", offload="all"),
         dtypes=tuple(words.DTYPES),
         offers=PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
-        allows=_native,
+        allows=_native_allows,
         write_config=job_file.write,
         refuses=_native_refuses,
         offloads=_native_offloads,
@@ -196,7 +227,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         keeps=Keeps(2, 4, 12, offload="state"),
         dtypes=("bfloat16", "float16", "float32", "float8", "float4"),
         offers=USUAL,
-        allows=_megatron,
+        allows=_megatron_allows,
         write_config=_decoders_only("Megatron Core", megatron_write.write),
         refuses=_megatron_refuses,
         offloads=_megatron_offloads,
@@ -207,7 +238,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         keeps=Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
         dtypes=("bfloat16", "float32", "float8"),
         offers=PipelineSupport(divides=_makes_stages),
-        allows=_torchtitan,
+        allows=_torchtitan_allows,
         write_config=_decoders_only("torchtitan", torchtitan_write.write),
         refuses=_torchtitan_refuses,
         offloads=_torchtitan_offloads,
@@ -218,7 +249,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         keeps=Keeps(2, 2, 12, between=False, ends="never", offload="state"),
         dtypes=("bfloat16", "float16", "float32"),
         offers=PipelineSupport(("1f1b",)),
-        allows=_deepspeed,
+        allows=_deepspeed_allows,
         write_config=deepspeed_json.write,
         refuses=lambda _: "",
         offloads=_deepspeed_offloads,

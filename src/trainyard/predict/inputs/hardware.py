@@ -43,13 +43,15 @@ class RankHardware:
     """Seconds until the first byte of a copy between the host and the device arrives."""
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
+        """The hardware of these rows (cases)."""
         size = max(np.size(getattr(self, field.name)) for field in fields(self))
         return replace(
             self, **{field.name: np.broadcast_to(getattr(self, field.name), size)[rows] for field in fields(self)}
         )
 
 
-def _peak(machine: Machine, dtype: str) -> float:
+def _peak_flops(machine: Machine, dtype: str) -> float:
+    """Dense peak of a device in FLOP/s. Raises `UnknownName` if it has none for the dtype."""
     peaks = machine.device.peak
     if dtype not in peaks:
         raise UnknownName(f"{machine.device.name} has no peak for {dtype}.", nearest(dtype, peaks))
@@ -62,8 +64,8 @@ def of_machine(machine: Machine, dtype: str, low: str = "") -> RankHardware:
     between, part = machine.between or machine.inside, 1 / machine.device.ranks
     host, ranks = machine.host, machine.ranks_per_node
     return RankHardware(
-        peak=column(_peak(machine, dtype) * part),
-        low_peak=column(_peak(machine, low or dtype) * part),
+        peak=column(_peak_flops(machine, dtype) * part),
+        low_peak=column(_peak_flops(machine, low or dtype) * part),
         memory=column(machine.rank_memory),
         bandwidth=column(machine.device.bandwidth.value * part),
         inside=column(machine.inside.bandwidth.value * part),

@@ -26,7 +26,7 @@ from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import Ends
 from trainyard.predict.time import offload
 
-INTERLEAVED = 8
+MAX_INTERLEAVE = 8
 """Most pipeline stages that a rank may have (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2)."""
 
 
@@ -63,7 +63,7 @@ class Keeps(NamedTuple):
         return self._replace(weight=4, gradient=4, state=8) if dtype == "float32" else self
 
 
-def evenly(layers: int, stages: int) -> bool:
+def divides_evenly(layers: int, stages: int) -> bool:
     """Whether stages have as many layers each, or one less in those with the embedding and the head."""
     return 0 in (layers % stages, (layers + 2) % stages)
 
@@ -73,14 +73,14 @@ class PipelineSupport(NamedTuple):
     several stages. With one stage per rank any number of layers is supported."""
 
     schedules: Sequence[str] = ("1f1b", "interleaved")
-    divides: Callable[[int, int], bool] = evenly
+    divides: Callable[[int, int], bool] = divides_evenly
 
 
 USUAL = PipelineSupport()
 """Megatron Core's."""
 
 
-TOGETHER = 1 << 14
+CASES_PER_PIECE = 1 << 14
 """Cases whose costs are computed at once, so that they stay in a processor's cache."""
 
 
@@ -94,20 +94,23 @@ class LayoutSpace(NamedTuple):
 
     def pieces(self) -> Iterator[LayoutSpace]:
         """The layouts in order, in pieces of `TOGETHER` and the rest."""
-        for start in range(0, len(self), TOGETHER):
-            yield LayoutSpace({name: values[start : start + TOGETHER] for name, values in self.columns.items()})
+        for start in range(0, len(self), CASES_PER_PIECE):
+            yield LayoutSpace({name: values[start : start + CASES_PER_PIECE] for name, values in self.columns.items()})
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> LayoutSpace:
+        """The layouts selected by a mask."""
         return LayoutSpace({name: values[mask] for name, values in self.columns.items()})
 
     def offloaded(self) -> LayoutSpace:
+        """The same layouts with offloading."""
         return LayoutSpace(self.columns | {"offload": np.ones(len(self), np.int64)})
 
     def concat(self, other: LayoutSpace) -> LayoutSpace:
         """These layouts, then those of `other`."""
-        return joined((self, other))
+        return concatenate((self, other))
 
     def row(self, index: int) -> dict[str, int]:
+        """The layout at `index`: axis -> value."""
         return {name: int(values[index]) for name, values in self.columns.items()}
 
 
@@ -120,7 +123,7 @@ MOST_ALLOWED = 1 << 21
 """Most layouts that a framework supports, all of which are costed: in that example 660,000, in 5 s and 300 MB."""
 
 
-def too_many(count: int, most: int) -> BadJob:
+def too_many_layouts(count: int, most: int) -> BadJob:
     """The error for a space that would take minutes and gigabytes to search."""
     return BadJob(
         f"more than {most:,} layouts divide the devices, the batch and the model ({count:,} so far).",
@@ -130,16 +133,18 @@ def too_many(count: int, most: int) -> BadJob:
 
 @lru_cache(maxsize=1 << 12)
 def divisors(number: int) -> tuple[int, ...]:
-    small = [factor for factor in range(1, isqrt(number) + 1) if number % factor == 0]
-    return tuple(sorted({*small, *(number // factor for factor in small)}))
+    """All divisors of a number, ascending."""
+    small_divisors = [factor for factor in range(1, isqrt(number) + 1) if number % factor == 0]
+    return tuple(sorted({*small_divisors, *(number // factor for factor in small_divisors)}))
 
 
-def _allowed(wanted: PlannerInput, axis: str, values: Iterable[int]) -> list[int]:
-    given = wanted.fixed.get(axis)
-    return [value for value in values if given is None or value == given]
+def _filter_fixed(wanted: PlannerInput, axis: str, values: Iterable[int]) -> list[int]:
+    """The values of an axis that the user allows: all, or the fixed one if it is among them."""
+    fixed_value = wanted.fixed.get(axis)
+    return [value for value in values if fixed_value is None or value == fixed_value]
 
 
-def shared(model: Model | VisionModel) -> dict[str, int]:
+def tp_divided_sizes(model: Model | VisionModel) -> dict[str, int]:
     """The dimensions that tp must divide evenly, by name."""
     if not isinstance(model, Model):
         return model.divides
@@ -158,21 +163,23 @@ def _context_sizes(wanted: PlannerInput, tp: int, ranks: int) -> list[int]:
     return [cp for cp in divisors(ranks) if wanted.seq_len % (2 * cp * tp) == 0 and spaces % (cp * tp) == 0]
 
 
-def _splits(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int]]:
+def _enumerate_axes(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int]]:
     """Combinations of parallelism axes, in the order of `words.AXES`."""
-    model, parts = wanted.model, shared(wanted.model).values()
-    tps = _allowed(wanted, "tp", [tp for tp in divisors(model.heads) if not any(part % tp for part in parts)])
-    deepest = model.layers if isinstance(model, Model) else 1
-    pps = _allowed(wanted, "pp", [pp for pp in range(1, deepest + 1) if wanted.devices % pp == 0])
+    model, divided_sizes = wanted.model, tp_divided_sizes(wanted.model).values()
+    tp_values = _filter_fixed(
+        wanted, "tp", [tp for tp in divisors(model.heads) if not any(part % tp for part in divided_sizes)]
+    )
+    max_pp = model.layers if isinstance(model, Model) else 1
+    pp_values = _filter_fixed(wanted, "pp", [pp for pp in range(1, max_pp + 1) if wanted.devices % pp == 0])
     experts = model.experts if isinstance(model, Model) else 0
-    eps = _allowed(wanted, "ep", divisors(experts) if experts else [1])
-    for tp, pp in product(tps, pps):
+    ep_values = _filter_fixed(wanted, "ep", divisors(experts) if experts else [1])
+    for tp, pp in product(tp_values, pp_values):
         if wanted.devices % (tp * pp):
             continue
-        rest = wanted.devices // (tp * pp)
-        whole_eps = [ep for ep in eps if wanted.devices // pp % ep == 0]
-        for cp in _allowed(wanted, "cp", _context_sizes(wanted, tp, rest)):
-            dp = rest // cp
+        ranks = wanted.devices // (tp * pp)
+        ep_values_here = [ep for ep in ep_values if wanted.devices // pp % ep == 0]
+        for cp in _filter_fixed(wanted, "cp", _context_sizes(wanted, tp, ranks)):
+            dp = ranks // cp
             if wanted.samples % dp:
                 continue
             shards = [
@@ -180,11 +187,13 @@ def _splits(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int
                 for shard in divisors(dp)
                 if shard in (1, dp) or shard == wanted.per_node // min(tp * cp, wanted.per_node)
             ]
-            for shard, ep in product(_allowed(wanted, "dp_shard", shards), whole_eps):
+            for shard, ep in product(_filter_fixed(wanted, "dp_shard", shards), ep_values_here):
                 yield dp // shard, shard, tp, cp, pp, ep
 
 
-def _pipelines(wanted: PlannerInput, offers: PipelineSupport, pp: int, accumulate: int) -> list[tuple[int, int]]:
+def _enumerate_pipelines(
+    wanted: PlannerInput, offers: PipelineSupport, pp: int, accumulate: int
+) -> list[tuple[int, int]]:
     """(index of a schedule, stages of a rank). GPipe is not faster than 1F1B and needs more memory: it is listed for
     fewer micro-batches than stages only."""
     if pp == 1:
@@ -196,56 +205,61 @@ def _pipelines(wanted: PlannerInput, offers: PipelineSupport, pp: int, accumulat
         if name in schedules.ONE_STAGE:
             choices += [(index, 1)] if name == "1f1b" or accumulate < pp else []
             continue
-        interleaves = [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, INTERLEAVED + 1)
+        interleaves = (
+            [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, MAX_INTERLEAVE + 1)
+        )
         choices += [(index, stages) for stages in interleaves if offers.divides(wanted.model.layers, pp * stages)]
     return choices
 
 
 def space(wanted: PlannerInput, offers: PipelineSupport = USUAL) -> LayoutSpace:
     """All layouts; empty if none divides devices, heads, layers and batch."""
-    return joined(lots(wanted, offers))
+    return concatenate(enumerate_batches(wanted, offers))
 
 
-def lots(wanted: PlannerInput, offers: PipelineSupport) -> Iterator[LayoutSpace]:
+def enumerate_batches(wanted: PlannerInput, offers: PipelineSupport) -> Iterator[LayoutSpace]:
     """All layouts, in lots of `TOGETHER` or slightly more: a framework may support only few of them."""
-    splits: list[tuple[int, ...]] = []
-    inner: list[npt.NDArray[np.int64]] = []
-    held = count = 0
+    outer_axes: list[tuple[int, ...]] = []
+    inner_axes: list[npt.NDArray[np.int64]] = []
+    pending = count = 0
     # Thousands of splits share a few hundred tables of inner axes.
-    known: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
-    for split in _splits(wanted):
+    inner_axes_of: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
+    for split in _enumerate_axes(wanted):
         replicate, shard, _, cp, pp, _ = split
         key = wanted.samples // (replicate * shard), pp, shard * cp == 1
-        if key not in known:
-            known[key] = _inner_axes(wanted, offers, *key)
-        splits.append(split)
-        inner.append(known[key])
-        held += inner[-1].shape[1]
-        count += inner[-1].shape[1]
+        if key not in inner_axes_of:
+            inner_axes_of[key] = _inner_axes(wanted, offers, *key)
+        outer_axes.append(split)
+        inner_axes.append(inner_axes_of[key])
+        pending += inner_axes[-1].shape[1]
+        count += inner_axes[-1].shape[1]
         if count > MOST_LAYOUTS:
-            raise too_many(count, MOST_LAYOUTS)
-        if held >= TOGETHER:
-            yield _lot(splits, inner)
-            splits, inner, held = [], [], 0
-    if splits:
-        yield _lot(splits, inner)
+            raise too_many_layouts(count, MOST_LAYOUTS)
+        if pending >= CASES_PER_PIECE:
+            yield _combine_batch(outer_axes, inner_axes)
+            outer_axes, inner_axes, pending = [], [], 0
+    if outer_axes:
+        yield _combine_batch(outer_axes, inner_axes)
 
 
-def _lot(splits: list[tuple[int, ...]], inner: list[npt.NDArray[np.int64]]) -> LayoutSpace:
-    above = np.repeat(np.array(splits, np.int64).T, [rows.shape[1] for rows in inner], axis=1)
-    return LayoutSpace(dict(zip(AXES, [*above, *np.concatenate(inner, axis=1)], strict=True)))
+def _combine_batch(outer_axes: list[tuple[int, ...]], inner_axes: list[npt.NDArray[np.int64]]) -> LayoutSpace:
+    """Layouts of each combination of outer axes (the order of `words.AXES`) with its table of inner axes, [axis,
+    row]."""
+    outer_columns = np.repeat(np.array(outer_axes, np.int64).T, [rows.shape[1] for rows in inner_axes], axis=1)
+    return LayoutSpace(dict(zip(AXES, [*outer_columns, *np.concatenate(inner_axes, axis=1)], strict=True)))
 
 
-def joined(lots: Iterable[LayoutSpace]) -> LayoutSpace:
-    every: list[LayoutSpace] = []
+def concatenate(enumerate_batches: Iterable[LayoutSpace]) -> LayoutSpace:
+    """One layout space of all batches. Raises `BadJob` above `MOST_ALLOWED` layouts."""
+    collected: list[LayoutSpace] = []
     count = 0
-    for lot in lots:
-        every.append(lot)
-        count += len(lot)
+    for batch in enumerate_batches:
+        collected.append(batch)
+        count += len(batch)
         if count > MOST_ALLOWED:
-            raise too_many(count, MOST_ALLOWED)
-    every = every or [LayoutSpace({axis: np.zeros(0, np.int64) for axis in AXES})]
-    return LayoutSpace({axis: np.concatenate([lot.columns[axis] for lot in every]) for axis in AXES})
+            raise too_many_layouts(count, MOST_ALLOWED)
+    collected = collected or [LayoutSpace({axis: np.zeros(0, np.int64) for axis in AXES})]
+    return LayoutSpace({axis: np.concatenate([batch.columns[axis] for batch in collected]) for axis in AXES})
 
 
 def _inner_axes(
@@ -254,11 +268,11 @@ def _inner_axes(
     """The inner axes (ZeRO stage, interleave, micro-batch, recomputation, schedule) for one split, with `each` samples
     per replica: a row per axis, ordered as in `AXES`."""
     rows: list[tuple[int, ...]] = []
-    checkpoints = _allowed(wanted, "activation_checkpoint", list(range(len(ACTIVATION_CHECKPOINTS))))
-    zeros = _allowed(wanted, "zero", [3] if alone else [1, 2, 3] if pp == 1 else [1, 2])
+    checkpoints = _filter_fixed(wanted, "activation_checkpoint", list(range(len(ACTIVATION_CHECKPOINTS))))
+    zeros = _filter_fixed(wanted, "zero", [3] if alone else [1, 2, 3] if pp == 1 else [1, 2])
     splits = [schedules.SCHEDULES.index(name) for name in schedules.SPLIT]
-    for micro_batch_size in _allowed(wanted, "micro_batch_size", divisors(each)):
-        for schedule, interleave in _pipelines(wanted, offers, pp, each // micro_batch_size):
+    for micro_batch_size in _filter_fixed(wanted, "micro_batch_size", divisors(each)):
+        for schedule, interleave in _enumerate_pipelines(wanted, offers, pp, each // micro_batch_size):
             if wanted.fixed.get("interleave", interleave) == interleave:
                 # A split backward pass would recompute a block for each of its weights.
                 allowed = [
@@ -276,7 +290,8 @@ def _inner_axes(
 
 
 def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
-    low = words.DTYPES[wanted.dtype] < 2
+    """The layouts as cases, with how a framework keeps tensors."""
+    is_low_precision = words.DTYPES[wanted.dtype] < 2
     keeps = keeps.of(wanted.dtype)
     fixed: dict[str, Any] = {
         "seq_len": wanted.seq_len,
@@ -285,7 +300,7 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
         "sequence_parallel": keeps.between,
         "loss_parallel": keeps.between,
         "flash": 1,
-        "low_precision": low,
+        "low_precision": is_low_precision,
         "width_bytes": max(2, words.DTYPES[wanted.dtype]),
         "weight_bytes": keeps.weight,
         "gradient_bytes": keeps.gradient,
@@ -299,8 +314,8 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
     divided = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
     stages = cases.column(columns["pp"] * columns["interleave"])
     ends = partition.counted(keeps.ends, wanted.model.layers, stages)
-    away = columns["offload"] * offload.KINDS.index(keeps.offload)
-    return cases.build(**fixed, **columns | {"offload": away}, divided=divided, ends=ends)
+    offload_kind = columns["offload"] * offload.KINDS.index(keeps.offload)
+    return cases.build(**fixed, **columns | {"offload": offload_kind}, divided=divided, ends=ends)
 
 
 def job_of(wanted: PlannerInput, row: dict[str, int], between: bool = True) -> Job:

@@ -94,50 +94,56 @@ def columns(model: VisionModel) -> dict[str, Any]:
         "sequence_parallel": 0,
         "loss_parallel": 0,
     }
-    return common | (_vit(net) if isinstance(net, Vit) else _dit(net))
+    return common | (_vit_columns(net) if isinstance(net, Vit) else _dit_columns(net))
 
 
-def _vit(net: Vit) -> dict[str, Any]:
-    dots = net.patch**2 * net.channels
+def _vit_columns(net: Vit) -> dict[str, Any]:
+    """Columns of an image classifier that a decoder does not have."""
+    patch_values = net.patch**2 * net.channels
     norms, biases = 4 * net.width, 5 * net.width + net.ffn
     return {
         "vocab": net.classes,
         "head_rows": 1,
         "normed_heads": 0,
-        "entry": (net.tokens - 1) * dots,
+        "entry": (net.tokens - 1) * patch_values,
         "vectors": norms + biases - 2 * net.width,
-        "lead": (dots + 2 + net.tokens) * net.width,
+        "lead": (patch_values + 2 + net.tokens) * net.width,
         "tail": 2 * net.width + net.classes,
         "given": net.channels * net.image**2,
     }
 
 
-def _dit(net: Dit) -> dict[str, Any]:
+def _dit_columns(net: Dit) -> dict[str, Any]:
     """Each stream of a block has its own matrices and biases. If the last block is a double-stream block, its text
     stream has nothing after attention, and no modulation for it."""
     width, layers = net.width, net.double + net.single + net.plain
-    ends = int(net.double > 0 and not net.single)
+    text_ends = int(net.double > 0 and not net.single)
     streams = 2 * net.double + net.single + net.plain
-    parts = 12 * net.double - 4 * ends + 3 * net.single + 6 * net.plain
-    biases = streams * 3 * width + (streams - ends) * (2 * width + net.ffn) - net.single * width + parts * width
-    turned = 2 * streams * (width // net.heads) * net.qk_norm
+    modulation_vectors = 12 * net.double - 4 * text_ends + 3 * net.single + 6 * net.plain
+    biases = (
+        streams * 3 * width
+        + (streams - text_ends) * (2 * width + net.ffn)
+        - net.single * width
+        + modulation_vectors * width
+    )
+    qk_norm_parameters = 2 * streams * (width // net.heads) * net.qk_norm
     # Inputs of the embeddings of a sample's vectors, two matrices each.
     conditioning = (1 + net.guidance) * (TIME_WIDTH + width) + net.pooled_width + width
-    last = 2 * width  # scales and shifts before the head
-    entry = net.patches * net.dots + net.text_tokens * net.text_width + conditioning + last
-    text = (net.text_width + 1) * (net.text_tokens > 0)
-    lead = (net.dots + 1 + text + conditioning + 2 * (2 + net.guidance)) * width
+    final_modulation = 2 * width  # scales and shifts before the head
+    entry_values = net.patches * net.dots + net.text_tokens * net.text_width + conditioning + final_modulation
+    text_rows = (net.text_width + 1) * (net.text_tokens > 0)
+    lead_parameters = (net.dots + 1 + text_rows + conditioning + 2 * (2 + net.guidance)) * width
     return {
         "vocab": net.dots,
         "head_rows": net.patches,
         "normed_heads": net.qk_norm,
-        "entry": entry,
-        "lead": lead,
-        "tail": last * (width + 1) + net.dots,
+        "entry": entry_values,
+        "lead": lead_parameters,
+        "tail": final_modulation * (width + 1) + net.dots,
         "text": net.text_tokens,
         "doubles": net.double,
-        "text_ends": ends,
+        "text_ends": text_ends,
         "given": 2 * net.channels * net.latent**2 + net.text_tokens * net.text_width + net.pooled_width,
-        "modulated": parts / layers,
-        "vectors": (biases + turned) / layers - 2 * width,
+        "modulated": modulation_vectors / layers,
+        "vectors": (biases + qk_norm_parameters) / layers - 2 * width,
     }

@@ -42,14 +42,14 @@ def on_host(cases: Cases) -> Column:
     """Bytes of host memory of a rank of the first or the last stage, whichever needs more."""
     if not (cases.offload > 0).any():
         return np.zeros(1)
-    most = [_divided(cases, first)(1, shapes.weights(cases).trained(cases)) for first in (True, False)]
-    return np.maximum(*most) * offload.a_weight(cases)
+    most = [_count_kept_weights(cases, first)(1, shapes.weights(cases).trained(cases)) for first in (True, False)]
+    return np.maximum(*most) * offload.host_bytes_per_weight(cases)
 
 
-def _divided(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:
+def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:
     """A function (ZeRO stage, weights) -> number of weights that a rank of the first or last stage keeps, if data
     parallelism shards them from this ZeRO stage on."""
-    alone, here = cases.pp == 1, _layers(cases)
+    alone, here = cases.pp == 1, _stage_layers(cases)
     dense, routed = shapes.kinds_of(cases, here, first)
     tables = np.where(alone & (cases.lead == 0), np.where(cases.tied > 0, 1.0, 2.0), 1.0)
     shard = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
@@ -66,29 +66,37 @@ def _divided(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:
 
 def of_stage(cases: Cases, first: bool) -> MemoryParts:
     """Memory of the first or the last stage, with a published framework."""
-    alone, here, weights, kept = cases.pp == 1, _layers(cases), shapes.weights(cases), _divided(cases, first)
-    dense, routed = shapes.kinds_of(cases, here, first)
+    is_alone, stage_layers, weights, count_kept = (
+        cases.pp == 1,
+        _stage_layers(cases),
+        shapes.weights(cases),
+        _count_kept_weights(cases, first),
+    )
+    dense, routed = shapes.kinds_of(cases, stage_layers, first)
     trained = weights.trained(cases)
-    state, all_ = cases.offload > 0, cases.offload > 1
-    layer = sum(data_parallel.layer_weights(cases), np.zeros(1))
+    state_offloaded, all_offloaded = cases.offload > 0, cases.offload > 1
+    layer_weights = sum(data_parallel.layer_weights(cases), np.zeros(1))
     unsharded = np.where((cases.divided > 0) & (cases.zero >= 2), 1.0, 0.0)
-    parts = kept(3, weights) * cases.weight_bytes
+    weight_bytes = count_kept(3, weights) * cases.weight_bytes
     return MemoryParts(
-        parameters=np.where(all_, 0.0, parts),
-        gradients=np.where(all_, 0.0, kept(2, trained) * cases.gradient_bytes),
-        optimizer=np.where(state, 0.0, kept(1, trained) * cases.state_bytes),
-        activations=_activations(cases, here, dense, routed, first),
-        logits=np.zeros(1) if first and not alone.any() else np.where(alone | (not first), _logits(cases), 0.0),
-        gathered=unsharded * layer * (2 * cases.width_bytes + cases.reduce_bytes) + np.where(all_, parts / here, 0.0),
+        parameters=np.where(all_offloaded, 0.0, weight_bytes),
+        gradients=np.where(all_offloaded, 0.0, count_kept(2, trained) * cases.gradient_bytes),
+        optimizer=np.where(state_offloaded, 0.0, count_kept(1, trained) * cases.state_bytes),
+        activations=_activations(cases, stage_layers, dense, routed, first),
+        logits=np.zeros(1)
+        if first and not is_alone.any()
+        else np.where(is_alone | (not first), _logit_bytes(cases), 0.0),
+        gathered=unsharded * layer_weights * (2 * cases.width_bytes + cases.reduce_bytes)
+        + np.where(all_offloaded, weight_bytes / stage_layers, 0.0),
     )
 
 
-def _layers(cases: Cases) -> Column:
+def _stage_layers(cases: Cases) -> Column:
     """Layers of the first or last stage. The embedding and the head count as a layer each if layers divide evenly only
     then."""
-    parts = cases.pp * cases.interleave
-    counted = (np.mod(cases.layers, parts) != 0) & (np.mod(cases.layers + 2, parts) == 0)
-    return np.where(counted, (cases.layers + 2) / cases.pp - 1, np.ceil(cases.layers / cases.pp))
+    stages = cases.pp * cases.interleave
+    ends_count = (np.mod(cases.layers, stages) != 0) & (np.mod(cases.layers + 2, stages) == 0)
+    return np.where(ends_count, (cases.layers + 2) / cases.pp - 1, np.ceil(cases.layers / cases.pp))
 
 
 def _expert_ranks(cases: Cases) -> Column:
@@ -97,61 +105,84 @@ def _expert_ranks(cases: Cases) -> Column:
 
 
 def _activations(cases: Cases, here: Column, dense: Column, routed: Column, first: bool) -> Column:
-    whole = layer_activations(cases, here, dense, routed)
-    inputs = here * cases.between * cases.width * cases.width_bytes
-    scores = here * _scores(cases) * cases.width_bytes
-    selective = np.where(cases.flash > 0, here * _without_elementwise(cases), whole - scores)
-    each = np.where(
-        cases.activation_checkpoint == 2, inputs, np.where(cases.activation_checkpoint == 1, selective, whole)
+    """Bytes of activations of the first or last stage at its peak, with activation checkpointing. `here`, `dense`,
+    `routed`: its layers, those without and those with experts."""
+    all_bytes = layer_activations(cases, here, dense, routed)
+    input_bytes = here * cases.between * cases.width * cases.width_bytes
+    score_bytes = here * _score_values(cases) * cases.width_bytes
+    selective_bytes = np.where(cases.flash > 0, here * _selective_activations(cases), all_bytes - score_bytes)
+    micro_batch_bytes = np.where(
+        cases.activation_checkpoint == 2,
+        input_bytes,
+        np.where(cases.activation_checkpoint == 1, selective_bytes, all_bytes),
     )
-    each = (each + (cases.activation_checkpoint_every - 1) * whole) / cases.activation_checkpoint_every
-    return each * in_flight(cases, first) + np.where(cases.activation_checkpoint > 0, whole / here, 0.0)
+    micro_batch_bytes = (
+        micro_batch_bytes + (cases.activation_checkpoint_every - 1) * all_bytes
+    ) / cases.activation_checkpoint_every
+    return micro_batch_bytes * in_flight(cases, first) + np.where(
+        cases.activation_checkpoint > 0, all_bytes / here, 0.0
+    )
 
 
 def layer_activations(cases: Cases, here: Column, dense: Column, routed: Column) -> Column:
     """Bytes of a micro-batch that `here` layers keep, of which `dense` have an MLP and `routed` have experts."""
-    value, tp = cases.width_bytes, cases.tp
-    attended, spaced = shapes.mixers(cases)
-    residual = shapes.parts(cases) * cases.between * cases.width  # inputs of norms
-    taken = np.where(cases.low_precision > 0, 1 / value, 1.0)  # products save their inputs in the dtype they compute in
-    normed = shapes.parts(cases) * cases.between * cases.width * taken
-    heads = cases.tokens / tp
-    keys = np.where(cases.kv_lora_rank > 0, cases.queries, cases.kv_heads * cases.head_dim)
-    values = np.where(cases.kv_lora_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
-    latent = np.where(cases.kv_lora_rank > 0, cases.tokens * (cases.q_lora_rank + 2 * cases.kv_lora_rank), 0.0)
-    attention = heads * (cases.queries + keys + values + cases.values) + latent
-    statistics = heads * cases.heads * _FLOAT32 / value
-    down = np.where(cases.adapters > 0, 0.0, taken)  # needed for the weight's gradient only
-    mlp = heads * cases.ffn * (1 + cases.gated + down)
-    sent = shapes.routed_tokens(cases)
+    value_bytes, tp = cases.width_bytes, cases.tp
+    attention_share, space_share = shapes.mixers(cases)
+    residual_values = shapes.parts(cases) * cases.between * cases.width  # inputs of norms
+    input_ratio = np.where(
+        cases.low_precision > 0, 1 / value_bytes, 1.0
+    )  # products save their inputs in the dtype they compute in
+    normed_values = shapes.parts(cases) * cases.between * cases.width * input_ratio
+    tokens_per_tp = cases.tokens / tp
+    key_channels = np.where(cases.kv_lora_rank > 0, cases.queries, cases.kv_heads * cases.head_dim)
+    value_channels = np.where(cases.kv_lora_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
+    latent_values = np.where(cases.kv_lora_rank > 0, cases.tokens * (cases.q_lora_rank + 2 * cases.kv_lora_rank), 0.0)
+    attention_values = tokens_per_tp * (cases.queries + key_channels + value_channels + cases.values) + latent_values
+    statistics = tokens_per_tp * cases.heads * _FLOAT32 / value_bytes
+    down_input_ratio = np.where(cases.adapters > 0, 0.0, input_ratio)  # needed for the weight's gradient only
+    mlp_values = tokens_per_tp * cases.ffn * (1 + cases.gated + down_input_ratio)
+    routed_tokens = shapes.routed_tokens(cases)
     ffn = cases.moe_ffn_hidden_size / shapes.expert_divided(cases)
-    experts = sent * (shapes.expert_width(cases) * (1 + taken) + ffn * (1 + cases.gated + down))
-    experts = experts + heads * cases.shared_experts * cases.moe_ffn_hidden_size * (1 + cases.gated + down)
-    mixed = attended * (attention + statistics + _scores(cases)) + spaced * state_space.activations(cases)
-    modulated = np.where(
+    expert_values = routed_tokens * (
+        shapes.expert_width(cases) * (1 + input_ratio) + ffn * (1 + cases.gated + down_input_ratio)
+    )
+    expert_values = expert_values + tokens_per_tp * cases.shared_experts * cases.moe_ffn_hidden_size * (
+        1 + cases.gated + down_input_ratio
+    )
+    mixer_values = attention_share * (
+        attention_values + statistics + _score_values(cases)
+    ) + space_share * state_space.activations(cases)
+    modulation_values = np.where(
         cases.modulated > 0, 4 * cases.tokens * cases.width, 0.0
     )  # two norms before scaling, two gates
-    return value * (here * (residual + normed + mixed + modulated) + dense * mlp + routed * experts)
+    return value_bytes * (
+        here * (residual_values + normed_values + mixer_values + modulation_values)
+        + dense * mlp_values
+        + routed * expert_values
+    )
 
 
-def _scores(cases: Cases) -> Column:
+def _score_values(cases: Cases) -> Column:
     """Values of a layer's scores and softmax, with a byte of dropout for each, if attention writes them; else 0."""
     pairs = cases.micro_batch_size * cases.heads / cases.tp * cases.seq_len**2 / cases.cp
     return np.where(cases.flash > 0, 0.0, 2.5 * pairs)
 
 
-def _without_elementwise(cases: Cases) -> Column:
+def _selective_activations(cases: Cases) -> Column:
     """Bytes of a layer that recomputes everything but attention and most products."""
-    attended, spaced = shapes.mixers(cases)
-    mlps = sum(shapes.layer_kinds(cases), np.zeros(1)) / cases.layers
-    products = cases.between * cases.width * shapes.parts(cases) + cases.tokens / cases.tp * (
-        attended * (cases.queries + 2 * cases.kv_heads * cases.head_dim) + mlps * (1 + cases.gated) * cases.ffn
+    attention_share, space_share = shapes.mixers(cases)
+    mlp_share = sum(shapes.layer_kinds(cases), np.zeros(1)) / cases.layers
+    product_values = cases.between * cases.width * shapes.parts(cases) + cases.tokens / cases.tp * (
+        attention_share * (cases.queries + 2 * cases.kv_heads * cases.head_dim)
+        + mlp_share * (1 + cases.gated) * cases.ffn
     )
-    mixed = attended * cases.tokens / cases.tp * cases.values + spaced * state_space.activations(cases)
-    return cases.width_bytes * (products * (1 - cases.remade) + mixed + cases.between * cases.width)
+    mixer_values = attention_share * cases.tokens / cases.tp * cases.values + space_share * state_space.activations(
+        cases
+    )
+    return cases.width_bytes * (product_values * (1 - cases.remade) + mixer_values + cases.between * cases.width)
 
 
-def _logits(cases: Cases) -> Column:
+def _logit_bytes(cases: Cases) -> Column:
     """Bytes at the larger of two peaks: the logits with a float32 copy, or their gradient with the head's own, which is
     accumulated in float32."""
     values = shapes.head_rows(cases) * cases.vocab / cases.tp

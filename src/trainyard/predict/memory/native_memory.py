@@ -42,7 +42,11 @@ def peak(cases: Cases, first: bool) -> MemoryParts:
     count = len(cases)
     gathers, piped = (np.broadcast_to(mask, count) for mask in (sharded(cases) > 0, cases.pp > 1))
     most = MemoryParts(*np.zeros((len(MemoryParts._fields), count)))
-    for mask, moments in ((piped, _piped), (gathers & ~piped, _gathered), (~gathers & ~piped, _replicated)):
+    for mask, moments in (
+        (piped, _pipeline_moments),
+        (gathers & ~piped, _fsdp_moments),
+        (~gathers & ~piped, _replicated_moments),
+    ):
         if mask.any():
             for part, values in zip(most, fullest(moments(_stage(cases.take(mask), first))), strict=True):
                 part[mask] = values
@@ -140,6 +144,8 @@ class NativeStage(NamedTuple):
     def moment(
         self, gradients: Column, activations: Column, logits: Column | float = 0.0, gathered: Column | float = 0.0
     ) -> MemoryParts:
+        """Bytes at one moment: those that always exist, with these bytes of gradients, activations, logits and gathered
+        weights."""
         parts = (self.parameters, gradients, self.state, activations + self.samples, logits, gathered)
         count = len(self.cases)
         return MemoryParts(*(np.broadcast_to(part, count) for part in parts))
@@ -156,6 +162,7 @@ class NativeStage(NamedTuple):
 
 
 def _stage(cases: Cases, first: bool) -> NativeStage:
+    """The quantities of the first or last stage of each case."""
     alone, v = cases.pp == 1, schedules.among(cases.schedule, schedules.V_SHAPED)
     has_head = alone | v if first else ~v | alone
     has_embedding = np.ones(len(cases), bool) if first else alone
@@ -214,7 +221,7 @@ def _on_device(cases: Cases) -> Column:
 
 def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeStage:
     """The stage with the cases of vision and diffusion models replaced; these have a single stage."""
-    cases, value, there = stage.cases, stage.cases.width_bytes, _on_device(stage.cases)
+    cases, value_bytes, is_on_device = stage.cases, stage.cases.width_bytes, _on_device(stage.cases)
     mean = native_vision_memory.mean(cases)
     saved = np.where(
         cases.activation_checkpoint == 2,
@@ -224,26 +231,28 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
     kept = (saved + (cases.activation_checkpoint_every - 1) * mean.whole) / cases.activation_checkpoint_every
     rows, weights = shapes.head_rows(cases), stage.layers * (layer_weights.shared + layer_weights.dense)
     whole = weights + cases.lead + cases.tail + layer_weights.table
-    mine = whole / np.where(sharded(cases) > 0, cases.dp_shard, 1.0)
-    divided = np.where((sharded(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
-    copied = np.where((value < _FLOAT32) | (cases.modulated > 0), value * cases.micro_batch_size * cases.entry, 0.0)
-    through = np.where(cases.tp > 1, 4.0, 1.0)  # sums being reduced, and the patches, during the forward pass
+    own_weights = whole / np.where(sharded(cases) > 0, cases.dp_shard, 1.0)
+    state_shards = np.where((sharded(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
+    cast_samples = np.where(
+        (value_bytes < _FLOAT32) | (cases.modulated > 0), value_bytes * cases.micro_batch_size * cases.entry, 0.0
+    )
+    forward_copies = np.where(cases.tp > 1, 4.0, 1.0)  # sums being reduced, and the patches, during the forward pass
     vision = stage._replace(
         layer=stage.layer._replace(kept=kept),
         embedding=cases.lead,
         head=layer_weights.table + cases.tail,
         whole=whole,
-        parameters=there * _FLOAT32 * mine,
-        state=there * cases.state_bytes * mine / divided,
+        parameters=is_on_device * _FLOAT32 * own_weights,
+        state=is_on_device * cases.state_bytes * own_weights / state_shards,
         mean=weights / stage.layers,
-        ends=value * ((1 + through) * cases.tokens * cases.width + rows * cases.width),
+        ends=value_bytes * ((1 + forward_copies) * cases.tokens * cases.width + rows * cases.width),
         logits=rows * cases.vocab,
-        samples=_FLOAT32 * cases.samples / cases.dp * cases.given + copied,
+        samples=_FLOAT32 * cases.samples / cases.dp * cases.given + cast_samples,
     )
-    return _where(cases.lead > 0, _in_layer(vision, native_vision_memory.last(cases)), stage)
+    return _select_stage(cases.lead > 0, _use_layer_bytes(vision, native_vision_memory.last(cases)), stage)
 
 
-def _in_layer(stage: NativeStage, vision_layer: VisionLayerBytes) -> NativeStage:
+def _use_layer_bytes(stage: NativeStage, vision_layer: VisionLayerBytes) -> NativeStage:
     """The stage during the backward pass of this layer."""
     recomputed = np.where(stage.cases.activation_checkpoint > 0, vision_layer.again, 0.0)
     layer = stage.layer._replace(again=recomputed, attention=vision_layer.attention)
@@ -252,20 +261,22 @@ def _in_layer(stage: NativeStage, vision_layer: VisionLayerBytes) -> NativeStage
     )
 
 
-def _where(chosen: npt.NDArray[np.bool_], its: NativeStage, other: NativeStage) -> NativeStage:
-    """Select `its` for the chosen cases and `other` for the rest, column by column."""
+def _select_stage(mask: npt.NDArray[np.bool_], if_true: NativeStage, if_false: NativeStage) -> NativeStage:
+    """Selects the columns of `if_true` for the cases in `mask`, and those of `if_false` for the rest."""
     layer = KeptActivations(
-        *(np.where(chosen, mine, theirs) for mine, theirs in zip(its.layer, other.layer, strict=True))
+        *(np.where(mask, mine, theirs) for mine, theirs in zip(if_true.layer, if_false.layer, strict=True))
     )
-    rest = (np.where(chosen, mine, theirs) for mine, theirs in zip(its[2:], other[2:], strict=True))
-    return NativeStage(its.cases, layer, *rest)
+    rest = (np.where(mask, mine, theirs) for mine, theirs in zip(if_true[2:], if_false[2:], strict=True))
+    return NativeStage(if_true.cases, layer, *rest)
 
 
-def _at_bottom(stage: NativeStage) -> NativeStage:
+def _set_bottom_layer(stage: NativeStage) -> NativeStage:
     """The stage during the backward pass of the first layer, whose sizes differ in vision models."""
-    pictures = stage.cases.lead > 0
+    is_vision = stage.cases.lead > 0
     return (
-        _where(pictures, _in_layer(stage, native_vision_memory.first(stage.cases)), stage) if pictures.any() else stage
+        _select_stage(is_vision, _use_layer_bytes(stage, native_vision_memory.first(stage.cases)), stage)
+        if is_vision.any()
+        else stage
     )
 
 
@@ -276,7 +287,7 @@ def _last_matrix(stage: NativeStage) -> Column:
     return stage.largest * np.where(sharded(cases) > 0, cases.width_bytes, alone)
 
 
-def _casts(stage: NativeStage) -> tuple[Column, Column]:
+def _cast_bytes(stage: NativeStage) -> tuple[Column, Column]:
     """Bytes of a layer's weights and of the head's, cast from float32 to the compute dtype."""
     cases = stage.cases
     casts = (cases.width_bytes < _FLOAT32) & (sharded(cases) == 0)
@@ -284,26 +295,26 @@ def _casts(stage: NativeStage) -> tuple[Column, Column]:
     return np.where(casts, stage.mean * cases.width_bytes, 0.0), np.where(casts, head * cases.width_bytes, 0.0)
 
 
-def _replicated(stage: NativeStage) -> list[MemoryParts]:
+def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
     """Moments without FSDP: each rank has its weights in float32; their cast lives until the backward pass used it."""
     cases, value = stage.cases, stage.cases.width_bytes
     stays = (cases.accumulate > 1) | (cases.ranks > cases.tp)  # buckets of gradients are always allocated
     before = np.where(stays, stage.parameters, 0.0)
-    cast, cast_head = _casts(stage)
+    cast, cast_head = _cast_bytes(stage)
     later = np.where(cases.activation_checkpoint > 0, 0.0, cast)
     layers = stage.layers * stage.layer.kept
     head = np.where(stays, 0.0, _FLOAT32 * stage.head)
     return [
         stage.moment(before, layers + stage.ends, stage.loss, stage.layers * later + cast_head),
         stage.moment(before, layers, 0.0, stage.layers * later + stage.head * (value + _FLOAT32)),
-        stage.moment(before + head, layers + _work(stage), 0.0, stage.layers * later + cast - later),
+        stage.moment(before + head, layers + _workspace_bytes(stage), 0.0, stage.layers * later + cast - later),
         stage.moment(stage.parameters, np.zeros(1), 0.0, np.where(stays, _FLOAT32 * stage.embedding, 0.0)),
         stage.update,
         *_vision_moments(
             stage,
             stage.moment(
                 np.where(stays, stage.parameters, stage.parameters - _FLOAT32 * (stage.mean + stage.embedding)),
-                stage.layer.kept + _work(_at_bottom(stage)),
+                stage.layer.kept + _workspace_bytes(_set_bottom_layer(stage)),
                 0.0,
                 cast,
             ),
@@ -318,7 +329,7 @@ def _vision_moments(stage: NativeStage, moment: MemoryParts) -> list[MemoryParts
     return [MemoryParts(*(np.where(pictures, its, other) for its, other in both))] if pictures.any() else []
 
 
-def _work(stage: NativeStage) -> Column:
+def _workspace_bytes(stage: NativeStage) -> Column:
     """Bytes of a layer's backward pass: recomputed activations, temporaries and the gradient of a matrix before it is
     accumulated; or, near its end under FSDP, the gradients of all its weights and attention's remaining activations."""
     layer, value, gathers = stage.layer, stage.cases.width_bytes, sharded(stage.cases) > 0
@@ -329,52 +340,76 @@ def _work(stage: NativeStage) -> Column:
     return np.maximum(layer.again + np.maximum(stage.temporaries, matrix_gradient), np.where(gathers, near_end, 0.0))
 
 
-def _gathered(stage: NativeStage) -> list[MemoryParts]:
+def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
     """Moments under FSDP: a layer's weights are gathered in the compute dtype, the next layer's are prefetched, and its
     gradients are reduced in float32 during the next layer; the tables stay gathered for the whole backward pass, and
     their gradients stay until its end."""
-    cases, value, low = stage.cases, stage.cases.width_bytes, _at_bottom(stage)
-    stays = cases.accumulate > 1
-    before = np.where(stays, stage.parameters, 0.0)
-    all_stay = cases.zero < 3
-    tables = stage.tables * value
-    left = np.where(all_stay, stage.layers * stage.mean * value, 0.0)
-    layers = stage.layers * stage.layer.kept
-    part = stage.mean / stage.whole * stage.parameters
-    done = np.where(stays, stage.parameters, stage.layers * part)
+    cases, value_bytes, bottom = stage.cases, stage.cases.width_bytes, _set_bottom_layer(stage)
+    gradients_persist = cases.accumulate > 1
+    gradients_before = np.where(gradients_persist, stage.parameters, 0.0)
+    weights_persist = cases.zero < 3
+    table_bytes = stage.tables * value_bytes
+    gathered_layers = np.where(weights_persist, stage.layers * stage.mean * value_bytes, 0.0)
+    layer_activations = stage.layers * stage.layer.kept
+    layer_gradients = stage.mean / stage.whole * stage.parameters
+    gradients_after = np.where(gradients_persist, stage.parameters, stage.layers * layer_gradients)
     float_tables = _FLOAT32 * stage.tables
     sharded_tables = stage.tables / stage.whole * stage.parameters
 
-    def streamed(at: NativeStage, layers: float) -> Column:
-        """Bytes of the gathered weights of `layers` layers."""
-        return np.where(all_stay, 0.0, layers * at.matrices * value)
+    def gathered_bytes(at: NativeStage, layer_count: float) -> Column:
+        """Bytes of the gathered weights of `layer_count` layers."""
+        return np.where(weights_persist, 0.0, layer_count * at.matrices * value_bytes)
 
     def at_layer(at: NativeStage, below: Column, gathered: Column) -> MemoryParts:
         """Backward pass of a layer with `below` layers below it. `gathered`: bytes of gathered layers."""
-        above = np.where(stays, stage.parameters, np.maximum(stage.layers - 2 - below, 0.0) * part)
-        activations = (below + 1) * stage.layer.kept + _work(at)
-        still = left * (below + 1) / stage.layers
+        gradients_above = np.where(
+            gradients_persist, stage.parameters, np.maximum(stage.layers - 2 - below, 0.0) * layer_gradients
+        )
+        activations = (below + 1) * stage.layer.kept + _workspace_bytes(at)
+        remaining_weights = gathered_layers * (below + 1) / stage.layers
         # Experts divided by ep are reduced separately, and copied to another order: twice their size.
-        leaving = part + _FLOAT32 * np.where(cases.ep > 1, 2 * stage.spread, at.matrices)
-        return stage.moment(above, activations, 0.0, still + tables + stage.head * value + gathered + leaving)
+        reduced_gradients = layer_gradients + _FLOAT32 * np.where(cases.ep > 1, 2 * stage.spread, at.matrices)
+        return stage.moment(
+            gradients_above,
+            activations,
+            0.0,
+            remaining_weights + table_bytes + stage.head * value_bytes + gathered + reduced_gradients,
+        )
 
     return [
-        stage.moment(before, layers + stage.ends, stage.loss, left + np.where(all_stay, tables, 0.0)),
-        stage.moment(before, layers + stage.ends, value * stage.logits, left + np.where(all_stay, tables, 2 * tables)),
-        at_layer(stage, np.maximum(stage.layers - 2, 0.0), streamed(stage, 2)),
-        at_layer(low, np.clip(stage.layers - 2, 0.0, 1.0), streamed(low, 2)),
-        at_layer(low, np.zeros(1), streamed(low, 1)),
-        stage.moment(done, np.zeros(1), 0.0, 2 * tables + _FLOAT32 * low.matrices),
-        stage.moment(done, np.zeros(1), 0.0, np.maximum(tables + float_tables, float_tables + sharded_tables)),
+        stage.moment(
+            gradients_before,
+            layer_activations + stage.ends,
+            stage.loss,
+            gathered_layers + np.where(weights_persist, table_bytes, 0.0),
+        ),
+        stage.moment(
+            gradients_before,
+            layer_activations + stage.ends,
+            value_bytes * stage.logits,
+            gathered_layers + np.where(weights_persist, table_bytes, 2 * table_bytes),
+        ),
+        at_layer(stage, np.maximum(stage.layers - 2, 0.0), gathered_bytes(stage, 2)),
+        at_layer(bottom, np.clip(stage.layers - 2, 0.0, 1.0), gathered_bytes(bottom, 2)),
+        at_layer(bottom, np.zeros(1), gathered_bytes(bottom, 1)),
+        stage.moment(gradients_after, np.zeros(1), 0.0, 2 * table_bytes + _FLOAT32 * bottom.matrices),
+        stage.moment(
+            gradients_after, np.zeros(1), 0.0, np.maximum(table_bytes + float_tables, float_tables + sharded_tables)
+        ),
         stage.update,
         *_vision_moments(
             stage,
-            stage.moment(before, layers + _work(stage), 0.0, left + tables + stage.head * value + streamed(stage, 2)),
+            stage.moment(
+                gradients_before,
+                layer_activations + _workspace_bytes(stage),
+                0.0,
+                gathered_layers + table_bytes + stage.head * value_bytes + gathered_bytes(stage, 2),
+            ),
         ),
     ]
 
 
-def _piped(stage: NativeStage) -> list[MemoryParts]:
+def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     """Moments in a pipeline: buffers to receive every micro-batch are allocated at the beginning; under FSDP a stage is
     gathered once, and its gradients are unsharded and in float32 until the last micro-batch."""
     cases, value, rounds = stage.cases, stage.cases.width_bytes, stage.cases.interleave
@@ -382,7 +417,7 @@ def _piped(stage: NativeStage) -> list[MemoryParts]:
     own = np.where(gathers, stage.whole * value * np.minimum(_ACTIVE_STAGES / rounds, 1.0), 0.0)
     through = (rounds > 1) & (cases.accumulate == cases.pp)  # one stage at a time, with its gradients
     gradients = np.where(gathers, _FLOAT32 * stage.whole / np.where(through, rounds, 1.0), stage.parameters)
-    cast, cast_head = _casts(stage)
+    cast, cast_head = _cast_bytes(stage)
     later = np.where(cases.activation_checkpoint > 0, 0.0, cast)
     stage_activations = stage.layers * stage.layer.kept
     casts = stage.in_flight * stage.layers * later
@@ -394,7 +429,7 @@ def _piped(stage: NativeStage) -> list[MemoryParts]:
     others = np.maximum(stage.in_flight - 1 / rounds, 0.0)
     more = np.where(steady, stage.in_flight, others)
     delayed_gradients = stage.layers * stage.products + np.where(stage.logits > 0, cast_head, 0.0)
-    work = _work(stage) + stage.delayed * delayed_gradients
+    work = _workspace_bytes(stage) + stage.delayed * delayed_gradients
     losses = stage.ahead * (stage.logits * (value + _FLOAT32) + cast_head + value * cases.between * cases.width)
     gathered = own + cast - later + stage.head * value
     embedding = stage.embedding * np.where(gathers, value, _FLOAT32)

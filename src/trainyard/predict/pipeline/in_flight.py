@@ -14,9 +14,9 @@ import numpy as np
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.pipeline import schedules
 
-_KEPT = ("1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev")
+_SCHEDULES_WITH_PEAKS = ("1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev")
 """Schedules with different peaks; the others keep all micro-batches."""
-_LATE = ("zero_bubble", "zbv")
+_SCHEDULES_WITH_DELAY = ("zero_bubble", "zbv")
 """Schedules that delay several weight gradients."""
 
 
@@ -25,9 +25,11 @@ def in_flight(cases: Cases, first: bool) -> Column:
 
     1F1B keeps min(p, m) on the first of p ranks. Interleaved 1F1B with v virtual stages keeps p + (p - 1) / v, also at
     most m (Narayanan et al. 2021, arXiv:2104.04473, section 2.2)."""
-    depth = cases.pp if first else np.ones(1)
-    chunks = depth * np.where(cases.interleave > 1, 1 + (cases.pp - 1) / (cases.pp * cases.interleave), 1.0)
-    return np.minimum(chunks, cases.accumulate)
+    ranks_from_here = cases.pp if first else np.ones(1)
+    micro_batches = ranks_from_here * np.where(
+        cases.interleave > 1, 1 + (cases.pp - 1) / (cases.pp * cases.interleave), 1.0
+    )
+    return np.minimum(micro_batches, cases.accumulate)
 
 
 def native_in_flight(cases: Cases, first: bool) -> Column:
@@ -36,21 +38,31 @@ def native_in_flight(cases: Cases, first: bool) -> Column:
     1F1B and interleaved 1F1B keep the forward passes before the first backward pass. Zero-bubble schedules, which delay
     the gradients of weights, keep as many on every rank as the first rank of 1F1B does. Breadth-first schedules keep
     all. For V schedules the last rank is counted after its last forward pass and its first backward pass."""
-    round_ = np.floor(cases.accumulate / np.maximum(1.0, np.floor(cases.accumulate / cases.pp)))
-    others, depth = (cases.interleave - 1) * round_ + 1, cases.pp - 1 if first else np.zeros(1)
-    chunks = [others + depth, others + 2 * depth, others + cases.pp - 1, 2 * cases.pp - (not first), 2 * cases.pp + 1]
-    most = np.select(_by(cases, _KEPT), chunks, cases.accumulate * cases.interleave) / cases.interleave
-    return np.where(cases.pp > 1, np.minimum(most, cases.accumulate), 1.0)
+    round_size = np.floor(cases.accumulate / np.maximum(1.0, np.floor(cases.accumulate / cases.pp)))
+    earlier_chunks, later_ranks = (cases.interleave - 1) * round_size + 1, cases.pp - 1 if first else np.zeros(1)
+    chunk_peaks = [
+        earlier_chunks + later_ranks,
+        earlier_chunks + 2 * later_ranks,
+        earlier_chunks + cases.pp - 1,
+        2 * cases.pp - (not first),
+        2 * cases.pp + 1,
+    ]
+    peak = (
+        np.select(_schedule_masks(cases, _SCHEDULES_WITH_PEAKS), chunk_peaks, cases.accumulate * cases.interleave)
+        / cases.interleave
+    )
+    return np.where(cases.pp > 1, np.minimum(peak, cases.accumulate), 1.0)
 
 
 def native_delayed_weight_gradients(cases: Cases, first: bool) -> Column:
     """In-flight micro-batches whose weight gradients are delayed. torch never delays those of the first stage, whose
     backward pass is whole. In zero-bubble schedules each rank delays one micro-batch more than the rank before it; in V
     schedules the last rank delays all of its last round."""
-    chunks = [(cases.interleave > 1) * 1.0, np.ones(1)] if first else [cases.pp, 2 * cases.pp - 2]
-    most = np.select(_by(cases, _LATE), chunks, 0.0) / cases.interleave
-    return np.where(cases.pp > 1, np.minimum(most, cases.accumulate), 0.0)
+    chunk_peaks = [(cases.interleave > 1) * 1.0, np.ones(1)] if first else [cases.pp, 2 * cases.pp - 2]
+    peak = np.select(_schedule_masks(cases, _SCHEDULES_WITH_DELAY), chunk_peaks, 0.0) / cases.interleave
+    return np.where(cases.pp > 1, np.minimum(peak, cases.accumulate), 0.0)
 
 
-def _by(cases: Cases, names: Sequence[str]) -> list[np.ndarray]:
+def _schedule_masks(cases: Cases, names: Sequence[str]) -> list[np.ndarray]:
+    """For each schedule in `names`, the mask of the cases that use it."""
     return [schedules.among(cases.schedule, (name,)) for name in names]

@@ -20,9 +20,9 @@ Ends = Literal["never", "uneven", "always"]
 
 def counted(ends: Ends, layers: Column | float, stages: Column | float) -> Column:
     """1 if the embedding and the head count as a layer each, else 0."""
-    uneven = np.mod(layers, stages) != 0
-    when = {"never": np.zeros_like(uneven), "uneven": uneven, "always": np.ones_like(uneven)}
-    return np.where(when[ends] & (np.asarray(stages) > 1), 1.0, 0.0)
+    is_uneven = np.mod(layers, stages) != 0
+    counts = {"never": np.zeros_like(is_uneven), "uneven": is_uneven, "always": np.ones_like(is_uneven)}
+    return np.where(counts[ends] & (np.asarray(stages) > 1), 1.0, 0.0)
 
 
 class StagePartition(NamedTuple):
@@ -35,9 +35,10 @@ class StagePartition(NamedTuple):
     ends: Column | float
 
     def before(self, stage: Column) -> Column:
-        """Number of layers before a stage; all layers if `stage` is the number of stages."""
-        taken = self.ends * ((stage > 0) * 1.0 + (stage >= self.stages))
-        return stage * self.each + np.minimum(stage, self.rest) - taken
+        """Number of layers before stage number `stage`, counted from 0; all layers if `stage` is the number of
+        stages."""
+        end_layers = self.ends * ((stage > 0) * 1.0 + (stage >= self.stages))
+        return stage * self.each + np.minimum(stage, self.rest) - end_layers
 
 
 def divided(layers: Column | float, stages: Column | float, ends: Column | float) -> StagePartition:

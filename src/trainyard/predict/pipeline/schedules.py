@@ -57,33 +57,36 @@ def stages_of(rank: int, schedule: str, pp: int, interleave: int) -> Numbers:
     return rank + pp * np.arange(interleave)
 
 
-def takes(schedule: str, pp: int, count: int) -> bool:
-    """Whether a schedule supports `count` micro-batches: some need rounds of equal size, one needs at least 2 pp."""
+def takes(schedule: str, pp: int, micro_batches: int) -> bool:
+    """Whether a schedule supports `micro_batches` micro-batches: some need rounds of equal size, one needs at least 2
+    pp."""
     if schedule in ("interleaved", "zero_bubble"):
-        return count % max(1, count // pp) == 0
-    return schedule != "dualpipev" or count >= 2 * pp
+        return micro_batches % max(1, micro_batches // pp) == 0
+    return schedule != "dualpipev" or micro_batches >= 2 * pp
 
 
-def order(schedule: str, pp: int, interleave: int, count: int) -> Order:
-    """Operations of all ranks for `count` micro-batches. Raises `BadInput` if the schedule does not support as many."""
-    if pp * interleave * count > MOST_OPERATIONS:
+def order(schedule: str, pp: int, interleave: int, micro_batches: int) -> Order:
+    """Operations of all ranks for `micro_batches` micro-batches. Raises `BadInput` if the schedule does not support as
+    many."""
+    if pp * interleave * micro_batches > MOST_OPERATIONS:
         raise BadInput(
-            f"a pipeline of {pp:,} ranks, {interleave:,} stages each and {count:,} micro-batches has "
-            f"{pp * interleave * count:,} forward passes per step; at most {MOST_OPERATIONS:,} can be simulated.",
+            f"a pipeline of {pp:,} ranks, {interleave:,} stages each and {micro_batches:,} micro-batches has "
+            f"{pp * interleave * micro_batches:,} forward passes per step; at most {MOST_OPERATIONS:,} can be "
+            "simulated.",
             "Use fewer stages, as --fix pp=8, or larger micro-batches.",
         )
-    if not takes(schedule, pp, count):
-        raise BadInput(f"schedule {schedule} with pp {pp} does not support {count} micro-batches.")
+    if not takes(schedule, pp, micro_batches):
+        raise BadInput(f"schedule {schedule} with pp {pp} does not support {micro_batches} micro-batches.")
     if schedule in V_SHAPED:
-        rank_order = _v if schedule == "zbv" else _dual
-        columns_of_rank = [rank_order(rank, pp, count) for rank in range(pp)]
+        rank_order = _zbv_order if schedule == "zbv" else _dualpipev_order
+        columns_of_rank = [rank_order(rank, pp, micro_batches) for rank in range(pp)]
         sizes = [len(rank_columns[0]) for rank_columns in columns_of_rank]
         kind, chunk, micro, held = (np.concatenate(column) for column in zip(*columns_of_rank, strict=True))
     else:
         if schedule in ("gpipe", "looped_bfs"):
-            columns = _breadth_first(pp, interleave, count, last_first=schedule == "looped_bfs")
+            columns = _breadth_first_order(pp, interleave, micro_batches, reverse_backward=schedule == "looped_bfs")
         else:
-            columns = _alternating(schedule, pp, interleave, count)
+            columns = _one_forward_one_backward(schedule, pp, interleave, micro_batches)
         sizes = [columns[0].shape[1]] * pp
         kind, chunk, micro = (column.ravel() for column in columns)
         held = np.zeros(len(kind), np.int64)
@@ -91,58 +94,69 @@ def order(schedule: str, pp: int, interleave: int, count: int) -> Order:
     return Order(np.cumsum([0, *sizes]), kind, stages[np.repeat(np.arange(pp), sizes), chunk], micro, held)
 
 
-def _breadth_first(pp: int, interleave: int, count: int, last_first: bool) -> tuple[Numbers, Numbers, Numbers]:
+def _breadth_first_order(
+    pp: int, interleave: int, micro_batches: int, reverse_backward: bool
+) -> tuple[Numbers, Numbers, Numbers]:
     """Kinds, chunks and micro-batches, a row per rank: all forward passes, then all backward passes."""
-    chunks, micros = np.repeat(np.arange(interleave), count), np.tile(np.arange(count), interleave)
+    chunks, micros = np.repeat(np.arange(interleave), micro_batches), np.tile(np.arange(micro_batches), interleave)
     kind = np.repeat([FORWARD, BACKWARD], len(chunks))
-    again = micros[::-1] if last_first else micros
-    row = (kind, np.concatenate([chunks, chunks[::-1]]), np.concatenate([micros, again]))
+    backward_micros = micros[::-1] if reverse_backward else micros
+    row = (kind, np.concatenate([chunks, chunks[::-1]]), np.concatenate([micros, backward_micros]))
     return np.tile(row[0], (pp, 1)), np.tile(row[1], (pp, 1)), np.tile(row[2], (pp, 1))
 
 
-def _alternating(schedule: str, pp: int, interleave: int, count: int) -> tuple[Numbers, Numbers, Numbers]:
+def _one_forward_one_backward(
+    schedule: str, pp: int, interleave: int, micro_batches: int
+) -> tuple[Numbers, Numbers, Numbers]:
     """Kinds, chunks and micro-batches, a row per rank: warm-up forward passes, then one forward and one backward pass
     in turn, then the remaining backward passes; in rounds of about `pp` micro-batches that pass a rank's chunks one
     after the other. In zero bubble, rank r computes the gradients of weights r turns after those of inputs."""
-    round_ = count // max(1, count // pp)
-    total, rank = interleave * count, np.arange(pp)[:, None]
+    round_size = micro_batches // max(1, micro_batches // pp)
+    passes, rank = interleave * micro_batches, np.arange(pp)[:, None]
     splits = schedule == "zero_bubble"
-    ahead = (interleave - 1) * round_ + (2 if schedule == "interleaved" else 1) * (pp - 1 - rank)
-    ahead = np.minimum(ahead, total)
-    turns = np.arange(total)
-    chunk = turns // round_ % interleave
-    micro = turns // (round_ * interleave) * round_ + turns % round_
-    late = np.maximum(turns - rank, 0) if splits else 0  # gradients of weights before this turn
-    back_at = np.where(turns < total - ahead, ahead + 2 * turns + 1, total + turns) + late
-    with_one = np.take_along_axis(back_at, np.maximum(turns - ahead, 0), 1) - 1
+    warmup_passes = (interleave - 1) * round_size + (2 if schedule == "interleaved" else 1) * (pp - 1 - rank)
+    warmup_passes = np.minimum(warmup_passes, passes)
+    turn = np.arange(passes)
+    chunk = turn // round_size % interleave
+    micro = turn // (round_size * interleave) * round_size + turn % round_size
+    weight_passes = np.maximum(turn - rank, 0) if splits else 0  # gradients of weights before this turn
+    backward_position = (
+        np.where(turn < passes - warmup_passes, warmup_passes + 2 * turn + 1, passes + turn) + weight_passes
+    )
+    steady_position = np.take_along_axis(backward_position, np.maximum(turn - warmup_passes, 0), 1) - 1
     back_kind = INPUTS if splits else BACKWARD
-    parts = [(FORWARD, np.where(turns < ahead, turns, with_one), chunk), (back_kind, back_at, interleave - 1 - chunk)]
+    parts = [
+        (FORWARD, np.where(turn < warmup_passes, turn, steady_position), chunk),
+        (back_kind, backward_position, interleave - 1 - chunk),
+    ]
     if splits:
-        follows = np.take_along_axis(back_at, np.minimum(turns + rank, total - 1), 1) + 1
-        parts.append((WEIGHTS, np.where(turns + rank < total, follows, 2 * total + turns), interleave - 1 - chunk))
-    kinds, chunks, micros = np.empty((3, pp, len(parts) * total), np.int64)
-    for kind, at, chunk_at in parts:
-        kinds[rank, at], chunks[rank, at], micros[rank, at] = kind, chunk_at, micro
+        weight_position = np.take_along_axis(backward_position, np.minimum(turn + rank, passes - 1), 1) + 1
+        parts.append(
+            (WEIGHTS, np.where(turn + rank < passes, weight_position, 2 * passes + turn), interleave - 1 - chunk)
+        )
+    kinds, chunks, micros = np.empty((3, pp, len(parts) * passes), np.int64)
+    for kind, position, chunk_of_turn in parts:
+        kinds[rank, position], chunks[rank, position], micros[rank, position] = kind, chunk_of_turn, micro
     return kinds, chunks, micros
 
 
 _Run = tuple[str, int]
 """A sequence of operations, where `F0` is FORWARD of chunk 0, and how often it is repeated."""
-_KINDS = {"F": FORWARD, "B": BACKWARD, "I": INPUTS, "W": WEIGHTS}
+_KIND_OF_LETTER = {"F": FORWARD, "B": BACKWARD, "I": INPUTS, "W": WEIGHTS}
 
 
-def _runs(runs: list[_Run]) -> tuple[Numbers, Numbers]:
-    """Kinds and chunks of the operations of all runs."""
+def _expand_runs(runs: list[_Run]) -> tuple[Numbers, Numbers]:
+    """(kinds, chunks) of the operations of all runs, one entry per operation."""
     pairs = [
-        np.tile([(_KINDS[code[0]], int(code[1])) for code in operations.split()], (times, 1))
+        np.tile([(_KIND_OF_LETTER[code[0]], int(code[1])) for code in operations.split()], (times, 1))
         for operations, times in runs
     ]
     kind, chunk = np.concatenate([run.reshape(-1, 2) for run in pairs]).T
     return kind, chunk
 
 
-def _numbered(*columns: Numbers) -> Numbers:
-    """For each entry, the number of equal entries before it."""
+def _count_earlier_equal(*columns: Numbers) -> Numbers:
+    """For each row of `columns` (integers from 0 to 3), the number of equal rows before it."""
     counts = np.zeros(len(columns[0]), np.int64)
     keys = np.ravel_multi_index(columns, [4] * len(columns))
     for key in np.unique(keys):
@@ -151,54 +165,57 @@ def _numbered(*columns: Numbers) -> Numbers:
     return counts
 
 
-def _v(rank: int, pp: int, count: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Kinds, chunks, micro-batches and held results of one rank, for ZBV."""
-    after, padded = pp - rank, max(2 * pp - 1, count)
-    kind, chunk = _runs(
+def _zbv_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """(kinds, chunks, micro-batches, held) of one rank's operations for ZBV (Qi et al. 2023), one entry per operation;
+    `held` is 0 for all."""
+    ranks_from_here, pattern_micro_batches = pp - rank, max(2 * pp - 1, micro_batches)
+    kind, chunk = _expand_runs(
         [
-            ("F0", 2 * after - 1),
+            ("F0", 2 * ranks_from_here - 1),
             ("F1 F0", rank),
-            ("F1 I1 W1", after),
-            ("F0 I0 W0 F1 I1 W1", padded - 2 * pp + rank + 1),
-            ("I0 W0 F1 I1 W1", after - 1),
+            ("F1 I1 W1", ranks_from_here),
+            ("F0 I0 W0 F1 I1 W1", pattern_micro_batches - 2 * pp + rank + 1),
+            ("I0 W0 F1 I1 W1", ranks_from_here - 1),
             ("I0 I1", rank),
-            ("I0 W0", after),
+            ("I0 W0", ranks_from_here),
             ("W1", rank),
             ("W0", rank),
         ]
     )
-    micro = _numbered(kind, chunk)
-    there = micro < count  # the pattern needs more micro-batches than there may be
-    return kind[there], chunk[there], micro[there], np.zeros(np.count_nonzero(there), np.int64)
+    micro = _count_earlier_equal(kind, chunk)
+    exists = micro < micro_batches  # the pattern needs more micro-batches than there may be
+    return kind[exists], chunk[exists], micro[exists], np.zeros(np.count_nonzero(exists), np.int64)
 
 
-def _dual_runs(rank: int, pp: int, count: int) -> list[_Run]:
-    after, own = pp - rank - 1, rank + 1
-    halves = ["B1", "B0"] * own
-    first_split = own if rank % 2 else own // 2 * 2 + 1
-    halves[first_split:] = [half.replace("B", "I") for half in halves[first_split:]]
+def _dualpipev_runs(rank: int, pp: int, micro_batches: int) -> list[_Run]:
+    """Operations of one rank for DualPipeV: warm-up, steady state of a forward and a backward pass of each chunk, and
+    drain with delayed gradients of weights."""
+    ranks_after, ranks_so_far = pp - rank - 1, rank + 1
+    backward_passes = ["B1", "B0"] * ranks_so_far
+    first_split = ranks_so_far if rank % 2 else ranks_so_far // 2 * 2 + 1
+    backward_passes[first_split:] = [backward_pass.replace("B", "I") for backward_pass in backward_passes[first_split:]]
     return [
-        ("F0", 2 * after),
-        ("F0 F1", own),
-        ("I1 W1 F1", after),
-        ("F0 B1 F1 B0", count - 2 * pp + own),
-        ("B1 F1 B0", after),
-        (" ".join(halves), 1),
-        ("W0 I0", after),
-        ("W0", own),
+        ("F0", 2 * ranks_after),
+        ("F0 F1", ranks_so_far),
+        ("I1 W1 F1", ranks_after),
+        ("F0 B1 F1 B0", micro_batches - 2 * pp + ranks_so_far),
+        ("B1 F1 B0", ranks_after),
+        (" ".join(backward_passes), 1),
+        ("W0 I0", ranks_after),
+        ("W0", ranks_so_far),
     ]
 
 
-def _dual(rank: int, pp: int, count: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def _dualpipev_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Kinds, chunks, micro-batches and held results of one rank, for DualPipeV. A forward pass before a full backward
     pass forms one operation with it, except for the first of the last rank."""
-    kind, chunk = _runs(_dual_runs(rank, pp, count))
-    forward, late, waits = kind == FORWARD, kind == WEIGHTS, kind == INPUTS
+    kind, chunk = _expand_runs(_dualpipev_runs(rank, pp, micro_batches))
+    is_forward, is_weights, is_inputs = kind == FORWARD, kind == WEIGHTS, kind == INPUTS
     micro = np.zeros(len(kind), np.int64)
-    for mask in (forward, ~forward & ~late):
-        micro[mask] = _numbered(chunk[mask])
-    chunk[late], micro[late] = chunk[waits], micro[waits]  # the oldest first
-    held = np.append(forward[:-1] & (kind[1:] == BACKWARD), False).astype(np.int64)
+    for mask in (is_forward, ~is_forward & ~is_weights):
+        micro[mask] = _count_earlier_equal(chunk[mask])
+    chunk[is_weights], micro[is_weights] = chunk[is_inputs], micro[is_inputs]  # the oldest first
+    held = np.append(is_forward[:-1] & (kind[1:] == BACKWARD), False).astype(np.int64)
     if rank == pp - 1:
         held[np.argmax(held)] = 0
     return kind, chunk, micro, held

@@ -19,7 +19,7 @@ from trainyard.predict.inputs.cases import Column
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.pipeline.schedules import FORWARD, INPUTS, WEIGHTS, Numbers
 
-_NOTHING, _NEVER = 0, 1
+_AVAILABLE_RESULT, _MISSING_RESULT = 0, 1
 """Indices of a result that is available from the beginning, and of one that never is."""
 _TURNS_PER_CHECK = 64
 """Turns between checks whether all ranks are done."""
@@ -63,7 +63,7 @@ class SimulatedPipeline(NamedTuple):
     kept: Numbers
 
 
-class _Plan(NamedTuple):
+class _OperationTable(NamedTuple):
     """The operations of all ranks, grouped by rank. `cell`: index into the table of seconds (kind x stage); `source`:
     the operation whose result it needs, or less than 0; `crosses`: the stage after which that result crosses ranks, or
     less than 0. `begin`: offsets of the ranks, and the total."""
@@ -76,29 +76,31 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(maxsize=128)
-def _plan(schedule: str, ranks: int, interleave: int, count: int) -> _Plan:
-    begin, kind, stage, micro, held = schedules.order(schedule, ranks, interleave, count)
+def _operation_table(schedule: str, ranks: int, interleave: int, micro_batches: int) -> _OperationTable:
+    """The operations of a schedule on all ranks, with the operation that each one waits for. A cache, since a search
+    simulates many pipelines of one schedule."""
+    begin, kind, stage, micro, held = schedules.order(schedule, ranks, interleave, micro_batches)
     rank = np.repeat(np.arange(ranks), np.diff(begin))
-    stages, places = ranks * interleave, np.arange(len(kind))
-    results = np.full((2, stages + 2, count), -1)  # operation: [0 forward, 1 backward][stage + 1][micro]
-    forward, late = kind == FORWARD, kind == WEIGHTS
-    back = ~forward & ~late
-    for direction, mask in enumerate((forward, back)):
-        results[direction, stage[mask] + 1, micro[mask]] = places[mask] + held[mask]
-    source = np.where(forward, results[0, stage, micro], np.where(back, results[1, stage + 2, micro], -1))
-    crosses = np.where((source >= 0) & (rank[source] != rank), np.where(forward, stage - 1, stage), -1)
-    total = np.cumsum(np.where(forward, 1, np.where(kind == INPUTS, 0, -1)))  # each rank ends with 0
+    stages, operations = ranks * interleave, np.arange(len(kind))
+    result_of = np.full((2, stages + 2, micro_batches), -1)  # operation: [0 forward, 1 backward][stage + 1][micro]
+    is_forward, is_weights = kind == FORWARD, kind == WEIGHTS
+    is_backward = ~is_forward & ~is_weights
+    for direction, mask in enumerate((is_forward, is_backward)):
+        result_of[direction, stage[mask] + 1, micro[mask]] = operations[mask] + held[mask]
+    source = np.where(is_forward, result_of[0, stage, micro], np.where(is_backward, result_of[1, stage + 2, micro], -1))
+    crosses = np.where((source >= 0) & (rank[source] != rank), np.where(is_forward, stage - 1, stage), -1)
+    in_flight = np.cumsum(np.where(is_forward, 1, np.where(kind == INPUTS, 0, -1)))  # each rank ends with 0
     # int32, because the cache holds many plans
     cell, source, crosses = (numbers.astype(np.int32) for numbers in (kind * stages + stage, source, crosses))
-    return _Plan(cell, source, crosses, begin, np.maximum.reduceat(total, begin[:-1]))
+    return _OperationTable(cell, source, crosses, begin, np.maximum.reduceat(in_flight, begin[:-1]))
 
 
 def peak_in_flight(schedule: str, ranks: int, interleave: int, count: int) -> Numbers:
     """Peak in-flight micro-batches of each rank, counted separately for each of its stages."""
-    return _plan(schedule, ranks, interleave, count).kept
+    return _operation_table(schedule, ranks, interleave, count).kept
 
 
-class _State(NamedTuple):
+class _SimulationState(NamedTuple):
     """One entry per operation, grouped by rank, each group followed by an operation that never starts. `source`: index
     of the operation it waits for; `delay`: seconds until that result has arrived; `seconds`: duration; `ends`: time at
     which it ends."""
@@ -116,16 +118,18 @@ def simulate(pipelines: Sequence[PipelineTimes]) -> list[SimulatedPipeline]:
     if any(counts):
         return _simulate_samples(pipelines, counts)
     results: list[SimulatedPipeline] = []
-    plans = [
-        _plan(pipeline.schedule, pipeline.ranks, len(pipeline.forward) // pipeline.ranks, pipeline.micro_batches)
+    tables = [
+        _operation_table(
+            pipeline.schedule, pipeline.ranks, len(pipeline.forward) // pipeline.ranks, pipeline.micro_batches
+        )
         for pipeline in pipelines
     ]
-    sizes = [len(plan.cell) for plan in plans]
-    while len(results) < len(plans):
+    sizes = [len(table.cell) for table in tables]
+    while len(results) < len(tables):
         first = end = len(results)
-        while end == first or (end < len(plans) and sum(sizes[first : end + 1]) <= _BATCH_OPERATIONS):
+        while end == first or (end < len(tables) and sum(sizes[first : end + 1]) <= _BATCH_OPERATIONS):
             end += 1
-        results += _simulate_batch(pipelines[first:end], plans[first:end])
+        results += _simulate_batch(pipelines[first:end], tables[first:end])
     return results
 
 
@@ -162,87 +166,116 @@ def _simulate_samples(
 def _extrapolate(
     pipeline: PipelineTimes, counts: Sequence[int], results: Sequence[SimulatedPipeline]
 ) -> SimulatedPipeline:
+    """The step of `pipeline` by linear extrapolation in the number of micro-batches. `results`: its simulations with
+    each number in `counts`, one (the exact result) or two."""
     if len(results) == 1:
         return results[0]
-    (fewer, more), (less, most) = counts, results
-    times = (pipeline.micro_batches - fewer) / (more - fewer)
+    (count_1, count_2), (result_1, result_2) = counts, results
+    steps = (pipeline.micro_batches - count_1) / (count_2 - count_1)
     columns = ("busy", "moved", "exchange", "warmup", "steady", "drain")
-    values = {name: getattr(less, name) + (getattr(most, name) - getattr(less, name)) * times for name in columns}
-    peak = less.kept + np.rint((most.kept - less.kept) * times).astype(np.int64)
-    return SimulatedPipeline(wall=less.wall + (most.wall - less.wall) * times, kept=peak, **values)
+    values = {
+        name: getattr(result_1, name) + (getattr(result_2, name) - getattr(result_1, name)) * steps for name in columns
+    }
+    peak = result_1.kept + np.rint((result_2.kept - result_1.kept) * steps).astype(np.int64)
+    return SimulatedPipeline(wall=result_1.wall + (result_2.wall - result_1.wall) * steps, kept=peak, **values)
 
 
-def _simulate_batch(pipelines: Sequence[PipelineTimes], plans: Sequence[_Plan]) -> list[SimulatedPipeline]:
-    sizes = [len(plan.cell) + len(plan.begin) - 1 for plan in plans]
-    starts = 2 + np.cumsum([0, *sizes])
-    size = int(starts[-1])
-    state = _State(np.full(size, _NEVER), np.zeros(size), np.zeros(size), np.full(size, np.inf))
-    state.ends[_NOTHING] = 0.0
-    indices = [
-        _place_operations(state, start, pipeline, plan)
-        for start, pipeline, plan in zip(starts, pipelines, plans, strict=False)
+def _simulate_batch(pipelines: Sequence[PipelineTimes], tables: Sequence[_OperationTable]) -> list[SimulatedPipeline]:
+    """Simulates pipelines whose operations fit in memory together. `tables`: the operations of each."""
+    entry_counts = [len(table.cell) + len(table.begin) - 1 for table in tables]
+    first_entries = 2 + np.cumsum([0, *entry_counts])
+    entry_count = int(first_entries[-1])
+    state = _SimulationState(
+        np.full(entry_count, _MISSING_RESULT),
+        np.zeros(entry_count),
+        np.zeros(entry_count),
+        np.full(entry_count, np.inf),
+    )
+    state.ends[_AVAILABLE_RESULT] = 0.0
+    entries_of = [
+        _insert_operations(state, start, pipeline, table)
+        for start, pipeline, table in zip(first_entries, pipelines, tables, strict=False)
     ]
-    _advance(np.concatenate([at[plan.begin[:-1]] for at, plan in zip(indices, plans, strict=True)]), state)
-    return [_summarize(state, at, pipeline, plan) for at, pipeline, plan in zip(indices, pipelines, plans, strict=True)]
+    _run_operations(
+        np.concatenate([entries[table.begin[:-1]] for entries, table in zip(entries_of, tables, strict=True)]), state
+    )
+    return [
+        _summarize_ranks(state, entries, pipeline, table)
+        for entries, pipeline, table in zip(entries_of, pipelines, tables, strict=True)
+    ]
 
 
-def _place_operations(state: _State, start: int, pipeline: PipelineTimes, plan: _Plan) -> Numbers:
-    """Fill in a pipeline's operations, and return their indices."""
-    shift = np.repeat(np.arange(pipeline.ranks), np.diff(plan.begin)) + start
-    at = np.arange(len(plan.cell)) + shift
-    hop = _hops(pipeline, plan)
-    table = np.concatenate([pipeline.forward, pipeline.inputs + pipeline.weights, pipeline.inputs, pipeline.weights])
-    state.source[at] = np.where(plan.source >= 0, plan.source + shift[plan.source], _NOTHING)
-    state.delay[at] = 0.0 if pipeline.waits else hop
-    state.seconds[at] = table[plan.cell] + (hop if pipeline.waits else 0.0)
-    return at
+def _insert_operations(state: _SimulationState, start: int, pipeline: PipelineTimes, table: _OperationTable) -> Numbers:
+    """Writes a pipeline's operations into the state, from entry `start` on, and returns the entry of each operation."""
+    offset = np.repeat(np.arange(pipeline.ranks), np.diff(table.begin)) + start
+    entries = np.arange(len(table.cell)) + offset
+    transfer_s = _input_transfer_seconds(pipeline, table)
+    seconds_by_cell = np.concatenate(
+        [pipeline.forward, pipeline.inputs + pipeline.weights, pipeline.inputs, pipeline.weights]
+    )
+    state.source[entries] = np.where(table.source >= 0, table.source + offset[table.source], _AVAILABLE_RESULT)
+    state.delay[entries] = 0.0 if pipeline.waits else transfer_s
+    state.seconds[entries] = seconds_by_cell[table.cell] + (transfer_s if pipeline.waits else 0.0)
+    return entries
 
 
-def _hops(pipeline: PipelineTimes, plan: _Plan) -> Column:
+def _input_transfer_seconds(pipeline: PipelineTimes, table: _OperationTable) -> Column:
     """For each operation, seconds of the transfer of its input."""
-    return np.where(plan.crosses >= 0, np.broadcast_to(pipeline.hop, len(pipeline.forward))[plan.crosses], 0.0)
+    return np.where(table.crosses >= 0, np.broadcast_to(pipeline.hop, len(pipeline.forward))[table.crosses], 0.0)
 
 
-def _advance(at: Numbers, state: _State) -> None:
-    """Fill in the end of each operation. `at`: the first operation of each rank."""
-    source, delay, seconds, ends = state
-    free = np.zeros(len(at))
-    while len(at):
-        before, need, end, more = at.copy(), np.empty_like(at), np.empty(len(at)), np.empty(len(at))
-        ready = np.empty(len(at), bool)
+def _run_operations(current: Numbers, state: _SimulationState) -> None:
+    """Fills in the end of each operation. `current`: the entry of each rank's first operation; in every turn each rank
+    whose input has arrived runs one operation and moves to its next entry."""
+    source, delay_s, seconds, ends_s = state
+    rank_free_s = np.zeros(len(current))
+    while len(current):
+        previous, inputs, end_s, addend_s = (
+            current.copy(),
+            np.empty_like(current),
+            np.empty(len(current)),
+            np.empty(len(current)),
+        )
+        is_ready = np.empty(len(current), bool)
         for _ in range(_TURNS_PER_CHECK):
-            source.take(at, out=need, mode="clip")
-            ends.take(need, out=end, mode="clip")
-            end += delay.take(at, out=more, mode="clip")
-            np.maximum(end, free, out=end)
-            end += seconds.take(at, out=more, mode="clip")
-            ends[at] = end
-            np.less(end, np.inf, out=ready)
-            np.copyto(free, end, where=ready)
-            at += ready
-        left = source[at] != _NEVER
-        if left.any() and (at == before).all():
-            raise BadInput(f"deadlock: {int(left.sum())} of {len(left)} ranks of a pipeline wait for each other.")
-        at, free = at[left], free[left]
+            source.take(current, out=inputs, mode="clip")
+            ends_s.take(inputs, out=end_s, mode="clip")
+            end_s += delay_s.take(current, out=addend_s, mode="clip")
+            np.maximum(end_s, rank_free_s, out=end_s)
+            end_s += seconds.take(current, out=addend_s, mode="clip")
+            ends_s[current] = end_s
+            np.less(end_s, np.inf, out=is_ready)
+            np.copyto(rank_free_s, end_s, where=is_ready)
+            current += is_ready
+        is_unfinished = source[current] != _MISSING_RESULT
+        if is_unfinished.any() and (current == previous).all():
+            raise BadInput(
+                f"deadlock: {int(is_unfinished.sum())} of {len(is_unfinished)} ranks of a pipeline wait for each other."
+            )
+        current, rank_free_s = current[is_unfinished], rank_free_s[is_unfinished]
 
 
-def _summarize(state: _State, at: Numbers, pipeline: PipelineTimes, plan: _Plan) -> SimulatedPipeline:
-    first, ends, seconds = plan.begin[:-1], state.ends[at], state.seconds[at]
-    before = np.append(0.0, ends[:-1])
-    before[first] = 0.0
-    waited = np.maximum(state.ends[state.source[at]] + state.delay[at] - before, 0.0)
-    moving = _hops(pipeline, plan)
-    idle = waited if pipeline.waits else np.maximum(waited - moving, 0.0)
-    exchange = moving if pipeline.waits else waited - idle
-    wall, each = float(ends.max()), np.add.reduceat
-    moved = each(moving, first)
+def _summarize_ranks(
+    state: _SimulationState, entries: Numbers, pipeline: PipelineTimes, table: _OperationTable
+) -> SimulatedPipeline:
+    """How each rank of a simulated pipeline spends the step. `entries`: the state's entry of each of the pipeline's
+    operations."""
+    first_operations, ends_s, duration_s = table.begin[:-1], state.ends[entries], state.seconds[entries]
+    rank_free_s = np.append(0.0, ends_s[:-1])
+    rank_free_s[first_operations] = 0.0
+    waiting_s = np.maximum(state.ends[state.source[entries]] + state.delay[entries] - rank_free_s, 0.0)
+    transfer_s = _input_transfer_seconds(pipeline, table)
+    idle_s = waiting_s if pipeline.waits else np.maximum(waiting_s - transfer_s, 0.0)
+    exposed_transfer_s = transfer_s if pipeline.waits else waiting_s - idle_s
+    wall_s, sum_by_rank = float(ends_s.max()), np.add.reduceat
+    transfers_of_rank_s = sum_by_rank(transfer_s, first_operations)
     return SimulatedPipeline(
-        wall=wall,
-        busy=each(seconds, first) - (moved if pipeline.waits else 0.0),
-        moved=moved,
-        exchange=each(exchange, first),
-        warmup=idle[first],
-        steady=each(idle, first) - idle[first],
-        drain=wall - ends[plan.begin[1:] - 1],
-        kept=plan.kept,
+        wall=wall_s,
+        busy=sum_by_rank(duration_s, first_operations) - (transfers_of_rank_s if pipeline.waits else 0.0),
+        moved=transfers_of_rank_s,
+        exchange=sum_by_rank(exposed_transfer_s, first_operations),
+        warmup=idle_s[first_operations],
+        steady=sum_by_rank(idle_s, first_operations) - idle_s[first_operations],
+        drain=wall_s - ends_s[table.begin[1:] - 1],
+        kept=table.kept,
     )

@@ -32,16 +32,18 @@ class StageLayers(NamedTuple):
         return self.dense + self.routed
 
 
-def memory(cases: Cases, run: StageLayers, left: Column, begins: Column) -> MemoryParts:
-    """Bytes on a rank of a stage, with a published framework. `left`: stages from this one on; `begins`: 1 if it is the
-    first."""
-    depth, ends, zero = np.maximum(left, 2.0), left == 1, column(0)
+def memory(cases: Cases, run: StageLayers, stages_left: Column, begins: Column) -> MemoryParts:
+    """Bytes on a rank of a stage, with a published framework. `run`: its layers; `stages_left`: stages from this one
+    on; `begins`: 1 if it is the first."""
+    equal_stages, is_last, zero = np.maximum(stages_left, 2.0), stages_left == 1, column(0)
     vocab = np.where(begins > 0, cases.vocab, 0.0)
-    like = replace(cases, pp=depth, layers=depth * run.layers, ends=zero)
-    first = replace(like, dense_layers=run.dense, vocab=vocab)
-    last = replace(like, dense_layers=depth * run.layers - run.routed)
-    both = framework_memory.of_stage(first, first=True), framework_memory.of_stage(last, first=False)
-    return MemoryParts(*(np.where(ends, its, mine) for mine, its in zip(*both, strict=True)))
+    uniform = replace(cases, pp=equal_stages, layers=equal_stages * run.layers, ends=zero)
+    first = replace(uniform, dense_layers=run.dense, vocab=vocab)
+    last = replace(uniform, dense_layers=equal_stages * run.layers - run.routed)
+    both_ends = framework_memory.of_stage(first, first=True), framework_memory.of_stage(last, first=False)
+    return MemoryParts(
+        *(np.where(is_last, last_bytes, first_bytes) for first_bytes, last_bytes in zip(*both_ends, strict=True))
+    )
 
 
 def alone(cases: Cases, run: StageLayers, ends: Column) -> Cases:
@@ -54,18 +56,24 @@ def alone(cases: Cases, run: StageLayers, ends: Column) -> Cases:
 def across(cases: Cases, source: tuple[RankHardware, Constants], target: tuple[RankHardware, Constants]) -> Column:
     """Seconds to send a micro-batch's activations, or their gradients, from one part of a cluster to another: the
     slower of the two links between nodes sets the rate."""
-    size, far = cases.tokens * cases.width * cases.width_bytes / cases.tp, column(np.inf)
-    return np.maximum(collective_time.send(*source, size, far), collective_time.send(*target, size, far))
+    size_bytes, internode = cases.tokens * cases.width * cases.width_bytes / cases.tp, column(np.inf)
+    return np.maximum(
+        collective_time.send(*source, size_bytes, internode), collective_time.send(*target, size_bytes, internode)
+    )
 
 
 def runs(model: Model) -> tuple[StageLayers, npt.NDArray[np.intp]]:
     """The distinct runs of layers, by their numbers of dense and routed layers; and a table [first, end] -> index of
     the run."""
-    ends = np.arange(model.layers + 1)
-    dense = model.dense_layers if model.experts else model.layers
-    many = np.maximum(ends - ends[:, None], 0)
-    plain = np.clip(np.minimum(ends, dense) - np.minimum(ends[:, None], dense), 0, None)
-    codes, index = np.unique(plain * (model.layers + 1) + many - plain, return_inverse=True)
-    return StageLayers(*(part.astype(np.float64) for part in np.divmod(codes, model.layers + 1))), index.reshape(
-        many.shape
+    layer_ends = np.arange(model.layers + 1)
+    dense_layers = model.dense_layers if model.experts else model.layers
+    run_layers = np.maximum(layer_ends - layer_ends[:, None], 0)
+    run_dense_layers = np.clip(
+        np.minimum(layer_ends, dense_layers) - np.minimum(layer_ends[:, None], dense_layers), 0, None
     )
+    run_codes, run_of_code = np.unique(
+        run_dense_layers * (model.layers + 1) + run_layers - run_dense_layers, return_inverse=True
+    )
+    return StageLayers(
+        *(part.astype(np.float64) for part in np.divmod(run_codes, model.layers + 1))
+    ), run_of_code.reshape(run_layers.shape)

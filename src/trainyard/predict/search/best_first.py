@@ -21,12 +21,12 @@ from trainyard.predict.pipeline import simulation
 from trainyard.predict.time import step
 from trainyard.predict.time.step import StepTime
 
-_BATCH = 32
+_CASES_PER_SIMULATION = 32
 """Cases per simulation: the cost of one more in a batch is small."""
-MOST_SIMULATED = 1 << 24
+MAX_SIMULATED_OPERATIONS = 1 << 24
 """Largest number of forward and backward passes of pipelines that a search simulates: Llama 3 405B on 16,384 devices
 takes 4 million."""
-_ROUNDED = 1 - 1e-9
+_ROUNDING_TOLERANCE = 1 - 1e-9
 """Tolerance of a bound: it is summed in another order than the time that it bounds."""
 
 
@@ -55,33 +55,35 @@ class BestFirstSearch:
     ) -> None:
         order = np.argsort(bounds, kind="stable")
         self._cases, self._required, self._hardware, self._constants = cases, required, hardware, constants
-        self._remaining, self._bounds = remaining[order], bounds[order] * _ROUNDED
+        self._remaining, self._bounds = remaining[order], bounds[order] * _ROUNDING_TOLERANCE
         self._simulated: list[TimedCase] = []
         self._operations = 0.0
 
     def __iter__(self) -> Iterator[TimedCase]:
         while len(self._remaining) or self._simulated:
             while len(self._remaining) and (not self._simulated or self._bounds[0] <= self._simulated[0].wall_seconds):
-                self._simulate()
+                self._simulate_batch()
             yield heappop(self._simulated)
 
-    def _simulate(self) -> None:
-        indices, self._remaining = self._remaining[:_BATCH], self._remaining[_BATCH:]
-        self._bounds = self._bounds[_BATCH:]
-        self._spend(indices)
+    def _simulate_batch(self) -> None:
+        """Simulates the remaining cases with the least bounds, and adds them to the heap of simulated ones."""
+        indices, self._remaining = self._remaining[:_CASES_PER_SIMULATION], self._remaining[_CASES_PER_SIMULATION:]
+        self._bounds = self._bounds[_CASES_PER_SIMULATION:]
+        self._count_operations(indices)
         times = step.step(self._cases.take(indices), self._hardware, self._constants)
         for row, (index, wall_seconds) in enumerate(zip(indices.tolist(), times.wall.tolist(), strict=True)):
             heappush(self._simulated, TimedCase(wall_seconds, float(self._required[index]), index, row, times))
 
-    def _spend(self, indices: npt.NDArray[np.intp]) -> None:
-        """Counts the operations of these cases before simulating them. Raises `BadJob` above `MOST_SIMULATED`."""
+    def _count_operations(self, indices: npt.NDArray[np.intp]) -> None:
+        """Adds the pipeline operations of these cases to the count before they are simulated. Raises `BadJob` above the
+        limit."""
         batch = self._cases.take(indices)
         micro_batches = np.minimum(batch.accumulate, 4 * simulation.rounds(batch.pp) * batch.pp)
         self._operations += float(np.sum(np.where(batch.pp > 1, 2 * batch.pp * batch.interleave * micro_batches, 0.0)))
-        if self._operations > MOST_SIMULATED:
+        if self._operations > MAX_SIMULATED_OPERATIONS:
             raise BadJob(
-                f"the fastest layouts are pipelines with more than {MOST_SIMULATED:,} operations per step in all, "
-                "which take minutes to simulate.",
+                f"the fastest layouts are pipelines with more than {MAX_SIMULATED_OPERATIONS:,} operations per step "
+                "in all, which take minutes to simulate.",
                 "Fix some of the axes, such as --fix pp=8 --fix micro_batch_size=4.",
             )
 

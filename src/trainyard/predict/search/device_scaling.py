@@ -22,9 +22,9 @@ from trainyard.predict.search.search import fastest
 
 DOUBLINGS = range(-3, 4)
 """Exponents of 2 by which the requested device count is multiplied."""
-FARTHEST = 10
+MAX_FURTHER_DOUBLINGS = 10
 """Largest number of further doublings of strong scaling, which are tried while they pay."""
-PAYS = 0.5
+MIN_GAIN_PER_DOUBLING = 0.5
 """Least gain in speed of a doubling that pays; the ideal gain is 1."""
 
 
@@ -59,8 +59,9 @@ def scaling(
     known_best: LayoutPoint,
     refuses: Callable[[Job], None] = lambda _: None,
 ) -> DeviceScaling:
-    """Searches other device counts. `known_best`: the best layout of `wanted`, which is not searched again. `budget`:
-    tokens to train on, for days and dollars."""
+    """Finds the fastest layouts on other device counts, doubled and halved from that of `wanted`. `known_best`: the
+    best layout of `wanted`, which is not searched again. `budget`: tokens to train on, for days and dollars; `refuses`:
+    raises `BadJob` for a job that cannot be run."""
 
     def plan_for(devices: int, samples: int) -> ScalingPoint:
         if (devices, samples) == (wanted.devices, wanted.samples):
@@ -76,39 +77,47 @@ def scaling(
             return ScalingPoint(devices=devices, samples=samples, why=error.says)
 
     ranks_per_device = machine.device.ranks
-    strong = [plan_for(ranks, wanted.samples) for ranks in _times(wanted.devices, ranks_per_device)]
-    while len(strong) < len(DOUBLINGS) + FARTHEST and _pays((strong[-2], strong[-1])):
+    strong = [plan_for(ranks, wanted.samples) for ranks in _scaled_rank_counts(wanted.devices, ranks_per_device)]
+    while len(strong) < len(DOUBLINGS) + MAX_FURTHER_DOUBLINGS and _is_worthwhile((strong[-2], strong[-1])):
         strong.append(plan_for(2 * strong[-1].devices, wanted.samples))
-    scaled = [(ranks, wanted.samples * ranks / wanted.devices) for ranks in _times(wanted.devices, ranks_per_device)]
-    weak = [plan_for(ranks, int(samples)) for ranks, samples in scaled if samples % 1 == 0]
-    points = _per_device(strong, ranks_per_device)
+    weak_sizes = [
+        (ranks, wanted.samples * ranks / wanted.devices)
+        for ranks in _scaled_rank_counts(wanted.devices, ranks_per_device)
+    ]
+    weak = [plan_for(ranks, int(samples)) for ranks, samples in weak_sizes if samples % 1 == 0]
+    points = _count_devices(strong, ranks_per_device)
     return DeviceScaling(
-        strong=_with_efficiency(points),
-        weak=_with_efficiency(_per_device(weak, ranks_per_device)),
+        strong=_set_efficiency(points),
+        weak=_set_efficiency(_count_devices(weak, ranks_per_device)),
         says=summarize(points),
     )
 
 
-def _per_device(points: Sequence[ScalingPoint], ranks_per_device: int) -> list[ScalingPoint]:
+def _count_devices(points: Sequence[ScalingPoint], ranks_per_device: int) -> list[ScalingPoint]:
     """Converts the device counts from ranks to devices."""
     return [msgspec.structs.replace(point, devices=point.devices // ranks_per_device) for point in points]
 
 
-def _times(ranks: int, ranks_per_device: int) -> list[int]:
+def _scaled_rank_counts(ranks: int, ranks_per_device: int) -> list[int]:
     """Rank counts: `ranks` doubled and halved, whole devices only."""
     return [int(ranks * 2.0**doubling) for doubling in DOUBLINGS if ranks * 2.0**doubling % ranks_per_device == 0]
 
 
-def _pays(pair: tuple[ScalingPoint, ScalingPoint]) -> bool:
+def _is_worthwhile(pair: tuple[ScalingPoint, ScalingPoint]) -> bool:
+    """Whether the doubling from the first to the second point has layouts on both, and gains at least
+    `MIN_GAIN_PER_DOUBLING`."""
     before, after = pair[0].point, pair[1].point
-    return before is not None and after is not None and _gain(before, after) >= PAYS
+    return before is not None and after is not None and _relative_gain(before, after) >= MIN_GAIN_PER_DOUBLING
 
 
-def _with_efficiency(points: list[ScalingPoint]) -> tuple[ScalingPoint, ...]:
-    known = [point.point for point in points if point.point]
-    first = known[0].bill.tokens_per_s / known[0].devices if known else 1.0
+def _set_efficiency(points: list[ScalingPoint]) -> tuple[ScalingPoint, ...]:
+    """Sets each point's tokens/s/device relative to that of the first point with a layout."""
+    layouts = [point.point for point in points if point.point]
+    first_tokens_per_s_per_device = layouts[0].bill.tokens_per_s / layouts[0].devices if layouts else 1.0
     return tuple(
-        msgspec.structs.replace(point, efficiency=point.point.bill.tokens_per_s / point.point.devices / first)
+        msgspec.structs.replace(
+            point, efficiency=point.point.bill.tokens_per_s / point.point.devices / first_tokens_per_s_per_device
+        )
         if point.point
         else point
         for point in points
@@ -118,33 +127,39 @@ def _with_efficiency(points: list[ScalingPoint]) -> tuple[ScalingPoint, ...]:
 def summarize(points: Sequence[ScalingPoint]) -> str:
     """A sentence on the last doubling that pays, and on the one after it. Speed includes the time lost to failures."""
     pairs = list(pairwise(points))
-    paying = [index for index, pair in enumerate(pairs) if _pays(pair)]
+    worthwhile = [index for index, pair in enumerate(pairs) if _is_worthwhile(pair)]
+    least_percent = f"{100 * MIN_GAIN_PER_DOUBLING:.0f} %"
     explanation = (
-        f"A doubling pays if it adds at least {100 * PAYS:.0f} % to the speed with the same batch; 100 % is ideal."
+        f"A doubling pays if it adds at least {least_percent} to the speed with the same batch; 100 % is ideal."
     )
-    if not paying:
+    if not worthwhile:
         return f"No doubling between {points[0].devices:,} and {points[-1].devices:,} devices pays. {explanation}"
-    last = pairs[paying[-1]]
+    last = pairs[worthwhile[-1]]
     sentence = f"More devices pay up to {last[1].devices:,}: {_describe_doubling(*last)}"
-    if paying[-1] + 1 == len(pairs):
+    if worthwhile[-1] + 1 == len(pairs):
         return f"{sentence}; more were not searched. {explanation}"
-    return f"{sentence}, {_describe_doubling(*pairs[paying[-1] + 1])}. {explanation}"
+    return f"{sentence}, {_describe_doubling(*pairs[worthwhile[-1] + 1])}. {explanation}"
 
 
 def _describe_doubling(before: ScalingPoint, after: ScalingPoint) -> str:
     """The gain of a doubling, with days, and with dollars if there is a price."""
     if before.point is None or after.point is None:
         return f"doubling {before.devices:,} is infeasible: {before.why or after.why}".rstrip(".")
-    a, b = before.point.bill, after.point.bill
-    dollars = f", ${a.dollars:,.0f} become ${b.dollars:,.0f}" if a.dollars is not None and b.dollars is not None else ""
-    days = f" ({a.days:,.1f} days become {b.days:,.1f}{dollars})" if a.days else ""
-    return f"doubling {before.devices:,} adds {100 * _gain(before.point, after.point):.0f} %{days}"
+    bill_before, bill_after = before.point.bill, after.point.bill
+    dollars = (
+        f", ${bill_before.dollars:,.0f} become ${bill_after.dollars:,.0f}"
+        if bill_before.dollars is not None and bill_after.dollars is not None
+        else ""
+    )
+    days = f" ({bill_before.days:,.1f} days become {bill_after.days:,.1f}{dollars})" if bill_before.days else ""
+    return f"doubling {before.devices:,} adds {100 * _relative_gain(before.point, after.point):.0f} %{days}"
 
 
-def _gain(before: LayoutPoint, after: LayoutPoint) -> float:
+def _relative_gain(before: LayoutPoint, after: LayoutPoint) -> float:
     """Relative gain in the speed of a run: 1 is ideal for twice the devices."""
-    return _speed(after) / _speed(before) - 1
+    return _effective_tokens_per_s(after) / _effective_tokens_per_s(before) - 1
 
 
-def _speed(point: LayoutPoint) -> float:
+def _effective_tokens_per_s(point: LayoutPoint) -> float:
+    """Tokens/s of a run, reduced by the fraction of time lost to failures."""
     return point.bill.tokens_per_s * (point.bill.goodput.share if point.bill.goodput else 1.0)

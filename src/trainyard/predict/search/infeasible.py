@@ -20,26 +20,32 @@ from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.units import show_size
 
 
-def undivided(wanted: PlannerInput, framework: Framework) -> tuple[str, str]:
-    names: dict[str, Sequence[str]] = {"schedule": schedules.SCHEDULES, "activation_checkpoint": ACTIVATION_CHECKPOINTS}
+def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str, str]:
+    """(message, next step) if no layout divides the devices, model and batch of `wanted` evenly: the first fixed axis
+    that does not divide, with its remainder, or the axis to leave free."""
+    words_of_axis: dict[str, Sequence[str]] = {
+        "schedule": schedules.SCHEDULES,
+        "activation_checkpoint": ACTIVATION_CHECKPOINTS,
+    }
     fixed = ", ".join(
-        f"{axis} = {names[axis][value] if axis in names else value}" for axis, value in wanted.fixed.items()
+        f"{axis} = {words_of_axis[axis][value] if axis in words_of_axis else value}"
+        for axis, value in wanted.fixed.items()
     )
-    model, parts = wanted.model, layout_space.shared(wanted.model)
-    listed = ", ".join(f"{size:,} {name}" for name, size in parts.items())
-    summary = (
-        f"no layout of {wanted.devices:,} devices divides {listed}, "
+    model, divided_sizes = wanted.model, layout_space.tp_divided_sizes(wanted.model)
+    sizes = ", ".join(f"{size:,} {name}" for name, size in divided_sizes.items())
+    subject = (
+        f"no layout of {wanted.devices:,} devices divides {sizes}, "
         f"{model.layers} layers and {wanted.samples:,} samples a step"
     )
-    message = summary + (f" with {fixed}." if fixed else ".")
+    message = subject + (f" with {fixed}." if fixed else ".")
     for axis, value in wanted.fixed.items():
         if axis == "schedule" and schedules.SCHEDULES[value] not in framework.offers.schedules:
-            listed = " and ".join(framework.offers.schedules)
+            supported = " and ".join(framework.offers.schedules)
             return (
                 f"schedule = {schedules.SCHEDULES[value]} is not supported with {framework.means}.",
-                f"Use {listed}.",
+                f"Use {supported}.",
             )
-        if axis == "tp" and (part := next((part for part in parts.items() if part[1] % value), None)):
+        if axis == "tp" and (part := next((part for part in divided_sizes.items() if part[1] % value), None)):
             return message, f"{part[1]} {part[0]} % tp {value} = {part[1] % value}."
         if axis == "tp" and wanted.devices % value:
             return message, f"{wanted.devices:,} devices % tp {value} = {wanted.devices % value}."
@@ -50,35 +56,38 @@ def undivided(wanted: PlannerInput, framework: Framework) -> tuple[str, str]:
         if axis == "pp" and value > model.layers:
             return message, f"pp {value} is more than {model.layers} layers."
     for axis in wanted.fixed:
-        rest = {name: value for name, value in wanted.fixed.items() if name != axis}
-        if others := sum(len(batch) for batch in layout_space.lots(wanted._replace(fixed=rest), framework.offers)):
-            return message, f"Without --fix {axis} there are {others:,} layouts."
+        other_axes = {name: value for name, value in wanted.fixed.items() if name != axis}
+        if layout_count := sum(
+            len(batch) for batch in layout_space.enumerate_batches(wanted._replace(fixed=other_axes), framework.offers)
+        ):
+            return message, f"Without --fix {axis} there are {layout_count:,} layouts."
     return message, "Change the batch or the device count; multiples of the same powers of two work best."
 
 
-def too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, machine: Machine) -> str:
+def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, machine: Machine) -> str:
     """The message for layouts that do not fit. `sizes`: of all layouts, with and without offloading; `searched`: the
     number of layouts without."""
-    usable = offload_variants.usable_memory(machine)
-    excess = np.maximum(sizes.need - usable.device, 0.0)
+    usable_bytes = offload_variants.usable_memory(machine)
+    excess_bytes = np.maximum(sizes.need - usable_bytes.device, 0.0)
     # Among layouts that fit on a device, the one with the least offloaded bytes is the closest to fitting.
-    closest = int(np.lexsort((sizes.waiting, excess))[0])
-    job, least = layout_space.job_of(wanted, sizes.layouts.row(closest)), float(sizes.need[closest])
+    closest_index = int(np.lexsort((sizes.waiting, excess_bytes))[0])
+    job, least_bytes = layout_space.job_of(wanted, sizes.layouts.row(closest_index)), float(sizes.need[closest_index])
     summary = f"{wanted.model.name} fits on {wanted.devices:,} devices in none of {searched:,} layouts: the "
     kept = f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
     summary += f"smallest ({job.layout}, {kept}) needs "
-    summary += f"{show_size(least)} of each, and {show_size(usable.device)} can be used"
-    if least > usable.device:
-        return f"{summary}: {show_size(least - usable.device)} too much."
-    ranks, waiting = min(wanted.devices, machine.ranks_per_node), float(sizes.waiting[closest])
-    host_memory = usable.host * ranks
+    summary += f"{show_size(least_bytes)} of each, and {show_size(usable_bytes.device)} can be used"
+    if least_bytes > usable_bytes.device:
+        return f"{summary}: {show_size(least_bytes - usable_bytes.device)} too much."
+    ranks, host_bytes = min(wanted.devices, machine.ranks_per_node), float(sizes.waiting[closest_index])
+    host_memory = usable_bytes.host * ranks
     return (
-        f"{summary}; but {show_size(waiting)} * {ranks} ranks = {show_size(waiting * ranks)} would be offloaded to the "
-        f"host, of which {show_size(host_memory)} can be used: {show_size(waiting * ranks - host_memory)} too much."
+        f"{summary}; but {show_size(host_bytes)} * {ranks} ranks = {show_size(host_bytes * ranks)} would be offloaded "
+        f"to the host, of which {show_size(host_memory)} can be used: "
+        f"{show_size(host_bytes * ranks - host_memory)} too much."
     )
 
 
-def smallest(wanted: PlannerInput, framework: Framework, machine: Machine) -> str:
+def suggest_device_count(wanted: PlannerInput, framework: Framework, machine: Machine) -> str:
     """The next step: a number of these devices that would be enough."""
     for factor in (2, 4, 8, 16, 32, 64):
         larger = wanted._replace(devices=wanted.devices * factor)

@@ -37,6 +37,7 @@ class LayoutCost:
 
     @property
     def point(self) -> LayoutPoint:
+        """The layout as a point of a chart, without its ledger."""
         plan = self.plan
         return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, self.reserved, self.bill)
 
@@ -46,7 +47,7 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0
     file does not describe."""
     if job.recipe.offload:
         offload_variants.check_host(machine)
-    case = _case(job, framework)
+    case = _make_case(job, framework)
     model = machine_model.of(machine, framework.software, job.recipe.dtype)
     reserved = float(framework_memory.memory(case).total[0]) * framework_memory.RESERVED
     waiting = float(framework_memory.on_host(case)[0])
@@ -54,19 +55,19 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0
     return cost_case(case, job, model, times, 0, reserved, waiting, budget, front=False)
 
 
-def _case(job: Job, framework: Framework) -> Cases:
+def _make_case(job: Job, framework: Framework) -> Cases:
     """The job as a case, with the sizes of weights and state of `framework`."""
-    keeps = framework.keeps.of(job.recipe.dtype)
-    ends = partition.counted(keeps.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
+    bytes_per_parameter = framework.keeps.of(job.recipe.dtype)
+    ends = partition.counted(bytes_per_parameter.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
     columns = {
-        "weight_bytes": keeps.weight,
-        "gradient_bytes": keeps.gradient,
-        "state_bytes": keeps.state,
-        "reduce_bytes": keeps.gradient,
-        "remade": keeps.remade,
-        "own": keeps.own,
+        "weight_bytes": bytes_per_parameter.weight,
+        "gradient_bytes": bytes_per_parameter.gradient,
+        "state_bytes": bytes_per_parameter.state,
+        "reduce_bytes": bytes_per_parameter.gradient,
+        "remade": bytes_per_parameter.remade,
+        "own": bytes_per_parameter.own,
         "ends": ends,
-        "offload": job.recipe.offload * offload.KINDS.index(keeps.offload),
+        "offload": job.recipe.offload * offload.KINDS.index(bytes_per_parameter.offload),
     }
     return replace(cases.of_jobs([job]), **{name: cases.column(value) for name, value in columns.items()})
 
@@ -82,8 +83,8 @@ def cost_case(
     budget: float,
     front: bool,
 ) -> LayoutCost:
-    """`case`: the job's single case, which is at `row` of `times`. `reserved`, `waiting`: bytes of a rank on its
-    device and in its host's memory. `budget`: tokens to train on."""
+    """Computes a layout's cost from its simulated step. `case`: the job's single case, which is at `row` of `times`.
+    `reserved`, `waiting`: bytes of a rank on its device and in its host's memory. `budget`: tokens to train on."""
     ledger = predicted_ledger.ledger(times, row, job.layout.ranks, model.machine.name)
     low, high = expected_range(ledger.wall_ns, model.tuned, case)
     memory = framework_memory.memory(case).parts()
@@ -103,12 +104,13 @@ def cost_case(
 
 def expected_range(wall_ns: int, tuned: ConstantSet, case: Cases) -> tuple[int, int]:
     """The 80 % prediction interval of a step in nanoseconds. Assumed with offloading, which has not been measured."""
-    low, high = ASSUMED if float(case.offload[0]) else tuned.interval(_kind(case))
+    low, high = ASSUMED if float(case.offload[0]) else tuned.interval(_model_kind(case))
     return min(wall_ns, round(wall_ns * low)), max(wall_ns, round(wall_ns * high))
 
 
-def _kind(case: Cases) -> str:
-    """The kind of model, the key of the intervals in a set of constants."""
+def _model_kind(case: Cases) -> str:
+    """The kind of model, which selects the prediction interval in a set of constants: hybrid, pictures (a vision
+    model), experts or dense."""
     if float(case.spaces[0]):
         return "hybrid"
     return "pictures" if float(case.lead[0]) else "experts" if float(case.experts[0]) else "dense"

@@ -35,17 +35,20 @@ class LayoutSizes(NamedTuple):
     waiting: Column
 
     def fits(self, usable_memory: UsableMemory) -> Mask:
+        """Mask of the layouts that fit on the device and on the host."""
         return (self.need <= usable_memory.device) & (self.waiting <= usable_memory.host)
 
     def keep(self, mask: Mask) -> LayoutSizes:
         return LayoutSizes(self.layouts.keep(mask), self.need[mask], self.waiting[mask])
 
     def joined(self, other: LayoutSizes) -> LayoutSizes:
-        needs, waits = (np.concatenate(pair) for pair in zip(self[1:], other[1:], strict=True))
-        return LayoutSizes(self.layouts.concat(other.layouts), needs, waits)
+        need, waiting = (np.concatenate(pair) for pair in zip(self[1:], other[1:], strict=True))
+        return LayoutSizes(self.layouts.concat(other.layouts), need, waiting)
 
 
 def usable_memory(machine: Machine) -> UsableMemory:
+    """Usable bytes per rank: of its device, and of its share of the host's memory, less what frameworks and the system
+    need."""
     host = machine.host.memory.value / machine.ranks_per_node if machine.host else 0.0
     return UsableMemory(machine.rank_memory * USABLE, host * offload.USABLE)
 
@@ -59,44 +62,46 @@ def check_host(machine: Machine) -> None:
         )
 
 
-def layout_sizes(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework) -> LayoutSizes:
+def size_layouts(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework) -> LayoutSizes:
+    """The bytes per rank that each layout needs, computed in pieces to bound the memory."""
     need, waiting = np.zeros((2, len(layouts)))
-    start = 0
+    first = 0
     for piece in layouts.pieces():
-        cases, stop = layout_space.as_cases(wanted, piece, framework.keeps), start + len(piece)
-        need[start:stop], waiting[start:stop] = (
+        cases, end = layout_space.as_cases(wanted, piece, framework.keeps), first + len(piece)
+        need[first:end], waiting[first:end] = (
             framework_memory.memory(cases).total * RESERVED,
             framework_memory.on_host(cases),
         )
-        start = stop
+        first = end
     return LayoutSizes(layouts, need, waiting)
 
 
-def with_offloading(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, machine: Machine) -> LayoutSizes:
+def add_offloaded(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, machine: Machine) -> LayoutSizes:
     """All layouts, followed by their variants with offloading if none fits without. If `offload` is fixed, only the
     layouts with or without. Layouts without come first because offloading has not been measured for the constants.
     Raises `BadJob` if offloading is requested and there is no such variant."""
     requested = wanted.fixed.get("offload")
     if requested not in (None, 0, 1):
         raise BadJob(f"offload = {requested} is neither 0 nor 1 (1 moves state to the host's memory).")
-    mask = framework.offloads(wanted, layouts)
+    can_offload = framework.offloads(wanted, layouts)
     if requested == 1:
         check_host(machine)
-        if not mask.any():
+        if not can_offload.any():
             raise BadJob(
                 f"{framework.means} does not offload in any of {len(layouts):,} layouts that divide evenly.",
                 "Leave out --fix offload=1 or the other fixed axes.",
             )
-        return layout_sizes(wanted, layouts.keep(mask).offloaded(), framework)
-    without = layout_sizes(wanted, layouts, framework)
-    fits = bool(without.fits(usable_memory(machine)).any())
-    if requested == 0 or machine.host is None or fits or not mask.any():
-        return without
-    return without.joined(layout_sizes(wanted, layouts.keep(mask).offloaded(), framework))
+        return size_layouts(wanted, layouts.keep(can_offload).offloaded(), framework)
+    in_device = size_layouts(wanted, layouts, framework)
+    fits = bool(in_device.fits(usable_memory(machine)).any())
+    if requested == 0 or machine.host is None or fits or not can_offload.any():
+        return in_device
+    return in_device.joined(size_layouts(wanted, layouts.keep(can_offload).offloaded(), framework))
 
 
 def any_fits(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, machine: Machine) -> bool:
+    """Whether a layout fits, with offloading if the framework supports it."""
     try:
-        return bool(with_offloading(wanted, layouts, framework, machine).fits(usable_memory(machine)).any())
+        return bool(add_offloaded(wanted, layouts, framework, machine).fits(usable_memory(machine)).any())
     except BadJob:
         return False

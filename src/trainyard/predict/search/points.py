@@ -35,6 +35,7 @@ class LayoutPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_job(job: Job, wall_ns: int, low: int, high: int, reserved: int, bill: Bill) -> LayoutPoint:
+    """A job as a point. Times in ns, with the interval `low` to `high`; `reserved`: bytes of the fullest rank."""
     return LayoutPoint(
         devices=job.layout.ranks,
         samples=job.batch,

@@ -26,7 +26,7 @@ from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.time import step
 
-_LEAVE_OUT = "Leave out a fixed axis, or choose another framework with --for."
+_NEXT_STEP = "Leave out a fixed axis, or choose another framework with --for."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class SearchResult:
     front: tuple[LayoutPoint, ...] = ()
 
 
-class _Ranked(NamedTuple):
+class _SearchSpace(NamedTuple):
     """A search space with its costs. `sizes`: of all layouts; `searched`: the number of layouts without offloading
     variants; `fits`: indices of those that fit; `by_time`: iterates over these in the order of their time."""
 
@@ -67,28 +67,28 @@ def search(
     """Finds the `most` fastest layouts that fit. `refuses` raises `BadJob` for a job that cannot be run. Raises
     `BadJob` if no layout divides the model, or none fits, with the arithmetic and a cluster that is large enough."""
     check_dtype(wanted, framework)
-    ranked = _ranked(wanted, machine, framework)
-    if not len(ranked.fits):
+    space = _build_search_space(wanted, machine, framework)
+    if not len(space.fits):
         raise BadJob(
-            infeasible.too_large(wanted, ranked.sizes, ranked.searched, machine),
-            infeasible.smallest(wanted, framework, machine),
+            infeasible.explain_too_large(wanted, space.sizes, space.searched, machine),
+            infeasible.suggest_device_count(wanted, framework, machine),
         )
     refused: list[str] = []
     choices: list[LayoutCost] = []
-    accepted = _accepted(wanted, ranked, framework.keeps.between, refuses, refused)
-    for timed, job in islice(accepted, most):
-        least = min((choice.reserved for choice in choices), default=np.inf)
-        choices.append(_choice(ranked, timed, job, budget, int(timed.required) < least))
+    runnable = _runnable_cases(wanted, space, framework.keeps.between, refuses, refused)
+    for timed, job in islice(runnable, most):
+        least_reserved = min((choice.reserved for choice in choices), default=np.inf)
+        choices.append(_cost_choice(space, timed, job, budget, int(timed.required) < least_reserved))
     if not choices:
-        raise BadJob(_all_refused(refused))
+        raise BadJob(_explain_refusals(refused))
     result = SearchResult(
         choices=tuple(choices),
-        searched=ranked.searched,
-        fitting=len(ranked.fits),
+        searched=space.searched,
+        fitting=len(space.fits),
         refused=tuple(refused),
-        tuned=ranked.model.tuned,
+        tuned=space.model.tuned,
     )
-    return replace(result, front=tuple(_front(ranked, choices, accepted))) if front else result
+    return replace(result, front=tuple(_extend_front(space, choices, runnable))) if front else result
 
 
 def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
@@ -104,21 +104,21 @@ def fastest(
     wanted: PlannerInput, machine: Machine, framework: Framework, budget: float, refuses: Callable[[Job], None]
 ) -> LayoutCost:
     """The first result of `search`. Raises `BadJob` in the same cases, without suggesting a larger cluster."""
-    ranked = _ranked(wanted, machine, framework)
-    if not len(ranked.fits):
-        raise BadJob(infeasible.too_large(wanted, ranked.sizes, ranked.searched, machine))
+    space = _build_search_space(wanted, machine, framework)
+    if not len(space.fits):
+        raise BadJob(infeasible.explain_too_large(wanted, space.sizes, space.searched, machine))
     refused: list[str] = []
-    for timed, job in _accepted(wanted, ranked, framework.keeps.between, refuses, refused):
-        return _choice(ranked, timed, job, budget, front=True)
-    raise BadJob(_all_refused(refused))
+    for timed, job in _runnable_cases(wanted, space, framework.keeps.between, refuses, refused):
+        return _cost_choice(space, timed, job, budget, front=True)
+    raise BadJob(_explain_refusals(refused))
 
 
-def _accepted(
-    wanted: PlannerInput, ranked: _Ranked, between: bool, refuses: Callable[[Job], None], refused: list[str]
+def _runnable_cases(
+    wanted: PlannerInput, space: _SearchSpace, stores_between: bool, refuses: Callable[[Job], None], refused: list[str]
 ) -> Iterator[tuple[TimedCase, Job]]:
     """The cases that are not refused, in the order of their time. Appends the reasons for the others to `refused`."""
-    for timed in ranked.by_time:
-        job = layout_space.job_of(wanted, ranked.sizes.layouts.row(timed.index), between)
+    for timed in space.by_time:
+        job = layout_space.job_of(wanted, space.sizes.layouts.row(timed.index), stores_between)
         try:
             refuses(job)
         except BadJob as error:
@@ -127,47 +127,56 @@ def _accepted(
         yield timed, job
 
 
-def _all_refused(refused: list[str]) -> str:
+def _explain_refusals(refused: list[str]) -> str:
     return f"all {len(refused):,} layouts that fit are refused; the fastest: {refused[0]}"
 
 
-def _ranked(wanted: PlannerInput, machine: Machine, framework: Framework) -> _Ranked:
+def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Framework) -> _SearchSpace:
+    """All layouts of `wanted` with their memory and lower bounds, ready to be searched. Raises `BadJob` if there is
+    none."""
     if reason := framework.refuses(wanted.model):
         raise BadJob(f"{framework.means}: {reason}", "Name another framework: --for.")
     layouts = framework.layouts(wanted)
     if not len(layouts):
-        if not any(len(batch) for batch in layout_space.lots(wanted, framework.offers)):
-            raise BadJob(*infeasible.undivided(wanted, framework))
-        raise BadJob(f"{framework.means} supports none of the layouts that divide evenly.", _LEAVE_OUT)
+        if not any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers)):
+            raise BadJob(*infeasible.explain_indivisible(wanted, framework))
+        raise BadJob(f"{framework.means} supports none of the layouts that divide evenly.", _NEXT_STEP)
     model = machine_model.of(machine, framework.software, wanted.dtype)
-    sizes = offload_variants.with_offloading(wanted, layouts, framework, machine)
+    sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)
     fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(machine)))
-    by_time = BestFirstSearch(cases, fits, _bounds(cases, model, fits), sizes.need, model.hardware, model.values)
-    return _Ranked(sizes, min(len(layouts), len(cases)), cases, fits, by_time, model)
+    by_time = BestFirstSearch(cases, fits, _lower_bounds(cases, model, fits), sizes.need, model.hardware, model.values)
+    return _SearchSpace(sizes, min(len(layouts), len(cases)), cases, fits, by_time, model)
 
 
-def _front(
-    ranked: _Ranked, choices: list[LayoutCost], accepted: Iterator[tuple[TimedCase, Job]]
+def _extend_front(
+    space: _SearchSpace, choices: list[LayoutCost], runnable: Iterator[tuple[TimedCase, Job]]
 ) -> Iterator[LayoutPoint]:
-    """The Pareto front of `choices` and of the slower `accepted` cases."""
+    """The Pareto front of `choices` and of the slower `runnable` cases."""
     yield from (choice.point for choice in choices if choice.front)
     fastest_choice, least_memory = choices[0], min(choice.reserved for choice in choices)
     step_ns = fastest_choice.plan.ledger.wall_ns
-    ranked.by_time.only_below(least_memory)
-    for timed, job in accepted:
+    space.by_time.only_below(least_memory)
+    for timed, job in runnable:
         required, wall_ns = int(timed.required), round(timed.wall_seconds * 1e9)
-        low, high = expected_range(wall_ns, ranked.model.tuned, ranked.cases.take(np.array([timed.index])))
+        low, high = expected_range(wall_ns, space.model.tuned, space.cases.take(np.array([timed.index])))
         yield points.of_job(job, wall_ns, low, high, required, fastest_choice.bill.slower(wall_ns / step_ns))
-        ranked.by_time.only_below(required)
+        space.by_time.only_below(required)
 
 
-def _bounds(cases: Cases, model: MachineModel, fits: npt.NDArray[np.intp]) -> Column:
-    parts = [fits[start : start + layout_space.TOGETHER] for start in range(0, len(fits), layout_space.TOGETHER)]
-    bounds = [np.broadcast_to(step.bound(cases.take(part), model.hardware, model.values), len(part)) for part in parts]
+def _lower_bounds(cases: Cases, model: MachineModel, indices: npt.NDArray[np.intp]) -> Column:
+    """Lower bound in seconds of the step of each case in `indices`, computed in pieces to bound the memory."""
+    pieces = [
+        indices[start : start + layout_space.CASES_PER_PIECE]
+        for start in range(0, len(indices), layout_space.CASES_PER_PIECE)
+    ]
+    bounds = [
+        np.broadcast_to(step.bound(cases.take(piece), model.hardware, model.values), len(piece)) for piece in pieces
+    ]
     return np.concatenate([np.zeros(0), *bounds])
 
 
-def _choice(ranked: _Ranked, timed: TimedCase, job: Job, budget: float, front: bool) -> LayoutCost:
-    case, waiting = ranked.cases.take(np.array([timed.index])), float(ranked.sizes.waiting[timed.index])
-    return cost_case(case, job, ranked.model, timed.times, timed.row, timed.required, waiting, budget, front)
+def _cost_choice(space: _SearchSpace, timed: TimedCase, job: Job, budget: float, front: bool) -> LayoutCost:
+    """The cost of a simulated layout. `front`: whether all faster layouts need more memory."""
+    case, waiting = space.cases.take(np.array([timed.index])), float(space.sizes.waiting[timed.index])
+    return cost_case(case, job, space.model, timed.times, timed.row, timed.required, waiting, budget, front)

@@ -25,7 +25,7 @@ class Exposed(NamedTuple):
         return Exposed(self.seconds * factor, self.hidden * factor)
 
 
-def overlapped(tuned: Constants, communication: Column, compute: Column) -> Exposed:
+def overlap(tuned: Constants, communication: Column, compute: Column) -> Exposed:
     """Hides the fraction `tuned.overlap` of the shorter duration under the longer."""
     hidden = tuned.overlap * np.minimum(communication, compute)
     return Exposed(communication - hidden, hidden)
@@ -47,13 +47,13 @@ def expert_replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
     return collective_time.group(hardware, ranks, stride)
 
 
-def owned(cases: Cases, hardware: RankHardware) -> tuple[Column, Column]:
+def count_owned_parameters(cases: Cases, hardware: RankHardware) -> tuple[Column, Column]:
     """Trained parameters whose optimizer state a rank keeps: of the mean layer, and outside the layers (embedding and
     head, mean over stages)."""
     common, expert = layer_weights(cases, trained=True)
     shards = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
     owners = np.where(cases.divided > 0, expert_replicas(cases, hardware).ranks, 1.0)
-    return common / shards + expert / owners, ends(cases) / cases.pp / shards
+    return common / shards + expert / owners, count_end_parameters(cases) / cases.pp / shards
 
 
 def _gathers_per_micro_batch(cases: Cases) -> np.ndarray:
@@ -90,69 +90,80 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Col
     the gathered weights for the backward pass, ZeRO-1 never shards them (Rajbhandari et al. 2020, arXiv:1910.02054,
     section 5)."""
     shards, owners = collective_time.shards(cases, hardware), expert_replicas(cases, hardware)
-    active = _gathers_per_micro_batch(cases)
+    gathers = _gathers_per_micro_batch(cases)
 
-    def exchanged(value_bytes: Column, trained: bool) -> Column:
+    def time_exchange(value_bytes: Column, trained: bool) -> Column:
+        """Seconds to gather or scatter a layer's weights (or gradients) of `value_bytes` each; 0 if they are not
+        sharded."""
         common, expert = layer_weights(cases, trained)
         common_s = collective_time.gather(hardware, tuned, shards, common * value_bytes)
-        routed = np.where(cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes), 0.0)
-        return np.where(active, common_s + routed, 0.0)
+        expert_s = np.where(
+            cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes), 0.0
+        )
+        return np.where(gathers, common_s + expert_s, 0.0)
 
-    gathered, scattered = exchanged(cases.width_bytes, False), exchanged(cases.reduce_bytes, True)
+    gathered, scattered = time_exchange(cases.width_bytes, False), time_exchange(cases.reduce_bytes, True)
     regathered = np.where(cases.zero >= 3, gathered, 0.0)
     if not (cases.offload > 1).any():
-        first, (again, sent) = (
-            overlapped(tuned, gathered, forward),
+        forward_gather, (backward_gather, scatter) = (
+            overlap(tuned, gathered, forward),
             overlap_in_sequence(tuned, (regathered, scattered), backward),
         )
-        return Sharded(first, again, sent, _NOTHING, _NOTHING, _NOTHING)
-    (own, _), away = owned(cases, hardware), active & (cases.offload > 1)
-    up = np.where(away, offload.copied(hardware, tuned, own * cases.weight_bytes), 0.0)
-    down = np.where(away, offload.copied(hardware, tuned, own * cases.gradient_bytes), 0.0)
-    first, above = overlap_in_sequence(tuned, (gathered, up), forward)
+        return Sharded(
+            forward_gather, backward_gather, scatter, _NO_COMMUNICATION, _NO_COMMUNICATION, _NO_COMMUNICATION
+        )
+    (owned_parameters, _), offloads = count_owned_parameters(cases, hardware), gathers & (cases.offload > 1)
+    up = np.where(offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.weight_bytes), 0.0)
+    down = np.where(offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.gradient_bytes), 0.0)
+    forward_gather, forward_copy = overlap_in_sequence(tuned, (gathered, up), forward)
     parts = regathered, scattered, np.where(cases.zero >= 3, up, 0.0), down
-    again, sent, again_up, below = overlap_in_sequence(tuned, parts, backward)
-    return Sharded(first, again, sent, above, again_up, below)
+    backward_gather, scatter, again_up, gradient_copy = overlap_in_sequence(tuned, parts, backward)
+    return Sharded(forward_gather, backward_gather, scatter, forward_copy, again_up, gradient_copy)
 
 
-_NOTHING = Exposed(np.zeros(1), np.zeros(1))
+_NO_COMMUNICATION = Exposed(np.zeros(1), np.zeros(1))
 
 
-def overlap_in_sequence(tuned: Constants, parts: Sequence[Column], compute: Column) -> list[Exposed]:
+def overlap_in_sequence(tuned: Constants, parts_s: Sequence[Column], compute: Column) -> list[Exposed]:
     """Overlap consecutive communications with the same compute; each has a proportional share of what is hidden."""
-    total = sum(parts, np.zeros(1))
-    both = overlapped(tuned, total, compute)
-    return [both.times(np.divide(part, total, out=np.zeros_like(both.seconds), where=total > 0)) for part in parts]
+    total_s = sum(parts_s, np.zeros(1))
+    overlapped_total = overlap(tuned, total_s, compute)
+    return [
+        overlapped_total.times(
+            np.divide(part_s, total_s, out=np.zeros_like(overlapped_total.seconds), where=total_s > 0)
+        )
+        for part_s in parts_s
+    ]
 
 
 def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward: Column) -> tuple[Exposed, Exposed]:
     """Communication once per step: the all-reduce of gradients over ranks with the same weights; and, with ZeRO-1 or in
     a pipeline, the reduce-scatter of gradients and the all-gather of new weights. Both may overlap with `backward`, the
     seconds of the last micro-batch's backward pass on a stage."""
-    here = cases.layers / cases.pp
-    common, expert = (here * weights for weights in layer_weights(cases, trained=True))
-    common = common + ends(cases) / cases.pp
-    divides = cases.divided > 0
-    part = np.where(divides, cases.dp_shard * cases.cp, 1.0)
-    same = collective_time.replicas(cases, hardware)
-    summed = collective_time.reduce(hardware, tuned, same, common * cases.reduce_bytes / part)
+    stage_layers = cases.layers / cases.pp
+    common, expert = (stage_layers * weights for weights in layer_weights(cases, trained=True))
+    common = common + count_end_parameters(cases) / cases.pp
+    is_sharded = cases.divided > 0
+    shard_ranks = np.where(is_sharded, cases.dp_shard * cases.cp, 1.0)
+    replica_group = collective_time.replicas(cases, hardware)
+    all_reduce_s = collective_time.reduce(hardware, tuned, replica_group, common * cases.reduce_bytes / shard_ranks)
     owners, shard_group = expert_replicas(cases, hardware), collective_time.shards(cases, hardware)
-    all_owners = collective_time.reduce(hardware, tuned, owners, expert * cases.reduce_bytes)
-    summed = summed + np.where(divides | (cases.experts == 0), 0.0, all_owners)
-    both = cases.reduce_bytes + cases.width_bytes
-    first = collective_time.gather(hardware, tuned, shard_group, common * both) + np.where(
-        cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * both), 0.0
+    expert_all_reduce_s = collective_time.reduce(hardware, tuned, owners, expert * cases.reduce_bytes)
+    all_reduce_s = all_reduce_s + np.where(is_sharded | (cases.experts == 0), 0.0, expert_all_reduce_s)
+    value_bytes = cases.reduce_bytes + cases.width_bytes
+    gather_scatter_s = collective_time.gather(hardware, tuned, shard_group, common * value_bytes) + np.where(
+        cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes), 0.0
     )
-    divided = np.where(divides & ~_gathers_per_micro_batch(cases), first, 0.0)
-    return overlapped(tuned, summed, backward), overlapped(tuned, divided, np.maximum(backward - summed, 0.0))
+    sharding_s = np.where(is_sharded & ~_gathers_per_micro_batch(cases), gather_scatter_s, 0.0)
+    return overlap(tuned, all_reduce_s, backward), overlap(tuned, sharding_s, np.maximum(backward - all_reduce_s, 0.0))
 
 
-def ends(cases: Cases) -> Column:
+def count_end_parameters(cases: Cases) -> Column:
     """Trained parameters before the layers and after them, on a rank of tp, of all stages."""
     table = shapes.weights(cases).trained(cases).table
-    return table * np.where(cases.lead > 0, 1.0, tables(cases)) + cases.lead + cases.tail
+    return table * np.where(cases.lead > 0, 1.0, count_tables(cases)) + cases.lead + cases.tail
 
 
-def tables(cases: Cases) -> Column:
+def count_tables(cases: Cases) -> Column:
     """Tables of vocabulary x width that the model has."""
     return np.where(cases.tied > 0, np.where(cases.pp > 1, 2.0, 1.0), 2.0)

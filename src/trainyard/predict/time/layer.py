@@ -12,7 +12,7 @@ from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, shapes, state_space
 from trainyard.predict.time.shapes import Product
 
-_KERNELS = {"forward": 8.0, "backward": 12.0}
+_KERNELS_PER_LAYER = {"forward": 8.0, "backward": 12.0}
 """Kernels of a layer in addition to its matrix products and attention."""
 _FUSED_SOFTMAX = 4.0
 """Score matrices per block of Megatron's fused softmax, which only takes multiples of it."""
@@ -73,9 +73,14 @@ def product(
         rate = hardware.peak * tuned.matmul
     else:
         rate = np.where(low > 0, hardware.low_peak * tuned.low_matmul, hardware.peak * tuned.matmul)
-    reached = rate * share / ((1 + tuned.rows / rows) * (1 + tuned.columns / columns) * (1 + tuned.depth / depth))
-    moved = 2 * (rows * columns + columns * depth + rows * depth) * matmul.count
-    seconds = np.maximum(matmul.flops / reached, moved / (hardware.bandwidth * tuned.bandwidth)) + tuned.kernel_s
+    attained_flops = (
+        rate * share / ((1 + tuned.rows / rows) * (1 + tuned.columns / columns) * (1 + tuned.depth / depth))
+    )
+    traffic_bytes = 2 * (rows * columns + columns * depth + rows * depth) * matmul.count
+    seconds = (
+        np.maximum(matmul.flops / attained_flops, traffic_bytes / (hardware.bandwidth * tuned.bandwidth))
+        + tuned.kernel_s
+    )
     return np.where(matmul.flops > 0, seconds, 0.0)
 
 
@@ -94,49 +99,51 @@ def products(
 def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """Seconds of the attention kernel, forward and backward; half of the scores are masked if attention is causal."""
     heads = cases.heads / cases.tp
-    pairs = cases.micro_batch_size * cases.seq_len * cases.seq_len / cases.cp
-    flops = 2 * pairs * (cases.queries + cases.values) / cases.tp
-    fused = flops * np.where(cases.whole > 0, 1.0, 0.5) / (hardware.peak * tuned.attention) + tuned.kernel_s
-    written = pairs * heads * cases.width_bytes * tuned.scores / (hardware.bandwidth * tuned.bandwidth)
-    unfused = written + flops / (hardware.peak * tuned.matmul) + 4 * tuned.kernel_s
-    forward = np.where(cases.flash > 0, fused, unfused)
-    return forward, np.where(cases.flash > 0, fused * tuned.attention_backward, 2 * unfused)
+    score_count = cases.micro_batch_size * cases.seq_len * cases.seq_len / cases.cp
+    flops = 2 * score_count * (cases.queries + cases.values) / cases.tp
+    fused_s = flops * np.where(cases.whole > 0, 1.0, 0.5) / (hardware.peak * tuned.attention) + tuned.kernel_s
+    score_traffic_s = score_count * heads * cases.width_bytes * tuned.scores / (hardware.bandwidth * tuned.bandwidth)
+    unfused_s = score_traffic_s + flops / (hardware.peak * tuned.matmul) + 4 * tuned.kernel_s
+    forward = np.where(cases.flash > 0, fused_s, unfused_s)
+    return forward, np.where(cases.flash > 0, fused_s * tuned.attention_backward, 2 * unfused_s)
 
 
-def _elementwise(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
-    inner = (2 + cases.gated) * cases.tokens / cases.tp
-    routed = np.where(
+def _elementwise_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
+    """Seconds of the operations outside matrix products and attention (norms, residuals, activation functions), forward
+    and backward; mean over kinds of layers."""
+    inner_tokens = (2 + cases.gated) * cases.tokens / cases.tp
+    expert_channels = np.where(
         cases.experts > 0,
         cases.active * cases.moe_ffn_hidden_size + cases.shared_experts * cases.moe_ffn_hidden_size,
         0.0,
     )
-    dense, kinds = shapes.layer_kinds(cases)
-    ffn = (dense * cases.ffn + kinds * routed) / cases.layers
-    share = shapes.parts(cases) / 2
-    passes = share * tuned.passes + np.where(cases.modulated > 0, _MODULATION_WIDTHS, 0.0)
-    values = passes * cases.between * cases.width + inner * ffn
-    moved = values * cases.width_bytes / (hardware.bandwidth * tuned.bandwidth)
+    dense_layers, moe_layers = shapes.layer_kinds(cases)
+    mean_ffn = (dense_layers * cases.ffn + moe_layers * expert_channels) / cases.layers
+    sublayer_share = shapes.parts(cases) / 2
+    width_passes = sublayer_share * tuned.passes + np.where(cases.modulated > 0, _MODULATION_WIDTHS, 0.0)
+    values = width_passes * cases.between * cases.width + inner_tokens * mean_ffn
+    traffic_s = values * cases.width_bytes / (hardware.bandwidth * tuned.bandwidth)
     return (
-        moved + share * _KERNELS["forward"] * tuned.kernel_s,
-        moved * tuned.passes_backward + share * _KERNELS["backward"] * tuned.kernel_s,
+        traffic_s + sublayer_share * _KERNELS_PER_LAYER["forward"] * tuned.kernel_s,
+        traffic_s * tuned.passes_backward + sublayer_share * _KERNELS_PER_LAYER["backward"] * tuned.kernel_s,
     )
 
 
-def _tensor(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
+def _tensor_parallel_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds of tensor parallelism in one direction: an all-reduce for each part of a layer, or with sequence
     parallelism a reduce-scatter and an all-gather, which take as long."""
     size = cases.tokens * cases.width * cases.width_bytes
     return shapes.parts(cases) * collective_time.reduce(hardware, tuned, collective_time.tensor(cases, hardware), size)
 
 
-def _context(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
+def _context_parallel_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds to all-gather keys and values over the ranks of cp."""
     channels = np.where(cases.kv_lora_rank > 0, cases.queries + cases.values, 2 * cases.kv_heads * cases.head_dim)
     size = cases.micro_batch_size * cases.seq_len * channels / cases.tp * cases.width_bytes
     return collective_time.gather(hardware, tuned, collective_time.context(cases, hardware), size)
 
 
-def _dispatch(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
+def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds to dispatch tokens to their experts and to combine the results. trainyard's own trainer sends one copy
     per expert."""
     members, token_bytes = collective_time.experts(cases, hardware), shapes.expert_width(cases) * cases.width_bytes
@@ -149,48 +156,63 @@ def _dispatch(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
 
 def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase, Phase]:
     """The mean layer of a model, forward and backward: kinds of layers weighted by their numbers."""
-    dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
-    attended, spaced = shapes.mixers(cases)
+    dense_share, moe_share = (kind / cases.layers for kind in shapes.layer_kinds(cases))
+    attention_share, space_share = shapes.mixers(cases)
     low, trained = cases.low_precision, shapes.all_trained(cases)
-    projections = products(hardware, tuned, shapes.attention_products(cases), low, trained)
+    projection_s = products(hardware, tuned, shapes.attention_products(cases), low, trained)
     if (cases.adapters > 0).any():
-        adapters = products(hardware, tuned, shapes.adapter_products(cases), np.zeros(1), np.ones(1))
-        projections = projections[0] + adapters[0], projections[1] + adapters[1]
-    mlp = products(hardware, tuned, shapes.dense_products(cases), low, trained)
-    slower = np.where(trained > 0, 1.0, tuned.adapted)
-    scores, exposed = attention(cases, hardware, tuned), attended * _context(cases, hardware, tuned)
-    elementwise, parallel = _elementwise(cases, hardware, tuned), _tensor(cases, hardware, tuned)
-    matmul = [slower * (attended * projections[direction] + dense * mlp[direction]) for direction in (0, 1)]
+        adapter_s = products(hardware, tuned, shapes.adapter_products(cases), np.zeros(1), np.ones(1))
+        projection_s = projection_s[0] + adapter_s[0], projection_s[1] + adapter_s[1]
+    mlp_s = products(hardware, tuned, shapes.dense_products(cases), low, trained)
+    adapter_slowdown = np.where(trained > 0, 1.0, tuned.adapted)
+    attention_s, context_s = (
+        attention(cases, hardware, tuned),
+        attention_share * _context_parallel_seconds(cases, hardware, tuned),
+    )
+    elementwise_s, tensor_s = (
+        _elementwise_seconds(cases, hardware, tuned),
+        _tensor_parallel_seconds(cases, hardware, tuned),
+    )
+    matmul = [
+        adapter_slowdown * (attention_share * projection_s[direction] + dense_share * mlp_s[direction])
+        for direction in (0, 1)
+    ]
     if (cases.modulated > 0).any():
-        modulation = products(hardware, tuned, [shapes.modulation_product(cases)], low, trained)
-        matmul = [matmul[direction] + modulation[direction] for direction in (0, 1)]
+        modulation_s = products(hardware, tuned, [shapes.modulation_product(cases)], low, trained)
+        matmul = [matmul[direction] + modulation_s[direction] for direction in (0, 1)]
     scan, route = (np.zeros(1), np.zeros(1)), np.zeros(1)
     dispatch = route
-    if (spaced > 0).any():
-        inside = products(hardware, tuned, shapes.space_products(cases), low, trained)
-        matmul = [matmul[direction] + slower * spaced * inside[direction] for direction in (0, 1)]
+    if (space_share > 0).any():
+        space_s = products(hardware, tuned, shapes.space_products(cases), low, trained)
+        matmul = [matmul[direction] + adapter_slowdown * space_share * space_s[direction] for direction in (0, 1)]
         scan = state_space.scan(cases, hardware, tuned)
-        exposed = exposed + spaced * state_space.exchanged(cases, hardware, tuned)
+        context_s = context_s + space_share * state_space.context_exchange_seconds(cases, hardware, tuned)
     if (cases.experts > 0).any():
-        grouped, shared = shapes.expert_products(cases)
-        experts = products(hardware, tuned, grouped, low, trained, tuned.grouped / tuned.imbalance)
-        shared_time = products(hardware, tuned, shared, low, trained)
+        expert_products, shared_products = shapes.expert_products(cases)
+        expert_s = products(hardware, tuned, expert_products, low, trained, tuned.grouped / tuned.imbalance)
+        shared_s = products(hardware, tuned, shared_products, low, trained)
         matmul = [
-            matmul[direction] + slower * routed * (experts[direction] + shared_time[direction]) for direction in (0, 1)
+            matmul[direction] + adapter_slowdown * moe_share * (expert_s[direction] + shared_s[direction])
+            for direction in (0, 1)
         ]
-        sent = shapes.routed_tokens(cases) * shapes.expert_width(cases) * cases.width_bytes
-        route = routed * (2 * _PERMUTED_WIDTHS * sent / (hardware.bandwidth * tuned.bandwidth) + 10 * tuned.kernel_s)
-        dispatch = routed * _dispatch(cases, hardware, tuned)
-    host, share = _host(cases, hardware, tuned) + routed * tuned.host_forward_s, shapes.parts(cases) / 2
+        routed_bytes = shapes.routed_tokens(cases) * shapes.expert_width(cases) * cases.width_bytes
+        route = moe_share * (
+            2 * _PERMUTED_WIDTHS * routed_bytes / (hardware.bandwidth * tuned.bandwidth) + 10 * tuned.kernel_s
+        )
+        dispatch = moe_share * _dispatch_seconds(cases, hardware, tuned)
+    host, share = (
+        _host_collective_seconds(cases, hardware, tuned) + moe_share * tuned.host_forward_s,
+        shapes.parts(cases) / 2,
+    )
     phases = [
         Phase(
             matmul[direction],
-            attended * scores[direction],
-            elementwise[direction],
+            attention_share * attention_s[direction],
+            elementwise_s[direction],
             route,
-            spaced * scan[direction],
-            parallel,
-            exposed,
+            space_share * scan[direction],
+            tensor_s,
+            context_s,
             dispatch,
             host=(1 - hardware.host) * (host + share * host_s),
             launch=hardware.host * (host + share * host_s),
@@ -200,48 +222,60 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     return phases[0], phases[1]
 
 
-def _host(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
+def _host_collective_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Additional host seconds for a layer's collectives, in each direction. On CPU devices, which launch their own
     work, the wrappers dominate: distributed tensors and the hooks that gather weights."""
-    split, spread = np.where(cases.tp > 1, shapes.parts(cases), 0.0), np.where(cases.ep > 1, 2.0, 0.0)
-    gathers = np.where((cases.divided > 0) & (cases.zero >= 2), 0.5, 0.0)
-    others = np.where(hardware.host > 0, gathers, np.where(cases.cp > 1, 1.0, 0.0))
-    odd = (cases.flash == 0) & (np.mod(cases.heads / cases.tp * cases.micro_batch_size, _FUSED_SOFTMAX) != 0)
-    return (split + spread + others) * tuned.host_collective_s + odd * tuned.host_plain_s
+    tensor_collectives, expert_collectives = (
+        np.where(cases.tp > 1, shapes.parts(cases), 0.0),
+        np.where(cases.ep > 1, 2.0, 0.0),
+    )
+    weight_gathers = np.where((cases.divided > 0) & (cases.zero >= 2), 0.5, 0.0)
+    other_collectives = np.where(hardware.host > 0, weight_gathers, np.where(cases.cp > 1, 1.0, 0.0))
+    misses_fused_softmax = (cases.flash == 0) & (
+        np.mod(cases.heads / cases.tp * cases.micro_batch_size, _FUSED_SOFTMAX) != 0
+    )
+    return (
+        tensor_collectives + expert_collectives + other_collectives
+    ) * tuned.host_collective_s + misses_fused_softmax * tuned.host_plain_s
 
 
-def recomputed(cases: Cases, forward: Phase) -> Phase:
+def time_recomputation(cases: Cases, forward: Phase) -> Phase:
     """Recomputation of the forward pass: all of it ("full"), or the part that is cheap to compute and large to keep
     ("selective"): all but attention and most products, or attention alone if it writes its scores (Korthikanti et al.
     2022, section 5)."""
-    none, flash = np.zeros(1), cases.flash > 0
+    zero, is_flash = np.zeros(1), cases.flash > 0
     selective = Phase(
-        matmul=np.where(flash, forward.matmul * cases.remade, 0.0),
-        attention=np.where(flash, 0.0, forward.attention),
-        elementwise=np.where(flash, forward.elementwise, 0.0),
-        route=np.where(flash, forward.route, 0.0),
-        scan=none,
-        parallel=none,
-        context=none,
-        dispatch=none,
+        matmul=np.where(is_flash, forward.matmul * cases.remade, 0.0),
+        attention=np.where(is_flash, 0.0, forward.attention),
+        elementwise=np.where(is_flash, forward.elementwise, 0.0),
+        route=np.where(is_flash, forward.route, 0.0),
+        scan=zero,
+        parallel=zero,
+        context=zero,
+        dispatch=zero,
         host=forward.host / 2,
         launch=forward.launch / 2,
     )
-    full, part = cases.activation_checkpoint == 2, cases.activation_checkpoint == 1
-    share = 1 / cases.activation_checkpoint_every
-    return forward.times(np.where(full, share, 0.0)).plus(selective.times(np.where(part, share, 0.0)))
+    is_full, is_selective = cases.activation_checkpoint == 2, cases.activation_checkpoint == 1
+    layer_share = 1 / cases.activation_checkpoint_every
+    return forward.times(np.where(is_full, layer_share, 0.0)).plus(
+        selective.times(np.where(is_selective, layer_share, 0.0))
+    )
 
 
 def head(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column, Column]:
     """Seconds of a micro-batch's head and input projections: products forward, products backward, and the loss with its
     gradient."""
     logit_product, entry = shapes.head_product(cases), shapes.entry_product(cases)
-    logits = logit_product.rows * logit_product.columns
-    loss = logits * tuned.logits / (hardware.bandwidth * tuned.bandwidth) + 8 * tuned.kernel_s
-    back = sum(
+    logit_count = logit_product.rows * logit_product.columns
+    loss_s = logit_count * tuned.logits / (hardware.bandwidth * tuned.bandwidth) + 8 * tuned.kernel_s
+    backward_s = sum(
         (product(hardware, tuned, part) for part in logit_product.backward(shapes.all_trained(cases))), np.zeros(1)
     )
-    ahead = product(hardware, tuned, logit_product)
+    forward_s = product(hardware, tuned, logit_product)
     if (cases.entry > 0).any():
-        ahead, back = ahead + product(hardware, tuned, entry), back + product(hardware, tuned, entry.backward()[1])
-    return ahead, back, loss
+        forward_s, backward_s = (
+            forward_s + product(hardware, tuned, entry),
+            backward_s + product(hardware, tuned, entry.backward()[1]),
+        )
+    return forward_s, backward_s, loss_s

@@ -23,12 +23,12 @@ USABLE = 0.9
 """Fraction of a host's memory that can be used: the rest is for the system, the data and the programs."""
 
 
-def copied(hardware: RankHardware, tuned: Constants, size: Column) -> Column:
+def copy_seconds(hardware: RankHardware, tuned: Constants, size: Column) -> Column:
     """Seconds of a copy between a device and its host in one direction, while the node's other devices do the same."""
     return size / np.minimum(hardware.host_link, hardware.host_bandwidth) / tuned.host_link + hardware.host_link_s
 
 
-def update(cases: Cases, hardware: RankHardware, tuned: Constants, weights: Column) -> Column:
+def update_seconds(cases: Cases, hardware: RankHardware, tuned: Constants, weights: Column) -> Column:
     """Seconds of the host's update of `weights` parameters for each of its ranks: it reads and writes the state (and
     the weights, if offloaded), reads gradients and writes weights for the device. Never less than the device's time."""
     weight_bytes = np.where(cases.offload > 1, 2.0, 1.0) * cases.weight_bytes
@@ -38,7 +38,7 @@ def update(cases: Cases, hardware: RankHardware, tuned: Constants, weights: Colu
     )
 
 
-def a_weight(cases: Cases) -> Column:
+def host_bytes_per_weight(cases: Cases) -> Column:
     """Bytes of host memory per weight with offloaded state, including its gradient and its weight: both are kept there
     or pass through a buffer there."""
     return np.where(cases.offload > 0, cases.state_bytes + cases.gradient_bytes + cases.weight_bytes, 0.0)

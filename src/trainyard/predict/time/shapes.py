@@ -89,7 +89,7 @@ def space_products(cases: Cases) -> list[Product]:
     ]
 
 
-def convolved(cases: Cases) -> Column:
+def convolution_channels(cases: Cases) -> Column:
     """Channels of a state space's short convolution."""
     return cases.ssm_heads * cases.ssm_head_dim + np.where(cases.step_rank > 0, 0.0, 2 * cases.ssm_groups * cases.state)
 
@@ -98,7 +98,7 @@ def _space_vectors(cases: Cases) -> Column:
     """Parameters of a state space outside its matrices: convolution, decays, step sizes and inner norm."""
     inner = cases.ssm_heads * cases.ssm_head_dim
     heads = cases.ssm_heads * np.where(cases.step_rank > 0, cases.state + 2, 3.0)
-    return ((cases.kernel + 1) * convolved(cases) + heads + inner) / cases.tp
+    return ((cases.kernel + 1) * convolution_channels(cases) + heads + inner) / cases.tp
 
 
 def adapter_products(cases: Cases) -> list[Product]:
@@ -114,10 +114,12 @@ def adapter_products(cases: Cases) -> list[Product]:
 
 
 def all_trained(cases: Cases) -> Column:
+    """1 if all weights are trained, 0 if only adapters are."""
     return np.where(cases.adapters > 0, 0.0, 1.0)
 
 
-def _mlp(cases: Cases, ffn: Column, rows: Column, share: Column | float = 1.0) -> list[Product]:
+def _mlp_products(cases: Cases, ffn: Column, rows: Column, share: Column | float = 1.0) -> list[Product]:
+    """The two products of an MLP with `ffn` channels on `rows` tokens; `share`: fraction of the layers that have it."""
     return [
         Product(rows, (1 + cases.gated) * ffn / cases.tp, cases.width, share),
         Product(rows, cases.width, ffn / cases.tp, share),
@@ -126,7 +128,7 @@ def _mlp(cases: Cases, ffn: Column, rows: Column, share: Column | float = 1.0) -
 
 def dense_products(cases: Cases) -> list[Product]:
     """The MLP of a layer without experts."""
-    return [product for rows, _, share in streams(cases) for product in _mlp(cases, cases.ffn, rows, share)]
+    return [product for rows, _, share in streams(cases) for product in _mlp_products(cases, cases.ffn, rows, share)]
 
 
 def expert_divided(cases: Cases) -> Column:
@@ -150,7 +152,7 @@ def expert_products(cases: Cases) -> tuple[list[Product], list[Product]]:
     ]
     every = [
         Product(cases.between, cases.experts, cases.width),
-        *_mlp(cases, cases.shared_experts * cases.moe_ffn_hidden_size, cases.tokens),
+        *_mlp_products(cases, cases.shared_experts * cases.moe_ffn_hidden_size, cases.tokens),
     ]
     if (cases.expert_width > 0).any():
         every += [
@@ -171,6 +173,7 @@ def head_rows(cases: Cases) -> Column:
 
 
 def head_product(cases: Cases) -> Product:
+    """The product of the head: rows of a micro-batch by the vocabulary's part on a rank of tp."""
     return Product(head_rows(cases), cases.vocab / cases.tp, cases.width)
 
 
@@ -193,26 +196,28 @@ class Weights(NamedTuple):
 
     def trained(self, cases: Cases) -> Weights:
         """The trained ones of them: only the adapters, if there are any."""
-        every, few = all_trained(cases), _counted(adapter_products(cases)) * mixers(cases)[0]
+        every, few = all_trained(cases), _sum_weights(adapter_products(cases)) * mixers(cases)[0]
         return Weights(np.where(cases.adapters > 0, few, self.shared), *(part * every for part in self[1:]))
 
 
 def weights(cases: Cases) -> Weights:
+    """Parameters of a layer and of the vocabulary's table on a rank."""
     grouped, shared = expert_products(cases)
     attention, spaced = mixers(cases)
     others = parts(cases) * cases.width + cases.vectors + modulation_product(cases).weights
     if (spaced > 0).any():
-        others = others + spaced * (_counted(space_products(cases)) + _space_vectors(cases))
+        others = others + spaced * (_sum_weights(space_products(cases)) + _space_vectors(cases))
     return Weights(
-        shared=attention * _counted(attention_products(cases)) + others,
-        dense=_counted(dense_products(cases)),
-        routed=_counted(shared),
-        expert=_counted(grouped),
+        shared=attention * _sum_weights(attention_products(cases)) + others,
+        dense=_sum_weights(dense_products(cases)),
+        routed=_sum_weights(shared),
+        expert=_sum_weights(grouped),
         table=cases.vocab * cases.width / cases.tp,
     )
 
 
-def _counted(products: list[Product]) -> Column:
+def _sum_weights(products: list[Product]) -> Column:
+    """Parameters of all products."""
     return sum((product.weights for product in products), np.zeros(1))
 
 
@@ -234,14 +239,14 @@ def layer_kinds(cases: Cases) -> tuple[Column, Column]:
     return either - routed, routed
 
 
-def kinds_of(cases: Cases, here: Column, first: bool) -> tuple[Column, Column]:
-    """Number of layers with a dense MLP, and with experts, of the first or last stage, which has `here` layers. Dense
-    layers come first."""
+def kinds_of(cases: Cases, stage_layers: Column, first: bool) -> tuple[Column, Column]:
+    """Number of layers with a dense MLP, and with experts, of the first or last stage, which has `stage_layers` layers.
+    Dense layers come first."""
     dense, routed = layer_kinds(cases)
     if first:
-        plain = np.minimum(dense, here)
-        kinds = plain, here - plain
+        dense_of_stage = np.minimum(dense, stage_layers)
+        kinds = dense_of_stage, stage_layers - dense_of_stage
     else:
-        kinds = here - np.minimum(routed, here), np.minimum(routed, here)
-    even, share = cases.spaces > 0, here / cases.layers  # a hybrid's kinds of layers alternate
-    return np.where(even, dense * share, kinds[0]), np.where(even, routed * share, kinds[1])
+        kinds = stage_layers - np.minimum(routed, stage_layers), np.minimum(routed, stage_layers)
+    is_hybrid, stage_share = cases.spaces > 0, stage_layers / cases.layers  # a hybrid's kinds of layers alternate
+    return np.where(is_hybrid, dense * stage_share, kinds[0]), np.where(is_hybrid, routed * stage_share, kinds[1])

@@ -16,25 +16,25 @@ from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, shapes
 from trainyard.predict.time.shapes import Product
 
-_FLOAT32 = 4.0
-_KERNELS = 8.0
-_VECTORS = 1 / 16
+_FLOAT32_BYTES = 4.0
+_KERNELS_PER_LAYER = 8.0
+_VECTOR_PEAK_RATIO = 1 / 16
 """float32 peak without matrix units over the 16-bit peak: A100 1/16, H100 1/15 (data sheets)."""
-_UPDATE = 6.0
+_FLOPS_PER_STATE_ELEMENT = 6.0
 """FLOPs per token and state element: decay, input and output, a multiplication and an addition each."""
-_PASSES = 4.0
+_STATE_PASSES = 4.0
 """Times that a chunk's float32 state is moved: written, passed on (read and written), read."""
-_MOVED = 2.0
+_CONVOLUTION_PASSES = 2.0
 """Times that a convolved channel is moved: in and out."""
-_GATED = 4.0
+_GATED_NORM_PASSES = 4.0
 """Times that the gated norm moves an inner channel: the gate, its operand, their product, and that into the norm."""
-_BACKWARD = 3.0
+_BACKWARD_RATIO = 3.0
 """Backward time over forward time: two products for one, and recomputation (mamba_ssm's fused kernels)."""
 
 
-def needed(cases: Cases) -> Column:
+def recurrence_flops(cases: Cases) -> Column:
     """FLOPs of the recurrence in a layer's forward pass of a micro-batch on a rank, whatever the algorithm."""
-    return _UPDATE * cases.tokens * _inner(cases) / cases.tp * cases.state
+    return _FLOPS_PER_STATE_ELEMENT * cases.tokens * _inner_channels(cases) / cases.tp * cases.state
 
 
 def products(cases: Cases) -> list[Product]:
@@ -54,21 +54,27 @@ def scan(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column
     """Seconds of a layer's convolution, scan, gate and inner norm, forward and backward."""
     mamba1 = cases.step_rank > 0
     by_chunk = sum((matmul.flops for matmul in products(cases)), np.zeros(1)) / hardware.peak
-    by_token = np.where(mamba1, needed(cases) / (hardware.peak * _VECTORS), 0.0)
-    states = cases.tokens / np.maximum(cases.chunk, 1.0) * _inner(cases) * cases.state / cases.tp
-    state_bytes = np.where(mamba1, 0.0, _PASSES * _FLOAT32 * states)
-    widths = cases.tokens / cases.tp * (_MOVED * shapes.convolved(cases) + _GATED * _inner(cases))
+    by_token = np.where(mamba1, recurrence_flops(cases) / (hardware.peak * _VECTOR_PEAK_RATIO), 0.0)
+    states = cases.tokens / np.maximum(cases.chunk, 1.0) * _inner_channels(cases) * cases.state / cases.tp
+    state_bytes = np.where(mamba1, 0.0, _STATE_PASSES * _FLOAT32_BYTES * states)
+    widths = (
+        cases.tokens
+        / cases.tp
+        * (_CONVOLUTION_PASSES * shapes.convolution_channels(cases) + _GATED_NORM_PASSES * _inner_channels(cases))
+    )
     moved = (state_bytes + widths * cases.width_bytes) / hardware.bandwidth
-    seconds = np.where(cases.spaces > 0, tuned.scan * (by_chunk + by_token + moved) + _KERNELS * tuned.kernel_s, 0.0)
-    return seconds, _BACKWARD * seconds
+    seconds = np.where(
+        cases.spaces > 0, tuned.scan * (by_chunk + by_token + moved) + _KERNELS_PER_LAYER * tuned.kernel_s, 0.0
+    )
+    return seconds, _BACKWARD_RATIO * seconds
 
 
-def exchanged(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
+def context_exchange_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds of context parallelism: all-to-alls from a part of the tokens with all heads to all tokens with a part of
     the heads, and back with the results."""
-    channels = _inner(cases) + shapes.convolved(cases) + cases.ssm_heads
+    channels = _inner_channels(cases) + shapes.convolution_channels(cases) + cases.ssm_heads
     ranks = collective_time.context(cases, hardware)
-    size = cases.tokens * (channels + _inner(cases)) / cases.tp * cases.width_bytes
+    size = cases.tokens * (channels + _inner_channels(cases)) / cases.tp * cases.width_bytes
     return collective_time.exchange(hardware, tuned, ranks, size)
 
 
@@ -76,10 +82,10 @@ def activations(cases: Cases) -> Column:
     """Values of a micro-batch that a layer keeps, without its input and the norm of that: the output of its first
     product, the output of the scan and the input of its last product; the rest is recomputed (mamba_ssm,
     ssd_combined.py). Mamba-1 also keeps the inputs of the scan."""
-    inner, convolved = _inner(cases), shapes.convolved(cases)
+    inner, convolved = _inner_channels(cases), shapes.convolution_channels(cases)
     steps = np.where(cases.step_rank > 0, 2 * inner + cases.step_rank + 2 * cases.state, cases.ssm_heads)
     return cases.tokens / cases.tp * (inner + convolved + steps + 2 * inner)
 
 
-def _inner(cases: Cases) -> Column:
+def _inner_channels(cases: Cases) -> Column:
     return cases.ssm_heads * cases.ssm_head_dim

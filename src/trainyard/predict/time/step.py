@@ -64,17 +64,18 @@ class Once(NamedTuple):
 def bound(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Lower bound of a step's seconds; exact without a pipeline."""
     parts = step_bounds.parts(cases, hardware, tuned)
-    return step_bounds.bound(cases, parts) + once(cases, hardware, tuned, _back(cases, parts)).seconds
+    return step_bounds.bound(cases, parts) + once(cases, hardware, tuned, _stage_backward_seconds(cases, parts)).seconds
 
 
 def step(cases: Cases, hardware: RankHardware, tuned: Constants) -> StepTime:
+    """The step time of each case by account."""
     parts = step_bounds.parts(cases, hardware, tuned)
-    after = once(cases, hardware, tuned, _back(cases, parts))
-    ran = _run(cases, parts)
+    after_last = once(cases, hardware, tuned, _stage_backward_seconds(cases, parts))
+    means = _simulate_pipelines(cases, parts)
     micro_batches = cases.accumulate
-    lines = [line for kind in parts.kinds for line in of_kind(kind, micro_batches * kind.count / cases.pp)]
-    lines += outside_layers(parts, micro_batches / cases.pp, after, ran, micro_batches * parts.beside)
-    return StepTime(ran.wall + after.seconds, lines)
+    lines = [line for kind in parts.kinds for line in layer_accounts(kind, micro_batches * kind.count / cases.pp)]
+    lines += outside_layers(parts, micro_batches / cases.pp, after_last, means, micro_batches * parts.beside)
+    return StepTime(means.wall + after_last.seconds, lines)
 
 
 class Means(NamedTuple):
@@ -88,7 +89,7 @@ class Means(NamedTuple):
     drain: Column
 
 
-def _run(cases: Cases, parts: Parts) -> Means:
+def _simulate_pipelines(cases: Cases, parts: Parts) -> Means:
     """Simulates the cases with a pipeline; the time of the others is the sum of their parts."""
     count = len(cases)
     means = Means(np.array(np.broadcast_to(step_bounds.alone(cases, parts), count)), *np.zeros((5, count)))
@@ -109,11 +110,11 @@ def outside_layers(parts: Parts, heads: Column, once: Once, ran: Means, host: Co
         AccountSeconds("compute/matmul", "backward", heads * parts.back),
         AccountSeconds("compute/softmax", "forward", heads * parts.loss),
         AccountSeconds("comm/send_recv@pp", "other", ran.exchange, ran.moved - ran.exchange),
-        _exposed("comm/all_reduce@dp_replicate", "backward", once.summed),
-        _exposed("comm/reduce_scatter@dp_shard", "optimizer", once.divided),
-        _exposed("copy/d2h", "optimizer", once.down),
+        _communication_account("comm/all_reduce@dp_replicate", "backward", once.summed),
+        _communication_account("comm/reduce_scatter@dp_shard", "optimizer", once.divided),
+        _communication_account("copy/d2h", "optimizer", once.down),
         AccountSeconds("compute/optimizer", "optimizer", once.update),
-        _exposed("copy/h2d", "optimizer", once.up),
+        _communication_account("copy/h2d", "optimizer", once.up),
         AccountSeconds("bubble/warmup@pp", "other", ran.warmup),
         AccountSeconds("bubble/steady@pp", "other", ran.steady),
         AccountSeconds("bubble/drain@pp", "other", ran.drain),
@@ -121,23 +122,25 @@ def outside_layers(parts: Parts, heads: Column, once: Once, ran: Means, host: Co
     ]
 
 
-def of_kind(kind: LayerKind, times: Column) -> list[AccountSeconds]:
+def layer_accounts(kind: LayerKind, times: Column) -> list[AccountSeconds]:
+    """The accounts of the layers of one kind. `times`: number of layers of this kind times micro-batches, per rank."""
     return [
-        *_of_layers("forward", kind.forward, times),
+        *_phase_accounts("forward", kind.forward, times),
         AccountSeconds("launch_gap/launch", "forward", times * kind.forward.gap),
-        *_of_layers("recompute", kind.again, times),
-        *_of_layers("backward", kind.backward, times),
+        *_phase_accounts("recompute", kind.again, times),
+        *_phase_accounts("backward", kind.backward, times),
         AccountSeconds("launch_gap/launch", "backward", times * kind.through.gap),
-        _exposed("comm/all_gather@dp_shard", "forward", kind.sharded.forward.times(times)),
-        _exposed("comm/all_gather@dp_shard", "backward", kind.sharded.again.times(times)),
-        _exposed("comm/reduce_scatter@dp_shard", "backward", kind.sharded.scattered.times(times)),
-        _exposed("copy/h2d", "forward", kind.sharded.up.times(times)),
-        _exposed("copy/h2d", "backward", kind.sharded.again_up.times(times)),
-        _exposed("copy/d2h", "backward", kind.sharded.down.times(times)),
+        _communication_account("comm/all_gather@dp_shard", "forward", kind.sharded.forward.times(times)),
+        _communication_account("comm/all_gather@dp_shard", "backward", kind.sharded.again.times(times)),
+        _communication_account("comm/reduce_scatter@dp_shard", "backward", kind.sharded.scattered.times(times)),
+        _communication_account("copy/h2d", "forward", kind.sharded.up.times(times)),
+        _communication_account("copy/h2d", "backward", kind.sharded.again_up.times(times)),
+        _communication_account("copy/d2h", "backward", kind.sharded.down.times(times)),
     ]
 
 
-def _of_layers(name: str, phase: Phase, times: Column) -> list[AccountSeconds]:
+def _phase_accounts(name: str, phase: Phase, times: Column) -> list[AccountSeconds]:
+    """The accounts of `times` layers in the phase `name`."""
     accounts = {
         "compute/matmul": phase.matmul,
         "compute/attention": phase.attention,
@@ -151,27 +154,27 @@ def _of_layers(name: str, phase: Phase, times: Column) -> list[AccountSeconds]:
     return [AccountSeconds(account, name, seconds * times) for account, seconds in accounts.items()]
 
 
-def _exposed(account: str, phase: str, part: Exposed) -> AccountSeconds:
+def _communication_account(account: str, phase: str, part: Exposed) -> AccountSeconds:
     return AccountSeconds(account, phase, part.seconds, part.hidden)
 
 
 def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -> Once:
     """Work after the last micro-batch. `back`: seconds of a micro-batch's backward pass through a stage's layers."""
     summed, divided = data_parallel.once(cases, hardware, tuned, back)
-    layer, tables = data_parallel.owned(cases, hardware)
+    layer, tables = data_parallel.count_owned_parameters(cases, hardware)
     owned = cases.layers / cases.pp * layer + tables
     update = owned * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
     if not (cases.offload > 0).any():
         return Once(summed, divided, Exposed(*np.zeros((2, 1))), Exposed(*np.zeros((2, 1))), update, tuned.step_s)
-    update = np.where(cases.offload > 0, offload.update(cases, hardware, tuned, owned), update)
+    update = np.where(cases.offload > 0, offload.update_seconds(cases, hardware, tuned, owned), update)
     # If everything is offloaded, the tables are still copied, once per micro-batch: they stay gathered.
     moved = np.where(cases.offload > 1, cases.accumulate * tables, owned) * (cases.offload > 0)
     sizes = (moved * cases.gradient_bytes, moved * cases.weight_bytes)
-    copies = (np.where(moved > 0, offload.copied(hardware, tuned, size), 0.0) for size in sizes)
+    copies = (np.where(moved > 0, offload.copy_seconds(hardware, tuned, size), 0.0) for size in sizes)
     down, up = data_parallel.overlap_in_sequence(tuned, tuple(copies), update)
     return Once(summed, divided, down, up, update, tuned.step_s)
 
 
-def _back(cases: Cases, parts: Parts) -> Column:
+def _stage_backward_seconds(cases: Cases, parts: Parts) -> Column:
     """Seconds of a micro-batch's backward pass, mean over stages."""
     return sum((kind.count * kind.through.seconds for kind in parts.kinds), np.zeros(1)) / cases.pp

@@ -1,40 +1,56 @@
-"""Table of a fault-injection run: how each fault was detected and recovered from."""
+"""Table of a run with injected faults: how each fault was detected and recovered from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from trainyard import words
-from trainyard.record import Incident
+from trainyard import units, words
 from trainyard.report.view.view import Column, Table
+from trainyard.run.chaos.experiment import ChaosScore
 from trainyard.run.chaos.score_recovery import FaultScore
 
+_MOST = 20
+"""Number of faults on one screen."""
 
-def table(rows: Sequence[FaultScore], strays: Sequence[Incident] = ()) -> Table:
-    """One row per fault, in the order of the plan. `strays`: incidents that match no planned fault."""
-    well = sum(row.well for row in rows)
+
+def headline(score: ChaosScore) -> str:
+    """From how many faults the job recovered correctly."""
+    correct = sum(row.correct for row in score.rows)
+    return (
+        f"The job recovered from {correct} of {units.counted(len(score.rows), 'fault')} with the correct culprit "
+        f"and the losses of run {score.against}, which had no faults"
+    )
+
+
+def table(score: ChaosScore, full: bool = True) -> Table:
+    """One row per fault, in the order of the plan; one screen of them unless `full`, those that went wrong first."""
+    rows = score.rows
+    if not full and len(rows) > _MOST + 1:
+        rows = tuple(sorted(rows, key=lambda row: row.correct)[:_MOST])
+    left = f"{len(score.rows) - len(rows)} more faults with --full." if len(rows) < len(score.rows) else ""
+    explained = (
+        "Each fault was injected after the given step (0: before the first). Times: from the fault to its detection, "
+        "from detection until all ranks trained again, and of training that was repeated."
+    )
+    strays = (
+        f"Not a planned fault: {words.FAULTS[incident.kind].label}: {incident.says}"
+        for incident in score.strays[: None if full else 3]
+    )
     return Table(
-        title="Chaos",
-        notes=(
-            f"The job recovered from {well} of {len(rows)} faults with the correct culprit and the losses of the run "
-            "without faults. Each fault was injected after the given step (0: before the first). In seconds: from the "
-            "fault to its detection, from detection until all ranks trained again, and of training that was repeated.",
-            *(f"Not a planned fault: {words.FAULTS[incident.kind].label}: {incident.says}" for incident in strays),
-        ),
+        title="Fault",
+        notes=tuple(filter(None, (left, explained, *strays))),
         columns=(
             Column(head="fault"),
-            Column(head="after step", digits=0),
-            Column(head="found as", prose=True),
-            Column(head="detect", digits=2),
-            Column(head="restart", digits=2),
-            Column(head="lost", digits=2),
-            Column(head="outcome", prose=True),
-            Column(head="losses", prose=True),
+            Column(head="after step", digits=0, spare=True),
+            Column(head="reported as", prose=True),
+            Column(head="detect, s", digits=2),
+            Column(head="restart, s", digits=2),
+            Column(head="lost, s", digits=2),
+            Column(head="outcome", id=True),
+            Column(head="losses", id=True),
         ),
         rows=tuple(
             (
-                f"{words.INJECTIONS[row.kind].label} ({struck(row.rank, row.node)})",
-                row.made if row.made >= 0 else None,
+                f"{words.INJECTIONS[row.kind].label} ({target(row.rank, row.node)})",
+                row.injected_step if row.injected_step >= 0 else None,
                 ("" if row.right else "wrong: ") + (blamed(row) or "nothing"),
                 row.detect_s if row.blamed else None,
                 row.restart_s,
@@ -47,7 +63,7 @@ def table(rows: Sequence[FaultScore], strays: Sequence[Incident] = ()) -> Table:
     )
 
 
-def struck(rank: int, node: int) -> str:
+def target(rank: int, node: int) -> str:
     """`rank 1`, `node 0` or `the job`."""
     return f"rank {rank}" if rank >= 0 else f"node {node}" if node >= 0 else "the job"
 
@@ -57,4 +73,4 @@ def blamed(row: FaultScore) -> str:
     if not row.blamed:
         return ""
     node = row.blamed_node if row.node >= 0 else -1
-    return f"{words.FAULTS[row.blamed].label} ({struck(row.blamed_rank, node)})"
+    return f"{words.FAULTS[row.blamed].label} ({target(row.blamed_rank, node)})"

@@ -2,50 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from trainyard import units
 from trainyard.numerics.parity import Parity
+from trainyard.report.view.parity_results import ParityResults
 from trainyard.report.view.view import Column, Table
 
+_MOST = 24
+"""Number of mixes on one screen."""
+_MOST_REASONS = 6
+_ORDER = ("different", "refused", "equal")
+"""Verdicts, the most important first."""
 
-def table(results: Sequence[Parity], steps: int) -> Table:
-    """One row per combination, in the order they were run."""
-    counts = {
-        verdict: sum(parity.verdict == verdict for parity in results) for verdict in ("equal", "different", "refused")
-    }
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+
+def headline(parity: ParityResults) -> str:
+    """How many mixes have each verdict."""
+    verdicts = [result.verdict for result in parity.results]
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _ORDER if verdict in verdicts)
+    return (
+        f"Parity with one process over {units.counted(parity.steps, 'step')}: "
+        f"{counts} of {units.counted(len(verdicts), 'mix', 'mixes')}"
+    )
+
+
+def table(parity: ParityResults, full: bool = True) -> Table:
+    """One row per mix, in the order they were run; one screen unless `full`, largest errors first."""
+    shown = parity.results
+    if not full and len(shown) > _MOST + 1:
+        shown = tuple(sorted(shown, key=_urgency)[:_MOST])
+    reasons = [f"{result.mix}: {result.verdict}: {result.why}" for result in shown if result.why]
+    listed = reasons if full else reasons[:_MOST_REASONS]
+    left = len(parity.results) - len(shown)
+    notes = (
+        f"{units.counted(left, 'more mix', 'more mixes')} with --full, the errors smaller." if left else "",
+        *listed,
+        f"{units.counted(len(reasons) - len(listed), 'more reason')} with --full." if listed != reasons else "",
+        "Errors are the largest relative errors of any step, of the loss and of the global gradient norm. The "
+        "reference is one process that runs the same micro-batches in sequence in the same number format, without "
+        "recomputation, compilation or offloading.",
+    )
     return Table(
-        title="Parity with one process",
-        notes=(
-            f"{summary}, over {steps} steps. Errors are the largest relative errors of any step, of the loss and "
-            "of the global gradient norm. The reference is one process that runs the same micro-batches in sequence in "
-            "the same number format, without recomputation, compilation or offloading.",
-            *(f"{parity.mix}: {parity.verdict}: {parity.why}" for parity in results if parity.why),
-        ),
+        title="Mix",
+        notes=tuple(filter(None, notes)),
         columns=(
             Column(head="mix"),
-            Column(head="ranks", digits=0),
-            Column(head="format"),
-            Column(head="loss error"),
-            Column(head="norm error"),
-            Column(head="tolerance"),
-            Column(head="verdict"),
-            Column(head="s", digits=1),
+            Column(head="ranks", digits=0, spare=True),
+            Column(head="format", id=True),
+            Column(head="loss error", id=True),
+            Column(head="norm error", id=True),
+            Column(head="tolerance", id=True, spare=True),
+            Column(head="verdict", id=True),
+            Column(head="time, s", digits=1, spare=True),
         ),
         rows=tuple(
             (
-                parity.mix,
-                parity.ranks,
-                parity.dtype,
-                format_error(parity.loss_error),
-                format_error(parity.grad_norm_error),
-                f"{parity.tolerance:g}",
-                parity.verdict,
-                parity.seconds,
+                result.mix,
+                result.ranks,
+                result.dtype,
+                format_error(result.loss_error),
+                format_error(result.grad_norm_error),
+                f"{result.tolerance:g}",
+                result.verdict,
+                result.seconds,
             )
-            for parity in results
+            for result in shown
         ),
     )
+
+
+def _urgency(result: Parity) -> tuple[int, float]:
+    """Sort key: the verdict, then the largest error relative to its tolerance, the largest first."""
+    errors = [error for error in (result.loss_error, result.grad_norm_error) if error is not None]
+    return _ORDER.index(result.verdict), -max(errors, default=0.0) / (result.tolerance or 1.0)
 
 
 def format_error(error: float | None) -> str | None:

@@ -20,7 +20,7 @@ from trainyard.store.disk_space import write_whole
 
 FOLDER = "chaos"
 SCORE = "chaos.json"
-_MADE = re.compile(r"fault(\d+)\.json\Z")
+_FAULT_FILE = re.compile(r"fault(\d+)\.json\Z")
 
 
 class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,5 +63,5 @@ def injected_faults(run: Path) -> Mapping[int, InjectedFault]:
     return {
         int(match[1]): msgspec.json.decode(path.read_bytes(), type=InjectedFault)
         for path in (run / FOLDER).glob("fault*.json")
-        if (match := _MADE.match(path.name))
+        if (match := _FAULT_FILE.match(path.name))
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from trainyard.launch.supervisor import event_log
 from trainyard.record import Incident, Run
 from trainyard.run.chaos import chaos_files
 from trainyard.run.chaos.fault_plan import FaultPlan
-from trainyard.run.chaos.score_recovery import FaultScore, score, strays
+from trainyard.run.chaos.score_recovery import FaultScore, score_faults, strays
 from trainyard.run.local import harness
 from trainyard.run.session import Session
 from trainyard.store.disk_space import write_whole
@@ -23,28 +24,24 @@ from trainyard.store.run_folder import write_digests
 SCHEMA = "trainyard/chaos/1"
 
 
-class ChaosResult(NamedTuple):
-    """Result of a chaos experiment.
+class ChaosScore(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of chaos.json. `against`: id of the run without faults; `strays`: incidents that belong to no planned
+    fault."""
 
-    `strays`: incidents that belong to no planned fault. `against`: id of the run without faults. `failure`: the error
-    that ended the run with faults, if it did not recover.
-    """
-
-    run: Run
-    rows: tuple[FaultScore, ...]
-    strays: tuple[Incident, ...]
-    against: str
-    failure: TrainyardError | None
-
-
-class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of chaos.json. `against`: id of the run without faults."""
-
-    schema: str
     against: str
     plan: FaultPlan
     rows: tuple[FaultScore, ...]
     strays: tuple[Incident, ...]
+    schema: Literal["trainyard/chaos/1"] = SCHEMA
+
+
+class ChaosResult(NamedTuple):
+    """Result of a chaos experiment: the run with faults and its score. `failure`: the error that ended the run, if it
+    did not recover."""
+
+    run: Run
+    score: ChaosScore
+    failure: TrainyardError | None
 
 
 def execute(
@@ -54,19 +51,19 @@ def execute(
     session: Session,
     *,
     against: str | None = None,
-    tag: str = "",
 ) -> ChaosResult:
     """Run `job` without faults (or load the stored run `against`), then under `plan`; store the score with that run.
 
-    A pre-empted job is resumed at once, as often as the plan pre-empts it. `tag`: name of the run with faults. Raises
-    `BadInput` if the plan does not fit the job, and the errors of `harness.execute` if nothing could be started.
+    A pre-empted job is resumed at once, as often as the plan pre-empts it. The session's tag names the run with
+    faults. Raises `BadInput` if the plan does not fit the job, and the errors of `harness.execute` if nothing could be
+    started.
     """
     plan.check(job)
     if against is not None:
         calm = comparable(session.store.load(against), job)
     else:
         session.say("Run 1 of 2: no faults.")
-        calm = harness.execute(job, job_text, session)
+        calm = harness.execute(job, job_text, dataclasses.replace(session, tag=""))
         session.say(f"Run 2 of 2: {len(plan.fault)} fault{'s' * (len(plan.fault) > 1)}.")
     begun: list[Path] = []
 
@@ -78,9 +75,9 @@ def execute(
     for turn in range(plan.preempts + 1):
         try:
             if turn:
-                run = harness.resume(begun[0].name, session)
+                run = harness.resume(begun[0].name, dataclasses.replace(session, tag=""))
             else:
-                run = harness.execute(job, job_text, session, begun=arm, tag=tag)
+                run = harness.execute(job, job_text, session, begun=arm)
         except TrainyardError as error:
             if not begun or not begun[0].exists():
                 raise  # nothing was started
@@ -92,11 +89,15 @@ def execute(
         break
     folder = begun[0]
     injected = chaos_files.injected_faults(folder)
-    rows, others = score(run, calm, plan, injected, event_log.read(folder)), strays(run, plan, injected)
-    document = Score(schema=SCHEMA, against=calm.id, plan=plan, rows=rows, strays=others)
-    write_whole(folder / chaos_files.SCORE, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    chaos_score = ChaosScore(
+        against=calm.id,
+        plan=plan,
+        rows=score_faults(run, calm, plan, injected, event_log.read(folder)),
+        strays=strays(run, plan, injected),
+    )
+    write_whole(folder / chaos_files.SCORE, msgspec.json.format(msgspec.json.encode(chaos_score), indent=1) + b"\n")
     write_digests(folder)  # the score is kept with the run
-    return ChaosResult(run, rows, others, calm.id, failure)
+    return ChaosResult(run, chaos_score, failure)
 
 
 def comparable(calm: Run, job: Job) -> Run:

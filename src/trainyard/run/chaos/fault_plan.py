@@ -1,4 +1,4 @@
-"""Fault plans: the file of `trainyard run JOB.toml --chaos PLAN.toml`. No torch.
+"""Fault plans: the file of `trainyard run chaos PLAN.toml JOB.toml`. No torch.
 
     [[fault]]
     kind = "kill_worker"

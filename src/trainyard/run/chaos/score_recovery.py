@@ -22,24 +22,26 @@ _S = 1_000_000_000
 class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
     """The score of one fault.
 
-    `rank`, `node`, `step`: as planned; -1 if not given. `made`: the step before which the fault was injected; -1 if it
-    never was. `blamed`, `blamed_rank`, `blamed_node`: kind (words.FAULTS), rank and node of the incident attributed to
-    it; empty and -1 if there is none. `right`: that incident has the fault's kind, and its rank or node.
+    `rank`, `node`, `step`: as planned; -1 if not given. `injected_step`: the step before which the fault was
+    injected; -1 if it never was. `blamed`, `blamed_rank`, `blamed_node`: kind (words.FAULTS), rank and node of the
+    incident attributed to it; empty and -1 if there is none. `right`: that incident has the fault's kind, and its
+    rank or node.
 
     Times in seconds: `detect_s` from the injection to the detection; `restart_s` from the detection until all ranks
     train again, including `import_s` for a new supervisor to load torch; `lost_s` of training that was repeated.
 
-    `outcome`: "recovered": the run is complete; "failed": it ended with a reason; "stuck": neither; "unmade": the fault
-    was not injected. `losses`: comparison with the run without faults, over the steps that ended between this fault and
+    `outcome`: "recovered": the run is complete; "failed": it ended with a reason; "stuck": neither; or
+    "not injected". `losses`: comparison with the run without faults, over the steps that ended between this fault and
     the next one, in every attempt: "identical" (bitwise), "close" (1e-5), "different", or "missing" if some steps were
-    never taken. `loss_error`: the largest relative error.
+    never taken. `loss_error`: the largest relative error; None if it is infinite or
+    not a number.
     """
 
     kind: str
     step: int
     rank: int = -1
     node: int = -1
-    made: int = -1
+    injected_step: int = -1
     blamed: str = ""
     blamed_rank: int = -1
     blamed_node: int = -1
@@ -48,17 +50,17 @@ class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
     restart_s: float = 0.0
     import_s: float = 0.0
     lost_s: float = 0.0
-    outcome: str = "unmade"
+    outcome: str = "not injected"
     losses: str = "missing"
-    loss_error: float = 0.0
+    loss_error: float | None = 0.0
 
     @property
-    def well(self) -> bool:
+    def correct(self) -> bool:
         """Whether the right incident was reported, the run recovered and its losses match."""
         return self.right and self.outcome == "recovered" and self.losses in ("identical", "close")
 
 
-def score(
+def score_faults(
     run: Run, calm: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault], events: Sequence[JobEvent] = ()
 ) -> tuple[FaultScore, ...]:
     """Score each fault, in the order of the plan.
@@ -80,7 +82,9 @@ def score(
             at = injected[number].at
             row = _struck(row, fault, injected[number], blamed.get(number, []), events)
             losses, error = _losses(run, calm, at, ends.get(number, 0))
-            row = msgspec.structs.replace(row, outcome=_outcome(run), losses=losses, loss_error=error)
+            row = msgspec.structs.replace(
+                row, outcome=_outcome(run), losses=losses, loss_error=error if math.isfinite(error) else None
+            )
         rows.append(row)
     return tuple(rows)
 
@@ -136,7 +140,7 @@ def _noticed(incident: Incident) -> int:
 def _struck(
     row: FaultScore, fault: Fault, injected: InjectedFault, blamed: Sequence[Incident], events: Sequence[JobEvent]
 ) -> FaultScore:
-    row = msgspec.structs.replace(row, made=injected.step)
+    row = msgspec.structs.replace(row, injected_step=injected.step)
     if not blamed:
         return row
     named, first = blamed[0], min(blamed, key=_noticed)

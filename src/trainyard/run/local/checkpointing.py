@@ -32,7 +32,7 @@ class RunCheckpoints:
         events: EventLogWriter,
         say: Callable[[str], object],
     ) -> None:
-        self.first, self.events, self.say = ranks.rank == 0, events, say
+        self.is_rank_0, self.events, self.say = ranks.rank == 0, events, say
         self.saver = Saver(folder, job, ranks, training) if isinstance(training, Stateful) else None
         if self.saver is None and job.checkpoint.every:
             raise BadJob(
@@ -82,9 +82,9 @@ class RunCheckpoints:
 
     def _report_faults(self) -> bool:
         """Report faults in checkpoints; whether there were any. They concern the whole job, so rank 0 logs them."""
-        notices = self.saver.notices() if self.saver is not None else []
+        notices = self.saver.take_notices() if self.saver is not None else []
         for notice in notices:
-            if self.first:
+            if self.is_rank_0:
                 self.events.fault(notice.kind, notice.says, notice.rank, notice.step)
             self.say(f"{notice.says}\n")
         return bool(notices)

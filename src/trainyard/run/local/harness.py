@@ -56,13 +56,12 @@ def execute(
     session: Session,
     *,
     begun: Callable[[Path], object] = lambda _: None,
-    tag: str = "",
     origin: Origin | None = None,
 ) -> Run:
     """Run `job` on this machine and return the stored run.
 
-    `begun`: called with the run's folder before anything is started in it. `tag`: the run's name from its start.
-    `origin`: the source of the checkpoint that `begun` puts into the folder.
+    `begun`: called with the run's folder before anything is started in it. `origin`: the source of the checkpoint
+    that `begun` puts into the folder.
 
     Raises `BadJob` if the job does not fit or cannot be trained, `UnknownName` for an unknown workload, `PortInUse` and
     `MissingLibrary`, all before anything starts, and `RankDied` after storing the measurements so far.
@@ -92,12 +91,12 @@ def execute(
             session.store.delete(run.id)  # its ranks never started
             raise
         session.say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
-        return _run_to_end(_Started(launcher, started, run, folder, messages), session, vendors, tag)
+        return _run_to_end(_Started(launcher, started, run, folder, messages), session, vendors)
 
 
-def resume(name: str, session: Session, *, tag: str = "") -> Run:
+def resume(name: str, session: Session) -> Run:
     """Resume an unfinished run in its own folder, with its own id and job, from its last good checkpoint or, if it has
-    none, from the beginning. `tag`: an additional name for it.
+    none, from the beginning. The session's tag is an additional name for it.
 
     Raises `WrongRunState` if the run is complete or damaged, `BadInput` for a run of a script, `RunInUse` if another
     process is running it, and the errors of `execute`.
@@ -109,7 +108,7 @@ def resume(name: str, session: Session, *, tag: str = "") -> Run:
     if run.state == "damaged":
         raise WrongRunState(
             f"run {run.id} is damaged: {run.failure}.",
-            f"`trainyard run --resume {run.id} JOB.toml` starts a new run from its last good checkpoint.",
+            f"`trainyard run resume {run.id} JOB.toml` starts a new run from its last good checkpoint.",
         )
     if run.job.workload == SCRIPT:
         raise BadInput(f"run {run.id} ran a command of your own.", "Only runs of a job file can be resumed.")
@@ -137,7 +136,7 @@ def resume(name: str, session: Session, *, tag: str = "") -> Run:
         ranks = f"{run.job.layout.ranks} x {seen[0].name}"
         where = resume_hint.resume_point(resume_hint.saved_steps(folder), run.job)
         session.say(f"run {run.id}, {where}: {ranks}, in {folder}")
-        return _run_to_end(_Started(launcher, started, run, folder, messages, reported_bytes), session, vendors, tag)
+        return _run_to_end(_Started(launcher, started, run, folder, messages, reported_bytes), session, vendors)
 
 
 class _Started(NamedTuple):
@@ -190,14 +189,14 @@ def _start(launcher: Local, folder: Path, files: Mapping[str, str]) -> str:
     return launcher.submit(folder)
 
 
-def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendor], tag: str) -> Run:
+def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendor]) -> Run:
     """Follow the ranks to their end; return the stored run."""
     launcher, run, folder = started.launcher, started.run, started.folder
     try:
         try:
             with _forward_sigterm(launcher, started.job_id) as signals:
-                if tag:
-                    session.store.tag(run.id, tag)
+                if session.tag:
+                    session.store.tag(run.id, session.tag)
                 _follow(started, session.progress, lambda: _say_messages(started.messages, signals, session.say))
         finally:
             launcher.cancel(started.job_id)  # has an effect only after an interrupt

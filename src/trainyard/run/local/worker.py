@@ -164,7 +164,7 @@ class Rank:
         raise SystemExit(LEFT)
 
     def _take(self, turn: Turn) -> None:
-        if self.heartbeat.leaves(turn.step):
+        if self.heartbeat.must_leave_before(turn.step):
             self._leave(turn.step)
         if self.fault_injector is not None:
             self.fault_injector(turn.step)

@@ -17,7 +17,7 @@ from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.same_training import differences
 
 
-def execute(name: str, job: Job, job_text: str, session: Session, *, tag: str = "") -> Run:
+def execute(name: str, job: Job, job_text: str, session: Session) -> Run:
     """Run `job` as a new run from the last good checkpoint of the run `name`, which is not modified.
 
     Raises `BadJob` if the job's training differs from the run's or no step is left, `BadInput` if the run has no good
@@ -30,7 +30,10 @@ def execute(name: str, job: Job, job_text: str, session: Session, *, tag: str = 
     for message in rejected:
         session.say(f"{message}.")
     if manifest is None:
-        raise BadInput(f"run {source.id} has no good checkpoint to start from.", "Run the job without --resume.")
+        raise BadInput(
+            f"run {source.id} has no good checkpoint to start from.",
+            "Run the job from its beginning: `trainyard run JOB.toml`.",
+        )
     steps = manifest.step + 1
     if job.measure.in_all <= steps:
         raise BadJob(
@@ -40,7 +43,7 @@ def execute(name: str, job: Job, job_text: str, session: Session, *, tag: str = 
     session.say(f"starting from the checkpoint of run {source.id} after step {steps}")
     begun = partial(_adopt, checkpoints, manifest.step)
     origin = Origin(run=source.id, step=manifest.step)
-    return harness.execute(job, job_text, session, begun=begun, tag=tag, origin=origin)
+    return harness.execute(job, job_text, session, begun=begun, origin=origin)
 
 
 def check(source: Run, job: Job) -> None:

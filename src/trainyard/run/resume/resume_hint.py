@@ -15,7 +15,7 @@ def saved_steps(folder: Path) -> int:
 
 def resume_sentence(folder: Path, job: Job) -> str:
     """A sentence with the command that resumes a run, and the step from which it resumes."""
-    command, steps = f"`trainyard run --resume {folder.name}`", saved_steps(folder)
+    command, steps = f"`trainyard run resume {folder.name}`", saved_steps(folder)
     if steps:
         return f"{command} resumes from its checkpoint after step {steps} of {job.measure.in_all}."
     reason = "none was saved yet" if job.checkpoint.every else "set [checkpoint] every = N to save some"

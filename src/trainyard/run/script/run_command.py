@@ -31,12 +31,12 @@ _STDERR = 2
 """File descriptor for the command's output: stdout is for data."""
 
 
-def execute(command: Sequence[str], measure: Measure, session: Session, *, tag: str = "") -> Run:
+def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     """Run `command` to its end, with its output on stderr, and return the stored run.
 
-    Watches every Python process that it starts, whatever launches the ranks. `tag`: the run's name, set however the
-    command ends if any step was seen. Raises `BadInput` if the command cannot be found or no step was seen in it, and
-    `CommandFailed` if it fails, after storing the measurements.
+    Watches every Python process that it starts, whatever launches the ranks. The session's tag is set however
+    the command ends if any step was seen. Raises `BadInput` if the command cannot be found or no step was seen in it,
+    and `CommandFailed` if it fails, after storing the measurements.
     """
     program = shutil.which(command[0])
     if program is None:
@@ -56,8 +56,8 @@ def execute(command: Sequence[str], measure: Measure, session: Session, *, tag: 
     try:
         ended = _run([program, *command[1:]], folder, measure)
     finally:
-        if tag and rank_files(folder / "samples", ".jsonl"):
-            store.tag(run.id, tag)
+        if session.tag and rank_files(folder / "samples", ".jsonl"):
+            store.tag(run.id, session.tag)
     known = _with_layout(measured(run, folder, vendors))
     if not known.samples:
         store.delete(run.id)

@@ -1,8 +1,9 @@
-"""Fetches a run from a place that may be damaged or hostile: into a hidden folder, which is renamed to the run's id
+"""Fetch a run from a remote store that may be damaged or hostile, into a hidden folder that is renamed to the run's id
 once everything is verified.
 
-The place must list a digest for every file (SHA256SUMS, which a push writes), and only listed files are fetched. That
-detects damage. It detects forgery only if the list is signed, since whoever can write there can write the list.
+The remote store must list a digest for every file (SHA256SUMS, which a push writes), and only listed files are fetched.
+That detects damage. It detects forgery only if the list is signed, since everyone who can write to the remote store can
+write the list.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ _MOST_FILES = 100_000
 
 
 class Fetched(NamedTuple):
+    """Number of files and bytes that were fetched. `signer`: who signed the run's digests, if that was checked."""
+
     files: int
     bytes: int
     signer: str
 
 
 class Digests(NamedTuple):
-    """The list of a run's digests in another place, as it is there, and its signature. `signer`: who signed it, if that
+    """The list of a run's digests in the remote store, as bytes, and its signature. `signer`: who signed it, if that
     was checked."""
 
     data: bytes
@@ -44,7 +47,7 @@ class Digests(NamedTuple):
 
 
 def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
-    """Fetches run `id` into the folder `runs`. Raises `BadFile` for a run that is damaged, and for one that is not
+    """Fetch run `id` into the folder `runs`. Raises `BadFile` for a run that is damaged, and for one that is not
     signed by a key in `signers`, if they are given; `BadInput` if something else has its name here."""
     if (runs / id).exists():
         raise BadInput(f"{runs / id}: is in the way, and not a run: it has no {digests.HEAD}.", "Move it away.")
@@ -100,7 +103,8 @@ def _listed(remote: Remote, id: str) -> bytes:
 
 
 def _checked_sizes(remote: Remote, id: str, listed: dict[str, str], runs: Path) -> dict[str, int]:
-    """The bytes of each file to fetch. Raises `BadFile` for a missing one and for what is absurd."""
+    """File name -> size in bytes, of the files to fetch. Raises `BadFile` for missing files, unusual names, and sizes
+    or numbers of files beyond the limits."""
     there = remote.sizes(id)
     for name in sorted(there):
         if reason := digests.wrong_name(name):
@@ -121,12 +125,13 @@ def _checked_sizes(remote: Remote, id: str, listed: dict[str, str], runs: Path) 
     return sizes
 
 
-def _fetch_file(remote: Remote, id: str, name: str, to: Path, size: int, digest: str) -> None:
-    with writing(to, size):
-        to.parent.mkdir(parents=True, exist_ok=True)
-    arrived = remote.fetch(id, name, to, size)
+def _fetch_file(remote: Remote, id: str, name: str, path: Path, size: int, digest: str) -> None:
+    """Fetch a file of `size` bytes to `path`. Raises `DamagedFile` if its digest is not `digest`."""
+    with writing(path, size):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    fetched_digest = remote.fetch(id, name, path, size)
     fault_point("pull.fetched")
-    if arrived != digest:
+    if fetched_digest != digest:
         raise DamagedFile(
             f"{remote.path(id, name)}: was altered after it was written: its digest is not the listed one."
         )
@@ -142,7 +147,7 @@ def _check_run(part: Path, remote: Remote, id: str) -> None:
 
 
 def _keep_digests(part: Path, there: Digests) -> None:
-    """With these the fetched folder is whole; all of it is on the disk before it gets its name."""
+    """Write the digests and their signature, and flush every fetched file to disk before the folder gets its name."""
     with writing(part):
         (part / digests.FILE).write_bytes(there.data)
         if there.signature is not None:
@@ -154,7 +159,8 @@ def _keep_digests(part: Path, there: Digests) -> None:
 
 
 def _clear(runs: Path, id: str) -> None:
-    """Removes what killed pulls of the run left. Before the run is here: afterwards a kill would leave it for good."""
+    """Remove what killed pulls of the run left. Call it before the run is renamed into place: a pull that is killed
+    later is not repeated, and would leave the folders for good."""
     for rest in runs.glob(f".pull-{id}-*"):
         if is_abandoned(rest):
             shutil.rmtree(rest, ignore_errors=True)

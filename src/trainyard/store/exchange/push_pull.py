@@ -1,12 +1,11 @@
-"""Push and pull runs to and from a remote store, atomically and without sending a run that is already there."""
+"""Push runs to and pull them from a remote store, atomically; a run that is already there is not copied again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trainyard.errors import BadFile, BadInput, DamagedFile, MissingFile, UnknownName, WrongRunState, nearest
 from trainyard.formats.regular_files import read_bytes
@@ -16,39 +15,26 @@ from trainyard.store.exchange import signature
 from trainyard.store.exchange.check_fetched import MOST_BYTES, fetch, read_digests
 from trainyard.store.exchange.remote_store import Remote
 from trainyard.store.store import Store, is_id
+from trainyard.store.stored_changes import CopiedRun
 
 
-class Copied(NamedTuple):
-    """`files` and `bytes` that were sent: 0 if the run was there already. `signed`: whether a new signature was sent.
-    `signer`: who signed the run's digests, if that was checked. `notes`: messages for the user. `problem`: why the run
-    was copied without its tags."""
-
-    id: str
-    files: int = 0
-    bytes: int = 0
-    signer: str = ""
-    notes: tuple[str, ...] = ()
-    problem: str = ""
-    signed: bool = False
-
-
-def push(folder: Path, remote: Remote, key: Path | None = None) -> Copied:
-    """Copies the run and its tags; with `key`, an SSH key, signs its digests there.
+def push(folder: Path, remote: Remote, key: Path | None = None) -> CopiedRun:
+    """Copy the run and its tags; with `key`, an SSH key, sign its digests there.
 
     Raises `BadInput` for a run that has not ended, or if another run has its id there; `BadFile` for a damaged one."""
     head = folders.read_head(folder)
     if head.state == "incomplete":
         raise WrongRunState(
             f"run {folder.name} has not ended, or was killed: only runs that ended are pushed.",
-            f"`trainyard run --resume {folder.name}` resumes one that was killed.",
+            f"`trainyard run resume {folder.name}` resumes one that was killed.",
         )
     ours = tags.read_tags(folder)
     listed = remote.read(folder.name, digests.FILE, MOST_BYTES[digests.FILE]) if _is_there(folder, remote) else None
     if listed is None:
         folders.redact_run(folder)
-    copied = _send(folder, remote, key) if listed is None else Copied(folder.name)
+    copied = _send(folder, remote, key) if listed is None else CopiedRun(id=folder.name)
     if listed is not None and key:
-        copied = copied._replace(signed=_sign_there(folder, remote, key, listed))
+        copied = replace(copied, signed=_sign_there(folder, remote, key, listed))
     theirs, damaged = _tags_there(remote, folder.name)
     both = _latest(ours, theirs)
     if both != ours:
@@ -56,20 +42,21 @@ def push(folder: Path, remote: Remote, key: Path | None = None) -> Copied:
     if both != theirs or damaged:
         remote.write(folder.name, tags.FILE, tags.encode(both))
         remote.clear(folder.name)
-    return copied._replace(notes=(*copied.notes, f"its tags there are replaced: {damaged}")) if damaged else copied
+    return replace(copied, notes=(*copied.notes, f"its tags there are replaced: {damaged}")) if damaged else copied
 
 
-def pull(store: Store, remote: Remote, id: str, signers: Path | None = None) -> Copied:
-    """Copies the run and its tags; with `signers`, a file of allowed signers, only if one of them signed it.
+def pull(store: Store, remote: Remote, id: str, signers: Path | None = None) -> CopiedRun:
+    """Copy the run and its tags; with `signers`, a file of allowed signers, only if one of them signed it.
 
     Raises `BadFile` for a run that is damaged there or here, arrived altered or lacks digests or a signature,
     `BadInput` if another run has its id here."""
     folder = store.runs / id
     if not (folder / digests.HEAD).is_file():
-        copied = Copied(id, *fetch(store.runs, remote, id, signers))
+        fetched = fetch(store.runs, remote, id, signers)
+        copied = CopiedRun(id=id, files=fetched.files, bytes=fetched.bytes, signer=fetched.signer)
     elif _is_there(folder, remote):
         _check_here(folder)
-        copied = Copied(id, signer=_check_signed(folder, remote, signers) if signers else "")
+        copied = CopiedRun(id=id, signer=_check_signed(folder, remote, signers) if signers else "")
     else:
         raise MissingFile(f"{remote.path(id)}: there is no {digests.HEAD}.")
     ours = tags.read_tags(folder)
@@ -77,12 +64,12 @@ def pull(store: Store, remote: Remote, id: str, signers: Path | None = None) -> 
     both = _latest(ours, theirs)
     if both != ours:
         tags.write_tags(folder, both)
-    return copied._replace(problem=damaged)
+    return replace(copied, problem=damaged)
 
 
 def named(remote: Remote, names: Iterable[str], say: Callable[[str], None]) -> list[str]:
-    """The ids that beginnings of ids and tags name there; all ids if there are no names. `say` gets what is wrong with
-    tags that cannot be read. Raises `UnknownName`, `BadInput`."""
+    """The ids of the runs there that `names`, prefixes of ids or tags, refer to; all ids if there are no names. `say`:
+    is called with messages about tags that cannot be read. Raises `UnknownName`, `BadInput`."""
     ids = [id for id in remote.ids() if is_id(id)]
     names = list(names)
     if not ids:
@@ -110,8 +97,8 @@ def _find(name: str, ids: list[str], owner: dict[str, str], url: str) -> str:
     return matches[0]
 
 
-def _send(folder: Path, remote: Remote, key: Path | None) -> Copied:
-    """All files of the run, then their digests, at last run.json. Raises `BadFile` for a damaged run."""
+def _send(folder: Path, remote: Remote, key: Path | None) -> CopiedRun:
+    """Send all files of the run, then their digests, and run.json last. Raises `BadFile` for a damaged run."""
     run = run_damage.read_any(folder)
     if run.state == "damaged":
         raise DamagedFile(f"{folder}: the run is damaged: {run.failure}.")
@@ -136,11 +123,11 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> Copied:
         (f"without {len(missing)} files that are not here any more: {run_damage.listed(missing)}.",) if missing else ()
     )
     size = sum(path.stat().st_size for path in files.values()) + len(data)
-    return Copied(id, len(files) + 1, size, notes=notes, signed=key is not None)
+    return CopiedRun(id=id, files=len(files) + 1, bytes=size, notes=notes, signed=key is not None)
 
 
 def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
-    """A new one, or that which the run came with, if it is still of the same digests."""
+    """A new signature of the digests, or the one that the run was pulled with if its digests are unchanged."""
     if key:
         return signature.sign(data, key)
     listed, signed = folder / digests.FILE, folder / digests.SIGNATURE
@@ -150,7 +137,7 @@ def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
 
 
 def _sign_there(folder: Path, remote: Remote, key: Path, listed: bytes) -> bool:
-    """Signs the digests of a run that is there already; whether this signature was not there yet.
+    """Sign the digests of a run that is there already; returns whether the signature is new.
 
     Raises `BadInput` if they are not those of the run here."""
     recorded = folders.read_digests(folder)
@@ -177,7 +164,7 @@ def _check_here(folder: Path) -> None:
 
 
 def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
-    """Who signed the run, which is here and there.
+    """Return who signed the run, which is both here and there.
 
     Raises `BadFile` if it is not signed by one of `signers`, or if the run here is not the signed one."""
     there = read_digests(remote, folder.name, signers)
@@ -189,15 +176,15 @@ def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
 
 
 def _is_there(folder: Path, remote: Remote) -> bool:
-    """Whether the place has this very run, perhaps from before its secrets were removed, which changes its digest.
+    """Whether the remote store has this run, perhaps from before its secrets were redacted, which changes its digest.
 
-    Raises `BadInput` if it has another one of that id."""
+    Raises `BadInput` if it has another run of that id."""
     data = remote.read(folder.name, digests.HEAD, MOST_BYTES[digests.HEAD])
     if data is None or data == read_bytes(folder / digests.HEAD):
         return data is not None
     theirs = folders.decode_head(data, remote.path(folder.name, digests.HEAD))
     ours = folders.read_head(folder)
-    if msgspec.structs.replace(theirs, digest="") == msgspec.structs.replace(ours, digest=""):
+    if replace(theirs, digest="") == replace(ours, digest=""):
         return True
     raise BadInput(
         f"{remote.path(folder.name)}: another run {folder.name} than the one in {folder}: their run.json differ.",
@@ -206,12 +193,12 @@ def _is_there(folder: Path, remote: Remote) -> bool:
 
 
 def _latest(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
-    """A tag that both have was given when it was given last."""
+    """Tag -> when it was assigned; the later time for a tag that both have."""
     return {tag: max(ours.get(tag, ""), theirs.get(tag, "")) for tag in {**ours, **theirs}}
 
 
 def _tags_there(remote: Remote, id: str) -> tuple[dict[str, str], str]:
-    """The run's tags there; none, and what is wrong with them, if they cannot be taken."""
+    """(the run's tags there, empty); or, if they cannot be read, (no tags, the reason)."""
     try:
         data = remote.read(id, tags.FILE, tags.MOST_BYTES)
         return tags.from_remote(data, remote.path(id, tags.FILE)) if data is not None else {}, ""

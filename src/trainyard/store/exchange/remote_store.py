@@ -1,10 +1,11 @@
-"""Another place that holds run folders as a store does: a folder, or a URL that fsspec can open (extra `remote`).
+"""A remote store: a folder, or a URL that fsspec can open (extra `remote`), with run folders like those of a store.
 
-`<URL>/runs/<id>/…`: a place that was pushed to is a store itself. A run is there once its run.json is, which is written
-last, so that a push that was killed leaves nothing that counts as a run.
+The files of a run are at `<URL>/runs/<id>/…`, so that a folder that runs were pushed to is a store. A run exists once
+its run.json does, which is written last: a push that was killed leaves nothing that counts as a run.
 
-Whoever can write to the place may have put anything there. So links and special files are refused, and of each file no
-more is read than its listed or greatest size. Names, contents and counts are checked by the callers (`fetched.py`).
+Everyone who can write to the remote store may have put anything there. Links and special files are refused, and no
+more of a file is read than its listed or its maximum size. Names, contents and counts are checked by the callers
+(`check_fetched.py`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _NOT_REGULAR = "a link or a special file, and only regular files are copied"
 
 
 class Remote:
-    """Paths given and returned are relative to a run's folder, with slashes. Raises `RemoteFailed` where the place
-    does not answer, `MissingLibrary` without fsspec or what it needs for this URL, `BadInput` for a URL it cannot open.
+    """Paths given and returned are relative to a run's folder, with slashes. Raises `RemoteFailed` if the remote store
+    does not answer, `MissingLibrary` without fsspec or a library that it needs for this URL, `BadInput` for a URL that
+    it cannot open.
     """
 
     def __init__(self, url: str) -> None:

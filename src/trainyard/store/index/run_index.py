@@ -1,7 +1,8 @@
-"""What a list of runs needs to know, remembered in a database so that it need not read every folder.
+"""The index of a store: one row per run in a database, so that a list need not read every folder.
 
-Nothing is only there: a row counts as long as its folder's stamp is the one it was read at, every other folder is
-read, and what was read is written back. So a database that is missing, damaged, held or behind costs time, never truth.
+The folders are the source of truth. A row is used if the stamp of its folder has not changed since the row was read;
+every other folder is read, and its row is written back. A database that is missing, damaged, locked or out of date
+costs time, but does not change the list.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from trainyard.store.run_summary import summarise
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What `trainyard runs` lists. `step_ns` and `tokens_per_s` are 0 if nothing was measured. `damage`: which files of
-    the run are missing, altered or unreadable, and what follows; it is not kept in a database."""
+    """A row of `trainyard runs`. `step_ns` and `tokens_per_s` are 0 if nothing was measured. `damage`: the files
+    of the run that are missing, altered or unreadable, and the consequence; it is not stored in a database."""
 
     id: str
     started: str
@@ -38,7 +39,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Indexed(msgspec.Struct, frozen=True, kw_only=True):
-    """A row as it was read when the folder's stamp was `stamp`. `given`: tag -> when this folder got it."""
+    """A row that was read when the folder's stamp was `stamp`. `given`: tag -> time at which this folder got it."""
 
     stamp: str
     row: RunRow
@@ -61,13 +62,14 @@ class Base(Protocol):
 
 
 class Index:
-    """`runs` is the folder of run folders; `say` hears of folders that cannot be read, and of a `base` that cannot."""
+    """The rows of a store. `runs`: the folder of run folders. `say`: is called with messages about folders that cannot
+    be read, and about a `base` that cannot be used."""
 
     def __init__(self, base: Base, runs: Path, say: Callable[[str], None]) -> None:
         self._base, self._runs, self._say = base, runs, say
 
     def rows(self) -> list[RunRow]:
-        """One row a run, newest first."""
+        """One row per run, newest first."""
         known: dict[str, Indexed] = {}
         usable = True
         try:
@@ -84,7 +86,7 @@ class Index:
         return _rows({**current, **read})
 
     def _keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> None:
-        """Writes to the database. Rows that stay out of it are read from their folders again by the next list."""
+        """Write to the database. Rows that it cannot store are read from their folders again by the next list."""
         try:
             refused = self._base.keep(read, gone)
             fault_point("index.committed")
@@ -97,7 +99,7 @@ class Index:
             self._say(f"{self._runs / id}: the index cannot store this run: {reason}. It is listed from its folder.")
 
     def rebuild(self) -> int:
-        """Forgets every row and reads every folder; how many runs there are."""
+        """Drop every row and read every folder; returns the number of runs."""
         with suppress(OSError):
             self._base.keep({}, self._base.indexed())
         return len(self.rows())
@@ -141,7 +143,7 @@ _STAMPED = (
     "run.json", "tags.json", digests.FILE, "job.toml", "ledgers.json", "samples", "samples/rank0.jsonl",
 )  # fmt: skip
 _NEVER = ""
-"""The stamp of no folder: the row is read again by every list, which reports its damage again."""
+"""A stamp that no folder has: every list reads the row again and reports its damage."""
 
 
 def _stamp(folder: Path) -> str:

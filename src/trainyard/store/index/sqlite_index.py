@@ -1,4 +1,4 @@
-"""The index as one SQLite file beside the run folders."""
+"""The index as an SQLite file in the folder of the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from trainyard.store.index import index_tables
 from trainyard.store.index.run_index import Indexed
 
-_HERE = ""
+_STORE_NAME = ""
 """The file serves one store, which needs no name."""
 _REFUSALS = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeEncodeError)
 """Raised for a value that SQLite cannot store: too long, NaN (stored as NULL), beyond 64 bits, a lone surrogate."""
@@ -30,7 +30,7 @@ class LocalBase:
             return {}
         try:
             with closing(self._connect()) as base:
-                return index_tables.select(base, _HERE, "?")
+                return index_tables.select(base, _STORE_NAME, "?")
         except sqlite3.OperationalError:  # no table yet, held by another process, on a disk that cannot be written
             return {}
         except (sqlite3.DatabaseError, msgspec.MsgspecError):
@@ -42,7 +42,7 @@ class LocalBase:
             with closing(self._connect()) as base, base:
                 base.execute("BEGIN IMMEDIATE")
                 base.execute(index_tables.CREATE)
-                return index_tables.write(base, _HERE, "?", read, gone, _REFUSALS)
+                return index_tables.write(base, _STORE_NAME, "?", read, gone, _REFUSALS)
         except sqlite3.Error as error:
             read_only = getattr(error, "sqlite_errorcode", 0) & 0xFF in _READ_ONLY
             raise (PermissionError if read_only else OSError)(f"{self._path}: {error}.") from error

@@ -97,7 +97,7 @@ class Saver:
             self.stalled_ns += time.perf_counter_ns() - began
         self._background.close()
 
-    def notices(self) -> list[Notice]:
+    def take_notices(self) -> list[Notice]:
         """Faults since the last call: the same on every rank, in rank 0's words."""
         notices: list[Notice] = []
         while not self._notices.empty():

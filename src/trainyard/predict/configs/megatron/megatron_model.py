@@ -17,6 +17,7 @@ Positions = Literal["rope", "learned", "none"]
 
 
 def read(keys: ConfigKeys) -> Model:
+    """The model that Megatron-LM's arguments describe. Raises `BadFile` for arguments without a meaning here."""
     width, heads = keys.integer("hidden-size"), keys.integer("num-attention-heads")
     layers = keys.integer("num-layers" if "encoder-num-layers" not in keys.values else "encoder-num-layers")
     gated = keys.flag("swiglu") or keys.flag("quick-geglu")
@@ -74,6 +75,8 @@ def _bias(keys: ConfigKeys) -> Literal["none", "qkv", "all"]:
 
 
 def _experts(keys: ConfigKeys, ffn: int, layers: int) -> dict[str, Any]:
+    """The fields of `Model` for mixture-of-experts layers; empty for a dense model. `ffn`: channels of a dense MLP, the
+    default of an expert's."""
     experts = keys.integer("num-experts", 0, 0)
     if not experts:
         return {}
@@ -157,6 +160,7 @@ def write(model: Model) -> dict[str, object]:
 
 
 def _expert_arguments(model: Model) -> dict[str, object]:
+    """The arguments of mixture-of-experts layers: name without its dashes in front -> value."""
     arguments: dict[str, object] = {
         "num-experts": model.experts,
         "moe-router-topk": model.top_k,

@@ -41,16 +41,17 @@ def _parse_arguments(words: list[str]) -> dict[str, Any]:
     for word in words:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            words_by_name[name] = [_value(value)] if equals else []
+            words_by_name[name] = [_parse_value(value)] if equals else []
         elif name:
-            words_by_name[name].append(_value(word))
+            words_by_name[name].append(_parse_value(word))
     return {
         name: True if not values else values[0] if len(values) == 1 else values
         for name, values in words_by_name.items()
     }
 
 
-def _value(word: str) -> int | float | str:
+def _parse_value(word: str) -> int | float | str:
+    """A word of a command line as an integer or a float if it is one."""
     if word.isascii() and word.isdecimal() and len(word) < 10:
         return int(word)
     try:
@@ -64,6 +65,8 @@ class _MegatronReader:
         self.keys, self.where = keys, keys.where
 
     def job(self, devices: int, model_override: Model | None) -> FrameworkConfig:
+        """The job of the arguments with the stored bytes of weights and state. `model_override`: replaces the model
+        that the arguments describe."""
         keys = self.keys
         model = model_override or megatron_model.read(keys)
         layout = self._layout(devices, model)
@@ -86,6 +89,7 @@ class _MegatronReader:
         )
 
     def _layout(self, devices: int, model: Model) -> Layout:
+        """The layout of the arguments on `devices` ranks; dp is what remains."""
         keys = self.keys
         tp, pp = keys.integer("tensor-model-parallel-size", 1), keys.integer("pipeline-model-parallel-size", 1)
         cp, ep = keys.integer("context-parallel-size", 1), keys.integer("expert-model-parallel-size", 1)
@@ -137,6 +141,7 @@ class _MegatronReader:
         return int(sharded)
 
     def _cp_method(self, cp: int) -> Literal["all_gather", "ulysses", "ring"]:
+        """The method of context parallelism, by `--cp-comm-type`."""
         methods: dict[str, Literal["all_gather", "ulysses", "ring"]] = {
             "p2p": "ring",
             "all_gather": "all_gather",
@@ -191,6 +196,7 @@ class _MegatronReader:
         return interleave
 
     def _recipe(self, layout: Layout, model: Model) -> Recipe:
+        """The recipe of the arguments: batch, precision, activation checkpointing, schedule."""
         keys, dp = self.keys, layout.batch_ranks
         seq_len = keys.integer("seq-length" if "encoder-seq-length" not in keys.values else "encoder-seq-length")
         micro_batch_size = keys.integer("micro-batch-size")
@@ -214,6 +220,7 @@ class _MegatronReader:
         )
 
     def _dtype(self) -> str:
+        """The compute dtype: the narrowest format that the arguments name; float32 if none."""
         keys = self.keys
         fp8 = [keys.get(name) for name in ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")]
         bf16, fp16 = keys.flag("bf16"), keys.flag("fp16")

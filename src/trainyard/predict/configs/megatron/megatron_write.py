@@ -13,6 +13,7 @@ _PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py")
 
 
 def write(job: Job) -> str:
+    """Megatron-LM's program and arguments for the job. Raises `BadJob` for a job that they cannot express."""
     recipe, layout = job.recipe, job.layout
     arguments = (
         megatron_model.write(job.decoder)
@@ -55,6 +56,7 @@ def _line(name: str, value: object) -> str:
 
 
 def _layout(job: Job) -> dict[str, object]:
+    """Arguments of the layout."""
     layout, model = job.layout, job.decoder
     arguments: dict[str, object] = {
         "tensor-model-parallel-size": layout.tp,
@@ -90,6 +92,7 @@ def _stages(layout: Layout, layers: int) -> dict[str, object]:
 
 
 def _recipe(recipe: Recipe) -> dict[str, object]:
+    """Arguments of the recipe."""
     arguments: dict[str, object] = {}
     if recipe.offload:
         arguments |= {

@@ -222,6 +222,8 @@ class _TorchtitanReader:
         return "full", max(1, int(selection))
 
     def _dtype(self, layout: Layout, model: Model) -> str:
+        """The compute dtype: float8 if converters name it, else the dtype of mixed precision; float32 if torchtitan
+        would not apply mixed precision."""
         keys, key = self.keys, "model.converters"
         dtype = keys.choice(
             "training.mixed_precision_param", {"bfloat16": "bfloat16", "float32": "float32"}, "bfloat16"

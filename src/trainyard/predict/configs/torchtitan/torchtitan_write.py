@@ -28,7 +28,7 @@ def write(job: Job) -> str:
         }
         | ({"enable_cpu_offload": True} if recipe.offload else {}),
         "parallelism": _parallelism(job),
-        "activation_checkpoint": _activations(recipe),
+        "activation_checkpoint": _checkpoint_keys(recipe),
     }
     if recipe.compile:
         sections["compile"] = {"enable": True}
@@ -72,7 +72,8 @@ def layers_of_largest_stage(layers: int, stages: int) -> int:
     return -(-(layers + 2) // stages)
 
 
-def _activations(recipe: Recipe) -> dict[str, str]:
+def _checkpoint_keys(recipe: Recipe) -> dict[str, str]:
+    """The keys of the section activation_checkpoint."""
     if recipe.activation_checkpoint == "selective":
         return {"mode": "selective", "selective_ac_option": "op"}
     if recipe.activation_checkpoint == "full" and recipe.activation_checkpoint_every > 1:

@@ -1,0 +1,135 @@
+"""`run`, `run_script`, `resume` and `chaos`: run something on this machine, record it, and analyse its step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trainyard import job_file
+from trainyard.error_report import report_of
+from trainyard.errors import TrainyardError
+from trainyard.job import Job, Measure
+from trainyard.ledger import Ledger
+from trainyard.record import Run
+from trainyard.report.view.run_result import RunResult, result_of_run
+from trainyard.run.chaos import experiment, fault_plan
+from trainyard.run.chaos.fault_plan import FaultPlan
+from trainyard.run.local import harness
+from trainyard.run.resume import fork_run
+from trainyard.run.script import run_command
+from trainyard.run.session import Session
+from trainyard.trace.measure import measure_files
+from trainyard.trace.measured_trace import MeasuredTrace
+
+JobSource = str | os.PathLike[str] | Job
+"""A job file, or a job."""
+
+
+def run(job: JobSource, *, session: Session | None = None) -> RunResult:
+    """Trains a job on this machine: times its steps, profiles a few more, and stores and analyses the run.
+
+    `job`: a job file or a `trainyard.Job`. `session`: where runs are stored, and who follows the progress.
+
+        result = api.run("job.toml", session=api.Session(tag="baseline", say=print))
+        print(result.id, result.summary.step_ns, result.headline)
+
+    Raises `BadJob` for a job that does not fit or cannot be trained, before anything starts; `RankDied` and `Preempted`
+    after storing the measurements so far.
+    """
+    read, text = _read_job(job)
+    booking, booked = _with_booking(session, read.layout.only_axis)
+    return booking.result(harness.execute(read, text, booked), booked)
+
+
+def run_script(command: Sequence[str], *, profile: int = 3, session: Session | None = None) -> RunResult:
+    """Runs a training script of your own, unchanged, and records its steps like those of a job.
+
+    `command`: the words of the command line. `profile`: number of steps to profile. The command's output goes to
+    stderr.
+
+        result = api.run_script(["torchrun", "--nproc-per-node", "2", "train.py"])
+
+    Raises `BadInput` if there is no such command or no step was seen, `CommandFailed` if it fails.
+    """
+    booking, booked = _with_booking(session, "")
+    measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile)
+    return booking.result(run_command.execute(command, measure, booked), booked)
+
+
+def resume(name: str, job: JobSource | None = None, *, session: Session | None = None) -> RunResult:
+    """Resumes an unfinished run from its last good checkpoint; with `job`, starts a new run of it from there.
+
+    `name`: a run by id prefix, tag or folder. Without a checkpoint an unfinished run starts from its beginning. The new
+    `job` may differ in layout, precision and other settings that do not change the training.
+
+        api.resume("3f9c", session=api.Session(say=print))
+        api.resume("3f9c", "job-with-tp2.toml")
+
+    Raises `WrongRunState` for a run that is complete or damaged, `RunInUse`, and the errors of `run`.
+    """
+    session = session or Session()
+    if job is None:
+        booking, booked = _with_booking(session, session.store.load(name).job.layout.only_axis)
+        return booking.result(harness.resume(name, booked), booked)
+    read, text = _read_job(job)
+    booking, booked = _with_booking(session, read.layout.only_axis)
+    return booking.result(fork_run.execute(name, read, text, booked), booked)
+
+
+def chaos(
+    plan: str | os.PathLike[str] | FaultPlan,
+    job: JobSource,
+    *,
+    against: str | None = None,
+    session: Session | None = None,
+) -> RunResult:
+    """Runs a job twice, the second time with the injected faults of `plan`, and scores its recovery as `result.chaos`.
+
+    `plan`: a fault plan or its TOML file. `against`: a stored run without faults to compare losses with, in place of
+    the first run. The result is that of the run with faults; `result.error` is the reason if the job did not recover.
+
+        result = api.chaos("plan.toml", "job.toml")
+        for fault in result.chaos.rows:
+            print(fault.kind, fault.detect_s, fault.outcome, fault.losses)
+
+    Raises `BadInput` for a plan that does not fit the job, and the errors of `run` if nothing could be started.
+    """
+    faults = plan if isinstance(plan, FaultPlan) else fault_plan.load(os.fspath(plan))
+    read, text = _read_job(job)
+    booking, booked = _with_booking(session, read.layout.only_axis)
+    ended = experiment.execute(read, text, faults, booked, against=against)
+    return booking.result(ended.run, booked, ended.failure)
+
+
+class _Booking:
+    """Books a run's profiler files, and keeps the measured trace for its analysis."""
+
+    def __init__(self, axis: str) -> None:
+        self.axis = axis
+        self.measured: MeasuredTrace | None = None
+
+    def __call__(self, paths: list[Path]) -> Sequence[Ledger]:
+        self.measured = measure_files(paths, axis=self.axis)
+        return self.measured.ledgers
+
+    def result(self, run: Run, session: Session, failure: TrainyardError | None = None) -> RunResult:
+        """The result of the run, whose traces were the last that were booked."""
+        error = report_of(failure) if failure else None
+        return result_of_run(run, session.store.runs / run.id, self.measured if run.ledgers else None, error=error)
+
+
+def _with_booking(session: Session | None, axis: str) -> tuple[_Booking, Session]:
+    """The session with a booking of traces. `axis`: the only mesh axis of the layout, if there is one."""
+    booking = _Booking(axis)
+    return booking, replace(session or Session(), book=booking)
+
+
+def _read_job(job: JobSource) -> tuple[Job, str]:
+    """A job and its text."""
+    if isinstance(job, Job):
+        return job, job_file.write(job)
+    name = os.fspath(job)
+    text = job_file.read(name)
+    return job_file.parse(text, name, Path(name).parent), text

@@ -1,0 +1,74 @@
+"""Options of `trainyard run` and its modes, and the session that they describe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from trainyard import units
+from trainyard.cli.support.output import console, say
+
+if TYPE_CHECKING:
+    from trainyard.run.session import Progress, Session
+
+TAG = click.option("--tag", default="", help="Name of the run.")
+PORT = click.option("--port", type=int, help="Port on 127.0.0.1 for the ranks' rendezvous; default: a free port.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the stored run and its analysis as JSON.")
+FULL = click.option("--full", is_flag=True, help="Print every table, not one screen.")
+QUIET = click.option("--quiet", is_flag=True, help="Print no progress and no messages.")
+
+
+@contextmanager
+def session_of(tag: str, port: int | None, quiet: bool) -> Iterator[Session]:
+    """The session of a command, with progress on stderr. Raises `BadInput` for a name that cannot be a tag."""
+    from trainyard.run.session import Session
+    from trainyard.store.store import Store
+
+    with _progress_display(quiet) as progress:
+        talk = _ignore if quiet else say
+        yield Session(Store(say=say), progress=progress, say=talk, port=port, tag=tag)
+
+
+def script_session_of(tag: str, quiet: bool) -> Session:
+    """The session of a user's own command, which reports no progress."""
+    from trainyard.run.session import Session
+    from trainyard.store.store import Store
+
+    return Session(Store(say=say), say=_ignore if quiet else say, tag=tag)
+
+
+def _ignore(_: object) -> None:
+    """Print nothing."""
+
+
+@contextmanager
+def _progress_display(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """Show progress on stderr: a bar on a terminal, else one line per step; nothing if `quiet`."""
+    if quiet:
+        yield _ignore
+    elif sys.stderr.isatty():
+        with _bar() as update:
+            yield update
+    else:
+        yield lambda at: say(f"step {at.step}/{at.steps}  {_line(at)}")
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None]]:
+    """A progress bar."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = [BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()]
+    with Bar(*columns, console=console(err=True), transient=True) as bar:
+        task = bar.add_task("starting the ranks", total=None)
+        yield lambda at: bar.update(task, completed=at.step, total=at.steps, description=_line(at))
+
+
+def _line(at: Progress) -> str:
+    loss = "" if at.loss is None else f"loss {at.loss:.4f}  "
+    return f"{loss}{units.show_count(at.tokens_per_s)} tokens/s"

@@ -1,0 +1,60 @@
+"""Copies runs one after the other for `trainyard runs push` and `pull`, and prints the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from trainyard import units
+from trainyard.cli.support.output import print_json, say
+from trainyard.errors import BadInput, EnvironmentFailed
+from trainyard.store.stored_changes import CopiedRun, CopiedRuns, RefusedRun
+
+
+def copy_runs(copies: Mapping[str, Callable[[], CopiedRun]], done: str, as_json: bool) -> None:
+    """Copy each run; `copies`: id -> function that copies the run. `done`: past participle and place, for messages.
+
+    Raises `BadInput` at the end if some could not be copied, or `EnvironmentFailed` if the environment failed for one
+    of them."""
+    copied: list[CopiedRun] = []
+    refused: dict[str, BadInput | EnvironmentFailed] = {}
+    for id, copy in copies.items():
+        try:
+            copied.append(copy())
+        except (BadInput, EnvironmentFailed) as error:
+            refused[id] = error
+            if len(copies) > 1:
+                say(f"not copied: {error}")
+    if as_json:
+        reasons = tuple(RefusedRun(id=id, error=str(error)) for id, error in refused.items())
+        print_json(CopiedRuns(runs=tuple(copied), refused=reasons))
+    else:
+        _show_copied(copied, len(copies), done)
+    _raise_refusal(refused, [run.id for run in copied if run.problem], len(copies))
+
+
+def _raise_refusal(refused: Mapping[str, BadInput | EnvironmentFailed], untagged: Sequence[str], count: int) -> None:
+    """Raise an error if runs were not copied, or without their tags. `count`: number of runs to copy."""
+    if count == 1 and refused:
+        raise next(iter(refused.values()))
+    of_all = f"of {units.counted(count, 'run')}"
+    if refused:
+        kind = EnvironmentFailed if any(isinstance(e, EnvironmentFailed) for e in refused.values()) else BadInput
+        raise kind(f"Not copied: {len(refused)} {of_all}: {', '.join(refused)}.")
+    if untagged:
+        raise BadInput(f"Copied without their tags: {len(untagged)} {of_all}: {', '.join(untagged)}.")
+
+
+def _show_copied(copied: Sequence[CopiedRun], count: int, done: str) -> None:
+    for run in copied:
+        signed = f", signed by {run.signer}" if run.signer else ", signed" if run.signed else ""
+        if run.files:
+            say(f"run {run.id}: {units.counted(run.files, 'file')}, {units.show_size(run.bytes)}{signed}")
+        elif signed:
+            say(f"run {run.id}: already there{signed}")
+        for note in filter(None, (*run.notes, run.problem)):
+            say(f"run {run.id}: {note}")
+    fresh = sum(1 for run in copied if run.files)
+    there = f", {len(copied) - fresh} already there" if fresh < len(copied) else ""
+    signatures = sum(run.signed for run in copied)
+    signed = f", {signatures} signed" if signatures else ""
+    say(f"{fresh} of {units.counted(count, 'run')} {done}{there}{signed}.")

@@ -1,0 +1,28 @@
+"""Table of stored runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.report.view.view import Column, Table
+from trainyard.store.index.run_index import RunRow
+
+MOST = 40
+"""Number of runs on one screen."""
+
+
+def table(rows: Sequence[RunRow]) -> Table:
+    """One row per run, in the given order."""
+    columns = (
+        Column(head="id", id=True), Column(head="job"), Column(head="state"), Column(head="tags", spare=True),
+        Column(head="step, ms", digits=3, spare=True), Column(head="when (UTC)", id=True, spare=True),
+        Column(head="layout", spare=True), Column(head="tokens/s", digits=0, spare=True),
+    )  # fmt: skip
+    cells = tuple(
+        (
+            row.id, row.job, row.state, ", ".join(row.tags), row.step_ns / 1e6 if row.step_ns else None,
+            row.started[:16].replace("T", " "), row.layout, row.tokens_per_s or None,
+        )
+        for row in rows
+    )  # fmt: skip
+    return Table(title="id", notes=(), columns=columns, rows=cells)

@@ -1,0 +1,30 @@
+"""The result of a parity check, as plain data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from trainyard.numerics.parity import Parity
+
+
+class ParityResults(msgspec.Struct, frozen=True, kw_only=True):
+    """One result per mix, in the order they were run. `steps`: number of steps that each side trained."""
+
+    schema: Literal["trainyard/parity/1"] = "trainyard/parity/1"
+    steps: int
+    results: tuple[Parity, ...]
+
+    @property
+    def different(self) -> tuple[Parity, ...]:
+        """The mixes whose losses or gradient norms differ from those of one process."""
+        return tuple(result for result in self.results if result.verdict == "different")
+
+    def _repr_html_(self) -> str:
+        """The table of all mixes as a frame of a notebook."""
+        from trainyard.report.render.html import notebook_frame
+        from trainyard.report.render.parity_table import headline, table
+        from trainyard.report.view.view import View
+
+        return notebook_frame(View(title=headline(self), subtitle="", wall_ns=0, bars=(), tables=(table(self),)))
