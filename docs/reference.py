@@ -218,7 +218,7 @@ def _words() -> Iterable[str]:
 
 def _tables() -> Iterable[str]:
     yield "## SQL tables"
-    yield "The tables that `trainyard trace sql` queries and `trainyard.tables` returns."
+    yield "The tables that `trainyard trace sql` queries and `trainyard.build_tables` returns."
     yield " ".join((schema.__doc__ or "").partition("\n\n")[2].split())
     for name, table in schema.TABLES.items():
         yield f"### Table {name}"

@@ -35,11 +35,15 @@ _PUBLIC = {
     "Scope": "ledger",
     "TrainyardError": "errors",
     "analyse": "api",
-    "diff": "ledger",
+    "build_tables": "trace.export.trace_tables",
+    "diff": "api",
+    "gate": "api",
+    "history": "api",
     "mean": "ledger",
     "measure_files": "trace.measure",
+    "parity": "api",
+    "probe": "api",
     "step": "run.script.step_mark",
-    "tables": "trace.export.trace_tables",
     "what_if": "trace.whatif.what_if",
 }
 __all__ = list(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -152,9 +152,9 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert failing(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "interrupted.\n"
     known = KeyboardInterrupt()
-    known.add_note("`trainyard run resume x` goes on.")
+    known.add_note("`trainyard run resume x` continues it.")
     assert failing(monkeypatch, known) == 130
-    assert capsys.readouterr().err == "interrupted. `trainyard run resume x` goes on.\n"
+    assert capsys.readouterr().err == "interrupted. `trainyard run resume x` continues it.\n"
 
 
 def test_a_reader_that_goes_away_is_no_error(store: Store) -> None:

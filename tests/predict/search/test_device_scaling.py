@@ -222,7 +222,7 @@ def test_doublings_continue_until_they_stop_paying(capsys: pytest.CaptureFixture
 
 
 def test_scaling_requires_a_token_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    assert answer([*ASKED, "--tokens", "1e12"]) == 0
+    assert answer([*ASKED, "--tokens", "1e12", "--full"]) == 0
     printed = capsys.readouterr().out
     for part in (
         "Same batch",

@@ -1,7 +1,7 @@
 """sync_in_step: the host synchronises with the device in the middle of a step.
 
 What it does: takes the idle time that synchronising calls cause: while they return, and while the host refills the
-launch queue, which would have stayed full without them. On a CPU, where there is no device to wait for, it takes long
+launch queue, which would have stayed full without them. On a CPU, without a device to wait for, it takes long
 runs of values read one by one.
 Why it matters: the host can run ahead of the device only while nothing stops it.
 Example: `loss.item()` after every micro-batch lets the device run dry eight times a step.
