@@ -94,7 +94,7 @@ def test_reports_when_and_why_a_job_became_slower(env, capsys):
     assert "run 00000017" in joined
     assert "run 00000018" in joined
     assert "Packages torch: 2.1 against 2.2." in joined
-    assert "largest change: Gap: Python 0 ns → 80.0 µs" in joined
+    assert "largest change: Idle: Python 0 ns → 80.0 µs" in joined
     check(out)
     document = read_document("history", run_history(capsys, "tiny", "--json")[1])
     result = api.history("tiny")

@@ -24,12 +24,16 @@ from trainyard.report.render.terminal import (
     print_parts,
     print_view,
     sentence,
+    shortened,
 )
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_view import view_of
 from trainyard.report.view.view import View
 
-_ACCOUNTS, _FINDINGS = 9, 3
+_ACCOUNTS, _FINDINGS, _NOTES = 9, 3, 2
+"""Maximum number of rows of each kind."""
+_NOTE_LENGTH = 320
+"""Maximum length of a note in characters."""
 _SMALL = 0.01
 """Fraction of the step below which an account is folded with the others."""
 _BAR = 20
@@ -76,7 +80,8 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
     shown = [finding for finding in view.findings[:_FINDINGS] if finding is not leading]
     if shown:
         parts += ["", _findings(shown)]
-    return parts
+    notes = [shortened(plain(note), _NOTE_LENGTH) for note in view.notes[:_NOTES]]
+    return [*parts, *(Text(f"note: {note}", style="dim") for note in notes)]
 
 
 def _accounts(view: View, mean: Ledger, width: int) -> Table:
@@ -128,7 +133,7 @@ def _omitted(view: View) -> tuple[NextStep, ...]:
     counts = {
         "more finding": len(view.findings[_FINDINGS:]),
         "table": len(view.tables) + bool(view.kernels) + bool(view.modules),
-        "note": len(view.notes),
+        "note": len(view.notes[_NOTES:]),
     }
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     return (NextStep("--full", ", ".join(["evidence of each finding", *listed])),)
