@@ -260,7 +260,7 @@ METRICS: Mapping[str, Metric] = {
 CHANGES: Mapping[str, Word] = {
     "step": Word("step", "From one point to the next the level is another, and stays.", "#cf3f2e"),
     "drift": Word("drift", "The level moves a little from point to point.", "#8e62c9"),
-    "excursion": Word("went away", "The level was another for a while and came back.", "#e0862b"),
+    "excursion": Word("excursion", "The level changed for a while and returned.", "#e0862b"),
     "spike": Word("spike", "A few points are far from the level, which did not change.", "#8a8f98"),
 }
 """Kinds of change in a series with one figure per run."""

@@ -191,7 +191,7 @@ def test_browser_renders_without_errors(
     usable = f"{plain['memory_bytes'] * USABLE / 1e9:.1f} GB can be used"
     wanted = ["Step-time ledger", "Predicted step", "Memory of the fullest rank", usable,
               "Time against memory", 'class="band"']  # fmt: skip
-    scales = ["What more devices buy", "Same batch (strong scaling)", 'class="cross"', "What time costs"]
+    scales = ["Scaling", "Same batch (strong scaling)", 'class="cross"', "Cost against training time"]
     assert [text for text in wanted if text not in shown] == []
     assert all((text in shown) == (kind != "bare") for text in scales)
     assert "NaN" not in shown

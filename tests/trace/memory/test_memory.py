@@ -875,7 +875,7 @@ def test_browser_draws_the_page_without_errors(tmp_path, case):
     document, complaints = drawn(tmp_path / "memory.html", "#theme=dark&kind=Activations")
     assert complaints == []
     document = re.sub(r"(?s)<script.*?</script>", "", document)
-    assert "What held the peak" in document
+    assert "Allocations at the peak" in document
     assert 'class="segment"' in document
-    assert (case == "oom") == ("could it have been served?" in document)
+    assert (case == "oom") == ("why did it fail?" in document)
     assert "<img" not in document

@@ -32,7 +32,7 @@ function areaRows() {
 
 /** The categories as keys: choosing one dims the others, in every chart. */
 function kindKeys() {
-  const list = el("div", { class: "legend keys", role: "group", "aria-label": "Categories; choose one to dim the others" });
+  const list = el("div", { class: "legend keys", role: "group", "aria-label": "Categories; select one to dim the others" });
   for (const { label, means, colour } of view.kinds) {
     const dot = el("i", { "aria-hidden": "true" });
     const key = el("button", { type: "button", title: means, onclick: () => setState({ kind: state.kind === label ? "" : label }) }, dot, label);

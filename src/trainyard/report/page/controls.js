@@ -1,9 +1,9 @@
 // Hands on the timeline: keys, wheel, drag, search, legend, help.
 
 const KEYS = [
-  ["W  S", "zoom in, out"], ["A  D", "pan left, right"], ["F", "fit the whole timeline"], ["↑  ↓", "choose the rank above, below (timeline focused)"],
-  ["/", "search by name; Enter for the next match, Shift+Enter for the one before"], ["Esc", "let go: search, choice, this help"], ["?", "this help"],
-  ["wheel", "zoom at the pointer; with Shift, scroll the ranks"], ["drag", "pan"], ["click", "choose a slice and its rank; twice, zoom to it"],
+  ["W  S", "zoom in, out"], ["A  D", "pan left, right"], ["F", "fit the whole timeline"], ["↑  ↓", "select the rank above, below (timeline focused)"],
+  ["/", "search by name; Enter for the next match, Shift+Enter for the one before"], ["Esc", "close: search, selection, this help"], ["?", "this help"],
+  ["wheel", "zoom at the pointer; with Shift, scroll the ranks"], ["drag", "pan"], ["click", "select a slice and its rank; double-click to zoom to it"],
 ];
 
 function attachControls(line, bar) {
@@ -14,7 +14,7 @@ function attachControls(line, bar) {
 }
 
 function legendKeys(line) {
-  const list = el("div", { class: "legend", role: "group", "aria-label": "Kinds; choose one to dim the others" });
+  const list = el("div", { class: "legend", role: "group", "aria-label": "Kinds; select one to dim the others" });
   const used = new Set(line.packed.looks);
   line.packed.legend.forEach(({ label, colour }, look) => {
     if (!used.has(look)) return;

@@ -22,8 +22,8 @@ function figure({ label, value, unit, change, better, means }) {
 
 function foot() {
   for (const [id, title, note, lines] of [
-    ["notes", "Notes", "how the numbers came about", view.notes],
-    ["limits", "Limits", "what these numbers cannot say", view.limits],
+    ["notes", "Notes", "how the numbers were obtained", view.notes],
+    ["limits", "Limits", "limits of these numbers", view.limits],
   ]) {
     if (lines.length) section(id, title, note).append(el("ul", { class: "limits" }, ...lines.map((line) => el("li", {}, line))));
   }

@@ -10,9 +10,9 @@ function front() {
     nav: "Trade-off", csv: () => saveCsv("plan-front", frontRows()), png: () => saveSvg("plan-front", host.firstChild),
   });
   const host = el("div", { class: "chart" });
-  const keys = [["Best trade-offs", dressed("key-best")], ["Interval", dressed("key-band")]];
-  if (others.length) keys.push(["Among the fastest, but beaten", dressed("key-other")]);
-  card.append(chartKeys("Signs", keys), host, details("The trade-offs as a table", frontRows));
+  const keys = [["Pareto front", dressed("key-best")], ["Interval", dressed("key-band")]];
+  if (others.length) keys.push(["Fast, but not on the Pareto front", dressed("key-other")]);
+  card.append(chartKeys("Signs", keys), host, details("The Pareto front as a table", frontRows));
   redrawn(host, () => host.replaceChildren(drawFront(host.clientWidth)));
 }
 

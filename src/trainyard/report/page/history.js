@@ -6,13 +6,13 @@ const shown = (value) => `${fixed(value / view.scale.size, view.scale.digits)}${
 const who = ({ run, commit, when }) => [commit && `commit ${commit.slice(0, 10)}`, run && `run ${run}`, when.slice(0, 16).replace("T", " ")].filter(Boolean);
 
 function course() {
-  const card = section("course", view.metric, "a dot is a point, a line a level with its 95 % interval, a mark a change and where it may have been", {
+  const card = section("course", view.metric, "dots are points, lines are levels with their 95 % intervals, marks are changes with the range of their position", {
     nav: "History", csv: () => saveCsv("history", pointRows()), png: () => saveSvg("history", host.firstChild),
   });
   const host = el("div", { class: "chart" });
   const kinds = new Set(view.changes.map(({ look }) => look));
   const keys = [["Point", dressed("key-point")], ["Level", dressed("key-level")]];
-  for (const [look, label] of [["worse", "Worse"], ["better", "Better"], ["accepted", "Accepted"], ["gone", "Went away, or a spike"]]) {
+  for (const [look, label] of [["worse", "Worse"], ["better", "Better"], ["accepted", "Accepted"], ["gone", "Excursion or spike"]]) {
     if (kinds.has(look)) keys.push([label, dressed(`key-change ${look}`)]);
   }
   card.append(chartKeys("Signs", keys), host, details("The points as a table", pointRows));
@@ -114,7 +114,7 @@ function pointer({ x, inside, left, right, top, bottom }) {
 function causes() {
   const told = view.changes.filter(({ lines }) => lines.length);
   if (!told.length) return;
-  const card = section("causes", "What else changed", "between the run before the place where a change may be and the first one after it; none of it is proof", { nav: "Causes" });
+  const card = section("causes", "Other changes", "differences between the last run before the change and the first run after it; they are not proof of the cause", { nav: "Causes" });
   for (const { says, look, lines } of told.reverse()) {
     card.append(el("h3", { class: `cause ${look}` }, says), el("ul", { class: "limits" }, ...lines.map((line) => el("li", {}, line))));
   }

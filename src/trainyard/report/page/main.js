@@ -11,7 +11,7 @@ async function main() {
   const drawn = timeline();
   accounts();
   longest("kernels", "Top kernels", `where device time goes${view.timeline ? "; click a name to find it in the timeline" : ""}`, view.kernels, { nav: "Kernels", find: Boolean(view.timeline) });
-  longest("modules", "Top modules", "which parts of the model it belongs to", view.modules);
+  longest("modules", "Top modules", "the modules of the model that allocated it", view.modules);
   view.tables.forEach((table, at) => facts(table, at));
   foot();
   addEventListener("hashchange", () => {

@@ -7,7 +7,7 @@ const saveHolders = () => saveCsv("holders", [HOLDER_HEADS, ...holderRows()]);
 
 function shortages() {
   if (!view.shortages.length) return;
-  const card = section("shortages", "Out of memory", "could it have been served?", { nav: "Out of memory", csv: () => saveCsv("shortages", rows()) });
+  const card = section("shortages", "Out of memory", "why did it fail?", { nav: "Out of memory", csv: () => saveCsv("shortages", rows()) });
   const heads = ["event", "asked", "cached_free", "usable", "largest_piece", "device_free", "why", "where"];
   const rows = () => [heads, ...view.shortages.map((one) => [one.event, one.asked, one.unused, one.usable, one.largest, one.device_free, one.why, one.where])];
   const columns = [
@@ -20,13 +20,13 @@ function shortages() {
     { head: "Why", of: (row) => view.whys[row.why] },
     { head: "Where", of: (row) => row.where, show: (row) => el("span", { class: "name" }, row.where || "–") },
   ];
-  card.append(sortable("Requests that failed", columns, view.shortages, { limit: 12 }));
+  card.append(sortable("Failed allocations", columns, view.shortages, { limit: 12 }));
 }
 
 function holders() {
   const { curve } = view;
   const note = `everything allocated at ${when(curve.ns[curve.peak])}, by place in the code: ${whole(heldTotal())} bytes`;
-  const card = section("peak", "What held the peak", note, { nav: "The peak", csv: saveHolders });
+  const card = section("peak", "Allocations at the peak", note, { nav: "The peak", csv: saveHolders });
   if (!view.holders.length) {
     card.append(el("p", { class: "empty" }, "Nothing was allocated."));
     return;
@@ -45,7 +45,7 @@ function holders() {
   const [places, bytes, blocks] = view.rest;
   const foot = places ? el("tr", {}, el("th", { scope: "row" }, plural(places, "more place")), el("td"), el("td", { class: "number" }, size(bytes)), el("td", { class: "number" }, share(bytes, heldTotal())), el("td", { class: "number" }, whole(blocks)), el("td"), el("td")) : null;
   const mark = (row, line) => line.classList.toggle("chosen", Boolean(state.kind) && view.categories[row.category] === state.kind);
-  card.append(heldBar(), sortable("What held the peak", columns, view.holders, { limit: 14, foot, mark }));
+  card.append(heldBar(), sortable("Allocations at the peak", columns, view.holders, { limit: 14, foot, mark }));
 }
 
 /** The categories of the peak in one bar. */
@@ -84,10 +84,10 @@ function fragments() {
   if (!view.fragments.length) return;
   const heads = ["when", "reserved", "active", "unused", "pieces", "largest", "split", "rounding", "segments"];
   const rows = () => [heads, ...view.fragments.map(([label, one]) => [label, ...heads.slice(1).map((head) => one[head])])];
-  const card = section("fragments", "Reserved and unused", "cached by the allocator, in no use; the part in segments that are in use cannot go back to the driver", { csv: () => saveCsv("fragments", rows()) });
+  const card = section("fragments", "Reserved and unused", "cached by the allocator and unused; the part in partly used segments cannot be returned to the driver", { csv: () => saveCsv("fragments", rows()) });
   const columns = [
     { head: "When", of: ([label]) => label },
-    ...[["Reserved", "reserved"], ["In use", "active"], ["Unused", "unused"], ["largest piece", "largest"], ["in segments in use", "split"], ["Lost to rounding", "rounding"]].map(([head, field]) => ({ head, of: ([, one]) => one[field], number: true, first: field === "reserved", show: ([, one]) => size(one[field]) })),
+    ...[["Reserved", "reserved"], ["In use", "active"], ["Unused", "unused"], ["largest piece", "largest"], ["in segments in use", "split"], ["Rounding of allocations", "rounding"]].map(([head, field]) => ({ head, of: ([, one]) => one[field], number: true, first: field === "reserved", show: ([, one]) => size(one[field]) })),
     { head: "Unused share", of: ([, one]) => one.unused / (one.reserved || 1), number: true, show: ([, one]) => share(one.unused, one.reserved) },
     { head: "Pieces", of: ([, one]) => one.pieces, number: true },
     { head: "Segments", of: ([, one]) => one.segments, number: true },

@@ -5,8 +5,8 @@ const PANEL = 300;
 function scaling() {
   const { strong, weak, says } = view.planned;
   if (!strong.length) return;
-  const card = section("scaling", "What more devices buy", says, { nav: "Scaling", csv: () => saveCsv("plan-scaling", scalingRows()) });
-  const keys = [["Fastest layout at each number", dressed("key-best")], ["asked for", dressed("key-asked")], ["Interval", dressed("key-whisker")], ["Ideal: as many times the tokens as devices", dressed("key-ideal")]];
+  const card = section("scaling", "Scaling", says, { nav: "Scaling", csv: () => saveCsv("plan-scaling", scalingRows()) });
+  const keys = [["Fastest layout at each number", dressed("key-best")], ["asked for", dressed("key-asked")], ["Interval", dressed("key-whisker")], ["Ideal: linear scaling", dressed("key-ideal")]];
   if ([...strong, ...weak].some((dot) => dot.why)) keys.push(["No layout", dressed("key-none")]);
   const panels = el("div", { class: "panels" });
   card.append(chartKeys("Signs", keys), panels, details("The points as a table", scalingRows));
@@ -14,7 +14,7 @@ function scaling() {
   panel(panels, "Batch grows with the devices (weak scaling)", "weak-scaling", weak, drawScaling);
   const paid = strong.filter((dot) => dot.days > 0 && dot.dollars !== null && dot.dollars > 0);
   const days = paid.map((dot) => dot.days);
-  if (Math.max(...days) > 1.2 * Math.min(...days)) panel(panels, "What time costs, same batch", "time-and-money", paid, drawMoney);
+  if (Math.max(...days) > 1.2 * Math.min(...days)) panel(panels, "Cost against training time, same batch", "time-and-money", paid, drawMoney);
 }
 
 function panel(panels, title, name, dots, draw) {

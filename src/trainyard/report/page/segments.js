@@ -6,7 +6,7 @@ const ROW = 17;
 function segments() {
   if (!view.segments.length) return;
   let [shown] = view.segments;
-  const note = "a row is memory got from the driver in one piece, by address; what is empty is cached and free";
+  const note = "each row is a segment allocated from the driver, by address; empty parts are cached and free";
   const card = section("segments", "Segments", note, {
     nav: "Segments", csv: () => saveCsv("segments", segmentRows(shown)), png: () => saveSvg("segments", host.firstChild),
   });

@@ -3,10 +3,10 @@
 const SHORT = 12;
 
 function findings() {
-  const card = section("findings", "Findings", view.findings.length ? "causes before symptoms; a cost is a step's, a gain is at most" : "", {
+  const card = section("findings", "Findings", view.findings.length ? "Sorted by severity. Costs are per step; gains are upper bounds." : "", {
     csv: view.findings.length ? () => saveCsv("findings", findingRows()) : null,
   });
-  if (!view.findings.length) card.append(el("p", { class: "empty" }, "No rule found anything to mend."));
+  if (!view.findings.length) card.append(el("p", { class: "empty" }, "No rule reported a finding."));
   card.append(el("ol", { class: "findings" }, ...view.findings.map(finding)));
 }
 
@@ -35,7 +35,7 @@ const ledgerRows = () => view.table.map((row) => [...row, view.wall_ns ? row[3] 
 const saveLedger = () => saveCsv("ledger", [LEDGER_HEADS, ...ledgerRows()]);
 
 function accounts() {
-  const card = section("accounts", "Every account", "the mean ledger of a step; hidden time ran under something else and does not count", { csv: saveLedger });
+  const card = section("accounts", "Every account", "the mean ledger of a step; overlapped time is not part of the sum", { csv: saveLedger });
   if (!view.table.length) return card.append(el("p", { class: "empty" }, "The ledger has no entries."));
   const colours = barColours();
   const most = Math.max(...ledgerRows().map((row) => row[6]));

@@ -26,14 +26,14 @@ async function timeline() {
   line.fill(await unpack(packed));
   attachControls(line, controls);
   redrawn(stage, () => line.resize());
-  card.append(details("What is in view, by name", () => line.summary()));
+  card.append(details("Slices in view, by name", () => line.summary()));
   watch((changed) => changed.some((name) => name !== "theme") && line.changed(changed));
 }
 
 class Line {
   constructor(packed, stage, facts, picked) {
     Object.assign(this, { packed, stage, facts, picked, hover: null, chosen: null, scroll: 0, frames: [], waiting: false });
-    this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline by rank. W and S zoom, A and D pan, up and down choose a rank, F fits, slash searches. A table of what is in view follows." });
+    this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline by rank. W and S zoom, A and D pan, up and down choose a rank, F fits, slash searches. A table of the slices in view follows." });
     this.raster = document.createElement("canvas");
     const hosts = new Map((view.heat?.ranks ?? []).map((rank, column) => [rank, view.heat.nodes[column]]));
     this.hostOf = (rank) => hosts.get(rank);
@@ -207,7 +207,7 @@ class Line {
     return lines;
   }
 
-  /** What is in view, by name, longest first. */
+  /** Slices in view, by name, longest first. */
   summary() {
     const { counts, lengths } = totals(this.lanes, this.names.length, this.from, this.to);
     const kinds = [...counts.keys()].filter((kind) => counts[kind]).sort((a, b) => lengths[b] - lengths[a]);

@@ -3,7 +3,7 @@
 const HALF_BAR = 8.5;
 
 function waterfall() {
-  const card = section("ledger", "Step-time ledger", view.bars_note || "every nanosecond of the step is booked once", {
+  const card = section("ledger", "Step-time ledger", view.bars_note || "every nanosecond of the step is in exactly one account", {
     nav: "Ledger",
     csv: () => saveCsv("waterfall", waterfallRows()),
     png: () => saveSvg("waterfall", host.firstChild),
