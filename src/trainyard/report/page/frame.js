@@ -24,6 +24,7 @@ function foot() {
   for (const [id, title, note, lines] of [
     ["notes", "Notes", "how the numbers were obtained", view.notes],
     ["limits", "Limits", "limits of these numbers", view.limits],
+    ["terms", "Terms", "all terms: docs/glossary.md", view.terms],
   ]) {
     if (lines.length) section(id, title, note).append(el("ul", { class: "limits" }, ...lines.map((line) => el("li", {}, line))));
   }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from trainyard import __version__, units
+from trainyard import __version__, units, words
 from trainyard import ledger as ledgers_of
 from trainyard.detect.communication.straggler import late_rank
 from trainyard.ledger import Ledger
@@ -39,6 +39,7 @@ def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:
         warnings=analysis.warnings,
         notes=analysis.notes,
         limits=analysis.limits,
+        terms=tuple(f"{words.KINDS[kind].label}: {words.KINDS[kind].means}" for kind in mean.by_kind()),
         generated=f"trainyard {__version__}",
     )
 

@@ -174,9 +174,9 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A report. `title`: the sentence that names the largest avoidable cost. `warnings` are at the top, `notes` (how
-    the ledger was computed) and `limits` at the bottom. `table`: the mean ledger as (account, label, phase, ns,
-    hidden_ns, count).
+    """A report. `title`: the sentence that names the largest avoidable cost. `warnings` are at the top; `notes` (how
+    the ledger was computed), `limits` and `terms` (each with its definition) at the bottom. `table`: the mean ledger as
+    (account, label, phase, ns, hidden_ns, count).
     """
 
     title: str
@@ -197,4 +197,5 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
     generated: str = ""
