@@ -132,6 +132,8 @@ def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[st
 
 
 def _find(name_or_path: str, folder: Path) -> Path:
+    """The file of a model: that of a shipped name, or of a path relative to `folder`. Raises `UnknownName` if there is
+    none."""
     path = known().get(name_or_path) or folder / name_or_path
     try:
         if path.is_file():
@@ -142,6 +144,7 @@ def _find(name_or_path: str, folder: Path) -> Path:
 
 
 def _read(path: Path) -> bytes:
+    """The bytes of a model file. Raises if it cannot be read or has more than `LARGEST` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -153,6 +156,7 @@ def _read(path: Path) -> bytes:
 
 
 def _preset(path: Path, data: bytes) -> Preset:
+    """Decodes a model file in TOML. Raises `BadFile` if it is invalid."""
     try:
         return msgspec.convert(toml.loads(data.decode("utf-8")), Preset)
     except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:

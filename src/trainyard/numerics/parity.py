@@ -83,6 +83,7 @@ def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterato
 
 
 def _without(mix: ParityMix, verdict: Literal["different", "refused"], why: str) -> Parity:
+    """The result of a mix that did not finish its steps. `why`: the reason."""
     recipe = mix.job.recipe
     return Parity(
         mix=mix.name,
@@ -96,6 +97,8 @@ def _without(mix: ParityMix, verdict: Literal["different", "refused"], why: str)
 
 
 def _judged(mix: ParityMix, spread: Trial, reference: Sequence[Outcome], itself: bool) -> Parity:
+    """Compares losses and gradient norms of the parallel run (`spread`) with the single-rank `reference`, step by step.
+    `itself`: the mix runs on one rank."""
     tolerance = TOLERANCE[mix.job.recipe.dtype]
     loss = _largest_error([(step.loss, expected.loss) for step, expected in zip(spread.outcomes, reference)])
     norm = _largest_error([(step.grad_norm, expected.grad_norm) for step, expected in zip(spread.outcomes, reference)])

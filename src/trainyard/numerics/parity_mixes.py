@@ -47,6 +47,7 @@ def _mix(name: str, job: Job = _DENSE, **changes: Any) -> ParityMix:
 
 
 def _data() -> Iterator[ParityMix]:
+    """Mixes of data parallelism alone."""
     yield _mix("DDP", dp_replicate=2)
     yield _mix("DDP, no accumulation", dp_replicate=2, micro_batch_size=4)
     yield _mix("DDP, batches by two workers", dp_replicate=2, num_workers=2)
@@ -59,6 +60,7 @@ def _data() -> Iterator[ParityMix]:
 
 
 def _tensor() -> Iterator[ParityMix]:
+    """Mixes of tensor parallelism alone."""
     yield _mix("TP", tp=2)
     yield _mix("TP, SP", tp=2, sequence_parallel=True)
     yield _mix("TP, loss parallel", tp=2, loss_parallel=True)
@@ -74,6 +76,7 @@ def _context() -> Iterator[ParityMix]:
 
 
 def _pipeline() -> Iterator[ParityMix]:
+    """Mixes of each pipeline schedule alone."""
     yield _mix("PP GPipe", pp=2, schedule="gpipe")
     yield _mix("PP 1F1B", pp=2, schedule="1f1b")
     yield _mix("PP 1F1B on 4", _DEEP, pp=4, schedule="1f1b")
@@ -88,6 +91,7 @@ def _pipeline() -> Iterator[ParityMix]:
 
 
 def _products() -> Iterator[ParityMix]:
+    """Mixes of several axes together."""
     piped = {"pp": 2, "schedule": "1f1b"}
     looped = {"pp": 2, "interleave": 2}
     yield _mix("TP x DDP", tp=2, dp_replicate=2)
@@ -109,6 +113,7 @@ def _products() -> Iterator[ParityMix]:
 
 
 def _experts() -> Iterator[ParityMix]:
+    """Mixes of models with experts."""
     yield _mix("MoE, DDP", _MOE, dp_replicate=2)
     yield _mix("MoE, FSDP2", _MOE_LOSS, dp_shard=2)
     yield _mix("MoE, EP", _MOE, dp_shard=2, ep=2)
@@ -122,6 +127,7 @@ def _experts() -> Iterator[ParityMix]:
 
 
 def _recipes() -> Iterator[ParityMix]:
+    """Mixes with other settings of the recipe: recomputation, compilation, optimizers, dtypes, offloading."""
     yield _mix("recomputed blocks, FSDP2", dp_shard=2, activation_checkpoint="full")
     yield _mix("recomputed ops, FSDP2", dp_shard=2, activation_checkpoint="selective")
     yield _mix("every second block recomputed, TP", tp=2, activation_checkpoint="full", activation_checkpoint_every=2)

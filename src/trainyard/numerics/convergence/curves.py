@@ -28,6 +28,7 @@ class LossCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     start: str = ""
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` unless steps increase, with one finite or null loss each."""
         if len(self.steps) != len(self.losses):
             raise BadInput(f"{self.name}: {len(self.steps)} steps, but {len(self.losses)} losses.")
         if any(after <= before for before, after in zip(self.steps, self.steps[1:])):

@@ -100,6 +100,8 @@ def read_points(path: Path) -> list[ReferencePoint]:
 
 
 def _point(record: dict[str, Any]) -> ReferencePoint:
+    """The reference point of one record of the file: runs of a benchmark at batch size `BS`, with the units (epochs or
+    samples) that each needed to converge."""
     key = next((key for key in _UNITS if key in record), "Epochs to converge")
     batch, needed = (
         msgspec.convert(record["BS"], int),
@@ -123,6 +125,8 @@ def _of(benchmark: str, batch: int, unit: str, needed: Sequence[float]) -> Refer
 
 
 def _olympic(benchmark: str, needed: Sequence[float], whose: str) -> list[float]:
+    """The units to convergence without the best and the worst runs, as many as the benchmark's rule says. Raises
+    `BadInput` if too few remain."""
     ends = _REJECTED.get(benchmark, 1)
     if len(needed) <= 2 * ends:
         raise BadInput(
@@ -133,6 +137,7 @@ def _olympic(benchmark: str, needed: Sequence[float], whose: str) -> list[float]
 
 
 def _alike(results: Sequence[Result]) -> tuple[str, int]:
+    """The benchmark and batch size that all results share. Raises `BadInput` if there are several."""
     kinds = sorted({(result.benchmark, result.batch) for result in results})
     if len(kinds) != 1:
         listed = ", ".join(f"{benchmark} at batch {batch}" for benchmark, batch in kinds)
@@ -213,6 +218,8 @@ def _between(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -
 
 
 def _at(batch: int, points: Sequence[ReferencePoint], runs: int) -> tuple[ReferencePoint, str]:
+    """The reference at a batch size: listed, interpolated between its neighbours, or the smallest above; and in words
+    which. Raises `BadInput` above all listed sizes."""
     for point in points:
         if point.batch == batch:
             return point, f"the reference at batch {batch}"

@@ -83,6 +83,8 @@ def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves
 def _by_seed(
     heads: Sequence[LossCurve], bases: Sequence[LossCurve], notes: list[str]
 ) -> dict[str, tuple[list[LossCurve], list[LossCurve]]]:
+    """(curves of the head, curves of the base) by seed, for seeds that both sides have; in the order given if no seed
+    is known. Appends to `notes` what was left out."""
     if all(curve.seed is None for curve in (*heads, *bases)):
         if len(heads) != len(bases):
             raise BadInput(
@@ -112,6 +114,7 @@ def _by_seed(
 
 
 def _common(curves: Sequence[LossCurve], notes: list[str]) -> NDArray[np.int64]:
+    """The steps that all curves have, increasing. Raises `BadInput` if there are none."""
     common = set(curves[0].steps).intersection(*(curve.steps for curve in curves[1:]))
     if not common:
         ranges = "; ".join(
@@ -128,6 +131,7 @@ def _common(curves: Sequence[LossCurve], notes: list[str]) -> NDArray[np.int64]:
 
 
 def _check_positive(curve: LossCurve) -> None:
+    """Raises `BadInput` if a loss is not positive."""
     for step, loss in zip(curve.steps, curve.losses):
         if loss is not None and loss <= 0:
             raise BadInput(

@@ -33,6 +33,7 @@ class CheckpointReader(StorageReader):
     """A `StorageReader` that reads raw values only. torch's own reader unpickles metadata, which can execute code."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
+        """Reads the checkpoint in `folder`; `pieces` finds each tensor's pieces by (tensor name, offsets)."""
         self.folder = folder
         self.manifest = manifest
         self.pieces: dict[MetadataIndex, Piece] = {
@@ -42,6 +43,7 @@ class CheckpointReader(StorageReader):
         }
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Shape, dtype and pieces of every tensor of the checkpoint, as torch.distributed.checkpoint wants them."""
         return Metadata(
             {
                 name: TensorStorageMetadata(
@@ -54,6 +56,8 @@ class CheckpointReader(StorageReader):
         )
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copies each planned piece from its file into the tensor to load. Returns a future that is already
+        complete."""
         for item in plan.items:
             target = planner.resolve_tensor(item).detach()
             target.copy_(self._read(item))
@@ -96,6 +100,7 @@ class CheckpointReader(StorageReader):
 
 
 def _fill(path: Path, at: int, values: Tensor) -> None:
+    """Fills `values` with the bytes of the file from byte `at` on. Raises `DamagedFile` if the file is too short."""
     rest = values.numpy().data
     with path.open("rb", buffering=0) as file:
         file.seek(at)

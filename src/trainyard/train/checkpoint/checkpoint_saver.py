@@ -44,6 +44,8 @@ class Saver:
     """
 
     def __init__(self, run: Path, job: Job, ranks: Ranks, training: Stateful) -> None:
+        """Prepares the saves of `training` into the run's folder `run`; a random name of this attempt is agreed on by
+        all ranks."""
         self.job, self.ranks, self.training = job, ranks, training
         self.stalled_ns = 0
         self.loading_ns = 0
@@ -107,6 +109,8 @@ class Saver:
     # Saving
 
     def _save(self, step: int, wait: bool) -> None:
+        """Saves the state after `step`, after the previous save has ended. `wait`: until it is on disk; else only until
+        it is staged. The time waited is added to `stalled_ns`."""
         began = time.perf_counter_ns()
         with span("checkpoint.save"):
             self._wait()  # one at a time
@@ -127,6 +131,7 @@ class Saver:
         free: Future[None] = Future()
 
         def work() -> None:
+            """Performs the save; frees the state in any case, so that an error cannot block the training."""
             try:
                 self._put(step, tensors, numbers, free if staged else None)
             finally:

@@ -53,6 +53,7 @@ class CheckpointStore:
         return sorted((step for step, bad, _ in self._all() if not bad), reverse=True)
 
     def _all(self) -> Iterator[tuple[int, bool, Path]]:
+        """Yields (step, whether it is marked as bad, folder) of each complete checkpoint, in no order."""
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if (match := _WHOLE.match(path.name)) and path.is_dir():
                 step, bad = int(match[2]) - 1, bool(match[1])
@@ -122,6 +123,8 @@ class CheckpointStore:
         self._publish(part, step)
 
     def _publish(self, part: Path, step: int) -> None:
+        """Renames a complete folder to the checkpoint's name, durably: a crash leaves either the old checkpoint or the
+        new one."""
         folder, gone = self.folder(step), self._gone(step)
         sync_folder(part)
         fault_point("checkpoint.sealed")

@@ -62,6 +62,8 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
 
 
 def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest, list[str]]:
+    """The manifest of the checkpoint after `step` (None: the newest good one), and why newer ones were rejected. Raises
+    `BadInput` without a good checkpoint, `BadFile` if that of `step` is damaged."""
     if step is not None:
         steps = checkpoints.steps()
         if step not in steps:

@@ -99,6 +99,8 @@ class Resume(NamedTuple):
                 raise BadFile(f"{_named(manifest)} cannot be used: {str(error).rstrip('.')}.") from error
 
     def _check(self, manifest: Manifest, wanted: Mapping[str, Tensor]) -> None:
+        """Raises `BadJob` if the checkpoint is of another model or training, `BadFile` if a dtype differs. `wanted`:
+        the tensors to load, by stored name."""
         checkpoint = _named(manifest)
         for name, tensor in wanted.items():
             stored, plain = manifest.tensors.get(name), name.partition("/")[2]

@@ -59,6 +59,7 @@ def check(recipe: Recipe) -> None:
 
 @contextmanager
 def _input_errors(source: str) -> Iterator[None]:
+    """Turns an `OSError` inside the `with` block into a `BadJob` that names the data set."""
     try:
         yield
     except OSError as error:
@@ -93,6 +94,8 @@ def _walk(root: Path, skip: Callable[[str], bool]) -> Iterable[Path]:
 
 
 def _join(source: str, root: Path, paths: Iterable[Path]) -> TrainingText:
+    """Concatenates the files in the order of their paths below `root`, cut at `CAP` bytes, with a description and the
+    sha256 of the bytes."""
     parts: list[bytes] = []
     size = 0
     for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):

@@ -56,6 +56,7 @@ class Projections(nn.Module):
     """Queries, keys and values (B, H, T, C); under tensor parallelism those of this rank's heads."""
 
     def __init__(self, sizes: Dit) -> None:
+        """Three linear layers D to D, and norms of queries and keys over a head's channels if `qk_norm`."""
         super().__init__()
         self.head_dim = sizes.head_dim
         self.q = Linear(sizes.width, sizes.width, bias=True)
@@ -123,6 +124,8 @@ class DoubleBlock(nn.Module):
     def forward(
         self, x_BTD: Tensor, text_BSD: Tensor, condition_BD: Tensor, rotary: RotaryTable
     ) -> tuple[Tensor, Tensor | None]:
+        """Updates the image (B, T, D) and the text (B, S, D) by one attention over both, then an MLP each. Returns no
+        text from a block where the text ends."""
         with span(self.name, ".attention"):
             shift, scale, *rest_text = self.text.modulation(condition_BD)
             text_qkv = self.text.attention(norm(text_BSD, shift, scale))
@@ -147,6 +150,7 @@ class PlainBlock(nn.Module):
         self.image = Stream(sizes)
 
     def forward(self, x_BTD: Tensor, condition_BD: Tensor, rotary: RotaryTable) -> Tensor:
+        """Attention and MLP over the image patches (B, T, D), modulated by the condition (B, D)."""
         with span(self.name, ".attention"):
             shift, scale, *rest = self.image.modulation(condition_BD)
             q, k, v = self.image.attention(norm(x_BTD, shift, scale))
@@ -160,6 +164,7 @@ class SingleBlock(nn.Module):
     section 2)."""
 
     def __init__(self, sizes: Dit, name: str) -> None:
+        """Layers of a block whose attention and MLP run in parallel on the same modulated input."""
         super().__init__()
         self.name = name
         self.modulation = Modulation(sizes.width, 3)
@@ -169,6 +174,7 @@ class SingleBlock(nn.Module):
         self.down = Linear(sizes.ffn, sizes.width, bias=True)
 
     def forward(self, x_BAD: Tensor, condition_BD: Tensor, rotary: RotaryTable) -> Tensor:
+        """Adds attention and MLP of the same input to text and patches together (B, S + T, D), scaled by a gate."""
         shift, scale, gate = self.modulation(condition_BD)
         normed_BAD = norm(x_BAD, shift, scale)
         with span(self.name, ".attention"):
@@ -184,6 +190,8 @@ class DiffusionTransformer(nn.Module):
     (B, pooled_width) to predictions of the latents' shape."""
 
     def __init__(self, sizes: Dit, dtype: torch.dtype) -> None:
+        """Embeddings of patches, text and condition, then double, single and plain blocks, then the head. `dtype`: the
+        compute dtype."""
         super().__init__()
         self.sizes, self.computes = sizes, dtype
         self.patches = Linear(sizes.dots, sizes.width, bias=True)
@@ -213,6 +221,8 @@ class DiffusionTransformer(nn.Module):
         return {f"{kind}.{name}": block for kind, modules in kinds.items() for name, block in modules.items()}
 
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor, pooled_BW: Tensor) -> Tensor:
+        """Predicts the velocity of the latents (B, channels, L, L) at times (B) from 0 to 1, given the text (B, S,
+        text_width) and its pooled vector (B, pooled_width)."""
         dtype, length = self.computes, text_BSW.shape[1]
         with span("embed"):
             x_BTD = self.patches(self._patches(latents_BKLL.to(dtype)))

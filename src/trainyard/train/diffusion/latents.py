@@ -95,6 +95,8 @@ class NoisyLatents:
         return Batch(inputs, (torch.from_numpy(np.stack([target for _, target in samples])),))
 
     def _sample(self, step: int, index: int) -> tuple[tuple[Pixels, ...], Pixels]:
+        """Sample `index` of a step: the model's inputs (noisy latent, time, text, for a `Dit` the pooled text) and the
+        target. The same numbers for the same seed."""
         sizes = self.sizes
         side = sizes.latent * isqrt(sizes.channels)
         picture, label = images.sample(self.pictures, side, 1, self.seed, step, index)

@@ -22,6 +22,7 @@ class UnetResidual(nn.Module):
     """Two convolutions, with the time embedding added between them."""
 
     def __init__(self, sizes: UNet, channels_in: int, channels: int) -> None:
+        """`channels_in` to `channels` feature maps; the time embedding is projected to `channels`."""
         super().__init__()
         self.norm1 = GroupNorm(sizes.groups, channels_in)
         self.conv1 = Conv2d(channels_in, channels, 3)
@@ -40,6 +41,7 @@ class UnetAttention(nn.Module):
     """Self-attention of positions, or cross-attention to the text."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
+        """Queries from features of `width` channels, keys and values from a context of `context_width`."""
         super().__init__()
         self.head_dim = width // heads
         self.q = Linear(width, width)
@@ -66,6 +68,7 @@ class UnetMlp(nn.Module):
 
 class UnetBlock(nn.Module):
     def __init__(self, sizes: UNet, width: int) -> None:
+        """Layers of a transformer block over features of `width` channels."""
         super().__init__()
         self.norm1 = LayerNorm(width)
         self.attention = UnetAttention(width, width, sizes.heads)
@@ -85,6 +88,7 @@ class Spatial(nn.Module):
     """Transformer blocks over the positions of a feature map."""
 
     def __init__(self, sizes: UNet, width: int, blocks: int) -> None:
+        """`blocks` transformer blocks, between two 1 x 1 convolutions."""
         super().__init__()
         self.norm = GroupNorm(sizes.groups, width, eps=1e-6)
         self.first = Conv2d(width, width, 1)
@@ -115,6 +119,8 @@ class UNetwork(nn.Module):
     """Maps latents (B, channels, L, L), times (B) from 0 to 999 and text (B, S, text_width) to the latents' noise."""
 
     def __init__(self, sizes: UNet, dtype: torch.dtype) -> None:
+        """Builds the layers in execution order. A skip connection carries the output of each layer on the way down to
+        the layer at the same place on the way up, which gets its channels besides those from below."""
         super().__init__()
         self.sizes, self.computes = sizes, dtype
         widths = [sizes.width * multiple for multiple in sizes.multiples]
@@ -152,6 +158,8 @@ class UNetwork(nn.Module):
         return {**down, "middle": self.middle, "after": self.after, **up}
 
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor) -> Tensor:
+        """Predicts the noise (B, channels, L, L). Feature maps (B, K, H, W) halve at each level down and double on the
+        way up; each level up also reads the maps kept on the way down (`skips`)."""
         dtype, levels, blocks = self.computes, len(self.sizes.multiples), self.sizes.blocks
         text_BSW = text_BSW.to(dtype)
         with span("time"):

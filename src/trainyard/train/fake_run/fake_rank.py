@@ -178,6 +178,8 @@ def _balance(model: ParallelModel) -> None:
 
 
 def _dispatch_evenly(group: dist.ProcessGroup, experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
+    """Expert-parallel dispatch with the same number of tokens to every rank, since fake tensors have no counts to read.
+    Returns the experts' outputs (N, D)."""
     splits = [len(x_ND) // group.size()] * group.size()
     order = torch.arange(sum(splits))
     x = exchange(x_ND, group, splits, splits)
@@ -189,6 +191,8 @@ class _Storages(TorchDispatchMode):
     """Bytes of the live fake storages: `now`, and `peak` since the last `forget_peak`."""
 
     def __init__(self) -> None:
+        """Counts no bytes yet. `now`, `peak`: bytes alive now and at most. `blind`: ignore new storages. `sizes` and
+        `alive`: bytes of each storage, and a reference that reports its end, by its address."""
         super().__init__()
         self.now = self.peak = 0
         self.blind = False
@@ -202,6 +206,7 @@ class _Storages(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Runs an operation of torch and tracks the storages of the tensors that it returns."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # operations on the local tensors are dispatched here
         out = func(*args, **(kwargs or {}))
@@ -211,6 +216,7 @@ class _Storages(TorchDispatchMode):
         return out
 
     def _track(self, storage: torch.UntypedStorage) -> None:
+        """Counts a new storage until it is freed."""
         key = storage._cdata
         if key not in self.sizes:
             self.sizes[key] = 0
@@ -246,6 +252,7 @@ def _storage_tracking(storages: _Storages) -> Iterator[None]:
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
     def propagate_blind(propagator: ShardingPropagator, *args: Any) -> Any:
+        """Propagates shardings without counting the global tensors that DTensor makes for it."""
         before, storages.blind = storages.blind, True
         try:
             return propagate(propagator, *args)
@@ -321,6 +328,7 @@ def _fake_process_group(ranks: Ranks) -> Iterator[None]:
 
 
 def main(path: Path, rank: int) -> None:
+    """Prints the memory of one rank of the job at `path` as JSON, or why the job cannot run."""
     try:
         memory = measure_rank(jobs.load(path), rank)
     except BadJob as error:

@@ -24,6 +24,8 @@ class Core(nn.Module):
     """
 
     def forward(self, q_BHTC: Tensor, k_BKTC: Tensor, v_BKTC: Tensor) -> Tensor:
+        """Causal attention of queries (B, H, T, C) to keys and values (B, K, T, C), with K <= H heads; with fewer
+        queries than keys, the queries are the last positions. Returns (B, H, T, C)."""
         grouped = q_BHTC.shape[1] != k_BKTC.shape[1]
         if grouped and q_BHTC.is_cuda and q_BHTC.dtype == torch.float32:
             # CUDA's only fused kernel for float32 does not support grouped heads.
@@ -47,6 +49,7 @@ class Attention(nn.Module):
     """
 
     def __init__(self, model: Model) -> None:
+        """Projections to `heads` query heads and `kv_heads` key/value heads of `head_dim` channels, and back."""
         super().__init__()
         self.head_dim = model.head_dim
         biased = model.bias != "none"

@@ -29,6 +29,7 @@ class Load:
     """
 
     def __init__(self, experts: int) -> None:
+        """`experts`: number of experts E. `running`: (E,) int64, this rank's counts of the current step so far."""
         self.experts = experts
         self.share = 1.0
         self.peers: dist.ProcessGroup | None = None

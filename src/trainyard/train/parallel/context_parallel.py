@@ -52,6 +52,8 @@ class Gathered(nn.Module):
         self.core, self.group = core, group
 
     def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
+        """Attention of this rank's queries (B, H, t, C) to the keys and values (B, K, t, C) gathered from all ranks. A
+        rank has an early and a late chunk of the sequence, of t / 2 positions each."""
         ranks, rank = self.group.size(), self.group.rank()
         kv_tBKE = torch.cat((k_BKtC, v_BKtC), dim=-1).movedim(2, 0)
         by_rank = gather(kv_tBKE, self.group)
@@ -73,6 +75,8 @@ class Ulysses(nn.Module):
         self.core, self.group = core, group
 
     def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
+        """Attention of this rank's heads over the whole sequence: an all-to-all from positions to heads before, and
+        back after. (B, H, t, C) to (B, H, t, C)."""
         ranks = self.group.size()
         # With fewer key/value heads than ranks, repeat them until each rank gets a whole number.
         copies = ranks // gcd(ranks, k_BKtC.shape[1])

@@ -46,6 +46,8 @@ class ParallelModel:
     """
 
     def __init__(self, job: Job, ranks: Ranks, task: Task, fill: Fill = initialize) -> None:
+        """Builds this rank's part of the model: pipeline stages if pp > 1, or else the whole model, sharded or
+        replicated as the layout says. `fill` writes the initial weights."""
         self.job, self.ranks, self.task, self.fill = job, ranks, task, fill
         self.meshes = Meshes(job.layout, ranks.device.type) if ranks.world > 1 else None
         self.pipeline: PipelineRunner | None = None
@@ -109,6 +111,7 @@ class ParallelModel:
         return loss
 
     def _forward_backward(self, batch: Batch) -> Tensor:
+        """Accumulates gradients over the micro-batches of this rank's batch. Returns the mean loss, a scalar."""
         if self.pipeline is not None:
             return self.pipeline.forward_backward(batch)
         total = torch.zeros((), device=self.ranks.device)

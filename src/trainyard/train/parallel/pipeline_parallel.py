@@ -47,6 +47,8 @@ class PipelineRunner:
     def __init__(
         self, job: Job, task: Task, group: ProcessGroup, device: torch.device, modules: Mapping[int, nn.Module]
     ) -> None:
+        """`modules`: this rank's stages by stage number. `first`, `last`: whether they include the pipeline's first and
+        last. `targets`: those of the current batch. `schedule`: built at the first batch."""
         self.job, self.task, self.group, self.device, self.modules = job, task, group, device, modules
         self.first, self.last = 0 in modules, job.layout.pp * job.layout.interleave - 1 in modules
         self.targets: Sequence[tuple[Tensor, ...]] = ()

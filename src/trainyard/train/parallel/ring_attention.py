@@ -27,6 +27,8 @@ def ring(q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor, group: dist.ProcessGrou
 class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Attention over keys and values that travel once around the ring: each step adds one rank's, rescaled by the
+        log-sum-exp of the scores so far. Returns (B, H, t, C)."""
         q, kv = q.contiguous(), torch.stack((k, v))
         out = torch.zeros_like(q, dtype=torch.float32)
         lse = torch.full(q.shape[:3], float("-inf"), device=q.device)
@@ -47,6 +49,8 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Gradients of q, k and v. Keys and values travel around the ring again, and with them their gradients, to
+        which each rank adds."""
         q, k, v, out, lse = ctx.saved_tensors
         group, d_out, kv = ctx.group, grads[0].contiguous(), torch.stack((k, v))
         d_q = torch.zeros_like(q, dtype=torch.float32)

@@ -79,6 +79,8 @@ def plan(module: nn.Module, layout: Layout, allow_replicated: bool = False) -> d
 
 
 def _head(part: nn.Module, between: Placement, output_placement: Placement) -> ParallelStyle:
+    """How to divide the head by vocabulary: a linear layer of its own, or one that is tied to the embedding. `between`:
+    placement of the activations between layers; `output_placement`: of the logits."""
     if isinstance(part, nn.Linear):
         return ColwiseParallel(input_layouts=between, output_layouts=output_placement, use_local_output=False)
     # Tied: multiplies by this rank's rows of the embedding.
@@ -102,6 +104,8 @@ class _RowSplitEmbedding(ParallelStyle):
         self.output_placement = output_placement
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Divides the embedding's rows over the mesh and lets each rank look up its own."""
+
         def divide(_: str, part: nn.Module, mesh: DeviceMesh) -> None:
             for name, parameter in list(part.named_parameters(recurse=False)):
                 part.register_parameter(name, nn.Parameter(distribute_tensor(parameter, mesh, (Shard(0),))))
@@ -112,6 +116,8 @@ class _RowSplitEmbedding(ParallelStyle):
 
 
 def _look_up(part: Embedding, mesh: DeviceMesh, output_placement: Placement, tokens: Tensor) -> Tensor:
+    """Embedding of tokens (B, T) from this rank's rows, with zeros for tokens of other ranks, then summed over the
+    ranks."""
     rows = cast(DTensor, part.weight).to_local()
     local_rows = tokens - mesh.get_local_rank() * -(-part.num_embeddings // mesh.size())
     missing = (local_rows < 0) | (local_rows >= len(rows))
@@ -127,6 +133,8 @@ class _Gathered(ParallelStyle):
         self.between = between
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Gathers the module's first input over the mesh before each forward pass."""
+
         def gather(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             x = DTensor.from_local(args[0], device_mesh, (self.between,), run_check=False)
             return (x.redistribute(placements=(Replicate(),)), *args[1:])

@@ -21,6 +21,8 @@ class Zero(torch.optim.Optimizer):
     """
 
     def __init__(self, named: Named, group: dist.ProcessGroup, make: Callable[[Named], torch.optim.Optimizer]) -> None:
+        """Divides the named parameters over the ranks of `group`; `make` builds the optimizer of this rank's part.
+        `parts`: the parameters of each rank."""
         super().__init__([parameter for _, parameter in named], {})
         self.all_parameters = [parameter for _, parameter in named]
         self.group = group
@@ -32,6 +34,7 @@ class Zero(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates this rank's parameters, then receives the others' from their owners."""
         loss = self.inner.step(closure) if self.inner else None
         for owner, part in enumerate(self.parts):
             if part:
@@ -39,6 +42,7 @@ class Zero(torch.optim.Optimizer):
         return loss
 
     def _from_owner(self, owner: int, parameters: Sequence[nn.Parameter]) -> None:
+        """Broadcasts the parameters that rank `owner` has updated, as one flat tensor."""
         flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
         dist.broadcast(flat, group=self.group, group_src=owner)
         if owner != self.group.rank():

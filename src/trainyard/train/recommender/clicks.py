@@ -38,6 +38,8 @@ class Planted:
     """Generates clicks with probability sigmoid(u . dense + sum of v[table, id]); u and v depend on the seed only."""
 
     def __init__(self, sizes: Dlrm, seed: int) -> None:
+        """Draws the planted model from the seed. F dense features with weights; I ids per sample, each with its table,
+        that table's rows, a stride that spreads frequent ids (`turns_I`) and the scale of its effect (`shares_I`)."""
         self.sizes, self.seed = sizes, seed
         weights = _uniform(_key("weights", seed), sizes.dense)
         self.weights_F = (weights - 0.5) * 12**0.5 * SIGNAL / sizes.dense**0.5
@@ -47,6 +49,8 @@ class Planted:
         self.shares_I = SIGNAL / (np.repeat(sizes.hots, sizes.hots) * len(sizes.rows)) ** 0.5
 
     def batch(self, step: int, indices: range) -> ClickBatch:
+        """Samples `indices` of a step: normal features (B, F), ids (B, I) by Zipf's law, and clicks (B) drawn with the
+        planted model's probability. The same for the same seed."""
         sizes = self.sizes
         samples_B = mixed(
             mixed(_key("sample", self.seed) + np.uint64(step)) + np.arange(*_ends(indices), dtype=np.uint64)

@@ -46,6 +46,7 @@ class Embeddings(nn.ModuleDict):
         return cast(EmbeddingTable, self[str(number)])
 
     def forward(self, ids_BI: Tensor) -> Tensor:
+        """Sums the vectors of each table's ids (H of the I per sample). Returns (B, T, D) for T tables."""
         with span("embed"):
             ids_by_table = ids_BI.split(self.sizes.hots, dim=1)
             return torch.stack([self.table(t)(ids_BH) for t, ids_BH in enumerate(ids_by_table)], dim=1).to(
@@ -58,6 +59,7 @@ class ByRow(Embeddings):
     them; the partial sums are reduce-scattered to the samples' ranks."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
+        """Shards the rows of every table over the mesh."""
         super().__init__(sizes, dtype, range(len(sizes.rows)))
         self.mesh = mesh
         for table in self.values():
@@ -70,6 +72,8 @@ class ByRow(Embeddings):
     # Not compiled: the number of ids on this rank is known only at run time.
     @torch.compiler.disable
     def forward(self, ids_BI: Tensor) -> Tensor:
+        """As `Embeddings.forward`: gathers the ids of all N = ranks B samples, sums this rank's rows, then sums over
+        the ranks and keeps the own samples."""
         with span("embed"):
             group = self.mesh.get_group()
             ids_by_table = gather(ids_BI, group).split(self.sizes.hots, dim=1)
@@ -99,6 +103,8 @@ class ByTable(Embeddings):
 
     @torch.compiler.disable
     def forward(self, ids_BI: Tensor) -> Tensor:
+        """As `Embeddings.forward`: sends ids to the ranks that own the tables, sums there, and sends the sums back. The
+        result is in the order of the tables."""
         with span("embed"):
             group, ranks, samples = self.mesh.get_group(), self.mesh.size(), len(ids_BI)
             hots, width, mine = self.sizes.hots, self.sizes.width, self.owners[self.mesh.get_local_rank()]

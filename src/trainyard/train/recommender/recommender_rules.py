@@ -29,6 +29,7 @@ def shards_tables(job: Job, sizes: Dlrm) -> bool:
 
 
 def _check_sharded(job: Job, sizes: Dlrm) -> None:
+    """Raises `BadJob` if the layout or recipe cannot shard embedding tables as `sizes.tables` says."""
     layout, tables = job.layout, len(sizes.rows)
     tables_key = f"tables = {sizes.tables!r} at $.sizes.tables"
     if divides_state(layout):

@@ -32,6 +32,7 @@ class Dlrm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tables: Literal["replicated", "by_row", "by_table"] = "replicated"
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` if a dimension is out of range, or lists do not fit each other."""
         at_least(self, 1, "dense", "width", "rows", "hots", "bottom", "cross_layers", "cross_rank", "top")
         if not self.rows:
             raise BadJob("rows = [] at $.sizes.rows, but at least one table is needed.", "Add the rows of each table.")

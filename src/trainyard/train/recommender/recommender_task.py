@@ -77,6 +77,7 @@ class Clicks:
     """`Samples`: inputs are dense features (B, F) and ids (B, I), targets are clicks (B), 0 or 1."""
 
     def __init__(self, job: Job, sizes: Dlrm) -> None:
+        """The planted clicks of a job. `source` describes them; `sha256` is the digest of all that defines them."""
         self.planted = Planted(sizes, job.recipe.seed)
         hot = hot_share(max(sizes.rows), sizes.skew, _HOT)
         self.source = (

@@ -56,6 +56,8 @@ def check(job: Job, weights: int, memory: int, device: str, shared: bool) -> Non
 
 
 def _next_step(job: Job, shared: bool) -> str:
+    """Advice for a job that does not fit in memory. `shared`: all ranks share one memory, so that more ranks do not
+    help."""
     smaller = "fewer layers or a smaller [model]" if job.model else "smaller [sizes]"
     if not shared:
         return f"Divide it over more ranks (dp_shard, tp or pp), or use {smaller}."

@@ -37,6 +37,7 @@ def check(job: Job) -> None:
 
 
 def _check_alone(layout: Layout, schedule: str) -> None:
+    """Raises `BadJob` for pipeline settings without a pipeline (pp = 1)."""
     if schedule != "none":
         raise BadJob(
             f"schedule = {schedule!r} at $.recipe, but pp = 1 at $.layout: there is one stage.",
@@ -50,6 +51,7 @@ def _check_alone(layout: Layout, schedule: str) -> None:
 
 
 def _check_interleave(layout: Layout, schedule: str) -> None:
+    """Raises `BadJob` unless the stages per rank are those that the schedule runs."""
     only = 1 if schedule in ONE_STAGE else 2 if schedule in V_SHAPED else layout.interleave
     if layout.interleave != only:
         raise BadJob(
@@ -60,6 +62,7 @@ def _check_interleave(layout: Layout, schedule: str) -> None:
 
 
 def _check_micro_batches(job: Job) -> None:
+    """Raises `BadJob` if the schedule cannot run that number of micro-batches; suggests the nearest that it can."""
     layout, recipe = job.layout, job.recipe
     works = nearest_count(recipe.schedule, layout.pp, job.accumulate)
     if job.accumulate == works:
@@ -93,6 +96,7 @@ def nearest_count(schedule: str, pp: int, count: int) -> int:
 
 
 def _check_backward(recipe: Recipe) -> None:
+    """Raises `BadJob` for settings that prevent a schedule from splitting the backward pass."""
     splits = f"schedule = {recipe.schedule!r}, which computes the gradients of weights apart from those of inputs"
     if recipe.compile:
         raise BadJob(
@@ -109,6 +113,7 @@ def _check_backward(recipe: Recipe) -> None:
 
 
 def _check_tied(model: Model) -> None:
+    """Raises `BadJob` if the head shares the embedding's weights."""
     if model.tied:
         raise BadJob(
             "tied = true at $.model, but a pipeline has the embedding in its first stage and the head in its last: "

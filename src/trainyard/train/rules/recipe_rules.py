@@ -32,6 +32,7 @@ def check(job: Job) -> None:
 
 
 def _dtype(job: Job) -> None:
+    """Raises `BadJob` for a dtype that cannot be trained, or not with this layout."""
     dtype, layout = job.recipe.dtype, job.layout
     if dtype not in DTYPES:
         raise BadJob(f"dtype = {dtype!r} at $.recipe is not supported for training.", "Use 'float8'.")
@@ -44,6 +45,7 @@ def _dtype(job: Job) -> None:
 
 
 def _optimizer(job: Job) -> None:
+    """Raises `BadJob` for an unknown optimizer, or one without the requested implementation."""
     recipe, layout = job.recipe, job.layout
     known = plugins.names("optimizers")
     if recipe.optimizer not in known:
@@ -69,6 +71,7 @@ def update(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "for-l
 
 
 def _offload(job: Job) -> None:
+    """Raises `BadJob` for offloading with a layout that does not shard the weights by data parallelism alone."""
     layout = job.layout
     others = [f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]
     if job.recipe.offload and others:

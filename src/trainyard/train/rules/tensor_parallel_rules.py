@@ -48,6 +48,7 @@ def _nearest(parts: Mapping[str, int], tp: int) -> str:
 
 
 def _check_alone(layout: Layout) -> None:
+    """Raises `BadJob` for tensor-parallel settings without tensor parallelism (tp = 1)."""
     for field in ("sequence_parallel", "loss_parallel"):
         if getattr(layout, field):
             raise BadJob(
@@ -57,6 +58,7 @@ def _check_alone(layout: Layout) -> None:
 
 
 def _check_known(model: Model, layout: Layout) -> None:
+    """Raises `BadJob` for models whose matrices tensor parallelism does not split here."""
     if model.experts:
         raise BadJob(
             f"tp = {layout.tp} at $.layout with experts = {model.experts} at $.model, but experts' matrices are not "
@@ -73,6 +75,7 @@ def _check_known(model: Model, layout: Layout) -> None:
 
 
 def _check_sequence(job: Job) -> None:
+    """Raises `BadJob` unless the sequence divides evenly over the ranks that split it."""
     layout, length = job.layout, job.recipe.seq_len
     if layout.sequence_parallel and length % (layout.cp * layout.tp):
         by_cp = f" * cp {layout.cp}" * (layout.cp > 1)

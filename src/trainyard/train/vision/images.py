@@ -80,6 +80,7 @@ def _digits_file() -> Path:
 
 
 def _digits() -> ImageSet:
+    """The 1,797 handwritten digits that scikit-learn contains: (8, 8, 1) pixels from 0 to 1 in 10 classes."""
     data = _digits_file().read_bytes()
     rows = np.loadtxt(gzip.decompress(data).decode("ascii").splitlines(), delimiter=",", dtype=np.float32)
     pixels = rows[:, :-1].reshape(-1, 8, 8, 1) / 16
@@ -111,6 +112,7 @@ def _files(root: Path) -> list[list[Path]]:
 
 
 def _folder(root: Path) -> ImageSet:
+    """The pictures of a folder with one subfolder per class, in the order of their names."""
     data: list[Pixels] = []
     labels: list[int] = []
     digest = hashlib.sha256()
@@ -147,6 +149,7 @@ def _pictures(path: Path) -> list[Pixels]:
 
 
 def _png(path: Path) -> NDArray[np.uint8]:
+    """A picture as (H, W, 1 or 3) values from 0 to 255. Raises `MissingLibrary` without Pillow."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -33,6 +33,7 @@ def _embedder(ops: Tally, width_in: int, width: int) -> None:
 
 
 def _dit(sizes: Dit, recipe: Recipe, tp: int) -> Tally:
+    """Tallies a diffusion transformer, layer by layer in the order of its forward pass. `tp`: tensor-parallel ranks."""
     ops, width, dots = Tally(recipe, tp), sizes.width, sizes.dots
     patches, text = sizes.patches, sizes.text_tokens
     ops.linear(patches, dots, width, bias=True, input_is_data=True)
@@ -73,6 +74,7 @@ def _modulated_norm(ops: Tally, rows: int, width: int) -> None:
 
 
 def _projections(ops: Tally, sizes: Dit, rows: int) -> None:
+    """Tallies queries, keys and values of `rows` positions, and the norms of queries and keys."""
     for _ in range(3):
         ops.linear(rows, sizes.width, sizes.width, bias=True, split="out")
     if sizes.qk_norm:
@@ -88,6 +90,8 @@ def _attend(ops: Tally, sizes: Dit) -> None:
 
 
 def _double(ops: Tally, sizes: Dit, text_ends: bool) -> None:
+    """Tallies a block with separate weights for text and image. `text_ends`: nothing reads the text after it, so that
+    it only gives keys and values."""
     width = sizes.width
     streams = ((sizes.text_tokens, text_ends), (sizes.patches, False))
     for rows, ends in streams:
@@ -101,6 +105,7 @@ def _double(ops: Tally, sizes: Dit, text_ends: bool) -> None:
 
 
 def _plain(ops: Tally, sizes: Dit) -> None:
+    """Tallies a block over the image patches only."""
     _modulation(ops, sizes.width, 6)
     _modulated_norm(ops, sizes.patches, sizes.width)
     _projections(ops, sizes, sizes.patches)
@@ -121,6 +126,7 @@ def _finish(ops: Tally, sizes: Dit, rows: int) -> None:
 
 
 def _single(ops: Tally, sizes: Dit) -> None:
+    """Tallies a block over text and patches together, whose attention and MLP run in parallel."""
     rows, width = sizes.patches + sizes.text_tokens, sizes.width
     _modulation(ops, width, 3)
     _modulated_norm(ops, rows, width)
@@ -135,6 +141,8 @@ def _single(ops: Tally, sizes: Dit) -> None:
 
 
 def _unet(sizes: UNet, recipe: Recipe) -> Tally:
+    """Tallies a U-Net, layer by layer in the order of its forward pass. `skips`: channels of the maps kept on the way
+    down for the way up; `sides`: rows of a map at each level."""
     ops, last = Tally(recipe), len(sizes.multiples) - 1
     widths = [sizes.width * multiple for multiple in sizes.multiples]
     sides = [sizes.latent >> level for level in range(last + 1)]
@@ -174,6 +182,8 @@ def _part(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: int, a
 
 
 def _residual(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: int, last: bool) -> None:
+    """Tallies a residual block on square maps of `side` rows. `last`: it ends its block, so that recomputation stops
+    before its last convolution."""
     pixels = side**2
     if channels_in != channels:
         ops.conv(side, side, channels_in, channels, 1, bias=True)
@@ -190,6 +200,7 @@ def _residual(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: in
 
 
 def _spatial(ops: Tally, sizes: UNet, side: int, width: int, blocks: int) -> None:
+    """Tallies `blocks` transformer blocks over the side^2 positions of a map of `width` channels."""
     rows = side**2
     ops.norm(rows * width, width)
     ops.conv(side, side, width, width, 1, bias=True)
@@ -209,6 +220,8 @@ def _spatial(ops: Tally, sizes: UNet, side: int, width: int, blocks: int) -> Non
 
 
 def _attention(ops: Tally, sizes: UNet, rows: int, width: int, keys: int, key_width: int, keys_are_data: bool) -> None:
+    """Tallies projections, attention and residual sum for `rows` queries of `width` channels and `keys` keys of
+    `key_width`. `keys_are_data`: they need no gradient, as the text."""
     ops.linear(rows, width, width)
     ops.linear(keys, key_width, width, input_is_data=keys_are_data)
     ops.linear(keys, key_width, width, input_is_data=keys_are_data)

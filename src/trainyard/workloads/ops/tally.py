@@ -44,6 +44,7 @@ class Tally:
     """
 
     def __init__(self, recipe: Recipe, tp: int = 1) -> None:
+        """Starts an empty tally. `tensors`: weight tensors recorded so far."""
         self.recipe = recipe
         self.tp = tp
         self.parameters = 0
@@ -115,6 +116,8 @@ class Tally:
     def _product(
         self, op: str, read: int, written: int, weights: int, rows: int, bias: int, input_is_data: bool, last: bool
     ) -> None:
+        """Adds a product of `weights` and `rows` rows of input, per sample: `read` and `written` are elements of its
+        input and output, `bias` the elements of its bias."""
         flops, moved = 2 * rows * weights, read + written
         self.weights(weights, *([bias] if bias else []))
         self._forward(op, _Work(1, flops, moved, 0, weights + bias), recomputed=not last)
@@ -173,6 +176,8 @@ class Tally:
             self._add(op, phase, _Work(1, flops * elements, elements, _F32 * elements))
 
     def _forward(self, op: str, work: _Work, recomputed: bool = True) -> None:
+        """Adds forward work, and the same as recomputation if the block is checkpointed and the recipe does not save
+        its result."""
         self._add(op, "forward", work)
         if (
             self._block_recomputes

@@ -78,6 +78,8 @@ def recomputed(job: Job) -> Iterator[tuple[LayerGroup, int]]:
 
 
 def _matmul(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
+    """Matrix products of layers and head, forward, recomputed and backward (two per product), with float8's
+    rounding."""
     model = job.decoder
     layer_matrices = [(kind.layers, matrix) for kind in layers(model) for matrix in kind.matrices]
     yield from products(job, ranks, "forward", [*layer_matrices, (1, head(model))], 1)
@@ -99,6 +101,8 @@ def _attention(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
 
 
 def _between(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
+    """Operations between the matrix products of the layers: norms, elementwise operations, routing of experts,
+    gradients of biases."""
     model = job.decoder
     for phase in ("forward", "recompute", "backward"):
         layer_counts = recomputed(job) if phase == "recompute" else ((kind, kind.layers) for kind in layers(model))

@@ -20,6 +20,8 @@ _ITERATIONS = 5
 
 
 def operations(job: Job) -> Iterator[Operation]:
+    """Work of a step on one rank outside the passes: casts of weights and gradients, gradient accumulation, gradient
+    norm, clipping, optimizer."""
     layout, recipe, model = job.layout, job.recipe, job.decoder
     parameter_count = parameters(model, recipe.seq_len) // (layout.tp * layout.pp)
     # Sharded over all ranks with other tokens. Experts are split over ep and sharded over the rest: the same size.
