@@ -97,7 +97,7 @@ def take(
     for key in keys if section == "model" else ():
         if new := renamed_keys.new_key(section, key):
             raise BadJob(f"{path} at $.model: {key!r} was renamed to {new!r}.", f"Use {new}.")
-    return Taken(keys, str(path), preset.workload)
+    return Taken(keys=keys, where=str(path), workload=preset.workload)
 
 
 def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[str, Taken]:

@@ -54,11 +54,11 @@ def sizes(groups: Sequence[tuple[F64, F64]], alpha: float) -> Sizes:
         freedom += len(side) - 1
     if not freedom:
         unknown = np.full_like(mean, inf)
-        return Sizes(mean, -unknown, unknown, unknown, unknown, 0)
+        return Sizes(mean=mean, low=-unknown, high=unknown, error=unknown, noise=unknown, freedom=0)
     noise = np.sqrt(squares / freedom)
     error = noise / np.sqrt(weights.sum())
     half = quantile(1 - alpha / 2, freedom) * error
-    return Sizes(mean, mean - half, mean + half, error, noise, freedom)
+    return Sizes(mean=mean, low=mean - half, high=mean + half, error=error, noise=noise, freedom=freedom)
 
 
 def pairs_needed(noise: float, repeats: int, margin: float, alpha: float) -> int | None:

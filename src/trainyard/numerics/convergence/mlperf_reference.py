@@ -84,7 +84,7 @@ def read_result(path: Path) -> Result:
     if not benchmark or batch is None:
         missing = "submission_benchmark" if not benchmark else "global_batch_size"
         raise BadInput(f"{path}: its MLLOG lines have no {missing}.", "Give the result log of a whole training run.")
-    return Result(benchmark, int(batch), needed)
+    return Result(benchmark=benchmark, batch=int(batch), needed=needed)
 
 
 def read_points(path: Path) -> list[ReferencePoint]:
@@ -121,7 +121,14 @@ def point_of(results: Sequence[Result]) -> ReferencePoint:
 
 def _of(benchmark: str, batch: int, unit: str, needed: Sequence[float]) -> ReferencePoint:
     kept = _olympic(benchmark, needed, "the reference")
-    return ReferencePoint(benchmark, batch, unit, float(np.mean(kept)), float(np.std(needed)), len(kept))
+    return ReferencePoint(
+        benchmark=benchmark,
+        batch=batch,
+        unit=unit,
+        mean=float(np.mean(kept)),
+        spread=float(np.std(needed)),
+        runs=len(kept),
+    )
 
 
 def _olympic(benchmark: str, needed: Sequence[float], whose: str) -> list[float]:
@@ -214,7 +221,7 @@ def _between(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -
         float(np.interp(batch, [low.batch, high.batch], ends))
         for ends in ([low.mean, high.mean], [low.spread, high.spread])
     )
-    return ReferencePoint(low.benchmark, batch, low.unit, mean, spread, 2 * runs)
+    return ReferencePoint(benchmark=low.benchmark, batch=batch, unit=low.unit, mean=mean, spread=spread, runs=2 * runs)
 
 
 def _at(batch: int, points: Sequence[ReferencePoint], runs: int) -> tuple[ReferencePoint, str]:

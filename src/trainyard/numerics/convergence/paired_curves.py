@@ -59,7 +59,10 @@ def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves
     steps = _common(curves, notes)
     for curve in curves:
         _check_positive(curve)
-    seeds = tuple(Seed(label, _rows(ours, steps), _rows(theirs, steps)) for label, (ours, theirs) in groups.items())
+    seeds = tuple(
+        Seed(label=label, heads=_rows(ours, steps), bases=_rows(theirs, steps))
+        for label, (ours, theirs) in groups.items()
+    )
     for label, (ours, theirs) in groups.items():
         if len({curve.start for curve in (*ours, *theirs) if curve.start}) > 1:
             notes.append(
@@ -71,13 +74,16 @@ def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves
                 f"{curve.name}, a base, has a loss that is not finite at step {steps[~np.isfinite(row)][0] + 1}.",
                 "Compare with runs that learned.",
             )
-    distinct = tuple(Seed(seed.label, np.unique(seed.heads, axis=0), np.unique(seed.bases, axis=0)) for seed in seeds)
+    distinct = tuple(
+        Seed(label=seed.label, heads=np.unique(seed.heads, axis=0), bases=np.unique(seed.bases, axis=0))
+        for seed in seeds
+    )
     if repeats := len(curves) - sum(len(seed.heads) + len(seed.bases) for seed in distinct):
         notes.append(
             f"Runs that are bitwise equal to another of their seed and side: {repeats}. They count once, as they show "
             "no noise; runs with another order of summation would (another micro-batch size or layout)."
         )
-    return PairedCurves(distinct, steps, tuple(notes))
+    return PairedCurves(seeds=distinct, steps=steps, notes=tuple(notes))
 
 
 def _by_seed(

@@ -58,7 +58,12 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
         mode = part.stat().st_mode & 0o777  # the user's umask; the library sets other permissions
         save_file(weights, part, {"step": str(manifest.step), "format": "pt"})
         part.chmod(mode)
-    return Exported(manifest.step, len(weights), sum(values.nbytes for values in weights.values()), tuple(rejected))
+    return Exported(
+        step=manifest.step,
+        tensors=len(weights),
+        bytes=sum(values.nbytes for values in weights.values()),
+        rejected=tuple(rejected),
+    )
 
 
 def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest, list[str]]:

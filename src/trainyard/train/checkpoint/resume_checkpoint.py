@@ -70,7 +70,7 @@ class Resume(NamedTuple):
         folder = self.store.set_aside(step, reason).name if self.group.first else ""
         folder = self.group.broadcast(folder)
         message = f"the checkpoint after step {step + 1} is set aside as {folder}: {reason.rstrip('.')}"
-        self.notices.put(Notice("bad_checkpoint", step, message))
+        self.notices.put(Notice(kind="bad_checkpoint", step=step, says=message))
         return None
 
     def _damage(self, manifest: Manifest) -> str:

@@ -71,10 +71,12 @@ def _assign(plans: Sequence[SavePlan]) -> list[WritePlan]:
                 raise ValueError(f"{name} is not a tensor of a supported dtype: {', '.join(WIDTHS)}")
             kinds[name] = dtype, tuple(data.size)
             at, size = -(-end // _ALIGNMENT) * _ALIGNMENT, prod(data.chunk.sizes) * WIDTHS[dtype]
-            pieces[name].append(Piece(tuple(data.chunk.offsets), tuple(data.chunk.sizes), file, at))
-            slots.append(Slot(name, at, size))
+            pieces[name].append(
+                Piece(offsets=tuple(data.chunk.offsets), sizes=tuple(data.chunk.sizes), file=file, at=at)
+            )
+            slots.append(Slot(name=name, at=at, bytes=size))
             end = at + size
-        plans_by_rank.append(WritePlan(file, slots, end, {}))
+        plans_by_rank.append(WritePlan(file=file, slots=slots, bytes=end, table={}))
     table = {name: Stored(dtype=kinds[name][0], shape=kinds[name][1], pieces=tuple(pieces[name])) for name in kinds}
     return [plans_by_rank[0]._replace(table=table), *plans_by_rank[1:]]
 

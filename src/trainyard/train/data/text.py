@@ -107,7 +107,7 @@ def _join(source: str, root: Path, paths: Iterable[Path]) -> TrainingText:
     files = "1 file" if len(parts) == 1 else f"{len(parts)} files"
     cut = f", cut at {CAP / 1e6:.0f} MB" if size == CAP else ""
     description = f"{source}, {files}, {size / 1e6:.1f} MB{cut}"
-    return TrainingText(np.frombuffer(data, np.uint8), description, hashlib.sha256(data).hexdigest())
+    return TrainingText(data=np.frombuffer(data, np.uint8), source=description, sha256=hashlib.sha256(data).hexdigest())
 
 
 def sample(text: TrainingText, seq_len: int, seed: int, step: int, index: int) -> NDArray[np.uint8]:

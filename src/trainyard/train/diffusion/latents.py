@@ -51,7 +51,7 @@ def flow(clean: Pixels, draws: np.random.Generator) -> Noisy:
     """
     time = float(1 / (1 + np.exp(-draws.standard_normal())))
     noise = draws.standard_normal(clean.shape, dtype=np.float32)
-    return Noisy(_mixed(clean, 1 - time, noise, time), time, noise - clean)
+    return Noisy(mixed=_mixed(clean, 1 - time, noise, time), time=time, target=noise - clean)
 
 
 def diffuse(clean: Pixels, draws: np.random.Generator) -> Noisy:
@@ -59,7 +59,7 @@ def diffuse(clean: Pixels, draws: np.random.Generator) -> Noisy:
     time = int(draws.integers(TIMES))
     noise = draws.standard_normal(clean.shape, dtype=np.float32)
     signal = _signal_variance()[time]
-    return Noisy(_mixed(clean, signal**0.5, noise, (1 - signal) ** 0.5), time, noise)
+    return Noisy(mixed=_mixed(clean, signal**0.5, noise, (1 - signal) ** 0.5), time=time, target=noise)
 
 
 def _mixed(clean: Pixels, keep: float, noise: Pixels, add: float) -> Pixels:

@@ -67,6 +67,8 @@ class UnetMlp(nn.Module):
 
 
 class UnetBlock(nn.Module):
+    """A transformer block: self-attention, cross-attention to the text, and an MLP, each with a residual sum."""
+
     def __init__(self, sizes: UNet, width: int) -> None:
         """Layers of a transformer block over features of `width` channels."""
         super().__init__()
@@ -105,10 +107,10 @@ class Spatial(nn.Module):
 class UnetLevelPart(nn.Module):
     """A residual block, followed by the transformer blocks of its level, if any."""
 
-    def __init__(self, sizes: UNet, channels_in: int, channels: int, attention: int) -> None:
+    def __init__(self, sizes: UNet, channels_in: int, channels: int, transformer_blocks: int) -> None:
         super().__init__()
         self.residual = UnetResidual(sizes, channels_in, channels)
-        self.spatial = Spatial(sizes, channels, attention) if attention else None
+        self.spatial = Spatial(sizes, channels, transformer_blocks) if transformer_blocks else None
 
     def forward(self, x_BKHW: Tensor, time_BD: Tensor, text_BSW: Tensor) -> Tensor:
         x_BKHW = self.residual(x_BKHW, time_BD)
@@ -123,27 +125,28 @@ class UNetwork(nn.Module):
         the layer at the same place on the way up, which gets its channels besides those from below."""
         super().__init__()
         self.sizes, self.computes = sizes, dtype
-        widths = [sizes.width * multiple for multiple in sizes.multiples]
+        widths = [sizes.width * multiple for multiple in sizes.multiples]  # channels of each level
         self.time = time_embedding.Embedder(sizes.width, GROWS * sizes.width)
         self.first = Conv2d(sizes.channels, sizes.width, 3)
         self.down, self.shrink = nn.ModuleDict(), nn.ModuleDict()
-        channels, skips = sizes.width, [sizes.width]
+        channels = sizes.width
+        skip_channels = [channels]
         for level, width in enumerate(widths):
             for number in range(sizes.blocks):
-                self.down[f"{level}_{number}"] = UnetLevelPart(sizes, channels, width, sizes.attention[level])
+                transformer_blocks = sizes.attention[level]
+                self.down[f"{level}_{number}"] = UnetLevelPart(sizes, channels, width, transformer_blocks)
                 channels = width
-                skips.append(channels)
+                skip_channels.append(channels)
             if level + 1 < len(widths):
                 self.shrink[str(level)] = Conv2d(channels, channels, 3, stride=2)
-                skips.append(channels)
+                skip_channels.append(channels)
         self.middle = UnetLevelPart(sizes, channels, channels, max(sizes.attention))
-        self.after = UnetResidual(sizes, channels, channels)
+        self.after = UnetResidual(sizes, channels, channels)  # the residual block after `middle`
         self.up, self.grow = nn.ModuleDict(), nn.ModuleDict()
         for level, width in reversed(list(enumerate(widths))):
             for number in range(sizes.blocks + 1):
-                self.up[f"{level}_{number}"] = UnetLevelPart(
-                    sizes, channels + skips.pop(), width, sizes.attention[level]
-                )
+                channels_in, transformer_blocks = channels + skip_channels.pop(), sizes.attention[level]
+                self.up[f"{level}_{number}"] = UnetLevelPart(sizes, channels_in, width, transformer_blocks)
                 channels = width
             if level:
                 self.grow[str(level)] = Conv2d(channels, channels, 3)
@@ -160,14 +163,14 @@ class UNetwork(nn.Module):
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor) -> Tensor:
         """Predicts the noise (B, channels, L, L). Feature maps (B, K, H, W) halve at each level down and double on the
         way up; each level up also reads the maps kept on the way down (`skips`)."""
-        dtype, levels, blocks = self.computes, len(self.sizes.multiples), self.sizes.blocks
+        dtype, levels, level_blocks = self.computes, len(self.sizes.multiples), self.sizes.blocks
         text_BSW = text_BSW.to(dtype)
         with span("time"):
             time_BD = self.time(time_embedding.code(times_B, self.sizes.width).to(dtype))
         x = self.first(latents_BKLL.to(dtype))
         skips = [x]
         for level in range(levels):
-            for number in range(blocks):
+            for number in range(level_blocks):
                 x = self.down[f"{level}_{number}"](x, time_BD, text_BSW)
                 skips.append(x)
             if level + 1 < levels:
@@ -175,7 +178,7 @@ class UNetwork(nn.Module):
                 skips.append(x)
         x = self.after(self.middle(x, time_BD, text_BSW), time_BD)
         for level in reversed(range(levels)):
-            for number in range(blocks + 1):
+            for number in range(level_blocks + 1):
                 x = self.up[f"{level}_{number}"](torch.cat((x, skips.pop()), dim=1), time_BD, text_BSW)
             if level:
                 x = self.grow[str(level)](F.interpolate(x, scale_factor=2.0, mode="nearest"))

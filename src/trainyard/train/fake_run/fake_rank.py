@@ -67,7 +67,9 @@ def measure_rank(job: Job, rank: int) -> RankMemory:
     _check(job)
     task, samples = _task_and_samples(job)
     full_job, job = job, _shortened(replace(job, recipe=replace(job.recipe, compile=False)))
-    ranks = Ranks(rank, 0, job.layout.ranks, 1, "cpu", torch.device("cpu"))
+    ranks = Ranks(
+        rank=rank, local_rank=0, world=job.layout.ranks, local_world=1, vendor="cpu", device=torch.device("cpu")
+    )
     fake, storages = FakeTensorMode(allow_non_fake_inputs=True), _Storages()
     with _fake_process_group(ranks), _storage_tracking(storages):
         # Outside the fake mode: device meshes are tensors with values, and DTensors are split from unsharded tensors.
@@ -156,7 +158,9 @@ def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], stora
     before = storages.now
     optimizer.step()
     state, update = storages.now - before, storages.forget_peak()
-    return RankMemory(parameters, gradients, state, max(backward + state, update), update)
+    return RankMemory(
+        parameters=parameters, gradients=gradients, optimizer=state, peak=max(backward + state, update), update=update
+    )
 
 
 def _empty(

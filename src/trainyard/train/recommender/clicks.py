@@ -62,7 +62,7 @@ class Planted:
         ids_BI = zipf(ids, self.rows_I, sizes.skew) * self.turns_I % self.rows_I
         logits_B = dense_BF @ self.weights_F + self._effects(ids_BI) @ self.shares_I
         clicks_B = click[:, 0] < 1 / (1 + np.exp(-logits_B))
-        return ClickBatch(dense_BF.astype(np.float32), ids_BI, clicks_B.astype(np.float32))
+        return ClickBatch(dense=dense_BF.astype(np.float32), ids=ids_BI, clicks=clicks_B.astype(np.float32))
 
     def _effects(self, ids_BI: NDArray[np.int64]) -> Reals:
         """The effect v of each id, uniform with standard deviation 1."""

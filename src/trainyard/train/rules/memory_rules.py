@@ -30,7 +30,11 @@ def least(job: Job, weights: int) -> Least:
     layout = job.layout
     local = -(-weights // (layout.dp_shard * layout.cp)) if shards(layout) else weights
     state = -(-weights // layout.dp_shard) if divides_state(layout) else local
-    return Least(_FLOAT32 * local, _FLOAT32 * local, _FLOAT32 * _STATE.get(job.recipe.optimizer, 0) * state)
+    return Least(
+        parameters=_FLOAT32 * local,
+        gradients=_FLOAT32 * local,
+        state=_FLOAT32 * _STATE.get(job.recipe.optimizer, 0) * state,
+    )
 
 
 def check(job: Job, weights: int, memory: int, device: str, shared: bool) -> None:

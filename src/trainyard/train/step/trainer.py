@@ -99,7 +99,12 @@ class Trainer:
         parameters = initial_weights.count(self.parallel_model.modules, self.parallel_model.meshes)
         experts = {name: tokens for part in self._parts(ReportsCounts) for name, tokens in part.tallies().items()}
         return About(
-            self.samples.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops, experts
+            text=self.samples.source,
+            digests=digests,
+            seeds={"weights": seed, "samples": seed},
+            parameters=parameters,
+            model_flops=self.model_flops,
+            experts=experts,
         )
 
     # The state in a checkpoint: the `Stateful` protocol of train/checkpoint/training_state.py.

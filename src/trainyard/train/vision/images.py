@@ -48,7 +48,13 @@ def read(source: str, classes: int) -> ImageSet:
     `MissingLibrary`."""
     if source == SYNTHETIC:
         description = f"synthetic pictures: noise, with one of {classes} classes drawn for each"
-        return ImageSet((), (), classes, description, hashlib.sha256(SYNTHETIC.encode()).hexdigest())
+        return ImageSet(
+            data=(),
+            labels=(),
+            classes=classes,
+            source=description,
+            sha256=hashlib.sha256(SYNTHETIC.encode()).hexdigest(),
+        )
     image_set = _digits() if source in DIGITS else _folder(Path(source))
     if image_set.classes > classes:
         raise BadJob(
@@ -85,7 +91,13 @@ def _digits() -> ImageSet:
     rows = np.loadtxt(gzip.decompress(data).decode("ascii").splitlines(), delimiter=",", dtype=np.float32)
     pixels = rows[:, :-1].reshape(-1, 8, 8, 1) / 16
     description = f"scikit-learn's digits, {len(rows):,} pictures of 8 x 8 grey pixels, scaled to the model's size"
-    return ImageSet(list(pixels), rows[:, -1].astype(int).tolist(), 10, description, hashlib.sha256(data).hexdigest())
+    return ImageSet(
+        data=list(pixels),
+        labels=rows[:, -1].astype(int).tolist(),
+        classes=10,
+        source=description,
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
 
 
 def _files(root: Path) -> list[list[Path]]:
@@ -125,7 +137,9 @@ def _folder(root: Path) -> ImageSet:
                 digest.update(struct.pack("<4Q", label, *picture.shape) + picture.tobytes())
     count = f"{len(data):,} pictures in {len(files_by_class)} classes"
     description = f"folder {root.resolve().name}, {count}, scaled to the model's size"
-    return ImageSet(data, labels, len(files_by_class), description, digest.hexdigest())
+    return ImageSet(
+        data=data, labels=labels, classes=len(files_by_class), source=description, sha256=digest.hexdigest()
+    )
 
 
 def _pictures(path: Path) -> list[Pixels]:
