@@ -110,9 +110,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 "but each key/value head serves a whole number of query heads.",
                 f"Make kv_heads a divisor of {self.heads}.",
             )
-        turning = "rope_dim" if self.kv_lora_rank else "head_dim"
-        if self.position == "rope" and getattr(self, turning) % 2:
-            raise BadJob(f"{turning} = {getattr(self, turning)} is odd, but rotary embedding turns pairs.")
+        rotary_field = "rope_dim" if self.kv_lora_rank else "head_dim"
+        if self.position == "rope" and getattr(self, rotary_field) % 2:
+            raise BadJob(f"{rotary_field} = {getattr(self, rotary_field)} is odd, but rotary embedding turns pairs.")
         self._check_experts()
         self._check_pattern()
         if self.kv_lora_rank and not (self.rope_dim and self.value_dim):

@@ -48,8 +48,8 @@ def _name(document: dict[str, Any], where: str) -> str:
 def _architecture(config: HuggingFaceKeys) -> Callable[[HuggingFaceKeys], dict[str, Any]]:
     """The function that reads configs of the architecture named in the config. Raises `BadFile` if it is not
     modelled."""
-    named = config.get("architectures")
-    name = named[0] if isinstance(named, list) and len(named) == 1 else named
+    listed_names = config.get("architectures")
+    name = listed_names[0] if isinstance(listed_names, list) and len(listed_names) == 1 else listed_names
     if not isinstance(name, str):
         raise BadFile(
             f"{config.where} at $.architectures: {short(name)}, not a list of one name.",
@@ -116,11 +116,11 @@ def _grouped(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
 
 def _llama(config: HuggingFaceKeys) -> dict[str, Any]:
     """Model fields of a Llama-like config: grouped attention, with biases everywhere or nowhere."""
-    attention, mlp = config.flag("attention_bias"), config.flag("mlp_bias")
-    if attention != mlp:
-        odd = "attention_bias" if attention else "mlp_bias"
-        config.refuse(odd, "either all matrices have biases or none")
-    return {**_grouped(config), "bias": "all" if attention and mlp else "none"}
+    attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
+    if attention_bias != mlp_bias:
+        biased_part = "attention_bias" if attention_bias else "mlp_bias"
+        config.refuse(biased_part, "either all matrices have biases or none")
+    return {**_grouped(config), "bias": "all" if attention_bias and mlp_bias else "none"}
 
 
 def _check_window(config: HuggingFaceKeys) -> None:

@@ -92,11 +92,14 @@ def take(
     preset = _preset(path, data)
     keys = getattr(preset, section)
     if keys is None:
-        other = "sizes" if section == "model" else "model"
-        raise BadFile(f"{path}: it has no [{section}].", f"Use `from` in [{other}]." if getattr(preset, other) else "")
+        other_section = "sizes" if section == "model" else "model"
+        raise BadFile(
+            f"{path}: it has no [{section}].",
+            f"Use `from` in [{other_section}]." if getattr(preset, other_section) else "",
+        )
     for key in keys if section == "model" else ():
-        if new := renamed_keys.new_key(section, key):
-            raise BadJob(f"{path} at $.model: {key!r} was renamed to {new!r}.", f"Use {new}.")
+        if new_key := renamed_keys.new_key(section, key):
+            raise BadJob(f"{path} at $.model: {key!r} was renamed to {new_key!r}.", f"Use {new_key}.")
     return Taken(keys=keys, where=str(path), workload=preset.workload)
 
 
@@ -108,26 +111,26 @@ def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[st
     """
     presets: dict[str, Taken] = {}
     for section in ("model", "sizes"):
-        own = document.get(section)
-        if not isinstance(own, dict) or "from" not in own:
+        own_keys = document.get(section)
+        if not isinstance(own_keys, dict) or "from" not in own_keys:
             continue
-        name, without = own.pop("from"), own.pop("without", [])
+        name, without = own_keys.pop("from"), own_keys.pop("without", [])
         if not isinstance(name, str):
             raise BadJob(f"{where} at $.{section}.from: {name!r:.60} is not a name or a path.")
         if not isinstance(without, list) or not all(isinstance(key, str) for key in without):
             raise BadJob(f"{where} at $.{section}.without: {without!r:.60} is not a list of keys.")
         try:
-            taken = take(name, section, without, folder)
+            preset = take(name, section, without, folder)
         except UnknownName as error:
             raise BadJob(f"{where} at $.{section}.from: {error.says}", error.next_step) from error
-        if taken.workload and document.setdefault("workload", taken.workload) != taken.workload:
+        if preset.workload and document.setdefault("workload", preset.workload) != preset.workload:
             workload = f"{document['workload']!r:.60}"
             raise BadJob(
-                f"{where} at $.workload: {workload}, but {name!r} has sizes for {taken.workload!r}.",
-                f"Use workload = {taken.workload!r}.",
+                f"{where} at $.workload: {workload}, but {name!r} has sizes for {preset.workload!r}.",
+                f"Use workload = {preset.workload!r}.",
             )
-        document[section] = {**taken.keys, **own}
-        presets[section] = taken
+        document[section] = {**preset.keys, **own_keys}
+        presets[section] = preset
     return presets
 
 

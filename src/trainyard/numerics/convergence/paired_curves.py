@@ -99,24 +99,27 @@ def _by_seed(
             )
         notes.append("The runs' seeds are unknown: paired in the order given.")
         return {str(number): ([ours], [theirs]) for number, (ours, theirs) in enumerate(zip(heads, bases))}
-    if unknown := [curve.name for curve in (*heads, *bases) if curve.seed is None]:
-        known = sorted({curve.seed for curve in (*heads, *bases) if curve.seed is not None})
+    if unknown_names := [curve.name for curve in (*heads, *bases) if curve.seed is None]:
+        known_seeds = sorted({curve.seed for curve in (*heads, *bases) if curve.seed is not None})
         raise BadInput(
-            f"the seed of {', '.join(unknown)} is unknown, but the other runs have seeds {', '.join(map(str, known))}.",
+            f"the seed of {', '.join(unknown_names)} is unknown, but the other runs have seeds "
+            f"{', '.join(map(str, known_seeds))}.",
             "Pass --seed N to the script.",
         )
-    sides = [sorted({curve.seed for curve in side if curve.seed is not None}) for side in (heads, bases)]
-    shared = [seed for seed in sides[0] if seed in sides[1]]
-    if not shared:
-        listed = " against ".join(", ".join(map(str, side)) for side in sides)
+    seeds_by_side = [sorted({curve.seed for curve in side if curve.seed is not None}) for side in (heads, bases)]
+    shared_seeds = [seed for seed in seeds_by_side[0] if seed in seeds_by_side[1]]
+    if not shared_seeds:
+        listed = " against ".join(", ".join(map(str, side)) for side in seeds_by_side)
         raise BadInput(
             f"the two sides have no seed in common: {listed}. Other seeds read other data, and their losses differ by "
             "that far more than by what is asked about.",
             "Run HEAD with the seeds of BASE.",
         )
-    if alone := sorted(set(sides[0]) ^ set(sides[1])):
-        notes.append(f"Left out, of one side only: seed {', '.join(map(str, alone))}.")
-    return {str(seed): ([c for c in heads if c.seed == seed], [c for c in bases if c.seed == seed]) for seed in shared}
+    if unpaired_seeds := sorted(set(seeds_by_side[0]) ^ set(seeds_by_side[1])):
+        notes.append(f"Left out, of one side only: seed {', '.join(map(str, unpaired_seeds))}.")
+    return {
+        str(seed): ([c for c in heads if c.seed == seed], [c for c in bases if c.seed == seed]) for seed in shared_seeds
+    }
 
 
 def _common(curves: Sequence[LossCurve], notes: list[str]) -> NDArray[np.int64]:

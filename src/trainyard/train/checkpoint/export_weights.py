@@ -90,13 +90,13 @@ def tensor(folder: Path, stored: Stored) -> NDArray[Any]:
     """Reads an unsharded tensor. bfloat16, which numpy lacks, becomes float32 without loss."""
     if stored.dtype.startswith("float8"):
         raise BadFile(f"{folder}: {stored.dtype} cannot be exported.")
-    wide = stored.dtype == "bfloat16"
-    values = np.zeros(stored.shape, np.uint16 if wide else np.dtype(stored.dtype))
+    is_bfloat16 = stored.dtype == "bfloat16"
+    values = np.zeros(stored.shape, np.uint16 if is_bfloat16 else np.dtype(stored.dtype))
     for piece in stored.pieces:
         count = prod(piece.sizes)
         with (folder / piece.file).open("rb") as file:
             file.seek(piece.at)
             data = file.read(count * WIDTHS[stored.dtype])
-        box = tuple(slice(offset, offset + size) for offset, size in zip(piece.offsets, piece.sizes))
-        values[box] = np.frombuffer(data, values.dtype, count).reshape(piece.sizes)
-    return (values.astype(np.uint32) << 16).view(np.float32) if wide else values
+        piece_slices = tuple(slice(offset, offset + size) for offset, size in zip(piece.offsets, piece.sizes))
+        values[piece_slices] = np.frombuffer(data, values.dtype, count).reshape(piece.sizes)
+    return (values.astype(np.uint32) << 16).view(np.float32) if is_bfloat16 else values

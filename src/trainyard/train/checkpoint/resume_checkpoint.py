@@ -98,18 +98,20 @@ class Resume(NamedTuple):
             except RuntimeError as error:
                 raise BadFile(f"{_named(manifest)} cannot be used: {str(error).rstrip('.')}.") from error
 
-    def _check(self, manifest: Manifest, wanted: Mapping[str, Tensor]) -> None:
-        """Raises `BadJob` if the checkpoint is of another model or training, `BadFile` if a dtype differs. `wanted`:
+    def _check(self, manifest: Manifest, state: Mapping[str, Tensor]) -> None:
+        """Raises `BadJob` if the checkpoint is of another model or training, `BadFile` if a dtype differs. `state`:
         the tensors to load, by stored name."""
         checkpoint = _named(manifest)
-        for name, tensor in wanted.items():
-            stored, plain = manifest.tensors.get(name), name.partition("/")[2]
+        for name, tensor in state.items():
+            stored, parameter = manifest.tensors.get(name), name.partition("/")[2]
             shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
             if stored is None or stored.shape != shape:
-                difference = f"{plain} has shape {shape}, there {stored.shape}" if stored else f"it lacks {plain}"
+                difference = (
+                    f"{parameter} has shape {shape}, there {stored.shape}" if stored else f"it lacks {parameter}"
+                )
                 raise BadJob(f"{checkpoint} is of another model: {difference}.", "Resume with the job that saved it.")
             if stored.dtype != dtype:
-                raise BadFile(f"{checkpoint} cannot be used: {plain} is {dtype}, in the checkpoint {stored.dtype}.")
+                raise BadFile(f"{checkpoint} cannot be used: {parameter} is {dtype}, in the checkpoint {stored.dtype}.")
         if mismatches := list(differences(manifest.job, self.job)):
             raise BadJob(
                 f"{checkpoint} is of another training: {'; '.join(mismatches)}.",

@@ -104,9 +104,9 @@ def _join(source: str, root: Path, paths: Iterable[Path]) -> TrainingText:
         parts.append(path.read_bytes()[: CAP - size])
         size += len(parts[-1])
     data = b"".join(parts)
-    files = "1 file" if len(parts) == 1 else f"{len(parts)} files"
-    cut = f", cut at {CAP / 1e6:.0f} MB" if size == CAP else ""
-    description = f"{source}, {files}, {size / 1e6:.1f} MB{cut}"
+    file_count = "1 file" if len(parts) == 1 else f"{len(parts)} files"
+    cap_note = f", cut at {CAP / 1e6:.0f} MB" if size == CAP else ""
+    description = f"{source}, {file_count}, {size / 1e6:.1f} MB{cap_note}"
     return TrainingText(data=np.frombuffer(data, np.uint8), source=description, sha256=hashlib.sha256(data).hexdigest())
 
 

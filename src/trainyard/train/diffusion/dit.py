@@ -127,18 +127,18 @@ class DoubleBlock(nn.Module):
         """Updates the image (B, T, D) and the text (B, S, D) by one attention over both, then an MLP each. Returns no
         text from a block where the text ends."""
         with span(self.name, ".attention"):
-            shift, scale, *rest_text = self.text.modulation(condition_BD)
+            shift, scale, *text_modulation = self.text.modulation(condition_BD)
             text_qkv = self.text.attention(norm(text_BSD, shift, scale))
-            shift, scale, *rest = self.image.modulation(condition_BD)
+            shift, scale, *image_modulation = self.image.modulation(condition_BD)
             image_qkv = self.image.attention(norm(x_BTD, shift, scale))
             q, k, v = (torch.cat(both, dim=2) for both in zip(text_qkv, image_qkv))
             y_BAE = attend(q, k, v, rotary)
         with span(self.name, ".mlp"):
             length = text_BSD.shape[1]
-            image_BTD = self.image.finish(x_BTD, y_BAE[:, length:], rest)
+            image_BTD = self.image.finish(x_BTD, y_BAE[:, length:], image_modulation)
             if not isinstance(self.text, Stream):
                 return image_BTD, None
-            return image_BTD, self.text.finish(text_BSD, y_BAE[:, :length], rest_text)
+            return image_BTD, self.text.finish(text_BSD, y_BAE[:, :length], text_modulation)
 
 
 class PlainBlock(nn.Module):
@@ -152,11 +152,11 @@ class PlainBlock(nn.Module):
     def forward(self, x_BTD: Tensor, condition_BD: Tensor, rotary: RotaryTable) -> Tensor:
         """Attention and MLP over the image patches (B, T, D), modulated by the condition (B, D)."""
         with span(self.name, ".attention"):
-            shift, scale, *rest = self.image.modulation(condition_BD)
+            shift, scale, *mlp_modulation = self.image.modulation(condition_BD)
             q, k, v = self.image.attention(norm(x_BTD, shift, scale))
             y_BTE = attend(q, k, v, rotary)
         with span(self.name, ".mlp"):
-            return self.image.finish(x_BTD, y_BTE, rest)
+            return self.image.finish(x_BTD, y_BTE, mlp_modulation)
 
 
 class SingleBlock(nn.Module):

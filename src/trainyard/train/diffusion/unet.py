@@ -26,7 +26,8 @@ class UnetResidual(nn.Module):
         super().__init__()
         self.norm1 = GroupNorm(sizes.groups, channels_in)
         self.conv1 = Conv2d(channels_in, channels, 3)
-        self.time = Linear(GROWS * sizes.width, channels, bias=True)
+        time_width = GROWS * sizes.width
+        self.time = Linear(time_width, channels, bias=True)
         self.norm2 = GroupNorm(sizes.groups, channels)
         self.conv2 = Conv2d(channels, channels, 3)
         self.skip = Conv2d(channels_in, channels, 1) if channels_in != channels else None
@@ -58,8 +59,9 @@ class UnetMlp(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.up = Linear(width, 2 * GROWS * width, bias=True)
-        self.down = Linear(GROWS * width, width, bias=True)
+        inner_width = GROWS * width
+        self.up = Linear(width, 2 * inner_width, bias=True)  # values and gates
+        self.down = Linear(inner_width, width, bias=True)
 
     def forward(self, x_BNK: Tensor) -> Tensor:
         values, gates = self.up(x_BNK).chunk(2, dim=-1)
@@ -126,7 +128,8 @@ class UNetwork(nn.Module):
         super().__init__()
         self.sizes, self.computes = sizes, dtype
         widths = [sizes.width * multiple for multiple in sizes.multiples]  # channels of each level
-        self.time = time_embedding.Embedder(sizes.width, GROWS * sizes.width)
+        time_width = GROWS * sizes.width  # D of the time embedding (B, D)
+        self.time = time_embedding.Embedder(sizes.width, time_width)
         self.first = Conv2d(sizes.channels, sizes.width, 3)
         self.down, self.shrink = nn.ModuleDict(), nn.ModuleDict()
         channels = sizes.width

@@ -143,23 +143,27 @@ def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], stora
     """Memory of the first step, plus the optimizer state that exists in the backward pass of later steps."""
     optimizer = make_optimizer.make(model.modules, job.recipe, model.meshes)
     _balance(model)
-    parameters = storages.now
+    parameter_bytes = storages.now
     batch = samples(job.batch // job.layout.batch_ranks)
-    inputs = storages.now - parameters
+    input_bytes = storages.now - parameter_bytes
     if replicates(job.layout):  # DDP's gradient buckets exist even before a gradient is added
         for parameter in model.parameters:
             parameter.grad = torch.zeros_like(parameter)
     model.forward_backward(batch)
-    gradients, backward = storages.now - parameters - inputs, storages.forget_peak()
+    gradient_bytes, backward_peak_bytes = storages.now - parameter_bytes - input_bytes, storages.forget_peak()
     gradient_clipping.scale(
         model.parameters,
         (CLIP / (gradient_clipping.total_norm(model.parameters, model.meshes) + 1e-6)).clamp(max=1.0),
     )
-    before = storages.now
+    bytes_before = storages.now
     optimizer.step()
-    state, update = storages.now - before, storages.forget_peak()
+    state_bytes, update_peak_bytes = storages.now - bytes_before, storages.forget_peak()
     return RankMemory(
-        parameters=parameters, gradients=gradients, optimizer=state, peak=max(backward + state, update), update=update
+        parameters=parameter_bytes,
+        gradients=gradient_bytes,
+        optimizer=state_bytes,
+        peak=max(backward_peak_bytes + state_bytes, update_peak_bytes),
+        update=update_peak_bytes,
     )
 
 
@@ -249,19 +253,19 @@ def _storage_tracking(storages: _Storages) -> Iterator[None]:
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        done = resize(storage, size)
+        result = resize(storage, size)
         storages.resized(storage)
-        return done
+        return result
 
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
     def propagate_blind(propagator: ShardingPropagator, *args: Any) -> Any:
         """Propagates shardings without counting the global tensors that DTensor makes for it."""
-        before, storages.blind = storages.blind, True
+        was_blind, storages.blind = storages.blind, True
         try:
             return propagate(propagator, *args)
         finally:
-            storages.blind = before
+            storages.blind = was_blind
 
     with (
         mock.patch.object(PipelineSchedule, "_warmup_p2p", _skip_shape_exchange),

@@ -43,9 +43,9 @@ class WholeMatrices(torch.optim.AdamW):
         """Divides the parameters into matrices of layers, updated by `direction` (groups with `whole`), and the rest,
         updated by AdamW."""
         matrices = [parameter for name, parameter in named if is_layer_matrix(name, parameter)]
-        rest = [parameter for name, parameter in named if not is_layer_matrix(name, parameter)]
+        other_parameters = [parameter for name, parameter in named if not is_layer_matrix(name, parameter)]
         groups = [{"params": matrices, "whole": True}] if matrices else []
-        groups += [{**group, "whole": False} for group in by_mesh(rest)]
+        groups += [{**group, "whole": False} for group in by_mesh(other_parameters)]
         super().__init__(
             groups,
             lr=recipe.learning_rate,

@@ -120,8 +120,10 @@ def _look_up(part: Embedding, mesh: DeviceMesh, output_placement: Placement, tok
     ranks."""
     rows = cast(DTensor, part.weight).to_local()
     local_rows = tokens - mesh.get_local_rank() * -(-part.num_embeddings // mesh.size())
-    missing = (local_rows < 0) | (local_rows >= len(rows))
-    rows_found = F.embedding(local_rows.masked_fill(missing, 0), rows).masked_fill(missing.unsqueeze(-1), 0)
+    is_of_other_rank = (local_rows < 0) | (local_rows >= len(rows))
+    rows_found = F.embedding(local_rows.masked_fill(is_of_other_rank, 0), rows).masked_fill(
+        is_of_other_rank.unsqueeze(-1), 0
+    )
     summed = DTensor.from_local(rows_found.to(part.computes), mesh, (Partial(),), run_check=False)
     return summed.redistribute(placements=(output_placement,)).to_local()
 

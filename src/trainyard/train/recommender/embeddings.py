@@ -107,19 +107,18 @@ class ByTable(Embeddings):
         result is in the order of the tables."""
         with span("embed"):
             group, ranks, samples = self.mesh.get_group(), self.mesh.size(), len(ids_BI)
-            hots, width, mine = self.sizes.hots, self.sizes.width, self.owners[self.mesh.get_local_rank()]
+            hots, width, own_tables = self.sizes.hots, self.sizes.width, self.owners[self.mesh.get_local_rank()]
             ids_by_table = ids_BI.split(hots, dim=1)
-            sent = [torch.cat([ids_by_table[table] for table in tables], dim=1).flatten() for tables in self.owners]
-            received = [samples * sum(hots[table] for table in mine)] * ranks
-            ids = exchange(torch.cat(sent), group, [len(part) for part in sent], received)
-            ids_NI = ids.view(ranks * samples, -1).split([hots[table] for table in mine], dim=1)
-            sums = torch.stack([self.table(table)(ids_NH) for table, ids_NH in zip(mine, ids_NI)], dim=1)
-            sent, received = (
-                [sums.numel() // ranks] * ranks,
-                [samples * len(tables) * width for tables in self.owners],
-            )
-            back = _averaged(exchange(sums.to(self.computes).flatten(), group, sent, received), ranks).split(received)
-            sums_BTD = torch.cat([part.view(samples, -1, width) for part in back], dim=1)
+            sent_ids = [torch.cat([ids_by_table[table] for table in tables], dim=1).flatten() for tables in self.owners]
+            sent_counts = [len(part) for part in sent_ids]  # ids to each rank
+            received_counts = [samples * sum(hots[table] for table in own_tables)] * ranks  # ids from each rank
+            ids = exchange(torch.cat(sent_ids), group, sent_counts, received_counts)
+            ids_NI = ids.view(ranks * samples, -1).split([hots[table] for table in own_tables], dim=1)
+            sums = torch.stack([self.table(table)(ids_NH) for table, ids_NH in zip(own_tables, ids_NI)], dim=1)
+            sent_counts = [sums.numel() // ranks] * ranks  # values to each rank
+            received_counts = [samples * len(tables) * width for tables in self.owners]  # values from each rank
+            returned = _averaged(exchange(sums.to(self.computes).flatten(), group, sent_counts, received_counts), ranks)
+            sums_BTD = torch.cat([part.view(samples, -1, width) for part in returned.split(received_counts)], dim=1)
             order = torch.tensor([table for tables in self.owners for table in tables], device=sums.device)
             return sums_BTD.index_select(1, order.argsort())
 

@@ -84,8 +84,8 @@ class Clicks:
             f"synthetic clicks of a planted model: normal features, ids by Zipf's law with exponent {sizes.skew:g}, by "
             f"which {hot:.1%} of the largest table's are of its {_HOT} hottest rows"
         )
-        known = [sizes.dense, sizes.rows, sizes.hots, sizes.skew, job.recipe.seed]
-        self.sha256 = hashlib.sha256(msgspec.json.encode([self.source, known])).hexdigest()
+        definition = [sizes.dense, sizes.rows, sizes.hots, sizes.skew, job.recipe.seed]
+        self.sha256 = hashlib.sha256(msgspec.json.encode([self.source, definition])).hexdigest()
 
     def batch(self, step: int, indices: range) -> Batch:
         dense, ids, clicks = map(torch.from_numpy, self.planted.batch(step, indices))

@@ -47,9 +47,11 @@ def _dtype(job: Job) -> None:
 def _optimizer(job: Job) -> None:
     """Raises `BadJob` for an unknown optimizer, or one without the requested implementation."""
     recipe, layout = job.recipe, job.layout
-    known = plugins.names("optimizers")
-    if recipe.optimizer not in known:
-        raise BadJob(f"optimizer = {recipe.optimizer!r} at $.recipe is unknown.", nearest(recipe.optimizer, known))
+    optimizer_names = plugins.names("optimizers")
+    if recipe.optimizer not in optimizer_names:
+        raise BadJob(
+            f"optimizer = {recipe.optimizer!r} at $.recipe is unknown.", nearest(recipe.optimizer, optimizer_names)
+        )
     if recipe.optimizer_implementation == "fused" and not fuses(recipe, layout):
         raise BadJob(
             f"optimizer = 'sgd' with optimizer_implementation = 'fused' at $.recipe, but "
@@ -73,11 +75,11 @@ def update(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "for-l
 def _offload(job: Job) -> None:
     """Raises `BadJob` for offloading with a layout that does not shard the weights by data parallelism alone."""
     layout = job.layout
-    others = [f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]
-    if job.recipe.offload and others:
+    other_axes = [f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]
+    if job.recipe.offload and other_axes:
         raise BadJob(
-            f"offload = true at $.recipe with {', '.join(others)} at $.layout, but weights can be offloaded with pure "
-            "data parallelism only.",
+            f"offload = true at $.recipe with {', '.join(other_axes)} at $.layout, but weights can be offloaded with "
+            "pure data parallelism only.",
             f"Use offload = false, or dp_shard = {layout.ranks} and no other axis.",
         )
     if job.recipe.offload and not shards(layout):

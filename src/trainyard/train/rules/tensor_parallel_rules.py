@@ -79,11 +79,11 @@ def _check_sequence(job: Job) -> None:
     layout, length = job.layout, job.recipe.seq_len
     if layout.sequence_parallel and length % (layout.cp * layout.tp):
         by_cp = f" * cp {layout.cp}" * (layout.cp > 1)
-        ways = layout.cp * layout.tp
+        parts = layout.cp * layout.tp
         raise BadJob(
-            f"sequence_parallel = true at $.layout: seq_len {length} % (tp {layout.tp}{by_cp}) = {length % ways}, but "
+            f"sequence_parallel = true at $.layout: seq_len {length} % (tp {layout.tp}{by_cp}) = {length % parts}, but "
             "each rank needs a whole and equal number of positions.",
-            f"Use seq_len = {max(1, round(length / ways)) * ways}, or sequence_parallel = false.",
+            f"Use seq_len = {max(1, round(length / parts)) * parts}, or sequence_parallel = false.",
         )
     if job.decoder.position == "learned" and length % layout.tp:
         raise BadJob(

@@ -186,20 +186,20 @@ def sample(image_set: ImageSet, side: int, channels: int, seed: int, step: int, 
     if not image_set.data:
         noise = draws.random((channels, side, side), dtype=np.float32) * 2 - 1
         return noise, int(draws.integers(image_set.classes))
-    chosen = int(draws.integers(len(image_set.data)))
-    picture = image_set.data[chosen]
+    picture_index = int(draws.integers(len(image_set.data)))
+    picture = image_set.data[picture_index]
     if picture.shape[2] != channels:
         picture = np.repeat(picture.mean(axis=2, keepdims=True), channels, axis=2)
-    high, wide = (scaling(length, side) for length in picture.shape[:2])
-    scaled = np.einsum("ih,hwc,jw->cij", high, picture, wide, optimize=True)
-    return scaled * 2 - 1, image_set.labels[chosen]
+    row_weights, column_weights = (scaling(length, side) for length in picture.shape[:2])
+    scaled = np.einsum("ih,hwc,jw->cij", row_weights, picture, column_weights, optimize=True)
+    return scaled * 2 - 1, image_set.labels[picture_index]
 
 
 def scaling(length: int, size: int) -> Pixels:
     """Interpolation matrix (size, length): triangular weights around each new pixel's centre, as wide as the coarser of
     both grids (bilinear when upscaling, an average when downscaling). Each row sums to one."""
-    reach = max(1.0, length / size)
+    half_width = max(1.0, length / size)
     centres = (np.arange(size) + 0.5) * length / size - 0.5
-    away = np.abs(np.arange(length) - centres[:, None]) / reach
-    weights = np.maximum(0.0, 1.0 - away)
+    distances = np.abs(np.arange(length) - centres[:, None]) / half_width
+    weights = np.maximum(0.0, 1.0 - distances)
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)

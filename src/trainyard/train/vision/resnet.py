@@ -23,16 +23,16 @@ class Bottleneck(nn.Module):
         """1 x 1, 3 x 3 and 1 x 1 convolutions from `channels_in` to `EXPANSION` x `width` channels; a 1 x 1 one on the
         skip path if the shape changes."""
         super().__init__()
-        out = EXPANSION * width
+        channels_out = EXPANSION * width
         self.conv1 = Conv2d(channels_in, width, 1, bias=False)
         self.norm1 = BatchNorm(width)
         self.conv2 = Conv2d(width, width, 3, stride, bias=False)
         self.norm2 = BatchNorm(width)
-        self.conv3 = Conv2d(width, out, 1, bias=False)
-        self.norm3 = BatchNorm(out)
-        changes = stride != 1 or channels_in != out
-        self.skip = Conv2d(channels_in, out, 1, stride, bias=False) if changes else None
-        self.skip_norm = BatchNorm(out) if changes else None
+        self.conv3 = Conv2d(width, channels_out, 1, bias=False)
+        self.norm3 = BatchNorm(channels_out)
+        shape_changes = stride != 1 or channels_in != channels_out
+        self.skip = Conv2d(channels_in, channels_out, 1, stride, bias=False) if shape_changes else None
+        self.skip_norm = BatchNorm(channels_out) if shape_changes else None
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Maps (B, channels in, H, W) to (B, channels out, H / stride, W / stride)."""

@@ -44,11 +44,16 @@ class LayerGroup(NamedTuple):
 def layers(model: Model) -> list[LayerGroup]:
     """The dense layers, then those with experts; without empty groups."""
     dense = min(model.dense_layers, model.layers) if model.experts else model.layers
-    both = attention(model)
+    attention_matrices = attention(model)
     kinds = [
-        LayerGroup(first=0, stop=dense, matrices=[*both, *mlp(model, model.ffn_hidden_size)], ends=True),
+        LayerGroup(first=0, stop=dense, matrices=[*attention_matrices, *mlp(model, model.ffn_hidden_size)], ends=True),
         # The gradient of a gate needs the expert's output; the shared experts have no gate.
-        LayerGroup(first=dense, stop=model.layers, matrices=[*both, *experts(model)], ends=model.shared_experts > 0),
+        LayerGroup(
+            first=dense,
+            stop=model.layers,
+            matrices=[*attention_matrices, *experts(model)],
+            ends=model.shared_experts > 0,
+        ),
     ]
     return [kind for kind in kinds if kind.layers]
 

@@ -87,7 +87,7 @@ class Tally:
     ) -> None:
         """A linear layer. `input_is_data`: the input needs no gradient. `last`: the backward pass of the block does not
         need the result, so recomputation stops before. `split`: over tp, by input or by output features."""
-        whole = (width_in + bias) * width_out
+        whole_parameters = (width_in + bias) * width_out
         width_in //= self.tp if split == "in" else 1
         width_out //= self.tp if split == "out" else 1
         self._product(
@@ -100,7 +100,7 @@ class Tally:
             input_is_data=input_is_data,
             last=last,
         )
-        self.parameters += whole - (width_in + bias) * width_out  # the other tp ranks' parts
+        self.parameters += whole_parameters - (width_in + bias) * width_out  # the other tp ranks' parts
 
     def conv(
         self,

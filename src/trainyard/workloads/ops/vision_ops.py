@@ -82,17 +82,17 @@ def _resnet(sizes: ResNet, recipe: Recipe) -> Tally:
 def _bottleneck(ops: Tally, side_in: int, side: int, channels: int, width: int, changes: bool) -> None:
     """Tallies a block from `channels` maps of `side_in` rows to `EXPANSION` x `width` maps of `side` rows. `changes`:
     the skip path has a convolution of its own."""
-    out = EXPANSION * width
+    channels_out = EXPANSION * width
     ops.conv(side_in, side_in, channels, width, 1)
     ops.norm(side_in**2 * width, width)
     ops.relu(side_in**2 * width)
     ops.conv(side_in, side, width, width, 3)
     ops.norm(side**2 * width, width)
     ops.relu(side**2 * width)
-    ops.conv(side, side, width, out, 1)
-    ops.norm(side**2 * out, out)
+    ops.conv(side, side, width, channels_out, 1)
+    ops.norm(side**2 * channels_out, channels_out)
     if changes:
-        ops.conv(side_in, side, channels, out, 1)
-        ops.norm(side**2 * out, out)
-    ops.add(side**2 * out)
-    ops.relu(side**2 * out)
+        ops.conv(side_in, side, channels, channels_out, 1)
+        ops.norm(side**2 * channels_out, channels_out)
+    ops.add(side**2 * channels_out)
+    ops.relu(side**2 * channels_out)
