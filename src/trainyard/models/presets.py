@@ -41,11 +41,14 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Taken(NamedTuple):
-    """The keys that a section takes, and the file they come from."""
+    """What a section of a job takes from a preset."""
 
     keys: dict[str, Any]
+    """Values by key of `[model]` or `[sizes]`."""
     where: str
+    """The file they come from."""
     workload: str = ""
+    """The workload that they are for, if there is only one."""
 
 
 def known() -> dict[str, Path]:

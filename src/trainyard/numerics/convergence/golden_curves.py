@@ -20,6 +20,7 @@ _LARGEST = 1 << 28
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     curves: tuple[LossCurve, ...]
+    """One per run, of any number of seeds."""
     schema: Literal["trainyard/golden/1"]
 
 

@@ -75,8 +75,8 @@ class Resume(NamedTuple):
 
     def _damage(self, manifest: Manifest) -> str:
         """Describes the damage of its files, of which each rank reads a part; empty if there is none."""
-        own = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
-        damages = self.group.all_gather(damage(self.store.folder(manifest.step), manifest, own))
+        own_files = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
+        damages = self.group.all_gather(damage(self.store.folder(manifest.step), manifest, own_files))
         return "; ".join(filter(None, damages))
 
     def _load(self, manifest: Manifest) -> None:
@@ -85,14 +85,14 @@ class Resume(NamedTuple):
         training_state.begin(self.training)
         weights, optimizer = training_state.weights(self.training), training_state.optimizer_state(self.training)
         generators = training_state.generators(self.ranks.rank, self.ranks.device)
-        wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
+        state = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
         if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():
-            wanted |= generators
-        self._check(manifest, wanted)
-        read_into(wanted, self.store.folder(manifest.step), manifest, self.group)
-        training_state.settle(self.training, wanted)
+            state |= generators
+        self._check(manifest, state)
+        read_into(state, self.store.folder(manifest.step), manifest, self.group)
+        training_state.settle(self.training, state)
         self.training.set_numbers(manifest.numbers)
-        if generators.keys() <= wanted.keys():
+        if generators.keys() <= state.keys():
             try:
                 training_state.set_generators(generators, self.ranks.device)
             except RuntimeError as error:

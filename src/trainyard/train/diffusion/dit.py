@@ -79,6 +79,8 @@ def attend(q_BHAC: Tensor, k_BHAC: Tensor, v_BHAC: Tensor, rotary: RotaryTable) 
 
 
 class DitMlp(nn.Module):
+    """Two linear layers with GELU (its tanh approximation) between them."""
+
     def __init__(self, sizes: Dit) -> None:
         super().__init__()
         self.up = Linear(sizes.width, sizes.ffn, bias=True)
@@ -105,9 +107,10 @@ class Stream(AttentionOnlyStream):
         self.out = Linear(sizes.width, sizes.width, bias=True)
         self.mlp = DitMlp(sizes)
 
-    def finish(self, x_BTD: Tensor, y_BTE: Tensor, parts: list[Tensor]) -> Tensor:
-        """Adds the attention output `y_BTE` and the MLP, both gated."""
-        gate, shift, scale, gate_mlp = parts
+    def finish(self, x_BTD: Tensor, y_BTE: Tensor, modulation: list[Tensor]) -> Tensor:
+        """Adds the attention output `y_BTE` and the MLP, both gated. `modulation`: four vectors (B, 1, D), the gate of
+        attention and shift, scale and gate of the MLP."""
+        gate, shift, scale, gate_mlp = modulation
         x_BTD = x_BTD + gate * self.out(y_BTE)
         return x_BTD + gate_mlp * self.mlp(norm(x_BTD, shift, scale))
 

@@ -24,6 +24,8 @@ from trainyard.train.step.profiler_span import span
 
 
 class DecoderBlock(nn.Module):
+    """A pre-norm transformer block: causal attention and an MLP (or mixture of experts), each with a residual sum."""
+
     def __init__(self, model: Model, layer: int) -> None:
         """Layer number `layer` of the whole model, counted from 0: it defines whether the MLP is dense or a mixture of
         experts."""

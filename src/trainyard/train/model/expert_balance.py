@@ -84,6 +84,8 @@ def follow(bias_E: Tensor, counts_E: Tensor) -> None:
 
 
 class _CountInBackward(torch.autograd.Function):
+    """The identity; its backward pass calls `add` with `counts`."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, counts: Tensor, add: Callable[[Tensor], None]) -> Tensor:
         ctx.save_for_backward(counts)
@@ -97,6 +99,8 @@ class _CountInBackward(torch.autograd.Function):
 
 
 class _AddAuxiliaryLoss(torch.autograd.Function):
+    """The identity; its backward pass gives `loss` the gradient `share`."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, share: float) -> Tensor:
         ctx.share = share

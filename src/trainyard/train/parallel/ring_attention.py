@@ -25,6 +25,8 @@ def ring(q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor, group: dist.ProcessGrou
 
 
 class _Ring(torch.autograd.Function):
+    """Ring attention of this rank's positions: q (B, H, t, C); k and v (B, K, t, C)."""
+
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
         """Attention over keys and values that travel once around the ring: each step adds one rank's, rescaled by the

@@ -32,12 +32,16 @@ from trainyard.job import Layout
 from trainyard.train.model.layers import Embedding
 from trainyard.train.parallel.mesh import Meshes
 
-_COLUMNS = frozenset(("q", "k", "v", "gate", "up"))
-_ROWS = frozenset(("out", "down"))
+_COLUMN_SPLIT = frozenset(("q", "k", "v", "gate", "up"))
+"""Linear layers split by output features."""
+_ROW_SPLIT = frozenset(("out", "down"))
+"""Linear layers split by input features, whose partial outputs are summed."""
 _GATHERED = frozenset(("attention", "mlp"))
+"""Modules whose input is gathered over the ranks."""
 _NORMS = frozenset(("attention_norm", "mlp_norm", "norm"))
 _HEAD_NORMS = frozenset(("q_norm", "k_norm"))
-_HEADS = 1
+"""Norms over the channels of each head."""
+_HEAD_DIMENSION = 1
 """The dimension of (B, H, T, C) that is split."""
 
 
@@ -52,28 +56,28 @@ def plan(module: nn.Module, layout: Layout, allow_replicated: bool = False) -> d
     `allow_replicated`: unknown modules are replicated and have the same inputs on every rank. Otherwise raises `BadJob`
     for an unknown module with weights: its replicas would diverge, since ranks see different activations.
     """
-    between = Shard(1) if layout.sequence_parallel else Replicate()
-    styles: dict[str, ParallelStyle] = {}
+    between = Shard(1) if layout.sequence_parallel else Replicate()  # placement of activations (B, T, D) between layers
+    styles: dict[str, ParallelStyle] = {}  # by module name
     for name, part in module.named_modules():
-        last = name.rpartition(".")[2]
-        if last in _COLUMNS:
+        last_part = name.rpartition(".")[2]
+        if last_part in _COLUMN_SPLIT:
             styles[name] = ColwiseParallel()
-        elif last in _ROWS:
+        elif last_part in _ROW_SPLIT:
             styles[name] = RowwiseParallel(output_layouts=between)
-        elif last in _GATHERED:
+        elif last_part in _GATHERED:
             styles[name] = _Gathered(between)
-        elif last in _NORMS and layout.sequence_parallel:
+        elif last_part in _NORMS and layout.sequence_parallel:
             styles[name] = SequenceParallel(use_local_output=True)
-        elif last in _HEAD_NORMS:
-            styles[name] = SequenceParallel(sequence_dim=_HEADS, use_local_output=True)
-        elif last == "embed":
+        elif last_part in _HEAD_NORMS:
+            styles[name] = SequenceParallel(sequence_dim=_HEAD_DIMENSION, use_local_output=True)
+        elif last_part == "embed":
             styles[name] = _RowSplitEmbedding(between)
-        elif last == "place":
+        elif last_part == "place":
             # Its output is (T, D): a position is the same for all samples.
             styles[name] = _RowSplitEmbedding(Shard(0) if layout.sequence_parallel else Replicate())
-        elif last == "head":
+        elif last_part == "head":
             styles[name] = _head(part, between, Shard(-1) if layout.loss_parallel else Replicate())
-        elif last not in _NORMS and not allow_replicated and any(True for _ in part.parameters(recurse=False)):
+        elif last_part not in _NORMS and not allow_replicated and any(True for _ in part.parameters(recurse=False)):
             raise BadJob(f"tp = {layout.tp} at $.layout, but no split is defined for {name}.", "Use tp = 1.")
     return styles
 

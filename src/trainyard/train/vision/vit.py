@@ -35,6 +35,8 @@ class VitAttention(nn.Module):
 
 
 class VitMlp(nn.Module):
+    """Two linear layers with GELU between them."""
+
     def __init__(self, sizes: Vit) -> None:
         super().__init__()
         self.up = Linear(sizes.width, sizes.ffn, bias=True)
@@ -45,6 +47,8 @@ class VitMlp(nn.Module):
 
 
 class VitBlock(nn.Module):
+    """A pre-norm transformer block: attention and an MLP, each with a residual sum."""
+
     def __init__(self, sizes: Vit, name: str) -> None:
         """Layers of a block called `name`: a norm and attention, a norm and an MLP."""
         super().__init__()
