@@ -38,7 +38,7 @@ _DEEPSEEK = replace(_DENSE, model=replace(_EXPERTS, dense_layers=1, router="sigm
 
 
 def _mix(name: str, job: Job = _DENSE, **changes: Any) -> ParityMix:
-    """`job` with `changes` to fields of its layout and its recipe."""
+    """The mix `name`: `job` with `changes` to fields of its layout and its recipe."""
     layout = {field: value for field, value in changes.items() if field in _LAYOUT}
     recipe = {field: value for field, value in changes.items() if field not in _LAYOUT}
     return ParityMix(
@@ -150,25 +150,25 @@ def _recipes() -> Iterator[ParityMix]:
 
 def _others() -> Iterator[ParityMix]:
     """Models other than decoders; a token is a sample."""
-    spread = {"DDP": {"dp_replicate": 2}, "FSDP2": {"dp_shard": 2}}
+    data_layouts = {"DDP": {"dp_replicate": 2}, "FSDP2": {"dp_shard": 2}}  # label -> fields of the layout
     for preset in ("tiny-vit", "tiny-resnet", "tiny-dit", "tiny-flux", "tiny-dit-plain", "tiny-unet"):
         job = _preset("vision" if preset in ("tiny-vit", "tiny-resnet") else "diffusion", preset)
-        for label, layout in spread.items():
+        for label, layout in data_layouts.items():
             yield _mix(f"{preset.removeprefix('tiny-')}, {label}", job, **layout)
     yield _mix("vit, TP x FSDP2", _preset("vision", "tiny-vit"), tp=2, dp_shard=2)
     for preset in ("tiny-dit", "tiny-flux", "tiny-dit-plain"):
         yield _mix(f"{preset.removeprefix('tiny-')}, TP", _preset("diffusion", preset), tp=2)
     for tables in ("replicated", "by_row", "by_table"):
         job = _preset("recommender", "tiny-dlrm", f', tables = "{tables}"')
-        for label, layout in {**spread, "HSDP": {"dp_replicate": 2, "dp_shard": 2}}.items():
+        for label, layout in {**data_layouts, "HSDP": {"dp_replicate": 2, "dp_shard": 2}}.items():
             yield _mix(f"dlrm, {label}, tables {tables}", job, **layout)
 
 
-def _preset(workload: str, name: str, more: str = "") -> Job:
-    """A job with the sizes of a preset and 8 samples per step."""
+def _preset(workload: str, name: str, more_sizes: str = "") -> Job:
+    """A job with the sizes of a preset and 8 samples per step. `more_sizes`: further keys of `sizes` in TOML."""
     text = f"""
         workload = "{workload}"
-        sizes = {{ from = "{name}"{more} }}
+        sizes = {{ from = "{name}"{more_sizes} }}
         [recipe]
         tokens_per_step = 8
         micro_batch_size = 2

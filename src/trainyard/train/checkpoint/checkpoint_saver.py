@@ -133,26 +133,27 @@ class Saver:
         self.stalled_ns += time.perf_counter_ns() - began
 
     def _begin(self, step: int, staged: bool) -> None:
-        """Starts a save. Returns when the state may change: once it is staged, or else on disk."""
+        """Starts a save. Returns when the training may change the state: if `staged`, once it is copied to a host
+        buffer; else once it is on disk."""
         device = self.ranks.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         tensors = training_state.weights(self.training) | training_state.optimizer_state(self.training)
         tensors |= training_state.generators(self.ranks.rank, device)
         scalars = dict(self.training.numbers())
-        free: Future[None] = Future()
+        state_is_free: Future[None] = Future()
 
         def work() -> None:
             """Performs the save; frees the state in any case, so that an error cannot block the training."""
             try:
-                self._put(step, tensors, scalars, free if staged else None)
+                self._put(step, tensors, scalars, state_is_free if staged else None)
             finally:
-                if not free.done():
-                    free.set_result(None)
+                if not state_is_free.done():
+                    state_is_free.set_result(None)
 
         self.saved = step
         self._writing = self._background.do(work)
-        free.result()
+        state_is_free.result()
 
     def _wait(self) -> None:
         if self._writing is not None:
@@ -160,18 +161,19 @@ class Saver:
             writing.result()
 
     def _put(
-        self, step: int, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], free: Future[None] | None
+        self, step: int, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], state_is_free: Future[None] | None
     ) -> None:
         """Performs a save in the background thread. `tensors`, `scalars`: the state by name.
 
-        `free` is resolved once the state is staged and may change; without it, the state may change when this returns.
+        `state_is_free` is resolved once the state is staged and may change; without it, the state may change when this
+        returns.
         """
         plan = self._agreed(tensors)
         outcome: File | _Failure
         try:
-            if free is not None:
+            if state_is_free is not None:
                 image = [self._staging.fill(plan, tensors, self.ranks.device)]
-                free.set_result(None)
+                state_is_free.set_result(None)
             else:
                 image = straight(plan, tensors)
             part = self._store.part(step)

@@ -74,8 +74,8 @@ def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest
         if step not in steps:
             available = f"it has those after {', '.join(str(other + 1) for other in steps)}" if steps else "it is empty"
             raise BadInput(f"{checkpoints.root} has no checkpoint after step {step + 1}: {available}.")
-        if wrong := checkpoints.wrong(step):
-            raise BadFile(f"{checkpoints.folder(step)}: {wrong.rstrip('.')}.")
+        if damage := checkpoints.wrong(step):
+            raise BadFile(f"{checkpoints.folder(step)}: {damage.rstrip('.')}.")
         return checkpoints.read(step), []
     manifest, rejected = checkpoints.last_good()
     if manifest is None:

@@ -61,7 +61,7 @@ def agree_on_plan(state: Mapping[str, Tensor], group: CheckpointGroup) -> WriteP
 def _assign(plans: Sequence[SavePlan]) -> list[WritePlan]:
     """The plan of each rank; only rank 0's has the table of all tensors."""
     pieces_by_name: dict[str, list[Piece]] = defaultdict(list)
-    dtype_and_shape: dict[str, tuple[str, tuple[int, ...]]] = {}
+    dtype_and_shape: dict[str, tuple[str, tuple[int, ...]]] = {}  # by tensor name; the shape is unsharded
     plans_by_rank: list[WritePlan] = []
     for rank, plan in enumerate(plans):
         file, end_bytes, slots = f"rank{rank}.bin", 0, []

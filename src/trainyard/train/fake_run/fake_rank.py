@@ -199,13 +199,14 @@ class _Storages(TorchDispatchMode):
     """Bytes of the live fake storages: `now`, and `peak` since the last `forget_peak`."""
 
     def __init__(self) -> None:
-        """Counts no bytes yet. `now`, `peak`: bytes alive now and at most. `blind`: ignore new storages. `sizes` and
-        `alive`: bytes of each storage, and a reference that reports its end, by its address."""
+        """`blind`: ignore new storages."""
         super().__init__()
         self.now = self.peak = 0
         self.blind = False
         self.sizes: dict[int, int] = {}
+        """Bytes of each live storage by its address."""
         self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        """By address of a live storage, the reference that reports its end."""
 
     def forget_peak(self) -> int:
         peak, self.peak = self.peak, self.now

@@ -62,7 +62,7 @@ class Attention(nn.Module):
         self.out = Linear(model.heads * model.head_dim, model.hidden_size, model.bias == "all")
 
     def forward(self, x_BTD: Tensor, cos_TC: Tensor | None, sin_TC: Tensor | None) -> Tensor:
-        """Applies no rotary embedding if the tables are None."""
+        """Causal attention over x (B, T, D), (B, T, D) again; without rotary embedding if the tables are None."""
         q_BHTC, k_BKTC, v_BKTC = (self._heads(part(x_BTD)) for part in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q_BHTC, k_BKTC = self.q_norm(q_BHTC), self.k_norm(k_BKTC)

@@ -49,7 +49,7 @@ class Embeddings(nn.ModuleDict):
         """Sums the vectors of each table's ids (H of the I per sample). Returns (B, T, D) for T tables."""
         with span("embed"):
             ids_by_table = ids_BI.split(self.sizes.hots, dim=1)
-            return torch.stack([self.table(t)(ids_BH) for t, ids_BH in enumerate(ids_by_table)], dim=1).to(
+            return torch.stack([self.table(number)(ids_BH) for number, ids_BH in enumerate(ids_by_table)], dim=1).to(
                 self.computes
             )
 
@@ -77,10 +77,10 @@ class ByRow(Embeddings):
         with span("embed"):
             group = self.mesh.get_group()
             ids_by_table = gather(ids_BI, group).split(self.sizes.hots, dim=1)
-            sums_NTD = torch.stack([self._own(t, ids_NH) for t, ids_NH in enumerate(ids_by_table)], dim=1)
+            sums_NTD = torch.stack([self._own_sums(table, ids_NH) for table, ids_NH in enumerate(ids_by_table)], dim=1)
             return _averaged(sum_and_scatter(sums_NTD, group), group.size()).to(self.computes)
 
-    def _own(self, table: int, ids_NH: Tensor) -> Tensor:
+    def _own_sums(self, table: int, ids_NH: Tensor) -> Tensor:
         """The partial sums of this rank's rows, (N, D)."""
         rows = cast(DTensor, self.table(table).weight).to_local()
         first = min(self.sizes.rows[table], self.mesh.get_local_rank() * -(-self.sizes.rows[table] // self.mesh.size()))

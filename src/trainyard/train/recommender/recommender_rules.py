@@ -13,7 +13,7 @@ TEXT = "synthetic"
 
 
 def check(job: Job, sizes: Dlrm) -> None:
-    """Raises `BadJob` with the reason and a valid alternative."""
+    """Raises `BadJob` with an alternative if recipe or layout do not fit the recommender."""
     if job.recipe.dataset != TEXT:
         raise BadJob(
             f"dataset = {job.recipe.dataset!r} at $.recipe.dataset, but {job.workload}'s samples are synthetic.",

@@ -7,7 +7,7 @@ from trainyard.job import Job, Model
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, if cp cannot split the sequences or heads evenly."""
     layout = job.layout
     if layout.cp == 1 or job.model is None:
         return

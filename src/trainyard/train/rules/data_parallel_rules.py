@@ -26,7 +26,7 @@ def shards(layout: Layout) -> bool:
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the reason and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, for ZeRO-1 with an axis that splits weights."""
     layout = job.layout
     if divides_state(layout) and not replicates(layout):
         other_axes = [

@@ -10,7 +10,7 @@ BYTES = 256
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the reason and the nearest valid model."""
+    """Raises `BadJob`, with the nearest valid model, for a decoder that this package cannot train."""
     model = job.decoder
     _check_trained(model)
     if model.vocab < BYTES:

@@ -9,7 +9,7 @@ from trainyard.job import Job
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, if ep does not divide the experts or the ranks."""
     layout, model = job.layout, job.model
     if layout.ep == 1:
         return

@@ -17,7 +17,7 @@ SPLITS_BACKWARD = ("zero_bubble", *V_SHAPED)
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, if pp, schedule and micro-batches do not fit."""
     layout, schedule = job.layout, job.recipe.schedule
     if layout.pp == 1:
         _check_alone(layout, schedule)

@@ -13,7 +13,7 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the reason and the nearest valid recipe."""
+    """Raises `BadJob`, with the nearest valid recipe, for settings that this package cannot train with."""
     _dtype(job)
     _optimizer(job)
     _offload(job)

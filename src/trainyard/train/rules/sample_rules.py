@@ -9,7 +9,7 @@ from trainyard.job import Job
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with a valid alternative."""
+    """Raises `BadJob` if a sample is not one token or the dtype is float8."""
     if job.recipe.seq_len != 1:
         steps = job.recipe.tokens_per_step // job.recipe.seq_len
         raise BadJob(

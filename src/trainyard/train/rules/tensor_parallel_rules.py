@@ -9,7 +9,7 @@ from trainyard.job import Job, Layout, Model
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, if tp cannot split the model or its sequences evenly."""
     layout, model = job.layout, job.model
     if layout.tp == 1:
         _check_alone(layout)

@@ -143,8 +143,8 @@ def _single(ops: Tally, sizes: Dit) -> None:
 
 
 def _unet(sizes: UNet, recipe: Recipe) -> Tally:
-    """Tallies a U-Net, layer by layer in the order of its forward pass. `skip_channels`: of the maps
-    kept on the way down for the way up; `sides`: rows of a map at each level."""
+    """Tallies a U-Net, layer by layer in the order of its forward pass. `skip_channels`: of the maps kept
+    on the way down for the way up; `sides`: rows of a map at each level."""
     ops, last_level = Tally(recipe), len(sizes.multiples) - 1
     widths = [sizes.width * multiple for multiple in sizes.multiples]  # channels at each level
     sides = [sizes.latent >> level for level in range(last_level + 1)]

@@ -44,6 +44,7 @@ class _Work:
 class Tally:
     """Records the forward pass of one sample on one of `tp` ranks, layer by layer. Sizes given are of the whole sample.
 
+    `last` of an operation: the backward pass of its block does not need the result, so recomputation stops before it.
     `parameters`: of the whole model. `local_parameters`: of one tp rank.
     """
 
@@ -85,8 +86,8 @@ class Tally:
         last: bool = False,
         split: Literal["", "in", "out"] = "",
     ) -> None:
-        """A linear layer. `input_is_data`: the input needs no gradient. `last`: the backward pass of the block does not
-        need the result, so recomputation stops before. `split`: over tp, by input or by output features."""
+        """A linear layer over `rows` rows. `input_is_data`: the input needs no gradient. `split`: over tp, by input
+        or by output features."""
         whole_parameters = (width_in + bias) * width_out
         width_in //= self.tp if split == "in" else 1
         width_out //= self.tp if split == "out" else 1
@@ -113,7 +114,8 @@ class Tally:
         input_is_data: bool = False,
         last: bool = False,
     ) -> None:
-        """A convolution of a square map with `side_in` rows and columns to one with `side_out`."""
+        """A convolution of a square map with `side_in` rows and columns to one with `side_out`. `kernel`: rows of the
+        filter."""
         weights, pixels = channels_in * channels_out * kernel**2, side_out**2
         self._product(
             "conv",
