@@ -98,6 +98,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     step_rank: int = 0
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` if a dimension is out of range or contradicts another."""
         for field in ("layers", "hidden_size", "ffn_hidden_size", "heads", "kv_heads", "head_dim", "vocab"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
@@ -109,9 +110,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 "but each key/value head serves a whole number of query heads.",
                 f"Make kv_heads a divisor of {self.heads}.",
             )
-        turning = "rope_dim" if self.kv_lora_rank else "head_dim"
-        if self.position == "rope" and getattr(self, turning) % 2:
-            raise BadJob(f"{turning} = {getattr(self, turning)} is odd, but rotary embedding turns pairs.")
+        rotary_field = "rope_dim" if self.kv_lora_rank else "head_dim"
+        if self.position == "rope" and getattr(self, rotary_field) % 2:
+            raise BadJob(f"{rotary_field} = {getattr(self, rotary_field)} is odd, but rotary embedding turns pairs.")
         self._check_experts()
         self._check_pattern()
         if self.kv_lora_rank and not (self.rope_dim and self.value_dim):
@@ -121,6 +122,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
 
     def _check_experts(self) -> None:
+        """Raises `BadJob` unless the numbers of experts, groups and active experts fit each other."""
         for field in _OPTIONAL:
             if getattr(self, field) < 0:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must not be negative.")
@@ -147,6 +149,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
 
     def _check_pattern(self) -> None:
+        """Raises `BadJob` unless `hybrid_pattern` has one known letter per layer and fits the other fields."""
         if not self.hybrid_pattern:
             return
         if unknown := sorted(set(self.hybrid_pattern) - set(PARTS)):
@@ -239,6 +242,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.batch_ranks * self.cp
 
     def __str__(self) -> str:
+        """The degrees above 1 and the settings that differ from the default, such as `dp_shard 4 x tp 2, ZeRO-2`."""
         parts = [f"{field} {getattr(self, field)}" for field in (*words.AXES, "interleave") if getattr(self, field) > 1]
         text = " x ".join(parts) or "one rank"
         if self.dp_shard > 1 and self.zero != 3:
@@ -291,6 +295,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pin_memory: bool = False
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` if a setting is out of range or the dtype is unknown."""
         for field in ("seq_len", "micro_batch_size", "activation_checkpoint_every", "prefetch_factor"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
@@ -365,6 +370,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     least_nodes: int = 0
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` if a number is out of range."""
         for field, least in (("restarts", 0), ("nodes", 1), ("least_nodes", 0)):
             if getattr(self, field) < least:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least {least}.")
@@ -392,6 +398,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     recovery: Recovery = Recovery()
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` unless a step is a whole number of micro-batches on every data-parallel rank."""
         if self.workload == SCRIPT:
             return
         if self.recipe.tokens_per_step < 1:

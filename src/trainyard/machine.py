@@ -30,6 +30,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     measured: bool = False
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` unless the value is 0 or a plausible positive number."""
         if not np.isfinite(self.value) or self.value < 0:
             raise BadInput(f"a claim of {self.value} {self.unit} is not a finite number of at least 0.")
         if self.value and not limits.LEAST_CLAIM <= self.value <= limits.MOST_CLAIM:
@@ -47,6 +48,7 @@ class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     claim: Claim
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` unless sizes increase and rates are plausible."""
         sizes = [size for size, _ in self.points]
         if not sizes or sizes != sorted(set(sizes)) or sizes[0] <= 0:
             raise BadInput(f"a curve's sizes must be positive and increasing; got {sizes}.")
@@ -89,6 +91,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        """Raises for an unknown vendor or dtype, a peak or size of 0, or no ranks."""
         words.check(self.vendor, words.VENDORS, "vendor")
         for dtype in self.peak:
             words.check(dtype, words.DTYPES, "dtype")
@@ -152,6 +155,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     spread: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` if a count, the spread or the overhead is out of range, or a CPU has a host."""
         if self.per_node < 1 or self.nodes < 1:
             counts = f"{limits.show(self.nodes)} nodes of {limits.show(self.per_node)} devices"
             raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")

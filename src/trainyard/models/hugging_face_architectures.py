@@ -46,8 +46,10 @@ def _name(document: dict[str, Any], where: str) -> str:
 
 
 def _architecture(config: HuggingFaceKeys) -> Callable[[HuggingFaceKeys], dict[str, Any]]:
-    named = config.get("architectures")
-    name = named[0] if isinstance(named, list) and len(named) == 1 else named
+    """The function that reads configs of the architecture named in the config. Raises `BadFile` if it is not
+    modelled."""
+    listed_names = config.get("architectures")
+    name = listed_names[0] if isinstance(listed_names, list) and len(listed_names) == 1 else listed_names
     if not isinstance(name, str):
         raise BadFile(
             f"{config.where} at $.architectures: {short(name)}, not a list of one name.",
@@ -113,11 +115,12 @@ def _grouped(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
 
 
 def _llama(config: HuggingFaceKeys) -> dict[str, Any]:
-    attention, mlp = config.flag("attention_bias"), config.flag("mlp_bias")
-    if attention != mlp:
-        odd = "attention_bias" if attention else "mlp_bias"
-        config.refuse(odd, "either all matrices have biases or none")
-    return {**_grouped(config), "bias": "all" if attention and mlp else "none"}
+    """Model fields of a Llama-like config: grouped attention, with biases everywhere or nowhere."""
+    attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
+    if attention_bias != mlp_bias:
+        biased_part = "attention_bias" if attention_bias else "mlp_bias"
+        config.refuse(biased_part, "either all matrices have biases or none")
+    return {**_grouped(config), "bias": "all" if attention_bias and mlp_bias else "none"}
 
 
 def _check_window(config: HuggingFaceKeys) -> None:
@@ -141,6 +144,7 @@ def _qwen3(config: HuggingFaceKeys) -> dict[str, Any]:
 
 
 def _mixtral(config: HuggingFaceKeys) -> dict[str, Any]:
+    """Model fields of a Mixtral config: Llama's, with a softmax router over experts."""
     config.must("sliding_window", [], "only full causal attention is modelled")
     config.must("router_jitter_noise", [0, 0.0], "router noise is not modelled")
     grouped = _grouped(config, 1e6)
@@ -155,6 +159,8 @@ def _mixtral(config: HuggingFaceKeys) -> dict[str, Any]:
 
 
 def _deepseek_v3(config: HuggingFaceKeys) -> dict[str, Any]:
+    """Model fields of a DeepSeek-V3 config: latent attention, sigmoid router balanced by a bias, leading dense
+    layers."""
     config.must("attention_bias", [False], "latent attention has no biases")
     config.must("moe_layer_freq", [1], "all layers after the first dense ones are MoE layers")
     config.must("scoring_func", ["sigmoid"], "only sigmoid scores are modelled")
@@ -188,6 +194,7 @@ def _deepseek_v3(config: HuggingFaceKeys) -> dict[str, Any]:
 
 
 def _gpt2(config: HuggingFaceKeys) -> dict[str, Any]:
+    """Model fields of a GPT-2 config: learned positions, layer norm, GELU, biases everywhere."""
     config.must(
         "activation_function", ["gelu_new", "gelu_pytorch_tanh"], "only the tanh approximation of GELU is modelled"
     )

@@ -48,6 +48,7 @@ class HuggingFaceKeys(TypedKeys):
         return self.integer(key, default)
 
     def number(self, key: str, default: float) -> float:
+        """A positive number of the config; `default` if the key is absent or null. Raises if it is something else."""
         value = self.get(key)
         if value is None:
             return default

@@ -71,6 +71,7 @@ def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
 
 
 def _routed(config: HuggingFaceKeys, experts: bool) -> dict[str, Any]:
+    """Model fields of the routed experts; none if the pattern has no layer of experts."""
     names = (
         "n_routed_experts",
         "n_shared_experts",
@@ -199,6 +200,8 @@ def granite(config: HuggingFaceKeys) -> dict[str, Any]:
 
 
 def _pattern_of_list(config: HuggingFaceKeys, key: str, listed: object) -> str:
+    """One letter per layer from a list of kinds of layers, such as ['mamba', 'attention'] -> 'M*'. Raises `BadFile` for
+    an unknown kind."""
     if not isinstance(listed, list) or not 0 < len(listed) <= limits.LAYERS.most:
         raise BadFile(f"{config.where} at $.{key}: {short(listed)}, not a list of kinds of layers.")
     unknown = [kind for kind in cast("list[Any]", listed) if not isinstance(kind, str) or kind not in _KINDS]
@@ -211,6 +214,7 @@ def _pattern_of_list(config: HuggingFaceKeys, key: str, listed: object) -> str:
 
 
 def _pattern_of_text(config: HuggingFaceKeys) -> str:
+    """The config's pattern, already one letter per layer. Raises `BadFile` for an unknown letter."""
     pattern = config.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or not 0 < len(pattern) <= limits.LAYERS.most:
         raise BadFile(f"{config.where} at $.hybrid_override_pattern: {short(pattern)}, not one letter per layer.")
@@ -235,6 +239,7 @@ def _every_nth(config: HuggingFaceKeys, prefix: str, period: int, offset: int) -
 
 
 def _attention(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
+    """Model fields of heads, vocabulary and norm, the same for all hybrids. `width`: the hidden size."""
     heads = config.integer("num_attention_heads")
     if config.get("head_dim") is None and width % heads:
         raise BadFile(f"{config.where} at $.hidden_size: {width} % {heads} heads = {width % heads}.")
@@ -282,6 +287,7 @@ def _silu_gate(config: HuggingFaceKeys) -> None:
 
 
 def _rotary(config: HuggingFaceKeys) -> dict[str, float]:
+    """The base of the rotary embedding; refuses scaled and partial ones."""
     for key in ("rope_scaling", "rope_parameters", "partial_rotary_factor"):
         value = config.get(key)
         if value not in (None, 1, 1.0):

@@ -41,11 +41,14 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Taken(NamedTuple):
-    """The keys that a section takes, and the file they come from."""
+    """What a section of a job takes from a preset."""
 
     keys: dict[str, Any]
+    """Values by key of `[model]` or `[sizes]`."""
     where: str
+    """The file they come from."""
     workload: str = ""
+    """The workload that they are for, if there is only one."""
 
 
 def known() -> dict[str, Path]:
@@ -92,12 +95,15 @@ def take(
     preset = _preset(path, data)
     keys = getattr(preset, section)
     if keys is None:
-        other = "sizes" if section == "model" else "model"
-        raise BadFile(f"{path}: it has no [{section}].", f"Use `from` in [{other}]." if getattr(preset, other) else "")
+        other_section = "sizes" if section == "model" else "model"
+        raise BadFile(
+            f"{path}: it has no [{section}].",
+            f"Use `from` in [{other_section}]." if getattr(preset, other_section) else "",
+        )
     for key in keys if section == "model" else ():
-        if new := renamed_keys.new_key(section, key):
-            raise BadJob(f"{path} at $.model: {key!r} was renamed to {new!r}.", f"Use {new}.")
-    return Taken(keys, str(path), preset.workload)
+        if new_key := renamed_keys.new_key(section, key):
+            raise BadJob(f"{path} at $.model: {key!r} was renamed to {new_key!r}.", f"Use {new_key}.")
+    return Taken(keys=keys, where=str(path), workload=preset.workload)
 
 
 def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[str, Taken]:
@@ -108,30 +114,32 @@ def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[st
     """
     presets: dict[str, Taken] = {}
     for section in ("model", "sizes"):
-        own = document.get(section)
-        if not isinstance(own, dict) or "from" not in own:
+        own_keys = document.get(section)
+        if not isinstance(own_keys, dict) or "from" not in own_keys:
             continue
-        name, without = own.pop("from"), own.pop("without", [])
+        name, without = own_keys.pop("from"), own_keys.pop("without", [])
         if not isinstance(name, str):
             raise BadJob(f"{where} at $.{section}.from: {name!r:.60} is not a name or a path.")
         if not isinstance(without, list) or not all(isinstance(key, str) for key in without):
             raise BadJob(f"{where} at $.{section}.without: {without!r:.60} is not a list of keys.")
         try:
-            taken = take(name, section, without, folder)
+            preset = take(name, section, without, folder)
         except UnknownName as error:
             raise BadJob(f"{where} at $.{section}.from: {error.says}", error.next_step) from error
-        if taken.workload and document.setdefault("workload", taken.workload) != taken.workload:
+        if preset.workload and document.setdefault("workload", preset.workload) != preset.workload:
             workload = f"{document['workload']!r:.60}"
             raise BadJob(
-                f"{where} at $.workload: {workload}, but {name!r} has sizes for {taken.workload!r}.",
-                f"Use workload = {taken.workload!r}.",
+                f"{where} at $.workload: {workload}, but {name!r} has sizes for {preset.workload!r}.",
+                f"Use workload = {preset.workload!r}.",
             )
-        document[section] = {**taken.keys, **own}
-        presets[section] = taken
+        document[section] = {**preset.keys, **own_keys}
+        presets[section] = preset
     return presets
 
 
 def _find(name_or_path: str, folder: Path) -> Path:
+    """The file of a model: that of a shipped name, or of a path relative to `folder`. Raises `UnknownName` if there is
+    none."""
     path = known().get(name_or_path) or folder / name_or_path
     try:
         if path.is_file():
@@ -142,6 +150,7 @@ def _find(name_or_path: str, folder: Path) -> Path:
 
 
 def _read(path: Path) -> bytes:
+    """The bytes of a model file. Raises if it cannot be read or has more than `LARGEST` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -153,6 +162,7 @@ def _read(path: Path) -> bytes:
 
 
 def _preset(path: Path, data: bytes) -> Preset:
+    """Decodes a model file in TOML. Raises `BadFile` if it is invalid."""
     try:
         return msgspec.convert(toml.loads(data.decode("utf-8")), Preset)
     except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:

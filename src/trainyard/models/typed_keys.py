@@ -38,6 +38,7 @@ class TypedKeys(ABC):
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
+        """A Boolean of the config; `default` if the key is absent or null. Raises if it is something else."""
         value = self.get(key)
         if value is None:
             return default

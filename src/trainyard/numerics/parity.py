@@ -65,10 +65,10 @@ def alone(job: Job) -> Job:
 
 def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterator[Parity]:
     """Yields one result per mix as it completes. Mixes with the same one-process reference share one run of it."""
-    known: dict[bytes, Sequence[Outcome]] = {}
+    outcomes_by_reference: dict[bytes, Sequence[Outcome]] = {}
     for mix in mixes:
         try:
-            spread = run(mix.job, steps)
+            parallel_trial = run(mix.job, steps)
         except (BadJob, MissingLibrary) as error:
             yield _without(mix, "refused", str(error))
             continue
@@ -77,12 +77,13 @@ def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterato
             continue
         reference = alone(mix.job)
         key = msgspec.json.encode(reference)
-        if key not in known:
-            known[key] = run(reference, steps).outcomes
-        yield _judged(mix, spread, known[key], itself=reference == mix.job)
+        if key not in outcomes_by_reference:
+            outcomes_by_reference[key] = run(reference, steps).outcomes
+        yield _judged(mix, parallel_trial, outcomes_by_reference[key], is_reference=reference == mix.job)
 
 
 def _without(mix: ParityMix, verdict: Literal["different", "refused"], why: str) -> Parity:
+    """The result of a mix that did not finish its steps. `why`: the reason."""
     recipe = mix.job.recipe
     return Parity(
         mix=mix.name,
@@ -95,22 +96,30 @@ def _without(mix: ParityMix, verdict: Literal["different", "refused"], why: str)
     )
 
 
-def _judged(mix: ParityMix, spread: Trial, reference: Sequence[Outcome], itself: bool) -> Parity:
+def _judged(mix: ParityMix, parallel_trial: Trial, reference: Sequence[Outcome], is_reference: bool) -> Parity:
+    """Compares losses and gradient norms of the parallel run with those of the single-rank `reference`, step by step.
+    `is_reference`: the mix is its own reference, as it runs on one rank."""
     tolerance = TOLERANCE[mix.job.recipe.dtype]
-    loss = _largest_error([(step.loss, expected.loss) for step, expected in zip(spread.outcomes, reference)])
-    norm = _largest_error([(step.grad_norm, expected.grad_norm) for step, expected in zip(spread.outcomes, reference)])
-    equal = loss <= tolerance and norm <= tolerance
-    wrong = " and ".join(name for name, error in (("loss", loss), ("gradient norm", norm)) if not error <= tolerance)
+    loss_error = _largest_error(
+        [(step.loss, expected.loss) for step, expected in zip(parallel_trial.outcomes, reference)]
+    )
+    norm_error = _largest_error(
+        [(step.grad_norm, expected.grad_norm) for step, expected in zip(parallel_trial.outcomes, reference)]
+    )
+    equal = loss_error <= tolerance and norm_error <= tolerance
+    wrong = " and ".join(
+        name for name, error in (("loss", loss_error), ("gradient norm", norm_error)) if not error <= tolerance
+    )
     return Parity(
         mix=mix.name,
         ranks=mix.job.layout.ranks,
         dtype=mix.job.recipe.dtype,
-        loss_error=loss,
-        grad_norm_error=norm,
+        loss_error=loss_error,
+        grad_norm_error=norm_error,
         tolerance=tolerance,
         verdict="equal" if equal else "different",
-        why=f"{wrong} off by more than {tolerance:g}" if not equal else _ITSELF if itself else "",
-        seconds=round(spread.seconds, 2),
+        why=f"{wrong} off by more than {tolerance:g}" if not equal else _ITSELF if is_reference else "",
+        seconds=round(parallel_trial.seconds, 2),
     )
 
 

@@ -38,7 +38,7 @@ _DEEPSEEK = replace(_DENSE, model=replace(_EXPERTS, dense_layers=1, router="sigm
 
 
 def _mix(name: str, job: Job = _DENSE, **changes: Any) -> ParityMix:
-    """`job` with `changes` to fields of its layout and its recipe."""
+    """The mix `name`: `job` with `changes` to fields of its layout and its recipe."""
     layout = {field: value for field, value in changes.items() if field in _LAYOUT}
     recipe = {field: value for field, value in changes.items() if field not in _LAYOUT}
     return ParityMix(
@@ -47,6 +47,7 @@ def _mix(name: str, job: Job = _DENSE, **changes: Any) -> ParityMix:
 
 
 def _data() -> Iterator[ParityMix]:
+    """Mixes of data parallelism alone."""
     yield _mix("DDP", dp_replicate=2)
     yield _mix("DDP, no accumulation", dp_replicate=2, micro_batch_size=4)
     yield _mix("DDP, batches by two workers", dp_replicate=2, num_workers=2)
@@ -59,6 +60,7 @@ def _data() -> Iterator[ParityMix]:
 
 
 def _tensor() -> Iterator[ParityMix]:
+    """Mixes of tensor parallelism alone."""
     yield _mix("TP", tp=2)
     yield _mix("TP, SP", tp=2, sequence_parallel=True)
     yield _mix("TP, loss parallel", tp=2, loss_parallel=True)
@@ -74,6 +76,7 @@ def _context() -> Iterator[ParityMix]:
 
 
 def _pipeline() -> Iterator[ParityMix]:
+    """Mixes of each pipeline schedule alone."""
     yield _mix("PP GPipe", pp=2, schedule="gpipe")
     yield _mix("PP 1F1B", pp=2, schedule="1f1b")
     yield _mix("PP 1F1B on 4", _DEEP, pp=4, schedule="1f1b")
@@ -88,6 +91,7 @@ def _pipeline() -> Iterator[ParityMix]:
 
 
 def _products() -> Iterator[ParityMix]:
+    """Mixes of several axes together."""
     piped = {"pp": 2, "schedule": "1f1b"}
     looped = {"pp": 2, "interleave": 2}
     yield _mix("TP x DDP", tp=2, dp_replicate=2)
@@ -109,6 +113,7 @@ def _products() -> Iterator[ParityMix]:
 
 
 def _experts() -> Iterator[ParityMix]:
+    """Mixes of models with experts."""
     yield _mix("MoE, DDP", _MOE, dp_replicate=2)
     yield _mix("MoE, FSDP2", _MOE_LOSS, dp_shard=2)
     yield _mix("MoE, EP", _MOE, dp_shard=2, ep=2)
@@ -122,6 +127,7 @@ def _experts() -> Iterator[ParityMix]:
 
 
 def _recipes() -> Iterator[ParityMix]:
+    """Mixes with other settings of the recipe: recomputation, compilation, optimizers, dtypes, offloading."""
     yield _mix("recomputed blocks, FSDP2", dp_shard=2, activation_checkpoint="full")
     yield _mix("recomputed ops, FSDP2", dp_shard=2, activation_checkpoint="selective")
     yield _mix("every second block recomputed, TP", tp=2, activation_checkpoint="full", activation_checkpoint_every=2)
@@ -144,25 +150,25 @@ def _recipes() -> Iterator[ParityMix]:
 
 def _others() -> Iterator[ParityMix]:
     """Models other than decoders; a token is a sample."""
-    spread = {"DDP": {"dp_replicate": 2}, "FSDP2": {"dp_shard": 2}}
+    data_layouts = {"DDP": {"dp_replicate": 2}, "FSDP2": {"dp_shard": 2}}  # label -> fields of the layout
     for preset in ("tiny-vit", "tiny-resnet", "tiny-dit", "tiny-flux", "tiny-dit-plain", "tiny-unet"):
         job = _preset("vision" if preset in ("tiny-vit", "tiny-resnet") else "diffusion", preset)
-        for label, layout in spread.items():
+        for label, layout in data_layouts.items():
             yield _mix(f"{preset.removeprefix('tiny-')}, {label}", job, **layout)
     yield _mix("vit, TP x FSDP2", _preset("vision", "tiny-vit"), tp=2, dp_shard=2)
     for preset in ("tiny-dit", "tiny-flux", "tiny-dit-plain"):
         yield _mix(f"{preset.removeprefix('tiny-')}, TP", _preset("diffusion", preset), tp=2)
     for tables in ("replicated", "by_row", "by_table"):
         job = _preset("recommender", "tiny-dlrm", f', tables = "{tables}"')
-        for label, layout in {**spread, "HSDP": {"dp_replicate": 2, "dp_shard": 2}}.items():
+        for label, layout in {**data_layouts, "HSDP": {"dp_replicate": 2, "dp_shard": 2}}.items():
             yield _mix(f"dlrm, {label}, tables {tables}", job, **layout)
 
 
-def _preset(workload: str, name: str, more: str = "") -> Job:
-    """A job with the sizes of a preset and 8 samples per step."""
+def _preset(workload: str, name: str, more_sizes: str = "") -> Job:
+    """A job with the sizes of a preset and 8 samples per step. `more_sizes`: further keys of `sizes` in TOML."""
     text = f"""
         workload = "{workload}"
-        sizes = {{ from = "{name}"{more} }}
+        sizes = {{ from = "{name}"{more_sizes} }}
         [recipe]
         tokens_per_step = 8
         micro_batch_size = 2

@@ -54,6 +54,7 @@ def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
 
 
 def _train(job: Job, steps: int, meet: str) -> list[Outcome]:
+    """Trains `steps` steps of the job on this rank's CPU. `meet`: the file by which the ranks find each other."""
     import torch
 
     from trainyard.train import process_group

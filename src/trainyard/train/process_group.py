@@ -67,7 +67,14 @@ def find(vendor: str) -> Ranks:
         )
     else:
         device = torch.device("cuda", local_rank)
-    return Ranks(_count("RANK", 0), local_rank, _count("WORLD_SIZE", 1), local_world, vendor, device)
+    return Ranks(
+        rank=_count("RANK", 0),
+        local_rank=local_rank,
+        world=_count("WORLD_SIZE", 1),
+        local_world=local_world,
+        vendor=vendor,
+        device=device,
+    )
 
 
 def _count(variable: str, default: int) -> int:

@@ -31,11 +31,11 @@ def convert(job: Job, *kinds: type[Kind]) -> Kind:
         raise BadJob(f"workload = {job.workload!r} needs $.sizes, but the job has none.", f"Add [sizes]{expected}.")
     kind = kinds[0]
     if field:
-        if (named := sizes.pop(field, None)) not in tags:
-            problem = "is missing" if named is None else f"= {named!r} is not known"
-            raise BadJob(f"{field} {problem} at $.sizes.{field}.", nearest(str(named), tags))
-        kind = tags[str(named)]
-        sizes[field] = named
+        if (tag := sizes.pop(field, None)) not in tags:
+            problem = "is missing" if tag is None else f"= {tag!r} is not known"
+            raise BadJob(f"{field} {problem} at $.sizes.{field}.", nearest(str(tag), tags))
+        kind = tags[str(tag)]
+        sizes[field] = tag
     try:
         return msgspec.convert(sizes, kind)
     except msgspec.ValidationError as error:

@@ -70,37 +70,37 @@ def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) ->
     for too few steps.
     """
     seeds, steps = paired.seeds, len(paired.steps)
-    at = starts(steps)
-    groups = [(means(np.log(seed.heads), at), means(np.log(seed.bases), at)) for seed in seeds]
-    known: dict[str, Any] = {
+    segment_starts = starts(steps)
+    groups = [(means(np.log(seed.heads), segment_starts), means(np.log(seed.bases), segment_starts)) for seed in seeds]
+    common_fields: dict[str, Any] = {
         "pairs": len(seeds),
         "seeds": tuple(_found(seed.label, *group) for seed, group in zip(seeds, groups)),
         "heads": sum(len(seed.heads) for seed in seeds),
         "bases": sum(len(seed.bases) for seed in seeds),
         "steps": steps,
-        "tail_from": int(paired.steps[at[-1]]),
+        "tail_from": int(paired.steps[segment_starts[-1]]),
         "margin": margin,
         "alpha": alpha,
         "notes": paired.notes,
     }
     if paired.identical:
         return Convergence(
-            verdict="same", identical=True, difference=0.0, low=0.0, high=0.0, noise=0.0, test="bits", **known
+            verdict="same", identical=True, difference=0.0, low=0.0, high=0.0, noise=0.0, test="bits", **common_fields
         )
-    if (lost := paired.diverged) is not None:
-        return Convergence(verdict="differs", diverged=True, onset=lost, test="none", **known)
+    if (diverged_step := paired.diverged) is not None:
+        return Convergence(verdict="differs", diverged=True, onset=diverged_step, test="none", **common_fields)
     if steps < LEAST_STEPS:
         raise BadInput(
             f"the curves have {steps} steps in common and are not bitwise equal: at least {LEAST_STEPS} are needed.",
             "Train for longer.",
         )
-    bound = np.log1p(margin)
+    log_margin = np.log1p(margin)
     effect = sizes(groups, alpha)
-    exact = least_p([(len(seed.heads), len(seed.bases)) for seed in seeds]) <= alpha
-    p = adjusted(groups, bound) if exact else _from_the_tail(effect, alpha)
-    differing = np.flatnonzero((p <= alpha) & (np.abs(effect.mean) >= bound))
-    within = bool(-bound < effect.low[-1] and effect.high[-1] < bound)
-    verdict = "differs" if len(differing) else "same" if within else "cannot tell"
+    is_exact = least_p([(len(seed.heads), len(seed.bases)) for seed in seeds]) <= alpha
+    p = adjusted(groups, log_margin) if is_exact else _from_the_tail(effect, alpha)
+    differing = np.flatnonzero((p <= alpha) & (np.abs(effect.mean) >= log_margin))
+    is_within_margin = bool(-log_margin < effect.low[-1] and effect.high[-1] < log_margin)
+    verdict = "differs" if len(differing) else "same" if is_within_margin else "cannot tell"
     noise, repeats = float(effect.noise[-1]), effect.freedom - (len(seeds) - 1)
     return Convergence(
         verdict=verdict,
@@ -108,13 +108,13 @@ def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) ->
         low=_share(effect.low[-1]),
         high=_share(effect.high[-1]),
         p=float(p[-1]),
-        onset=int(paired.steps[at[differing[0]]]) if len(differing) else None,
+        onset=int(paired.steps[segment_starts[differing[0]]]) if len(differing) else None,
         onset_difference=_share(float(effect.mean[differing[0]])) if len(differing) else None,
-        healed=bool(len(differing)) and within,
+        healed=bool(len(differing)) and is_within_margin,
         noise=noise if isfinite(noise) else None,
-        pairs_needed=pairs_needed(noise, repeats, bound, alpha) if verdict == "cannot tell" else None,
-        test="relabelling" if exact else "student" if effect.freedom else "none",
-        **known,
+        pairs_needed=pairs_needed(noise, repeats, log_margin, alpha) if verdict == "cannot tell" else None,
+        test="relabelling" if is_exact else "student" if effect.freedom else "none",
+        **common_fields,
     )
 
 
@@ -128,10 +128,10 @@ def _from_the_tail(effect: Sizes, alpha: float) -> F64:
     """p-values by Student's t, from the tail backwards as long as each is rejected: a fixed order of tests controls the
     family-wise error rate without a correction for the number of segments (Westfall and Krishen 2001)."""
     p = np.ones_like(effect.mean)
-    so_far = 0.0
+    largest_p = 0.0
     for segment in reversed(range(len(p))):
-        p[segment] = so_far = max(effect.p(segment), so_far)
-        if so_far > alpha:
+        p[segment] = largest_p = max(effect.p(segment), largest_p)
+        if largest_p > alpha:
             break
     return p
 

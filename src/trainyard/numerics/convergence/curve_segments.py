@@ -17,10 +17,10 @@ _LEAST = 2
 
 def starts(steps: int) -> NDArray[np.int64]:
     """First step of each segment; the last segment is the tail. Fewer than 10 steps have fewer segments."""
-    tail = min(round(steps * (1 - TAIL)), steps - 1)
-    windows = min(_WINDOWS, tail // _LEAST)
-    before = np.arange(windows) * tail // max(windows, 1)
-    return np.append(before, tail if windows else 0).astype(np.int64)
+    tail_start = min(round(steps * (1 - TAIL)), steps - 1)
+    windows = min(_WINDOWS, tail_start // _LEAST)
+    window_starts = np.arange(windows) * tail_start // max(windows, 1)
+    return np.append(window_starts, tail_start if windows else 0).astype(np.int64)
 
 
 def means(rows: F64, at: NDArray[np.int64]) -> F64:

@@ -28,6 +28,7 @@ class LossCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     start: str = ""
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` unless steps increase, with one finite or null loss each."""
         if len(self.steps) != len(self.losses):
             raise BadInput(f"{self.name}: {len(self.steps)} steps, but {len(self.losses)} losses.")
         if any(after <= before for before, after in zip(self.steps, self.steps[1:])):
@@ -54,9 +55,9 @@ def curve_of(run: Run, name: str = "") -> LossCurve:
             "Report it in your script: `with trainyard.step(loss=...)`.",
         )
     rank = min(sample.rank for sample in samples)
-    own = {sample.step: sample.loss for sample in samples if sample.rank == rank}
-    steps = sorted(own)
-    losses = tuple(loss if (loss := own[step]) is not None and isfinite(loss) else None for step in steps)
+    loss_by_step = {sample.step: sample.loss for sample in samples if sample.rank == rank}
+    steps = sorted(loss_by_step)
+    losses = tuple(loss if (loss := loss_by_step[step]) is not None and isfinite(loss) else None for step in steps)
     return LossCurve(
         name=name,
         seed=seed_of(run),
@@ -85,9 +86,9 @@ def _work(run: Run) -> str:
 
 def same_work(curves: Sequence[LossCurve]) -> None:
     """Raises `BadInput` if two curves have different data."""
-    known = {curve.work: curve.name for curve in reversed(curves) if curve.work}
-    if len(known) > 1:
-        listed = "; ".join(f"{name}: {work}" for work, name in known.items())
+    name_by_work = {curve.work: curve.name for curve in reversed(curves) if curve.work}
+    if len(name_by_work) > 1:
+        listed = "; ".join(f"{name}: {work}" for work, name in name_by_work.items())
         raise BadInput(
             f"the runs train on different data, so their losses cannot be compared: {listed}.",
             "Compare runs with the same text and tokens per step.",

@@ -46,19 +46,26 @@ def sizes(groups: Sequence[tuple[F64, F64]], alpha: float) -> Sizes:
     """
     weights = np.array([[len(heads) * len(bases) / (len(heads) + len(bases))] for heads, bases in groups])
     differences = np.array([heads.mean(axis=0) - bases.mean(axis=0) for heads, bases in groups])
-    mean = (weights * differences).sum(axis=0) / weights.sum()
-    squares = (weights * (differences - mean) ** 2).sum(axis=0)
+    mean_difference = (weights * differences).sum(axis=0) / weights.sum()
+    sum_of_squares = (weights * (differences - mean_difference) ** 2).sum(axis=0)
     freedom = len(groups) - 1
     for side in (side for group in groups for side in group):
-        squares = squares + ((side - side.mean(axis=0)) ** 2).sum(axis=0)
+        sum_of_squares = sum_of_squares + ((side - side.mean(axis=0)) ** 2).sum(axis=0)
         freedom += len(side) - 1
     if not freedom:
-        unknown = np.full_like(mean, inf)
-        return Sizes(mean, -unknown, unknown, unknown, unknown, 0)
-    noise = np.sqrt(squares / freedom)
+        unknown = np.full_like(mean_difference, inf)
+        return Sizes(mean=mean_difference, low=-unknown, high=unknown, error=unknown, noise=unknown, freedom=0)
+    noise = np.sqrt(sum_of_squares / freedom)
     error = noise / np.sqrt(weights.sum())
-    half = quantile(1 - alpha / 2, freedom) * error
-    return Sizes(mean, mean - half, mean + half, error, noise, freedom)
+    half_interval = quantile(1 - alpha / 2, freedom) * error
+    return Sizes(
+        mean=mean_difference,
+        low=mean_difference - half_interval,
+        high=mean_difference + half_interval,
+        error=error,
+        noise=noise,
+        freedom=freedom,
+    )
 
 
 def pairs_needed(noise: float, repeats: int, margin: float, alpha: float) -> int | None:
@@ -68,10 +75,10 @@ def pairs_needed(noise: float, repeats: int, margin: float, alpha: float) -> int
         return None
     for pairs in range(2, _MOST):
         freedom = pairs - 1 + repeats
-        reach = quantile(1 - alpha / 2, freedom) + quantile((1 + _SURE) / 2, freedom)
-        needed = 2 * (reach * noise / margin) ** 2
-        if needed <= pairs:
+        quantile_sum = quantile(1 - alpha / 2, freedom) + quantile((1 + _SURE) / 2, freedom)
+        estimated_pairs = 2 * (quantile_sum * noise / margin) ** 2
+        if estimated_pairs <= pairs:
             return pairs
         if pairs > _LIKE_NORMAL:
-            return ceil(needed) if needed < _MOST else None
+            return ceil(estimated_pairs) if estimated_pairs < _MOST else None
     return None

@@ -20,17 +20,18 @@ _LARGEST = 1 << 28
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     curves: tuple[LossCurve, ...]
+    """One per run, of any number of seeds."""
     schema: Literal["trainyard/golden/1"]
 
 
 def write(path: Path, curves: Sequence[LossCurve]) -> None:
-    """Raises `PlaceUnwritable`."""
+    """Stores curves as the reference. Raises `PlaceUnwritable`."""
     golden = Golden(curves=tuple(curves), schema="trainyard/golden/1")
     write_whole(path, msgspec.json.encode(golden) + b"\n")
 
 
 def read(path: Path) -> tuple[LossCurve, ...]:
-    """Raises `BadFile`."""
+    """The curves of a file that `write` stored. Raises `BadFile` if it is another file, or empty."""
     try:
         if path.stat().st_size > _LARGEST:
             raise FileTooLarge(f"{path}: larger than {_LARGEST >> 20} MiB: not a file of golden curves.")

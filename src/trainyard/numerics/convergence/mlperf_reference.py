@@ -70,7 +70,7 @@ class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_result(path: Path) -> Result:
     """Read a training run's log. Raises `BadFile`, or `BadInput` if it lacks the benchmark or batch size."""
-    benchmark, batch, last, needed = "", None, {}, {}
+    benchmark, batch, last_evaluation, needed = "", None, {}, {}
     for entry in mllog.read(path):
         if entry.key == "submission_benchmark" and isinstance(entry.value, str):
             benchmark = entry.value
@@ -78,13 +78,13 @@ def read_result(path: Path) -> Result:
             batch = entry.number()
         elif entry.key in ("eval_accuracy", "eval_error"):
             values = {unit: entry.number(unit) for unit in _UNITS.values()}
-            last = {unit: at for unit, at in values.items() if at is not None}
+            last_evaluation = {unit: at for unit, at in values.items() if at is not None}
         elif entry.key == "run_stop":
-            needed = last if (entry.metadata or {}).get("status") == "success" else {}
+            needed = last_evaluation if (entry.metadata or {}).get("status") == "success" else {}
     if not benchmark or batch is None:
         missing = "submission_benchmark" if not benchmark else "global_batch_size"
         raise BadInput(f"{path}: its MLLOG lines have no {missing}.", "Give the result log of a whole training run.")
-    return Result(benchmark, int(batch), needed)
+    return Result(benchmark=benchmark, batch=int(batch), needed=needed)
 
 
 def read_points(path: Path) -> list[ReferencePoint]:
@@ -100,6 +100,8 @@ def read_points(path: Path) -> list[ReferencePoint]:
 
 
 def _point(record: dict[str, Any]) -> ReferencePoint:
+    """The reference point of one record of the file: runs of a benchmark at batch size `BS`, with the units (epochs or
+    samples) that each needed to converge."""
     key = next((key for key in _UNITS if key in record), "Epochs to converge")
     batch, needed = (
         msgspec.convert(record["BS"], int),
@@ -119,20 +121,30 @@ def point_of(results: Sequence[Result]) -> ReferencePoint:
 
 def _of(benchmark: str, batch: int, unit: str, needed: Sequence[float]) -> ReferencePoint:
     kept = _olympic(benchmark, needed, "the reference")
-    return ReferencePoint(benchmark, batch, unit, float(np.mean(kept)), float(np.std(needed)), len(kept))
+    return ReferencePoint(
+        benchmark=benchmark,
+        batch=batch,
+        unit=unit,
+        mean=float(np.mean(kept)),
+        spread=float(np.std(needed)),
+        runs=len(kept),
+    )
 
 
 def _olympic(benchmark: str, needed: Sequence[float], whose: str) -> list[float]:
-    ends = _REJECTED.get(benchmark, 1)
-    if len(needed) <= 2 * ends:
+    """The units to convergence without the best and the worst runs, as many as the benchmark's rule says. Raises
+    `BadInput` if too few remain."""
+    rejected_per_end = _REJECTED.get(benchmark, 1)
+    if len(needed) <= 2 * rejected_per_end:
         raise BadInput(
-            f"{whose} has {len(needed)} runs, of which the rule leaves out {2 * ends}.",
-            f"Give {2 * ends + 1} or more.",
+            f"{whose} has {len(needed)} runs, of which the rule leaves out {2 * rejected_per_end}.",
+            f"Give {2 * rejected_per_end + 1} or more.",
         )
-    return sorted(needed)[ends : len(needed) - ends]
+    return sorted(needed)[rejected_per_end : len(needed) - rejected_per_end]
 
 
 def _alike(results: Sequence[Result]) -> tuple[str, int]:
+    """The benchmark and batch size that all results share. Raises `BadInput` if there are several."""
     kinds = sorted({(result.benchmark, result.batch) for result in results})
     if len(kinds) != 1:
         listed = ", ".join(f"{benchmark} at batch {batch}" for benchmark, batch in kinds)
@@ -146,40 +158,41 @@ def _alike(results: Sequence[Result]) -> tuple[str, int]:
 def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> ReferenceComparison:
     """Apply the rule. Raises `BadInput` if there is no reference for the benchmark and batch size."""
     benchmark, batch = _alike(results)
-    known = _pruned([point for point in points if point.benchmark == benchmark], len(results))
-    if not known:
+    references = _pruned([point for point in points if point.benchmark == benchmark], len(results))
+    if not references:
         raise BadInput(
             f"the logs are of {benchmark}, the reference of "
             f"{', '.join(sorted({point.benchmark for point in points})) or 'nothing'}."
         )
-    point, how = _at(batch, known, len(results))
+    point, how = _at(batch, references, len(results))
     unit = point.unit
     if unit == "epoch_num" and not any(unit in result.needed for result in results):
         unit = "samples_count"  # newer references are labelled epochs but count samples
     needed = [result.needed.get(unit, inf) for result in results]
-    missed, ends = needed.count(inf), _REJECTED.get(benchmark, 1)
-    mean = float(np.mean(_olympic(benchmark, needed, "HEAD")))
-    reach = _reach(point, len(needed))
-    slowest, fastest = point.mean + reach, point.mean - reach
-    fails = mean < fastest or missed > ends
+    missed, rejected_per_end = needed.count(inf), _REJECTED.get(benchmark, 1)
+    mean_units = float(np.mean(_olympic(benchmark, needed, "HEAD")))
+    allowed_distance = _allowed_distance(point, len(needed))
+    slowest, fastest = point.mean + allowed_distance, point.mean - allowed_distance
+    misses_too_many = missed > rejected_per_end
+    fails = mean_units < fastest or misses_too_many
     return ReferenceComparison(
-        verdict="slower" if mean > slowest or missed > ends else "faster" if mean < fastest else "same",
+        verdict="slower" if mean_units > slowest or misses_too_many else "faster" if mean_units < fastest else "same",
         mlperf="fail" if fails else "pass",
         benchmark=benchmark,
         batch=batch,
         unit=unit,
         runs=len(results),
         missed=missed,
-        mean=mean if isfinite(mean) else None,
+        mean=mean_units if isfinite(mean_units) else None,
         reference=point.mean,
         fastest=fastest,
         slowest=slowest,
-        scale=max(1.0, point.mean / mean),
+        scale=max(1.0, point.mean / mean_units),
         how=how,
     )
 
 
-def _reach(point: ReferencePoint, runs: int) -> float:
+def _allowed_distance(point: ReferencePoint, runs: int) -> float:
     """Largest distance of a mean of `runs` runs from the reference's mean, by the t-test."""
     kept = runs - 2 * _REJECTED.get(point.benchmark, 1)
     return quantile(1 - _ALPHA, kept + point.runs - 2) * point.spread * sqrt(1 / kept + 1 / point.runs)
@@ -191,16 +204,16 @@ def _pruned(points: list[ReferencePoint], runs: int) -> list[ReferencePoint]:
     if not points:
         return points
     fastest = min(points, key=lambda point: point.mean)
-    kept = [point for point in points if point.batch >= fastest.batch]
-    at = 1
-    while at < len(kept) - 1:
-        between = _between(kept[at].batch, kept[at - 1], kept[at + 1], runs)
-        if kept[at].mean > between.mean:
-            del kept[at]
-            at = max(at - 1, 1)
+    kept_points = [point for point in points if point.batch >= fastest.batch]
+    index = 1
+    while index < len(kept_points) - 1:
+        interpolated = _between(kept_points[index].batch, kept_points[index - 1], kept_points[index + 1], runs)
+        if kept_points[index].mean > interpolated.mean:
+            del kept_points[index]
+            index = max(index - 1, 1)
         else:
-            at += 1
-    return kept
+            index += 1
+    return kept_points
 
 
 def _between(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -> ReferencePoint:
@@ -209,10 +222,12 @@ def _between(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -
         float(np.interp(batch, [low.batch, high.batch], ends))
         for ends in ([low.mean, high.mean], [low.spread, high.spread])
     )
-    return ReferencePoint(low.benchmark, batch, low.unit, mean, spread, 2 * runs)
+    return ReferencePoint(benchmark=low.benchmark, batch=batch, unit=low.unit, mean=mean, spread=spread, runs=2 * runs)
 
 
 def _at(batch: int, points: Sequence[ReferencePoint], runs: int) -> tuple[ReferencePoint, str]:
+    """The reference at a batch size: listed, interpolated between its neighbours, or the smallest above; and in words
+    which. Raises `BadInput` above all listed sizes."""
     for point in points:
         if point.batch == batch:
             return point, f"the reference at batch {batch}"

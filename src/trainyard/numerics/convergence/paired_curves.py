@@ -59,7 +59,10 @@ def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves
     steps = _common(curves, notes)
     for curve in curves:
         _check_positive(curve)
-    seeds = tuple(Seed(label, _rows(ours, steps), _rows(theirs, steps)) for label, (ours, theirs) in groups.items())
+    seeds = tuple(
+        Seed(label=label, heads=_rows(ours, steps), bases=_rows(theirs, steps))
+        for label, (ours, theirs) in groups.items()
+    )
     for label, (ours, theirs) in groups.items():
         if len({curve.start for curve in (*ours, *theirs) if curve.start}) > 1:
             notes.append(
@@ -71,18 +74,23 @@ def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves
                 f"{curve.name}, a base, has a loss that is not finite at step {steps[~np.isfinite(row)][0] + 1}.",
                 "Compare with runs that learned.",
             )
-    distinct = tuple(Seed(seed.label, np.unique(seed.heads, axis=0), np.unique(seed.bases, axis=0)) for seed in seeds)
+    distinct = tuple(
+        Seed(label=seed.label, heads=np.unique(seed.heads, axis=0), bases=np.unique(seed.bases, axis=0))
+        for seed in seeds
+    )
     if repeats := len(curves) - sum(len(seed.heads) + len(seed.bases) for seed in distinct):
         notes.append(
             f"Runs that are bitwise equal to another of their seed and side: {repeats}. They count once, as they show "
             "no noise; runs with another order of summation would (another micro-batch size or layout)."
         )
-    return PairedCurves(distinct, steps, tuple(notes))
+    return PairedCurves(seeds=distinct, steps=steps, notes=tuple(notes))
 
 
 def _by_seed(
     heads: Sequence[LossCurve], bases: Sequence[LossCurve], notes: list[str]
 ) -> dict[str, tuple[list[LossCurve], list[LossCurve]]]:
+    """(curves of the head, curves of the base) by seed, for seeds that both sides have; in the order given if no seed
+    is known. Appends to `notes` what was left out."""
     if all(curve.seed is None for curve in (*heads, *bases)):
         if len(heads) != len(bases):
             raise BadInput(
@@ -91,27 +99,31 @@ def _by_seed(
             )
         notes.append("The runs' seeds are unknown: paired in the order given.")
         return {str(number): ([ours], [theirs]) for number, (ours, theirs) in enumerate(zip(heads, bases))}
-    if unknown := [curve.name for curve in (*heads, *bases) if curve.seed is None]:
-        known = sorted({curve.seed for curve in (*heads, *bases) if curve.seed is not None})
+    if unknown_names := [curve.name for curve in (*heads, *bases) if curve.seed is None]:
+        known_seeds = sorted({curve.seed for curve in (*heads, *bases) if curve.seed is not None})
         raise BadInput(
-            f"the seed of {', '.join(unknown)} is unknown, but the other runs have seeds {', '.join(map(str, known))}.",
+            f"the seed of {', '.join(unknown_names)} is unknown, but the other runs have seeds "
+            f"{', '.join(map(str, known_seeds))}.",
             "Pass --seed N to the script.",
         )
-    sides = [sorted({curve.seed for curve in side if curve.seed is not None}) for side in (heads, bases)]
-    shared = [seed for seed in sides[0] if seed in sides[1]]
-    if not shared:
-        listed = " against ".join(", ".join(map(str, side)) for side in sides)
+    seeds_by_side = [sorted({curve.seed for curve in side if curve.seed is not None}) for side in (heads, bases)]
+    shared_seeds = [seed for seed in seeds_by_side[0] if seed in seeds_by_side[1]]
+    if not shared_seeds:
+        listed = " against ".join(", ".join(map(str, side)) for side in seeds_by_side)
         raise BadInput(
             f"the two sides have no seed in common: {listed}. Other seeds read other data, and their losses differ by "
             "that far more than by what is asked about.",
             "Run HEAD with the seeds of BASE.",
         )
-    if alone := sorted(set(sides[0]) ^ set(sides[1])):
-        notes.append(f"Left out, of one side only: seed {', '.join(map(str, alone))}.")
-    return {str(seed): ([c for c in heads if c.seed == seed], [c for c in bases if c.seed == seed]) for seed in shared}
+    if unpaired_seeds := sorted(set(seeds_by_side[0]) ^ set(seeds_by_side[1])):
+        notes.append(f"Left out, of one side only: seed {', '.join(map(str, unpaired_seeds))}.")
+    return {
+        str(seed): ([c for c in heads if c.seed == seed], [c for c in bases if c.seed == seed]) for seed in shared_seeds
+    }
 
 
 def _common(curves: Sequence[LossCurve], notes: list[str]) -> NDArray[np.int64]:
+    """The steps that all curves have, increasing. Raises `BadInput` if there are none."""
     common = set(curves[0].steps).intersection(*(curve.steps for curve in curves[1:]))
     if not common:
         ranges = "; ".join(
@@ -128,6 +140,7 @@ def _common(curves: Sequence[LossCurve], notes: list[str]) -> NDArray[np.int64]:
 
 
 def _check_positive(curve: LossCurve) -> None:
+    """Raises `BadInput` if a loss is not positive."""
     for step, loss in zip(curve.steps, curve.losses):
         if loss is not None and loss <= 0:
             raise BadInput(

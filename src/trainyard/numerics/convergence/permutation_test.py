@@ -38,10 +38,10 @@ def adjusted(groups: Groups, floor: float) -> F64:
     spread are the same for all outcomes, so the test stays exact."""
     spread = sum(_sum_of_squares(np.concatenate(group)) for group in groups)
     statistics = np.abs(_outcomes(groups)) / np.sqrt(spread + floor**2)
-    seen = statistics[0] * (1 - _SAME)
+    observed = statistics[0] * (1 - _SAME)
     order = np.argsort(-statistics[0], kind="stable")
     largest = np.maximum.accumulate(statistics[:, order[::-1]], axis=1)[:, ::-1]
-    p = np.maximum.accumulate((largest >= seen[order]).mean(axis=0))
+    p = np.maximum.accumulate((largest >= observed[order]).mean(axis=0))
     result = np.empty_like(p)
     result[order] = p
     return result
@@ -57,8 +57,8 @@ def _outcomes(groups: Groups) -> F64:
     choices = [_choices(heads, bases) for heads, bases in groups]
     if prod(len(choice) for choice in choices) > _ALL:
         draw = np.random.default_rng(0)
-        drawn = [choice[np.append(0, draw.integers(len(choice), size=_ALL - 1))] for choice in choices]
-        return np.sum(drawn, axis=0)
+        sampled_choices = [choice[np.append(0, draw.integers(len(choice), size=_ALL - 1))] for choice in choices]
+        return np.sum(sampled_choices, axis=0)
     total = np.zeros((1, groups[0][0].shape[1]))
     for choice in choices:
         total = (total[:, None] + choice[None]).reshape(-1, total.shape[1])

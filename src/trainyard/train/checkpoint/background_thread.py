@@ -33,6 +33,8 @@ class Background:
             self._thread = None
 
     def _run(self) -> None:
+        """The thread's loop: performs the queued work in order, and stores its result or exception in its future; None
+        ends it."""
         while (item := self._waiting.get()) is not None:
             work, future = item
             try:

@@ -33,6 +33,7 @@ class CheckpointReader(StorageReader):
     """A `StorageReader` that reads raw values only. torch's own reader unpickles metadata, which can execute code."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
+        """Reads the checkpoint in `folder`; `pieces` finds each tensor's pieces by (tensor name, offsets)."""
         self.folder = folder
         self.manifest = manifest
         self.pieces: dict[MetadataIndex, Piece] = {
@@ -42,6 +43,7 @@ class CheckpointReader(StorageReader):
         }
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Shape, dtype and pieces of every tensor of the checkpoint, as torch.distributed.checkpoint wants them."""
         return Metadata(
             {
                 name: TensorStorageMetadata(
@@ -54,25 +56,27 @@ class CheckpointReader(StorageReader):
         )
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copies each planned piece from its file into the tensor to load. Returns a future that is already
+        complete."""
         for item in plan.items:
             target = planner.resolve_tensor(item).detach()
             target.copy_(self._read(item))
             planner.commit_tensor(item, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+        completed_future: Future[None] = Future()
+        completed_future.set_result(None)
+        return completed_future
 
     def _read(self, item: ReadItem) -> Tensor:
         """Reads the requested box: only those rows of its piece that the box touches."""
         piece = self.pieces[item.storage_index]
         stored = self.manifest.tensors[item.storage_index.fqn]
-        shape, at, width = list(piece.sizes), piece.at, WIDTHS[stored.dtype]
+        shape, offset_bytes, value_bytes = list(piece.sizes), piece.at, WIDTHS[stored.dtype]
         starts = list(item.storage_offsets)
         if shape:
-            at += starts[0] * prod(shape[1:]) * width
+            offset_bytes += starts[0] * prod(shape[1:]) * value_bytes
             shape[0], starts[0] = item.lengths[0], 0
-        values = torch.empty(prod(shape) * width, dtype=torch.uint8)
-        _fill(self.folder / piece.file, at, values)
+        values = torch.empty(prod(shape) * value_bytes, dtype=torch.uint8)
+        _fill(self.folder / piece.file, offset_bytes, values)
         rows = values.view(getattr(torch, stored.dtype)).reshape(shape)
         for dimension, (start, length) in enumerate(zip(starts, item.lengths)):
             rows = rows.narrow(dimension, start, length)
@@ -95,15 +99,16 @@ class CheckpointReader(StorageReader):
         return Path(checkpoint_id).is_dir()
 
 
-def _fill(path: Path, at: int, values: Tensor) -> None:
-    rest = values.numpy().data
+def _fill(path: Path, offset_bytes: int, values: Tensor) -> None:
+    """Fills `values` with the bytes of the file from `offset_bytes` on. Raises `DamagedFile` if it is too short."""
+    unfilled = values.numpy().data
     with path.open("rb", buffering=0) as file:
-        file.seek(at)
-        while rest:
-            got = file.readinto(rest)
-            if not got:
-                raise DamagedFile(f"{path}: the file ends {len(rest)} bytes early.")
-            rest = rest[got:]
+        file.seek(offset_bytes)
+        while unfilled:
+            read_bytes = file.readinto(unfilled)
+            if not read_bytes:
+                raise DamagedFile(f"{path}: the file ends {len(unfilled)} bytes early.")
+            unfilled = unfilled[read_bytes:]
 
 
 def read_into(state: Mapping[str, Tensor], folder: Path, manifest: Manifest, group: CheckpointGroup) -> None:
@@ -112,5 +117,5 @@ def read_into(state: Mapping[str, Tensor], folder: Path, manifest: Manifest, gro
     reader = CheckpointReader(folder, manifest)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process.*")
-        alone = group.world == 1
-        load(dict(state), storage_reader=reader, planner=planner, process_group=group.group, no_dist=alone)
+        is_single_process = group.world == 1
+        load(dict(state), storage_reader=reader, planner=planner, process_group=group.group, no_dist=is_single_process)

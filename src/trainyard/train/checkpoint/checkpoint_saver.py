@@ -30,6 +30,8 @@ from trainyard.train.step.profiler_span import span
 
 
 class _Failure(NamedTuple):
+    """Why a rank could not write its file. `full`: its disk has no space left. `message`: names the rank."""
+
     full: bool
     rank: int
     message: str
@@ -44,6 +46,8 @@ class Saver:
     """
 
     def __init__(self, run: Path, job: Job, ranks: Ranks, training: Stateful) -> None:
+        """Prepares the saves of `training` into the run's folder `run`; a random name of this attempt is agreed on by
+        all ranks."""
         self.job, self.ranks, self.training = job, ranks, training
         self.stalled_ns = 0
         self.loading_ns = 0
@@ -55,8 +59,11 @@ class Saver:
         self._staging = Staging()
         self._plan: WritePlan | None = None
         self._planned: object = None
+        """(name, shape, dtype) of each tensor that `_plan` was made for."""
         self._writing: Future[None] | None = None
+        """The save in progress, complete once its checkpoint is on disk."""
         self._notices: SimpleQueue[Notice] = SimpleQueue()
+        """Faults of the background thread that `take_notices` has not returned yet."""
 
     def resume(self) -> int:
         """Loads the newest good checkpoint and returns the step at which training continues; 0 without a checkpoint.
@@ -65,7 +72,14 @@ class Saver:
         """
         began = time.perf_counter_ns()
         with span("checkpoint.load"):
-            resume = Resume(self.job, self.ranks, self.training, self._group, self._store, self._notices)
+            resume = Resume(
+                job=self.job,
+                ranks=self.ranks,
+                training=self.training,
+                group=self._group,
+                store=self._store,
+                notices=self._notices,
+            )
             self.saved = resume.load_last_good()
         self.loading_ns += time.perf_counter_ns() - began
         return self.saved + 1
@@ -107,6 +121,8 @@ class Saver:
     # Saving
 
     def _save(self, step: int, wait: bool) -> None:
+        """Saves the state after `step`, after the previous save has ended. `wait`: until it is on disk; else only until
+        it is staged. The time waited is added to `stalled_ns`."""
         began = time.perf_counter_ns()
         with span("checkpoint.save"):
             self._wait()  # one at a time
@@ -117,25 +133,27 @@ class Saver:
         self.stalled_ns += time.perf_counter_ns() - began
 
     def _begin(self, step: int, staged: bool) -> None:
-        """Starts a save. Returns when the state may change: once it is staged, or else on disk."""
+        """Starts a save. Returns when the training may change the state: if `staged`, once it is copied to a host
+        buffer; else once it is on disk."""
         device = self.ranks.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         tensors = training_state.weights(self.training) | training_state.optimizer_state(self.training)
         tensors |= training_state.generators(self.ranks.rank, device)
-        numbers = dict(self.training.numbers())
-        free: Future[None] = Future()
+        scalars = dict(self.training.numbers())
+        state_is_free: Future[None] = Future()
 
         def work() -> None:
+            """Performs the save; frees the state in any case, so that an error cannot block the training."""
             try:
-                self._put(step, tensors, numbers, free if staged else None)
+                self._put(step, tensors, scalars, state_is_free if staged else None)
             finally:
-                if not free.done():
-                    free.set_result(None)
+                if not state_is_free.done():
+                    state_is_free.set_result(None)
 
         self.saved = step
         self._writing = self._background.do(work)
-        free.result()
+        state_is_free.result()
 
     def _wait(self) -> None:
         if self._writing is not None:
@@ -143,18 +161,19 @@ class Saver:
             writing.result()
 
     def _put(
-        self, step: int, tensors: Mapping[str, Tensor], numbers: Mapping[str, float], free: Future[None] | None
+        self, step: int, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], state_is_free: Future[None] | None
     ) -> None:
-        """Performs a save in the background thread.
+        """Performs a save in the background thread. `tensors`, `scalars`: the state by name.
 
-        `free` is resolved once the state is staged and may change; without it, the state may change when this returns.
+        `state_is_free` is resolved once the state is staged and may change; without it, the state may change when this
+        returns.
         """
         plan = self._agreed(tensors)
         outcome: File | _Failure
         try:
-            if free is not None:
+            if state_is_free is not None:
                 image = [self._staging.fill(plan, tensors, self.ranks.device)]
-                free.set_result(None)
+                state_is_free.set_result(None)
             else:
                 image = straight(plan, tensors)
             part = self._store.part(step)
@@ -162,16 +181,16 @@ class Saver:
             fault_point("checkpoint.part")
             outcome = write(part / plan.file, image)
         except Exception as error:
-            outcome = _Failure(is_full(error), self.ranks.rank, f"rank {self.ranks.rank}: {error}")
+            outcome = _Failure(full=is_full(error), rank=self.ranks.rank, message=f"rank {self.ranks.rank}: {error}")
         outcomes = self._group.gather(outcome)
-        failure = self._group.broadcast(self._commit(step, plan, outcomes, numbers) if self._group.first else None)
+        failure = self._group.broadcast(self._commit(step, plan, outcomes, scalars) if self._group.first else None)
         if failure is None:
             return
         self.saved = -1
         if not failure.full:
             raise EnvironmentFailed(f"the checkpoint after step {step + 1} could not be written: {failure.message}.")
         message = f"the disk has no space for the checkpoint after step {step + 1}: {failure.message}"
-        self._notices.put(Notice("disk_full", step, message, failure.rank))
+        self._notices.put(Notice(kind="disk_full", step=step, says=message, rank=failure.rank))
 
     def _agreed(self, tensors: Mapping[str, Tensor]) -> WritePlan:
         """The previous save's plan, unless the tensors of some rank have changed since."""
@@ -182,9 +201,13 @@ class Saver:
         return self._plan
 
     def _commit(
-        self, step: int, plan: WritePlan, outcomes: list[File | _Failure], numbers: Mapping[str, float]
+        self, step: int, plan: WritePlan, outcomes: list[File | _Failure], scalars: Mapping[str, float]
     ) -> _Failure | None:
-        """Turns the files of all ranks into a checkpoint, or removes them if a rank failed. Rank 0 only."""
+        """Turns the files of all ranks into a checkpoint, or removes them if a rank failed. Rank 0 only.
+
+        `outcomes`: by rank, size and digest of its file, or why it has none. `scalars`: scalar state by name. Returns
+        None, or the most serious failure: one other than a full disk, if there is any.
+        """
         failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
         if not failures:
             manifest = Manifest(
@@ -193,14 +216,14 @@ class Saver:
                 saved=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 job=self.job,
                 files={f"rank{rank}.bin": file for rank, file in enumerate(outcomes) if isinstance(file, File)},
-                tensors=dict(plan.table),
-                numbers=dict(numbers),
+                tensors=dict(plan.table),  # dtype, shape and pieces of each tensor, which rank 0's plan has
+                numbers=dict(scalars),
             )
             try:
                 self._store.commit(manifest)
                 self._store.retain(self.job.checkpoint.keep)
                 return None
             except OSError as error:
-                failures = [_Failure(is_full(error), 0, f"rank 0: {error}")]
+                failures = [_Failure(full=is_full(error), rank=0, message=f"rank 0: {error}")]
         self._store.drop(step)
         return next((failure for failure in failures if not failure.full), failures[0])

@@ -53,6 +53,7 @@ class CheckpointStore:
         return sorted((step for step, bad, _ in self._all() if not bad), reverse=True)
 
     def _all(self) -> Iterator[tuple[int, bool, Path]]:
+        """Yields (step, whether it is marked as bad, folder) of each complete checkpoint, in no order."""
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if (match := _WHOLE.match(path.name)) and path.is_dir():
                 step, bad = int(match[2]) - 1, bool(match[1])
@@ -122,16 +123,18 @@ class CheckpointStore:
         self._publish(part, step)
 
     def _publish(self, part: Path, step: int) -> None:
-        folder, gone = self.folder(step), self._gone(step)
+        """Renames a complete folder to the checkpoint's name, durably: a crash leaves either the old checkpoint or the
+        new one."""
+        folder, replaced_folder = self.folder(step), self._gone(step)
         sync_folder(part)
         fault_point("checkpoint.sealed")
         if replaces := os.path.lexists(folder):  # by an attempt that outlived its end
-            folder.rename(gone)
+            folder.rename(replaced_folder)
         part.rename(folder)
         sync_folder(self.root)
         fault_point("checkpoint.renamed")
         if replaces:
-            _remove(gone)
+            _remove(replaced_folder)
 
     def drop(self, step: int) -> None:
         """Removes the unfinished checkpoint of this attempt."""
@@ -159,13 +162,13 @@ class CheckpointStore:
 
     def retain(self, keep: int) -> None:
         """Removes all but the newest `keep` checkpoints, and any set-aside ones older than those."""
-        kept = self.steps()[:keep]
+        kept_steps = self.steps()[:keep]
         for step, _, path in list(self._all()):
-            if kept and step < kept[-1]:
-                gone = self._gone(step)
-                path.rename(gone)  # removal is atomic for readers
+            if kept_steps and step < kept_steps[-1]:
+                retired_folder = self._gone(step)
+                path.rename(retired_folder)  # removal is atomic for readers
                 fault_point("checkpoint.retired")
-                _remove(gone)
+                _remove(retired_folder)
 
     def _gone(self, step: int) -> Path:
         return self.root / f".{_name(step)}.gone.{self.token}"

@@ -58,17 +58,24 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
         mode = part.stat().st_mode & 0o777  # the user's umask; the library sets other permissions
         save_file(weights, part, {"step": str(manifest.step), "format": "pt"})
         part.chmod(mode)
-    return Exported(manifest.step, len(weights), sum(values.nbytes for values in weights.values()), tuple(rejected))
+    return Exported(
+        step=manifest.step,
+        tensors=len(weights),
+        bytes=sum(values.nbytes for values in weights.values()),
+        rejected=tuple(rejected),
+    )
 
 
 def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest, list[str]]:
+    """The manifest of the checkpoint after `step` (None: the newest good one), and why newer ones were rejected. Raises
+    `BadInput` without a good checkpoint, `BadFile` if that of `step` is damaged."""
     if step is not None:
         steps = checkpoints.steps()
         if step not in steps:
             available = f"it has those after {', '.join(str(other + 1) for other in steps)}" if steps else "it is empty"
             raise BadInput(f"{checkpoints.root} has no checkpoint after step {step + 1}: {available}.")
-        if wrong := checkpoints.wrong(step):
-            raise BadFile(f"{checkpoints.folder(step)}: {wrong.rstrip('.')}.")
+        if damage := checkpoints.wrong(step):
+            raise BadFile(f"{checkpoints.folder(step)}: {damage.rstrip('.')}.")
         return checkpoints.read(step), []
     manifest, rejected = checkpoints.last_good()
     if manifest is None:
@@ -83,13 +90,13 @@ def tensor(folder: Path, stored: Stored) -> NDArray[Any]:
     """Reads an unsharded tensor. bfloat16, which numpy lacks, becomes float32 without loss."""
     if stored.dtype.startswith("float8"):
         raise BadFile(f"{folder}: {stored.dtype} cannot be exported.")
-    wide = stored.dtype == "bfloat16"
-    values = np.zeros(stored.shape, np.uint16 if wide else np.dtype(stored.dtype))
+    is_bfloat16 = stored.dtype == "bfloat16"
+    values = np.zeros(stored.shape, np.uint16 if is_bfloat16 else np.dtype(stored.dtype))
     for piece in stored.pieces:
         count = prod(piece.sizes)
         with (folder / piece.file).open("rb") as file:
             file.seek(piece.at)
             data = file.read(count * WIDTHS[stored.dtype])
-        box = tuple(slice(offset, offset + size) for offset, size in zip(piece.offsets, piece.sizes))
-        values[box] = np.frombuffer(data, values.dtype, count).reshape(piece.sizes)
-    return (values.astype(np.uint32) << 16).view(np.float32) if wide else values
+        piece_slices = tuple(slice(offset, offset + size) for offset, size in zip(piece.offsets, piece.sizes))
+        values[piece_slices] = np.frombuffer(data, values.dtype, count).reshape(piece.sizes)
+    return (values.astype(np.uint32) << 16).view(np.float32) if is_bfloat16 else values

@@ -71,6 +71,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
+    """Size and digest of a rank's file."""
+
     bytes: int
     sha256: str
 
@@ -81,14 +83,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     ranks: int
     saved: str
+    """When it was written: ISO 8601, UTC."""
     job: Job
     files: dict[str, File]
+    """The ranks' files by name (`rank<N>.bin`)."""
     tensors: dict[str, Stored]
+    """Weights, buffers, optimizer state and generators by name (see training_state.py)."""
     numbers: dict[str, float] = {}
+    """Scalar state by name, such as the loss scale."""
     schema: str = SCHEMA
 
 
 class _Sealed(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of manifest.json: a manifest's bytes as `body`, and their digest."""
+
     body: msgspec.Raw
     sha256: str
 

@@ -70,13 +70,13 @@ class Resume(NamedTuple):
         folder = self.store.set_aside(step, reason).name if self.group.first else ""
         folder = self.group.broadcast(folder)
         message = f"the checkpoint after step {step + 1} is set aside as {folder}: {reason.rstrip('.')}"
-        self.notices.put(Notice("bad_checkpoint", step, message))
+        self.notices.put(Notice(kind="bad_checkpoint", step=step, says=message))
         return None
 
     def _damage(self, manifest: Manifest) -> str:
         """Describes the damage of its files, of which each rank reads a part; empty if there is none."""
-        own = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
-        damages = self.group.all_gather(damage(self.store.folder(manifest.step), manifest, own))
+        own_files = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
+        damages = self.group.all_gather(damage(self.store.folder(manifest.step), manifest, own_files))
         return "; ".join(filter(None, damages))
 
     def _load(self, manifest: Manifest) -> None:
@@ -85,29 +85,33 @@ class Resume(NamedTuple):
         training_state.begin(self.training)
         weights, optimizer = training_state.weights(self.training), training_state.optimizer_state(self.training)
         generators = training_state.generators(self.ranks.rank, self.ranks.device)
-        wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
+        state = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
         if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():
-            wanted |= generators
-        self._check(manifest, wanted)
-        read_into(wanted, self.store.folder(manifest.step), manifest, self.group)
-        training_state.settle(self.training, wanted)
+            state |= generators
+        self._check(manifest, state)
+        read_into(state, self.store.folder(manifest.step), manifest, self.group)
+        training_state.settle(self.training, state)
         self.training.set_numbers(manifest.numbers)
-        if generators.keys() <= wanted.keys():
+        if generators.keys() <= state.keys():
             try:
                 training_state.set_generators(generators, self.ranks.device)
             except RuntimeError as error:
                 raise BadFile(f"{_named(manifest)} cannot be used: {str(error).rstrip('.')}.") from error
 
-    def _check(self, manifest: Manifest, wanted: Mapping[str, Tensor]) -> None:
+    def _check(self, manifest: Manifest, state: Mapping[str, Tensor]) -> None:
+        """Raises `BadJob` if the checkpoint is of another model or training, `BadFile` if a dtype differs. `state`:
+        the tensors to load, by stored name."""
         checkpoint = _named(manifest)
-        for name, tensor in wanted.items():
-            stored, plain = manifest.tensors.get(name), name.partition("/")[2]
+        for name, tensor in state.items():
+            stored, parameter = manifest.tensors.get(name), name.partition("/")[2]
             shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
             if stored is None or stored.shape != shape:
-                difference = f"{plain} has shape {shape}, there {stored.shape}" if stored else f"it lacks {plain}"
+                difference = (
+                    f"{parameter} has shape {shape}, there {stored.shape}" if stored else f"it lacks {parameter}"
+                )
                 raise BadJob(f"{checkpoint} is of another model: {difference}.", "Resume with the job that saved it.")
             if stored.dtype != dtype:
-                raise BadFile(f"{checkpoint} cannot be used: {plain} is {dtype}, in the checkpoint {stored.dtype}.")
+                raise BadFile(f"{checkpoint} cannot be used: {parameter} is {dtype}, in the checkpoint {stored.dtype}.")
         if mismatches := list(differences(manifest.job, self.job)):
             raise BadJob(
                 f"{checkpoint} is of another training: {'; '.join(mismatches)}.",

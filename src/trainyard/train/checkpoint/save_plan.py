@@ -46,37 +46,43 @@ def agree_on_plan(state: Mapping[str, Tensor], group: CheckpointGroup) -> WriteP
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(state), is_coordinator=group.first)
     plans = group.gather(planner.create_local_plan())
-    assigned: Sequence[WritePlan | str] = []
+    plan_by_rank: Sequence[WritePlan | str] = []
     if group.first:
         try:
-            assigned = _assign(planner.create_global_plan(plans)[0])
+            plan_by_rank = _assign(planner.create_global_plan(plans)[0])
         except Exception as error:  # any error must reach the other ranks, which wait in the scatter
-            assigned = [str(error)] * group.world
-    own = group.scatter(assigned)
-    if isinstance(own, str):
-        raise EnvironmentFailed(f"the state cannot be saved: {own}")
-    return own
+            plan_by_rank = [str(error)] * group.world
+    own_plan = group.scatter(plan_by_rank)
+    if isinstance(own_plan, str):
+        raise EnvironmentFailed(f"the state cannot be saved: {own_plan}")
+    return own_plan
 
 
 def _assign(plans: Sequence[SavePlan]) -> list[WritePlan]:
-    """The plan of each rank; rank 0 gets the table."""
-    pieces: dict[str, list[Piece]] = defaultdict(list)
-    kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
+    """The plan of each rank; only rank 0's has the table of all tensors."""
+    pieces_by_name: dict[str, list[Piece]] = defaultdict(list)
+    dtype_and_shape: dict[str, tuple[str, tuple[int, ...]]] = {}  # by tensor name; the shape is unsharded
     plans_by_rank: list[WritePlan] = []
     for rank, plan in enumerate(plans):
-        file, end, slots = f"rank{rank}.bin", 0, []
+        file, end_bytes, slots = f"rank{rank}.bin", 0, []
         for item in plan.items:
             name, data = item.index.fqn, item.tensor_data
             if data is None or (dtype := str(data.properties.dtype).removeprefix("torch.")) not in WIDTHS:
                 raise ValueError(f"{name} is not a tensor of a supported dtype: {', '.join(WIDTHS)}")
-            kinds[name] = dtype, tuple(data.size)
-            at, size = -(-end // _ALIGNMENT) * _ALIGNMENT, prod(data.chunk.sizes) * WIDTHS[dtype]
-            pieces[name].append(Piece(tuple(data.chunk.offsets), tuple(data.chunk.sizes), file, at))
-            slots.append(Slot(name, at, size))
-            end = at + size
-        plans_by_rank.append(WritePlan(file, slots, end, {}))
-    table = {name: Stored(dtype=kinds[name][0], shape=kinds[name][1], pieces=tuple(pieces[name])) for name in kinds}
-    return [plans_by_rank[0]._replace(table=table), *plans_by_rank[1:]]
+            dtype_and_shape[name] = dtype, tuple(data.size)
+            offset_bytes = -(-end_bytes // _ALIGNMENT) * _ALIGNMENT
+            size_bytes = prod(data.chunk.sizes) * WIDTHS[dtype]
+            pieces_by_name[name].append(
+                Piece(offsets=tuple(data.chunk.offsets), sizes=tuple(data.chunk.sizes), file=file, at=offset_bytes)
+            )
+            slots.append(Slot(name=name, at=offset_bytes, bytes=size_bytes))
+            end_bytes = offset_bytes + size_bytes
+        plans_by_rank.append(WritePlan(file=file, slots=slots, bytes=end_bytes, table={}))
+    tensors_by_name = {
+        name: Stored(dtype=dtype, shape=shape, pieces=tuple(pieces_by_name[name]))
+        for name, (dtype, shape) in dtype_and_shape.items()
+    }
+    return [plans_by_rank[0]._replace(table=tensors_by_name), *plans_by_rank[1:]]
 
 
 class Staging:
@@ -103,11 +109,11 @@ class Staging:
 
 def straight(plan: WritePlan, state: Mapping[str, Tensor]) -> Iterator[memoryview]:
     """Yields the contents of the file piece by piece, without a staging copy. The state must not change meanwhile."""
-    end = 0
+    end_bytes = 0
     for slot in plan.slots:
-        yield memoryview(bytes(slot.at - end))
+        yield memoryview(bytes(slot.at - end_bytes))
         yield _bytes(state[slot.name]).cpu().numpy().data
-        end = slot.at + slot.bytes
+        end_bytes = slot.at + slot.bytes
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -66,6 +66,8 @@ def generators(rank: int, device: torch.device) -> dict[str, Tensor]:
 
 
 def set_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Restores the states of the random number generators, by the names that `generators` gave them (`.../cuda` or
+    CPU)."""
     for name, value in states.items():
         if name.endswith("/cuda"):
             torch.cuda.set_rng_state(value, device)

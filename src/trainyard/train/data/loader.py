@@ -28,6 +28,8 @@ class Loader:
     """
 
     def __init__(self, job: Job, samples: Samples, batch_rank: int) -> None:
+        """Loads the samples of one data-parallel rank: its share of each global batch. `next`: the step that `ahead`
+        yields next."""
         share = job.batch // job.layout.batch_ranks
         self.recipe = job.recipe
         self.share = _RankShare(samples, range(batch_rank * share, (batch_rank + 1) * share))
@@ -35,6 +37,8 @@ class Loader:
         self.next = -1
 
     def __call__(self, step: int) -> Batch:
+        """The rank's batch of a step: from worker processes that load ahead, if the recipe has any. Another step than
+        the next one restarts them."""
         if not self.recipe.num_workers:
             return self.share[step]
         if self.ahead is None or step != self.next:
@@ -43,6 +47,7 @@ class Loader:
         return next(self.ahead)
 
     def _from(self, step: int) -> Iterator[Batch]:
+        """Starts the worker processes. Returns their batches from `step` on."""
         sampler: Any = count(step)
         loader = DataLoader(
             self.share,

@@ -59,6 +59,7 @@ def check(recipe: Recipe) -> None:
 
 @contextmanager
 def _input_errors(source: str) -> Iterator[None]:
+    """Turns an `OSError` inside the `with` block into a `BadJob` that names the data set."""
     try:
         yield
     except OSError as error:
@@ -93,6 +94,8 @@ def _walk(root: Path, skip: Callable[[str], bool]) -> Iterable[Path]:
 
 
 def _join(source: str, root: Path, paths: Iterable[Path]) -> TrainingText:
+    """Concatenates the files in the order of their paths below `root`, cut at `CAP` bytes, with a description and the
+    sha256 of the bytes."""
     parts: list[bytes] = []
     size = 0
     for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
@@ -101,10 +104,10 @@ def _join(source: str, root: Path, paths: Iterable[Path]) -> TrainingText:
         parts.append(path.read_bytes()[: CAP - size])
         size += len(parts[-1])
     data = b"".join(parts)
-    files = "1 file" if len(parts) == 1 else f"{len(parts)} files"
-    cut = f", cut at {CAP / 1e6:.0f} MB" if size == CAP else ""
-    description = f"{source}, {files}, {size / 1e6:.1f} MB{cut}"
-    return TrainingText(np.frombuffer(data, np.uint8), description, hashlib.sha256(data).hexdigest())
+    file_count = "1 file" if len(parts) == 1 else f"{len(parts)} files"
+    cap_note = f", cut at {CAP / 1e6:.0f} MB" if size == CAP else ""
+    description = f"{source}, {file_count}, {size / 1e6:.1f} MB{cap_note}"
+    return TrainingText(data=np.frombuffer(data, np.uint8), source=description, sha256=hashlib.sha256(data).hexdigest())
 
 
 def sample(text: TrainingText, seq_len: int, seed: int, step: int, index: int) -> NDArray[np.uint8]:

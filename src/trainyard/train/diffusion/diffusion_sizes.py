@@ -44,6 +44,7 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     guidance: bool = False
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` if a dimension is out of range or does not divide another."""
         at_least(self, 1, "latent", "channels", "patch", "width", "ffn", "heads", "pooled_width")
         at_least(self, 0, "double", "single", "plain", "text_tokens", "text_width", "rope")
         limits.check(
@@ -68,6 +69,7 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             )
 
     def _check_blocks(self) -> None:
+        """Raises `BadJob` if plain blocks are combined with others, or double blocks are missing without them."""
         if not self.plain:
             at_least(self, 1, "double", "text_tokens", "text_width")
             return
@@ -80,6 +82,7 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
                 )
 
     def _check_rope(self) -> None:
+        """Raises `BadJob` unless `rope` is three even numbers of channels whose sum is a head's channels."""
         if len(self.rope) != 3 or any(channels % 2 for channels in self.rope):
             raise BadJob(
                 f"rope = {self.rope} at $.sizes.rope, but it must be three even numbers: the channels of a head that "
@@ -127,6 +130,8 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     text_width: int
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` if a dimension is out of range, does not divide another, or a list has not one entry per
+        level."""
         at_least(self, 1, "latent", "channels", "width", "multiples", "blocks", "heads", "groups")
         at_least(self, 1, "text_tokens", "text_width")
         at_least(self, 0, "attention")
@@ -157,6 +162,7 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def _check_channels(channels: int) -> None:
+    """Raises `BadJob` unless the number of latent channels is a square."""
     if isqrt(channels) ** 2 != channels:
         raise BadJob(
             f"channels = {channels} at $.sizes.channels is not a square number, but a latent pixel is a square of grey "

@@ -56,6 +56,7 @@ class Projections(nn.Module):
     """Queries, keys and values (B, H, T, C); under tensor parallelism those of this rank's heads."""
 
     def __init__(self, sizes: Dit) -> None:
+        """Three linear layers D to D, and norms of queries and keys over a head's channels if `qk_norm`."""
         super().__init__()
         self.head_dim = sizes.head_dim
         self.q = Linear(sizes.width, sizes.width, bias=True)
@@ -78,6 +79,8 @@ def attend(q_BHAC: Tensor, k_BHAC: Tensor, v_BHAC: Tensor, rotary: RotaryTable) 
 
 
 class DitMlp(nn.Module):
+    """Two linear layers with GELU (its tanh approximation) between them."""
+
     def __init__(self, sizes: Dit) -> None:
         super().__init__()
         self.up = Linear(sizes.width, sizes.ffn, bias=True)
@@ -104,9 +107,10 @@ class Stream(AttentionOnlyStream):
         self.out = Linear(sizes.width, sizes.width, bias=True)
         self.mlp = DitMlp(sizes)
 
-    def finish(self, x_BTD: Tensor, y_BTE: Tensor, parts: list[Tensor]) -> Tensor:
-        """Adds the attention output `y_BTE` and the MLP, both gated."""
-        gate, shift, scale, gate_mlp = parts
+    def finish(self, x_BTD: Tensor, y_BTE: Tensor, modulation: list[Tensor]) -> Tensor:
+        """Adds the attention output `y_BTE` and the MLP, both gated. `modulation`: four vectors (B, 1, D), the gate of
+        attention and shift, scale and gate of the MLP."""
+        gate, shift, scale, gate_mlp = modulation
         x_BTD = x_BTD + gate * self.out(y_BTE)
         return x_BTD + gate_mlp * self.mlp(norm(x_BTD, shift, scale))
 
@@ -123,19 +127,21 @@ class DoubleBlock(nn.Module):
     def forward(
         self, x_BTD: Tensor, text_BSD: Tensor, condition_BD: Tensor, rotary: RotaryTable
     ) -> tuple[Tensor, Tensor | None]:
+        """Updates the image (B, T, D) and the text (B, S, D) by one attention over both, then an MLP each. Returns no
+        text from a block where the text ends."""
         with span(self.name, ".attention"):
-            shift, scale, *rest_text = self.text.modulation(condition_BD)
+            shift, scale, *text_modulation = self.text.modulation(condition_BD)
             text_qkv = self.text.attention(norm(text_BSD, shift, scale))
-            shift, scale, *rest = self.image.modulation(condition_BD)
+            shift, scale, *image_modulation = self.image.modulation(condition_BD)
             image_qkv = self.image.attention(norm(x_BTD, shift, scale))
             q, k, v = (torch.cat(both, dim=2) for both in zip(text_qkv, image_qkv))
             y_BAE = attend(q, k, v, rotary)
         with span(self.name, ".mlp"):
             length = text_BSD.shape[1]
-            image_BTD = self.image.finish(x_BTD, y_BAE[:, length:], rest)
+            image_BTD = self.image.finish(x_BTD, y_BAE[:, length:], image_modulation)
             if not isinstance(self.text, Stream):
                 return image_BTD, None
-            return image_BTD, self.text.finish(text_BSD, y_BAE[:, :length], rest_text)
+            return image_BTD, self.text.finish(text_BSD, y_BAE[:, :length], text_modulation)
 
 
 class PlainBlock(nn.Module):
@@ -147,12 +153,13 @@ class PlainBlock(nn.Module):
         self.image = Stream(sizes)
 
     def forward(self, x_BTD: Tensor, condition_BD: Tensor, rotary: RotaryTable) -> Tensor:
+        """Attention and MLP over the image patches (B, T, D), modulated by the condition (B, D)."""
         with span(self.name, ".attention"):
-            shift, scale, *rest = self.image.modulation(condition_BD)
+            shift, scale, *mlp_modulation = self.image.modulation(condition_BD)
             q, k, v = self.image.attention(norm(x_BTD, shift, scale))
             y_BTE = attend(q, k, v, rotary)
         with span(self.name, ".mlp"):
-            return self.image.finish(x_BTD, y_BTE, rest)
+            return self.image.finish(x_BTD, y_BTE, mlp_modulation)
 
 
 class SingleBlock(nn.Module):
@@ -160,6 +167,7 @@ class SingleBlock(nn.Module):
     section 2)."""
 
     def __init__(self, sizes: Dit, name: str) -> None:
+        """Layers of a block whose attention and MLP run in parallel on the same modulated input."""
         super().__init__()
         self.name = name
         self.modulation = Modulation(sizes.width, 3)
@@ -169,6 +177,7 @@ class SingleBlock(nn.Module):
         self.down = Linear(sizes.ffn, sizes.width, bias=True)
 
     def forward(self, x_BAD: Tensor, condition_BD: Tensor, rotary: RotaryTable) -> Tensor:
+        """Adds attention and MLP of the same input to text and patches together (B, S + T, D), scaled by a gate."""
         shift, scale, gate = self.modulation(condition_BD)
         normed_BAD = norm(x_BAD, shift, scale)
         with span(self.name, ".attention"):
@@ -184,6 +193,8 @@ class DiffusionTransformer(nn.Module):
     (B, pooled_width) to predictions of the latents' shape."""
 
     def __init__(self, sizes: Dit, dtype: torch.dtype) -> None:
+        """Embeddings of patches, text and condition, then double, single and plain blocks, then the head. `dtype`: the
+        compute dtype."""
         super().__init__()
         self.sizes, self.computes = sizes, dtype
         self.patches = Linear(sizes.dots, sizes.width, bias=True)
@@ -213,6 +224,8 @@ class DiffusionTransformer(nn.Module):
         return {f"{kind}.{name}": block for kind, modules in kinds.items() for name, block in modules.items()}
 
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor, pooled_BW: Tensor) -> Tensor:
+        """Predicts the velocity of the latents (B, channels, L, L) at times (B) from 0 to 1, given the text (B, S,
+        text_width) and its pooled vector (B, pooled_width)."""
         dtype, length = self.computes, text_BSW.shape[1]
         with span("embed"):
             x_BTD = self.patches(self._patches(latents_BKLL.to(dtype)))

@@ -51,7 +51,7 @@ def flow(clean: Pixels, draws: np.random.Generator) -> Noisy:
     """
     time = float(1 / (1 + np.exp(-draws.standard_normal())))
     noise = draws.standard_normal(clean.shape, dtype=np.float32)
-    return Noisy(_mixed(clean, 1 - time, noise, time), time, noise - clean)
+    return Noisy(mixed=_mixed(clean, 1 - time, noise, time), time=time, target=noise - clean)
 
 
 def diffuse(clean: Pixels, draws: np.random.Generator) -> Noisy:
@@ -59,7 +59,7 @@ def diffuse(clean: Pixels, draws: np.random.Generator) -> Noisy:
     time = int(draws.integers(TIMES))
     noise = draws.standard_normal(clean.shape, dtype=np.float32)
     signal = _signal_variance()[time]
-    return Noisy(_mixed(clean, signal**0.5, noise, (1 - signal) ** 0.5), time, noise)
+    return Noisy(mixed=_mixed(clean, signal**0.5, noise, (1 - signal) ** 0.5), time=time, target=noise)
 
 
 def _mixed(clean: Pixels, keep: float, noise: Pixels, add: float) -> Pixels:
@@ -95,6 +95,8 @@ class NoisyLatents:
         return Batch(inputs, (torch.from_numpy(np.stack([target for _, target in samples])),))
 
     def _sample(self, step: int, index: int) -> tuple[tuple[Pixels, ...], Pixels]:
+        """Sample `index` of a step: the model's inputs (noisy latent, time, text, for a `Dit` the pooled text) and the
+        target. The same numbers for the same seed."""
         sizes = self.sizes
         side = sizes.latent * isqrt(sizes.channels)
         picture, label = images.sample(self.pictures, side, 1, self.seed, step, index)

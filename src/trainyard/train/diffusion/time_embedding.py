@@ -16,8 +16,10 @@ LONGEST = 10_000.0
 def code(numbers_B: Tensor, width: int) -> Tensor:
     """Sinusoidal embedding (B, width) float32: cosines, then sines, of falling frequency (Vaswani et al. 2017,
     arXiv:1706.03762, section 3.5)."""
-    half = width // 2
-    rates = torch.exp(-log(LONGEST) / half * torch.arange(half, device=numbers_B.device, dtype=torch.float32))
+    frequency_count = width // 2
+    rates = torch.exp(
+        -log(LONGEST) / frequency_count * torch.arange(frequency_count, device=numbers_B.device, dtype=torch.float32)
+    )
     angles = numbers_B.float()[:, None] * rates
     return torch.cat((angles.cos(), angles.sin()), dim=-1)
 

@@ -22,10 +22,12 @@ class UnetResidual(nn.Module):
     """Two convolutions, with the time embedding added between them."""
 
     def __init__(self, sizes: UNet, channels_in: int, channels: int) -> None:
+        """`channels_in` to `channels` feature maps; the time embedding is projected to `channels`."""
         super().__init__()
         self.norm1 = GroupNorm(sizes.groups, channels_in)
         self.conv1 = Conv2d(channels_in, channels, 3)
-        self.time = Linear(GROWS * sizes.width, channels, bias=True)
+        time_width = GROWS * sizes.width
+        self.time = Linear(time_width, channels, bias=True)
         self.norm2 = GroupNorm(sizes.groups, channels)
         self.conv2 = Conv2d(channels, channels, 3)
         self.skip = Conv2d(channels_in, channels, 1) if channels_in != channels else None
@@ -40,6 +42,7 @@ class UnetAttention(nn.Module):
     """Self-attention of positions, or cross-attention to the text."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
+        """Queries from features of `width` channels, keys and values from a context of `context_width`."""
         super().__init__()
         self.head_dim = width // heads
         self.q = Linear(width, width)
@@ -56,8 +59,9 @@ class UnetMlp(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.up = Linear(width, 2 * GROWS * width, bias=True)
-        self.down = Linear(GROWS * width, width, bias=True)
+        inner_width = GROWS * width
+        self.up = Linear(width, 2 * inner_width, bias=True)  # values and gates
+        self.down = Linear(inner_width, width, bias=True)
 
     def forward(self, x_BNK: Tensor) -> Tensor:
         values, gates = self.up(x_BNK).chunk(2, dim=-1)
@@ -65,7 +69,10 @@ class UnetMlp(nn.Module):
 
 
 class UnetBlock(nn.Module):
+    """A transformer block: self-attention, cross-attention to the text, and an MLP, each with a residual sum."""
+
     def __init__(self, sizes: UNet, width: int) -> None:
+        """Layers of a transformer block over features of `width` channels."""
         super().__init__()
         self.norm1 = LayerNorm(width)
         self.attention = UnetAttention(width, width, sizes.heads)
@@ -85,6 +92,7 @@ class Spatial(nn.Module):
     """Transformer blocks over the positions of a feature map."""
 
     def __init__(self, sizes: UNet, width: int, blocks: int) -> None:
+        """`blocks` transformer blocks, between two 1 x 1 convolutions."""
         super().__init__()
         self.norm = GroupNorm(sizes.groups, width, eps=1e-6)
         self.first = Conv2d(width, width, 1)
@@ -101,10 +109,10 @@ class Spatial(nn.Module):
 class UnetLevelPart(nn.Module):
     """A residual block, followed by the transformer blocks of its level, if any."""
 
-    def __init__(self, sizes: UNet, channels_in: int, channels: int, attention: int) -> None:
+    def __init__(self, sizes: UNet, channels_in: int, channels: int, transformer_blocks: int) -> None:
         super().__init__()
         self.residual = UnetResidual(sizes, channels_in, channels)
-        self.spatial = Spatial(sizes, channels, attention) if attention else None
+        self.spatial = Spatial(sizes, channels, transformer_blocks) if transformer_blocks else None
 
     def forward(self, x_BKHW: Tensor, time_BD: Tensor, text_BSW: Tensor) -> Tensor:
         x_BKHW = self.residual(x_BKHW, time_BD)
@@ -115,29 +123,33 @@ class UNetwork(nn.Module):
     """Maps latents (B, channels, L, L), times (B) from 0 to 999 and text (B, S, text_width) to the latents' noise."""
 
     def __init__(self, sizes: UNet, dtype: torch.dtype) -> None:
+        """Builds the layers in execution order. A skip connection carries the output of each layer on the way down to
+        the layer at the same place on the way up, which gets its channels besides those from below."""
         super().__init__()
         self.sizes, self.computes = sizes, dtype
-        widths = [sizes.width * multiple for multiple in sizes.multiples]
-        self.time = time_embedding.Embedder(sizes.width, GROWS * sizes.width)
+        widths = [sizes.width * multiple for multiple in sizes.multiples]  # channels of each level
+        time_width = GROWS * sizes.width  # D of the time embedding (B, D)
+        self.time = time_embedding.Embedder(sizes.width, time_width)
         self.first = Conv2d(sizes.channels, sizes.width, 3)
         self.down, self.shrink = nn.ModuleDict(), nn.ModuleDict()
-        channels, skips = sizes.width, [sizes.width]
+        channels = sizes.width
+        skip_channels = [channels]
         for level, width in enumerate(widths):
             for number in range(sizes.blocks):
-                self.down[f"{level}_{number}"] = UnetLevelPart(sizes, channels, width, sizes.attention[level])
+                transformer_blocks = sizes.attention[level]
+                self.down[f"{level}_{number}"] = UnetLevelPart(sizes, channels, width, transformer_blocks)
                 channels = width
-                skips.append(channels)
+                skip_channels.append(channels)
             if level + 1 < len(widths):
                 self.shrink[str(level)] = Conv2d(channels, channels, 3, stride=2)
-                skips.append(channels)
+                skip_channels.append(channels)
         self.middle = UnetLevelPart(sizes, channels, channels, max(sizes.attention))
-        self.after = UnetResidual(sizes, channels, channels)
+        self.after = UnetResidual(sizes, channels, channels)  # the residual block after `middle`
         self.up, self.grow = nn.ModuleDict(), nn.ModuleDict()
         for level, width in reversed(list(enumerate(widths))):
             for number in range(sizes.blocks + 1):
-                self.up[f"{level}_{number}"] = UnetLevelPart(
-                    sizes, channels + skips.pop(), width, sizes.attention[level]
-                )
+                channels_in, transformer_blocks = channels + skip_channels.pop(), sizes.attention[level]
+                self.up[f"{level}_{number}"] = UnetLevelPart(sizes, channels_in, width, transformer_blocks)
                 channels = width
             if level:
                 self.grow[str(level)] = Conv2d(channels, channels, 3)
@@ -152,14 +164,16 @@ class UNetwork(nn.Module):
         return {**down, "middle": self.middle, "after": self.after, **up}
 
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor) -> Tensor:
-        dtype, levels, blocks = self.computes, len(self.sizes.multiples), self.sizes.blocks
+        """Predicts the noise (B, channels, L, L). Feature maps (B, K, H, W) halve at each level down and double on the
+        way up; each level up also reads the maps kept on the way down (`skips`)."""
+        dtype, levels, level_blocks = self.computes, len(self.sizes.multiples), self.sizes.blocks
         text_BSW = text_BSW.to(dtype)
         with span("time"):
             time_BD = self.time(time_embedding.code(times_B, self.sizes.width).to(dtype))
         x = self.first(latents_BKLL.to(dtype))
         skips = [x]
         for level in range(levels):
-            for number in range(blocks):
+            for number in range(level_blocks):
                 x = self.down[f"{level}_{number}"](x, time_BD, text_BSW)
                 skips.append(x)
             if level + 1 < levels:
@@ -167,7 +181,7 @@ class UNetwork(nn.Module):
                 skips.append(x)
         x = self.after(self.middle(x, time_BD, text_BSW), time_BD)
         for level in reversed(range(levels)):
-            for number in range(blocks + 1):
+            for number in range(level_blocks + 1):
                 x = self.up[f"{level}_{number}"](torch.cat((x, skips.pop()), dim=1), time_BD, text_BSW)
             if level:
                 x = self.grow[str(level)](F.interpolate(x, scale_factor=2.0, mode="nearest"))

@@ -67,7 +67,9 @@ def measure_rank(job: Job, rank: int) -> RankMemory:
     _check(job)
     task, samples = _task_and_samples(job)
     full_job, job = job, _shortened(replace(job, recipe=replace(job.recipe, compile=False)))
-    ranks = Ranks(rank, 0, job.layout.ranks, 1, "cpu", torch.device("cpu"))
+    ranks = Ranks(
+        rank=rank, local_rank=0, world=job.layout.ranks, local_world=1, vendor="cpu", device=torch.device("cpu")
+    )
     fake, storages = FakeTensorMode(allow_non_fake_inputs=True), _Storages()
     with _fake_process_group(ranks), _storage_tracking(storages):
         # Outside the fake mode: device meshes are tensors with values, and DTensors are split from unsharded tensors.
@@ -141,22 +143,28 @@ def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], stora
     """Memory of the first step, plus the optimizer state that exists in the backward pass of later steps."""
     optimizer = make_optimizer.make(model.modules, job.recipe, model.meshes)
     _balance(model)
-    parameters = storages.now
+    parameter_bytes = storages.now
     batch = samples(job.batch // job.layout.batch_ranks)
-    inputs = storages.now - parameters
+    input_bytes = storages.now - parameter_bytes
     if replicates(job.layout):  # DDP's gradient buckets exist even before a gradient is added
         for parameter in model.parameters:
             parameter.grad = torch.zeros_like(parameter)
     model.forward_backward(batch)
-    gradients, backward = storages.now - parameters - inputs, storages.forget_peak()
+    gradient_bytes, backward_peak_bytes = storages.now - parameter_bytes - input_bytes, storages.forget_peak()
     gradient_clipping.scale(
         model.parameters,
         (CLIP / (gradient_clipping.total_norm(model.parameters, model.meshes) + 1e-6)).clamp(max=1.0),
     )
-    before = storages.now
+    bytes_before = storages.now
     optimizer.step()
-    state, update = storages.now - before, storages.forget_peak()
-    return RankMemory(parameters, gradients, state, max(backward + state, update), update)
+    state_bytes, update_peak_bytes = storages.now - bytes_before, storages.forget_peak()
+    return RankMemory(
+        parameters=parameter_bytes,
+        gradients=gradient_bytes,
+        optimizer=state_bytes,
+        peak=max(backward_peak_bytes + state_bytes, update_peak_bytes),
+        update=update_peak_bytes,
+    )
 
 
 def _empty(
@@ -178,6 +186,8 @@ def _balance(model: ParallelModel) -> None:
 
 
 def _dispatch_evenly(group: dist.ProcessGroup, experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
+    """Expert-parallel dispatch with the same number of tokens to every rank, since fake tensors have no counts to read.
+    Returns the experts' outputs (N, D)."""
     splits = [len(x_ND) // group.size()] * group.size()
     order = torch.arange(sum(splits))
     x = exchange(x_ND, group, splits, splits)
@@ -189,11 +199,14 @@ class _Storages(TorchDispatchMode):
     """Bytes of the live fake storages: `now`, and `peak` since the last `forget_peak`."""
 
     def __init__(self) -> None:
+        """`blind`: ignore new storages."""
         super().__init__()
         self.now = self.peak = 0
         self.blind = False
         self.sizes: dict[int, int] = {}
+        """Bytes of each live storage by its address."""
         self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        """By address of a live storage, the reference that reports its end."""
 
     def forget_peak(self) -> int:
         peak, self.peak = self.peak, self.now
@@ -202,6 +215,7 @@ class _Storages(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Runs an operation of torch and tracks the storages of the tensors that it returns."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # operations on the local tensors are dispatched here
         out = func(*args, **(kwargs or {}))
@@ -211,6 +225,7 @@ class _Storages(TorchDispatchMode):
         return out
 
     def _track(self, storage: torch.UntypedStorage) -> None:
+        """Counts a new storage until it is freed."""
         key = storage._cdata
         if key not in self.sizes:
             self.sizes[key] = 0
@@ -239,18 +254,19 @@ def _storage_tracking(storages: _Storages) -> Iterator[None]:
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        done = resize(storage, size)
+        result = resize(storage, size)
         storages.resized(storage)
-        return done
+        return result
 
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
     def propagate_blind(propagator: ShardingPropagator, *args: Any) -> Any:
-        before, storages.blind = storages.blind, True
+        """Propagates shardings without counting the global tensors that DTensor makes for it."""
+        was_blind, storages.blind = storages.blind, True
         try:
             return propagate(propagator, *args)
         finally:
-            storages.blind = before
+            storages.blind = was_blind
 
     with (
         mock.patch.object(PipelineSchedule, "_warmup_p2p", _skip_shape_exchange),
@@ -321,6 +337,7 @@ def _fake_process_group(ranks: Ranks) -> Iterator[None]:
 
 
 def main(path: Path, rank: int) -> None:
+    """Prints the memory of one rank of the job at `path` as JSON, or why the job cannot run."""
     try:
         memory = measure_rank(jobs.load(path), rank)
     except BadJob as error:

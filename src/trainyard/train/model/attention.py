@@ -24,6 +24,8 @@ class Core(nn.Module):
     """
 
     def forward(self, q_BHTC: Tensor, k_BKTC: Tensor, v_BKTC: Tensor) -> Tensor:
+        """Causal attention of queries (B, H, T, C) to keys and values (B, K, T, C), with K <= H heads; with fewer
+        queries than keys, the queries are the last positions. Returns (B, H, T, C)."""
         grouped = q_BHTC.shape[1] != k_BKTC.shape[1]
         if grouped and q_BHTC.is_cuda and q_BHTC.dtype == torch.float32:
             # CUDA's only fused kernel for float32 does not support grouped heads.
@@ -47,6 +49,7 @@ class Attention(nn.Module):
     """
 
     def __init__(self, model: Model) -> None:
+        """Projections to `heads` query heads and `kv_heads` key/value heads of `head_dim` channels, and back."""
         super().__init__()
         self.head_dim = model.head_dim
         biased = model.bias != "none"
@@ -59,7 +62,7 @@ class Attention(nn.Module):
         self.out = Linear(model.heads * model.head_dim, model.hidden_size, model.bias == "all")
 
     def forward(self, x_BTD: Tensor, cos_TC: Tensor | None, sin_TC: Tensor | None) -> Tensor:
-        """Applies no rotary embedding if the tables are None."""
+        """Causal attention over x (B, T, D), (B, T, D) again; without rotary embedding if the tables are None."""
         q_BHTC, k_BKTC, v_BKTC = (self._heads(part(x_BTD)) for part in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q_BHTC, k_BKTC = self.q_norm(q_BHTC), self.k_norm(k_BKTC)

@@ -60,6 +60,8 @@ def _policy(_: object, op: object, *args: object, **kwargs: object) -> Checkpoin
 
 
 def _with_span(name: str, run: Forward) -> Forward:
+    """The forward method `run` inside a profiler span called `name`."""
+
     def forward(*args: Any) -> Any:
         with span(name):
             return run(*args)

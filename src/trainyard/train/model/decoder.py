@@ -24,7 +24,11 @@ from trainyard.train.step.profiler_span import span
 
 
 class DecoderBlock(nn.Module):
+    """A pre-norm transformer block: causal attention and an MLP (or mixture of experts), each with a residual sum."""
+
     def __init__(self, model: Model, layer: int) -> None:
+        """Layer number `layer` of the whole model, counted from 0: it defines whether the MLP is dense or a mixture of
+        experts."""
         super().__init__()
         self.name = f"layers.{layer}"
         self.attention_norm = _norm(model)
@@ -60,6 +64,8 @@ class Decoder(nn.Module):
         first: bool = True,
         last: bool = True,
     ) -> None:
+        """The part of the model with the given layers, for sequences of `length` tokens. `first`: with the embedding;
+        `last`: with the final norm and the head."""
         super().__init__()
         self.rope = (model.rope_dim or model.head_dim, model.rope_base) if model.position == "rope" else None
         self.positions: Tensor | None = None
@@ -76,6 +82,8 @@ class Decoder(nn.Module):
         return Linear(model.hidden_size, model.vocab)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Maps tokens (B, T), or hidden states (B, T, D) from the previous pipeline stage, to hidden states or, in the
+        last stage, logits (B, T, vocab)."""
         positions_T = torch.arange(x.shape[1], device=x.device) if self.positions is None else self.positions
         if self.embed is not None:
             with span("embed"):

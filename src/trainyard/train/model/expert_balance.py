@@ -29,6 +29,7 @@ class Load:
     """
 
     def __init__(self, experts: int) -> None:
+        """`experts`: number of experts E. `running`: (E,) int64, this rank's counts of the current step so far."""
         self.experts = experts
         self.share = 1.0
         self.peers: dist.ProcessGroup | None = None
@@ -83,6 +84,8 @@ def follow(bias_E: Tensor, counts_E: Tensor) -> None:
 
 
 class _CountInBackward(torch.autograd.Function):
+    """The identity; its backward pass calls `add` with `counts`."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, counts: Tensor, add: Callable[[Tensor], None]) -> Tensor:
         ctx.save_for_backward(counts)
@@ -96,6 +99,8 @@ class _CountInBackward(torch.autograd.Function):
 
 
 class _AddAuxiliaryLoss(torch.autograd.Function):
+    """The identity; its backward pass gives `loss` the gradient `share`."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, share: float) -> Tensor:
         ctx.share = share

@@ -42,17 +42,19 @@ def normal(name: str, shape: torch.Size, seed: int, deviation: float) -> Tensor:
 
 def count(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:
     """Parameter count of the unsharded model. Collective if ranks have different parameters."""
-    alone = sum(parameter.numel() for parameter in unshared(modules))
-    own = torch.tensor(sum(parameter.numel() for module in modules for parameter in module.parameters()) - alone)
+    unshared_count = sum(parameter.numel() for parameter in unshared(modules))
+    shared_count = torch.tensor(
+        sum(parameter.numel() for module in modules for parameter in module.parameters()) - unshared_count
+    )
     if meshes is not None and meshes.layout.pp > 1:
         group = meshes.data.get_group("pp")
-        own = own.to(meshes.world.device_type)
-        dist.all_reduce(own, group=group)
-    if meshes is not None and alone:
-        others = torch.tensor(alone, device=meshes.world.device_type)
-        dist.all_reduce(others, group=meshes.world.get_group())
-        alone = int(others)
-    return int(own) + alone
+        shared_count = shared_count.to(meshes.world.device_type)
+        dist.all_reduce(shared_count, group=group)
+    if meshes is not None and unshared_count:
+        unshared_total = torch.tensor(unshared_count, device=meshes.world.device_type)
+        dist.all_reduce(unshared_total, group=meshes.world.get_group())
+        unshared_count = int(unshared_total)
+    return int(shared_count) + unshared_count
 
 
 def unshared(modules: Sequence[nn.Module]) -> list[nn.Parameter]:

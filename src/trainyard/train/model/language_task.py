@@ -37,10 +37,10 @@ class Language:
     def stage(self, number: int, stages: int) -> Decoder:
         """Partitions layers evenly over stages; if they do not divide, the first stages have one more."""
         layers = range(self.model.layers)
-        each, rest = divmod(len(layers), stages)
-        start = number * each + min(number, rest)
-        own = layers[start : start + each + (number < rest)]
-        return Decoder(self.model, self.dtype, own, self.seq_len, first=number == 0, last=number == stages - 1)
+        layers_per_stage, remaining_layers = divmod(len(layers), stages)
+        start = number * layers_per_stage + min(number, remaining_layers)
+        stage_layers = layers[start : start + layers_per_stage + (number < remaining_layers)]
+        return Decoder(self.model, self.dtype, stage_layers, self.seq_len, first=number == 0, last=number == stages - 1)
 
     def handed(self, samples: int) -> tuple[Tensor, ...]:
         """Hidden states (B, T, D) of this rank's part of each sequence."""

@@ -20,6 +20,8 @@ class LatentAttention(nn.Module):
     the up-projection."""
 
     def __init__(self, model: Model) -> None:
+        """Projections of x to the queries (through a latent, if `q_lora_rank`), to the latent of keys and values with
+        the shared rotary key, and from that latent to each head's keys and values."""
         super().__init__()
         self.widths = (model.head_dim, model.rope_dim)
         self.value_dim = model.value_dim
@@ -38,6 +40,8 @@ class LatentAttention(nn.Module):
         self.out = Linear(model.heads * model.value_dim, model.hidden_size)
 
     def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+        """Attention over x (B, T, D): each head's query and key have C channels without and R with rotation. Returns
+        (B, T, D)."""
         q_BTX = self.q_up(self.q_norm(self.q_down(x_BTD))) if hasattr(self, "q_up") else self.q(x_BTD)
         q_BHTC, q_BHTR = _heads(q_BTX, *self.widths)
         latent_BTL, key_BTR = self.kv_down(x_BTD).split((self.kv_lora_rank, self.widths[1]), dim=2)

@@ -13,6 +13,7 @@ class Mlp(nn.Module):
     """SwiGLU (Shazeer 2020, arXiv:2002.05202): gate, up, down. Or up, GELU (tanh approximation, as in GPT-2), down."""
 
     def __init__(self, model: Model, ffn: int) -> None:
+        """`ffn`: the inner width."""
         super().__init__()
         biased = model.bias == "all"
         self.gate = Linear(model.hidden_size, ffn, biased) if model.mlp == "swiglu" else None

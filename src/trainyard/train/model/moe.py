@@ -21,6 +21,7 @@ class Experts(nn.Module):
     """SwiGLU experts, stacked: `gate` and `up` (E, F, D), `down` (E, D, F); under expert parallelism this rank's E."""
 
     def __init__(self, model: Model) -> None:
+        """Matrices of all E experts, stacked: `gate` and `up` (E, ffn, D), `down` (E, D, ffn)."""
         super().__init__()
         shape = (model.experts, model.moe_ffn_hidden_size, model.hidden_size)
         self.gate = nn.Parameter(torch.empty(shape))
@@ -51,6 +52,8 @@ class Moe(nn.Module):
     """An MoE layer in place of an `Mlp`. Expert parallelism replaces `dispatch`."""
 
     def __init__(self, model: Model) -> None:
+        """Router, routed experts, and a shared expert as wide as `shared_experts` of them. `dispatch` runs the experts;
+        expert parallelism replaces it."""
         super().__init__()
         self.router = Router(model)
         self.experts = Experts(model)
@@ -60,6 +63,8 @@ class Moe(nn.Module):
     # Not compiled: the token count of each expert is known only at run time.
     @torch.compiler.disable
     def forward(self, x_BTD: Tensor) -> Tensor:
+        """Sends each of the N = B T tokens to its A experts and sums their outputs by the router's gates, plus the
+        shared expert. (B, T, D) to (B, T, D)."""
         x_ND = x_BTD.flatten(0, 1)
         chosen_NA, gates_NA, counts_E = self.router(x_ND)
         order = chosen_NA.flatten().argsort(stable=True)

@@ -22,6 +22,8 @@ class Router(nn.Module):
     None unless balance is 'bias'."""
 
     def __init__(self, model: Model) -> None:
+        """`weight` (E, D): one row per expert. `bias` (E): added to the scores for the choice only, to balance the
+        load. `load`: tokens per expert."""
         super().__init__()
         self.model = model
         self.weight = nn.Parameter(torch.empty(model.experts, model.hidden_size))
@@ -50,6 +52,8 @@ class Router(nn.Module):
             follow(self.bias, self.load.last)
 
     def _choose(self, scores_NE: Tensor) -> Tensor:
+        """The A = `top_k` experts of each token, (N, A), by score plus balancing bias, inside the best groups of
+        experts if there are groups."""
         if self.bias is not None:
             scores_NE = scores_NE + self.bias
         if self.model.expert_groups > 1:

@@ -15,6 +15,7 @@ class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
+        """torch's AdamW over the named parameters, with one group of parameters per device mesh."""
         import torch
 
         from trainyard.train.optimizers.make_optimizer import by_mesh

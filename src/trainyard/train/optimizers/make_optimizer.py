@@ -47,8 +47,8 @@ def rate(recipe: Recipe, step: int) -> float:
         return recipe.learning_rate * (step + 1) / recipe.warmup_steps
     if not recipe.decay_steps:
         return recipe.learning_rate
-    done = min(1.0, (step - recipe.warmup_steps) / recipe.decay_steps)
-    return recipe.learning_rate * (FALLS_TO + (1 - FALLS_TO) * (1 + cos(pi * done)) / 2)
+    decay_fraction = min(1.0, (step - recipe.warmup_steps) / recipe.decay_steps)
+    return recipe.learning_rate * (FALLS_TO + (1 - FALLS_TO) * (1 + cos(pi * decay_fraction)) / 2)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> None:

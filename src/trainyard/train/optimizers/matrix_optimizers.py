@@ -40,10 +40,12 @@ class WholeMatrices(torch.optim.AdamW):
     """Updates the matrices of groups marked `whole` by `direction`, and the others by AdamW."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], recipe: Recipe) -> None:
+        """Divides the parameters into matrices of layers, updated by `direction` (groups with `whole`), and the rest,
+        updated by AdamW."""
         matrices = [parameter for name, parameter in named if is_layer_matrix(name, parameter)]
-        rest = [parameter for name, parameter in named if not is_layer_matrix(name, parameter)]
+        other_parameters = [parameter for name, parameter in named if not is_layer_matrix(name, parameter)]
         groups = [{"params": matrices, "whole": True}] if matrices else []
-        groups += [{**group, "whole": False} for group in by_mesh(rest)]
+        groups += [{**group, "whole": False} for group in by_mesh(other_parameters)]
         super().__init__(
             groups,
             lr=recipe.learning_rate,
@@ -55,6 +57,8 @@ class WholeMatrices(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates the other parameters by AdamW, then each matrix by `direction`. Returns the closure's loss, if
+        AdamW ran it."""
         groups = self.param_groups
         self.param_groups = [group for group in groups if not group["whole"]]
         try:
@@ -68,6 +72,8 @@ class WholeMatrices(torch.optim.AdamW):
         return loss
 
     def _take(self, parameter: nn.Parameter, grad: Tensor, rate: float) -> None:
+        """Updates one matrix in place: decays it, then subtracts learning rate x scale x direction. A sharded one takes
+        its part of the direction."""
         direction, scale, decay = self.direction(grad, self.state[parameter])
         if isinstance(parameter, DTensor):
             direction = distribute_tensor(direction, parameter.device_mesh, parameter.placements, src_data_rank=None)
@@ -92,6 +98,7 @@ class Orthogonal(WholeMatrices):
         super().__init__(named, recipe)
 
     def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
+        """Muon's: the orthogonalized Nesterov momentum, its scale 0.2 sqrt(longer side), and the weight decay."""
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(grad)
         momentum = state["momentum"].lerp_(grad, 1 - MOMENTUM)
@@ -104,6 +111,7 @@ class Kronecker(WholeMatrices):
     decay and momentum."""
 
     def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
+        """Shampoo's: L^(-1/4) G R^(-1/4) with the sums L of G G^T and R of G^T G so far; scale 1, no weight decay."""
         matrix = full_tensor(grad)
         if not state:
             for side, size in zip(("left", "right"), matrix.shape):

@@ -15,6 +15,7 @@ class Sgd:
     momentum in deep learning"), without weight decay."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
+        """torch's SGD with momentum over the named parameters, with one group of parameters per device mesh."""
         import torch
 
         from trainyard.train.optimizers.make_optimizer import by_mesh

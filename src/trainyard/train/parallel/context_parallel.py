@@ -52,17 +52,21 @@ class Gathered(nn.Module):
         self.core, self.group = core, group
 
     def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
+        """Attention of this rank's queries (B, H, t, C) to the keys and values (B, K, t, C) gathered from all ranks. A
+        rank has an early and a late chunk of the sequence, of t / 2 positions each."""
         ranks, rank = self.group.size(), self.group.rank()
         kv_tBKE = torch.cat((k_BKtC, v_BKtC), dim=-1).movedim(2, 0)
         by_rank = gather(kv_tBKE, self.group)
-        early, late = by_rank.unflatten(0, (ranks, 2, -1)).unbind(1)
-        kv_BKTE = torch.cat((early, late.flip(0))).flatten(0, 1).movedim(0, 2)
+        early_chunks, late_chunks = by_rank.unflatten(0, (ranks, 2, -1)).unbind(1)
+        kv_BKTE = torch.cat((early_chunks, late_chunks.flip(0))).flatten(0, 1).movedim(0, 2)
         k_BKTC, v_BKTC = kv_BKTE.split((k_BKtC.shape[-1], v_BKtC.shape[-1]), dim=-1)
         chunk = q_BHtC.shape[2] // 2
         # A chunk's queries only see keys up to its end, so that masked blocks are not computed.
-        ends = ((rank + 1) * chunk, (2 * ranks - rank) * chunk)
+        chunk_ends = ((rank + 1) * chunk, (2 * ranks - rank) * chunk)
         queries = q_BHtC.split(chunk, dim=2)
-        return torch.cat([self.core(q, k_BKTC[:, :, :end], v_BKTC[:, :, :end]) for q, end in zip(queries, ends)], dim=2)
+        return torch.cat(
+            [self.core(q, k_BKTC[:, :, :end], v_BKTC[:, :, :end]) for q, end in zip(queries, chunk_ends)], dim=2
+        )
 
 
 class Ulysses(nn.Module):
@@ -73,6 +77,8 @@ class Ulysses(nn.Module):
         self.core, self.group = core, group
 
     def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
+        """Attention of this rank's heads over the whole sequence: an all-to-all from positions to heads before, and
+        back after. (B, H, t, C) to (B, H, t, C)."""
         ranks = self.group.size()
         # With fewer key/value heads than ranks, repeat them until each rank gets a whole number.
         copies = ranks // gcd(ranks, k_BKtC.shape[1])

@@ -79,6 +79,8 @@ class Exchange:
         self.group = group
 
     def __call__(self, experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
+        """Sends rows of tokens (N, D), ordered by expert, to the ranks that own the experts, runs those, and returns
+        their outputs (N, D) in the same order. `counts_E`: rows per expert; R ranks own e experts each."""
         send_Re = counts_E.unflatten(0, (self.group.size(), -1))
         receive_Re = torch.empty_like(send_Re)
         dist.all_to_all_single(receive_Re, send_Re, group=self.group)

@@ -86,6 +86,8 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
 
 
 def _plain_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool) -> Grads:
+    """Gradients of q, k and v (B, H, T, C) of an attention with output `out` and row-wise log-sum-exp `lse` (B, H, T),
+    in plain torch operations."""
     weights = (_scores(q, k, causal) - lse[..., None]).exp()
     d_v = weights.to(d_out.dtype).transpose(-1, -2) @ d_out
     d_weights = (d_out @ v.transpose(-1, -2)).float() - (d_out.float() * out.float()).sum(-1, keepdim=True)
@@ -94,6 +96,7 @@ def _plain_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
 
 
 def _scores(q: Tensor, k: Tensor, causal: bool) -> Tensor:
+    """Scaled dot products (B, H, T, T) in float32; -inf for later keys if `causal`."""
     scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
     if not causal:
         return scores

@@ -46,6 +46,8 @@ class ParallelModel:
     """
 
     def __init__(self, job: Job, ranks: Ranks, task: Task, fill: Fill = initialize) -> None:
+        """Builds this rank's part of the model: pipeline stages if pp > 1, or else the whole model, sharded or
+        replicated as the layout says. `fill` writes the initial weights."""
         self.job, self.ranks, self.task, self.fill = job, ranks, task, fill
         self.meshes = Meshes(job.layout, ranks.device.type) if ranks.world > 1 else None
         self.pipeline: PipelineRunner | None = None
@@ -81,9 +83,9 @@ class ParallelModel:
     def _stages(self, meshes: Meshes) -> dict[int, nn.Module]:
         """This rank's pipeline stages by number."""
         layout, task = self.job.layout, cast(PipelineTask, self.task)
-        numbers = stages_of(meshes.data.get_local_rank("pp"), layout, self.job.recipe.schedule)
+        stage_numbers = stages_of(meshes.data.get_local_rank("pp"), layout, self.job.recipe.schedule)
         with torch.device("meta"):
-            stages = {number: task.stage(number, layout.pp * layout.interleave) for number in numbers}
+            stages = {number: task.stage(number, layout.pp * layout.interleave) for number in stage_numbers}
         return {number: self._prepare(stage) for number, stage in stages.items()}
 
     def _prepare(self, module: nn.Module) -> nn.Module:
@@ -109,16 +111,17 @@ class ParallelModel:
         return loss
 
     def _forward_backward(self, batch: Batch) -> Tensor:
+        """Accumulates gradients over the micro-batches of this rank's batch. Returns the mean loss, a scalar."""
         if self.pipeline is not None:
             return self.pipeline.forward_backward(batch)
-        total = torch.zeros((), device=self.ranks.device)
-        micro = batch.split(self.job.accumulate)
-        for number, part in enumerate(micro, start=1):
-            with self._micro_batch(last=number == len(micro)):
-                loss = self.task.loss(self.call(*part.inputs), part.targets) / len(micro)
+        loss_sum = torch.zeros((), device=self.ranks.device)
+        micro_batches = batch.split(self.job.accumulate)
+        for number, part in enumerate(micro_batches, start=1):
+            with self._micro_batch(last=number == len(micro_batches)):
+                loss = self.task.loss(self.call(*part.inputs), part.targets) / len(micro_batches)
                 loss.backward()
-            total += loss.detach()
-        return total
+            loss_sum += loss.detach()
+        return loss_sum
 
     def _micro_batch(self, last: bool) -> AbstractContextManager[object]:
         """Context for forward and backward of a micro-batch. Gradients are all-reduced after the last one only; those

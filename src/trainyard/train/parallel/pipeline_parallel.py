@@ -47,6 +47,8 @@ class PipelineRunner:
     def __init__(
         self, job: Job, task: Task, group: ProcessGroup, device: torch.device, modules: Mapping[int, nn.Module]
     ) -> None:
+        """`modules`: this rank's stages by stage number. `first`, `last`: whether they include the pipeline's first and
+        last. `targets`: those of the current batch. `schedule`: built at the first batch."""
         self.job, self.task, self.group, self.device, self.modules = job, task, group, device, modules
         self.first, self.last = 0 in modules, job.layout.pp * job.layout.interleave - 1 in modules
         self.targets: Sequence[tuple[Tensor, ...]] = ()
@@ -56,15 +58,15 @@ class PipelineRunner:
         """Runs all micro-batches and returns this rank's mean loss, zero without the last stage. Gradients accumulate
         in the parameters, averaged over the micro-batches, and are reduced once."""
         count = self.job.accumulate
-        micro = batch.split(count)
-        self.targets = [part.targets for part in micro]
+        micro_batches = batch.split(count)
+        self.targets = [part.targets for part in micro_batches]
         if self.schedule is None:
-            self.schedule = self._schedule(micro[0])
+            self.schedule = self._schedule(micro_batches[0])
         losses: list[Tensor] = []
         # torch splits a single target tensor, but a batch may have several: pass micro-batch numbers instead.
-        numbers = torch.arange(count) if self.last else None
+        micro_batch_numbers = torch.arange(count) if self.last else None
         inputs = batch.inputs if self.first else ()
-        self.schedule.step(*inputs, target=numbers, losses=losses, return_outputs=False)
+        self.schedule.step(*inputs, target=micro_batch_numbers, losses=losses, return_outputs=False)
         return torch.stack(losses).detach().sum() if self.last else torch.zeros((), device=self.device)
 
     def loss(self, outputs: Tensor, number: Tensor) -> Tensor:
@@ -79,7 +81,7 @@ class PipelineRunner:
         """
         name, count = self.job.recipe.schedule, self.job.accumulate
         inputs = tuple(_meta(value) for value in part.inputs)
-        handed = tuple(
+        hidden_states = tuple(
             _meta(value).requires_grad_() for value in cast(PipelineTask, self.task).handed(len(part.inputs[0]))
         )
         kind = _SpannedStage if name in ONE_STAGE else PipelineStage
@@ -90,8 +92,8 @@ class PipelineRunner:
                 number,
                 stage_count,
                 self.device,
-                input_args=inputs if number == 0 else handed,
-                output_args=handed,  # unused for the last stage, but required
+                input_args=inputs if number == 0 else hidden_states,
+                output_args=hidden_states,  # unused for the last stage, but required
                 group=self.group,
             )
             for number, module in self.modules.items()

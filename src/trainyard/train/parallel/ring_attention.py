@@ -25,8 +25,12 @@ def ring(q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor, group: dist.ProcessGrou
 
 
 class _Ring(torch.autograd.Function):
+    """Ring attention of this rank's positions: q (B, H, t, C); k and v (B, K, t, C)."""
+
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Attention over keys and values that travel once around the ring: each step adds one rank's, rescaled by the
+        log-sum-exp of the scores so far. Returns (B, H, t, C)."""
         q, kv = q.contiguous(), torch.stack((k, v))
         out = torch.zeros_like(q, dtype=torch.float32)
         lse = torch.full(q.shape[:3], float("-inf"), device=q.device)
@@ -34,11 +38,11 @@ class _Ring(torch.autograd.Function):
             wait_for_next = _send_to_next(kv, group) if step < group.size() - 1 else None
             rows, cols, causal = _pairs(q.shape[2], group.rank(), (group.rank() - step) % group.size())
             near_k, near_v = kv[:, :, :, cols]
-            part, part_lse = attend(q[:, :, rows], near_k, near_v, causal)
-            merged = torch.logaddexp(lse[:, :, rows], part_lse)
-            old, new = (lse[:, :, rows] - merged).exp(), (part_lse - merged).exp()
-            out[:, :, rows] = out[:, :, rows] * old[..., None] + part * new[..., None]
-            lse[:, :, rows] = merged
+            partial_out, partial_lse = attend(q[:, :, rows], near_k, near_v, causal)
+            merged_lse = torch.logaddexp(lse[:, :, rows], partial_lse)
+            old_weight, new_weight = (lse[:, :, rows] - merged_lse).exp(), (partial_lse - merged_lse).exp()
+            out[:, :, rows] = out[:, :, rows] * old_weight[..., None] + partial_out * new_weight[..., None]
+            lse[:, :, rows] = merged_lse
             kv = wait_for_next() if wait_for_next is not None else kv
         out = out.to(q.dtype)
         ctx.group = group
@@ -47,6 +51,8 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Gradients of q, k and v. Keys and values travel around the ring again, and with them their gradients, to
+        which each rank adds."""
         q, k, v, out, lse = ctx.saved_tensors
         group, d_out, kv = ctx.group, grads[0].contiguous(), torch.stack((k, v))
         d_q = torch.zeros_like(q, dtype=torch.float32)
@@ -73,25 +79,27 @@ def _pairs(length: int, rank: int, owner: int) -> tuple[slice, slice, bool]:
 
     A rank has an early and a late chunk; the lower the rank, the earlier the first and the later the second.
     """
-    everything, half = slice(length), length // 2
+    all_positions, half_length = slice(length), length // 2
     if owner == rank:
-        return everything, everything, True
-    return (everything, slice(half), False) if owner < rank else (slice(half, length), everything, False)
+        return all_positions, all_positions, True
+    if owner < rank:
+        return all_positions, slice(half_length), False
+    return slice(half_length, length), all_positions, False
 
 
 def _send_to_next(x: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
     """Sends `x` to the next rank. Returns a function that waits for the tensor from the previous rank."""
     ranks, rank = group.size(), group.rank()
     received = torch.empty_like(x, memory_format=torch.contiguous_format)
-    after, before = (dist.get_global_rank(group, (rank + turn) % ranks) for turn in (1, -1))
+    next_rank, previous_rank = (dist.get_global_rank(group, (rank + turn) % ranks) for turn in (1, -1))
     contiguous = x.contiguous()
-    works = dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, contiguous, after, group), dist.P2POp(dist.irecv, received, before, group)]
+    transfers = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, contiguous, next_rank, group), dist.P2POp(dist.irecv, received, previous_rank, group)]
     )
 
     def wait() -> Tensor:
-        for work in works:
-            work.wait()
+        for transfer in transfers:
+            transfer.wait()
         return received
 
     return wait

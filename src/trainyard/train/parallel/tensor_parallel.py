@@ -32,12 +32,16 @@ from trainyard.job import Layout
 from trainyard.train.model.layers import Embedding
 from trainyard.train.parallel.mesh import Meshes
 
-_COLUMNS = frozenset(("q", "k", "v", "gate", "up"))
-_ROWS = frozenset(("out", "down"))
+_COLUMN_SPLIT = frozenset(("q", "k", "v", "gate", "up"))
+"""Linear layers split by output features."""
+_ROW_SPLIT = frozenset(("out", "down"))
+"""Linear layers split by input features, whose partial outputs are summed."""
 _GATHERED = frozenset(("attention", "mlp"))
+"""Modules whose input is gathered over the ranks."""
 _NORMS = frozenset(("attention_norm", "mlp_norm", "norm"))
 _HEAD_NORMS = frozenset(("q_norm", "k_norm"))
-_HEADS = 1
+"""Norms over the channels of each head."""
+_HEAD_DIMENSION = 1
 """The dimension of (B, H, T, C) that is split."""
 
 
@@ -52,33 +56,35 @@ def plan(module: nn.Module, layout: Layout, allow_replicated: bool = False) -> d
     `allow_replicated`: unknown modules are replicated and have the same inputs on every rank. Otherwise raises `BadJob`
     for an unknown module with weights: its replicas would diverge, since ranks see different activations.
     """
-    between = Shard(1) if layout.sequence_parallel else Replicate()
-    styles: dict[str, ParallelStyle] = {}
+    between = Shard(1) if layout.sequence_parallel else Replicate()  # placement of activations (B, T, D) between layers
+    styles: dict[str, ParallelStyle] = {}  # by module name
     for name, part in module.named_modules():
-        last = name.rpartition(".")[2]
-        if last in _COLUMNS:
+        last_part = name.rpartition(".")[2]
+        if last_part in _COLUMN_SPLIT:
             styles[name] = ColwiseParallel()
-        elif last in _ROWS:
+        elif last_part in _ROW_SPLIT:
             styles[name] = RowwiseParallel(output_layouts=between)
-        elif last in _GATHERED:
+        elif last_part in _GATHERED:
             styles[name] = _Gathered(between)
-        elif last in _NORMS and layout.sequence_parallel:
+        elif last_part in _NORMS and layout.sequence_parallel:
             styles[name] = SequenceParallel(use_local_output=True)
-        elif last in _HEAD_NORMS:
-            styles[name] = SequenceParallel(sequence_dim=_HEADS, use_local_output=True)
-        elif last == "embed":
+        elif last_part in _HEAD_NORMS:
+            styles[name] = SequenceParallel(sequence_dim=_HEAD_DIMENSION, use_local_output=True)
+        elif last_part == "embed":
             styles[name] = _RowSplitEmbedding(between)
-        elif last == "place":
+        elif last_part == "place":
             # Its output is (T, D): a position is the same for all samples.
             styles[name] = _RowSplitEmbedding(Shard(0) if layout.sequence_parallel else Replicate())
-        elif last == "head":
+        elif last_part == "head":
             styles[name] = _head(part, between, Shard(-1) if layout.loss_parallel else Replicate())
-        elif last not in _NORMS and not allow_replicated and any(True for _ in part.parameters(recurse=False)):
+        elif last_part not in _NORMS and not allow_replicated and any(True for _ in part.parameters(recurse=False)):
             raise BadJob(f"tp = {layout.tp} at $.layout, but no split is defined for {name}.", "Use tp = 1.")
     return styles
 
 
 def _head(part: nn.Module, between: Placement, output_placement: Placement) -> ParallelStyle:
+    """How to divide the head by vocabulary: a linear layer of its own, or one that is tied to the embedding. `between`:
+    placement of the activations between layers; `output_placement`: of the logits."""
     if isinstance(part, nn.Linear):
         return ColwiseParallel(input_layouts=between, output_layouts=output_placement, use_local_output=False)
     # Tied: multiplies by this rank's rows of the embedding.
@@ -102,6 +108,8 @@ class _RowSplitEmbedding(ParallelStyle):
         self.output_placement = output_placement
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Divides the embedding's rows over the mesh and lets each rank look up its own."""
+
         def divide(_: str, part: nn.Module, mesh: DeviceMesh) -> None:
             for name, parameter in list(part.named_parameters(recurse=False)):
                 part.register_parameter(name, nn.Parameter(distribute_tensor(parameter, mesh, (Shard(0),))))
@@ -112,10 +120,14 @@ class _RowSplitEmbedding(ParallelStyle):
 
 
 def _look_up(part: Embedding, mesh: DeviceMesh, output_placement: Placement, tokens: Tensor) -> Tensor:
+    """Embedding of tokens (B, T) from this rank's rows, with zeros for tokens of other ranks, then summed over the
+    ranks."""
     rows = cast(DTensor, part.weight).to_local()
     local_rows = tokens - mesh.get_local_rank() * -(-part.num_embeddings // mesh.size())
-    missing = (local_rows < 0) | (local_rows >= len(rows))
-    rows_found = F.embedding(local_rows.masked_fill(missing, 0), rows).masked_fill(missing.unsqueeze(-1), 0)
+    is_of_other_rank = (local_rows < 0) | (local_rows >= len(rows))
+    rows_found = F.embedding(local_rows.masked_fill(is_of_other_rank, 0), rows).masked_fill(
+        is_of_other_rank.unsqueeze(-1), 0
+    )
     summed = DTensor.from_local(rows_found.to(part.computes), mesh, (Partial(),), run_check=False)
     return summed.redistribute(placements=(output_placement,)).to_local()
 
@@ -127,6 +139,8 @@ class _Gathered(ParallelStyle):
         self.between = between
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Gathers the module's first input over the mesh before each forward pass."""
+
         def gather(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             x = DTensor.from_local(args[0], device_mesh, (self.between,), run_check=False)
             return (x.redistribute(placements=(Replicate(),)), *args[1:])

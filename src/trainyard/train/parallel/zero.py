@@ -21,17 +21,20 @@ class Zero(torch.optim.Optimizer):
     """
 
     def __init__(self, named: Named, group: dist.ProcessGroup, make: Callable[[Named], torch.optim.Optimizer]) -> None:
+        """Divides the named parameters over the ranks of `group`; `make` builds the optimizer of this rank's part.
+        `parts`: the parameters of each rank."""
         super().__init__([parameter for _, parameter in named], {})
         self.all_parameters = [parameter for _, parameter in named]
         self.group = group
         self.parts = divide(named, group.size())
-        own = self.parts[group.rank()]
-        self.inner = make(own) if own else None
+        own_parameters = self.parts[group.rank()]
+        self.inner = make(own_parameters) if own_parameters else None
         self.param_groups = self.inner.param_groups if self.inner else []
         self.state = self.inner.state if self.inner else self.state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates this rank's parameters, then receives the others' from their owners."""
         loss = self.inner.step(closure) if self.inner else None
         for owner, part in enumerate(self.parts):
             if part:
@@ -39,6 +42,7 @@ class Zero(torch.optim.Optimizer):
         return loss
 
     def _from_owner(self, owner: int, parameters: Sequence[nn.Parameter]) -> None:
+        """Broadcasts the parameters that rank `owner` has updated, as one flat tensor."""
         flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
         dist.broadcast(flat, group=self.group, group_src=owner)
         if owner != self.group.rank():
@@ -56,10 +60,10 @@ class Zero(torch.optim.Optimizer):
 
 def divide(named: Named, ranks: int) -> list[Named]:
     """Assigns parameters to ranks: the largest first, each to the rank with the fewest elements. Deterministic."""
-    parts: list[list[tuple[str, nn.Parameter]]] = [[] for _ in range(ranks)]
-    elements = [0] * ranks
+    parameters_per_rank: list[list[tuple[str, nn.Parameter]]] = [[] for _ in range(ranks)]
+    elements_per_rank = [0] * ranks
     for name, parameter in sorted(named, key=lambda pair: (-pair[1].numel(), pair[0])):
-        least = elements.index(min(elements))
-        parts[least].append((name, parameter))
-        elements[least] += parameter.numel()
-    return list(parts)
+        lightest_rank = elements_per_rank.index(min(elements_per_rank))
+        parameters_per_rank[lightest_rank].append((name, parameter))
+        elements_per_rank[lightest_rank] += parameter.numel()
+    return list(parameters_per_rank)

@@ -38,6 +38,8 @@ class Planted:
     """Generates clicks with probability sigmoid(u . dense + sum of v[table, id]); u and v depend on the seed only."""
 
     def __init__(self, sizes: Dlrm, seed: int) -> None:
+        """Draws the planted model from the seed. F dense features with weights; I ids per sample, each with its table,
+        that table's rows, a stride that spreads frequent ids (`turns_I`) and the scale of its effect (`shares_I`)."""
         self.sizes, self.seed = sizes, seed
         weights = _uniform(_key("weights", seed), sizes.dense)
         self.weights_F = (weights - 0.5) * 12**0.5 * SIGNAL / sizes.dense**0.5
@@ -47,18 +49,22 @@ class Planted:
         self.shares_I = SIGNAL / (np.repeat(sizes.hots, sizes.hots) * len(sizes.rows)) ** 0.5
 
     def batch(self, step: int, indices: range) -> ClickBatch:
+        """Samples `indices` of a step: normal features (B, F), ids (B, I) by Zipf's law, and clicks (B) drawn with the
+        planted model's probability. The same for the same seed."""
         sizes = self.sizes
         samples_B = mixed(
             mixed(_key("sample", self.seed) + np.uint64(step)) + np.arange(*_ends(indices), dtype=np.uint64)
         )
-        drawn = _uniform(samples_B[:, None], 2 * sizes.dense + sizes.ids + 1)
-        uniform_1, uniform_2, ids, click = np.split(drawn, np.cumsum([sizes.dense, sizes.dense, sizes.ids]), axis=1)
+        uniform_numbers = _uniform(samples_B[:, None], 2 * sizes.dense + sizes.ids + 1)
+        uniform_1, uniform_2, uniform_ids, uniform_click = np.split(
+            uniform_numbers, np.cumsum([sizes.dense, sizes.dense, sizes.ids]), axis=1
+        )
         dense_BF = np.sqrt(-2 * np.log(uniform_1)) * np.cos(2 * np.pi * uniform_2)  # Box and Muller 1958
         # Spread frequent ids over a table, since neighbouring rows are on one rank.
-        ids_BI = zipf(ids, self.rows_I, sizes.skew) * self.turns_I % self.rows_I
+        ids_BI = zipf(uniform_ids, self.rows_I, sizes.skew) * self.turns_I % self.rows_I
         logits_B = dense_BF @ self.weights_F + self._effects(ids_BI) @ self.shares_I
-        clicks_B = click[:, 0] < 1 / (1 + np.exp(-logits_B))
-        return ClickBatch(dense_BF.astype(np.float32), ids_BI, clicks_B.astype(np.float32))
+        clicks_B = uniform_click[:, 0] < 1 / (1 + np.exp(-logits_B))
+        return ClickBatch(dense=dense_BF.astype(np.float32), ids=ids_BI, clicks=clicks_B.astype(np.float32))
 
     def _effects(self, ids_BI: NDArray[np.int64]) -> Reals:
         """The effect v of each id, uniform with standard deviation 1."""
@@ -69,22 +75,22 @@ class Planted:
 def zipf(uniform: Reals, rows: NDArray[np.int64], skew: float) -> NDArray[np.int64]:
     """Zipf-distributed ids from 0 (most frequent) to rows - 1, from uniform numbers: density x^-skew on [1, rows + 1),
     rounded down."""
-    rest, logs = 1 - skew, np.log1p(rows)
-    if abs(rest) < 1e-9:
-        x = np.exp(uniform * logs)
+    exponent, log_ranges = 1 - skew, np.log1p(rows)
+    if abs(exponent) < 1e-9:
+        x = np.exp(uniform * log_ranges)
     else:
-        x = (1 + uniform * np.expm1(rest * logs)) ** (1 / rest)
+        x = (1 + uniform * np.expm1(exponent * log_ranges)) ** (1 / exponent)
     return np.clip(x.astype(np.int64) - 1, 0, rows - 1)
 
 
 def hot_share(rows: int, skew: float, hot: int) -> float:
     """The expected share of the `hot` most frequent ids in all lookups of a table."""
-    rest = 1 - skew
+    exponent = 1 - skew
 
-    def below(x: float) -> float:
-        return log(x) if abs(rest) < 1e-9 else (x**rest - 1) / rest
+    def mass_below(x: float) -> float:
+        return log(x) if abs(exponent) < 1e-9 else (x**exponent - 1) / exponent
 
-    return below(min(hot, rows) + 1) / below(rows + 1)
+    return mass_below(min(hot, rows) + 1) / mass_below(rows + 1)
 
 
 def mixed(keys: Keys) -> Keys:

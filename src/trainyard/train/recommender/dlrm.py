@@ -25,6 +25,7 @@ class DlrmMlp(nn.ModuleList):
         self.ends = ends
 
     def forward(self, x: Tensor) -> Tensor:
+        """Linear layers with ReLU after each, except after the last of a network that ends the model."""
         for number, layer in enumerate(self, start=1):
             x = layer(x)
             if not (self.ends and number == len(self)):
@@ -48,6 +49,8 @@ class ClickModel(nn.Module):
     """Maps dense features (B, F) and ids (B, I) to click logits (B)."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype) -> None:
+        """Embedding tables, the bottom MLP of the dense features, cross layers over all features, and the top MLP.
+        `dtype`: the compute dtype."""
         super().__init__()
         self.computes = dtype
         self.embed = Embeddings(sizes, dtype, range(len(sizes.rows)))
@@ -61,6 +64,8 @@ class ClickModel(nn.Module):
         return {"bottom": self.bottom, **crosses, "top": self.top}
 
     def forward(self, dense_BF: Tensor, ids_BI: Tensor) -> Tensor:
+        """Click logits (B) of dense features (B, F) and ids (B, I). The T tables' vectors and the dense one are
+        concatenated to C = (T + 1) D features."""
         vectors_BTD = self.embed(ids_BI)
         dense_BD = self.bottom(dense_BF.to(self.computes))
         first_BC = x_BC = torch.cat([dense_BD.unsqueeze(1), vectors_BTD], dim=1).flatten(1)

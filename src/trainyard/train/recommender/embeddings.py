@@ -46,9 +46,10 @@ class Embeddings(nn.ModuleDict):
         return cast(EmbeddingTable, self[str(number)])
 
     def forward(self, ids_BI: Tensor) -> Tensor:
+        """Sums the vectors of each table's ids (H of the I per sample). Returns (B, T, D) for T tables."""
         with span("embed"):
             ids_by_table = ids_BI.split(self.sizes.hots, dim=1)
-            return torch.stack([self.table(t)(ids_BH) for t, ids_BH in enumerate(ids_by_table)], dim=1).to(
+            return torch.stack([self.table(number)(ids_BH) for number, ids_BH in enumerate(ids_by_table)], dim=1).to(
                 self.computes
             )
 
@@ -58,6 +59,7 @@ class ByRow(Embeddings):
     them; the partial sums are reduce-scattered to the samples' ranks."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
+        """Shards the rows of every table over the mesh."""
         super().__init__(sizes, dtype, range(len(sizes.rows)))
         self.mesh = mesh
         for table in self.values():
@@ -70,13 +72,15 @@ class ByRow(Embeddings):
     # Not compiled: the number of ids on this rank is known only at run time.
     @torch.compiler.disable
     def forward(self, ids_BI: Tensor) -> Tensor:
+        """As `Embeddings.forward`: gathers the ids of all N = ranks B samples, sums this rank's rows, then sums over
+        the ranks and keeps the own samples."""
         with span("embed"):
             group = self.mesh.get_group()
             ids_by_table = gather(ids_BI, group).split(self.sizes.hots, dim=1)
-            sums_NTD = torch.stack([self._own(t, ids_NH) for t, ids_NH in enumerate(ids_by_table)], dim=1)
+            sums_NTD = torch.stack([self._own_sums(table, ids_NH) for table, ids_NH in enumerate(ids_by_table)], dim=1)
             return _averaged(sum_and_scatter(sums_NTD, group), group.size()).to(self.computes)
 
-    def _own(self, table: int, ids_NH: Tensor) -> Tensor:
+    def _own_sums(self, table: int, ids_NH: Tensor) -> Tensor:
         """The partial sums of this rank's rows, (N, D)."""
         rows = cast(DTensor, self.table(table).weight).to_local()
         first = min(self.sizes.rows[table], self.mesh.get_local_rank() * -(-self.sizes.rows[table] // self.mesh.size()))
@@ -99,21 +103,22 @@ class ByTable(Embeddings):
 
     @torch.compiler.disable
     def forward(self, ids_BI: Tensor) -> Tensor:
+        """As `Embeddings.forward`: sends ids to the ranks that own the tables, sums there, and sends the sums back. The
+        result is in the order of the tables."""
         with span("embed"):
             group, ranks, samples = self.mesh.get_group(), self.mesh.size(), len(ids_BI)
-            hots, width, mine = self.sizes.hots, self.sizes.width, self.owners[self.mesh.get_local_rank()]
+            hots, width, own_tables = self.sizes.hots, self.sizes.width, self.owners[self.mesh.get_local_rank()]
             ids_by_table = ids_BI.split(hots, dim=1)
-            sent = [torch.cat([ids_by_table[table] for table in tables], dim=1).flatten() for tables in self.owners]
-            received = [samples * sum(hots[table] for table in mine)] * ranks
-            ids = exchange(torch.cat(sent), group, [len(part) for part in sent], received)
-            ids_NI = ids.view(ranks * samples, -1).split([hots[table] for table in mine], dim=1)
-            sums = torch.stack([self.table(table)(ids_NH) for table, ids_NH in zip(mine, ids_NI)], dim=1)
-            sent, received = (
-                [sums.numel() // ranks] * ranks,
-                [samples * len(tables) * width for tables in self.owners],
-            )
-            back = _averaged(exchange(sums.to(self.computes).flatten(), group, sent, received), ranks).split(received)
-            sums_BTD = torch.cat([part.view(samples, -1, width) for part in back], dim=1)
+            sent_ids = [torch.cat([ids_by_table[table] for table in tables], dim=1).flatten() for tables in self.owners]
+            sent_counts = [len(part) for part in sent_ids]  # ids to each rank
+            received_counts = [samples * sum(hots[table] for table in own_tables)] * ranks  # ids from each rank
+            ids = exchange(torch.cat(sent_ids), group, sent_counts, received_counts)
+            ids_NI = ids.view(ranks * samples, -1).split([hots[table] for table in own_tables], dim=1)
+            sums = torch.stack([self.table(table)(ids_NH) for table, ids_NH in zip(own_tables, ids_NI)], dim=1)
+            sent_counts = [sums.numel() // ranks] * ranks  # values to each rank
+            received_counts = [samples * len(tables) * width for tables in self.owners]  # values from each rank
+            returned = _averaged(exchange(sums.to(self.computes).flatten(), group, sent_counts, received_counts), ranks)
+            sums_BTD = torch.cat([part.view(samples, -1, width) for part in returned.split(received_counts)], dim=1)
             order = torch.tensor([table for tables in self.owners for table in tables], device=sums.device)
             return sums_BTD.index_select(1, order.argsort())
 

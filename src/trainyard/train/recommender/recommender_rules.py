@@ -13,7 +13,7 @@ TEXT = "synthetic"
 
 
 def check(job: Job, sizes: Dlrm) -> None:
-    """Raises `BadJob` with the reason and a valid alternative."""
+    """Raises `BadJob` with an alternative if recipe or layout do not fit the recommender."""
     if job.recipe.dataset != TEXT:
         raise BadJob(
             f"dataset = {job.recipe.dataset!r} at $.recipe.dataset, but {job.workload}'s samples are synthetic.",
@@ -29,6 +29,7 @@ def shards_tables(job: Job, sizes: Dlrm) -> bool:
 
 
 def _check_sharded(job: Job, sizes: Dlrm) -> None:
+    """Raises `BadJob` if the layout or recipe cannot shard embedding tables as `sizes.tables` says."""
     layout, tables = job.layout, len(sizes.rows)
     tables_key = f"tables = {sizes.tables!r} at $.sizes.tables"
     if divides_state(layout):

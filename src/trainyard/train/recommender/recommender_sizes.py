@@ -32,6 +32,7 @@ class Dlrm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tables: Literal["replicated", "by_row", "by_table"] = "replicated"
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` if a dimension is out of range, or lists do not fit each other."""
         at_least(self, 1, "dense", "width", "rows", "hots", "bottom", "cross_layers", "cross_rank", "top")
         if not self.rows:
             raise BadJob("rows = [] at $.sizes.rows, but at least one table is needed.", "Add the rows of each table.")
@@ -64,10 +65,10 @@ class Dlrm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def owners(rows: list[int], ranks: int) -> list[list[int]]:
     """Assigns tables to ranks: the largest first, each to the rank with the fewest rows. No rank is empty if there are
     at least as many tables as ranks."""
-    parts: list[list[int]] = [[] for _ in range(ranks)]
+    tables_per_rank: list[list[int]] = [[] for _ in range(ranks)]
     rows_per_rank = [0] * ranks
     for table in sorted(range(len(rows)), key=lambda table: (-rows[table], table)):
-        least = rows_per_rank.index(min(rows_per_rank))
-        parts[least].append(table)
-        rows_per_rank[least] += rows[table]
-    return [sorted(part) for part in parts]
+        lightest_rank = rows_per_rank.index(min(rows_per_rank))
+        tables_per_rank[lightest_rank].append(table)
+        rows_per_rank[lightest_rank] += rows[table]
+    return [sorted(tables) for tables in tables_per_rank]

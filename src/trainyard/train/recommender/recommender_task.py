@@ -77,14 +77,15 @@ class Clicks:
     """`Samples`: inputs are dense features (B, F) and ids (B, I), targets are clicks (B), 0 or 1."""
 
     def __init__(self, job: Job, sizes: Dlrm) -> None:
+        """The planted clicks of a job. `source` describes them; `sha256` is the digest of all that defines them."""
         self.planted = Planted(sizes, job.recipe.seed)
         hot = hot_share(max(sizes.rows), sizes.skew, _HOT)
         self.source = (
             f"synthetic clicks of a planted model: normal features, ids by Zipf's law with exponent {sizes.skew:g}, by "
             f"which {hot:.1%} of the largest table's are of its {_HOT} hottest rows"
         )
-        known = [sizes.dense, sizes.rows, sizes.hots, sizes.skew, job.recipe.seed]
-        self.sha256 = hashlib.sha256(msgspec.json.encode([self.source, known])).hexdigest()
+        definition = [sizes.dense, sizes.rows, sizes.hots, sizes.skew, job.recipe.seed]
+        self.sha256 = hashlib.sha256(msgspec.json.encode([self.source, definition])).hexdigest()
 
     def batch(self, step: int, indices: range) -> Batch:
         dense, ids, clicks = map(torch.from_numpy, self.planted.batch(step, indices))

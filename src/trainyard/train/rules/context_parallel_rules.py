@@ -7,7 +7,7 @@ from trainyard.job import Job, Model
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, if cp cannot split the sequences or heads evenly."""
     layout = job.layout
     if layout.cp == 1 or job.model is None:
         return
@@ -19,6 +19,7 @@ def check(job: Job) -> None:
 
 
 def _check_sequence(job: Job) -> None:
+    """Raises `BadJob` unless the sequence divides into equal chunks, one or two per rank."""
     layout, length = job.layout, job.recipe.seq_len
     chunks = layout.cp if layout.cp_method == "ulysses" else 2 * layout.cp
     if length % chunks:
@@ -33,6 +34,8 @@ def _check_sequence(job: Job) -> None:
 
 
 def _check_widths(model: Model) -> None:
+    """Raises `BadJob` if the values of latent attention are wider than the keys, which the ring's kernels do not
+    support."""
     keys = model.head_dim + model.rope_dim
     if model.kv_lora_rank and model.value_dim > keys:
         raise BadJob(
@@ -43,6 +46,7 @@ def _check_widths(model: Model) -> None:
 
 
 def _check_heads(job: Job) -> None:
+    """Raises `BadJob` unless each rank gets a whole number of heads."""
     layout, heads = job.layout, job.decoder.heads
     if heads % (layout.tp * layout.cp):
         by_tp = f" * tp {layout.tp}" * (layout.tp > 1)

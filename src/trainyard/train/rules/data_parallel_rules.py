@@ -26,12 +26,14 @@ def shards(layout: Layout) -> bool:
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the reason and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, for ZeRO-1 with an axis that splits weights."""
     layout = job.layout
     if divides_state(layout) and not replicates(layout):
-        others = [f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]
+        other_axes = [
+            f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1
+        ]
         raise BadJob(
-            f"zero = 1 with {', '.join(others)} at $.layout, but ZeRO-1 keeps all weights on each rank, and "
+            f"zero = 1 with {', '.join(other_axes)} at $.layout, but ZeRO-1 keeps all weights on each rank, and "
             "those axes split them.",
             f"Use zero = 2: {replace(layout, zero=2)}.",
         )

@@ -10,7 +10,7 @@ BYTES = 256
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the reason and the nearest valid model."""
+    """Raises `BadJob`, with the nearest valid model, for a decoder that this package cannot train."""
     model = job.decoder
     _check_trained(model)
     if model.vocab < BYTES:
@@ -26,6 +26,7 @@ def check(job: Job) -> None:
 
 
 def _check_trained(model: Model) -> None:
+    """Raises `BadJob` for a model that can be planned but not trained here."""
     if model.hybrid_pattern:
         raise BadJob(
             f"hybrid_pattern = {model.hybrid_pattern[:20]!r} at $.model, but trainyard does not train "
@@ -46,6 +47,7 @@ def _check_trained(model: Model) -> None:
 
 
 def _check_latent(model: Model) -> None:
+    """Raises `BadJob` if a setting contradicts latent attention."""
     if model.position != "rope":
         raise BadJob(
             f"position = {model.position!r} at $.model, but latent attention (kv_lora_rank = {model.kv_lora_rank}) has "

@@ -9,25 +9,25 @@ from trainyard.job import Job
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, if ep does not divide the experts or the ranks."""
     layout, model = job.layout, job.model
     if layout.ep == 1:
         return
     if model is None or not model.experts:
         raise BadJob(f"ep = {layout.ep} at $.layout, but the model has no experts.", "Use ep = 1.")
     ranks = layout.dp_shard * layout.cp
-    works = largest(gcd(model.experts, ranks), layout.ep)
+    valid_ep = largest(gcd(model.experts, ranks), layout.ep)
     if model.experts % layout.ep:
         raise BadJob(
             f"experts {model.experts} % ep {layout.ep} = {model.experts % layout.ep}, but each rank holds a whole "
             "number of experts.",
-            f"Use ep = {works}.",
+            f"Use ep = {valid_ep}.",
         )
     if ranks % layout.ep:
         raise BadJob(
             f"dp_shard {layout.dp_shard} * cp {layout.cp} = {ranks} ranks at $.layout, {ranks} % ep {layout.ep} = "
             f"{ranks % layout.ep}, but experts are divided over groups of ep of these ranks.",
-            f"Use ep = {works}." if works > 1 else f"Use ep = 1, or dp_shard = {layout.ep}.",
+            f"Use ep = {valid_ep}." if valid_ep > 1 else f"Use ep = 1, or dp_shard = {layout.ep}.",
         )
     replicas = ranks // layout.ep
     for field in ("hidden_size", "moe_ffn_hidden_size"):

@@ -28,9 +28,13 @@ def least(job: Job, weights: int) -> Least:
     """The minimum memory of a rank. `weights`: its parameters before data parallelism shards them
     (`Workload.weights`)."""
     layout = job.layout
-    local = -(-weights // (layout.dp_shard * layout.cp)) if shards(layout) else weights
-    state = -(-weights // layout.dp_shard) if divides_state(layout) else local
-    return Least(_FLOAT32 * local, _FLOAT32 * local, _FLOAT32 * _STATE.get(job.recipe.optimizer, 0) * state)
+    local_weights = -(-weights // (layout.dp_shard * layout.cp)) if shards(layout) else weights
+    weights_with_state = -(-weights // layout.dp_shard) if divides_state(layout) else local_weights
+    return Least(
+        parameters=_FLOAT32 * local_weights,
+        gradients=_FLOAT32 * local_weights,
+        state=_FLOAT32 * _STATE.get(job.recipe.optimizer, 0) * weights_with_state,
+    )
 
 
 def check(job: Job, weights: int, memory: int, device: str, shared: bool) -> None:
@@ -40,22 +44,24 @@ def check(job: Job, weights: int, memory: int, device: str, shared: bool) -> Non
     """
     if job.recipe.offload:  # little of it is on the device
         return
-    parts, layout = least(job, weights), job.layout
-    times = layout.ranks if shared else 1
-    need = sum(parts) * times
-    if not memory or need <= memory:
+    parts, layout = least(job, weights), job.layout  # bytes
+    ranks_on_device = layout.ranks if shared else 1
+    needed_bytes = sum(parts) * ranks_on_device
+    if not memory or needed_bytes <= memory:
         return
     terms = f"weights {show_size(parts.parameters)} + gradients {show_size(parts.gradients)}"
     terms += f" + {job.recipe.optimizer}'s state {show_size(parts.state)}" * (parts.state > 0)
-    terms = f"({terms}) * {times} ranks" if times > 1 else terms
+    terms = f"({terms}) * {ranks_on_device} ranks" if ranks_on_device > 1 else terms
     raise BadJob(
-        f"{parts.parameters // _FLOAT32:,} float32 weights per rank ({layout}): {terms} = {show_size(need)} before "
-        f"activations, but {device} has {show_size(memory)}.",
+        f"{parts.parameters // _FLOAT32:,} float32 weights per rank ({layout}): {terms} = {show_size(needed_bytes)} "
+        f"before activations, but {device} has {show_size(memory)}.",
         _next_step(job, shared),
     )
 
 
 def _next_step(job: Job, shared: bool) -> str:
+    """Advice for a job that does not fit in memory. `shared`: all ranks share one memory, so that more ranks do not
+    help."""
     smaller = "fewer layers or a smaller [model]" if job.model else "smaller [sizes]"
     if not shared:
         return f"Divide it over more ranks (dp_shard, tp or pp), or use {smaller}."

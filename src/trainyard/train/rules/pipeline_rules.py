@@ -17,7 +17,7 @@ SPLITS_BACKWARD = ("zero_bubble", *V_SHAPED)
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, if pp, schedule and micro-batches do not fit."""
     layout, schedule = job.layout, job.recipe.schedule
     if layout.pp == 1:
         _check_alone(layout, schedule)
@@ -37,6 +37,7 @@ def check(job: Job) -> None:
 
 
 def _check_alone(layout: Layout, schedule: str) -> None:
+    """Raises `BadJob` for pipeline settings without a pipeline (pp = 1)."""
     if schedule != "none":
         raise BadJob(
             f"schedule = {schedule!r} at $.recipe, but pp = 1 at $.layout: there is one stage.",
@@ -50,33 +51,35 @@ def _check_alone(layout: Layout, schedule: str) -> None:
 
 
 def _check_interleave(layout: Layout, schedule: str) -> None:
-    only = 1 if schedule in ONE_STAGE else 2 if schedule in V_SHAPED else layout.interleave
-    if layout.interleave != only:
+    """Raises `BadJob` unless the stages per rank are those that the schedule runs."""
+    stages_per_rank = 1 if schedule in ONE_STAGE else 2 if schedule in V_SHAPED else layout.interleave
+    if layout.interleave != stages_per_rank:
         raise BadJob(
-            f"interleave = {layout.interleave} at $.layout, but schedule = {schedule!r} runs {only} "
-            f"stage{'s' * (only > 1)} per rank.",
-            f"Use interleave = {only}, or schedule = 'interleaved'.",
+            f"interleave = {layout.interleave} at $.layout, but schedule = {schedule!r} runs {stages_per_rank} "
+            f"stage{'s' * (stages_per_rank > 1)} per rank.",
+            f"Use interleave = {stages_per_rank}, or schedule = 'interleaved'.",
         )
 
 
 def _check_micro_batches(job: Job) -> None:
+    """Raises `BadJob` if the schedule cannot run that number of micro-batches; suggests the nearest that it can."""
     layout, recipe = job.layout, job.recipe
-    works = nearest_count(recipe.schedule, layout.pp, job.accumulate)
-    if job.accumulate == works:
+    valid_count = nearest_count(recipe.schedule, layout.pp, job.accumulate)
+    if job.accumulate == valid_count:
         return
     if recipe.schedule in ("1f1b", "dualpipev"):
-        reason = f"needs at least one for each of {layout.pp} * interleave {layout.interleave} = {works} stages"
+        reason = f"needs at least one for each of {layout.pp} * interleave {layout.interleave} = {valid_count} stages"
     else:
         rounds = job.accumulate // layout.pp
         reason = f"runs them in {job.accumulate} // pp {layout.pp} = {rounds} rounds of equal size"
     # tokens_per_step = seq_len * micro_batch_size * data-parallel ranks * micro-batches
-    tokens = recipe.tokens_per_step // job.accumulate * works
+    valid_tokens = recipe.tokens_per_step // job.accumulate * valid_count
     raise BadJob(
         f"{job.accumulate} micro-batches per step at $.recipe (tokens_per_step {recipe.tokens_per_step:,} / (seq_len "
         f"{recipe.seq_len} * micro_batch_size {recipe.micro_batch_size} * "
         f"data-parallel ranks {layout.batch_ranks})), but "
         f"schedule = {recipe.schedule!r} {reason}.",
-        f"Use tokens_per_step = {tokens}, for {works}, or schedule = "
+        f"Use tokens_per_step = {valid_tokens}, for {valid_count}, or schedule = "
         f"'{'gpipe' if recipe.schedule == '1f1b' else 'looped_bfs'}', which takes any number.",
     )
 
@@ -93,6 +96,7 @@ def nearest_count(schedule: str, pp: int, count: int) -> int:
 
 
 def _check_backward(recipe: Recipe) -> None:
+    """Raises `BadJob` for settings that prevent a schedule from splitting the backward pass."""
     splits = f"schedule = {recipe.schedule!r}, which computes the gradients of weights apart from those of inputs"
     if recipe.compile:
         raise BadJob(
@@ -109,6 +113,7 @@ def _check_backward(recipe: Recipe) -> None:
 
 
 def _check_tied(model: Model) -> None:
+    """Raises `BadJob` if the head shares the embedding's weights."""
     if model.tied:
         raise BadJob(
             "tied = true at $.model, but a pipeline has the embedding in its first stage and the head in its last: "

@@ -13,7 +13,7 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the reason and the nearest valid recipe."""
+    """Raises `BadJob`, with the nearest valid recipe, for settings that this package cannot train with."""
     _dtype(job)
     _optimizer(job)
     _offload(job)
@@ -32,6 +32,7 @@ def check(job: Job) -> None:
 
 
 def _dtype(job: Job) -> None:
+    """Raises `BadJob` for a dtype that cannot be trained, or not with this layout."""
     dtype, layout = job.recipe.dtype, job.layout
     if dtype not in DTYPES:
         raise BadJob(f"dtype = {dtype!r} at $.recipe is not supported for training.", "Use 'float8'.")
@@ -44,10 +45,13 @@ def _dtype(job: Job) -> None:
 
 
 def _optimizer(job: Job) -> None:
+    """Raises `BadJob` for an unknown optimizer, or one without the requested implementation."""
     recipe, layout = job.recipe, job.layout
-    known = plugins.names("optimizers")
-    if recipe.optimizer not in known:
-        raise BadJob(f"optimizer = {recipe.optimizer!r} at $.recipe is unknown.", nearest(recipe.optimizer, known))
+    optimizer_names = plugins.names("optimizers")
+    if recipe.optimizer not in optimizer_names:
+        raise BadJob(
+            f"optimizer = {recipe.optimizer!r} at $.recipe is unknown.", nearest(recipe.optimizer, optimizer_names)
+        )
     if recipe.optimizer_implementation == "fused" and not fuses(recipe, layout):
         raise BadJob(
             f"optimizer = 'sgd' with optimizer_implementation = 'fused' at $.recipe, but "
@@ -69,12 +73,13 @@ def update(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "for-l
 
 
 def _offload(job: Job) -> None:
+    """Raises `BadJob` for offloading with a layout that does not shard the weights by data parallelism alone."""
     layout = job.layout
-    others = [f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]
-    if job.recipe.offload and others:
+    other_axes = [f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]
+    if job.recipe.offload and other_axes:
         raise BadJob(
-            f"offload = true at $.recipe with {', '.join(others)} at $.layout, but weights can be offloaded with pure "
-            "data parallelism only.",
+            f"offload = true at $.recipe with {', '.join(other_axes)} at $.layout, but weights can be offloaded with "
+            "pure data parallelism only.",
             f"Use offload = false, or dp_shard = {layout.ranks} and no other axis.",
         )
     if job.recipe.offload and not shards(layout):

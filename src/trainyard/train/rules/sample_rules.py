@@ -9,7 +9,7 @@ from trainyard.job import Job
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with a valid alternative."""
+    """Raises `BadJob` if a sample is not one token or the dtype is float8."""
     if job.recipe.seq_len != 1:
         steps = job.recipe.tokens_per_step // job.recipe.seq_len
         raise BadJob(
@@ -34,9 +34,9 @@ def check_split(job: Job, parts: Mapping[str, int]) -> None:
             )
     for name, size in parts.items():
         if size % lay.tp:
-            works = next(ways for ways in range(lay.tp, 0, -1) if not any(size % ways for size in parts.values()))
+            valid_tp = next(ways for ways in range(lay.tp, 0, -1) if not any(size % ways for size in parts.values()))
             raise BadJob(
                 f"tp = {lay.tp} at $.layout: {name} {size:,} % tp {lay.tp} = {size % lay.tp}, but each rank needs "
                 "a whole and equal number.",
-                f"Use tp = {works}.",
+                f"Use tp = {valid_tp}.",
             )

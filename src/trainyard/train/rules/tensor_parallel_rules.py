@@ -9,7 +9,7 @@ from trainyard.job import Job, Layout, Model
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
+    """Raises `BadJob`, with the nearest valid layout, if tp cannot split the model or its sequences evenly."""
     layout, model = job.layout, job.model
     if layout.tp == 1:
         _check_alone(layout)
@@ -48,6 +48,7 @@ def _nearest(parts: Mapping[str, int], tp: int) -> str:
 
 
 def _check_alone(layout: Layout) -> None:
+    """Raises `BadJob` for tensor-parallel settings without tensor parallelism (tp = 1)."""
     for field in ("sequence_parallel", "loss_parallel"):
         if getattr(layout, field):
             raise BadJob(
@@ -57,6 +58,7 @@ def _check_alone(layout: Layout) -> None:
 
 
 def _check_known(model: Model, layout: Layout) -> None:
+    """Raises `BadJob` for models whose matrices tensor parallelism does not split here."""
     if model.experts:
         raise BadJob(
             f"tp = {layout.tp} at $.layout with experts = {model.experts} at $.model, but experts' matrices are not "
@@ -73,14 +75,15 @@ def _check_known(model: Model, layout: Layout) -> None:
 
 
 def _check_sequence(job: Job) -> None:
+    """Raises `BadJob` unless the sequence divides evenly over the ranks that split it."""
     layout, length = job.layout, job.recipe.seq_len
     if layout.sequence_parallel and length % (layout.cp * layout.tp):
         by_cp = f" * cp {layout.cp}" * (layout.cp > 1)
-        ways = layout.cp * layout.tp
+        parts = layout.cp * layout.tp
         raise BadJob(
-            f"sequence_parallel = true at $.layout: seq_len {length} % (tp {layout.tp}{by_cp}) = {length % ways}, but "
+            f"sequence_parallel = true at $.layout: seq_len {length} % (tp {layout.tp}{by_cp}) = {length % parts}, but "
             "each rank needs a whole and equal number of positions.",
-            f"Use seq_len = {max(1, round(length / ways)) * ways}, or sequence_parallel = false.",
+            f"Use seq_len = {max(1, round(length / parts)) * parts}, or sequence_parallel = false.",
         )
     if job.decoder.position == "learned" and length % layout.tp:
         raise BadJob(

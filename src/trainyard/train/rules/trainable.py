@@ -21,13 +21,15 @@ def check(job: Job, axes: Collection[str] = tuple(words.AXES)) -> None:
     """Raises `BadJob` with the reason and a valid alternative. `axes`: the parallel axes that the workload supports."""
     if job.machine:
         raise BadJob(f"machine = {job.machine!r} at $, but a job trains on the machine that runs it.", "Remove it.")
-    refused = [f"{axis} = {getattr(job.layout, axis)}" for axis in words.AXES if getattr(job.layout, axis) > 1]
-    refused = [axis_size for axis_size in refused if axis_size.split()[0] not in axes]
-    if refused:
-        works = Layout(dp_replicate=job.layout.dp_replicate, dp_shard=job.layout.ranks // job.layout.dp_replicate)
+    refused_axes = [f"{axis} = {getattr(job.layout, axis)}" for axis in words.AXES if getattr(job.layout, axis) > 1]
+    refused_axes = [axis_size for axis_size in refused_axes if axis_size.split()[0] not in axes]
+    if refused_axes:
+        valid_layout = Layout(
+            dp_replicate=job.layout.dp_replicate, dp_shard=job.layout.ranks // job.layout.dp_replicate
+        )
         raise BadJob(
-            f"bad layout at $.layout: {', '.join(refused)}, but {job.workload} supports {', '.join(axes)} only.",
-            f"On the same {job.layout.ranks} ranks, {works} works.",
+            f"bad layout at $.layout: {', '.join(refused_axes)}, but {job.workload} supports {', '.join(axes)} only.",
+            f"On the same {job.layout.ranks} ranks, {valid_layout} works.",
         )
     for rule in (
         tensor_parallel_rules,

@@ -15,14 +15,20 @@ class Outcome(NamedTuple):
 
 
 class About(NamedTuple):
-    """Facts about the training; see the fields of the same names in `run.local.rank_facts`."""
+    """Facts about the training, as recorded in `run.local.rank_facts`."""
 
     text: str
+    """Description of the training data."""
     digests: Mapping[str, str]
+    """sha256 of `text`, `weights_initial` and `weights_final`; or why there is none, of `weights`."""
     seeds: Mapping[str, int]
+    """Seed of `weights` and of `samples`."""
     parameters: int
+    """Parameters of the whole model."""
     model_flops: int
+    """FLOPs of the whole model per step, over all ranks, without recomputation."""
     experts: Mapping[str, Sequence[int]] = {}
+    """Tokens of each expert in the last step over all ranks, by name of this rank's layers."""
 
 
 class Training(Protocol):

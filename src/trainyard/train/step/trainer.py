@@ -37,6 +37,8 @@ class Trainer:
     """
 
     def __init__(self, job: Job, ranks: Ranks, task: Task, samples: Samples, model_flops: int) -> None:
+        """Builds model, optimizer and loader of this rank. `model_flops`: of a step over all ranks, for MFU.
+        `unshared`: parameters that each rank has its own of."""
         self.job = job
         self.ranks = ranks
         self.samples = samples
@@ -53,6 +55,8 @@ class Trainer:
         self.auxiliary_losses, self.step_updates = self._parts(HasAuxiliaryLoss), self._parts(UpdatesAfterStep)
 
     def __call__(self, step: int) -> Outcome:
+        """One step: forward, backward, clipping and update, skipped if the loss scale overflowed. Returns the mean loss
+        over all ranks and the gradient norm before clipping (infinite on overflow)."""
         batch = self._data(step)
         self.optimizer.zero_grad()
         for part in self.auxiliary_losses:
@@ -83,6 +87,8 @@ class Trainer:
             return self.loader(step).to(self.ranks.device)
 
     def about(self) -> About:
+        """What the run's record says of its data and model: the digests of samples and weights, seeds, parameter count,
+        and tokens per expert by layer."""
         digests = {"text": self.samples.sha256}
         final = initial_weights.digest(self.parallel_model.modules, self.parallel_model.meshes)
         if self.initial and final:
@@ -93,7 +99,12 @@ class Trainer:
         parameters = initial_weights.count(self.parallel_model.modules, self.parallel_model.meshes)
         experts = {name: tokens for part in self._parts(ReportsCounts) for name, tokens in part.tallies().items()}
         return About(
-            self.samples.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops, experts
+            text=self.samples.source,
+            digests=digests,
+            seeds={"weights": seed, "samples": seed},
+            parameters=parameters,
+            model_flops=self.model_flops,
+            experts=experts,
         )
 
     # The state in a checkpoint: the `Stateful` protocol of train/checkpoint/training_state.py.

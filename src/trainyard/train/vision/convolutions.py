@@ -59,6 +59,7 @@ class BatchNorm(nn.Module):
     times: Tensor
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        """`sums` (2, C): sums of the micro-batches' means and variances since the last step; `times`: how many."""
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(channels))
@@ -69,6 +70,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("times", torch.zeros(1), persistent=False)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Normalizes (B, C, H, W) by this micro-batch's statistics and records them."""
         weight, bias = (part.to(x_BCHW.dtype).float() for part in (self.weight, self.bias))
         mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
         # With momentum 1, the kernel returns the statistics of this micro-batch.

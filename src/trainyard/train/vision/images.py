@@ -48,7 +48,13 @@ def read(source: str, classes: int) -> ImageSet:
     `MissingLibrary`."""
     if source == SYNTHETIC:
         description = f"synthetic pictures: noise, with one of {classes} classes drawn for each"
-        return ImageSet((), (), classes, description, hashlib.sha256(SYNTHETIC.encode()).hexdigest())
+        return ImageSet(
+            data=(),
+            labels=(),
+            classes=classes,
+            source=description,
+            sha256=hashlib.sha256(SYNTHETIC.encode()).hexdigest(),
+        )
     image_set = _digits() if source in DIGITS else _folder(Path(source))
     if image_set.classes > classes:
         raise BadJob(
@@ -80,11 +86,18 @@ def _digits_file() -> Path:
 
 
 def _digits() -> ImageSet:
+    """The 1,797 handwritten digits that scikit-learn contains: (8, 8, 1) pixels from 0 to 1 in 10 classes."""
     data = _digits_file().read_bytes()
     rows = np.loadtxt(gzip.decompress(data).decode("ascii").splitlines(), delimiter=",", dtype=np.float32)
     pixels = rows[:, :-1].reshape(-1, 8, 8, 1) / 16
     description = f"scikit-learn's digits, {len(rows):,} pictures of 8 x 8 grey pixels, scaled to the model's size"
-    return ImageSet(list(pixels), rows[:, -1].astype(int).tolist(), 10, description, hashlib.sha256(data).hexdigest())
+    return ImageSet(
+        data=list(pixels),
+        labels=rows[:, -1].astype(int).tolist(),
+        classes=10,
+        source=description,
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
 
 
 def _files(root: Path) -> list[list[Path]]:
@@ -111,6 +124,7 @@ def _files(root: Path) -> list[list[Path]]:
 
 
 def _folder(root: Path) -> ImageSet:
+    """The pictures of a folder with one subfolder per class, in the order of their names."""
     data: list[Pixels] = []
     labels: list[int] = []
     digest = hashlib.sha256()
@@ -123,7 +137,9 @@ def _folder(root: Path) -> ImageSet:
                 digest.update(struct.pack("<4Q", label, *picture.shape) + picture.tobytes())
     count = f"{len(data):,} pictures in {len(files_by_class)} classes"
     description = f"folder {root.resolve().name}, {count}, scaled to the model's size"
-    return ImageSet(data, labels, len(files_by_class), description, digest.hexdigest())
+    return ImageSet(
+        data=data, labels=labels, classes=len(files_by_class), source=description, sha256=digest.hexdigest()
+    )
 
 
 def _pictures(path: Path) -> list[Pixels]:
@@ -147,6 +163,7 @@ def _pictures(path: Path) -> list[Pixels]:
 
 
 def _png(path: Path) -> NDArray[np.uint8]:
+    """A picture as (H, W, 1 or 3) values from 0 to 255. Raises `MissingLibrary` without Pillow."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -169,20 +186,20 @@ def sample(image_set: ImageSet, side: int, channels: int, seed: int, step: int, 
     if not image_set.data:
         noise = draws.random((channels, side, side), dtype=np.float32) * 2 - 1
         return noise, int(draws.integers(image_set.classes))
-    chosen = int(draws.integers(len(image_set.data)))
-    picture = image_set.data[chosen]
+    picture_index = int(draws.integers(len(image_set.data)))
+    picture = image_set.data[picture_index]
     if picture.shape[2] != channels:
         picture = np.repeat(picture.mean(axis=2, keepdims=True), channels, axis=2)
-    high, wide = (scaling(length, side) for length in picture.shape[:2])
-    scaled = np.einsum("ih,hwc,jw->cij", high, picture, wide, optimize=True)
-    return scaled * 2 - 1, image_set.labels[chosen]
+    row_weights, column_weights = (scaling(length, side) for length in picture.shape[:2])
+    scaled = np.einsum("ih,hwc,jw->cij", row_weights, picture, column_weights, optimize=True)
+    return scaled * 2 - 1, image_set.labels[picture_index]
 
 
 def scaling(length: int, size: int) -> Pixels:
     """Interpolation matrix (size, length): triangular weights around each new pixel's centre, as wide as the coarser of
     both grids (bilinear when upscaling, an average when downscaling). Each row sums to one."""
-    reach = max(1.0, length / size)
+    half_width = max(1.0, length / size)
     centres = (np.arange(size) + 0.5) * length / size - 0.5
-    away = np.abs(np.arange(length) - centres[:, None]) / reach
-    weights = np.maximum(0.0, 1.0 - away)
+    distances = np.abs(np.arange(length) - centres[:, None]) / half_width
+    weights = np.maximum(0.0, 1.0 - distances)
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)

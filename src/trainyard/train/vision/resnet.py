@@ -20,19 +20,22 @@ class Bottleneck(nn.Module):
     """A bottleneck block with `width` inner and `EXPANSION` times as many output channels."""
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
+        """1 x 1, 3 x 3 and 1 x 1 convolutions from `channels_in` to `EXPANSION` x `width` channels; a 1 x 1 one on the
+        skip path if the shape changes."""
         super().__init__()
-        out = EXPANSION * width
+        channels_out = EXPANSION * width
         self.conv1 = Conv2d(channels_in, width, 1, bias=False)
         self.norm1 = BatchNorm(width)
         self.conv2 = Conv2d(width, width, 3, stride, bias=False)
         self.norm2 = BatchNorm(width)
-        self.conv3 = Conv2d(width, out, 1, bias=False)
-        self.norm3 = BatchNorm(out)
-        changes = stride != 1 or channels_in != out
-        self.skip = Conv2d(channels_in, out, 1, stride, bias=False) if changes else None
-        self.skip_norm = BatchNorm(out) if changes else None
+        self.conv3 = Conv2d(width, channels_out, 1, bias=False)
+        self.norm3 = BatchNorm(channels_out)
+        shape_changes = stride != 1 or channels_in != channels_out
+        self.skip = Conv2d(channels_in, channels_out, 1, stride, bias=False) if shape_changes else None
+        self.skip_norm = BatchNorm(channels_out) if shape_changes else None
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Maps (B, channels in, H, W) to (B, channels out, H / stride, W / stride)."""
         y_BCHW = F.relu(self.norm1(self.conv1(x_BCHW)))
         y_BCHW = F.relu(self.norm2(self.conv2(y_BCHW)))
         y_BCHW = self.norm3(self.conv3(y_BCHW))
@@ -45,6 +48,8 @@ class ResidualNetwork(nn.Module):
     """Maps images (B, C, H, W) to logits (B, classes). Implements `UpdatesAfterStep` for batch norm statistics."""
 
     def __init__(self, sizes: ResNet, dtype: torch.dtype) -> None:
+        """The stem, then `stages[i]` blocks of width x 2^i, the first of each later stage with stride 2, then the
+        head."""
         super().__init__()
         self.computes = dtype
         self.conv = Conv2d(sizes.channels, sizes.width, 7, 2, bias=False)
@@ -64,6 +69,7 @@ class ResidualNetwork(nn.Module):
         return {f"layers.{name}": block for name, block in self.layers.items()}
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
+        """Class logits (B, classes) of images (B, C, H, W)."""
         with span("stem"):
             x_BCHW = F.relu(self.norm(self.conv(images_BCHW.to(self.computes))))
             x_BCHW = F.max_pool2d(x_BCHW, 3, 2, 1)

@@ -29,6 +29,7 @@ class Vit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     heads: int
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` if a dimension is out of range or does not divide another."""
         at_least(self, 1, "image", "channels", "patch", "layers", "width", "ffn", "heads")
         at_least(self, 2, "classes")
         limits.check(
@@ -56,6 +57,7 @@ class ResNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stages: list[int]
 
     def __post_init__(self) -> None:
+        """Raises `BadJob` if a dimension is out of range or there is no stage."""
         at_least(self, 1, "image", "channels", "width", "stages")
         at_least(self, 2, "classes")
         limits.check(self, _LIMITS | {"stages": limits.LAYERS}, " at $.sizes.")

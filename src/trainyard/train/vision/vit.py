@@ -22,6 +22,7 @@ class VitAttention(nn.Module):
     """Attention over all heads; under tensor parallelism over this rank's."""
 
     def __init__(self, sizes: Vit) -> None:
+        """Four linear layers D to D."""
         super().__init__()
         self.head_dim = sizes.width // sizes.heads
         self.q = Linear(sizes.width, sizes.width, bias=True)
@@ -34,6 +35,8 @@ class VitAttention(nn.Module):
 
 
 class VitMlp(nn.Module):
+    """Two linear layers with GELU between them."""
+
     def __init__(self, sizes: Vit) -> None:
         super().__init__()
         self.up = Linear(sizes.width, sizes.ffn, bias=True)
@@ -44,7 +47,10 @@ class VitMlp(nn.Module):
 
 
 class VitBlock(nn.Module):
+    """A pre-norm transformer block: attention and an MLP, each with a residual sum."""
+
     def __init__(self, sizes: Vit, name: str) -> None:
+        """Layers of a block called `name`: a norm and attention, a norm and an MLP."""
         super().__init__()
         self.name = name
         self.attention_norm = LayerNorm(sizes.width, EPS)
@@ -63,6 +69,7 @@ class VisionTransformer(nn.Module):
     """Maps images (B, C, H, W) to logits (B, classes), computed from the class token."""
 
     def __init__(self, sizes: Vit, dtype: torch.dtype) -> None:
+        """Patch embedding, class token, learned positions, blocks, final norm and head. `dtype`: the compute dtype."""
         super().__init__()
         self.computes = dtype
         self.patches = Patches(sizes.channels, sizes.width, sizes.patch)
@@ -77,6 +84,7 @@ class VisionTransformer(nn.Module):
         return {f"layers.{name}": block for name, block in self.layers.items()}
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
+        """Class logits (B, classes) of images (B, C, H, W), read from the class token, the first of T."""
         with span("embed"):
             patches_BTD = self.patches(images_BCHW.to(self.computes)).flatten(2).transpose(1, 2)
             first_BTD = self.class_token.to(self.computes).expand(len(patches_BTD), 1, -1)

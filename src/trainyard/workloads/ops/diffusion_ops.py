@@ -33,11 +33,12 @@ def _embedder(ops: Tally, width_in: int, width: int) -> None:
 
 
 def _dit(sizes: Dit, recipe: Recipe, tp: int) -> Tally:
-    ops, width, dots = Tally(recipe, tp), sizes.width, sizes.dots
-    patches, text = sizes.patches, sizes.text_tokens
-    ops.linear(patches, dots, width, bias=True, input_is_data=True)
-    if text:
-        ops.linear(text, sizes.text_width, width, bias=True, input_is_data=True)
+    """Tallies a diffusion transformer, layer by layer in the order of its forward pass. `tp`: tensor-parallel ranks."""
+    ops, width, patch_values = Tally(recipe, tp), sizes.width, sizes.dots
+    patches, text_tokens = sizes.patches, sizes.text_tokens
+    ops.linear(patches, patch_values, width, bias=True, input_is_data=True)
+    if text_tokens:
+        ops.linear(text_tokens, sizes.text_width, width, bias=True, input_is_data=True)
     _embedder(ops, TIME_WIDTH, width)
     if sizes.guidance:
         _embedder(ops, TIME_WIDTH, width)
@@ -46,9 +47,9 @@ def _dit(sizes: Dit, recipe: Recipe, tp: int) -> Tally:
     if not sizes.rope:
         ops.add(patches * width)
     for number in range(sizes.double):
-        ends = number == sizes.double - 1 and not sizes.single
+        text_ends = number == sizes.double - 1 and not sizes.single
         with ops.block():
-            _double(ops, sizes, ends)
+            _double(ops, sizes, text_ends)
     for _ in range(sizes.single):
         with ops.block():
             _single(ops, sizes)
@@ -57,22 +58,24 @@ def _dit(sizes: Dit, recipe: Recipe, tp: int) -> Tally:
             _plain(ops, sizes)
     _modulation(ops, width, 2)
     _modulated_norm(ops, patches, width)
-    ops.linear(patches, width, dots, bias=True, split="out")
-    ops.loss(patches * dots, "elementwise")
+    ops.linear(patches, width, patch_values, bias=True, split="out")
+    ops.loss(patches * patch_values, "elementwise")
     return ops
 
 
 def _modulation(ops: Tally, width: int, parts: int) -> None:
+    """Tallies the projection of one condition vector per sample to `parts` vectors: shifts, scales and gates."""
     ops.silu(width)
     ops.linear(1, width, parts * width, bias=True)
 
 
 def _modulated_norm(ops: Tally, rows: int, width: int) -> None:
     ops.norm(rows * width)
-    ops.pointwise(rows * width, 2, 2, 3, 3)
+    ops.pointwise(rows * width, flops=2, moved=2, back_flops=3, back_moved=3)
 
 
 def _projections(ops: Tally, sizes: Dit, rows: int) -> None:
+    """Tallies queries, keys and values of `rows` positions, and the norms of queries and keys."""
     for _ in range(3):
         ops.linear(rows, sizes.width, sizes.width, bias=True, split="out")
     if sizes.qk_norm:
@@ -81,15 +84,18 @@ def _projections(ops: Tally, sizes: Dit, rows: int) -> None:
 
 
 def _attend(ops: Tally, sizes: Dit) -> None:
+    """Tallies rotary embedding and attention over text and patches together."""
     rows = sizes.patches + sizes.text_tokens
     if sizes.rope:
-        ops.pointwise(2 * rows * sizes.width // ops.tp, 3, 2, 3, 2)
+        ops.pointwise(2 * rows * sizes.width // ops.tp, flops=3, moved=2, back_flops=3, back_moved=2)
     ops.attention(rows, rows, sizes.heads, sizes.head_dim)
 
 
 def _double(ops: Tally, sizes: Dit, text_ends: bool) -> None:
+    """Tallies a block with separate weights for text and image. `text_ends`: nothing reads the text after it, so that
+    it only gives keys and values."""
     width = sizes.width
-    streams = ((sizes.text_tokens, text_ends), (sizes.patches, False))
+    streams = ((sizes.text_tokens, text_ends), (sizes.patches, False))  # (rows, whether the stream ends here)
     for rows, ends in streams:
         _modulation(ops, width, 2 if ends else 6)
         _modulated_norm(ops, rows, width)
@@ -101,6 +107,7 @@ def _double(ops: Tally, sizes: Dit, text_ends: bool) -> None:
 
 
 def _plain(ops: Tally, sizes: Dit) -> None:
+    """Tallies a block over the image patches only."""
     _modulation(ops, sizes.width, 6)
     _modulated_norm(ops, sizes.patches, sizes.width)
     _projections(ops, sizes, sizes.patches)
@@ -121,6 +128,7 @@ def _finish(ops: Tally, sizes: Dit, rows: int) -> None:
 
 
 def _single(ops: Tally, sizes: Dit) -> None:
+    """Tallies a block over text and patches together, whose attention and MLP run in parallel."""
     rows, width = sizes.patches + sizes.text_tokens, sizes.width
     _modulation(ops, width, 3)
     _modulated_norm(ops, rows, width)
@@ -135,29 +143,32 @@ def _single(ops: Tally, sizes: Dit) -> None:
 
 
 def _unet(sizes: UNet, recipe: Recipe) -> Tally:
-    ops, last = Tally(recipe), len(sizes.multiples) - 1
-    widths = [sizes.width * multiple for multiple in sizes.multiples]
-    sides = [sizes.latent >> level for level in range(last + 1)]
-    _embedder(ops, sizes.width, GROWS * sizes.width)
+    """Tallies a U-Net, layer by layer in the order of its forward pass. `skip_channels`: of the maps kept
+    on the way down for the way up; `sides`: rows of a map at each level."""
+    ops, last_level = Tally(recipe), len(sizes.multiples) - 1
+    widths = [sizes.width * multiple for multiple in sizes.multiples]  # channels at each level
+    sides = [sizes.latent >> level for level in range(last_level + 1)]
+    time_width = GROWS * sizes.width  # of the time embedding
+    _embedder(ops, sizes.width, time_width)
     ops.conv(sides[0], sides[0], sizes.channels, sizes.width, 3, bias=True, input_is_data=True)
-    channels, skips = sizes.width, [sizes.width]
+    channels, skip_channels = sizes.width, [sizes.width]
     for level, (width, side) in enumerate(zip(widths, sides)):
         for _ in range(sizes.blocks):
-            _part(ops, sizes, side, channels, width, sizes.attention[level])
+            _level_part(ops, sizes, side, channels, width, sizes.attention[level])
             channels = width
-            skips.append(channels)
-        if level < last:
+            skip_channels.append(channels)
+        if level < last_level:
             ops.conv(side, sides[level + 1], channels, channels, 3, bias=True)
-            skips.append(channels)
-    _part(ops, sizes, sides[last], channels, channels, max(sizes.attention))
+            skip_channels.append(channels)
+    _level_part(ops, sizes, sides[last_level], channels, channels, max(sizes.attention))
     with ops.block():
-        _residual(ops, sizes, sides[last], channels, channels, last=True)
-    for level in reversed(range(last + 1)):
+        _residual(ops, sizes, sides[last_level], channels, channels, last=True)
+    for level in reversed(range(last_level + 1)):
         for _ in range(sizes.blocks + 1):
-            _part(ops, sizes, sides[level], channels + skips.pop(), widths[level], sizes.attention[level])
+            _level_part(ops, sizes, sides[level], channels + skip_channels.pop(), widths[level], sizes.attention[level])
             channels = widths[level]
         if level:
-            ops.pointwise(sides[level - 1] ** 2 * channels, 0, 2, 1, 2)
+            ops.pointwise(sides[level - 1] ** 2 * channels, flops=0, moved=2, back_flops=1, back_moved=2)
             ops.conv(sides[level - 1], sides[level - 1], channels, channels, 3, bias=True)
     ops.norm(sides[0] ** 2 * channels, channels)
     ops.silu(sides[0] ** 2 * channels)
@@ -166,22 +177,26 @@ def _unet(sizes: UNet, recipe: Recipe) -> Tally:
     return ops
 
 
-def _part(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: int, attention: int) -> None:
+def _level_part(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: int, transformer_blocks: int) -> None:
+    """Tallies a residual block on maps of `side` rows, followed by the transformer blocks of its level, if any."""
     with ops.block():
-        _residual(ops, sizes, side, channels_in, channels, last=not attention)
-        if attention:
-            _spatial(ops, sizes, side, channels, attention)
+        _residual(ops, sizes, side, channels_in, channels, last=not transformer_blocks)
+        if transformer_blocks:
+            _spatial(ops, sizes, side, channels, transformer_blocks)
 
 
 def _residual(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: int, last: bool) -> None:
+    """Tallies a residual block on square maps of `side` rows. `last`: it ends its block, so that recomputation stops
+    before its last convolution."""
     pixels = side**2
+    time_width = GROWS * sizes.width  # of the time embedding, whose projection is added to the maps
     if channels_in != channels:
         ops.conv(side, side, channels_in, channels, 1, bias=True)
     ops.norm(pixels * channels_in, channels_in)
     ops.silu(pixels * channels_in)
     ops.conv(side, side, channels_in, channels, 3, bias=True)
-    ops.silu(GROWS * sizes.width)
-    ops.linear(1, GROWS * sizes.width, channels, bias=True)
+    ops.silu(time_width)
+    ops.linear(1, time_width, channels, bias=True)
     ops.add(pixels * channels)
     ops.norm(pixels * channels, channels)
     ops.silu(pixels * channels)
@@ -190,7 +205,9 @@ def _residual(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: in
 
 
 def _spatial(ops: Tally, sizes: UNet, side: int, width: int, blocks: int) -> None:
+    """Tallies `blocks` transformer blocks over the side^2 positions of a map of `width` channels."""
     rows = side**2
+    mlp_width = GROWS * width  # inner width of the GEGLU, whose up-projection gives values and gates
     ops.norm(rows * width, width)
     ops.conv(side, side, width, width, 1, bias=True)
     for _ in range(blocks):
@@ -199,16 +216,18 @@ def _spatial(ops: Tally, sizes: UNet, side: int, width: int, blocks: int) -> Non
         ops.norm(rows * width, width)
         _attention(ops, sizes, rows, width, sizes.text_tokens, sizes.text_width, keys_are_data=True)
         ops.norm(rows * width, width)
-        ops.linear(rows, width, 2 * GROWS * width, bias=True)
-        ops.gelu(rows * GROWS * width)
-        ops.pointwise(rows * GROWS * width, 1, 3, 2, 5)
-        ops.linear(rows, GROWS * width, width, bias=True)
+        ops.linear(rows, width, 2 * mlp_width, bias=True)
+        ops.gelu(rows * mlp_width)
+        ops.pointwise(rows * mlp_width, flops=1, moved=3, back_flops=2, back_moved=5)
+        ops.linear(rows, mlp_width, width, bias=True)
         ops.add(rows * width)
     ops.conv(side, side, width, width, 1, bias=True, last=True)
     ops.add(rows * width, last=True)
 
 
 def _attention(ops: Tally, sizes: UNet, rows: int, width: int, keys: int, key_width: int, keys_are_data: bool) -> None:
+    """Tallies projections, attention and residual sum for `rows` queries of `width` channels and `keys` keys of
+    `key_width`. `keys_are_data`: they need no gradient, as the text."""
     ops.linear(rows, width, width)
     ops.linear(keys, key_width, width, input_is_data=keys_are_data)
     ops.linear(keys, key_width, width, input_is_data=keys_are_data)

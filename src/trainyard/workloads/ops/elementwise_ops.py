@@ -19,13 +19,26 @@ _GATE = {"swiglu": ((5, 3), (9, 5)), "gelu": ((8, 2), (14, 3))}
 def norms(model: Model, ranks: SampleGroup, phase: str, layers: int, last: bool) -> list[Operation]:
     """Norms before attention and MLP of each of `layers`, and of heads or latents. `last`: the final norm too."""
     flops, moved = _NORM[model.norm][phase == "backward"], 3 if phase == "backward" else 2
-    operations = [ranks.pointwise("norm", phase, 2 * layers + last, model.hidden_size, flops, moved, ranks.between)]
+    operations = [
+        ranks.pointwise(
+            "norm",
+            phase,
+            calls=2 * layers + last,
+            width=model.hidden_size,
+            flops=flops,
+            moved=moved,
+            times=ranks.between,
+        )
+    ]
     if model.kv_lora_rank:
         latents = [width for width in (model.q_lora_rank, model.kv_lora_rank) if width]
-        operations += [ranks.pointwise("norm", phase, layers, width, flops, moved, ranks.tp) for width in latents]
+        operations += [
+            ranks.pointwise("norm", phase, calls=layers, width=width, flops=flops, moved=moved, times=ranks.tp)
+            for width in latents
+        ]
     elif model.qk_norm:
         operations += [
-            ranks.pointwise("norm", phase, layers, heads * model.head_dim, flops, moved)
+            ranks.pointwise("norm", phase, calls=layers, width=heads * model.head_dim, flops=flops, moved=moved)
             for heads in (model.heads, model.kv_heads)
         ]
     return operations
@@ -37,12 +50,20 @@ def elementwise(model: Model, ranks: SampleGroup, phase: str, kind: LayerGroup, 
     gate_flops, gate_moved = _GATE[model.mlp][backward]
     operations = [
         *(rotary(model, ranks, phase, layers) if model.position == "rope" else []),
-        ranks.pointwise("elementwise", phase, layers, inner(model, kind), gate_flops, gate_moved),
-        ranks.pointwise("elementwise", phase, 2 * layers, model.hidden_size, 1, 3, ranks.between),
+        ranks.pointwise(
+            "elementwise", phase, calls=layers, width=inner(model, kind), flops=gate_flops, moved=gate_moved
+        ),
+        ranks.pointwise(
+            "elementwise", phase, calls=2 * layers, width=model.hidden_size, flops=1, moved=3, times=ranks.between
+        ),
     ]
     if any(matrix.copies > 1 for matrix in kind.matrices):
         flops, moved = (4, 3) if backward else (2, 1)
-        operations.append(ranks.pointwise("elementwise", phase, layers, model.top_k * model.hidden_size, flops, moved))
+        operations.append(
+            ranks.pointwise(
+                "elementwise", phase, calls=layers, width=model.top_k * model.hidden_size, flops=flops, moved=moved
+            )
+        )
     return operations
 
 
@@ -57,7 +78,7 @@ def rotary(model: Model, ranks: SampleGroup, phase: str, layers: int) -> list[Op
     """Rotary embeddings of queries and keys; for latent attention of the rotary channels and one key for all heads."""
     heads = model.heads + (1 if model.kv_lora_rank else model.kv_heads)
     channels = model.rope_dim if model.kv_lora_rank else model.head_dim
-    return [ranks.pointwise("elementwise", phase, layers, heads * channels, 3, 2)]
+    return [ranks.pointwise("elementwise", phase, calls=layers, width=heads * channels, flops=3, moved=2)]
 
 
 def routing(model: Model, ranks: SampleGroup, phase: str, kind: LayerGroup, layers: int) -> list[Operation]:
@@ -65,15 +86,23 @@ def routing(model: Model, ranks: SampleGroup, phase: str, kind: LayerGroup, laye
     if not any(matrix.copies > 1 for matrix in kind.matrices):
         return []
     return [
-        ranks.pointwise("moe_route", phase, layers, model.experts, 6, 4),
-        ranks.pointwise("moe_route", phase, 2 * layers, model.top_k * model.hidden_size, 0, 2),
+        ranks.pointwise("moe_route", phase, calls=layers, width=model.experts, flops=6, moved=4),
+        ranks.pointwise("moe_route", phase, calls=2 * layers, width=model.top_k * model.hidden_size, flops=0, moved=2),
     ]
 
 
 def biases(ranks: SampleGroup, kind: LayerGroup, layers: int) -> list[Operation]:
     """Bias gradients: sums of the output gradient over all tokens. In the forward pass the product adds the bias."""
     return [
-        ranks.pointwise("reduction", "backward", layers, m.high, 1, 1, 1 if m.split == "columns" else ranks.between)
+        ranks.pointwise(
+            "reduction",
+            "backward",
+            calls=layers,
+            width=m.high,
+            flops=1,
+            moved=1,
+            times=1 if m.split == "columns" else ranks.between,
+        )
         for m in kind.matrices
         if m.bias
     ]

@@ -90,21 +90,21 @@ def attention(job: Job, ranks: SampleGroup, phase: str, layers: int) -> Operatio
     """Attention of `layers` layers. tp splits heads, cp splits queries. Every cp rank reads the keys and values of all
     positions, unless cp splits heads too (`ulysses`)."""
     model = job.decoder
-    key, value = widths(model)
+    key_width, value_width = widths(model)
     backward = phase == "backward"
     kv_heads = model.heads if model.kv_lora_rank else model.kv_heads
     readers = ranks.cp if job.layout.cp_method != "ulysses" else 1
-    flops = pair_flops(job, ranks.tokens, 3 * key + 2 * value if backward else key + value)
+    flops = pair_flops(job, ranks.tokens, 3 * key_width + 2 * value_width if backward else key_width + value_width)
     # q and the output; k and v; backward also their gradients, and the output once more.
-    queries = model.heads * (2 * (key + value) if backward else key + value)
-    shared = kv_heads * (key + value) * (2 if backward else 1) * readers
-    element = words.DTYPES[ranks.dtype]
-    sums = model.heads * FLOAT32  # the log-sum-exp of each row of scores, kept for the backward pass
+    query_elements = model.heads * (2 * (key_width + value_width) if backward else key_width + value_width)
+    kv_elements = kv_heads * (key_width + value_width) * (2 if backward else 1) * readers
+    element_bytes = words.DTYPES[ranks.dtype]
+    lse_bytes = model.heads * FLOAT32  # the log-sum-exp of each row of scores, kept for the backward pass
     return Operation(
         op="attention",
         phase=phase,
         count=layers * ranks.calls,
         flops=layers * flops,
-        bytes=layers * ranks.tokens * ((queries + shared) * element + sums),
+        bytes=layers * ranks.tokens * ((query_elements + kv_elements) * element_bytes + lse_bytes),
         dtype="tf32" if job.recipe.dtype == "tf32" else ranks.dtype,
     )

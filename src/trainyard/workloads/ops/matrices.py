@@ -44,11 +44,16 @@ class LayerGroup(NamedTuple):
 def layers(model: Model) -> list[LayerGroup]:
     """The dense layers, then those with experts; without empty groups."""
     dense = min(model.dense_layers, model.layers) if model.experts else model.layers
-    both = attention(model)
+    attention_matrices = attention(model)
     kinds = [
-        LayerGroup(0, dense, [*both, *mlp(model, model.ffn_hidden_size)], ends=True),
+        LayerGroup(first=0, stop=dense, matrices=[*attention_matrices, *mlp(model, model.ffn_hidden_size)], ends=True),
         # The gradient of a gate needs the expert's output; the shared experts have no gate.
-        LayerGroup(dense, model.layers, [*both, *experts(model)], ends=model.shared_experts > 0),
+        LayerGroup(
+            first=dense,
+            stop=model.layers,
+            matrices=[*attention_matrices, *experts(model)],
+            ends=model.shared_experts > 0,
+        ),
     ]
     return [kind for kind in kinds if kind.layers]
 
@@ -58,39 +63,53 @@ def attention(model: Model) -> list[Matrix]:
     width, heads = model.hidden_size, model.heads
     if not model.kv_lora_rank:
         biased = model.bias != "none"
-        q = Matrix(width, heads * model.head_dim, "columns", bias=biased)
-        kv = Matrix(width, model.kv_heads * model.head_dim, "columns", bias=biased)
-        return [q, kv, kv, Matrix(q.high, width, "rows", bias=model.bias == "all")]
+        q = Matrix(wide=width, high=heads * model.head_dim, split="columns", bias=biased)
+        kv = Matrix(wide=width, high=model.kv_heads * model.head_dim, split="columns", bias=biased)
+        return [q, kv, kv, Matrix(wide=q.high, high=width, split="rows", bias=model.bias == "all")]
     return [
-        *([Matrix(width, model.q_lora_rank)] if model.q_lora_rank else []),
-        Matrix(model.q_lora_rank or width, heads * (model.head_dim + model.rope_dim), "columns"),
-        Matrix(width, model.kv_lora_rank + model.rope_dim),
-        Matrix(model.kv_lora_rank, heads * (model.head_dim + model.value_dim), "columns"),
-        Matrix(heads * model.value_dim, width, "rows"),
+        *([Matrix(wide=width, high=model.q_lora_rank)] if model.q_lora_rank else []),
+        Matrix(wide=model.q_lora_rank or width, high=heads * (model.head_dim + model.rope_dim), split="columns"),
+        Matrix(wide=width, high=model.kv_lora_rank + model.rope_dim),
+        Matrix(wide=model.kv_lora_rank, high=heads * (model.head_dim + model.value_dim), split="columns"),
+        Matrix(wide=heads * model.value_dim, high=width, split="rows"),
     ]
 
 
 def mlp(model: Model, ffn: int) -> list[Matrix]:
     """Gate (SwiGLU only), up, down."""
     biased = model.bias == "all"
-    up = Matrix(model.hidden_size, ffn, "columns", bias=biased)
-    return [*([up] if model.mlp == "swiglu" else []), up, Matrix(ffn, model.hidden_size, "rows", bias=biased)]
+    up = Matrix(wide=model.hidden_size, high=ffn, split="columns", bias=biased)
+    return [
+        *([up] if model.mlp == "swiglu" else []),
+        up,
+        Matrix(wide=ffn, high=model.hidden_size, split="rows", bias=biased),
+    ]
 
 
 def experts(model: Model) -> list[Matrix]:
     """The router, the experts (SwiGLU) and the shared experts, as one MLP of their total width."""
     up = Matrix(
-        model.hidden_size, model.moe_ffn_hidden_size, "columns", copies=model.experts, uses=model.top_k, linear=False
+        wide=model.hidden_size,
+        high=model.moe_ffn_hidden_size,
+        split="columns",
+        copies=model.experts,
+        uses=model.top_k,
+        linear=False,
     )
     down = Matrix(
-        model.moe_ffn_hidden_size, model.hidden_size, "rows", copies=model.experts, uses=model.top_k, linear=False
+        wide=model.moe_ffn_hidden_size,
+        high=model.hidden_size,
+        split="rows",
+        copies=model.experts,
+        uses=model.top_k,
+        linear=False,
     )
     shared = mlp(model, model.shared_experts * model.moe_ffn_hidden_size) if model.shared_experts else []
     return [Matrix(model.hidden_size, model.experts, float32=True, linear=False), up, up, down, *shared]
 
 
 def head(model: Model) -> Matrix:
-    return Matrix(model.hidden_size, model.vocab, "columns", linear=False)
+    return Matrix(wide=model.hidden_size, high=model.vocab, split="columns", linear=False)
 
 
 def parameters(model: Model, length: int = 0) -> int:

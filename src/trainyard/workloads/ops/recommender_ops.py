@@ -39,10 +39,11 @@ def operations(job: Job) -> list[Operation]:
     ops = tally(sizes, job.recipe)
     if not recommender_rules.shards_tables(job, sizes):
         return [*ops.operations(job), *_look_up(job, sizes)]
-    tables = [rows * sizes.width for rows in sizes.rows]
-    ops.local_parameters -= sum(tables)
-    ops.tensors -= len(tables)
-    return [*ops.operations(job), *_look_up(job, sizes), *_split_tables(job, tables, sizes.tables == "by_table")]
+    table_elements = [rows * sizes.width for rows in sizes.rows]
+    ops.local_parameters -= sum(table_elements)
+    ops.tensors -= len(table_elements)
+    update = _split_tables(job, table_elements, whole=sizes.tables == "by_table")
+    return [*ops.operations(job), *_look_up(job, sizes), *update]
 
 
 def model_flops(job: Job) -> int:
@@ -56,9 +57,11 @@ def weights(job: Job) -> int:
     Raises `BadJob` like `operations`.
     """
     sizes = check(job)
-    whole, tables = tally(sizes, job.recipe).parameters, sum(sizes.rows) * sizes.width
+    all_parameters, table_parameters = tally(sizes, job.recipe).parameters, sum(sizes.rows) * sizes.width
     return (
-        whole - tables + -(-tables // job.layout.batch_ranks) if recommender_rules.shards_tables(job, sizes) else whole
+        all_parameters - table_parameters + -(-table_parameters // job.layout.batch_ranks)
+        if recommender_rules.shards_tables(job, sizes)
+        else all_parameters
     )
 
 
@@ -68,12 +71,12 @@ def tally(sizes: Dlrm, recipe: Recipe) -> Tally:
     ops.weights(*[rows * sizes.width for rows in sizes.rows])
     with ops.block():
         _mlp(ops, sizes.dense, sizes.bottom, first=True)
-    ops.pointwise(width_in, 0, 2, 0, 2)  # side by side
+    ops.pointwise(width_in, flops=0, moved=2, back_flops=0, back_moved=2)  # concatenation
     for _ in range(sizes.cross_layers):
         with ops.block():
             ops.linear(1, width_in, sizes.cross_rank)
             ops.linear(1, sizes.cross_rank, width_in, bias=True)
-            ops.pointwise(width_in, 2, 4, 4, 7)
+            ops.pointwise(width_in, flops=2, moved=4, back_flops=4, back_moved=7)
     with ops.block():
         _mlp(ops, width_in, sizes.top, first=False)
     ops.loss(1, "elementwise")
@@ -113,12 +116,12 @@ def _look_up(job: Job, sizes: Dlrm) -> list[Operation]:
     ]
 
 
-def _split_tables(job: Job, tables: Sequence[int], whole: bool) -> list[Operation]:
+def _split_tables(job: Job, table_elements: Sequence[int], whole: bool) -> list[Operation]:
     """Gradient accumulation, norm, clipping and optimizer for a rank's part of the tables, as for a single-rank model
-    of that size. `whole`: a rank has whole tables, not a part of each."""
+    of that size. `table_elements`: of each table. `whole`: a rank has whole tables, not a part of each."""
     ranks = job.layout.batch_ranks
     ops = Tally(replace(job.recipe, dtype="float32"))
-    ops.weights(-(-sum(tables) // ranks))
-    ops.tensors = -(-len(tables) // ranks) if whole else len(tables)
+    ops.weights(-(-sum(table_elements) // ranks))
+    ops.tensors = -(-len(table_elements) // ranks) if whole else len(table_elements)
     recipe = replace(job.recipe, dtype="float32", tokens_per_step=job.recipe.tokens_per_step // ranks)
     return ops.operations(replace(job, layout=Layout(), recipe=recipe))

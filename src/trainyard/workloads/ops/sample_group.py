@@ -63,6 +63,7 @@ class SampleGroup(NamedTuple):
 
 
 def group(job: Job) -> SampleGroup:
+    """The ranks that share the samples of one data-parallel rank of the job."""
     layout, recipe = job.layout, job.recipe
     return SampleGroup(
         ranks=layout.tp * layout.cp * layout.pp,

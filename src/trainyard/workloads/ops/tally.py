@@ -27,29 +27,36 @@ _SAVED = ("matmul", "attention", "conv")
 
 @dataclass
 class _Work:
-    """Work of one op class and phase. Per micro-batch: `calls`, and elements of `weights`. Per sample: `flops`,
-    elements `moved` in the compute dtype, and bytes moved in `float32`."""
+    """Work of one op class and phase."""
 
     calls: int = 0
+    """Kernel calls per micro-batch."""
     flops: int = 0
+    """FLOPs per sample."""
     moved: int = 0
+    """Elements read and written per sample, in the compute dtype."""
     float32: int = 0
+    """Bytes read and written per sample in float32, whatever the compute dtype."""
     weights: int = 0
+    """Elements of weights read per micro-batch, in the compute dtype."""
 
 
 class Tally:
     """Records the forward pass of one sample on one of `tp` ranks, layer by layer. Sizes given are of the whole sample.
 
+    `last` of an operation: the backward pass of its block does not need the result, so recomputation stops before it.
     `parameters`: of the whole model. `local_parameters`: of one tp rank.
     """
 
     def __init__(self, recipe: Recipe, tp: int = 1) -> None:
+        """Starts an empty tally. `tensors`: weight tensors recorded so far."""
         self.recipe = recipe
         self.tp = tp
         self.parameters = 0
         self.local_parameters = 0
         self.tensors = 0
         self._work: dict[tuple[str, str], _Work] = {}
+        """Work by (op class, phase)."""
         self._blocks = 0
         self._block_recomputes = False
 
@@ -79,22 +86,22 @@ class Tally:
         last: bool = False,
         split: Literal["", "in", "out"] = "",
     ) -> None:
-        """A linear layer. `input_is_data`: the input needs no gradient. `last`: the backward pass of the block does not
-        need the result, so recomputation stops before. `split`: over tp, by input or by output features."""
-        whole = (width_in + bias) * width_out
+        """A linear layer over `rows` rows. `input_is_data`: the input needs no gradient. `split`: over tp, by input
+        or by output features."""
+        whole_parameters = (width_in + bias) * width_out
         width_in //= self.tp if split == "in" else 1
         width_out //= self.tp if split == "out" else 1
         self._product(
             "matmul",
-            rows * width_in,
-            rows * width_out,
-            width_in * width_out,
-            rows,
-            bias * width_out,
-            input_is_data,
-            last,
+            read=rows * width_in,
+            written=rows * width_out,
+            weights=width_in * width_out,
+            rows=rows,
+            bias=bias * width_out,
+            input_is_data=input_is_data,
+            last=last,
         )
-        self.parameters += whole - (width_in + bias) * width_out  # the other tp ranks' parts
+        self.parameters += whole_parameters - (width_in + bias) * width_out  # the other tp ranks' parts
 
     def conv(
         self,
@@ -107,72 +114,98 @@ class Tally:
         input_is_data: bool = False,
         last: bool = False,
     ) -> None:
-        """A convolution of a square map with `side_in` rows and columns to one with `side_out`."""
+        """A convolution of a square map with `side_in` rows and columns to one with `side_out`. `kernel`: rows of the
+        filter."""
         weights, pixels = channels_in * channels_out * kernel**2, side_out**2
-        read, written = side_in**2 * channels_in, pixels * channels_out
-        self._product("conv", read, written, weights, pixels, bias * channels_out, input_is_data, last)
+        self._product(
+            "conv",
+            read=side_in**2 * channels_in,
+            written=pixels * channels_out,
+            weights=weights,
+            rows=pixels,
+            bias=bias * channels_out,
+            input_is_data=input_is_data,
+            last=last,
+        )
 
     def _product(
-        self, op: str, read: int, written: int, weights: int, rows: int, bias: int, input_is_data: bool, last: bool
+        self, op: str, *, read: int, written: int, weights: int, rows: int, bias: int, input_is_data: bool, last: bool
     ) -> None:
+        """Adds a product of `weights` and `rows` rows of input, per sample: `read` and `written` are elements of its
+        input and output, `bias` the elements of its bias."""
         flops, moved = 2 * rows * weights, read + written
         self.weights(weights, *([bias] if bias else []))
-        self._forward(op, _Work(1, flops, moved, 0, weights + bias), recomputed=not last)
-        times = 1 if input_is_data else 2
-        self._add(op, "backward", _Work(times, times * flops, times * moved, 0, times * weights))
+        self._forward(op, _Work(calls=1, flops=flops, moved=moved, weights=weights + bias), recomputed=not last)
+        products = 1 if input_is_data else 2  # the gradient of the weights, and that of the input
+        self._add(
+            op,
+            "backward",
+            _Work(calls=products, flops=products * flops, moved=products * moved, weights=products * weights),
+        )
         if bias:
-            self._add("reduction", "backward", _Work(1, written, written, 0, bias))
+            self._add("reduction", "backward", _Work(calls=1, flops=written, moved=written, weights=bias))
 
     def attention(self, queries: int, keys: int, heads: int, head_dim: int) -> None:
         """Attention of every query to every key; tp splits the heads."""
         heads //= self.tp
-        product, width = 2 * queries * keys * heads * head_dim, heads * head_dim
-        sums = _F32 * queries * heads  # the log-sum-exp of each row of scores, kept for the backward pass
-        self._forward("attention", _Work(1, 2 * product, 2 * (queries + keys) * width, sums))
-        self._add("attention", "backward", _Work(1, 5 * product, 4 * (queries + keys) * width, sums))
+        width = heads * head_dim
+        product_flops = 2 * queries * keys * width  # of q k^T; that of the scores and v has as many
+        operands = 2 * (queries + keys) * width  # elements of q, k, v and the output
+        lse_bytes = _F32 * queries * heads  # the log-sum-exp of each row of scores, kept for the backward pass
+        self._forward("attention", _Work(calls=1, flops=2 * product_flops, moved=operands, float32=lse_bytes))
+        self._add(
+            "attention",
+            "backward",
+            _Work(calls=1, flops=5 * product_flops, moved=2 * operands, float32=lse_bytes),  # also their gradients
+        )
 
     def norm(self, elements: int, channels: int = 0, tensors: int = 2) -> None:
         """A norm with `tensors` weight tensors of `channels` each; without weights if `channels` is 0."""
         if channels:
             self.weights(*[channels] * tensors)
-        self._forward("norm", _Work(1, 4 * elements, 2 * elements, 0, tensors * channels))
-        self._add("norm", "backward", _Work(1, 8 * elements, 3 * elements, 0, tensors * channels))
+        weights = tensors * channels
+        self._forward("norm", _Work(calls=1, flops=4 * elements, moved=2 * elements, weights=weights))
+        self._add("norm", "backward", _Work(calls=1, flops=8 * elements, moved=3 * elements, weights=weights))
 
     def pointwise(
         self, elements: int, flops: int, moved: int, back_flops: int, back_moved: int, last: bool = False
     ) -> None:
         """An elementwise operation. FLOPs and elements moved are per element, forward and backward."""
-        self._forward("elementwise", _Work(1, flops * elements, moved * elements), recomputed=not last)
-        self._add("elementwise", "backward", _Work(1, back_flops * elements, back_moved * elements))
+        self._forward(
+            "elementwise", _Work(calls=1, flops=flops * elements, moved=moved * elements), recomputed=not last
+        )
+        self._add("elementwise", "backward", _Work(calls=1, flops=back_flops * elements, moved=back_moved * elements))
 
     def add(self, elements: int, last: bool = False) -> None:
         """A sum of two tensors; backward, the sum of the gradients of a tensor used twice."""
-        self.pointwise(elements, 1, 3, 1, 3, last)
+        self.pointwise(elements, flops=1, moved=3, back_flops=1, back_moved=3, last=last)
 
     def gated_add(self, elements: int, last: bool = False) -> None:
         """x + gate * y."""
-        self.pointwise(elements, 2, 3, 3, 5, last)
+        self.pointwise(elements, flops=2, moved=3, back_flops=3, back_moved=5, last=last)
 
     def silu(self, elements: int) -> None:
-        self.pointwise(elements, 5, 2, 8, 3)
+        self.pointwise(elements, flops=5, moved=2, back_flops=8, back_moved=3)
 
     def gelu(self, elements: int) -> None:
-        self.pointwise(elements, 8, 2, 12, 3)
+        self.pointwise(elements, flops=8, moved=2, back_flops=12, back_moved=3)
 
     def relu(self, elements: int) -> None:
-        self.pointwise(elements, 1, 2, 1, 3)
+        self.pointwise(elements, flops=1, moved=2, back_flops=1, back_moved=3)
 
     def reduce(self, read: int, written: int, flops: int) -> None:
-        """Pooling with `flops` in total; backward scatters the gradient."""
-        self._forward("reduction", _Work(1, flops, read + written))
-        self._add("reduction", "backward", _Work(1, read, read + written))
+        """Pooling of `read` elements to `written`, with `flops` in total; backward scatters the gradient."""
+        self._forward("reduction", _Work(calls=1, flops=flops, moved=read + written))
+        self._add("reduction", "backward", _Work(calls=1, flops=read, moved=read + written))
 
     def loss(self, elements: int, op: str = "softmax") -> None:
-        """A loss in float32, with the casts of the outputs and of their gradient."""
+        """A loss over `elements` outputs in float32, with the casts of the outputs and of their gradient."""
         for phase, flops in (("forward", 4), ("backward", 3)):
-            self._add(op, phase, _Work(1, flops * elements, elements, _F32 * elements))
+            self._add(op, phase, _Work(calls=1, flops=flops * elements, moved=elements, float32=_F32 * elements))
 
     def _forward(self, op: str, work: _Work, recomputed: bool = True) -> None:
+        """Adds forward work, and the same as recomputation if the block is checkpointed and the recipe does not save
+        its result."""
         self._add(op, "forward", work)
         if (
             self._block_recomputes
@@ -193,46 +226,56 @@ class Tally:
 
     def operations(self, job: Job) -> list[Operation]:
         """Operations of one step on one rank, including the update: one per op class and phase."""
-        element = words.DTYPES[job.recipe.dtype]
-        samples, micro = job.batch // job.layout.batch_ranks, job.accumulate
+        element_bytes = words.DTYPES[job.recipe.dtype]
+        samples, micro_batches = job.batch // job.layout.batch_ranks, job.accumulate  # of this rank
         operations = [
             Operation(
                 op=op,
                 phase=phase,
-                count=micro * work.calls,
+                count=micro_batches * work.calls,
                 flops=samples * work.flops,
-                bytes=samples * (element * work.moved + work.float32) + micro * element * work.weights,
+                bytes=samples * (element_bytes * work.moved + work.float32)
+                + micro_batches * element_bytes * work.weights,
                 dtype=job.recipe.dtype,
             )
             for (op, phase), work in self._work.items()
         ]
-        return _merged([*operations, *self._weight_operations(job, element), *self._update(job)])
+        return _merged([*operations, *self._weight_operations(job, element_bytes), *self._update(job)])
 
-    def _weight_operations(self, job: Job, element: int) -> list[Operation]:
+    def _weight_operations(self, job: Job, element_bytes: int) -> list[Operation]:
         """Casts of weights and gradients to and from the compute dtype, and gradient accumulation."""
-        micro, dtype = job.accumulate, job.recipe.dtype
-        casts = micro if dtype != "float32" else 0
+        micro_batches, dtype = job.accumulate, job.recipe.dtype
+        cast_passes = micro_batches if dtype != "float32" else 0
 
-        def each(phase: str, times: int, flops: int, moved: int) -> Operation:
-            flops, moved = times * flops * self.local_parameters, times * moved * self.local_parameters
-            count = times * self.tensors
-            return Operation(op="elementwise", phase=phase, count=count, flops=flops, bytes=moved, dtype=dtype)
+        def over_all_weights(phase: str, passes: int, flops: int, moved: int) -> Operation:
+            """`passes` passes over this rank's weights. `flops`, `moved`: FLOPs and bytes per weight and pass."""
+            return Operation(
+                op="elementwise",
+                phase=phase,
+                count=passes * self.tensors,
+                flops=passes * flops * self.local_parameters,
+                bytes=passes * moved * self.local_parameters,
+                dtype=dtype,
+            )
 
-        cast = [each(phase, casts, 0, _F32 + element) for phase in ("forward", "backward")]
-        return [*cast, each("backward", micro - 1, 1, 3 * _F32)]
+        casts = [
+            over_all_weights(phase, cast_passes, flops=0, moved=_F32 + element_bytes)
+            for phase in ("forward", "backward")
+        ]
+        return [*casts, over_all_weights("backward", micro_batches - 1, flops=1, moved=3 * _F32)]
 
     def _update(self, job: Job) -> list[Operation]:
         """Gradient norm, clipping and optimizer; without the optimizer if its arithmetic is unknown."""
-        shard = -(-self.local_parameters // job.layout.dp_shard)
-        local = shard if shards(job.layout) else self.local_parameters
+        shard = -(-self.local_parameters // job.layout.dp_shard)  # parameters that this rank updates
+        local = shard if shards(job.layout) else self.local_parameters  # parameters whose gradients it has
         operations = [
             Operation(op="reduction", phase="other", count=1, flops=2 * local, bytes=_F32 * local),
             Operation(op="elementwise", phase="other", count=1, flops=local, bytes=2 * _F32 * local),
         ]
         if job.recipe.optimizer in ELEMENTWISE:
-            flops, moved = ELEMENTWISE[job.recipe.optimizer]
-            size = moved * _F32 * shard
-            operations.append(Operation(op="optimizer", phase="optimizer", count=1, flops=flops * shard, bytes=size))
+            flops, values = ELEMENTWISE[job.recipe.optimizer]  # per weight
+            moved = values * _F32 * shard
+            operations.append(Operation(op="optimizer", phase="optimizer", count=1, flops=flops * shard, bytes=moved))
         return operations
 
 

@@ -78,6 +78,8 @@ def recomputed(job: Job) -> Iterator[tuple[LayerGroup, int]]:
 
 
 def _matmul(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
+    """Matrix products of layers and head, forward, recomputed and backward (two per product), with float8's
+    rounding."""
     model = job.decoder
     layer_matrices = [(kind.layers, matrix) for kind in layers(model) for matrix in kind.matrices]
     yield from products(job, ranks, "forward", [*layer_matrices, (1, head(model))], 1)
@@ -99,6 +101,8 @@ def _attention(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
 
 
 def _between(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
+    """Operations between the matrix products of the layers: norms, elementwise operations, routing of experts,
+    gradients of biases."""
     model = job.decoder
     for phase in ("forward", "recompute", "backward"):
         layer_counts = recomputed(job) if phase == "recompute" else ((kind, kind.layers) for kind in layers(model))
@@ -119,12 +123,14 @@ def _embedding(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
     rows = model.vocab + (job.recipe.seq_len if learned else 0)
     elements = ranks.tokens * model.hidden_size * ranks.between * tables
     moved = elements * (FLOAT32 + words.DTYPES[ranks.dtype])
-    table = ranks.micro * rows * model.hidden_size * FLOAT32 * ranks.cp
+    gradient_bytes = ranks.micro * rows * model.hidden_size * FLOAT32 * ranks.cp
     count = tables * ranks.calls
     yield Operation(op="embedding", phase="forward", count=count, flops=0, bytes=moved)
-    yield Operation(op="embedding", phase="backward", count=count, flops=elements, bytes=moved + table)
+    yield Operation(op="embedding", phase="backward", count=count, flops=elements, bytes=moved + gradient_bytes)
     if learned:
-        yield ranks.pointwise("elementwise", "forward", 1, model.hidden_size, 1, 3, ranks.between)
+        yield ranks.pointwise(
+            "elementwise", "forward", calls=1, width=model.hidden_size, flops=1, moved=3, times=ranks.between
+        )
 
 
 def _loss(job: Job, ranks: SampleGroup) -> Iterator[Operation]:

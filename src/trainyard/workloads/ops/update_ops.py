@@ -20,25 +20,37 @@ _ITERATIONS = 5
 
 
 def operations(job: Job) -> Iterator[Operation]:
+    """Work of a step on one rank outside the passes: casts of weights and gradients, gradient accumulation, gradient
+    norm, clipping, optimizer."""
     layout, recipe, model = job.layout, job.recipe, job.decoder
     parameter_count = parameters(model, recipe.seq_len) // (layout.tp * layout.pp)
     # Sharded over all ranks with other tokens. Experts are split over ep and sharded over the rest: the same size.
     shard = -(-parameter_count // (layout.dp_shard * layout.cp))
     calls = 2 + sum(kind.layers * len(kind.matrices) for kind in layers(model)) // layout.pp
-    element = words.DTYPES[group(job).dtype]
-    if element < FLOAT32:
+    element_bytes = words.DTYPES[group(job).dtype]
+    if element_bytes < FLOAT32:
         # Sharded weights are cast before they are gathered; gradients of a micro-batch are unsharded.
-        cast = shard if shards(layout) else parameter_count
+        cast_weights = shard if shards(layout) else parameter_count
         count = job.accumulate * calls
-        for phase, weights in (("forward", cast), ("backward", parameter_count)):
-            moved = job.accumulate * weights * (FLOAT32 + element)
+        for phase, weights in (("forward", cast_weights), ("backward", parameter_count)):
+            moved = job.accumulate * weights * (FLOAT32 + element_bytes)
             yield Operation(op="elementwise", phase=phase, count=count, flops=0, bytes=moved)
-    sums = job.accumulate - 1
-    moved = 3 * FLOAT32 * sums * parameter_count
-    yield Operation(op="elementwise", phase="backward", count=sums * calls, flops=sums * parameter_count, bytes=moved)
-    local = shard if shards(layout) else parameter_count
-    yield Operation(op="reduction", phase="other", count=1, flops=2 * local, bytes=FLOAT32 * local)
-    yield Operation(op="elementwise", phase="other", count=1, flops=local, bytes=2 * FLOAT32 * local)
+    accumulations = job.accumulate - 1
+    moved = 3 * FLOAT32 * accumulations * parameter_count
+    yield Operation(
+        op="elementwise",
+        phase="backward",
+        count=accumulations * calls,
+        flops=accumulations * parameter_count,
+        bytes=moved,
+    )
+    local_parameters = shard if shards(layout) else parameter_count
+    yield Operation(
+        op="reduction", phase="other", count=1, flops=2 * local_parameters, bytes=FLOAT32 * local_parameters
+    )
+    yield Operation(
+        op="elementwise", phase="other", count=1, flops=local_parameters, bytes=2 * FLOAT32 * local_parameters
+    )
     yield from _optimizer(job, shard)
 
 

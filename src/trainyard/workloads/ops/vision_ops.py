@@ -34,6 +34,7 @@ def tally(sizes: Sizes, recipe: Recipe, tp: int = 1) -> Tally:
 
 
 def _vit(sizes: Vit, recipe: Recipe, tp: int) -> Tally:
+    """Tallies a vision transformer, layer by layer in the order of its forward pass. `tp`: tensor-parallel ranks."""
     ops, rows, width = Tally(recipe, tp), sizes.tokens, sizes.width
     ops.weights(width, rows * width)
     patches = sizes.image // sizes.patch
@@ -59,6 +60,7 @@ def _vit(sizes: Vit, recipe: Recipe, tp: int) -> Tally:
 
 
 def _resnet(sizes: ResNet, recipe: Recipe) -> Tally:
+    """Tallies a residual network, layer by layer in the order of its forward pass."""
     ops, stem = Tally(recipe), sizes.sides[0]
     ops.conv(sizes.image, stem, sizes.channels, sizes.width, 7, input_is_data=True)
     ops.norm(stem**2 * sizes.width, sizes.width)
@@ -78,17 +80,19 @@ def _resnet(sizes: ResNet, recipe: Recipe) -> Tally:
 
 
 def _bottleneck(ops: Tally, side_in: int, side: int, channels: int, width: int, changes: bool) -> None:
-    out = EXPANSION * width
+    """Tallies a block from `channels` maps of `side_in` rows to `EXPANSION` x `width` maps of `side` rows. `changes`:
+    the skip path has a convolution of its own."""
+    channels_out = EXPANSION * width
     ops.conv(side_in, side_in, channels, width, 1)
     ops.norm(side_in**2 * width, width)
     ops.relu(side_in**2 * width)
     ops.conv(side_in, side, width, width, 3)
     ops.norm(side**2 * width, width)
     ops.relu(side**2 * width)
-    ops.conv(side, side, width, out, 1)
-    ops.norm(side**2 * out, out)
+    ops.conv(side, side, width, channels_out, 1)
+    ops.norm(side**2 * channels_out, channels_out)
     if changes:
-        ops.conv(side_in, side, channels, out, 1)
-        ops.norm(side**2 * out, out)
-    ops.add(side**2 * out)
-    ops.relu(side**2 * out)
+        ops.conv(side_in, side, channels, channels_out, 1)
+        ops.norm(side**2 * channels_out, channels_out)
+    ops.add(side**2 * channels_out)
+    ops.relu(side**2 * channels_out)
