@@ -61,6 +61,8 @@ def run_ranks(
 
 
 def _gather(pipes: list[Any], until: float, folder: Path) -> list[Any]:
+    """Receive one result from each rank's pipe; return them by rank. `until`: monotonic time in seconds. Raises
+    `RankDied`."""
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
         waiting = [rank for rank in range(len(pipes)) if rank not in results]

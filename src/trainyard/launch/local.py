@@ -39,6 +39,7 @@ class Local:
         sizes: Sequence[int] = (),
         preload: Sequence[str] = (),
     ) -> None:
+        """Starts nothing; `submit` does."""
         self.port = port
         self.environment = environment or {}
         self.sizes = tuple(sizes)

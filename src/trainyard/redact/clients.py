@@ -88,6 +88,8 @@ class ClientOptions:
         return -1
 
     def _begin(self, word: str, value: int) -> int:
+        """Index in `word` at which the secret in the value at index `value` begins; -1 if the client's separator
+        (`Client.after`) is missing."""
         after = self._client.after if self._client else ""
         if not after:
             return value

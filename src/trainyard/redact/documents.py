@@ -123,6 +123,8 @@ class _DocumentReader:
         return _replaced(name, redact(name))
 
     def _value(self, literal: str, is_text: bool) -> str | None:
+        """The replacement of a value, given the key or option before it; None if it stays. `is_text`: it is a
+        string."""
         key, option = self._key, self._option
         self._key = self._option = ""
         if self._keep_numbers and not is_text and _LITERAL.match(literal):
@@ -141,6 +143,7 @@ class _DocumentReader:
 
 
 def _decoded(literal: str) -> str:
+    """The string that a JSON string literal stands for; the literal without its quotes if its escapes are invalid."""
     if "\\" not in literal:
         return literal.strip('"')
     try:

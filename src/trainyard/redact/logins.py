@@ -77,6 +77,8 @@ _LAST_AT = re.compile(r".*(@|%(?:25)*40)", re.DOTALL)
 
 
 def _login_of_word(word: str, at: int, host_at: int) -> tuple[int, int] | None:
+    """Span of user and password in a `word` whose last `@` is at `at`, its host at `host_at`; None if this is no
+    login."""
     left = word[:at]
     first = 1 + max(left.rfind(","), left.rfind(";")) if _URL.search(left) else 0
     colon = _COLON.search(left, first)

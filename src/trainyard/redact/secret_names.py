@@ -94,6 +94,8 @@ def is_secret(name: str) -> bool:
 
 
 def _is_head(head: str, before: list[str], name: str) -> bool:
+    """Whether the last word `head` of a name means a secret after the words `before` it. `name`: the name as it is
+    written."""
     if head == "token":
         return _OF_TEXT.isdisjoint(before) or not _OF_MANY.isdisjoint(before)
     if head == "tokens":

@@ -111,6 +111,7 @@ def _private_keys(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _client_options(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of passwords in the options of known clients: `sshpass -p`, `curl -u`."""
     for line in _CLIENT.finditer(text):
         options = ClientOptions()
         for word in _SHELL_WORD.finditer(text, *line.span()):
@@ -152,6 +153,7 @@ def _is_file_of_signature(name: re.Match[str], length: int) -> bool:
 
 
 def _bearers(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of the tokens after `Bearer`."""
     at = 0
     while match := _BEARER.search(text, at):
         begin, end = value_at(text, match.end(), RUN)
@@ -172,6 +174,7 @@ def _basics(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_token(match: re.Match[str]) -> str:
+    """The replacement of a matched token: its prefix and `***`; the match itself if it is an ordinary word."""
     if match["worded"]:
         return match["worded"] + HIDDEN if _is_random(match["rest"]) else match[0]
     if match["json"] and len(match[0]) < _SHORTEST_JSON_TOKEN:

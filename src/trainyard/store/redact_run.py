@@ -76,6 +76,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _redact_document(path: Path, redacted: Callable[[bytes], bytes]) -> bool:
+    """Rewrite a file with what `redacted` returns for its contents; return whether that changed them."""
     data = read_bytes(path)
     shown = redacted(data)
     if shown != data:

@@ -69,6 +69,7 @@ def is_record(name: str) -> bool:
 
 
 def _reasons(folder: Path, run: Run) -> Iterator[str]:
+    """Yield what is missing or altered in the run's record, one phrase per file; nothing if it is intact."""
     if run.state == "incomplete":  # its samples are still being written
         yield from (f"{name} is missing" for name in ("job.toml", "samples") if not (folder / name).exists())
         return
@@ -84,6 +85,7 @@ def _reasons(folder: Path, run: Run) -> Iterator[str]:
 
 
 def _differences(folder: Path, recorded: dict[str, str]) -> Iterator[str]:
+    """Yield the record files that are missing, altered or added, against `recorded`: file name -> SHA-256 digest."""
     for name in filter(is_record, recorded):
         if not is_regular(folder / name):
             yield f"{name} is missing"

@@ -157,6 +157,8 @@ def read_samples(folder: Path, shown: str = "") -> list[Sample]:
 
 
 def _lines(path: Path, shown: str) -> Iterator[Sample]:
+    """Yield the samples of one file; a last line that is cut off is skipped. Raises `BadFile` for any other bad
+    line."""
     lines = read_bytes(path, shown).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line:

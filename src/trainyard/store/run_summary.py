@@ -84,6 +84,8 @@ def step_walls(samples: Iterable[Sample]) -> list[int]:
 
 
 def _share(run: Run, step_ns: int, rate: str, reference: str) -> ModelFlopsShare | None:
+    """Utilisation relative to the run's claim `rate` ("peak" or "matmul_rate", in FLOP/s per rank), described by
+    `reference`; None if something needed for it was not measured."""
     flops, reached = run.claims.get("model_flops"), run.claims.get(rate)
     if flops is None or reached is None or not reached.value or not step_ns:
         return None
@@ -98,6 +100,7 @@ def _share(run: Run, step_ns: int, rate: str, reference: str) -> ModelFlopsShare
 
 
 def _no_mfu(run: Run, step_ns: int) -> str:
+    """Why the run has no MFU although its steps were measured; empty if it has one or FLOPs do not apply."""
     if run.job.workload == SCRIPT and step_ns:
         return "the model FLOPs of a script are unknown"
     if "model_flops" not in run.claims or "peak" in run.claims or not step_ns:

@@ -125,6 +125,7 @@ class Agent(SimpleElasticAgent):
     """The elastic agent of a node: forks, watches and ends ranks, which torch leaves to subclasses."""
 
     def __init__(self, rendezvous: PlanRendezvous, spec: Spec, logs: Path) -> None:
+        """`logs`: folder of the ranks' output, failure and stack files."""
         each = spec.ranks_each
         super().__init__(
             WorkerSpec(
@@ -144,6 +145,7 @@ class Agent(SimpleElasticAgent):
         self.done = -1  # serial of the last plan whose signal was passed on
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        """Fork the ranks of a new generation, with torchrun's variables; return their process ids by local rank."""
         fork = multiprocessing.get_context("fork")
         generation = self.rendezvous.plan.generation
         self.processes, self.ended, self.shortages = {}, {}, {}
@@ -187,6 +189,7 @@ class Agent(SimpleElasticAgent):
         return RunResult(WorkerState.HEALTHY)
 
     def _act(self, plan: AgentPlan) -> None:
+        """Pass a new plan on to the ranks: SIGUSR1 for "stacks", a request to hold or to leave for "leave"."""
         if plan.do == "stacks":
             self._signal(signal.SIGUSR1)
         elif plan.do == "leave":
@@ -219,6 +222,8 @@ class Agent(SimpleElasticAgent):
         return tuple(self._look(local, process) for local, process in self.processes.items())
 
     def _look(self, local: int, process: ForkProcess) -> RankReport:
+        """Report one rank: its heartbeat and, if it has ended, its exit code, the time (ns since the epoch) and the
+        reason."""
         number = self._worker_group.workers[local].global_rank
         pid = process.pid or 0
         exit_code, seen = process.exitcode, self.heartbeats.see(local)
@@ -261,6 +266,8 @@ def _process(pid: int) -> tuple[str, int]:
 
 
 def main(path: Path, node: int, parent: int | None) -> int:
+    """Run the agent of `node` for the job whose SPEC is at `path`; return its exit code: 0, or 4 if the supervisor is
+    lost. `parent`: id of a process that it dies with, if any."""
     if parent is not None:
         die_with_parent(parent, signal.SIGKILL)
     set_process_name(f"agent{node}")

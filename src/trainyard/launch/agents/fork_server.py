@@ -35,6 +35,7 @@ class ForkServer:
     and its parent's process id, and returns the exit code."""
 
     def __init__(self, path: Path, run: Callable[[int, int], int]) -> None:
+        """Fork the fork server; this process keeps one end of the socket pair, the fork server the other."""
         self._path = path
         self._nodes: set[int] = set()
         self._line, other = socket.socketpair()
@@ -138,6 +139,7 @@ def _serve(parent: int, line: socket.socket, run: Callable[[int, int], int]) -> 
 
 
 def _run_agent(run: Callable[[int, int], int], node: int, parent: int) -> NoReturn:
+    """Run an agent in the process that was just forked for it, and exit with its code, or with 70 if it raises."""
     code = 70
     try:
         code = run(node, parent)
@@ -149,6 +151,8 @@ def _run_agent(run: Callable[[int, int], int], node: int, parent: int) -> NoRetu
 
 
 def main(path: Path, parent: int, line: int) -> NoReturn:
+    """Run a fork server for the job at `path`, a SPEC. `parent`: the supervisor's process id; `line`: file descriptor
+    of the socket to it."""
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

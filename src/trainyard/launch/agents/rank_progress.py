@@ -111,6 +111,7 @@ class Heartbeat:
         return step >= row[_ASKED] - _STEP_OFFSET
 
     def end(self) -> None:
+        """End a step: count it, and add its CPU time to the rank's own time."""
         self._row[_OWN] += time.process_time_ns() - self._burnt
         self._row[_DONE] += 1
         self._row[_PHASE] = PHASES.index("stepping")

@@ -110,6 +110,7 @@ def _lines(path: Path) -> Iterable[JobEvent]:
 
 
 def _events(data: bytes) -> Iterable[JobEvent]:
+    """Decode the events of a log, one JSON document per line; lines that cannot be decoded are skipped."""
     for line in data.splitlines():
         try:
             yield msgspec.json.decode(line, type=JobEvent)

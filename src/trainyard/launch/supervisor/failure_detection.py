@@ -93,6 +93,7 @@ class Supervision:
         stacks: Callable[[], Mapping[int, str]],
         attempts: int = 0,
     ) -> None:
+        """Begin in the state `GATHER`: wait `spec.gather_s` seconds for all nodes."""
         self.spec = spec
         self.plan = AgentPlan(generation=attempts - 1)
         self.events = [JobEvent(what="started", at=now.epoch)]
@@ -133,6 +134,7 @@ class Supervision:
             self._heard[node] = self._heard[node]._replace(dead=True)
 
     def _live(self, now: Now) -> dict[int, AgentReport]:
+        """The last report of each agent that has not ended and has reported in the last `SILENT_S` seconds, by node."""
         return {
             node: heard.report
             for node, heard in sorted(self._heard.items())
@@ -177,6 +179,8 @@ class Supervision:
             self._end(now, 4, Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=reason))
 
     def _gather(self, now: Now) -> None:
+        """Launch as soon as the largest size is available, or after the wait the largest one that is; abort the job
+        after `GIVE_UP_S` more seconds without enough nodes."""
         live = self._live(now)
         size, sizes = self.spec.size(len(live)), self.spec.sizes or (self.spec.nodes,)
         if size == max(sizes) or (size and now.seconds >= self._until):
@@ -185,6 +189,7 @@ class Supervision:
             self.abort(now, f"{len(live)} of {self.spec.nodes} nodes are available, but the job needs {min(sizes)}")
 
     def _launch(self, now: Now, members: list[Member]) -> None:
+        """Plan a new generation of ranks on `members`, with a store of its own, and log the change of nodes."""
         generation = self.plan.generation + 1
         before = {member.node for member in self.plan.members} or set(range(self.spec.nodes))
         change = _moved(before, {member.node for member in members})
@@ -193,6 +198,7 @@ class Supervision:
         self.state, self._moved, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
 
     def _run(self, now: Now) -> None:
+        """Watch the ranks; log slow ones, and ask all to leave after a notice or when more nodes are available."""
         ranks = self.ranks()
         self._watch(now, ranks)
         if self.state is not State.RUN:
@@ -209,6 +215,7 @@ class Supervision:
             self._ask_to_leave()
 
     def _leave(self, now: Now) -> None:
+        """Watch the ranks; once all are held, name the step before which they leave: the first that none has begun."""
         ranks = self.ranks()
         self._watch(now, ranks)
         if self.state is not State.LEAVE or self.plan.before >= 0 or not self._all_asked():
@@ -247,6 +254,7 @@ class Supervision:
         return [rank for rank in failed if not self._asked or rank.count or rank.exit_code != -signal.SIGKILL]
 
     def _all_ended(self, now: Now, ranks: list[RankReport]) -> None:
+        """End the job, or stop the generation if the ranks left so that the job can grow."""
         if all(rank.exit_code == 0 for rank in ranks):
             self._end(now, 0, None)
         elif self._asked == "grow":
@@ -255,6 +263,7 @@ class Supervision:
             self._end(now, LEFT, self._preempted(now))
 
     def _preempted(self, now: Now) -> Failure:
+        """Record that the job left on request, with its last step; return that as the reason of its end."""
         ranks = self.ranks()
         step = max((rank.begun for rank in ranks), default=-1)  # the next step, counted from 0
         if step < 0:
@@ -335,6 +344,7 @@ class Supervision:
         self._fault(now, causes)
 
     def _died(self, now: Now, rank: RankReport) -> _Cause:
+        """The failure of a rank that ended, at the time (ns since the epoch) that it reported or its end was seen."""
         failure = Failure(
             rank=rank.rank,
             pid=rank.pid,
@@ -346,6 +356,7 @@ class Supervision:
         return _Cause(rank.told or rank.ended, failure)
 
     def _hung(self, now: Now, rank: int, why: str) -> _Cause:
+        """The failure of a hung rank (-1: of no particular one) with the evidence `why`, at its last heartbeat."""
         reports = [report for report in self.ranks() if report.rank == rank]
         at = max(report.at for report in reports or self.ranks())
         pid = reports[0].pid if reports else 0
@@ -353,6 +364,8 @@ class Supervision:
         return _Cause(at, failure)
 
     def _agent_died(self, now: Now, node: int) -> _Cause:
+        """The failure of a node whose agent ended or was replaced or is silent, at its last report; a silent agent is
+        marked as lost, to be killed."""
         heard = self._heard[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
         message = f"node {node} is lost with its ranks"
@@ -374,6 +387,8 @@ class Supervision:
         self._stop_ranks(now)
 
     def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1) -> None:
+        """Append a fault to the events. `at`: when it occurred, in ns since the epoch; its step is the last one that
+        all ranks can have completed."""
         step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
             what="fault",

@@ -57,6 +57,8 @@ def hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mapping
 
 
 def _hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
+    """The rank that the others wait for and the evidence, by the first criterion that singles one out; rank -1 if none
+    does."""
     if (odd := _odd(ranks)) is not None:
         return odd.rank, f"it is in step {odd.begun + 1} after {odd.done} completed steps, unlike its peers"
     silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]

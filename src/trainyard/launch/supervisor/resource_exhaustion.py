@@ -120,6 +120,7 @@ def storage(error: BaseException, folders: Sequence[str] = ()) -> str:
 
 
 def _full(folder: str) -> str:
+    """A sentence on the file system of `folder` if less than 1 % or 64 KiB of it is free; else an empty string."""
     try:
         status = os.statvfs(folder)
     except OSError:

@@ -50,6 +50,7 @@ class SupervisorStore:
         self._ranks: Any = None
 
     def _new_at(self, listening: socket.socket) -> Any:
+        """Open a torch TCPStore server on a socket that listens already."""
         from torch._C._distributed_c10d import TCPStore
 
         port = listening.getsockname()[1]
@@ -114,6 +115,8 @@ class _LeaveEarly(BaseException):
 
 
 def main(path: Path, parent: int) -> int:
+    """Supervise the job whose SPEC is at `path`; return the exit code. `parent`: id of the launcher's process, which it
+    dies with."""
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("supervisor")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
@@ -127,6 +130,7 @@ def main(path: Path, parent: int) -> int:
 
 
 def _supervise(path: Path, spec: Spec, began: Now) -> int:
+    """Start the fork server and the stores, and run the job to its end; return the exit code. Raises `_LeaveEarly`."""
     folder, signals = path.parent, list[int]()
 
     def leave(sign: int, _: object) -> NoReturn:
@@ -181,6 +185,7 @@ class SupervisorLoop:
     """Exchanges plans, reports and signals between a `Supervision` and the processes of its job."""
 
     def __init__(self, job: Supervision, store: SupervisorStore, fork_server: ForkServer, folder: Path) -> None:
+        """`folder`: the run's folder, for the event log and failure.json."""
         self.job, self.store, self.fork_server, self.folder = job, store, fork_server, folder
         self.log = EventLogWriter(folder, SUPERVISOR)
         spec = job.spec

@@ -39,6 +39,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     amount: float = 0.0
 
     def __post_init__(self) -> None:
+        """Raise `BadInput` for an unknown kind, and for a target, step or amount that the kind does not take."""
         words.check(self.kind, words.INJECTIONS, "fault to inject")
         strikes = words.INJECTIONS[self.kind].strikes
         for target in ("rank", "node"):
@@ -93,6 +94,8 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _check(fault: Fault, job: Job, where: str) -> None:
+    """Raise `BadInput` if the fault cannot be injected into `job`. `where`: the fault's kind and place in the plan, for
+    messages."""
     last, every = job.measure.in_all - 1, job.checkpoint.every
     if fault.rank >= job.layout.ranks:
         raise BadInput(

@@ -32,6 +32,7 @@ class FaultInjector:
     """Injects faults; call it with the number of each step before it begins, outside the timed region."""
 
     def __init__(self, run: Path, plan: FaultPlan, job: Job, ranks: Ranks, attempt: int) -> None:
+        """`attempt`: number of earlier attempts. Faults that an earlier attempt injected are left out."""
         self.run, self.job, self.ranks, self.attempt = run, job, ranks, attempt
         done = chaos_files.injected_faults(run)
         self.left = {
@@ -51,6 +52,7 @@ class FaultInjector:
         return self.ranks.rank == max(fault.rank, 0)
 
     def __call__(self, step: int) -> None:
+        """Inject the faults that are due before `step`, and sleep if one of them was a delay."""
         if self._since:
             self._took = [*self._took, time.perf_counter() - self._since][-_RECENT:]
         for number, fault in list(self.left.items()):
@@ -68,6 +70,8 @@ class FaultInjector:
         return fault.kind != "fill_disk" or (step + 1) % every == 0
 
     def _make(self, number: int, fault: Fault, step: int) -> None:
+        """Inject fault `number` of the plan now, unless it is recorded as injected already."""
+
         def claim() -> bool:
             return chaos_files.claim(self.run, number, step, self.attempt)
 

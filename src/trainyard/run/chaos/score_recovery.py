@@ -140,6 +140,8 @@ def _noticed(incident: Incident) -> int:
 def _struck(
     row: FaultScore, fault: Fault, injected: InjectedFault, blamed: Sequence[Incident], events: Sequence[JobEvent]
 ) -> FaultScore:
+    """Return `row` with the figures of the incidents `blamed` on the fault, the one that identifies it first. Times are
+    in seconds: `detect_s` is that of the earliest incident, `restart_s` the longest, `lost_s` the sum."""
     row = msgspec.structs.replace(row, injected_step=injected.step)
     if not blamed:
         return row

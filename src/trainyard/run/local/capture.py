@@ -30,6 +30,8 @@ def capture(
     actions = schedule(wait=0, warmup=PROFILER_WARMUP, active=steps, repeat=1)
 
     def plan(step: int) -> ProfilerAction:
+        """The profiler's action for the step with this index; on a CPU, the ranks wait for each other after the
+        last."""
         # Called after the last step's mark has closed and before the profiler stops. A CPU rank that exported its
         # trace while another is still in its last step would take cores from that step and distort its ledger.
         if step == PROFILER_WARMUP + steps and device.type == "cpu":
@@ -48,6 +50,7 @@ def capture(
 
 
 def _export(profiler: profile, path: Path) -> None:
+    """Write the profiler's trace to `path`, compressed and without secrets."""
     plain = path.with_suffix(".partial")
     profiler.export_chrome_trace(str(plain))
     # For a name that ends in .gz, torch compresses line by line, which is ten times slower.

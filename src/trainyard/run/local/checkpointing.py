@@ -32,6 +32,7 @@ class RunCheckpoints:
         events: EventLogWriter,
         say: Callable[[str], object],
     ) -> None:
+        """Raises `BadJob` if the job saves checkpoints of a training without state. `say`: prints a message."""
         self.is_rank_0, self.events, self.say = ranks.rank == 0, events, say
         self.saver = Saver(folder, job, ranks, training) if isinstance(training, Stateful) else None
         if self.saver is None and job.checkpoint.every:
@@ -73,6 +74,7 @@ class RunCheckpoints:
             self._log_stall(step, lambda saver: saver.close())
 
     def _log_stall(self, step: int, do: Callable[[Saver], None]) -> None:
+        """Call `do` on the saver, and log the time for which it stalled training after `step`, and faults it found."""
         assert self.saver is not None  # noqa: S101 - checked by the callers
         before = self.saver.stalled_ns
         do(self.saver)

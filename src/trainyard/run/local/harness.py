@@ -242,6 +242,7 @@ def _forward_sigterm(launcher: Local, started: str) -> Iterator[list[int]]:
 
 
 def _say_messages(messages: ProgressMessages, signals: list[int], say: Callable[[str], None]) -> None:
+    """Print that a SIGTERM was received, if `signals` has one, and the messages on new events."""
     if signals:
         signals.clear()
         say("SIGTERM received: each rank finishes its step, saves and leaves")
@@ -341,6 +342,7 @@ def booked(run: Run, folder: Path, session: Session) -> Run:
 
 
 def _last_step(run: Run, rank: int) -> str:
+    """A sentence on the last step of a rank and its loss; empty if it ended none."""
     own = [sample for sample in run.samples if sample.rank == rank]
     if not own:
         return ""

@@ -118,6 +118,8 @@ class Rank:
         attempt: int = 0,
         fault_injector: Callable[[int], object] | None = None,
     ):
+        """`say`: prints a line on rank 0. `fault_injector`: called with the number of the step that is about to
+        begin."""
         self.job = job
         self.ranks = ranks
         self.training = training
@@ -164,6 +166,8 @@ class Rank:
         raise SystemExit(LEFT)
 
     def _take(self, turn: Turn) -> None:
+        """Take one step, write its sample, and save a checkpoint if one is due; leave instead if the supervisor asks
+        for it."""
         if self.heartbeat.must_leave_before(turn.step):
             self._leave(turn.step)
         if self.fault_injector is not None:
@@ -228,6 +232,8 @@ def device_name(ranks: Ranks) -> str:
 
 
 def main(folder: Path, vendor: str = "cpu") -> None:
+    """Run this process's rank of the job in `folder`. Raises `EnvironmentFailed` if the launcher started another number
+    of ranks than the layout has."""
     job = jobs.load(folder / "job.toml")
     job = shrunk(job, int(os.environ.get("GROUP_WORLD_SIZE", job.recovery.nodes)))
     rank_progress.own().phase("starting")

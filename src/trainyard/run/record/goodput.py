@@ -87,6 +87,8 @@ class _Supervision:
     """The time of one supervisor: from its start to its end or, if it was killed, to its last known event."""
 
     def __init__(self, events: Sequence[JobEvent], steps: Sequence[Sample], total: dict[str, int]) -> None:
+        """`steps`: those of rank 0 under all supervisors. `total`: ns by cause (words.TIMES), to which the time is
+        added."""
         self.total = total
         self.events = [event for event in events if event.what != "started"]
         self.launched = [event for event in events if event.what == "launched"]
@@ -112,6 +114,8 @@ class _Supervision:
         self._charge(self.end, "finish" if self.launched else "init")
 
     def _attempt(self, attempt: int) -> None:
+        """Charge the time of one attempt: its start, its steps and saves and, if a fault ended it, the time until that
+        was noticed."""
         own = [step for step in self.steps if step.attempt == attempt]
         events = [event for event in self.events if event.attempt == attempt]
         fault = next((event for event in events if event.what == "fault" and event.kind in _FATAL), None)

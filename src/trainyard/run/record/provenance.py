@@ -92,6 +92,7 @@ def code(folder: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
+    """Output of a git command in `folder`; None if it fails, takes over 20 s, or git is missing."""
     quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # a query must not write to the user's index
     try:
         done = subprocess.run(

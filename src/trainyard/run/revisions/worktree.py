@@ -102,6 +102,8 @@ def _interrupt_on_sigterm() -> Any:
 
 
 def _git(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a git command in the folder `here`, without prompts; its exit code is not checked. Raises `MissingProgram`
+    without git."""
     quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
         return subprocess.run(["git", *words], cwd=here, env=quiet, capture_output=True, text=True, check=False)

@@ -117,6 +117,7 @@ def _tokens(samples: Sequence[Sample]) -> int:
 
 
 def _exit_status(code: int) -> str:
+    """`exit code 3`, or the name of the signal that ended the command (a negative code)."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -91,6 +91,7 @@ class ScriptWatch:
         self.open.close()
 
     def _safely(self, work: Callable[[], None]) -> None:
+        """Call `work`, unless the watching has ended or this is a fork of a rank; an error ends the watching."""
         if self.ended or self.process not in (None, os.getpid()):
             return
         try:
@@ -113,6 +114,7 @@ class ScriptWatch:
         self.began = self.look()
 
     def _write(self, wall_ns: int, tokens: int, loss: float | None) -> None:
+        """Write the sample of a step that took `wall_ns`; the first one opens the rank's file."""
         if self.log is None:
             self.rank = _rank(self.rank)
             path = self.folder / "samples" / f"rank{self.rank}.jsonl"
@@ -138,6 +140,7 @@ class ScriptWatch:
         self.log.flush()
 
     def _profile(self) -> None:
+        """Start the profiled window."""
         import torch
 
         from trainyard.run.local.capture import capture
@@ -147,6 +150,7 @@ class ScriptWatch:
         self.profiler = self.window.enter_context(window)
 
     def _profiled(self) -> None:
+        """Tell the profiler that a step of the window has ended; close the window after the last one."""
         self.profiler.step()
         if self.took == self.measure.warmup + self.measure.steps + self.measure.in_window:
             self.profiler = None
@@ -179,6 +183,7 @@ class _After(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Find the module's spec, with a loader that calls `then` after the import; None for other modules."""
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)

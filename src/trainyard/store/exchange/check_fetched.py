@@ -88,6 +88,8 @@ def read_digests(remote: Remote, id: str, signers: Path | None) -> Digests:
 
 
 def _listed(remote: Remote, id: str) -> bytes:
+    """The bytes of the run's SHA256SUMS in the remote store. Raises `WrongRunState` for a run that has not ended,
+    `MissingFile` if there is no list."""
     data = remote.read(id, digests.FILE, MOST_BYTES[digests.FILE])
     if data is not None:
         return data
@@ -138,6 +140,7 @@ def _fetch_file(remote: Remote, id: str, name: str, path: Path, size: int, diges
 
 
 def _check_run(part: Path, remote: Remote, id: str) -> None:
+    """Raise `BadFile` if the fetched folder `part` does not hold the run `id`, or one that has not ended."""
     shown = remote.path(id)
     run = folders.read(part, shown)
     if run.id != id:

@@ -87,6 +87,8 @@ def named(remote: Remote, names: Iterable[str], say: Callable[[str], None]) -> l
 
 
 def _find(name: str, ids: list[str], owner: dict[str, str], url: str) -> str:
+    """The id of the run that a tag or a prefix of an id refers to. Raises `UnknownName`, or `BadInput` for an ambiguous
+    prefix."""
     if name in owner:
         return owner[name]
     matches = [id for id in ids if name and id.startswith(name)]

@@ -40,6 +40,7 @@ class Remote:
     """
 
     def __init__(self, url: str) -> None:
+        """`url`: the URL or folder that holds `runs`; it may contain a password, which messages do not show."""
         self.url = redact(url)
         """Without a password: for messages."""
         try:
@@ -196,6 +197,7 @@ class Remote:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
+        """Turn errors of the remote store, of whatever type, into `RemoteFailed`."""
         try:
             yield
         except TrainyardError:

@@ -34,6 +34,7 @@ class PostgresBase:
     Raises `BadInput` for another kind of URL and `MissingLibrary` without psycopg."""
 
     def __init__(self, url: str, root: Path) -> None:
+        """`root`: the folder of the store, whose name in the database is in its `store.id`. Does not connect yet."""
         scheme, _, rest = url.partition("://")
         self._shown = redact(url).partition("?")[0].replace(f"{HIDDEN}@", "", 1)
         if scheme.lower() not in ("postgresql", "postgres"):
@@ -57,6 +58,7 @@ class PostgresBase:
         self._psycopg, self._url, self._root = psycopg, url, root
 
     def indexed(self) -> dict[str, Indexed]:
+        """The store's rows by run id; empty if there is no table or a row cannot be decoded. Raises `OSError`."""
         with self._base() as base:
             if not self._has_table(base):
                 return {}
@@ -66,6 +68,7 @@ class PostgresBase:
                 return {}
 
     def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> dict[str, str]:
+        """Delete the rows in `gone` and write those in `read`, as `Base.keep`: returns refused ids with the reasons."""
         # DataError: a NUL, a number out of range, a character that the database's encoding lacks.
         refusals = (self._psycopg.DataError, self._psycopg.IntegrityError, UnicodeEncodeError)
         with self._base() as base:

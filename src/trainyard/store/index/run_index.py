@@ -105,6 +105,8 @@ class Index:
         return len(self.rows())
 
     def _read(self, names: Iterable[str]) -> dict[str, Indexed]:
+        """Read the run folders of these names; return their rows by id. Reports damage, and folders that cannot be
+        read."""
         read: dict[str, Indexed] = {}
         for name in sorted(names):
             try:
@@ -118,6 +120,7 @@ class Index:
 
 
 def _rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
+    """The rows with their tags, newest run first. A tag of two folders belongs to the one that got it last."""
     # A tag in two folders (a move that was killed half-way) belongs to the one that got it last.
     given = sorted((when, id, tag) for id, entry in indexed.items() for tag, when in entry.given.items())
     owner = {tag: id for _, id, tag in given}
@@ -173,6 +176,7 @@ def _indexed(folder: Path) -> Indexed:
 
 
 def _row(id: str, run: Run, damage: str) -> RunRow:
+    """The row of the run `id`, without its tags."""
     figures = summarise(run)
     return RunRow(
         id=id,
