@@ -35,7 +35,7 @@ class ForkServer:
     and its parent's process id, and returns the exit code."""
 
     def __init__(self, path: Path, run: Callable[[int, int], int]) -> None:
-        """Fork the fork server; this process keeps one end of the socket pair, the fork server the child_socket."""
+        """Fork the fork server; this process keeps one end of the socket pair, the fork server the other."""
         self._path = path
         self._nodes: set[int] = set()
         """Nodes whose agents were started and have not been reported as ended."""

@@ -84,8 +84,8 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         restart_kinds = [fault.kind for fault in self.fault if fault.blamed in _RESTART_KINDS]
         if len(restart_kinds) > job.recovery.restarts:
             raise BadInput(
-                f"{', '.join(restart_kinds)}: each takes a restart, {len(restart_kinds)} in total, but the job has restarts = "
-                f"{job.recovery.restarts} at $.recovery.",
+                f"{', '.join(restart_kinds)}: each takes a restart, {len(restart_kinds)} in total, but the job has "
+                f"restarts = {job.recovery.restarts} at $.recovery.",
                 f"Set restarts = {len(restart_kinds)}, or plan fewer faults.",
             )
 

@@ -78,8 +78,8 @@ def execute(
         session.say(notice)
     rank_variables = environment(job.layout.ranks, vendors)
     launcher = _launcher(job, session, rank_variables)
-    origin_facts = provenance.gather(devices, vendors, rank_variables)
-    run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=origin_facts)
+    run_provenance = provenance.gather(devices, vendors, rank_variables)
+    run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=run_provenance)
     files = launcher.render(job, [session.worker, str(session.store.runs / run.id), devices[0].vendor])
     folder = session.store.begin(run, job_text)
     with alone(folder):

@@ -18,9 +18,8 @@ class ProgressMessages:
 
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder, self.job = folder, job
-        self._ended_attempts: set[int] = (
-            set()
-        )  # numbers of attempts; each takes one restart, however many faults ended it
+        self._ended_attempts: set[int] = set()
+        """Numbers of attempts; each takes one restart, however many faults ended it."""
         self._events = EventLogReader(folder)
         self._resume_step = saved_steps(folder)
         """Number of steps at the checkpoint that the last message named."""
