@@ -62,7 +62,7 @@ def harness(folder: Path) -> Callable[[int], float]:
     rank = Rank(JOB, ranks, training, StepClock(), (folder / "samples.jsonl").open("wb"), said.write)
 
     def step(number: int) -> float:
-        rank._take(Turn(number, 0))
+        rank._take_step(Turn(number, 0))
         return 0.0
 
     return step

@@ -29,6 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     sure: float = 1.0
 
     def __post_init__(self) -> None:
+        """Raise `BadInput` for an unknown severity, a confidence outside 0 to 1 or a negative cost."""
         words.check(self.severity, words.SEVERITIES, "severity")
         if not 0 <= self.sure <= 1:
             raise BadInput(f"sure = {self.sure} is not between 0 and 1.")

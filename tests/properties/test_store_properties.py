@@ -39,7 +39,7 @@ def test_index_keeps_every_row_it_does_not_refuse(tmp_path_factory: pytest.TempP
     path = tmp_path_factory.mktemp("index") / "index.sqlite3"
     base = LocalBase(path)
     good = RunRow(id="good", started="", job="tiny", layout="", state="complete", step_ns=1, tokens_per_s=1.0)
-    read = {row.id: Indexed(stamp="1", row=row, given={}) for row in (*rows, good)}
+    read = {row.id: Indexed(stamp="1", row=row, tag_times={}) for row in (*rows, good)}
     refused = base.keep(read, ())
     with sqlite3.connect(path) as raw:
         kept = {cells[0] for cells in raw.execute("SELECT id FROM trainyard_runs_1")}

@@ -30,7 +30,8 @@ def _host() -> str:
         return socket.gethostname()
 
 
-_clock = [EpochClock(_host(), time.time_ns() - time.monotonic_ns())]
+_clock = [EpochClock(host=_host(), offset=time.time_ns() - time.monotonic_ns())]
+"""The clock of this process, as the only element."""
 
 
 def now_ns() -> int:
@@ -39,7 +40,7 @@ def now_ns() -> int:
 
 def start(after: int = 0) -> EpochClock:
     """Start the clock of a job from the wall clock, but not before `after`, and return it for the other processes."""
-    _clock[0] = EpochClock(_host(), max(time.time_ns(), after) - time.monotonic_ns())
+    _clock[0] = EpochClock(host=_host(), offset=max(time.time_ns(), after) - time.monotonic_ns())
     return _clock[0]
 
 

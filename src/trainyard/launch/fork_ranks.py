@@ -33,11 +33,12 @@ def run_ranks(
     patience_s: float,
     variables: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """Run `work` on `ranks` processes and return its results by rank. `extra_environment`: more variables for them.
+    """Run `work` on `ranks` processes and return its results by rank. `variables`: environment variables for them,
+    in addition to RANK etc. `preload`: modules that are imported once for all.
 
     Raises `RankDied` with the error of the first rank that fails, or after `patience_s` seconds.
     """
-    until = time.monotonic() + patience_s
+    deadline_s = time.monotonic() + patience_s
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
@@ -45,26 +46,28 @@ def run_ranks(
         processes: list[Any] = []
         try:
             for rank in range(ranks):
-                reading, writing = context.Pipe(duplex=False)
+                receiver, sender = context.Pipe(duplex=False)
                 rank_variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
                 environment = {name: str(value) for name, value in rank_variables.items()} | dict(variables or {})
-                process = context.Process(target=_rank, args=(work, environment, Path(folder), writing))
+                process = context.Process(target=_run_rank, args=(work, environment, Path(folder), sender))
                 process.start()
                 processes.append(process)
-                writing.close()
-                pipes.append(reading)
-            return _gather(pipes, until, Path(folder))
+                sender.close()
+                pipes.append(receiver)
+            return _receive_results(pipes, deadline_s, Path(folder))
         finally:
             for process in processes:
                 process.kill()
                 process.join()
 
 
-def _gather(pipes: list[Any], until: float, folder: Path) -> list[Any]:
+def _receive_results(pipes: list[Any], deadline_s: float, folder: Path) -> list[Any]:
+    """Receive one result from each rank's pipe; return them by rank. `deadline_s`: monotonic time. Raises
+    `RankDied`."""
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
         waiting = [rank for rank in range(len(pipes)) if rank not in results]
-        ready = wait([pipes[rank] for rank in waiting], timeout=max(0.0, until - time.monotonic()))
+        ready = wait([pipes[rank] for rank in waiting], timeout=max(0.0, deadline_s - time.monotonic()))
         if not ready:
             raise RankDied(f"ranks {waiting} of a trial timed out.")
         for rank in [rank for rank in waiting if pipes[rank] in ready]:
@@ -82,7 +85,7 @@ def _log(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.log"
 
 
-def _rank(work: Work[Any], environment: Mapping[str, str], folder: Path, pipe: Connection) -> None:
+def _run_rank(work: Work[Any], environment: Mapping[str, str], folder: Path, pipe: Connection) -> None:
     """Send the result of the work, or its traceback; then wait to be killed, so that no peer sees this rank leave."""
     die_with_parent(os.getppid(), signal.SIGKILL)
     with _log(folder, int(environment["RANK"])).open("wb") as log:

@@ -42,6 +42,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Number of ranks per node."""
         return self.ranks // self.nodes
 
-    def size(self, here: int) -> int:
-        """The largest number of nodes, out of `here`, that the job can run on; 0 if there are too few."""
-        return max((size for size in self.sizes or (self.nodes,) if size <= here), default=0)
+    def size(self, available_nodes: int) -> int:
+        """The largest number of nodes, out of the available ones, that the job can run on; 0 if there are too few."""
+        return max((size for size in self.sizes or (self.nodes,) if size <= available_nodes), default=0)

@@ -39,15 +39,17 @@ class Local:
         sizes: Sequence[int] = (),
         preload: Sequence[str] = (),
     ) -> None:
+        """Starts nothing; `submit` does."""
         self.port = port
         self.environment = environment or {}
         self.sizes = tuple(sizes)
         self.preload = tuple(preload)
         self._started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+        """Job id, the supervisor's process id -> (its process, the folder of the job's files)."""
 
     def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
         """Return `launch.json`. `command`: a Python module and its arguments. Raises `PortInUse`."""
-        port = _checked(self.port) if self.port is not None else 0
+        port = _check_port(self.port) if self.port is not None else 0
         module, *args = command
         spec = Spec(
             ranks=job.layout.ranks,
@@ -115,10 +117,10 @@ class Local:
     def cancel(self, id: str) -> None:
         """End every process of the job without saving; kill the supervisor if that takes it more than 5 seconds."""
         process, _ = self._find(id)
-        for end in (lambda: process.send_signal(signal.SIGINT), lambda: os.killpg(process.pid, signal.SIGKILL)):
+        for end_process in (lambda: process.send_signal(signal.SIGINT), lambda: os.killpg(process.pid, signal.SIGKILL)):
             if process.poll() is not None:
                 return
-            end()
+            end_process()
             try:
                 process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
@@ -130,8 +132,8 @@ class Local:
         return self._started[id]
 
 
-def _checked(port: int) -> int:
-    """Return `port` if it is free on the loopback address."""
+def _check_port(port: int) -> int:
+    """Return `port` if it is free on the loopback address. Raises `BadInput`, `PortInUse` or `EnvironmentFailed`."""
     if not 0 < port < 65536:
         raise BadInput(f"{port} is not a port number.", "Use 1 to 65535, or omit --port to use a free port.")
     with socket.socket() as probe:

@@ -56,7 +56,10 @@ class ClientOptions:
 
     def __init__(self) -> None:
         self._client: Client | None = None
-        self._ready = self._waits = False
+        self._is_ready = False
+        """Whether the client's subcommand was named, or it needs none: options may take a secret."""
+        self._is_value_next = False
+        """Whether the next word is the value of an option that takes a secret."""
 
     @property
     def active(self) -> bool:
@@ -65,31 +68,33 @@ class ClientOptions:
 
     def secret_from(self, word: str) -> int:
         """Index in `word` at which a secret of the current client begins; -1 if there is none."""
-        client, waits, self._waits = self._client, self._waits, False
-        if client and waits:
-            return self._begin(word, 0)
-        if client and self._ready and (match := client.option.match(word)):
+        client, is_value, self._is_value_next = self._client, self._is_value_next, False
+        if client and is_value:
+            return self._find_secret(word, 0)
+        if client and self._is_ready and (match := client.option.match(word)):
             if not match["value"]:
-                self._waits = client.spaced
+                self._is_value_next = client.spaced
                 return -1
-            return self._begin(word, match.start("value"))
+            return self._find_secret(word, match.start("value"))
         if word.startswith("-"):
             return -1
         name = word.rsplit("/", 1)[-1]
         if name in _CLIENTS:
             self._client = _CLIENTS[name]
-            self._ready = not self._client.command
+            self._is_ready = not self._client.command
         elif client and word == client.command:
-            self._ready = True
-        elif client and client.bare and self._ready and "://" not in word:
+            self._is_ready = True
+        elif client and client.bare and self._is_ready and "://" not in word:
             return 0
         elif client and (client.wraps or word in ("&&", "||", ";", "|")):
             self._client = None
         return -1
 
-    def _begin(self, word: str, value: int) -> int:
+    def _find_secret(self, word: str, value_index: int) -> int:
+        """Index in `word` at which the secret in the value at `value_index` begins; -1 if the client's separator
+        (`Client.after`) is missing."""
         after = self._client.after if self._client else ""
         if not after:
-            return value
-        separator = word.find(after, value)
+            return value_index
+        separator = word.find(after, value_index)
         return separator + 1 if 0 <= separator < len(word) - 1 else -1

@@ -49,12 +49,12 @@ def redact_json_lines(file: IO[bytes]) -> Iterator[bytes]:
     while lines := file.readlines(_PIECE):
         piece = b"".join(lines)
         if reader.waits or not _is_plain(piece, plain):
-            yield from (_line(reader, line, plain) for line in lines)
+            yield from (_redact_line(reader, line, plain) for line in lines)
         else:
             yield piece
 
 
-def _line(reader: _DocumentReader, line: bytes, plain: set[bytes]) -> bytes:
+def _redact_line(reader: _DocumentReader, line: bytes, plain: set[bytes]) -> bytes:
     if not reader.waits and _is_plain(line, plain):
         return line
     return reader.feed(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -90,7 +90,7 @@ class _DocumentReader:
         text."""
         pieces, at, is_json = [], 0, True
         for token in _TOKEN.finditer(text):
-            shown = self._redacted(token)
+            shown = self._replace_token(token)
             is_json = is_json and (token["text"] or token[0] in "{}[],:" or _LITERAL.match(token[0])) is not None
             if shown is not None:
                 begin, end = token.span("text") if token["text"] else token.span()
@@ -99,10 +99,10 @@ class _DocumentReader:
         text = "".join([*pieces, text[at:]]) if pieces else text
         return text if is_json else redact(text)
 
-    def _redacted(self, token: re.Match[str]) -> str | None:
+    def _replace_token(self, token: re.Match[str]) -> str | None:
         """The token's replacement; None if it is unchanged."""
         if token["colon"]:
-            return self._name(token["text"])
+            return self._replace_name(token["text"])
         sign = token[0]
         if sign in "{[":
             self._depth += bool(self._depth or is_secret(self._key))
@@ -111,23 +111,25 @@ class _DocumentReader:
         elif sign in ",:":
             return None
         else:
-            return self._value(sign, token["text"] is not None)
+            return self._replace_value(sign, token["text"] is not None)
         self._key = self._option = ""
         self._clients = ClientOptions()
         return None
 
-    def _name(self, literal: str) -> str | None:
-        name = _decoded(literal)
+    def _replace_name(self, literal: str) -> str | None:
+        name = _decode_string(literal)
         self._key = name if is_secret(name) or name.lower().endswith("key") else ""
         self._option = ""
-        return _replaced(name, redact(name))
+        return _encode_if_changed(name, redact(name))
 
-    def _value(self, literal: str, is_text: bool) -> str | None:
+    def _replace_value(self, literal: str, is_text: bool) -> str | None:
+        """The replacement of a value, given the key or option before it; None if it stays. `is_text`: it is a
+        string."""
         key, option = self._key, self._option
         self._key = self._option = ""
         if self._keep_numbers and not is_text and _LITERAL.match(literal):
             return None
-        value = _decoded(literal) if is_text else literal
+        value = _decode_string(literal) if is_text else literal
         secret = (is_secret(key) and not is_plain(key, value)) or is_random_key(key, value)
         if self._depth or secret or (option and not is_plain(option, value)):
             return None if is_plain("", value) or value == HIDDEN else _HIDDEN
@@ -136,11 +138,12 @@ class _DocumentReader:
         begin = self._clients.secret_from(value)
         self._option = value if takes_secret(value) else ""
         if begin >= 0:
-            return _replaced(value, value[:begin] + HIDDEN)
-        return _replaced(value, redact_word(value) if value.startswith("-") else redact(value))
+            return _encode_if_changed(value, value[:begin] + HIDDEN)
+        return _encode_if_changed(value, redact_word(value) if value.startswith("-") else redact(value))
 
 
-def _decoded(literal: str) -> str:
+def _decode_string(literal: str) -> str:
+    """The string that a JSON string literal stands for; the literal without its quotes if its escapes are invalid."""
     if "\\" not in literal:
         return literal.strip('"')
     try:
@@ -149,5 +152,5 @@ def _decoded(literal: str) -> str:
         return literal.strip('"')
 
 
-def _replaced(before: str, after: str) -> str | None:
+def _encode_if_changed(before: str, after: str) -> str | None:
     return None if before == after else json.dumps(after)

@@ -31,7 +31,7 @@ def find_in_urls(text: str) -> Iterator[tuple[int, int]]:
     schemes = [_scheme(text, begin) for begin, _ in marks]
     for (begin, end), scheme, until in zip(marks, schemes, [*schemes[1:], len(text)]):
         run = _QUOTED_RUN.get(text[scheme - 1 : scheme], _RUN).match(text, end, max(end, until))
-        if run and (length := _login(run[0], text[scheme:begin], text[begin:end])):
+        if run and (length := _login_length(run[0], text[scheme:begin], text[begin:end])):
             yield end, end + length
 
 
@@ -41,16 +41,16 @@ def _scheme(text: str, end: int) -> int:
     return end - len(match[0]) if match else end
 
 
-def _login(run: str, scheme: str, mark: str) -> int:
+def _login_length(run: str, scheme: str, mark: str) -> int:
     """Number of leading characters of `run`, the text after the `mark` `://`, that are a login to hide."""
     authority = run[: _authority_end(run, mark)]
     colon = _COLON.search(authority)
-    at = _last(_AT, authority)
+    at = _last_index(_AT, authority)
     if at >= 0:
         return at if (colon and colon.start() < at) or _ALWAYS.search(scheme) else 0
     if colon is None or _PORT.match(authority, colon.end()):
         return 0
-    return max(0, _last(_AT, run))  # a password with an unescaped slash
+    return max(0, _last_index(_AT, run))  # a password with an unescaped slash
 
 
 def _authority_end(run: str, mark: str) -> int:
@@ -68,7 +68,7 @@ def find_in_words(text: str) -> Iterator[tuple[int, int]]:
     `namespace::name@host`."""
     for word in _WORD.finditer(text):
         if at := _LAST_AT.match(word[0]):
-            span = _login_of_word(word[0], at.start(1), at.end(1))
+            span = _find_login(word[0], at.start(1), at.end(1))
             if span:
                 yield word.start() + span[0], word.start() + span[1]
 
@@ -76,22 +76,24 @@ def find_in_words(text: str) -> Iterator[tuple[int, int]]:
 _LAST_AT = re.compile(r".*(@|%(?:25)*40)", re.DOTALL)
 
 
-def _login_of_word(word: str, at: int, host_at: int) -> tuple[int, int] | None:
-    left = word[:at]
+def _find_login(word: str, at_index: int, host_index: int) -> tuple[int, int] | None:
+    """Span of user and password in a `word` whose last `@` is at `at_index`, its host at `host_index`; None if this is
+    no login."""
+    left = word[:at_index]
     first = 1 + max(left.rfind(","), left.rfind(";")) if _URL.search(left) else 0
     colon = _COLON.search(left, first)
     if colon is None or _URL.search(left, first):
         return None
-    user = first + 1 + _last(_NOT_OF_USER, left[first : colon.start()])
-    password, host = left[colon.end() :], _HOST.match(word, host_at)
+    user = first + 1 + _last_index(_NOT_OF_USER, left[first : colon.start()])
+    password, host = left[colon.end() :], _HOST.match(word, host_index)
     if user == colon.start() or left[user - 1 : user] == "@" or left[user : colon.start()].lower() == "mailto":
         return None
     if host is None or not password or password.startswith(":") or ("/" in password and not host["port"]):
         return None
-    return user, at
+    return user, at_index
 
 
-def _last(pattern: re.Pattern[str], text: str) -> int:
+def _last_index(pattern: re.Pattern[str], text: str) -> int:
     """Index of the last match; -1 if there is none."""
     begin = -1
     for match in pattern.finditer(text):

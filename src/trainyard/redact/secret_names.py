@@ -90,23 +90,25 @@ def is_secret(name: str) -> bool:
         words.pop()
     if not words or words[-1] in _ABOUT:
         return False
-    return bool(_CERTAIN.search(_SEPARATORS.sub("_", plain.lower()))) or _is_head(words[-1], words[:-1], plain)
+    return bool(_CERTAIN.search(_SEPARATORS.sub("_", plain.lower()))) or _is_secret_noun(words[-1], words[:-1], plain)
 
 
-def _is_head(head: str, before: list[str], name: str) -> bool:
+def _is_secret_noun(head: str, preceding: list[str], name: str) -> bool:
+    """Whether the last word `head` of a name means a secret after the words `preceding` it. `name`: the name as it is
+    written."""
     if head == "token":
-        return _OF_TEXT.isdisjoint(before) or not _OF_MANY.isdisjoint(before)
+        return _OF_TEXT.isdisjoint(preceding) or not _OF_MANY.isdisjoint(preceding)
     if head == "tokens":
-        return not _OF_MANY.isdisjoint(before)
+        return not _OF_MANY.isdisjoint(preceding)
     if head in ("key", "keys"):
-        in_capitals = head == "key" and bool(before) and name.isupper() and _OF_DATA.isdisjoint(before)
-        return in_capitals or not _OF_SECRETS.isdisjoint(before)
+        in_capitals = head == "key" and bool(preceding) and name.isupper() and _OF_DATA.isdisjoint(preceding)
+        return in_capitals or not _OF_SECRETS.isdisjoint(preceding)
     if head == "pass":
-        return _OF_WORK.isdisjoint(before)
+        return _OF_WORK.isdisjoint(preceding)
     if head == "signature":
-        return not (_OF_SECRETS | _SIGNED).isdisjoint(before)
+        return not (_OF_SECRETS | _SIGNED).isdisjoint(preceding)
     if head == "pat":
-        return not _ISSUERS.isdisjoint(before)
+        return not _ISSUERS.isdisjoint(preceding)
     return head in _HEADS
 
 

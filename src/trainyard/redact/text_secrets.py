@@ -67,9 +67,17 @@ def redact(text: str) -> str:
     """`text` with its secrets replaced by `***`."""
     if not is_suspect(text):
         return text
-    for find in (_private_keys, _client_options, logins.find_in_urls, _named, _bearers, logins.find_in_words, _basics):
-        text = _without(text, find(text))
-    return _TOKEN.sub(_without_token, text)
+    for find in (
+        _find_private_keys,
+        _find_client_options,
+        logins.find_in_urls,
+        _find_named_values,
+        _find_bearers,
+        logins.find_in_words,
+        _find_basics,
+    ):
+        text = _hide_spans(text, find(text))
+    return _TOKEN.sub(_hide_token, text)
 
 
 def redact_lines(lines: Iterable[str]) -> Iterator[str]:
@@ -88,7 +96,7 @@ def is_suspect(text: str) -> bool:
     return _HINT.search(text.lower()) is not None
 
 
-def _without(text: str, spans: Iterator[tuple[int, int]]) -> str:
+def _hide_spans(text: str, spans: Iterator[tuple[int, int]]) -> str:
     """`text` with each span (begin, end) hidden; they are in ascending order."""
     pieces, at = [], 0
     for begin, end in spans:
@@ -97,31 +105,32 @@ def _without(text: str, spans: Iterator[tuple[int, int]]) -> str:
     return "".join([*pieces, text[at:]]) if pieces else text
 
 
-def _private_keys(text: str) -> Iterator[tuple[int, int]]:
+def _find_private_keys(text: str) -> Iterator[tuple[int, int]]:
     """From the line that begins a key to the one that ends it; of a key that is cut off, the part that is there."""
-    last, begin = 0, None
+    last_end, begin = 0, None
     for mark in _KEY_MARK.finditer(text):
         if mark["end"]:
-            yield last if begin is None else begin, mark.end()
-            last, begin = mark.end(), None
+            yield last_end if begin is None else begin, mark.end()
+            last_end, begin = mark.end(), None
         elif begin is None:
             begin = mark.start()
     if begin is not None:
         yield begin, len(text)
 
 
-def _client_options(text: str) -> Iterator[tuple[int, int]]:
+def _find_client_options(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of passwords in the options of known clients: `sshpass -p`, `curl -u`."""
     for line in _CLIENT.finditer(text):
         options = ClientOptions()
         for word in _SHELL_WORD.finditer(text, *line.span()):
-            bare = word[0].strip("\"'")
-            begin = options.secret_from(bare)
-            if bare and begin >= 0:
-                first = word.start() + word[0].index(bare) + begin
-                yield first, first + len(bare) - begin
+            unquoted = word[0].strip("\"'")
+            begin = options.secret_from(unquoted)
+            if unquoted and begin >= 0:
+                first = word.start() + word[0].index(unquoted) + begin
+                yield first, first + len(unquoted) - begin
 
 
-def _named(text: str) -> Iterator[tuple[int, int]]:
+def _find_named_values(text: str) -> Iterator[tuple[int, int]]:
     """Values of options, assignments, keys and headers."""
     at = 0
     while match := _NAME.search(text, at):
@@ -151,7 +160,8 @@ def _is_file_of_signature(name: re.Match[str], length: int) -> bool:
     return name["name"].endswith(".sig") and "=" not in name[0] and length < _SHORTEST_SIGNATURE
 
 
-def _bearers(text: str) -> Iterator[tuple[int, int]]:
+def _find_bearers(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of the tokens after `Bearer`."""
     at = 0
     while match := _BEARER.search(text, at):
         begin, end = value_at(text, match.end(), RUN)
@@ -160,7 +170,7 @@ def _bearers(text: str) -> Iterator[tuple[int, int]]:
         at = max(end, match.end())
 
 
-def _basics(text: str) -> Iterator[tuple[int, int]]:
+def _find_basics(text: str) -> Iterator[tuple[int, int]]:
     """`Basic` before base64 of user:password; before anything else it is an ordinary word."""
     for match in _BASIC.finditer(text):
         try:
@@ -171,7 +181,8 @@ def _basics(text: str) -> Iterator[tuple[int, int]]:
             yield match.span(1)
 
 
-def _without_token(match: re.Match[str]) -> str:
+def _hide_token(match: re.Match[str]) -> str:
+    """The replacement of a matched token: its prefix and `***`; the match itself if it is an ordinary word."""
     if match["worded"]:
         return match["worded"] + HIDDEN if _is_random(match["rest"]) else match[0]
     if match["json"] and len(match[0]) < _SHORTEST_JSON_TOKEN:

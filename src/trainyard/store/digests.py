@@ -42,10 +42,10 @@ def wrong_name(name: str) -> str:
     return ""
 
 
-def compute(folder: Path, given: Mapping[str, bytes] | None = None) -> dict[str, str]:
-    """Name -> digest of every listed file in the folder. `given`: contents that are about to be written, used instead
-    of those on the disk. Raises `BadFile` for a file that cannot be read."""
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in (given or {}).items()}
+def compute(folder: Path, new_contents: Mapping[str, bytes] | None = None) -> dict[str, str]:
+    """Name -> digest of every listed file in the folder. `new_contents`: file name -> contents that are about to be
+    written, used instead of those on the disk. Raises `BadFile` for a file that cannot be read."""
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in (new_contents or {}).items()}
     for name, path in files(folder).items():
         if name not in digests:
             digests[name] = of_file(path)
@@ -54,8 +54,10 @@ def compute(folder: Path, given: Mapping[str, bytes] | None = None) -> dict[str,
 
 def files(folder: Path) -> dict[str, Path]:
     """The listed files by name."""
-    inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    return {name: path for name, path in sorted(inside.items()) if is_listed(name) and is_regular(path, links=False)}
+    paths_by_name = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {
+        name: path for name, path in sorted(paths_by_name.items()) if is_listed(name) and is_regular(path, links=False)
+    }
 
 
 def of_file(path: Path) -> str:

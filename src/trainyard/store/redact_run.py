@@ -28,7 +28,7 @@ _TOML = re.compile(
     re.DOTALL,
 )
 """A string of a TOML document, or comments on consecutive lines."""
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def redact_files(folder: Path, skip: Container[str] = ()) -> bool:
@@ -75,12 +75,13 @@ def _is_file(path: Path) -> bool:
     return is_regular(path, links=False)
 
 
-def _redact_document(path: Path, redacted: Callable[[bytes], bytes]) -> bool:
+def _redact_document(path: Path, redact_bytes: Callable[[bytes], bytes]) -> bool:
+    """Rewrite a file with what `redact_bytes` returns for its contents; return whether that changed them."""
     data = read_bytes(path)
-    shown = redacted(data)
-    if shown != data:
-        write_whole(path, shown)
-    return shown != data
+    redacted = redact_bytes(data)
+    if redacted != data:
+        write_whole(path, redacted)
+    return redacted != data
 
 
 def _redact_record(data: bytes) -> bytes:
@@ -101,42 +102,42 @@ def _redact_long_document(path: Path) -> bool:
     """Redact a document in pieces, and write it only if it changes."""
     packed = path.suffix == ".gz"
     try:
-        with _opened(path, packed) as before, _opened(path, packed) as file:
-            if _digest(iter(lambda: before.read(_CHUNK), b"")) == _digest(redact_json_lines(file)):
+        with _open_document(path, packed) as before, _open_document(path, packed) as file:
+            if _digest(iter(lambda: before.read(_CHUNK_BYTES), b"")) == _digest(redact_json_lines(file)):
                 return False
-        with _opened(path, packed) as file, writing(path, path.stat().st_size), replacing_own(path) as part:
+        with _open_document(path, packed) as file, writing(path, path.stat().st_size), replacing_own(path) as part:
             copy_redacted(file, part, packed)
     except (OSError, EOFError, zlib.error) as error:
         raise BadFile(f"{path}: cannot be read: {error}.", "Delete it if it is no longer needed.") from error
     return True
 
 
-def _opened(path: Path, packed: bool) -> IO[bytes]:
+def _open_document(path: Path, packed: bool) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path)) if packed else path.open("rb")
 
 
 def _digest(pieces: Iterable[bytes]) -> bytes:
-    total = hashlib.sha256()
+    hasher = hashlib.sha256()
     for piece in pieces:
-        total.update(piece)
-    return total.digest()
+        hasher.update(piece)
+    return hasher.digest()
 
 
 def _redact_log(path: Path) -> bool:
     """Redact a log line by line, as it may be long, and write it only if a line changes."""
-    changed = any(before != after for before, after in zip_longest(_lines(path), _redacted(path)))
+    changed = any(before != after for before, after in zip_longest(_read_lines(path), _read_redacted_lines(path)))
     if changed:
         with writing(path, path.stat().st_size), replacing_own(path) as part, part.open("wb") as target:
-            target.writelines(_redacted(path))
+            target.writelines(_read_redacted_lines(path))
     return changed
 
 
-def _redacted(path: Path) -> Iterator[bytes]:
-    lines = (line.decode("utf-8", "surrogateescape") for line in _lines(path))
+def _read_redacted_lines(path: Path) -> Iterator[bytes]:
+    lines = (line.decode("utf-8", "surrogateescape") for line in _read_lines(path))
     for line in redact_lines(lines):
         yield line.encode("utf-8", "surrogateescape")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
     with open_regular(path) as file:
         yield from file

@@ -26,7 +26,7 @@ _SHOWN = 3
 def marked(folder: Path, run: Run) -> Run:
     """`run`, as read from the folder; if files are missing or altered, in the state `damaged` with the reasons as its
     failure."""
-    reasons = list(_reasons(folder, run))
+    reasons = list(_find_damage(folder, run))
     return _as_damaged(run, listed(reasons)) if reasons else run
 
 
@@ -68,7 +68,8 @@ def is_record(name: str) -> bool:
     return name in (digests.HEAD, "job.toml", "ledgers.json") or name.startswith("samples/")
 
 
-def _reasons(folder: Path, run: Run) -> Iterator[str]:
+def _find_damage(folder: Path, run: Run) -> Iterator[str]:
+    """Yield what is missing or altered in the run's record, one phrase per file; nothing if it is intact."""
     if run.state == "incomplete":  # its samples are still being written
         yield from (f"{name} is missing" for name in ("job.toml", "samples") if not (folder / name).exists())
         return
@@ -78,12 +79,13 @@ def _reasons(folder: Path, run: Run) -> Iterator[str]:
         yield error.says.removesuffix(".")
         return
     if recorded is not None:
-        yield from _differences(folder, recorded)
+        yield from _compare_digests(folder, recorded)
     else:  # written by an earlier version
-        yield from _older(folder, run)
+        yield from _find_older_damage(folder, run)
 
 
-def _differences(folder: Path, recorded: dict[str, str]) -> Iterator[str]:
+def _compare_digests(folder: Path, recorded: dict[str, str]) -> Iterator[str]:
+    """Yield the record files that are missing, altered or added, against `recorded`: file name -> SHA-256 digest."""
     for name in filter(is_record, recorded):
         if not is_regular(folder / name):
             yield f"{name} is missing"
@@ -94,7 +96,7 @@ def _differences(folder: Path, recorded: dict[str, str]) -> Iterator[str]:
             yield f"samples/{path.name} was added after the run ended"
 
 
-def _older(folder: Path, run: Run) -> Iterator[str]:
+def _find_older_damage(folder: Path, run: Run) -> Iterator[str]:
     """Damage of a run of an earlier version, which has one digest over job, samples and ledgers."""
     missing = [name for name in ("job.toml", "ledgers.json") if not is_regular(folder / name)]
     if missing:

@@ -71,6 +71,7 @@ def write(folder: Path, run: Run) -> Run:
 
 
 def _encode_head(run: Run) -> bytes:
+    """Encode the contents of run.json: the run without samples and ledgers, redacted."""
     head = msgspec.structs.replace(run, samples=(), ledgers=())
     fields = msgspec.to_builtins(head, enc_hook=ledgers.encode_hook)
     data = msgspec.json.encode({"schema": run.schema, "state": run.state, **fields})  # written even if default
@@ -152,11 +153,15 @@ def read_ledgers(folder: Path, shown: str = "") -> tuple[ledgers.Ledger, ...]:
 def read_samples(folder: Path, shown: str = "") -> list[Sample]:
     """Read all samples in rank order. An incomplete last line, which a killed rank leaves, is skipped."""
     return [
-        sample for path in sample_files(folder) for sample in _lines(path, f"{shown or folder}/samples/{path.name}")
+        sample
+        for path in sample_files(folder)
+        for sample in _read_sample_file(path, f"{shown or folder}/samples/{path.name}")
     ]
 
 
-def _lines(path: Path, shown: str) -> Iterator[Sample]:
+def _read_sample_file(path: Path, shown: str) -> Iterator[Sample]:
+    """Yield the samples of one file; a last line that is cut off is skipped. Raises `BadFile` for any other bad
+    line."""
     lines = read_bytes(path, shown).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line:
@@ -193,11 +198,11 @@ def rank_files(part: Path, *endings: str, ranks: int = 0) -> list[Path]:
 
 def digest(folder: Path) -> str:
     """sha256 over job, samples and ledgers: each file's name, length and contents."""
-    total = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in (folder / "job.toml", *sample_files(folder), folder / "ledgers.json"):
         data = read_bytes(path)
-        total.update(f"{path.name} {len(data)}\n".encode() + data)
-    return total.hexdigest()
+        hasher.update(f"{path.name} {len(data)}\n".encode() + data)
+    return hasher.hexdigest()
 
 
 def write_digests(folder: Path) -> None:

@@ -49,55 +49,60 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def summarise(run: Run) -> Summary:
     """Summarise a run in any state; fields that were not measured keep their default."""
     repeats = {sample.repeat for sample in run.measured()}
-    walls = {repeat: step_walls(s for s in run.measured() if s.repeat == repeat) for repeat in sorted(repeats)}
-    every = [wall for repeat in walls.values() for wall in repeat]
-    step_ns = round(median(every)) if every else 0
+    walls_by_repeat = {
+        repeat: step_walls(s for s in run.measured() if s.repeat == repeat) for repeat in sorted(repeats)
+    }
+    all_walls_ns = [wall for repeat in walls_by_repeat.values() for wall in repeat]
+    step_ns = round(median(all_walls_ns)) if all_walls_ns else 0
     losses = [
         sample.loss
         for sample in sorted(run.kept(), key=lambda s: s.step)
         if sample.rank == 0 and sample.loss is not None
     ]
-    profiled = step_walls(sample for sample in run.kept() if sample.profiled and not sample.warmup)
-    of_products = _share(run, step_ns, "matmul_rate", "the rate that matrix products reached here")
-    possible = of_products is None or of_products.value <= 1
+    profiled_walls_ns = step_walls(sample for sample in run.kept() if sample.profiled and not sample.warmup)
+    matmul_share = _utilisation(run, step_ns, "matmul_rate", "the rate that matrix products reached here")
+    is_share_possible = matmul_share is None or matmul_share.value <= 1
     return Summary(
         step_ns=step_ns,
-        repeats_ns=tuple(round(median(repeat)) for repeat in walls.values()),
+        repeats_ns=tuple(round(median(repeat)) for repeat in walls_by_repeat.values()),
         tokens_per_s=run.job.recipe.tokens_per_step * 1e9 / step_ns if step_ns else 0.0,
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
         memory_bytes=max((sample.memory_bytes for sample in run.samples), default=0),
-        profiler_ns=round(median(profiled)) - step_ns if profiled and every else None,
-        mfu=_share(run, step_ns, "peak", f"the peak in {run.job.recipe.dtype}"),
-        matmul_share=of_products if possible else None,
-        no_mfu=_no_mfu(run, step_ns),
-        no_matmul_share="" if possible else "the probe reached less than the job",
+        profiler_ns=round(median(profiled_walls_ns)) - step_ns if profiled_walls_ns and all_walls_ns else None,
+        mfu=_utilisation(run, step_ns, "peak", f"the peak in {run.job.recipe.dtype}"),
+        matmul_share=matmul_share if is_share_possible else None,
+        no_mfu=_explain_missing_mfu(run, step_ns),
+        no_matmul_share="" if is_share_possible else "the probe reached less than the job",
     )
 
 
 def step_walls(samples: Iterable[Sample]) -> list[int]:
     """Wall time of each step (ns): that of its slowest rank."""
-    slowest: dict[int, int] = {}
+    slowest_ns: dict[int, int] = {}
     for sample in samples:
-        slowest[sample.step] = max(slowest.get(sample.step, 0), sample.wall_ns)
-    return list(slowest.values())
+        slowest_ns[sample.step] = max(slowest_ns.get(sample.step, 0), sample.wall_ns)
+    return list(slowest_ns.values())
 
 
-def _share(run: Run, step_ns: int, rate: str, reference: str) -> ModelFlopsShare | None:
-    flops, reached = run.claims.get("model_flops"), run.claims.get(rate)
-    if flops is None or reached is None or not reached.value or not step_ns:
+def _utilisation(run: Run, step_ns: int, rate: str, reference: str) -> ModelFlopsShare | None:
+    """Utilisation relative to the run's claim `rate` ("peak" or "matmul_rate", in FLOP/s per rank), described by
+    `reference`; None if something needed for it was not measured."""
+    flops, reached_rate = run.claims.get("model_flops"), run.claims.get(rate)
+    if flops is None or reached_rate is None or not reached_rate.value or not step_ns:
         return None
     ranks = len({sample.rank for sample in run.measured()})  # a job that lost a node may have had fewer
-    possible = reached.value * ranks * step_ns / 1e9
-    if not possible:  # too small for a float
+    possible_flops = reached_rate.value * ranks * step_ns / 1e9
+    if not possible_flops:  # too small for a float
         return None
-    value = flops.value / possible
+    value = flops.value / possible_flops
     return ModelFlopsShare(
-        value=value, flops=flops.value, step_ns=step_ns, ranks=ranks, rate=reached.value, of=reference
+        value=value, flops=flops.value, step_ns=step_ns, ranks=ranks, rate=reached_rate.value, of=reference
     )
 
 
-def _no_mfu(run: Run, step_ns: int) -> str:
+def _explain_missing_mfu(run: Run, step_ns: int) -> str:
+    """Why the run has no MFU although its steps were measured; empty if it has one or FLOPs do not apply."""
     if run.job.workload == SCRIPT and step_ns:
         return "the model FLOPs of a script are unknown"
     if "model_flops" not in run.claims or "peak" in run.claims or not step_ns:

@@ -137,25 +137,25 @@ class Store:
     def reindex(self) -> int:
         """Rebuild the index from the folders and remove the files of killed processes, but not those that are still
         being written. Returns the number of runs."""
-        for rest in (path for left in (".begin-*", ".gone-*", ".pull-*") for path in self.runs.glob(left)):
-            if is_abandoned(rest):
-                shutil.rmtree(rest, ignore_errors=True)  # another process may clear it too
-        for rest in self.root.glob(".store.id.*"):
-            if is_abandoned(rest):
-                rest.unlink(missing_ok=True)
+        for leftover in (path for pattern in (".begin-*", ".gone-*", ".pull-*") for path in self.runs.glob(pattern)):
+            if is_abandoned(leftover):
+                shutil.rmtree(leftover, ignore_errors=True)  # another process may clear it too
+        for leftover in self.root.glob(".store.id.*"):
+            if is_abandoned(leftover):
+                leftover.unlink(missing_ok=True)
         with writing(self.root):
             return self._index.rebuild() if self.root.is_dir() else 0
 
     def tag(self, name: str, tag: str) -> Path:
         """Assign a tag to the run. A tag belongs to one run: it is removed from its previous run, which is reported."""
         check_tag(tag)
-        folder, before = self._path_in_store(self.find(name)), self._runs_by_tag().get(tag)
+        folder, previous_id = self._path_in_store(self.find(name)), self._runs_by_tag().get(tag)
         # Assigned first and removed second: a kill in between leaves the tag on two runs. Then the later assignment
         # counts, and tagging again removes the other.
         tags.write_tags(folder, {**tags.read_tags(folder), tag: now()})
         self._remove_tag(tag, keep=folder)
-        if before not in (None, folder.name):
-            self._say(f"the tag {tag!r} moved from {before} to {folder.name}.")
+        if previous_id not in (None, folder.name):
+            self._say(f"the tag {tag!r} moved from {previous_id} to {folder.name}.")
         return folder
 
     def untag(self, tag: str) -> Path:
@@ -169,11 +169,11 @@ class Store:
     def delete(self, name: str) -> Path:
         """Remove the run's folder, atomically for other processes. Only for runs of this store."""
         folder = self._path_in_store(self.find(name))
-        gone = self.runs / f".gone-{folder.name}-{writer()}"
+        hidden_folder = self.runs / f".gone-{folder.name}-{writer()}"
         with writing(folder):
-            folder.rename(gone)
+            folder.rename(hidden_folder)
             fault_point("store.deleted")
-            shutil.rmtree(gone)
+            shutil.rmtree(hidden_folder)
         self.rows()
         return folder
 

@@ -35,6 +35,7 @@ def _host() -> str:
 
 
 def _is_alive(pid: int) -> bool:
+    """Whether a process with this id exists on this host."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -248,24 +248,24 @@ def test_event_log_round_trip(tmp_path: Path) -> None:
 def test_heartbeat_shows_steps_and_own_time() -> None:
     heartbeats = rank_progress.HeartbeatBoard(2)
     own = heartbeats.heartbeat(1)
-    assert heartbeats.see(1)[:4] == (0, -1, 0, "starting")
+    assert heartbeats.read(1)[:4] == (0, -1, 0, "starting")
     own.begin(7)
     time.sleep(0.05)  # as it would in a collective: not its own time
     own.end()
-    seen = heartbeats.see(1)
+    seen = heartbeats.read(1)
     assert (seen.begun, seen.done, seen.phase) == (7, 1, "stepping")
     assert seen.own_ns < 0.04 * S
     time.sleep(0.05)  # between steps nobody is waited for
     own.begin(8)
-    assert heartbeats.see(1).own_ns > 0.05 * S
+    assert heartbeats.read(1).own_ns > 0.05 * S
     own.end()
     own.phase("saving")
-    before = heartbeats.see(1).own_ns
+    before = heartbeats.read(1).own_ns
     time.sleep(0.02)
     own.begin(9)
-    assert heartbeats.see(1).own_ns == before
-    assert heartbeats.see(1).count > seen.count
-    assert heartbeats.see(0).count == 0
+    assert heartbeats.read(1).own_ns == before
+    assert heartbeats.read(1).count > seen.count
+    assert heartbeats.read(0).count == 0
 
 
 def test_held_rank_leaves_before_the_given_step() -> None:
@@ -274,8 +274,8 @@ def test_held_rank_leaves_before_the_given_step() -> None:
     assert not own.must_leave_before(3)
     heartbeats.leave(0, before=5)
     assert [own.must_leave_before(number) for number in (3, 4, 5, 6)] == [False, False, True, True]
-    assert heartbeats.see(0).begun == 6
-    assert not heartbeats.see(0).held
+    assert heartbeats.read(0).begun == 6
+    assert not heartbeats.read(0).held
 
 
 # What a supervisor concludes
@@ -347,7 +347,7 @@ class World:
     def die(self, node: int) -> None:
         del self.lives[node]
         self.generation.pop(node, None)
-        self.supervision.gone(node)
+        self.supervision.mark_agent_dead(node)
 
     def _own(self, node: int) -> list[int]:
         index = [member.node for member in self.plan.members].index(node)

@@ -23,7 +23,7 @@ from tests.stored import stored
 from trainyard.cli.main import cli
 from trainyard.errors import BadFile, BadInput, MissingLibrary, RemoteFailed, UnknownName, WrongRunState
 from trainyard.store import tags
-from trainyard.store.exchange.push_pull import named, pull, push
+from trainyard.store.exchange.push_pull import matching_ids, pull, push
 from trainyard.store.exchange.remote_store import Remote
 from trainyard.store.index.index_tables import TABLE
 from trainyard.store.index.postgres import PostgresBase
@@ -208,7 +208,7 @@ def test_no_value_of_a_row_blocks_another_row(kind: str, tmp_path: Path, request
     good = RunRow(id="good", started="", job="tiny", layout="", state="complete", step_ns=1, tokens_per_s=float("inf"))
     bad = [msgspec.structs.replace(good, **{field: value}) for field in BAD_ROWS for value in BAD_ROWS[field]]
     rows = {f"bad{at}": msgspec.structs.replace(row, id=f"bad{at}") for at, row in enumerate(bad)} | {"good": good}
-    refused = base.keep({id: Indexed(stamp="1", row=row, given={}) for id, row in rows.items()}, ())
+    refused = base.keep({id: Indexed(stamp="1", row=row, tag_times={}) for id, row in rows.items()}, ())
     kept = base.indexed()
     assert kept["good"].row == good
     assert not refused.keys() & kept.keys()
@@ -315,14 +315,17 @@ def test_a_run_goes_there_and_comes_back_whole(here: Store, there: Store, remote
     assert sent.files == 7
     assert push(here.find(run.id), remote) == CopiedRun(id=run.id)
     assert (
-        named(remote, ["main"], _never) == named(remote, [run.id[:4]], _never) == named(remote, [], _never) == [run.id]
+        matching_ids(remote, ["main"], _never)
+        == matching_ids(remote, [run.id[:4]], _never)
+        == matching_ids(remote, [], _never)
+        == [run.id]
     )
     assert pull(there, remote, run.id).files == sent.files
     assert pull(there, remote, run.id).files == 0
     assert there.load("main") == run
     assert (there.runs / run.id / "traces" / "rank0.json.gz").read_bytes() == b"a trace"
     with refused(UnknownName, "'mian'", "'main'"):
-        named(remote, ["mian"], _never)
+        matching_ids(remote, ["mian"], _never)
 
 
 def test_checkpoints_locks_links_and_unfinished_files_stay(here: Store, remote: Remote, tmp_path: Path) -> None:
@@ -431,7 +434,7 @@ _COPIER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
-from trainyard.store.exchange.push_pull import named, pull, push
+from trainyard.store.exchange.push_pull import matching_ids, pull, push
 from trainyard.store.exchange.remote_store import Remote
 from trainyard.store.store import Store
 store, remote = Store(Path(sys.argv[2])), Remote(sys.argv[3])
@@ -440,7 +443,7 @@ if sys.argv[1] == "push":
     for row in store.rows():
         push(store.find(row.id), remote)
 else:
-    for id in named(remote, [], print):
+    for id in matching_ids(remote, [], print):
         pull(store, remote, id)
 """
 
@@ -492,7 +495,7 @@ def test_places_that_cannot_be_opened_are_told(tmp_path: Path, monkeypatch: pyte
     with refused(BadInput, "nonsense://bucket"):
         Remote("nonsense://bucket")
     with refused(BadInput, tmp_path / "none", "--to URL"):
-        named(Remote(str(tmp_path / "none")), [], _never)
+        matching_ids(Remote(str(tmp_path / "none")), [], _never)
     (tmp_path / "file").write_text("")
     with refused(RemoteFailed, tmp_path / "file", "Errno 20"):
         Remote(str(tmp_path / "file")).put("0000000a", "run.json", tmp_path / "file")

@@ -29,10 +29,10 @@ def command(runs: tuple[str, ...], url: str, signers: Path | None, as_json: bool
     the exit code is then 2, or 4 after a failure of the environment."""
     from trainyard.cli.runs.copying import copy_runs
     from trainyard.cli.support.output import say
-    from trainyard.store.exchange.push_pull import named, pull
+    from trainyard.store.exchange.push_pull import matching_ids, pull
     from trainyard.store.exchange.remote_store import Remote
     from trainyard.store.store import Store
 
     store, remote = Store(say=say), Remote(url)
-    ids = named(remote, runs, say)
+    ids = matching_ids(remote, runs, say)
     copy_runs({id: partial(pull, store, remote, id, signers) for id in ids}, f"pulled from {remote.url}", as_json)

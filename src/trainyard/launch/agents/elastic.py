@@ -48,8 +48,8 @@ from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member,
 from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.05
-_PATIENCE = timedelta(seconds=20)
-"""Timeout of the store, after which the supervisor counts as lost."""
+_STORE_TIMEOUT = timedelta(seconds=20)
+"""Time without an answer of the store, after which the supervisor counts as lost."""
 
 
 class SupervisorLink:
@@ -57,11 +57,13 @@ class SupervisorLink:
 
     def __init__(self, store: Store, node: int) -> None:
         self.store = store
-        self.member = Member(node, secrets.token_hex(8))
+        self.member = Member(node=node, life=secrets.token_hex(8))
         self._beat = 0
+        """Number of reports sent so far."""
 
     def report(self, generation: int = -1, serial: int = -1, ranks: tuple[RankReport, ...] = ()) -> AgentPlan:
-        """Report the state of this node; return the supervisor's current plan."""
+        """Report the state of this node; return the supervisor's current plan. `generation`: that of `ranks`. `serial`:
+        that of the last plan the ranks were sent a signal for; -1 if there is none yet."""
         self._beat += 1
         node, life = self.member.node, self.member.life
         report = AgentReport(
@@ -78,6 +80,7 @@ class PlanRendezvous(RendezvousHandler):
         self.link, self.spec, self.run_id = link, spec, run_id
         self.plan = AgentPlan()
         self._shut = False
+        """Whether the ranks must stop."""
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for a plan to run a new generation with this agent as a member."""
@@ -87,9 +90,9 @@ class PlanRendezvous(RendezvousHandler):
                 raise RendezvousGracefulExitError("the job is over")
             if plan.do == "run" and plan.generation > self.plan.generation and self.link.member in plan.members:
                 self.plan = plan
-                meet = RendezvousStoreInfo(self.spec.host, plan.port)
-                rank = plan.members.index(self.link.member)
-                return RendezvousInfo(self.link.store, rank, len(plan.members), meet)
+                rank_store = RendezvousStoreInfo(self.spec.host, plan.port)
+                agent_rank = plan.members.index(self.link.member)
+                return RendezvousInfo(self.link.store, agent_rank, len(plan.members), rank_store)
             time.sleep(_TURN_S)
 
     def get_backend(self) -> str:
@@ -125,28 +128,33 @@ class Agent(SimpleElasticAgent):
     """The elastic agent of a node: forks, watches and ends ranks, which torch leaves to subclasses."""
 
     def __init__(self, rendezvous: PlanRendezvous, spec: Spec, logs: Path) -> None:
-        each = spec.ranks_each
+        """`logs`: folder of the ranks' output, failure and stack files."""
         super().__init__(
             WorkerSpec(
                 role="trainyard",
-                local_world_size=each,
+                local_world_size=spec.ranks_each,
                 rdzv_handler=rendezvous,
                 entrypoint=spec.module,
                 monitor_interval=_TURN_S,
             )
         )
         self.rendezvous, self.spec, self.logs = rendezvous, spec, logs
-        self.heartbeats = HeartbeatBoard(each)
+        self.heartbeats = HeartbeatBoard(spec.ranks_each)
         self.processes: dict[int, ForkProcess] = {}
-        self.ended: dict[int, int] = {}
+        """The generation's rank processes by local rank."""
+        self.ends_ns: dict[int, int] = {}
+        """Local rank -> when its end was seen, in ns since the epoch."""
         self.kills = resource_exhaustion.Kills()
         self.shortages: dict[int, str] = {}
-        self.done = -1  # serial of the last plan whose signal was passed on
+        """Local rank -> the resource that the kernel killed it for; empty if unknown."""
+        self.acted_serial = -1
+        """Serial of the last plan whose signal was passed on to the ranks."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        """Fork the ranks of a new generation, with torchrun's variables; return their process ids by local rank."""
         fork = multiprocessing.get_context("fork")
         generation = self.rendezvous.plan.generation
-        self.processes, self.ended, self.shortages = {}, {}, {}
+        self.processes, self.ends_ns, self.shortages = {}, {}, {}
         for worker in worker_group.workers:
             variables = {
                 "RANK": worker.global_rank,
@@ -166,20 +174,20 @@ class Agent(SimpleElasticAgent):
                 "TORCHELASTIC_USE_AGENT_STORE": True,
             }
             environment = {name: str(value) for name, value in variables.items()}
-            own = self.heartbeats.heartbeat(worker.local_rank)
+            heartbeat = self.heartbeats.heartbeat(worker.local_rank)
             process = fork.Process(
                 target=rank_process.main,
-                args=(self.logs, os.getpid(), environment, own, self.spec.module, self.spec.args),
+                args=(self.logs, os.getpid(), environment, heartbeat, self.spec.module, self.spec.args),
             )
             process.start()
             self.processes[worker.local_rank] = process
-        return {local: process.pid for local, process in self.processes.items()}
+        return {local_rank: process.pid for local_rank, process in self.processes.items()}
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """Report the ranks' state and act on the plan. Always returns healthy: the supervisor judges."""
-        plan = self.rendezvous.link.report(self.rendezvous.plan.generation, self.done, self._seen())
-        if plan.serial > self.done:
-            self.done = plan.serial
+        plan = self.rendezvous.link.report(self.rendezvous.plan.generation, self.acted_serial, self._report_ranks())
+        if plan.serial > self.acted_serial:
+            self.acted_serial = plan.serial
             if plan.generation == self.rendezvous.plan.generation:
                 self._act(plan)
         if plan.do in ("stop", "end") or plan.generation != self.rendezvous.plan.generation:
@@ -187,80 +195,86 @@ class Agent(SimpleElasticAgent):
         return RunResult(WorkerState.HEALTHY)
 
     def _act(self, plan: AgentPlan) -> None:
+        """Pass a new plan on to the ranks: SIGUSR1 for "stacks", a request to hold or to leave for "leave"."""
         if plan.do == "stacks":
-            self._signal(signal.SIGUSR1)
+            self._send_signal(signal.SIGUSR1)
         elif plan.do == "leave":
-            for local, process in self.processes.items():
-                if not self.heartbeats.see(local).count:
+            for local_rank, process in self.processes.items():
+                if not self.heartbeats.read(local_rank).count:
                     process.kill()
                 elif plan.before < 0:
-                    self.heartbeats.hold(local)
+                    self.heartbeats.hold(local_rank)
                 else:
-                    self.heartbeats.leave(local, plan.before)
+                    self.heartbeats.leave(local_rank, plan.before)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._shutdown()
-        self.rendezvous.link.report(self.rendezvous.plan.generation, self.done, self._seen())
+        self.rendezvous.link.report(self.rendezvous.plan.generation, self.acted_serial, self._report_ranks())
         self.rendezvous.open()
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 0) -> None:
         """Kill the ranks: one may be stopped, or wait for a dead peer. A plan asks them to leave before that."""
-        self._signal(signal.SIGKILL)
+        self._send_signal(signal.SIGKILL)
         for process in self.processes.values():
             process.join()
 
-    def _signal(self, sign: signal.Signals) -> None:
+    def _send_signal(self, signal_number: signal.Signals) -> None:
         for process in self.processes.values():
             if process.exitcode is None and process.pid is not None:
-                os.kill(process.pid, sign)
+                os.kill(process.pid, signal_number)
 
-    def _seen(self) -> tuple[RankReport, ...]:
-        self.kills.look(process.pid or 0 for local, process in self.processes.items() if local not in self.ended)
-        return tuple(self._look(local, process) for local, process in self.processes.items())
+    def _report_ranks(self) -> tuple[RankReport, ...]:
+        """Report all ranks, and count the kernel's out-of-memory kills for those that run."""
+        self.kills.look(process.pid or 0 for rank, process in self.processes.items() if rank not in self.ends_ns)
+        return tuple(self._report_rank(local_rank, process) for local_rank, process in self.processes.items())
 
-    def _look(self, local: int, process: ForkProcess) -> RankReport:
-        number = self._worker_group.workers[local].global_rank
+    def _report_rank(self, local_rank: int, process: ForkProcess) -> RankReport:
+        """Report one rank: its heartbeat and, if it has ended, its exit code, the time (ns since the epoch) and the
+        reason."""
+        global_rank = self._worker_group.workers[local_rank].global_rank
         pid = process.pid or 0
-        exit_code, seen = process.exitcode, self.heartbeats.see(local)
-        why, reported_at, ended = "", 0, 0
+        exit_code, reading = process.exitcode, self.heartbeats.read(local_rank)
+        reason, reported_ns, end_ns = "", 0, 0
         if exit_code is not None:
-            if exit_code == -signal.SIGKILL and local not in self.ended:
-                self.shortages[local] = self.kills.cause(pid)
-            ended = self.ended.setdefault(local, epoch.now_ns())
+            if exit_code == -signal.SIGKILL and local_rank not in self.ends_ns:
+                self.shortages[local_rank] = self.kills.cause(pid)
+            end_ns = self.ends_ns.setdefault(local_rank, epoch.now_ns())
             if exit_code:
-                reported_at, why = rank_process.read_failure(self.logs / f"rank{number}.failed")
-                why = why or tail(self.logs / f"rank{number}.err")
-        state, ticks = _process(pid) if exit_code is None else ("", 0)
+                reported_ns, reason = rank_process.read_failure(self.logs / f"rank{global_rank}.failed")
+                reason = reason or tail(self.logs / f"rank{global_rank}.err")
+        state, ticks = _read_process_state(pid) if exit_code is None else ("", 0)
         return RankReport(
-            rank=number,
+            rank=global_rank,
             pid=pid,
-            count=seen.count,
-            begun=seen.begun,
-            done=seen.done,
-            phase=seen.phase,
-            own_ns=seen.own_ns,
-            at=seen.at,
-            held=seen.held,
+            count=reading.count,
+            begun=reading.begun,
+            done=reading.done,
+            phase=reading.phase,
+            own_ns=reading.own_ns,
+            at=reading.at,
+            held=reading.held,
             state=state,
             ticks=ticks,
             exit_code=exit_code,
-            ended=ended,
-            told=reported_at,
-            why=why,
-            shortage=self.shortages.get(local, ""),
+            ended=end_ns,
+            told=reported_ns,
+            why=reason,
+            shortage=self.shortages.get(local_rank, ""),
         )
 
 
-def _process(pid: int) -> tuple[str, int]:
+def _read_process_state(pid: int) -> tuple[str, int]:
     """Return (state letter, CPU ticks) of proc(5); an empty state and 0 if they cannot be read."""
     try:
-        parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return parts[0], int(parts[11]) + int(parts[12])
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return fields[0], int(fields[11]) + int(fields[12])
     except (OSError, IndexError, ValueError):
         return "", 0
 
 
 def main(path: Path, node: int, parent: int | None) -> int:
+    """Run the agent of `node` for the job whose SPEC is at `path`; return its exit code: 0, or 4 if the supervisor is
+    lost. `parent`: id of a process that it dies with, if any."""
     if parent is not None:
         die_with_parent(parent, signal.SIGKILL)
     set_process_name(f"agent{node}")
@@ -273,7 +287,7 @@ def main(path: Path, node: int, parent: int | None) -> int:
     logs.mkdir(exist_ok=True)
     (logs / f"agent{node}.pid").write_text(str(os.getpid()))
     try:
-        store = TCPStore(spec.host, spec.port, None, False, _PATIENCE, wait_for_workers=False)
+        store = TCPStore(spec.host, spec.port, None, False, _STORE_TIMEOUT, wait_for_workers=False)
         rendezvous = PlanRendezvous(SupervisorLink(store, node), spec, path.parent.name)
         agent = Agent(rendezvous, spec, logs)
         agent.run()

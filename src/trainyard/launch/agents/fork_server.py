@@ -35,37 +35,41 @@ class ForkServer:
     and its parent's process id, and returns the exit code."""
 
     def __init__(self, path: Path, run: Callable[[int, int], int]) -> None:
+        """Fork the fork server; this process keeps one end of the socket pair, the fork server the other."""
         self._path = path
         self._nodes: set[int] = set()
-        self._line, other = socket.socketpair()
+        """Nodes whose agents were started and have not been reported as ended."""
+        self._partial_line = b""
+        """Received bytes after the last newline."""
+        self._socket, child_socket = socket.socketpair()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            self._line.close()
-            _serve(parent, other, run)
-        other.close()
-        self._line.setblocking(False)
-        self._rest = b""
+            self._socket.close()
+            _serve_orders(parent, child_socket, run)
+        child_socket.close()
+        self._socket.setblocking(False)
 
     def start(self, node: int) -> None:
+        """Start the agent of a node."""
         self._nodes.add(node)
-        self._order(b"start %d\n" % node)
+        self._send(b"start %d\n" % node)
 
     def kill(self, node: int) -> None:
         """Kill the agent of a node, unless it has ended already."""
-        self._order(b"kill %d\n" % node)
+        self._send(b"kill %d\n" % node)
 
-    def _order(self, order: bytes) -> None:
+    def _send(self, order: bytes) -> None:
         with suppress(ConnectionError):  # the fork server is dead, and its agents with it: `ended` detects that
-            self._line.sendall(order)
+            self._socket.sendall(order)
 
     def ended(self) -> list[int]:
         """Return the nodes whose agents have ended since the last call."""
         try:
-            while data := self._line.recv(4096):
-                self._rest += data
+            while data := self._socket.recv(4096):
+                self._partial_line += data
         except BlockingIOError:
-            *lines, self._rest = self._rest.split(b"\n")
+            *lines, self._partial_line = self._partial_line.split(b"\n")
             nodes = [int(line) for line in lines]
             self._nodes -= set(nodes)
             return nodes
@@ -76,16 +80,16 @@ class ForkServer:
     def _restart(self) -> list[int]:
         """Start a new fork server after the old one has died with its agents; return the nodes of these agents."""
         self.end()
-        self._line.close()
-        self._line, other = socket.socketpair()
-        other.set_inheritable(True)
-        command = [sys.executable, "-P", "-m", __name__, str(self._path), str(os.getpid()), str(other.fileno())]
+        self._socket.close()
+        self._socket, child_socket = socket.socketpair()
+        child_socket.set_inheritable(True)
+        command = [sys.executable, "-P", "-m", __name__, str(self._path), str(os.getpid()), str(child_socket.fileno())]
         self.pid = os.posix_spawn(sys.executable, command, os.environ)
-        other.close()
-        self._line.setblocking(False)
-        self._rest = b""
-        gone, self._nodes = sorted(self._nodes), set()
-        return gone
+        child_socket.close()
+        self._socket.setblocking(False)
+        self._partial_line = b""
+        dead_nodes, self._nodes = sorted(self._nodes), set()
+        return dead_nodes
 
     def end(self) -> None:
         """Kill the fork server and its agents."""
@@ -108,52 +112,59 @@ def agent(path: Path, node: int, parent: int) -> int:
     return elastic.main(path, node, parent)
 
 
-def _serve(parent: int, line: socket.socket, run: Callable[[int, int], int]) -> NoReturn:
-    """Start and kill agents on request, until the parent is gone."""
+def _serve_orders(parent: int, supervisor: socket.socket, run: Callable[[int, int], int]) -> NoReturn:
+    """Start and kill agents as ordered through the socket `supervisor`, and report through it which have ended, until
+    the process with the id `parent` is gone. An order is a line `start NODE` or `kill NODE`, a report a line with the
+    node."""
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a SIGTERM sent to all processes is handled by the supervisor
-    here, nodes, rest = os.getpid(), dict[int, int](), b""
+    own_pid, partial_line = os.getpid(), b""
+    nodes: dict[int, int] = {}  # process id of an agent -> its node
     while True:
-        if select.select([line], [], [], _TURN_S)[0]:
-            data = line.recv(4096)
+        if select.select([supervisor], [], [], _TURN_S)[0]:
+            data = supervisor.recv(4096)
             if not data:
                 os._exit(0)
-            *orders, rest = (rest + data).split(b"\n")
+            *orders, partial_line = (partial_line + data).split(b"\n")
             for order in orders:
-                verb, number = order.split()
+                verb, node_digits = order.split()
+                ordered_node = int(node_digits)
                 if verb == b"kill":
-                    for pid in [pid for pid, node in nodes.items() if node == int(number)]:
+                    for pid in [pid for pid, node in nodes.items() if node == ordered_node]:
                         os.kill(pid, signal.SIGKILL)
                 elif pid := os.fork():
-                    nodes[pid] = int(number)
+                    nodes[pid] = ordered_node
                 else:
-                    line.close()
-                    _run_agent(run, int(number), here)
+                    supervisor.close()
+                    _run_agent(run, ordered_node, own_pid)
         while nodes:
             pid, _ = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
-            line.sendall(b"%d\n" % nodes.pop(pid))
+            supervisor.sendall(b"%d\n" % nodes.pop(pid))
 
 
 def _run_agent(run: Callable[[int, int], int], node: int, parent: int) -> NoReturn:
-    code = 70
+    """Run an agent in the process that was just forked for it, and exit with its code, or with 70 if it raises."""
+    exit_code = 70
     try:
-        code = run(node, parent)
+        exit_code = run(node, parent)
     except BaseException:  # do not return into the caller's code, which belongs to the parent
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(exit_code)
 
 
 def main(path: Path, parent: int, line: int) -> NoReturn:
+    """Run a fork server for the job at `path`, a SPEC. `parent`: the supervisor's process id; `line`: file descriptor
+    of the socket to it."""
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     load(msgspec.json.decode(path.read_bytes(), type=Spec))
-    _serve(parent, socket.socket(fileno=line), partial(agent, path))
+    _serve_orders(parent, socket.socket(fileno=line), partial(agent, path))
 
 
 if __name__ == "__main__":

@@ -28,27 +28,28 @@ from trainyard.redact import redact
 
 
 def main(
-    logs: Path, parent: int, environment: Mapping[str, str], own: Heartbeat, module: str, args: Sequence[str]
+    logs: Path, parent: int, environment: Mapping[str, str], heartbeat: Heartbeat, module: str, args: Sequence[str]
 ) -> None:
-    """Run the rank's module in the forked process; never returns into the agent's code."""
+    """Run the rank's module in the forked process; never returns into the agent's code. `parent`: the agent's process
+    id. `environment`: variables of the rank, such as RANK. `heartbeat`: where it records its progress."""
     die_with_parent(parent, signal.SIGKILL)
     os.environ.update(environment)
     name = f"rank{os.environ['RANK']}"
     set_process_name(name)
     signal.signal(signal.SIGTERM, _ignore_notice)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    for stream, end in ((sys.stdout, "out"), (sys.stderr, "err")):
+    for stream, suffix in ((sys.stdout, "out"), (sys.stderr, "err")):
         stream.flush()
-        target = os.open(logs / f"{name}.{end}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(target, 1 if end == "out" else 2)
+        target = os.open(logs / f"{name}.{suffix}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(target, 1 if suffix == "out" else 2)
         os.close(target)
     (logs / f"{name}.pid").write_text(str(os.getpid()))
-    for end in ("failed", "stacks"):
-        (logs / f"{name}.{end}").unlink(missing_ok=True)  # from an earlier attempt
+    for suffix in ("failed", "stacks"):
+        (logs / f"{name}.{suffix}").unlink(missing_ok=True)  # from an earlier attempt
     faulthandler.enable()
     stacks = os.open(logs / f"{name}.stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    rank_progress.take(own)
+    rank_progress.set_own_heartbeat(heartbeat)
     sys.argv = [module, *args]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -56,9 +57,9 @@ def main(
         # If a loader's worker has ended, torch's SIGCHLD handler raises an exception in whatever runs at the time.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if not isinstance(error, SystemExit) or error.code not in (None, 0, LEFT):
-            why = "".join(traceback.format_exception_only(error)).strip()
-            why = "\n".join(filter(None, (why, resource_exhaustion.storage(error, [str(logs)]))))
-            (logs / f"{name}.failed").write_text(f"{epoch.now_ns()}\n{redact(why)}", "utf-8")
+            reason = "".join(traceback.format_exception_only(error)).strip()
+            reason = "\n".join(filter(None, (reason, resource_exhaustion.storage(error, [str(logs)]))))
+            (logs / f"{name}.failed").write_text(f"{epoch.now_ns()}\n{redact(reason)}", "utf-8")
         raise
 
 

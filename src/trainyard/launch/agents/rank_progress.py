@@ -17,6 +17,7 @@ from trainyard.launch import epoch
 Phase = Literal["starting", "stepping", "saving", "finishing"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _ROW = 8
+"""Integers of 8 bytes in a rank's row."""
 _COUNT, _BEGUN, _DONE, _PHASE, _OWN, _AT, _HELD, _ASKED = range(8)
 """Columns of a rank's row."""
 _HOLD, _STEP_OFFSET = 1, 2
@@ -56,10 +57,17 @@ class HeartbeatBoard:
         row[_AT] = epoch.now_ns()
         return Heartbeat(row)
 
-    def see(self, local_rank: int) -> HeartbeatReading:
+    def read(self, local_rank: int) -> HeartbeatReading:
+        """Read the current heartbeat of a rank of this node."""
         row = self._rows[local_rank * _ROW : (local_rank + 1) * _ROW]
         return HeartbeatReading(
-            row[_COUNT], row[_BEGUN], row[_DONE], PHASES[row[_PHASE]], row[_OWN], row[_AT], bool(row[_HELD])
+            count=row[_COUNT],
+            begun=row[_BEGUN],
+            done=row[_DONE],
+            phase=PHASES[row[_PHASE]],
+            own_ns=row[_OWN],
+            at=row[_AT],
+            held=bool(row[_HELD]),
         )
 
     def hold(self, local_rank: int) -> None:
@@ -80,22 +88,24 @@ class Heartbeat:
 
     def __init__(self, row: memoryview) -> None:
         self._row = row
-        self._ended = 0
-        self._burnt = 0
+        self._step_end_ns = 0
+        """Wall clock at the end of the last step; 0 if the time since then is not the rank's own."""
+        self._cpu_begin_ns = 0
+        """CPU time of this process at the beginning of the current step."""
 
     def phase(self, phase: Phase) -> None:
         """Set the current phase; the time until the next step does not count as the rank's own time."""
         self._row[_PHASE] = PHASES.index(phase)
-        self._ended = 0
-        self._sign()
+        self._step_end_ns = 0
+        self._count_update()
 
     def begin(self, step: int, fresh: bool = False) -> None:
         """Begin a step. `fresh`: the rank comes from a barrier, so that the time before the step is not its own."""
-        if self._ended and not fresh:
-            self._row[_OWN] += time.perf_counter_ns() - self._ended
+        if self._step_end_ns and not fresh:
+            self._row[_OWN] += time.perf_counter_ns() - self._step_end_ns
         self._row[_BEGUN] = step
-        self._burnt = time.process_time_ns()
-        self._sign()
+        self._cpu_begin_ns = time.process_time_ns()
+        self._count_update()
 
     def must_leave_before(self, step: int) -> bool:
         """Whether the rank must save and leave before `step`; blocks until that is known. Call before each step."""
@@ -104,32 +114,34 @@ class Heartbeat:
         if not row[_ASKED]:
             return False
         row[_HELD] = 1
-        self._sign()
+        self._count_update()
         while row[_ASKED] == _HOLD:
             time.sleep(_WAIT_S)
         row[_HELD] = 0
         return step >= row[_ASKED] - _STEP_OFFSET
 
     def end(self) -> None:
-        self._row[_OWN] += time.process_time_ns() - self._burnt
+        """End a step: count it, and add its CPU time to the rank's own time."""
+        self._row[_OWN] += time.process_time_ns() - self._cpu_begin_ns
         self._row[_DONE] += 1
         self._row[_PHASE] = PHASES.index("stepping")
-        self._ended = time.perf_counter_ns()
-        self._sign()
+        self._step_end_ns = time.perf_counter_ns()
+        self._count_update()
 
-    def _sign(self) -> None:
+    def _count_update(self) -> None:
         self._row[_AT] = epoch.now_ns()
         self._row[_COUNT] += 1
 
 
-_own = [HeartbeatBoard(1).heartbeat(0)]
+_own_heartbeat = [HeartbeatBoard(1).heartbeat(0)]
+"""The heartbeat of this process, as the only element."""
 
 
-def own() -> Heartbeat:
+def own_heartbeat() -> Heartbeat:
     """The heartbeat of this process, which nothing reads unless an agent forked the process."""
-    return _own[0]
+    return _own_heartbeat[0]
 
 
-def take(heartbeat: Heartbeat) -> None:
+def set_own_heartbeat(heartbeat: Heartbeat) -> None:
     """Make `heartbeat` the heartbeat of this process."""
-    _own[0] = heartbeat
+    _own_heartbeat[0] = heartbeat

@@ -80,7 +80,7 @@ class EventLogWriter:
 
 def read(folder: Path) -> list[JobEvent]:
     """Read all events of a run in chronological order; empty if there are none."""
-    events = [event for path in sorted((folder / PART).glob("*.jsonl")) for event in _lines(path)]
+    events = [event for path in sorted((folder / PART).glob("*.jsonl")) for event in _read_events(path)]
     return sorted(events, key=lambda event: event.noticed or event.at)
 
 
@@ -89,27 +89,29 @@ class EventLogReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / PART
-        self._read = {path: path.stat().st_size for path in self._folder.glob("*.jsonl")}
+        self._read_bytes = {path: path.stat().st_size for path in self._folder.glob("*.jsonl")}
+        """File -> number of bytes that were read."""
 
     def new(self) -> list[JobEvent]:
         """Return the events since the last call, without a last line that is still incomplete."""
         events: list[JobEvent] = []
         for path in sorted(self._folder.glob("*.jsonl")):
-            at = self._read.get(path, 0)
+            read_bytes = self._read_bytes.get(path, 0)
             with path.open("rb") as file:
-                file.seek(at)
+                file.seek(read_bytes)
                 data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._read[path] = at + len(whole)
-            events += _events(whole)
+            whole_lines = data[: data.rfind(b"\n") + 1]
+            self._read_bytes[path] = read_bytes + len(whole_lines)
+            events += _decode_events(whole_lines)
         return sorted(events, key=lambda event: event.noticed or event.at)
 
 
-def _lines(path: Path) -> Iterable[JobEvent]:
-    return _events(path.read_bytes())
+def _read_events(path: Path) -> Iterable[JobEvent]:
+    return _decode_events(path.read_bytes())
 
 
-def _events(data: bytes) -> Iterable[JobEvent]:
+def _decode_events(data: bytes) -> Iterable[JobEvent]:
+    """Decode the events of a log, one JSON document per line; lines that cannot be decoded are skipped."""
     for line in data.splitlines():
         try:
             yield msgspec.json.decode(line, type=JobEvent)

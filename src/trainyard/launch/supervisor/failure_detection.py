@@ -24,11 +24,15 @@ SILENT_S = 8.0
 GIVE_UP_S = 60.0
 """Additional time to wait for the minimum number of nodes, after the wait for all of them."""
 SETTLE_S = 0.3
+"""Time for other reports to arrive after a failure was seen, or after the stacks last changed."""
 TWICE_S = 1.0
+"""Time without a report of a node's agent after which a second agent of that node replaces it."""
 TOGETHER_S = 0.5
+"""Additional time without progress, in which ranks that hang together all exceed the limit."""
 STACKS_S, STACKS_MOST_S = 0.7, 6.0
 """Time for the ranks to write their stacks: minimum, and maximum if some are missing or still growing."""
 STOP_S = 10.0
+"""Time for the ranks of a generation to end; nodes that still run some are then lost."""
 LONGER = {"starting": 5.0, "stepping": 1.0, "saving": 5.0, "finishing": 15.0}
 """Multiples of `hang_s` that a rank may take in each phase."""
 
@@ -93,6 +97,7 @@ class Supervision:
         stacks: Callable[[], Mapping[int, str]],
         attempts: int = 0,
     ) -> None:
+        """Begin in the state `GATHER`: wait `spec.gather_s` seconds for all nodes."""
         self.spec = spec
         self.plan = AgentPlan(generation=attempts - 1)
         self.events = [JobEvent(what="started", at=now.epoch)]
@@ -100,19 +105,30 @@ class Supervision:
         self.failure: Failure | None = None
         self.lost: set[int] = set()
         self.restarts = 0
-        self._port, self._read_stacks = port, stacks
+        """Number of restarts after faults so far."""
+        self._open_port, self._read_stacks = port, stacks
         self.state = State.GATHER
-        self._since, self._until = now.seconds, now.seconds + spec.gather_s
+        self._settle_began_s, self._deadline_s = now.seconds, now.seconds + spec.gather_s
+        """Monotonic times: the change to `SETTLE`; the end of the current state's wait."""
         self._heard: dict[int, Heard] = {}
-        self._last: dict[str, Now] = {}
-        self._moved: dict[int, tuple[int, float]] = {}
+        """The last report by node."""
+        self._last_heard: dict[str, Now] = {}
+        """When an agent last reported, by its `life`."""
+        self._progress: dict[int, tuple[int, float]] = {}
+        """Rank -> (its last heartbeat count, monotonic seconds at which that changed)."""
         self._slowness = find_cause.Slowness()
         self._ticks: dict[int, int] = {}
-        self._alone = -1
+        """CPU ticks by rank when the ranks were found to hang."""
+        self._only_still_rank = -1
+        """The rank without progress if its peers made some, else -1."""
         self._stacks_read: Mapping[int, str] = {}
-        self._complete_at = 0.0
+        """The stacks by rank as last read."""
+        self._stacks_settled_s = 0.0
+        """Monotonic time from which on unchanged stacks count as complete."""
         self._asked = ""
+        """Why the ranks are asked to leave: "notice", "grow" (to more nodes), or empty if they are not."""
         self._ending: tuple[int, Failure | None] | None = None
+        """Exit code and failure with which the job ends once its ranks have stopped; None if it goes on."""
 
     # Reports
 
@@ -120,19 +136,20 @@ class Supervision:
         """Take the last report of each agent. Ignores a second agent of a node while the first one still reports."""
         for node, report in reports.items():
             known = self._heard.get(node)
-            other = known is not None and known.report.life != report.life
-            if known and other and not known.dead and now.seconds - known.when.seconds < TWICE_S:
+            is_other_agent = known is not None and known.report.life != report.life
+            if known and is_other_agent and not known.dead and now.seconds - known.when.seconds < TWICE_S:
                 continue
             if known is None or (known.report.life, known.report.beat) != (report.life, report.beat):
-                self._heard[node] = Heard(now, report)
-                self._last[report.life] = now
+                self._heard[node] = Heard(when=now, report=report)
+                self._last_heard[report.life] = now
 
-    def gone(self, node: int) -> None:
+    def mark_agent_dead(self, node: int) -> None:
         """Note that the agent of this node has ended, which the supervisor knows at once as its parent."""
         if node in self._heard:
             self._heard[node] = self._heard[node]._replace(dead=True)
 
-    def _live(self, now: Now) -> dict[int, AgentReport]:
+    def _live_agents(self, now: Now) -> dict[int, AgentReport]:
+        """The last report of each agent that has not ended and has reported in the last `SILENT_S` seconds, by node."""
         return {
             node: heard.report
             for node, heard in sorted(self._heard.items())
@@ -141,7 +158,7 @@ class Supervision:
 
     def _missing(self, now: Now) -> list[int]:
         """Members that are lost, or whose agent was replaced since the launch."""
-        live = self._live(now)
+        live = self._live_agents(now)
         return [m.node for m in self.plan.members if m.node not in live or live[m.node].life != m.life]
 
     def ranks(self) -> list[RankReport]:
@@ -177,22 +194,26 @@ class Supervision:
             self._end(now, 4, Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=reason))
 
     def _gather(self, now: Now) -> None:
-        live = self._live(now)
+        """Launch as soon as the largest size is available, or after the wait the largest one that is; abort the job
+        after `GIVE_UP_S` more seconds without enough nodes."""
+        live = self._live_agents(now)
         size, sizes = self.spec.size(len(live)), self.spec.sizes or (self.spec.nodes,)
-        if size == max(sizes) or (size and now.seconds >= self._until):
-            self._launch(now, [Member(node, report.life) for node, report in live.items()][:size])
-        elif now.seconds >= self._until + GIVE_UP_S:
+        if size == max(sizes) or (size and now.seconds >= self._deadline_s):
+            self._launch(now, [Member(node=node, life=report.life) for node, report in live.items()][:size])
+        elif now.seconds >= self._deadline_s + GIVE_UP_S:
             self.abort(now, f"{len(live)} of {self.spec.nodes} nodes are available, but the job needs {min(sizes)}")
 
     def _launch(self, now: Now, members: list[Member]) -> None:
+        """Plan a new generation of ranks on `members`, with a store of its own, and log the change of nodes."""
         generation = self.plan.generation + 1
-        before = {member.node for member in self.plan.members} or set(range(self.spec.nodes))
-        change = _moved(before, {member.node for member in members})
-        self._publish("run", generation=generation, members=tuple(members), port=self._port())
+        earlier_nodes = {member.node for member in self.plan.members} or set(range(self.spec.nodes))
+        change = _describe_change(earlier_nodes, {member.node for member in members})
+        self._publish("run", generation=generation, members=tuple(members), port=self._open_port())
         self.events.append(JobEvent(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=change))
-        self.state, self._moved, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
+        self.state, self._progress, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
 
     def _run(self, now: Now) -> None:
+        """Watch the ranks; log slow ones, and ask all to leave after a notice or when more nodes are available."""
         ranks = self.ranks()
         self._watch(now, ranks)
         if self.state is not State.RUN:
@@ -201,14 +222,15 @@ class Supervision:
             if self._all_reported(ranks):
                 self._ask_to_leave()
             return
-        for rank, times in self._slowness.look([rank for rank in ranks if rank.exit_code is None]):
-            message = f"rank {rank} takes {times:.1f} times as long as its peers for its own share of a step"
+        for rank, ratio in self._slowness.look([rank for rank in ranks if rank.exit_code is None]):
+            message = f"rank {rank} takes {ratio:.1f} times as long as its peers for its own share of a step"
             self._record(now, "slow", now.epoch, rank, message)
         if self._can_grow(now, ranks):
             self._asked = "grow"
             self._ask_to_leave()
 
     def _leave(self, now: Now) -> None:
+        """Watch the ranks; once all are held, name the step before which they leave: the first that none has begun."""
         ranks = self.ranks()
         self._watch(now, ranks)
         if self.state is not State.LEAVE or self.plan.before >= 0 or not self._all_asked():
@@ -229,16 +251,16 @@ class Supervision:
 
     def _watch(self, now: Now, ranks: list[RankReport]) -> None:
         """Change the state if a rank or agent failed, all ranks have ended, or none makes progress."""
-        self._see_movement(now, ranks)
+        self._note_progress(now, ranks)
         if self._failed(ranks) or self._missing(now):
-            self.state, self._since, self._until = State.SETTLE, now.seconds, now.seconds + SETTLE_S
+            self.state, self._settle_began_s, self._deadline_s = State.SETTLE, now.seconds, now.seconds + SETTLE_S
         elif self._all_reported(ranks) and all(rank.exit_code is not None for rank in ranks):
             self._all_ended(now, ranks)
-        elif still := self._still(now, ranks):
+        elif still_ranks := self._without_progress(now, ranks):
             self._ticks = {rank.rank: rank.ticks for rank in ranks}
-            self._alone = still[0] if len(still) == 1 < len(ranks) else -1
+            self._only_still_rank = still_ranks[0] if len(still_ranks) == 1 < len(ranks) else -1
             self._publish("stacks")
-            self.state, self._until = State.STACKS, now.seconds + STACKS_S
+            self.state, self._deadline_s = State.STACKS, now.seconds + STACKS_S
 
     def _failed(self, ranks: list[RankReport]) -> list[RankReport]:
         """The failed ranks. A rank without a heartbeat cannot save; it is killed on a request to leave, which is no
@@ -247,6 +269,7 @@ class Supervision:
         return [rank for rank in failed if not self._asked or rank.count or rank.exit_code != -signal.SIGKILL]
 
     def _all_ended(self, now: Now, ranks: list[RankReport]) -> None:
+        """End the job, or stop the generation if the ranks left so that the job can grow."""
         if all(rank.exit_code == 0 for rank in ranks):
             self._end(now, 0, None)
         elif self._asked == "grow":
@@ -255,6 +278,7 @@ class Supervision:
             self._end(now, LEFT, self._preempted(now))
 
     def _preempted(self, now: Now) -> Failure:
+        """Record that the job left on request, with its last step; return that as the reason of its end."""
         ranks = self.ranks()
         step = max((rank.begun for rank in ranks), default=-1)  # the next step, counted from 0
         if step < 0:
@@ -266,26 +290,27 @@ class Supervision:
         self._record(now, "preempted", now.epoch, -1, message)
         return Failure(rank=-1, pid=0, exit_code=LEFT, when=now.epoch / 1e9, last_words=message, kind="preempted")
 
-    def _see_movement(self, now: Now, ranks: list[RankReport]) -> None:
+    def _note_progress(self, now: Now, ranks: list[RankReport]) -> None:
+        """Note the time of each rank's last new heartbeat."""
         for rank in ranks:
-            known = self._moved.get(rank.rank)
+            known = self._progress.get(rank.rank)
             if known is None or known[0] != rank.count:
-                self._moved[rank.rank] = (rank.count, now.seconds)
+                self._progress[rank.rank] = (rank.count, now.seconds)
 
-    def _still(self, now: Now, ranks: list[RankReport]) -> list[int]:
+    def _without_progress(self, now: Now, ranks: list[RankReport]) -> list[int]:
         """Ranks without progress for longer than the longest limit of the running ranks. Ranks in lockstep exceed it
         within moments of each other, so that none is reported until the last of them must have."""
         running = [rank for rank in ranks if rank.exit_code is None]
-        may = self.spec.hang_s * max((LONGER[rank.phase] for rank in running), default=0.0)
-        times = {rank.rank: now.seconds - self._moved[rank.rank][1] for rank in running}
-        if max(times.values(), default=0.0) <= may + TOGETHER_S:
+        limit_s = self.spec.hang_s * max((LONGER[rank.phase] for rank in running), default=0.0)
+        still_s = {rank.rank: now.seconds - self._progress[rank.rank][1] for rank in running}
+        if max(still_s.values(), default=0.0) <= limit_s + TOGETHER_S:
             return []
-        return [rank for rank, seconds in times.items() if seconds > may]
+        return [rank for rank, seconds in still_s.items() if seconds > limit_s]
 
     def _can_grow(self, now: Now, ranks: list[RankReport]) -> bool:
         """Whether the job can run on more nodes, and every rank has trained since its start and still does."""
         steady = ranks and all(rank.phase == "stepping" and rank.exit_code is None and rank.done for rank in ranks)
-        return bool(steady and self.spec.size(len(self._live(now))) > len(self.plan.members))
+        return bool(steady and self.spec.size(len(self._live_agents(now))) > len(self.plan.members))
 
     def _ask_to_leave(self) -> None:
         self._publish("leave", before=-1)
@@ -296,14 +321,16 @@ class Supervision:
         ranks, missing = self.ranks(), self._missing(now)
         failed = self._failed(ranks)
         stopped = find_cause.stopped(ranks)
-        late = any(self._heard[member.node].when.seconds <= self._since for member in self.plan.members)
-        if now.seconds < self._until or (late and not missing and not stopped):
+        is_agent_late = any(
+            self._heard[member.node].when.seconds <= self._settle_began_s for member in self.plan.members
+        )
+        if now.seconds < self._deadline_s or (is_agent_late and not missing and not stopped):
             return
-        here = [rank for rank in (*find_cause.killed(failed), *stopped) if self._node(rank.rank) not in missing]
+        blamed_ranks = [rank for rank in (*find_cause.killed(failed), *stopped) if self._node(rank.rank) not in missing]
         causes = [self._agent_died(now, node) for node in missing]
         causes += [
             self._hung(now, rank.rank, find_cause.STOPPED_EVIDENCE) if rank.exit_code is None else self._died(now, rank)
-            for rank in here
+            for rank in blamed_ranks
         ]
         if not causes and failed:
             causes = [self._died(now, find_cause.first_to_die(failed))]
@@ -314,27 +341,28 @@ class Supervision:
 
     def _stacks(self, now: Now) -> None:
         """Once the ranks have had time to write their stacks, determine which one hangs."""
-        if now.seconds < self._until:
+        if now.seconds < self._deadline_s:
             return
         running = [rank for rank in self.ranks() if rank.exit_code is None]
         stacks, missing = self._read_stacks(), self._missing(now)
         if stacks != self._stacks_read:  # the main thread's stack is written last
-            self._stacks_read, self._complete_at = stacks, now.seconds + SETTLE_S
-        incomplete = not all(stacks.get(rank.rank) for rank in running) or now.seconds < self._complete_at
+            self._stacks_read, self._stacks_settled_s = stacks, now.seconds + SETTLE_S
+        incomplete = not all(stacks.get(rank.rank) for rank in running) or now.seconds < self._stacks_settled_s
         waits = incomplete and not missing and not find_cause.stopped(running)
-        if waits and now.seconds < self._until + STACKS_MOST_S - STACKS_S:
+        if waits and now.seconds < self._deadline_s + STACKS_MOST_S - STACKS_S:
             return
         if missing:  # a replacement agent knows nothing of the ranks
             causes = [self._agent_died(now, node) for node in missing]
         else:
-            if self._alone >= 0 and not find_cause.waits_for_data(stacks.get(self._alone, "")):
-                hung = [(self._alone, "it makes no progress, while its peers do")]
+            if self._only_still_rank >= 0 and not find_cause.waits_for_data(stacks.get(self._only_still_rank, "")):
+                hung = [(self._only_still_rank, "it makes no progress, while its peers do")]
             else:
                 hung = find_cause.hung(running, self._ticks, stacks)
             causes = [self._hung(now, rank, why) for rank, why in hung]
         self._fault(now, causes)
 
     def _died(self, now: Now, rank: RankReport) -> _Cause:
+        """The failure of a rank that ended, at the time (ns since the epoch) that it reported or its end was seen."""
         failure = Failure(
             rank=rank.rank,
             pid=rank.pid,
@@ -343,16 +371,19 @@ class Supervision:
             last_words=rank.why,
             shortage=rank.shortage,
         )
-        return _Cause(rank.told or rank.ended, failure)
+        return _Cause(at=rank.told or rank.ended, failure=failure)
 
     def _hung(self, now: Now, rank: int, why: str) -> _Cause:
+        """The failure of a hung rank (-1: of no particular one) with the evidence `why`, at its last heartbeat."""
         reports = [report for report in self.ranks() if report.rank == rank]
         at = max(report.at for report in reports or self.ranks())
         pid = reports[0].pid if reports else 0
         failure = Failure(rank=rank, pid=pid, exit_code=4, when=now.epoch / 1e9, last_words=why, kind="hang")
-        return _Cause(at, failure)
+        return _Cause(at=at, failure=failure)
 
     def _agent_died(self, now: Now, node: int) -> _Cause:
+        """The failure of a node whose agent ended or was replaced or is silent, at its last report; a silent agent is
+        marked as lost, to be killed."""
         heard = self._heard[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
         message = f"node {node} is lost with its ranks"
@@ -360,7 +391,7 @@ class Supervision:
             self.lost.add(node)
             message += f": its agent has not reported for {SILENT_S:g} s"
         failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=message, kind="agent_death")
-        return _Cause(self._last[life].epoch, failure, node)
+        return _Cause(at=self._last_heard[life].epoch, failure=failure, node=node)
 
     def _fault(self, now: Now, causes: list[_Cause]) -> None:
         """Record each cause as a separate fault; together they take one restart."""
@@ -374,6 +405,8 @@ class Supervision:
         self._stop_ranks(now)
 
     def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1) -> None:
+        """Append a fault to the events. `at`: when it occurred, in ns since the epoch; its step is the last one that
+        all ranks can have completed."""
         step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
             what="fault",
@@ -388,24 +421,24 @@ class Supervision:
         )
         self.events.append(event)
 
-    def _end(self, now: Now, code: int, failure: Failure | None) -> None:
-        self._ending = code, failure
+    def _end(self, now: Now, exit_code: int, failure: Failure | None) -> None:
+        self._ending = exit_code, failure
         self._stop_ranks(now)
 
     def _stop_ranks(self, now: Now) -> None:
         self._publish("stop")
-        self.state, self._until = State.STOP, now.seconds + STOP_S
+        self.state, self._deadline_s = State.STOP, now.seconds + STOP_S
 
     def _stop(self, now: Now) -> None:
         """Wait until no rank of the generation is left, so that none interferes with the files of the next one."""
-        there = {
+        running = {
             node: report
-            for node, report in self._live(now).items()
+            for node, report in self._live_agents(now).items()
             if report.generation == self.plan.generation and any(rank.exit_code is None for rank in report.ranks)
         }
-        if there and now.seconds < self._until:
+        if running and now.seconds < self._deadline_s:
             return
-        self.lost |= there.keys()
+        self.lost |= running.keys()
         if self._ending:
             self.result, self.failure = self._ending
             self._publish("end")
@@ -414,9 +447,9 @@ class Supervision:
             self._end(now, LEFT, self._preempted(now))
         else:
             # Do not wait if the job can continue with the available nodes; others can join later.
-            self.state, self._until = State.GATHER, now.seconds
-            if not self.spec.size(len(self._live(now))):
-                self._until += self.spec.gather_s
+            self.state, self._deadline_s = State.GATHER, now.seconds
+            if not self.spec.size(len(self._live_agents(now))):
+                self._deadline_s += self.spec.gather_s
 
     def _publish(self, do: Literal["run", "leave", "stacks", "stop", "end"], **changed: Any) -> None:
         self.plan = replace(self.plan, serial=self.plan.serial + 1, do=do, **changed)
@@ -433,11 +466,11 @@ HANDLERS: Mapping[State, Callable[[Supervision, Now], None]] = {
 """The method that `Supervision.look` calls in each state."""
 
 
-def _moved(before: set[int], after: set[int]) -> str:
+def _describe_change(before: set[int], after: set[int]) -> str:
     """Describe a change of nodes: `node 1 joins`, `without nodes 2, 3`; empty if they are the same."""
 
-    def named(nodes: set[int]) -> str:
+    def name_nodes(nodes: set[int]) -> str:
         return f"node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}"
 
-    joins = [f"{named(after - before)} join{'s' * (len(after - before) == 1)}"] if after - before else []
-    return ", ".join([*joins, *([f"without {named(before - after)}"] if before - after else [])])
+    joins = [f"{name_nodes(after - before)} join{'s' * (len(after - before) == 1)}"] if after - before else []
+    return ", ".join([*joins, *([f"without {name_nodes(before - after)}"] if before - after else [])])

@@ -11,7 +11,8 @@ from trainyard.launch.supervisor.messages import RankReport
 
 STOPPED = "T"
 STOPPED_EVIDENCE = "its process is stopped (state T)"
-_WAITS = ("torch/distributed", "torch/autograd/graph.py", "_functional_collectives")
+_COLLECTIVE_FILES = ("torch/distributed", "torch/autograd/graph.py", "_functional_collectives")
+"""Parts of the paths of files whose calls wait for other ranks."""
 _LOADER = "torch/utils/data/dataloader.py"
 
 
@@ -42,30 +43,37 @@ def stopped(ranks: Sequence[RankReport]) -> list[RankReport]:
     return [rank for rank in ranks if rank.state == STOPPED and rank.exit_code is None]
 
 
-def hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mapping[int, str]) -> list[tuple[int, str]]:
+def hung(
+    ranks: Sequence[RankReport], earlier_ticks: Mapping[int, int], stacks: Mapping[int, str]
+) -> list[tuple[int, str]]:
     """The ranks that the others wait for, each with the evidence: several if their processes are stopped or wait for
     data; rank -1 if the ranks do not differ.
 
-    `before`: CPU ticks of each rank a while ago. `stacks`: the stack of each rank, innermost call first, as
+    `earlier_ticks`: CPU ticks of each rank a while ago. `stacks`: the stack of each rank, innermost call first, as
     faulthandler writes it; missing or empty for a rank that does not respond.
     """
     if stopped_ranks := stopped(ranks):
         return [(rank.rank, STOPPED_EVIDENCE) for rank in stopped_ranks]
     if starved := [rank.rank for rank in ranks if waits_for_data(stacks.get(rank.rank, ""))]:
         return [(rank, "it waits for data: the workers of its loader return no batch") for rank in starved]
-    return [_hung(ranks, before, stacks)]
+    return [_hung(ranks, earlier_ticks, stacks)]
 
 
-def _hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
-    if (odd := _odd(ranks)) is not None:
-        return odd.rank, f"it is in step {odd.begun + 1} after {odd.done} completed steps, unlike its peers"
+def _hung(ranks: Sequence[RankReport], earlier_ticks: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
+    """The rank that the others wait for and the evidence, by the first criterion that singles one out; rank -1 if none
+    does."""
+    if (odd_rank := _find_odd_rank(ranks)) is not None:
+        return (
+            odd_rank.rank,
+            f"it is in step {odd_rank.begun + 1} after {odd_rank.done} completed steps, unlike its peers",
+        )
     silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]
     if len(silent) == 1 < len(ranks):
         return silent[0], "it does not respond to a signal"
     busy = [rank.rank for rank in ranks if stacks.get(rank.rank) and not waits(stacks[rank.rank])]
     if len(busy) == 1 < len(ranks):
         return busy[0], f"its peers wait for it in collectives, while it is in {innermost(stacks[busy[0]])}"
-    computing = [rank.rank for rank in ranks if rank.ticks > before.get(rank.rank, rank.ticks)]
+    computing = [rank.rank for rank in ranks if rank.ticks > earlier_ticks.get(rank.rank, rank.ticks)]
     if len(computing) == 1 < len(ranks):
         return computing[0], "it computes while its peers wait"
     if len(ranks) == 1:
@@ -73,18 +81,18 @@ def _hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mappin
     return -1, "no rank differs from the others"
 
 
-def _odd(ranks: Sequence[RankReport]) -> RankReport | None:
+def _find_odd_rank(ranks: Sequence[RankReport]) -> RankReport | None:
     """The rank whose step differs from that of all others; of two ranks that differ, the one behind."""
-    places = Counter((rank.done, rank.begun) for rank in ranks)
-    if len(places) == 2 and len(ranks) == 2:
+    step_counts = Counter((rank.done, rank.begun) for rank in ranks)
+    if len(step_counts) == 2 and len(ranks) == 2:
         return min(ranks, key=lambda rank: (rank.done, rank.begun))
-    lone = [rank for rank in ranks if places[rank.done, rank.begun] == 1]
-    return lone[0] if len(places) == 2 and len(lone) == 1 else None
+    lone = [rank for rank in ranks if step_counts[rank.done, rank.begun] == 1]
+    return lone[0] if len(step_counts) == 2 and len(lone) == 1 else None
 
 
 def waits(stack: str) -> bool:
     """Whether the main thread is in a collective, by the innermost call of its stack."""
-    return any(part in innermost(stack) for part in _WAITS)
+    return any(part in innermost(stack) for part in _COLLECTIVE_FILES)
 
 
 def waits_for_data(stack: str) -> bool:
@@ -113,27 +121,32 @@ class Slowness:
     FACTOR, SHARE = 1.5, 0.05
 
     def __init__(self) -> None:
-        self._from: dict[int, RankReport] = {}
-        self._times: dict[int, int] = {}
+        self._window_start: dict[int, RankReport] = {}
+        """The report of each rank at the start of the current window."""
+        self._slow_windows: dict[int, int] = {}
+        """Number of consecutive windows, up to the last one, in which a rank was slow."""
 
     def look(self, ranks: Sequence[RankReport]) -> list[tuple[int, float]]:
         """Return (rank, ratio to the other ranks' median own time), once for each rank that has become slow."""
-        now = {rank.rank: rank for rank in ranks}
-        if now.keys() != self._from.keys() or len(now) < 2:
-            self._from = now
+        current = {rank.rank: rank for rank in ranks}
+        if current.keys() != self._window_start.keys() or len(current) < 2:
+            self._window_start = current
             return []
-        steps = min(now[rank].done - self._from[rank].done for rank in now)
+        steps = min(current[rank].done - self._window_start[rank].done for rank in current)
         if steps < self.WINDOW:
             return []
-        took = {rank: (now[rank].own_ns - was.own_ns) / (now[rank].done - was.done) for rank, was in self._from.items()}
-        step_ns = max(now[rank].at - was.at for rank, was in self._from.items()) / steps
-        self._from = now
+        own_ns_per_step = {
+            rank: (current[rank].own_ns - start.own_ns) / (current[rank].done - start.done)
+            for rank, start in self._window_start.items()
+        }
+        step_ns = max(current[rank].at - start.at for rank, start in self._window_start.items()) / steps
+        self._window_start = current
         slow_ranks: list[tuple[int, float]] = []
-        for rank, own in took.items():
-            others = sorted(took[other] for other in took if other != rank)
-            middle = others[len(others) // 2]
-            slow = own > self.FACTOR * middle and own - middle > self.SHARE * step_ns
-            self._times[rank] = self._times.get(rank, 0) + 1 if slow else 0
-            if self._times[rank] == self.WINDOWS:
-                slow_ranks.append((rank, own / max(middle, 1.0)))
+        for rank, own_ns in own_ns_per_step.items():
+            others_ns = sorted(own_ns_per_step[other] for other in own_ns_per_step if other != rank)
+            median_ns = others_ns[len(others_ns) // 2]
+            is_slow = own_ns > self.FACTOR * median_ns and own_ns - median_ns > self.SHARE * step_ns
+            self._slow_windows[rank] = self._slow_windows.get(rank, 0) + 1 if is_slow else 0
+            if self._slow_windows[rank] == self.WINDOWS:
+                slow_ranks.append((rank, own_ns / max(median_ns, 1.0)))
         return slow_ranks

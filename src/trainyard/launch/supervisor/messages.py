@@ -60,6 +60,8 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Member(msgspec.Struct, frozen=True):
+    """An agent that takes part in a generation: its node, and the `life` of its reports."""
+
     node: int
     life: str
 

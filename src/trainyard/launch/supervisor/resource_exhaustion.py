@@ -18,10 +18,10 @@ _COUNTERS = ("memory.events", "memory.oom_control")
 _HOST = "/proc/vmstat"
 _SHARED = "/dev/shm"  # noqa: S108  only measured, never written
 _UNLIMITED = 1 << 60
-_STORAGE = ("no space left", "shared memory", "unable to write to file", "bus error", "dataloader worker")
+_STORAGE_WORDS = ("no space left", "shared memory", "unable to write to file", "bus error", "dataloader worker")
 _LOADER = "torch/utils/data/dataloader.py"
 """Raises errors of many types when its workers end."""
-_LITTLE = 1 << 16
+_LITTLE_BYTES = 1 << 16
 _EVERY_S, _WINDOW_S = 1.0, 10.0
 
 
@@ -64,30 +64,32 @@ class Kills:
 
     def __init__(self) -> None:
         self._groups: dict[int, str] = {}
-        self._looks: list[tuple[float, dict[str, int]]] = []
+        """Process id -> the folder of its memory cgroup; empty if there is none."""
+        self._readings: list[tuple[float, dict[str, int]]] = []
+        """(monotonic seconds, counter -> number of kills, -1 if unknown), oldest first."""
 
     def look(self, pids: Iterable[int]) -> None:
         """Count for running processes, at most about once a second."""
         now = time.monotonic()
-        if self._looks and now - self._looks[-1][0] < _EVERY_S:
+        if self._readings and now - self._readings[-1][0] < _EVERY_S:
             return
         self._groups = {pid: memory_group(pid) for pid in pids}
-        while len(self._looks) > 1 and now - self._looks[1][0] > _WINDOW_S:
-            del self._looks[0]
-        self._looks.append((now, {counter: kills(counter) for counter in {*self._groups.values(), _HOST}}))
+        while len(self._readings) > 1 and now - self._readings[1][0] > _WINDOW_S:
+            del self._readings[0]
+        self._readings.append((now, {counter: kills(counter) for counter in {*self._groups.values(), _HOST}}))
 
     def cause(self, pid: int) -> str:
         """Return why a process was killed, if a count has grown recently; else an empty string."""
         group = self._groups.get(pid, "")
-        if self._grew(group):
+        if self._has_grown(group):
             limit = _limit(group)
             return "out of memory" + (f" in a cgroup that is limited to {show_size(limit)}" if limit else "")
-        if self._grew(_HOST):
+        if self._has_grown(_HOST):
             return f"probably out of memory, as the kernel killed a process for it in the last {_WINDOW_S:g} s"
         return ""
 
-    def _grew(self, counter: str) -> bool:
-        before = next((counts[counter] for _, counts in self._looks if counter in counts), -1)
+    def _has_grown(self, counter: str) -> bool:
+        before = next((counts[counter] for _, counts in self._readings if counter in counts), -1)
         return 0 <= before < kills(counter)
 
 
@@ -106,25 +108,30 @@ def storage(error: BaseException, folders: Sequence[str] = ()) -> str:
     """Describe the file systems that are full, if the error may come from that; else return an empty string.
     `folders`: those in use, in addition to shared memory and temporary files."""
     text = str(error).lower()
-    about = getattr(error, "errno", None) == errno.ENOSPC or any(part in text for part in _STORAGE)
-    if not about and not any(
+    is_about_storage = getattr(error, "errno", None) == errno.ENOSPC or any(part in text for part in _STORAGE_WORDS)
+    if not is_about_storage and not any(
         _LOADER in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)
     ):
         return ""
-    full = [line for folder in dict.fromkeys((_SHARED, tempfile.gettempdir(), *folders)) if (line := _full(folder))]
-    if full and full[0].startswith(_SHARED):
-        full.append(
+    sentences = [
+        line
+        for folder in dict.fromkeys((_SHARED, tempfile.gettempdir(), *folders))
+        if (line := _describe_if_full(folder))
+    ]
+    if sentences and sentences[0].startswith(_SHARED):
+        sentences.append(
             "Loader workers pass batches through it: enlarge it (docker run --shm-size), or use num_workers = 0."
         )
-    return "\n".join(full)
+    return "\n".join(sentences)
 
 
-def _full(folder: str) -> str:
+def _describe_if_full(folder: str) -> str:
+    """A sentence on the file system of `folder` if less than 1 % or 64 KiB of it is free; else an empty string."""
     try:
         status = os.statvfs(folder)
     except OSError:
         return ""
-    free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-    if not size or free > max(_LITTLE, size // 100):
+    free_bytes, size_bytes = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    if not size_bytes or free_bytes > max(_LITTLE_BYTES, size_bytes // 100):
         return ""
-    return f"{folder} is full: {show_size(free)} of {show_size(size)} are free."
+    return f"{folder} is full: {show_size(free_bytes)} of {show_size(size_bytes)} are free."

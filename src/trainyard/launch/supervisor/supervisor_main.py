@@ -46,10 +46,12 @@ class SupervisorStore:
 
     def __init__(self, host: str, listening: socket.socket) -> None:
         self._host = host
-        self._own: Any = self._new_at(listening)
-        self._ranks: Any = None
+        self._agents_store: Any = self._open_store(listening)
+        self._ranks_store: Any = None
+        """The store of the current generation's ranks."""
 
-    def _new_at(self, listening: socket.socket) -> Any:
+    def _open_store(self, listening: socket.socket) -> Any:
+        """Open a torch TCPStore server on a socket that listens already."""
         from torch._C._distributed_c10d import TCPStore
 
         port = listening.getsockname()[1]
@@ -65,16 +67,19 @@ class SupervisorStore:
 
     def for_ranks(self) -> int:
         """Open a store for the ranks of a new generation, close the previous one, and return the port."""
-        self._ranks = self._new_at(listen(self._host, 0))
-        return self._ranks.port
+        self._ranks_store = self._open_store(listen(self._host, 0))
+        return self._ranks_store.port
 
     def publish(self, plan: messages.AgentPlan) -> None:
-        self._own.set(messages.PLAN, msgspec.json.encode(plan).decode())
+        self._agents_store.set(messages.PLAN, msgspec.json.encode(plan).decode())
 
     def reports(self, nodes: int) -> dict[int, messages.AgentReport]:
         keys = {node: messages.key(node) for node in range(nodes)}
-        there = [node for node in keys if self._own.check([keys[node]])]
-        return {node: msgspec.json.decode(self._own.get(keys[node]), type=messages.AgentReport) for node in there}
+        reported_nodes = [node for node in keys if self._agents_store.check([keys[node]])]
+        return {
+            node: msgspec.json.decode(self._agents_store.get(keys[node]), type=messages.AgentReport)
+            for node in reported_nodes
+        }
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -114,6 +119,8 @@ class _LeaveEarly(BaseException):
 
 
 def main(path: Path, parent: int) -> int:
+    """Supervise the job whose SPEC is at `path`; return the exit code. `parent`: id of the launcher's process, which it
+    dies with."""
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("supervisor")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
@@ -123,10 +130,11 @@ def main(path: Path, parent: int) -> int:
     try:
         return _supervise(path, spec, began)
     except _LeaveEarly:
-        return _left_early(path.parent, spec, began)
+        return _record_early_leave(path.parent, spec, began)
 
 
 def _supervise(path: Path, spec: Spec, began: Now) -> int:
+    """Start the fork server and the stores, and run the job to its end; return the exit code. Raises `_LeaveEarly`."""
     folder, signals = path.parent, list[int]()
 
     def leave(sign: int, _: object) -> NoReturn:
@@ -160,7 +168,7 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
         fork_server.end()
 
 
-def _left_early(folder: Path, spec: Spec, began: Now) -> int:
+def _record_early_leave(folder: Path, spec: Spec, began: Now) -> int:
     """Record that the job was asked to leave before any process was started; return the exit code."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     job = Supervision(spec, began, lambda: 0, dict, attempts(folder))
@@ -181,17 +189,23 @@ class SupervisorLoop:
     """Exchanges plans, reports and signals between a `Supervision` and the processes of its job."""
 
     def __init__(self, job: Supervision, store: SupervisorStore, fork_server: ForkServer, folder: Path) -> None:
+        """`folder`: the run's folder, for the event log and failure.json."""
         self.job, self.store, self.fork_server, self.folder = job, store, fork_server, folder
         self.log = EventLogWriter(folder, SUPERVISOR)
         spec = job.spec
-        self.own = range(spec.nodes if spec.started < 0 else spec.started)
+        self.own_nodes = range(spec.nodes if spec.started < 0 else spec.started)
+        """Nodes whose agents this supervisor starts."""
         self._lives: dict[int, str] = {}
-        self._failed_starts = dict.fromkeys(self.own, 0)
+        """Node -> `life` in the last report when an agent of the node last ended."""
+        self._failed_starts = dict.fromkeys(self.own_nodes, 0)
+        """Node -> number of consecutive agents that ended without a report."""
         self._sent_serial = -1
+        """Serial of the last published plan."""
 
     def follow(self, signals: list[int]) -> int:
-        """Run the job to its end; return the exit code. `asked`: received SIGTERM signals."""
-        for node in self.own:
+        """Run the job to its end; return the exit code. `signals`: received SIGTERM signals, which this
+        clears."""
+        for node in self.own_nodes:
             self.fork_server.start(node)
         job = self.job
         while job.result is None:
@@ -203,7 +217,7 @@ class SupervisorLoop:
                 signals.clear()
                 job.notice(now())
             job.look(now())
-            for node in job.lost & set(self.own):
+            for node in job.lost & set(self.own_nodes):
                 self.fork_server.kill(node)
             job.lost.clear()
             _write_events(self.log, job.events)
@@ -223,7 +237,7 @@ class SupervisorLoop:
     def _replace_agents(self, reports: Mapping[int, messages.AgentReport]) -> None:
         """Replace agents that have ended; abort the job if a node's agents repeatedly end without a report."""
         for node in self.fork_server.ended():
-            self.job.gone(node)
+            self.job.mark_agent_dead(node)
             life = reports[node].life if node in reports else ""
             reported = life != self._lives.get(node, "")
             self._lives[node] = life
@@ -236,9 +250,9 @@ class SupervisorLoop:
 
     def _shut_down(self) -> None:
         """Wait for the agents to end, as planned; those that do not are killed with the fork server."""
-        until, left = time.monotonic() + _SHUTDOWN_S, len(self.own)
-        while left > 0 and time.monotonic() < until:
-            left -= len(self.fork_server.ended())
+        deadline_s, running_agents = time.monotonic() + _SHUTDOWN_S, len(self.own_nodes)
+        while running_agents > 0 and time.monotonic() < deadline_s:
+            running_agents -= len(self.fork_server.ended())
             time.sleep(_TURN_S / 5)
 
 

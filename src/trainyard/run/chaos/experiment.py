@@ -65,7 +65,7 @@ def execute(
         session.say("Run 1 of 2: no faults.")
         calm = harness.execute(job, job_text, dataclasses.replace(session, tag=""))
         session.say(f"Run 2 of 2: {len(plan.fault)} fault{'s' * (len(plan.fault) > 1)}.")
-    begun: list[Path] = []
+    begun: list[Path] = []  # the folder of the run with faults, once it exists
 
     def arm(folder: Path) -> None:
         begun.append(folder)
@@ -104,7 +104,7 @@ def comparable(calm: Run, job: Job) -> Run:
     """Return `calm`. Raises `BadInput` if its losses cannot serve as the reference for `job`."""
     if calm.state != "complete":
         raise WrongRunState(f"run {calm.id} is {calm.state}; the reference run must be complete.")
-    if _training(calm.job) != _training(job):
+    if _loss_determining_job(calm.job) != _loss_determining_job(job):
         raise BadInput(
             f"run {calm.id} trained something else than this job.",
             "Omit --against to run the job without faults first.",
@@ -114,6 +114,6 @@ def comparable(calm: Run, job: Job) -> Run:
     return calm
 
 
-def _training(job: Job) -> Job:
+def _loss_determining_job(job: Job) -> Job:
     """The parts of the job that determine its losses."""
     return replace(job, name="", machine="", checkpoint=Checkpoint(), recovery=Recovery())

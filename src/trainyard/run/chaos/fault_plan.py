@@ -22,7 +22,7 @@ from trainyard.formats import toml
 from trainyard.job import Job
 
 FULL = Path("/dev/full")
-_ENDS = {"worker_death", "agent_death", "hang", "bad_checkpoint"}
+_RESTART_KINDS = {"worker_death", "agent_death", "hang", "bad_checkpoint"}
 """Kinds of incidents that use up one of the job's restarts. Flipping a byte includes killing a rank."""
 
 
@@ -39,13 +39,16 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     amount: float = 0.0
 
     def __post_init__(self) -> None:
+        """Raise `BadInput` for an unknown kind, and for a target, step or amount that the kind does not take."""
         words.check(self.kind, words.INJECTIONS, "fault to inject")
         strikes = words.INJECTIONS[self.kind].strikes
         for target in ("rank", "node"):
             if strikes == target and getattr(self, target) < 0:
                 raise BadInput(f"{self.kind} needs a {target}: it strikes one {target}.")
             if strikes != target and getattr(self, target) != -1:
-                raise BadInput(f"{self.kind} takes no {target} = {getattr(self, target)}: it strikes {_a(strikes)}.")
+                raise BadInput(
+                    f"{self.kind} takes no {target} = {getattr(self, target)}: it strikes {_with_article(strikes)}."
+                )
         if self.step < 0:
             raise BadInput(f"step = {self.step} must not be negative.")
         if self.kind == "delay" and not 0 < self.amount < float("inf"):
@@ -78,12 +81,12 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Raise `BadInput` if a fault cannot be injected into this job, or the job has too few restarts for it."""
         for number, fault in enumerate(self.fault):
             _check(fault, job, f"{fault.kind} at $.fault[{number}]")
-        ends = [fault.kind for fault in self.fault if fault.blamed in _ENDS]
-        if len(ends) > job.recovery.restarts:
+        restart_kinds = [fault.kind for fault in self.fault if fault.blamed in _RESTART_KINDS]
+        if len(restart_kinds) > job.recovery.restarts:
             raise BadInput(
-                f"{', '.join(ends)}: each takes a restart, {len(ends)} in total, but the job has restarts = "
-                f"{job.recovery.restarts} at $.recovery.",
-                f"Set restarts = {len(ends)}, or plan fewer faults.",
+                f"{', '.join(restart_kinds)}: each takes a restart, {len(restart_kinds)} in total, but the job has "
+                f"restarts = {job.recovery.restarts} at $.recovery.",
+                f"Set restarts = {len(restart_kinds)}, or plan fewer faults.",
             )
 
     @property
@@ -93,7 +96,9 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _check(fault: Fault, job: Job, where: str) -> None:
-    last, every = job.measure.in_all - 1, job.checkpoint.every
+    """Raise `BadInput` if the fault cannot be injected into `job`. `where`: the fault's kind and place in the plan, for
+    messages."""
+    last_step, checkpoint_interval = job.measure.in_all - 1, job.checkpoint.every
     if fault.rank >= job.layout.ranks:
         raise BadInput(
             f"{where}: there is no rank {fault.rank}; the job has {job.layout.ranks}.",
@@ -104,20 +109,25 @@ def _check(fault: Fault, job: Job, where: str) -> None:
             f"{where}: there is no node {fault.node}; nodes = {job.recovery.nodes} at $.recovery.",
             f"The last node is {job.recovery.nodes - 1}.",
         )
-    if fault.step > last:
-        raise BadInput(f"{where}: step = {fault.step}, but the job ends after step {last + 1}.")
-    if fault.kind == "preempt" and fault.step == last:
-        raise BadInput(f"{where}: only one step is left after step {last}; the job would end before it could leave.")
+    if fault.step > last_step:
+        raise BadInput(f"{where}: step = {fault.step}, but the job ends after step {last_step + 1}.")
+    if fault.kind == "preempt" and fault.step == last_step:
+        raise BadInput(
+            f"{where}: only one step is left after step {last_step}; the job would end before it could leave."
+        )
     if fault.kind == "delay" and job.layout.ranks == 1:
         raise BadInput(
             f"{where}: stragglers are detected by comparing ranks, but $.layout has 1 rank.", "Use at least 2 ranks."
         )
-    if fault.kind in ("fill_disk", "flip_byte") and not every:
+    if fault.kind in ("fill_disk", "flip_byte") and not checkpoint_interval:
         raise BadInput(f"{where}: the job saves no checkpoints.", "Set [checkpoint] every = N.")
-    if fault.kind == "flip_byte" and fault.step < every:
-        raise BadInput(f"{where}: after step {fault.step} there is no checkpoint yet (every = {every}).")
-    if fault.kind == "fill_disk" and fault.step // every * every + every > last + 1:
-        raise BadInput(f"{where}: no checkpoint is due after step {fault.step} (every = {every}).")
+    if fault.kind == "flip_byte" and fault.step < checkpoint_interval:
+        raise BadInput(f"{where}: after step {fault.step} there is no checkpoint yet (every = {checkpoint_interval}).")
+    if (
+        fault.kind == "fill_disk"
+        and fault.step // checkpoint_interval * checkpoint_interval + checkpoint_interval > last_step + 1
+    ):
+        raise BadInput(f"{where}: no checkpoint is due after step {fault.step} (every = {checkpoint_interval}).")
     if fault.kind == "fill_disk" and not (sys.platform.startswith("linux") and FULL.exists()):
         raise BadInput(f"{where}: needs {FULL}, which this machine does not have.")
 
@@ -145,7 +155,7 @@ def _fields(path: str) -> Iterable[str]:
     return Fault.__struct_fields__ if ".fault" in path else FaultPlan.__struct_fields__
 
 
-def _a(strikes: str) -> str:
+def _with_article(strikes: str) -> str:
     return "the whole job" if strikes == "job" else f"a {strikes}"
 
 

@@ -32,47 +32,58 @@ class FaultInjector:
     """Injects faults; call it with the number of each step before it begins, outside the timed region."""
 
     def __init__(self, run: Path, plan: FaultPlan, job: Job, ranks: Ranks, attempt: int) -> None:
+        """`attempt`: number of earlier attempts. Faults that an earlier attempt injected are left out."""
         self.run, self.job, self.ranks, self.attempt = run, job, ranks, attempt
-        done = chaos_files.injected_faults(run)
-        self.left = {
-            number: fault for number, fault in enumerate(plan.fault) if number not in done and self._mine(fault)
+        injected = chaos_files.injected_faults(run)
+        self.pending = {
+            number: fault
+            for number, fault in enumerate(plan.fault)
+            if number not in injected and self._is_for_this_rank(fault)
         }
-        self.share = 0.0
-        self._took: list[float] = []
-        self._since = 0.0
+        """Faults that this rank has still to inject, by index in the plan."""
+        self.delay_share = 0.0
+        """Sleep before each step, as a fraction of the recent step time; 0 for none."""
+        self._step_seconds: list[float] = []
+        """Times of the recent steps, oldest first."""
+        self._step_began_s = 0.0
+        """When the last step began (perf_counter); 0 before the first."""
 
-    def _mine(self, fault: Fault) -> bool:
+    def _is_for_this_rank(self, fault: Fault) -> bool:
         """Whether this rank injects the fault: the first rank of a node for the node, rank 0 for the job. Rank and node
         numbers are those of the plan only while all nodes are present."""
         if fault.node >= 0:
-            whole = int(os.environ.get("GROUP_WORLD_SIZE", "1")) == self.job.recovery.nodes
-            first = fault.node * self.ranks.local_world
-            return whole and self.ranks.rank == first
+            all_nodes_run = int(os.environ.get("GROUP_WORLD_SIZE", "1")) == self.job.recovery.nodes
+            first_rank = fault.node * self.ranks.local_world
+            return all_nodes_run and self.ranks.rank == first_rank
         return self.ranks.rank == max(fault.rank, 0)
 
     def __call__(self, step: int) -> None:
-        if self._since:
-            self._took = [*self._took, time.perf_counter() - self._since][-_RECENT:]
-        for number, fault in list(self.left.items()):
-            if step >= fault.step and self._can(fault, step):
-                del self.left[number]
-                self._make(number, fault, step)
-        if self.share and self._took:
-            time.sleep(self.share * median(self._took))
-        self._since = time.perf_counter()
+        """Inject the faults that are due before `step`, and sleep if one of them was a delay."""
+        if self._step_began_s:
+            self._step_seconds = [*self._step_seconds, time.perf_counter() - self._step_began_s][-_RECENT:]
+        for number, fault in list(self.pending.items()):
+            if step >= fault.step and self._is_possible(fault, step):
+                del self.pending[number]
+                self._inject(number, fault, step)
+        if self.delay_share and self._step_seconds:
+            time.sleep(self.delay_share * median(self._step_seconds))
+        self._step_began_s = time.perf_counter()
 
-    def _can(self, fault: Fault, step: int) -> bool:
+    def _is_possible(self, fault: Fault, step: int) -> bool:
+        """Whether there is a checkpoint to damage or, for a full disk, one is due after `step`."""
         if fault.kind == "flip_byte":
             return bool(CheckpointStore(self.run).steps())
         every = self.job.checkpoint.every
         return fault.kind != "fill_disk" or (step + 1) % every == 0
 
-    def _make(self, number: int, fault: Fault, step: int) -> None:
+    def _inject(self, number: int, fault: Fault, step: int) -> None:
+        """Inject fault `number` of the plan now, unless it is recorded as injected already."""
+
         def claim() -> bool:
             return chaos_files.claim(self.run, number, step, self.attempt)
 
         if fault.kind == "fill_disk":
-            _refuse(claim)
+            _fill_disk(claim)
         elif claim():
             _ACTIONS[fault.kind](self, fault)
 
@@ -89,7 +100,7 @@ class FaultInjector:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _delay(self, fault: Fault) -> None:
-        self.share = fault.amount / 100
+        self.delay_share = fault.amount / 100
 
     def _stay_away(self, fault: Fault) -> None:
         while True:
@@ -102,10 +113,10 @@ class FaultInjector:
         files = sorted(folder.glob("rank*.bin"))
         path = files[fault.rank % len(files)]
         with path.open("r+b") as file:
-            at = path.stat().st_size // 2
-            file.seek(at)
+            middle = path.stat().st_size // 2
+            file.seek(middle)
             (byte,) = file.read(1)
-            file.seek(at)
+            file.seek(middle)
             file.write(bytes([byte ^ 0xFF]))
         self._die(fault)
 
@@ -125,30 +136,31 @@ _ACTIONS: dict[str, Callable[[FaultInjector, Fault], None]] = {
 }
 
 
-def _refuse(claim: Callable[[], bool]) -> None:
+def _fill_disk(claim: Callable[[], bool]) -> None:
     """Let the disk run full halfway through the next part of a checkpoint that this rank writes.
 
     Once half of its first block is written, the file's descriptor is replaced by one of /dev/full, for which write(2)
-    fails with ENOSPC: the writer and its error handling are the real ones, and no other file is touched.
+    fails with ENOSPC: the writer and its error handling are the real ones, and no other file is touched. `claim`:
+    records the fault as injected; False if it has been already.
     """
-    real: Callable[[Path, Iterable[bytes | memoryview]], Any] = checkpoint_saver.write
+    original_write: Callable[[Path, Iterable[bytes | memoryview]], Any] = checkpoint_saver.write
 
     def write(path: Path, parts: Iterable[bytes | memoryview]) -> Any:
-        checkpoint_saver.write = real
-        return real(path, _half(path, parts) if claim() else parts)
+        checkpoint_saver.write = original_write
+        return original_write(path, _swap_descriptor_halfway(path, parts) if claim() else parts)
 
     checkpoint_saver.write = write
 
 
-def _half(path: Path, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+def _swap_descriptor_halfway(path: Path, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     """Yield the parts, replacing the descriptor of `path` after the first half block; `path` must be open by then."""
-    every = iter(parts)
-    first = memoryview(next(every))
+    remaining_parts = iter(parts)
+    first = memoryview(next(remaining_parts))
     yield first[: len(first) // 2]
-    full = os.open(FULL, os.O_WRONLY)
+    full_disk = os.open(FULL, os.O_WRONLY)
     for entry in Path("/proc/self/fd").iterdir():
         if entry.is_symlink() and os.readlink(entry) == str(path.resolve()):
-            os.dup2(full, int(entry.name), inheritable=False)
-    os.close(full)
+            os.dup2(full_disk, int(entry.name), inheritable=False)
+    os.close(full_disk)
     yield first[len(first) // 2 :]
-    yield from every
+    yield from remaining_parts

@@ -16,7 +16,7 @@ from trainyard.run.chaos.fault_plan import Fault, FaultPlan
 
 CLOSE = 1e-5
 """Relative loss difference up to which two runs count as the same training on different layouts."""
-_S = 1_000_000_000
+_NS_PER_S = 1_000_000_000
 
 
 class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,15 +73,14 @@ def score_faults(
     """
     order = sorted(injected, key=lambda number: injected[number].at)
     faults = {number: plan.fault[number] for number in order}
-    blamed = _blamed(run, faults, injected)
-    ends = {number: injected[after].at for number, after in pairwise(order)}
+    incidents_by_fault = _attribute_incidents(run, faults, injected)
+    next_injection_ns = {number: injected[after].at for number, after in pairwise(order)}
     rows: list[FaultScore] = []
     for number, fault in enumerate(plan.fault):
         row = FaultScore(kind=fault.kind, step=fault.step, rank=fault.rank, node=fault.node)
         if number in injected:
-            at = injected[number].at
-            row = _struck(row, fault, injected[number], blamed.get(number, []), events)
-            losses, error = _losses(run, calm, at, ends.get(number, 0))
+            row = _add_incidents(row, fault, injected[number], incidents_by_fault.get(number, []), events)
+            losses, error = _compare_losses(run, calm, injected[number].at, next_injection_ns.get(number, 0))
             row = msgspec.structs.replace(
                 row, outcome=_outcome(run), losses=losses, loss_error=error if math.isfinite(error) else None
             )
@@ -92,30 +91,35 @@ def score_faults(
 def strays(run: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault]) -> tuple[Incident, ...]:
     """Return the incidents that no fault of the plan accounts for: false alarms, or faults that were not planned."""
     faults = {number: plan.fault[number] for number in sorted(injected, key=lambda number: injected[number].at)}
-    known = [incident for each in _blamed(run, faults, injected).values() for incident in each]
-    return tuple(incident for incident in run.incidents if all(incident is not scored for scored in known))
+    scored_incidents = [
+        incident for incidents in _attribute_incidents(run, faults, injected).values() for incident in incidents
+    ]
+    return tuple(incident for incident in run.incidents if all(incident is not scored for scored in scored_incidents))
 
 
-def _blamed(run: Run, faults: Mapping[int, Fault], injected: Mapping[int, InjectedFault]) -> dict[int, list[Incident]]:
+def _attribute_incidents(
+    run: Run, faults: Mapping[int, Fault], injected: Mapping[int, InjectedFault]
+) -> dict[int, list[Incident]]:
     """Map each fault's index in the plan to the incidents attributed to it, the one that identifies it first."""
-    free = list(run.incidents)  # equal incidents are taken one by one
+    unattributed = list(run.incidents)  # equal incidents are taken one by one
     by_fault: dict[int, list[Incident]] = {}
 
-    def take(number: int, fits: Iterable[Incident]) -> None:
-        incident = next((candidate for candidate in fits if _noticed(candidate) >= injected[number].at), None)
+    def attribute(number: int, candidates: Iterable[Incident]) -> None:
+        """Attribute the first candidate that was noticed after the injection of fault `number`, if there is one."""
+        incident = next((candidate for candidate in candidates if _noticed_ns(candidate) >= injected[number].at), None)
         if incident is not None:
-            free[:] = [other for other in free if other is not incident]
+            unattributed[:] = [other for other in unattributed if other is not incident]
             by_fault.setdefault(number, []).append(incident)
 
     for number, fault in faults.items():
-        take(number, [incident for incident in free if _identifies(incident, fault)])
+        attribute(number, [incident for incident in unattributed if _identifies(incident, fault)])
     for number, fault in faults.items():
         if fault.kind == "flip_byte":  # the fault also kills the rank, so that the checkpoint is read
-            deaths = [incident for incident in free if incident.kind == "worker_death"]
-            take(number, [incident for incident in deaths if incident.rank == fault.rank])
+            deaths = [incident for incident in unattributed if incident.kind == "worker_death"]
+            attribute(number, [incident for incident in deaths if incident.rank == fault.rank])
     for number in faults:
         if number not in by_fault:
-            take(number, list(free))
+            attribute(number, list(unattributed))
     return by_fault
 
 
@@ -128,43 +132,45 @@ def _identifies(incident: Incident, fault: Fault) -> bool:
     return (fault.rank < 0 or incident.rank == fault.rank) and (fault.node < 0 or incident.node == fault.node)
 
 
-def _noticed(incident: Incident) -> int:
+def _noticed_ns(incident: Incident) -> int:
     """When an incident was noticed, in ns since the epoch, rounded up: incidents are stored to the millisecond."""
     return (
         round(datetime.fromisoformat(incident.when).timestamp() * 1000) * 1_000_000
-        + round(incident.detect_s * _S)
+        + round(incident.detect_s * _NS_PER_S)
         + 999_999
     )
 
 
-def _struck(
-    row: FaultScore, fault: Fault, injected: InjectedFault, blamed: Sequence[Incident], events: Sequence[JobEvent]
+def _add_incidents(
+    row: FaultScore, fault: Fault, injection: InjectedFault, incidents: Sequence[Incident], events: Sequence[JobEvent]
 ) -> FaultScore:
-    row = msgspec.structs.replace(row, injected_step=injected.step)
-    if not blamed:
+    """Return `row` with the figures of the `incidents` attributed to the fault, the one that identifies it first. Times
+    are in seconds: `detect_s` is that of the earliest incident, `restart_s` the longest, `lost_s` the sum."""
+    row = msgspec.structs.replace(row, injected_step=injection.step)
+    if not incidents:
         return row
-    named, first = blamed[0], min(blamed, key=_noticed)
-    restart = max(incident.restart_s for incident in blamed)
-    until = max(_noticed(incident) + round(incident.restart_s * _S) for incident in blamed)
+    main_incident, earliest = incidents[0], min(incidents, key=_noticed_ns)
+    restart_s = max(incident.restart_s for incident in incidents)
+    trains_again_ns = max(_noticed_ns(incident) + round(incident.restart_s * _NS_PER_S) for incident in incidents)
     return msgspec.structs.replace(
         row,
-        blamed=named.kind,
-        blamed_rank=named.rank,
-        blamed_node=named.node,
-        right=_identifies(named, fault),
-        detect_s=max(0.0, (_noticed(first) - injected.at) / _S),
-        restart_s=restart,
-        import_s=min(restart, sum(_imports(events, injected.at, until))),
-        lost_s=sum(incident.lost_s for incident in blamed),
+        blamed=main_incident.kind,
+        blamed_rank=main_incident.rank,
+        blamed_node=main_incident.node,
+        right=_identifies(main_incident, fault),
+        detect_s=max(0.0, (_noticed_ns(earliest) - injection.at) / _NS_PER_S),
+        restart_s=restart_s,
+        import_s=min(restart_s, sum(_import_seconds(events, injection.at, trains_again_ns))),
+        lost_s=sum(incident.lost_s for incident in incidents),
     )
 
 
-def _imports(events: Sequence[JobEvent], since: int, until: int) -> Iterator[float]:
+def _import_seconds(events: Sequence[JobEvent], since_ns: int, until_ns: int) -> Iterator[float]:
     """Seconds from the start of each supervisor to its first launch, spent on loading torch and agent rendezvous."""
     for index, event in enumerate(events):
-        if event.what == "started" and since <= event.at <= until:
-            launched = next((later.at for later in events[index:] if later.what == "launched"), event.at)
-            yield (launched - event.at) / _S
+        if event.what == "started" and since_ns <= event.at <= until_ns:
+            launched_ns = next((later.at for later in events[index:] if later.what == "launched"), event.at)
+            yield (launched_ns - event.at) / _NS_PER_S
 
 
 def _outcome(run: Run) -> str:
@@ -173,26 +179,27 @@ def _outcome(run: Run) -> str:
     return "failed" if run.state == "failed" and run.failure else "stuck"
 
 
-def _losses(run: Run, calm: Run, since: int, until: int) -> tuple[str, float]:
-    """Verdict and largest error over the steps that ended from `since` to `until`, in ns; 0 means to the end."""
+def _compare_losses(run: Run, calm: Run, since_ns: int, until_ns: int) -> tuple[str, float]:
+    """Verdict and largest error over the steps that ended from `since_ns` to `until_ns`; 0 means to the end."""
     expected = {sample.step: sample.loss for sample in _rank0_samples(calm)}
     steps = [
-        sample for sample in _rank0_samples(run) if sample.ended_ns >= since and (not until or sample.ended_ns < until)
+        sample
+        for sample in _rank0_samples(run)
+        if sample.ended_ns >= since_ns and (not until_ns or sample.ended_ns < until_ns)
     ]
-    never = expected.keys() - {sample.step for sample in _rank0_samples(run)}
-    if not expected or never or (not steps and not until):
+    missing_steps = expected.keys() - {sample.step for sample in _rank0_samples(run)}
+    if not expected or missing_steps or (not steps and not until_ns):
         return "missing", 0.0
     pairs = [(expected.get(sample.step), sample.loss) for sample in steps]
-    errors = [_error(a, b) for a, b in pairs]
-    worst = max(errors, default=0.0)
-    return "identical" if worst == 0 else "close" if worst <= CLOSE else "different", worst
+    largest_error = max((_relative_error(a, b) for a, b in pairs), default=0.0)
+    return "identical" if largest_error == 0 else "close" if largest_error <= CLOSE else "different", largest_error
 
 
 def _rank0_samples(run: Run) -> list[Sample]:
     return [sample for sample in run.samples if sample.rank == 0]
 
 
-def _error(a: float | None, b: float | None) -> float:
+def _relative_error(a: float | None, b: float | None) -> float:
     """Relative error; 0 only if both losses are bitwise identical."""
     if a is None or b is None:
         return math.inf

@@ -29,7 +29,9 @@ def capture(
         activities.append(ProfilerActivity.CUDA)
     actions = schedule(wait=0, warmup=PROFILER_WARMUP, active=steps, repeat=1)
 
-    def plan(step: int) -> ProfilerAction:
+    def choose_action(step: int) -> ProfilerAction:
+        """The profiler's action for the step with this index; on a CPU, the ranks wait for each other after the
+        last."""
         # Called after the last step's mark has closed and before the profiler stops. A CPU rank that exported its
         # trace while another is still in its last step would take cores from that step and distort its ledger.
         if step == PROFILER_WARMUP + steps and device.type == "cpu":
@@ -38,7 +40,7 @@ def capture(
 
     with profile(
         activities=activities,
-        schedule=plan,
+        schedule=choose_action,
         on_trace_ready=lambda profiler: _export(profiler, path),
         # On a CPU, recording shapes fragments the heap: page faults make steps several times as long (docs/log.md).
         record_shapes=device.type != "cpu",
@@ -48,10 +50,11 @@ def capture(
 
 
 def _export(profiler: profile, path: Path) -> None:
-    plain = path.with_suffix(".partial")
-    profiler.export_chrome_trace(str(plain))
+    """Write the profiler's trace to `path`, compressed and without secrets."""
+    uncompressed = path.with_suffix(".partial")
+    profiler.export_chrome_trace(str(uncompressed))
     # For a name that ends in .gz, torch compresses line by line, which is ten times slower.
-    with replacing_own(path) as packed:
-        with plain.open("rb") as whole:
-            copy_redacted(whole, packed, pack=True)
-        plain.unlink()
+    with replacing_own(path) as compressed:
+        with uncompressed.open("rb") as source:
+            copy_redacted(source, compressed, pack=True)
+        uncompressed.unlink()

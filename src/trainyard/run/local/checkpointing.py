@@ -32,6 +32,7 @@ class RunCheckpoints:
         events: EventLogWriter,
         say: Callable[[str], object],
     ) -> None:
+        """Raises `BadJob` if the job saves checkpoints of a training without state. `say`: prints a message."""
         self.is_rank_0, self.events, self.say = ranks.rank == 0, events, say
         self.saver = Saver(folder, job, ranks, training) if isinstance(training, Stateful) else None
         if self.saver is None and job.checkpoint.every:
@@ -72,12 +73,14 @@ class RunCheckpoints:
                 self.leave(step)
             self._log_stall(step, lambda saver: saver.close())
 
-    def _log_stall(self, step: int, do: Callable[[Saver], None]) -> None:
+    def _log_stall(self, step: int, save: Callable[[Saver], None]) -> None:
+        """Call `save` on the saver, and log the time for which it stalled training after `step`, and faults it
+        found."""
         assert self.saver is not None  # noqa: S101 - checked by the callers
-        before = self.saver.stalled_ns
-        do(self.saver)
-        if stalled := self.saver.stalled_ns - before:
-            self.events.saved(stalled, step)
+        stalled_before_ns = self.saver.stalled_ns
+        save(self.saver)
+        if stalled_ns := self.saver.stalled_ns - stalled_before_ns:
+            self.events.saved(stalled_ns, step)
         self._report_faults()
 
     def _report_faults(self) -> bool:
@@ -96,10 +99,10 @@ def attempt(folder: Path) -> int:
     launcher_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     path = folder / "samples" / "rank0.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return max([launcher_count, *(sample.attempt + 1 for sample in map(_sample, lines) if sample)])
+    return max([launcher_count, *(sample.attempt + 1 for sample in map(_decode_complete_sample, lines) if sample)])
 
 
-def _sample(line: bytes) -> Sample | None:
+def _decode_complete_sample(line: bytes) -> Sample | None:
     try:
         return decode_sample(line) if line.endswith(b"\n") else None
     except UNREADABLE:
@@ -110,6 +113,6 @@ def drop_partial_line(path: Path) -> None:
     """Cut off the partial line that a killed rank left at the end of its samples, so that lines can be appended."""
     if path.exists():
         data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(path, whole)
+        complete_bytes = data.rfind(b"\n") + 1
+        if complete_bytes < len(data):
+            os.truncate(path, complete_bytes)

@@ -70,28 +70,30 @@ def execute(
     the run marked incomplete.
     """
     vendors = plugins.load_all("vendors")
-    seen = _devices(session, vendors)
+    devices = _devices(session, vendors)
     job_text = jobs.complete(job_text, job)
     jobs.check_secrets(job_text, "the job")
-    _check(job, seen)
-    for notice in device_rules.notices(job.recipe, seen[0].vendor):
+    _check(job, devices)
+    for notice in device_rules.notices(job.recipe, devices[0].vendor):
         session.say(notice)
-    ranks_get = environment(job.layout.ranks, vendors)
-    launcher = _launcher(job, session, ranks_get)
-    about = provenance.gather(seen, vendors, ranks_get)
-    run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=about)
-    files = launcher.render(job, [session.worker, str(session.store.runs / run.id), seen[0].vendor])
+    rank_variables = environment(job.layout.ranks, vendors)
+    launcher = _launcher(job, session, rank_variables)
+    run_provenance = provenance.gather(devices, vendors, rank_variables)
+    run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=run_provenance)
+    files = launcher.render(job, [session.worker, str(session.store.runs / run.id), devices[0].vendor])
     folder = session.store.begin(run, job_text)
     with alone(folder):
         try:
             begun(folder)
             messages = ProgressMessages(folder, job)
-            started = _start(launcher, folder, files)
+            job_id = _start(launcher, folder, files)
         except TrainyardError:
             session.store.delete(run.id)  # its ranks never started
             raise
-        session.say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
-        return _run_to_end(_Started(launcher, started, run, folder, messages), session, vendors)
+        session.say(f"run {run.id}: {job.layout.ranks} x {devices[0].name}, in {folder}")
+        return _run_to_end(
+            _Started(launcher=launcher, job_id=job_id, run=run, folder=folder, messages=messages), session, vendors
+        )
 
 
 def resume(name: str, session: Session) -> Run:
@@ -115,28 +117,39 @@ def resume(name: str, session: Session) -> Run:
     if folder.parent.resolve() != store.runs.resolve():
         raise BadInput(f"{folder} is not in the store {store.root}.", "Only stored runs can be resumed.")
     vendors = plugins.load_all("vendors")
-    seen = _devices(session, vendors)
-    _check(run.job, seen)
-    ranks_get = environment(run.job.layout.ranks, vendors)
-    launcher = _launcher(run.job, session, ranks_get)
+    devices = _devices(session, vendors)
+    _check(run.job, devices)
+    rank_variables = environment(run.job.layout.ranks, vendors)
+    launcher = _launcher(run.job, session, rank_variables)
     with alone(folder):
-        here = provenance.gather(seen, vendors, ranks_get)
+        current = provenance.gather(devices, vendors, rank_variables)
         changed = [
-            part for part in ("code", "packages", "devices") if getattr(here, part) != getattr(run.provenance, part)
+            part for part in ("code", "packages", "devices") if getattr(current, part) != getattr(run.provenance, part)
         ]
         if changed:
             parts = ", ".join(changed)
             session.say(f"run {run.id} resumes with different {parts}; its record keeps the original ones.")
-        files = launcher.render(run.job, [session.worker, str(folder), seen[0].vendor])
+        files = launcher.render(run.job, [session.worker, str(folder), devices[0].vendor])
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
         log = folder / "samples" / "rank0.jsonl"
         reported_bytes = log.stat().st_size if log.exists() else 0
         messages = ProgressMessages(folder, run.job)
-        started = _start(launcher, folder, files)
-        ranks = f"{run.job.layout.ranks} x {seen[0].name}"
+        job_id = _start(launcher, folder, files)
+        ranks = f"{run.job.layout.ranks} x {devices[0].name}"
         where = resume_hint.resume_point(resume_hint.saved_steps(folder), run.job)
         session.say(f"run {run.id}, {where}: {ranks}, in {folder}")
-        return _run_to_end(_Started(launcher, started, run, folder, messages, reported_bytes), session, vendors)
+        return _run_to_end(
+            _Started(
+                launcher=launcher,
+                job_id=job_id,
+                run=run,
+                folder=folder,
+                messages=messages,
+                reported_bytes=reported_bytes,
+            ),
+            session,
+            vendors,
+        )
 
 
 class _Started(NamedTuple):
@@ -155,21 +168,23 @@ def _devices(session: Session, vendors: Mapping[str, Vendor]) -> tuple[DeviceSee
     return tuple(session.devices) if session.devices is not None else find_devices(vendors)
 
 
-def _check(job: Job, seen: Sequence[DeviceSeen]) -> None:
+def _check(job: Job, devices: Sequence[DeviceSeen]) -> None:
     """Raise `BadJob` if the job does not fit these devices or cannot be trained."""
-    job.check_fits(capacity(seen), f"this machine ({seen[0].name})")
+    job.check_fits(capacity(devices), f"this machine ({devices[0].name})")
     workload = plugins.load("workloads", job.workload)
     workload.expect(job)  # raises if it cannot train the job
     if job.model is not None:  # other workloads bring their own data
         text.check(job.recipe)
-    device_rules.check(job.recipe, seen[0].vendor)
-    memory_rules.check(job, workload.weights(job), seen[0].memory_bytes, seen[0].name, shared=seen[0].vendor == "cpu")
+    device_rules.check(job.recipe, devices[0].vendor)
+    memory_rules.check(
+        job, workload.weights(job), devices[0].memory_bytes, devices[0].name, shared=devices[0].vendor == "cpu"
+    )
 
 
-def _launcher(job: Job, session: Session, ranks_get: Mapping[str, str]) -> Local:
+def _launcher(job: Job, session: Session, rank_variables: Mapping[str, str]) -> Local:
     """Return the launcher of the job. Raises `BadJob` if the job cannot continue on its `least_nodes`."""
     sizes = shrink_job.sizes(job, plugins.load("workloads", job.workload).expect)
-    return Local(session.port, ranks_get, sizes, _PRELOAD if session.worker == WORKER else ())
+    return Local(session.port, rank_variables, sizes, _PRELOAD if session.worker == WORKER else ())
 
 
 @contextmanager
@@ -200,29 +215,29 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
                 _follow(started, session.progress, lambda: _say_messages(started.messages, signals, session.say))
         finally:
             launcher.cancel(started.job_id)  # has an effect only after an interrupt
-        kept = measured(run, folder, vendors)
+        measured_run = measured(run, folder, vendors)
         if launcher.status(started.job_id) != "ended":
-            raise _ended_early(launcher.failure(started.job_id), kept, folder, session.store)
-        return booked(kept, folder, session)
+            raise _ended_early(launcher.failure(started.job_id), measured_run, folder, session.store)
+        return booked(measured_run, folder, session)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(f"run {run.id}: {resume_hint.resume_sentence(folder, run.job)}")
         raise
 
 
-def _ended_early(failure: Failure, kept: Run, folder: Path, store: Store) -> TrainyardError:
+def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> TrainyardError:
     """Store the measurements so far; return the error to raise, with the command that resumes the run."""
-    store.finish(failed(kept, failure.says))
-    hint, rest = resume_hint.resume_sentence(folder, kept.job), f"The measurements so far are stored as run {kept.id}."
+    store.finish(failed(run, failure.says))
+    hint, rest = resume_hint.resume_sentence(folder, run.job), f"The measurements so far are stored as run {run.id}."
     if failure.kind == "preempted":
         return Preempted(failure.says, f"{hint} {rest}")
-    if not kept.job.recovery.restarts:
+    if not run.job.recovery.restarts:
         hint += " With [recovery] restarts = N in the job it restarts automatically."
-    hints = (failure.next_step, _last_step(kept, failure.rank), hint, rest)
+    hints = (failure.next_step, _last_step(run, failure.rank), hint, rest)
     return RankDied(failure.says, " ".join(filter(None, hints)))
 
 
 @contextmanager
-def _forward_sigterm(launcher: Local, started: str) -> Iterator[list[int]]:
+def _forward_sigterm(launcher: Local, job_id: str) -> Iterator[list[int]]:
     """Turn a SIGTERM into a request to the job to save and leave, and append it to the yielded list. Without effect
     outside the main thread, which alone receives signals."""
     signals: list[int] = []
@@ -232,16 +247,17 @@ def _forward_sigterm(launcher: Local, started: str) -> Iterator[list[int]]:
 
     def forward(sign: int, _: object) -> None:
         signals.append(sign)
-        launcher.notice(started)
+        launcher.notice(job_id)
 
-    before = signal.signal(signal.SIGTERM, forward)
+    previous_handler = signal.signal(signal.SIGTERM, forward)
     try:
         yield signals
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _say_messages(messages: ProgressMessages, signals: list[int], say: Callable[[str], None]) -> None:
+    """Print that a SIGTERM was received, if `signals` has one, and the messages on new events."""
     if signals:
         signals.clear()
         say("SIGTERM received: each rank finishes its step, saves and leaves")
@@ -279,30 +295,32 @@ def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
 def _follow(started: _Started, progress: Callable[[Progress], None], each_turn: Callable[[], object]) -> None:
     """Report progress until the job has ended or failed."""
     job = started.run.job
-    appended = _appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
+    appended = _read_appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
     while running:
         running = started.launcher.status(started.job_id) == "running"
         for sample in next(appended):
-            rate = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
-            progress(Progress(sample.step + 1, job.measure.in_all, sample.loss, rate))
+            tokens_per_s = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
+            progress(
+                Progress(step=sample.step + 1, steps=job.measure.in_all, loss=sample.loss, tokens_per_s=tokens_per_s)
+            )
         each_turn()
         if running:
             time.sleep(_POLL_S)
 
 
-def _appended(path: Path, at: int = 0) -> Iterator[list[Sample]]:
-    """Yield, at each `next`, the samples appended to the file since the last one, at first since byte `at`, without a
-    last line that is still incomplete."""
+def _read_appended(path: Path, offset: int = 0) -> Iterator[list[Sample]]:
+    """Yield, at each `next`, the samples appended to the file since the last one, at first since byte `offset`, without
+    a last line that is still incomplete."""
     while True:
         data = b""
         if path.exists():
             with path.open("rb") as file:
-                file.seek(at)
+                file.seek(offset)
                 data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        at += len(whole)
-        yield [decode_sample(line) for line in whole.splitlines()]
+        whole_lines = data[: data.rfind(b"\n") + 1]
+        offset += len(whole_lines)
+        yield [decode_sample(line) for line in whole_lines.splitlines()]
 
 
 def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
@@ -313,16 +331,16 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     facts = [fact for fact in read_facts(folder) if not ranks or fact.rank < ranks]
     samples = tuple(read_samples(folder))
     traces = [f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)]
-    about = provenance.with_facts(run.provenance, facts)
-    known = replace(
+    extended_provenance = provenance.with_facts(run.provenance, facts)
+    measured_run = replace(
         run,
         samples=samples,
         trace=tuple(traces),
-        provenance=about,
+        provenance=extended_provenance,
         incidents=goodput.incidents(events, samples),
         goodput=goodput.goodput(events, samples),
     )
-    return replace(known, claims=run_claims.derive_claims(known, facts, vendors))
+    return replace(measured_run, claims=run_claims.derive_claims(measured_run, facts, vendors))
 
 
 def booked(run: Run, folder: Path, session: Session) -> Run:
@@ -341,12 +359,14 @@ def booked(run: Run, folder: Path, session: Session) -> Run:
 
 
 def _last_step(run: Run, rank: int) -> str:
-    own = [sample for sample in run.samples if sample.rank == rank]
-    if not own:
+    """A sentence on the last step of a rank and its loss; empty if it ended none."""
+    rank_samples = [sample for sample in run.samples if sample.rank == rank]
+    if not rank_samples:
         return ""
-    loss = "" if own[-1].loss is None else f", at loss {own[-1].loss:.4f}"
-    return f"Its last step was {own[-1].step + 1} of {run.job.measure.in_all}{loss}."
+    loss = "" if rank_samples[-1].loss is None else f", at loss {rank_samples[-1].loss:.4f}"
+    return f"Its last step was {rank_samples[-1].step + 1} of {run.job.measure.in_all}{loss}."
 
 
-def failed(run: Run, why: str) -> Run:
-    return replace(run, state="failed", failure=redact(why))
+def failed(run: Run, reason: str) -> Run:
+    """Return `run` in the state `failed`, with the reason without secrets."""
+    return replace(run, state="failed", failure=redact(reason))

@@ -18,9 +18,11 @@ class ProgressMessages:
 
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder, self.job = folder, job
-        self._ended: set[int] = set()  # attempts; each takes one restart, however many faults ended it
+        self._ended_attempts: set[int] = set()
+        """Numbers of attempts; each takes one restart, however many faults ended it."""
         self._events = EventLogReader(folder)
-        self._from = saved_steps(folder)
+        self._resume_step = saved_steps(folder)
+        """Number of steps at the checkpoint that the last message named."""
 
     def lines(self) -> list[str]:
         """Return the messages on events since the last call."""
@@ -29,21 +31,21 @@ class ProgressMessages:
     def line(self, event: JobEvent) -> str:
         """The message on an event; empty if it needs none."""
         if event.what == "launched" and event.says:
-            return f"{event.says}: {event.nodes} of {self.job.recovery.nodes} nodes, {self._where()}"
-        if event.what == "loaded" and event.step != self._from:
-            self._from = event.step
+            return f"{event.says}: {event.nodes} of {self.job.recovery.nodes} nodes, {self._describe_resume_point()}"
+        if event.what == "loaded" and event.step != self._resume_step:
+            self._resume_step = event.step
             return resume_point(event.step, self.job)
         if event.what != "fault" or event.kind == "preempted":
             return ""
         message = event.says.partition("\n")[0].removesuffix(f" {NO_OUTPUT}").rstrip(".:")
         if event.kind not in ENDS:
             return message
-        self._ended.add(event.attempt)
-        allowed = self.job.recovery.restarts
-        if len(self._ended) > allowed:
+        self._ended_attempts.add(event.attempt)
+        allowed_restarts = self.job.recovery.restarts
+        if len(self._ended_attempts) > allowed_restarts:
             return ""  # the job is over, and its error gives the reason
-        return f"{message}; {self._where()}, restart {len(self._ended)} of {allowed}"
+        return f"{message}; {self._describe_resume_point()}, restart {len(self._ended_attempts)} of {allowed_restarts}"
 
-    def _where(self) -> str:
-        self._from = saved_steps(self.folder)
-        return resume_point(self._from, self.job)
+    def _describe_resume_point(self) -> str:
+        self._resume_step = saved_steps(self.folder)
+        return resume_point(self._resume_step, self.job)

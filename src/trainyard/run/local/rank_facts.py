@@ -19,7 +19,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `parameters`: parameter count of the whole model. `model_flops`: FLOPs of the whole model per step, over all ranks,
     without recomputation. `digests`: sha256 of `text`, `weights_initial` and `weights_final`, or why there is none of
     `weights`. `experts`: for this rank's layers, by layer name, the tokens of each expert in the last step over all
-    ranks. `clocks`: telemetry of rank 0's vendor right after the warm-up steps.
+    ranks. `clocks`: telemetry of rank 0's vendor right after the warm-up steps, `<device>.<fact>` -> value with its
+    unit. `seeds`: random seeds by what they are for. `torch_build`: version and build configuration by field.
     """
 
     rank: int

@@ -7,14 +7,14 @@ from time import perf_counter_ns
 from typing import NamedTuple
 
 
-def _nothing() -> None:
+def _wait_for_nothing() -> None:
     pass
 
 
 class StepClock(NamedTuple):
     """`synchronize`: waits for the device. `look`: returns monotonic time in ns. Tests pass their own."""
 
-    synchronize: Callable[[], None] = _nothing
+    synchronize: Callable[[], None] = _wait_for_nothing
     look: Callable[[], int] = perf_counter_ns
 
     def now(self) -> int:

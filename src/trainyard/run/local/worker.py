@@ -69,14 +69,20 @@ def turns(measure: Measure) -> Iterator[Turn]:
     """
     step = 0
     for _ in range(measure.warmup):
-        yield Turn(step, 0, warmup=True)
+        yield Turn(step=step, repeat=0, warmup=True)
         step += 1
     for repeat in range(measure.repeats):
         for number in range(measure.steps):
-            yield Turn(step, repeat, first=number == 0)
+            yield Turn(step=step, repeat=repeat, first=number == 0)
             step += 1
     for number in range(measure.in_window):
-        yield Turn(step, measure.repeats, warmup=number < PROFILER_WARMUP, profiled=True, first=number == 0)
+        yield Turn(
+            step=step,
+            repeat=measure.repeats,
+            warmup=number < PROFILER_WARMUP,
+            profiled=True,
+            first=number == 0,
+        )
         step += 1
 
 
@@ -86,24 +92,23 @@ def remaining_turns(every: Iterable[Turn], begin: int, warm: int) -> list[Turn]:
     A new process needs warm-up like the first one, so that `warm` steps are discarded again; of a profiled window it
     discards the first of the remaining steps, and a single remaining step is not profiled.
     """
-    rest = [turn for turn in every if turn.step >= begin]
-    for index, turn in enumerate(rest):
-        cold = turn.step < begin + (PROFILER_WARMUP if turn.profiled else warm)
-        fresh = turn.step == begin or (turn.step == begin + warm and not turn.profiled)
-        rest[index] = turn._replace(
-            warmup=turn.warmup or cold,
-            profiled=turn.profiled and len(rest) > PROFILER_WARMUP,
-            first=turn.first or fresh,
+    remaining = [turn for turn in every if turn.step >= begin]
+    for index, turn in enumerate(remaining):
+        is_cold = turn.step < begin + (PROFILER_WARMUP if turn.profiled else warm)
+        is_first = turn.step == begin or (turn.step == begin + warm and not turn.profiled)
+        remaining[index] = turn._replace(
+            warmup=turn.warmup or is_cold,
+            profiled=turn.profiled and len(remaining) > PROFILER_WARMUP,
+            first=turn.first or is_first,
         )
-    return rest
+    return remaining
 
 
 class Rank:
     """Takes the steps of one rank, timed by `clock`, and writes a sample to `log` at the end of each.
 
-    `checkpoints`: saves the state after a step. `attempt`: number of earlier attempts. `fault_injector`: called before
-    each step of a run with chaos. `clocks`: telemetry of rank 0's vendor right after the warm-up steps, before the
-    barrier in front of the measured ones.
+    `clock`: waits for the device, and returns monotonic time in ns. `checkpoints`: saves the state after a step.
+    `attempt`: number of earlier attempts. `heartbeat`: tells the supervisor about the rank's progress.
     """
 
     def __init__(
@@ -118,6 +123,8 @@ class Rank:
         attempt: int = 0,
         fault_injector: Callable[[int], object] | None = None,
     ):
+        """`say`: prints a line on rank 0. `fault_injector`: called with the number of the step that is about to
+        begin."""
         self.job = job
         self.ranks = ranks
         self.training = training
@@ -127,30 +134,33 @@ class Rank:
         self.checkpoints = checkpoints
         self.attempt = attempt
         self.fault_injector = fault_injector
-        self.heartbeat = rank_progress.own()
-        self.clocks: dict[str, str] = {}
+        self.heartbeat = rank_progress.own_heartbeat()
+        self.telemetry: dict[str, str] = {}
+        """`<device>.<fact>` -> value with its unit, such as `0.clocks.sm` -> `1980 MHz`: what rank 0's vendor reports
+        right after the warm-up steps, before the barrier in front of the measured ones. Empty on other ranks."""
 
     def run(self, folder: Path, begin: int = 0) -> None:
         """Take all turns from step `begin` on, the profiled ones under the profiler."""
         measure = self.job.measure
-        every = remaining_turns(turns(measure), begin, measure.warmup)
-        for turn in every:
+        remaining = remaining_turns(turns(measure), begin, measure.warmup)
+        for turn in remaining:
             if turn.step == min(begin + measure.warmup, measure.in_all - 1):
-                self.clocks = self._at_work()
+                self.telemetry = self._read_telemetry()
             if not turn.profiled:
-                self._take(turn)
-        window = [turn for turn in every if turn.profiled]
+                self._take_step(turn)
+        window = [turn for turn in remaining if turn.profiled]
         if not window:
             return
         ranks, steps = self.ranks, len(window) - PROFILER_WARMUP
         with capture(folder, ranks.rank, steps, ranks.device, together=lambda: barrier(ranks)) as profiler:
             for turn in window:
-                self._take(turn)
+                self._take_step(turn)
                 profiler.step()
             self.heartbeat.phase("finishing")
         patient_barrier(self.ranks)  # compressing a trace may take one rank minutes longer than another
 
-    def _at_work(self) -> dict[str, str]:
+    def _read_telemetry(self) -> dict[str, str]:
+        """What rank 0's vendor reports now; empty on other ranks, and in a job without warm-up."""
         if self.ranks.rank or not self.job.measure.warmup:
             return {}
         return dict(plugins.load("vendors", self.ranks.vendor).telemetry())
@@ -163,7 +173,9 @@ class Rank:
         barrier(self.ranks)  # no rank closes its sockets while a peer still reads from them
         raise SystemExit(LEFT)
 
-    def _take(self, turn: Turn) -> None:
+    def _take_step(self, turn: Turn) -> None:
+        """Take one step, write its sample, and save a checkpoint if one is due; leave instead if the supervisor asks
+        for it."""
         if self.heartbeat.must_leave_before(turn.step):
             self._leave(turn.step)
         if self.fault_injector is not None:
@@ -171,9 +183,9 @@ class Rank:
         if turn.first:
             barrier(self.ranks)
         self.heartbeat.begin(turn.step, fresh=turn.first)
-        began = self.clock.now()
+        began_ns = self.clock.now()
         outcome = self.training(turn.step)
-        wall_ns = self.clock.now() - began
+        wall_ns = self.clock.now() - began_ns
         self.heartbeat.end()
         sample = Sample(
             step=turn.step,
@@ -197,11 +209,11 @@ class Rank:
             f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} tokens/s{note}\n"
         )
         if self.checkpoints is not None:
-            due = self.checkpoints.due(turn.step)
-            if due:
+            is_due = self.checkpoints.due(turn.step)
+            if is_due:
                 self.heartbeat.phase("saving")
             self.checkpoints.after(turn.step)
-            if due:
+            if is_due:
                 self.heartbeat.phase("stepping")
 
 
@@ -228,9 +240,11 @@ def device_name(ranks: Ranks) -> str:
 
 
 def main(folder: Path, vendor: str = "cpu") -> None:
+    """Run this process's rank of the job in `folder`. Raises `EnvironmentFailed` if the launcher started another number
+    of ranks than the layout has."""
     job = jobs.load(folder / "job.toml")
     job = shrunk(job, int(os.environ.get("GROUP_WORLD_SIZE", job.recovery.nodes)))
-    rank_progress.own().phase("starting")
+    rank_progress.own_heartbeat().phase("starting")
     ranks = find(vendor_here(vendor))
     if ranks.world != job.layout.ranks:
         raise EnvironmentFailed(
@@ -238,32 +252,43 @@ def main(folder: Path, vendor: str = "cpu") -> None:
             f"Start {job.layout.ranks} processes.",
         )
     # The supervisor should detect a hung rank before its peers time out.
-    patience = max(TIMEOUT, timedelta(seconds=2 * job.recovery.hang_s))
+    timeout = max(TIMEOUT, timedelta(seconds=2 * job.recovery.hang_s))
     samples = folder / "samples" / f"rank{ranks.rank}.jsonl"
     samples.parent.mkdir(parents=True, exist_ok=True)
-    begun = attempt(folder)
+    attempt_number = attempt(folder)
     drop_partial_line(samples)
-    with joined(ranks, timeout=patience), samples.open("ab") as log:
-        write_facts(folder, train(job, ranks, folder, log, begun))
+    with joined(ranks, timeout=timeout), samples.open("ab") as log:
+        write_facts(folder, train(job, ranks, folder, log, attempt_number))
 
 
 def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0) -> RankFacts:
-    """Do all the work of a rank. No object that holds a process group outlives this call."""
+    """Do all the work of a rank; return its facts. `log`: the file of its samples. No object that holds a process group
+    outlives this call."""
     clock = StepClock(synchronize=lambda: synchronize(ranks))
     training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
     dtype = computes(job.recipe)
-    rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
+    measured_rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
     forget_peak(ranks.device)
     say = _print_line if ranks.rank == 0 else lambda _: None
     checkpoints = RunCheckpoints(
         folder, job, ranks, training, EventLogWriter(folder, f"rank{ranks.rank}", attempt), say
     )
     injector = inject_faults.fault_injector(folder, job, ranks, attempt)
-    rank = Rank(job, ranks, training, clock, log, say, checkpoints, attempt, injector)
+    rank = Rank(
+        job=job,
+        ranks=ranks,
+        training=training,
+        clock=clock,
+        log=log,
+        say=say,
+        checkpoints=checkpoints,
+        attempt=attempt,
+        fault_injector=injector,
+    )
     rank.run(folder, checkpoints.resume())
-    rank_progress.own().phase("finishing")
+    rank_progress.own_heartbeat().phase("finishing")
     checkpoints.close(job.measure.in_all - 1)
-    about = training.about()
+    facts = training.about()
     return RankFacts(
         rank=ranks.rank,
         local_rank=ranks.local_rank,
@@ -272,15 +297,15 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
         device=device_name(ranks),
         backend=ranks.backend,
         threads=torch.get_num_threads(),
-        text=about.text,
-        digests=dict(about.digests),
-        seeds=dict(about.seeds),
-        parameters=about.parameters,
-        model_flops=about.model_flops,
-        matmul_rate=rate,
+        text=facts.text,
+        digests=dict(facts.digests),
+        seeds=dict(facts.seeds),
+        parameters=facts.parameters,
+        model_flops=facts.model_flops,
+        matmul_rate=measured_rate,
         torch_build=torch_build(),
-        experts={layer: list(tokens) for layer, tokens in about.experts.items()},
-        clocks=rank.clocks,
+        experts={layer: list(tokens) for layer, tokens in facts.experts.items()},
+        clocks=rank.telemetry,
     )
 
 

@@ -21,11 +21,11 @@ def devices(ranks: int | None) -> tuple[DeviceSeen, int]:
     """Return one of the devices that a job would use here, and the number of ranks to probe with.
 
     Raises `BadInput` if `ranks` is more than the machine can run."""
-    seen = find_devices(plugins.load_all("vendors"))
-    most = capacity(seen)
-    if ranks is not None and ranks > most:
-        raise BadInput(f"--ranks {ranks}, but this machine ({seen[0].name}) can run {most}.")
-    return seen[0], ranks or most
+    devices = find_devices(plugins.load_all("vendors"))
+    most_ranks = capacity(devices)
+    if ranks is not None and ranks > most_ranks:
+        raise BadInput(f"--ranks {ranks}, but this machine ({devices[0].name}) can run {most_ranks}.")
+    return devices[0], ranks or most_ranks
 
 
 def probe(vendor: str, ranks: int, dtype: str) -> list[ProbedTime]:

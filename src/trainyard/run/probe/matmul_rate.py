@@ -34,43 +34,44 @@ def matmul_rate(
 
     `together`: a barrier before each try, so that ranks on one host measure while all of them are busy.
     """
-    size, once_ns = _size(device, dtype, clock)
+    size, product_ns = _choose_size(device, dtype, clock)
     left, right, out = _square(size, dtype, device)
-    calls = max(1, min(_MOST_CALLS, 10_000_000 // max(1, once_ns)))
-    walls: list[int] = []
+    calls = max(1, min(_MOST_CALLS, 10_000_000 // max(1, product_ns)))
+    run_ns: list[int] = []
     for attempt in range(_TRIES):
         if attempt:
             pause(_PAUSE_S)
         together()
         for _ in range(_RUNS):
-            began = clock.now()
+            began_ns = clock.now()
             for _ in range(calls):
                 torch.mm(left, right, out=out)
-            walls.append(max(1, clock.now() - began))
+            run_ns.append(max(1, clock.now() - began_ns))
     name = str(dtype).removeprefix("torch.")
-    each = "on the only rank" if ranks == 1 else f"on each of {ranks} ranks at once"
+    on_ranks = "on the only rank" if ranks == 1 else f"on each of {ranks} ranks at once"
     return Claim(
-        value=calls * 2 * size**3 / (min(walls) / 1e9),
+        value=calls * 2 * size**3 / (min(run_ns) / 1e9),
         unit="FLOP/s",
-        source=f"probe: {name} product of {size} x {size} matrices, best of {_TRIES} x {_RUNS} runs of {calls}, {each}",
+        source=f"probe: {name} product of {size} x {size} matrices, best of {_TRIES} x {_RUNS} runs of {calls}, "
+        f"{on_ranks}",
         date=date.today().isoformat(),
         measured=True,
     )
 
 
-def _size(device: torch.device, dtype: torch.dtype, clock: StepClock) -> tuple[int, int]:
+def _choose_size(device: torch.device, dtype: torch.dtype, clock: StepClock) -> tuple[int, int]:
     """Double the size until one product lasts long enough; return (size, ns per product)."""
     size = _SMALLEST
     while True:
         left, right, out = _square(size, dtype, device)
         torch.mm(left, right, out=out)  # the first call chooses a kernel and warms the caches
-        looks: list[int] = []
+        product_times_ns: list[int] = []
         for _ in range(_LOOKS):
-            began = clock.now()
+            began_ns = clock.now()
             torch.mm(left, right, out=out)
-            looks.append(clock.now() - began)
-        if min(looks) >= _LONG_ENOUGH_NS or size >= _LARGEST:
-            return size, min(looks)
+            product_times_ns.append(clock.now() - began_ns)
+        if min(product_times_ns) >= _LONG_ENOUGH_NS or size >= _LARGEST:
+            return size, min(product_times_ns)
         size *= 2
 
 

@@ -44,29 +44,30 @@ def measure(vendor: str, dtype_name: str, threads: int, meet: str) -> list[Probe
 def _timed(
     name: str, size: Sequence[int], call: Callable[[], object], ranks: Ranks, in_step: bool = False
 ) -> ProbedTime:
-    """Time `call`. `in_step`: all ranks make the same number of calls, as collectives require."""
+    """Time `call`, with its inputs of `size`: the median and the quartiles of seconds per call. `in_step`: all ranks
+    make the same number of calls, as collectives require."""
     call()
     synchronize(ranks)
-    began = time.perf_counter()
+    began_s = time.perf_counter()
     call()
     synchronize(ranks)
-    once = torch.tensor(time.perf_counter() - began)
+    call_s = torch.tensor(time.perf_counter() - began_s)
     if in_step:
-        once = once.to(ranks.device)
-        dist.all_reduce(once, op=dist.ReduceOp.MAX)
-    calls = max(1, min(1000, round(_LONG_ENOUGH_S / max(float(once), 1e-9))))
-    tries: list[float] = []
+        call_s = call_s.to(ranks.device)
+        dist.all_reduce(call_s, op=dist.ReduceOp.MAX)
+    calls = max(1, min(1000, round(_LONG_ENOUGH_S / max(float(call_s), 1e-9))))
+    seconds_per_call: list[float] = []
     for _ in range(_TRIES):
         if in_step:
             dist.barrier()
         synchronize(ranks)
-        began = time.perf_counter()
+        began_s = time.perf_counter()
         for _ in range(calls):
             call()
         synchronize(ranks)
-        tries.append((time.perf_counter() - began) / calls)
-    low, _, high = quantiles(tries, n=4)
-    return ProbedTime(name, tuple(size), median(tries), low, high)
+        seconds_per_call.append((time.perf_counter() - began_s) / calls)
+    low, _, high = quantiles(seconds_per_call, n=4)
+    return ProbedTime(what=name, size=tuple(size), seconds=median(seconds_per_call), low=low, high=high)
 
 
 def _launch(ranks: Ranks) -> ProbedTime:
@@ -88,16 +89,16 @@ def _copies(ranks: Ranks) -> list[ProbedTime]:
 def _products(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
     """Time matrix products of every (m, n, k) that does not take too long."""
     times: list[ProbedTime] = []
-    best = 1e9
+    best_flops_per_s = 1e9
     sizes = sorted(((m, n, k) for m in _SIZES for n in _SIZES for k in _SIZES), key=lambda s: s[0] * s[1] * s[2])
     for m, n, k in sizes:
         flops = 2.0 * m * n * k
-        if flops / best > _MOST_FLOPS_S:
+        if flops / best_flops_per_s > _MOST_FLOPS_S:
             continue
         left = torch.randn(m, k, device=ranks.device, dtype=dtype)
         right = torch.randn(n, k, device=ranks.device, dtype=dtype)  # the layout of a linear layer's weight
         times.append(_timed("matmul", (m, n, k), lambda a=left, b=right: F.linear(a, b), ranks))
-        best = max(best, flops / times[-1].seconds)
+        best_flops_per_s = max(best_flops_per_s, flops / times[-1].seconds)
     return times
 
 
@@ -112,15 +113,17 @@ def _attention(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
         def forward(q: Tensor = q, k: Tensor = k, v: Tensor = v) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-        def both(q: Tensor = q, k: Tensor = k, v: Tensor = v, upstream: Tensor = upstream) -> object:
+        def forward_and_backward(q: Tensor = q, k: Tensor = k, v: Tensor = v, upstream: Tensor = upstream) -> object:
             return torch.autograd.grad(forward(q, k, v), (q, k, v), upstream)
 
         with torch.no_grad():
             forward_time = _timed("attention", (tokens, channels, 0), forward, ranks)
         times.append(forward_time)
-        total = _timed("attention", (tokens, channels, 1), both, ranks)
-        back = (max(value - forward_time.seconds, 1e-9) for value in total[2:])
-        times.append(ProbedTime("attention", total.size, *back))
+        total = _timed("attention", (tokens, channels, 1), forward_and_backward, ranks)
+        seconds, low, high = (
+            max(value - forward_time.seconds, 1e-9) for value in (total.seconds, total.low, total.high)
+        )
+        times.append(ProbedTime(what="attention", size=total.size, seconds=seconds, low=low, high=high))
     return times
 
 
@@ -130,19 +133,21 @@ def _collectives(ranks: Ranks) -> list[ProbedTime]:
     for size in _BYTES:
         whole = torch.ones(max(size // 4 // ranks.world, 1) * ranks.world, device=ranks.device)
         part = whole[: len(whole) // ranks.world].clone()
-        got = torch.empty_like(whole)
+        received = torch.empty_like(whole)
         calls: dict[str, Callable[[], object]] = {
             "all_gather": lambda whole=whole, part=part: all_gather(whole, part),
             "reduce_scatter": lambda whole=whole, part=part: reduce_scatter(part, whole),
             "all_reduce": lambda whole=whole: dist.all_reduce(whole),
-            "all_to_all": lambda whole=whole, got=got: dist.all_to_all_single(got, whole),
-            "send": lambda whole=whole, got=got: _pass_on(whole, got, ranks),
+            "all_to_all": lambda whole=whole, received=received: dist.all_to_all_single(received, whole),
+            "send": lambda whole=whole, received=received: _pass_on(whole, received, ranks),
         }
         times += [_timed(name, (len(whole) * 4,), calls[name], ranks, in_step=True) for name in COLLECTIVES]
     return times
 
 
-def _pass_on(whole: Tensor, got: Tensor, ranks: Ranks) -> None:
-    to, back = (ranks.rank + 1) % ranks.world, (ranks.rank - 1) % ranks.world
-    for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, whole, to), dist.P2POp(dist.irecv, got, back)]):
+def _pass_on(whole: Tensor, received: Tensor, ranks: Ranks) -> None:
+    next_rank, previous_rank = (ranks.rank + 1) % ranks.world, (ranks.rank - 1) % ranks.world
+    for request in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, whole, next_rank), dist.P2POp(dist.irecv, received, previous_rank)]
+    ):
         request.wait()

@@ -37,15 +37,18 @@ def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[In
 
 
 def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Incident:
-    """`shared`: an earlier incident ended the same attempt, and the lost time is charged to it."""
-    own = [step for step in steps if step.attempt == event.attempt]
-    before = [step.step for step in steps if step.ended_ns <= event.at and step.attempt <= event.attempt]
-    again = next((step for step in steps if step.attempt > event.attempt), None) if event.kind in _FATAL else None
-    lost = 0
-    if again is not None and own and not shared:
-        lost = sum(step.wall_ns for step in own if step.step >= again.step)
+    """The incident of a fault: the times to detect it and to restart, and the training time lost. `steps`: those of
+    rank 0. `shared`: an earlier incident ended the same attempt, and the lost time is charged to it."""
+    attempt_steps = [step for step in steps if step.attempt == event.attempt]
+    earlier_steps = [step.step for step in steps if step.ended_ns <= event.at and step.attempt <= event.attempt]
+    first_step_after = (
+        next((step for step in steps if step.attempt > event.attempt), None) if event.kind in _FATAL else None
+    )
+    lost_ns = 0
+    if first_step_after is not None and attempt_steps and not shared:
+        lost_ns = sum(step.wall_ns for step in attempt_steps if step.step >= first_step_after.step)
         if event.kind != "preempted":
-            lost += max(0, event.at - own[-1].ended_ns)  # of the step that was cut short
+            lost_ns += max(0, event.at - attempt_steps[-1].ended_ns)  # of the step that was cut short
     return Incident(
         kind=event.kind,
         when=datetime.fromtimestamp(event.at / 1e9, UTC).isoformat(timespec="milliseconds"),
@@ -53,11 +56,13 @@ def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Inciden
         says=event.says,
         rank=event.rank,
         node=event.node,
-        step=before[-1] if before else event.step,
+        step=earlier_steps[-1] if earlier_steps else event.step,
         detect_s=max(0, event.noticed - event.at) / 1e9,
-        restart_s=max(0, again.ended_ns - again.wall_ns - event.noticed) / 1e9 if again else 0.0,
-        lost_s=lost / 1e9,
-        resumed=again.step if again else -1,
+        restart_s=max(0, first_step_after.ended_ns - first_step_after.wall_ns - event.noticed) / 1e9
+        if first_step_after
+        else 0.0,
+        lost_s=lost_ns / 1e9,
+        resumed=first_step_after.step if first_step_after else -1,
     )
 
 
@@ -87,63 +92,71 @@ class _Supervision:
     """The time of one supervisor: from its start to its end or, if it was killed, to its last known event."""
 
     def __init__(self, events: Sequence[JobEvent], steps: Sequence[Sample], total: dict[str, int]) -> None:
-        self.total = total
+        """`steps`: those of rank 0 under all supervisors. `total`: ns by cause (words.TIMES), to which the time is
+        added."""
+        self.total_ns = total
         self.events = [event for event in events if event.what != "started"]
         self.launched = [event for event in events if event.what == "launched"]
         attempts = {event.attempt for event in self.launched}
         self.steps = [step for step in steps if step.attempt in attempts]
-        self.known = {step.step for step in steps if attempts and step.attempt < min(attempts)}
-        self.at = events[0].at
-        ended = [event.at for event in events if event.what == "ended"]
-        last = [event.noticed or event.at for event in events] + [step.ended_ns for step in self.steps]
-        self.end = max(self.at, ended[-1] if ended else max(last))
+        self.steps_taken = {step.step for step in steps if attempts and step.attempt < min(attempts)}
+        """Numbers of the steps taken so far: taking one again is recomputation."""
+        self.charged_until_ns = events[0].at
+        end_times_ns = [event.at for event in events if event.what == "ended"]
+        known_times_ns = [event.noticed or event.at for event in events] + [step.ended_ns for step in self.steps]
+        self.end_ns = max(self.charged_until_ns, end_times_ns[-1] if end_times_ns else max(known_times_ns))
 
-    def _charge(self, until: int, cause: str) -> None:
-        """Charge the time up to `until`, as far as it is not charged yet, to `cause`."""
-        until = min(until, self.end)
-        if until > self.at:
-            self.total[cause] += until - self.at
-            self.at = until
+    def _charge(self, until_ns: int, cause: str) -> None:
+        """Charge the time up to `until_ns`, as far as it is not charged yet, to `cause`."""
+        until_ns = min(until_ns, self.end_ns)
+        if until_ns > self.charged_until_ns:
+            self.total_ns[cause] += until_ns - self.charged_until_ns
+            self.charged_until_ns = until_ns
 
     def spend(self) -> None:
         for number, launched in enumerate(self.launched):
             self._charge(launched.at, "restart" if number else "init")
-            self._attempt(launched.attempt)
-        self._charge(self.end, "finish" if self.launched else "init")
+            self._charge_attempt(launched.attempt)
+        self._charge(self.end_ns, "finish" if self.launched else "init")
 
-    def _attempt(self, attempt: int) -> None:
-        own = [step for step in self.steps if step.attempt == attempt]
+    def _charge_attempt(self, attempt: int) -> None:
+        """Charge the time of one attempt: its start, its steps and saves and, if a fault ended it, the time until that
+        was noticed."""
+        attempt_steps = [step for step in self.steps if step.attempt == attempt]
         events = [event for event in self.events if event.attempt == attempt]
         fault = next((event for event in events if event.what == "fault" and event.kind in _FATAL), None)
-        if own:
-            first = own[0].ended_ns - own[0].wall_ns
-            self._start(first, sum(event.ns for event in events if event.what == "loaded"))
+        if attempt_steps:
+            first_begin_ns = attempt_steps[0].ended_ns - attempt_steps[0].wall_ns
+            self._charge_start(first_begin_ns, sum(event.ns for event in events if event.what == "loaded"))
             saves = [event for event in events if event.what == "saved"]
-            self._train(own, saves)
+            self._charge_training(attempt_steps, saves)
         if fault is not None:
             # A pre-empted job leaves on request: no step is cut short, and no time passes undetected.
-            self._charge(fault.at, "lost" if own and fault.kind != "preempted" else "finish" if own else "init")
+            self._charge(
+                fault.at,
+                "lost" if attempt_steps and fault.kind != "preempted" else "finish" if attempt_steps else "init",
+            )
             self._charge(fault.noticed, "stall")
 
-    def _start(self, first: int, load: int) -> None:
-        self._charge(max(self.at, first - load), "init")
-        self._charge(first, "load")
+    def _charge_start(self, first_begin_ns: int, load_ns: int) -> None:
+        self._charge(max(self.charged_until_ns, first_begin_ns - load_ns), "init")
+        self._charge(first_begin_ns, "load")
 
-    def _train(self, own: Sequence[Sample], saves: Sequence[JobEvent]) -> None:
+    def _charge_training(self, attempt_steps: Sequence[Sample], saves: Sequence[JobEvent]) -> None:
         """Charge each step with the time since the previous one; checkpoint saves in between are charged separately."""
         marks = sorted(
-            [(step.ended_ns, 0, step) for step in own] + [(save.at, 1, save) for save in saves],
+            [(step.ended_ns, 0, step) for step in attempt_steps] + [(save.at, 1, save) for save in saves],
             key=lambda mark: mark[:2],
         )
-        ahead = list(own)
-        for at, _, mark in marks:
+        steps_ahead = list(attempt_steps)
+        for end_ns, _, mark in marks:
             if isinstance(mark, Sample):
-                ahead.pop(0)
-                self._charge(at, self._cause(mark))
-                self.known.add(mark.step)
+                steps_ahead.pop(0)
+                self._charge(end_ns, self._cause(mark))
+                self.steps_taken.add(mark.step)
             else:
-                self._charge(mark.at - mark.ns, self._cause(ahead[0]) if ahead else "finish")
+                self._charge(mark.at - mark.ns, self._cause(steps_ahead[0]) if steps_ahead else "finish")
                 self._charge(mark.at, "save")
 
     def _cause(self, step: Sample) -> str:
-        return "recompute" if step.step in self.known else "good"
+        return "recompute" if step.step in self.steps_taken else "good"

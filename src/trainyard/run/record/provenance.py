@@ -29,15 +29,17 @@ _KEPT = re.compile(
 )
 
 
-def gather(devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], ranks_get: Mapping[str, str]) -> Provenance:
-    """Gather the provenance known before a rank starts. `ranks_get`: variables the launcher adds for the ranks."""
+def gather(
+    devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], rank_variables: Mapping[str, str]
+) -> Provenance:
+    """Gather the provenance known before a rank starts. `rank_variables`: variables the launcher adds for the ranks."""
     drivers = {f"{d.vendor}.{d.index}": d.facts["driver"] for d in devices if "driver" in d.facts}
     return Provenance(
         code=code(Path.cwd()),
         packages=packages(),
         driver=drivers,
         devices=tuple(devices),
-        environment=environment({**ranks_get, **os.environ}),
+        environment=environment({**rank_variables, **os.environ}),
         clocks=telemetry(vendors),
         host=host(vendors),
     )
@@ -92,14 +94,15 @@ def code(folder: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # a query must not write to the user's index
+    """Output of a git command in `folder`; None if it fails, takes over 20 s, or git is missing."""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # a query must not write to the user's index
     try:
-        done = subprocess.run(
-            ["git", *words], cwd=folder, env=quiet, capture_output=True, text=True, timeout=20, check=False
+        result = subprocess.run(
+            ["git", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None
 
 
 def packages() -> dict[str, str]:

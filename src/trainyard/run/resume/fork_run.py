@@ -58,6 +58,7 @@ def check(source: Run, job: Job) -> None:
 
 
 def _adopt(source: CheckpointStore, step: int, folder: Path) -> None:
+    """Copy the checkpoint after `step` into the run folder `folder`. Raises `EnvironmentFailed`."""
     try:
         CheckpointStore(folder, "adopted").adopt(source, step)
     except OSError as error:

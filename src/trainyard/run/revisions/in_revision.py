@@ -64,17 +64,18 @@ def run_in(folder: Path, command: Sequence[str], store: Store) -> Run:
     Python looks for modules in the folder's `src`, if there is one, and in the folder first. Raises `CommandFailed`
     with the last lines of output if it fails."""
     words = [sys.executable, "-m", "trainyard.cli.main", "run", "--quiet", "--json", "--", *command]
-    first = [str(path) for path in (folder / "src", folder) if path.is_dir()]
-    path = os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    first_folders = [str(path) for path in (folder / "src", folder) if path.is_dir()]
+    path = os.pathsep.join([*first_folders, *filter(None, [os.environ.get("PYTHONPATH", "")])])
     environment = {**os.environ, "PYTHONPATH": path, "TRAINYARD_STORE": str(store.root)}
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        _check_keys(folder, command, done)
-        last = "\n       ".join(done.stderr.strip().splitlines()[-_MAX_LINES:])
+    result = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode:
+        _check_keys(folder, command, result)
+        last_lines = "\n       ".join(result.stderr.strip().splitlines()[-_MAX_LINES:])
         raise CommandFailed(
-            f"the run in {folder} ended with exit code {done.returncode}; a crash gives no verdict:\n       {last}"
+            f"the run in {folder} ended with exit code {result.returncode}; a crash gives no verdict:\n"
+            f"       {last_lines}"
         )
-    run_id = json.loads(done.stdout)["id"]
+    run_id = json.loads(result.stdout)["id"]
     try:
         return store.load(run_id)
     except BadFile as error:

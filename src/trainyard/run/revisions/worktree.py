@@ -69,7 +69,7 @@ def checkout(here: Path, sha: str) -> Iterator[Path]:
     top = _git(here, "rev-parse", "--show-toplevel").stdout.strip()
     folder = Path(tempfile.mkdtemp(prefix="trainyard-"))
     tree = folder / "tree"
-    before = _interrupt_on_sigterm()
+    previous_handler = _interrupt_on_sigterm()
     try:
         done = _git(here, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach", str(tree), sha)
         if done.returncode:
@@ -85,8 +85,8 @@ def checkout(here: Path, sha: str) -> Iterator[Path]:
         _git(here, "worktree", "remove", "--force", str(tree))
         shutil.rmtree(folder, ignore_errors=True)
         _git(here, "worktree", "prune")
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        if previous_handler is not None:
+            signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _interrupt_on_sigterm() -> Any:
@@ -102,8 +102,10 @@ def _interrupt_on_sigterm() -> Any:
 
 
 def _git(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    """Run a git command in the folder `here`, without prompts; its exit code is not checked. Raises `MissingProgram`
+    without git."""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
-        return subprocess.run(["git", *words], cwd=here, env=quiet, capture_output=True, text=True, check=False)
+        return subprocess.run(["git", *words], cwd=here, env=environment, capture_output=True, text=True, check=False)
     except OSError as error:
         raise MissingProgram(f"git cannot be run: {error.strerror}.", "Install git to compare revisions.") from None

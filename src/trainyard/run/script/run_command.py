@@ -45,35 +45,35 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
             "Commands are looked up on the PATH; examples/ has job files.",
         )
     store, vendors = session.store, plugins.load_all("vendors")
-    seen = find_devices(vendors)
+    devices = find_devices(vendors)
     words = redact_command(command)
     shown = shlex.join(words)
     script = next((Path(part).stem for part in words if part.endswith(".py")), Path(words[0]).name)
     job = Job(name=script, workload=SCRIPT, sizes={"command": shown}, recipe=Recipe(tokens_per_step=0), measure=measure)
-    run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, {}))
+    run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(devices, vendors, {}))
     folder = store.begin(run, f"# {shown}\n".replace("\r", " "))
     session.say(f"run {run.id}: {shown}, in {folder}")
     try:
-        ended = _run([program, *command[1:]], folder, measure)
+        exit_code = _run([program, *command[1:]], folder, measure)
     finally:
         if session.tag and rank_files(folder / "samples", ".jsonl"):
             store.tag(run.id, session.tag)
-    known = _with_layout(measured(run, folder, vendors))
-    if not known.samples:
+    measured_run = _with_layout(measured(run, folder, vendors))
+    if not measured_run.samples:
         store.delete(run.id)
-        if ended:
-            why = f"{shown} ended with {_exit_status(ended)} before its second step."
+        if exit_code:
+            why = f"{shown} ended with {_exit_status(exit_code)} before its second step."
             raise CommandFailed(why, "Its output is above.")
         raise BadInput(
             f"{shown} succeeded, but no step was seen: no torch.optim optimizer stepped twice in a Python that has "
             "trainyard installed.",
             "Run it with a Python that has trainyard, and mark each step with `with trainyard.step():` if needed.",
         )
-    if ended:
-        why = f"{shown} ended with {_exit_status(ended)}."
-        store.finish(failed(known, why))
+    if exit_code:
+        why = f"{shown} ended with {_exit_status(exit_code)}."
+        store.finish(failed(measured_run, why))
         raise CommandFailed(why, f"The measurements so far are stored as run {run.id}.")
-    return booked(known, folder, session)
+    return booked(measured_run, folder, session)
 
 
 def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
@@ -117,6 +117,7 @@ def _tokens(samples: Sequence[Sample]) -> int:
 
 
 def _exit_status(code: int) -> str:
+    """`exit code 3`, or the name of the signal that ended the command (a negative code)."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -37,7 +37,7 @@ def watch() -> None:
     measure = Measure(warmup=warmup, steps=steps, repeats=1, profiled=profiled)
     watcher = ScriptWatch(Path(os.environ[FOLDER]), int(os.environ.get("RANK", "0")), measure)
     step_mark.watched_by(watcher)
-    sys.meta_path.insert(0, _After(_STEPS_FROM, watcher.follow))
+    sys.meta_path.insert(0, _AfterImport(_STEPS_FROM, watcher.follow))
     atexit.register(watcher.close)
 
 
@@ -50,16 +50,25 @@ class ScriptWatch:
 
     def __init__(self, folder: Path, rank: int, measure: Measure, look: Callable[[], int] = perf_counter_ns) -> None:
         self.folder, self.rank, self.measure, self.look = folder, rank, measure, look
-        self.took = 0
+        self.recorded_steps = 0
+        """Number of steps with a sample so far."""
         self.log: IO[bytes] | None = None
-        self.began: int | None = None
-        self.process: int | None = None
+        """The file of samples, once a step has ended."""
+        self.began_ns: int | None = None
+        """When the current step began; None if unknown."""
+        self.process_id: int | None = None
+        """Id of the process that opened `log`."""
         self.optimizer: ref[object] | None = None
-        self.marked = False
-        self.ended = False
-        self.disturbed = False
-        self.open, self.window = ExitStack(), ExitStack()
+        """The optimizer whose steps end training steps."""
+        self.is_marked = False
+        """Whether the script marks its steps."""
+        self.has_ended = False
+        """Whether the watching is over."""
+        self.is_disturbed = False
+        """Whether writing the trace has affected the current step, which then counts as warm-up."""
+        self.open_files, self.window = ExitStack(), ExitStack()
         self.profiler: Any = None
+        """The profiler within the profiled window, else None."""
 
     def follow(self, module: ModuleType) -> None:
         """End a training step at every step of the first optimizer that steps, or of its successor if the script has
@@ -69,75 +78,78 @@ class ScriptWatch:
     def _optimizer_stepped(self, optimizer: object, *_: object) -> None:
         if self.optimizer is None or self.optimizer() is None:
             self.optimizer = ref(optimizer)
-        if not self.marked and self.optimizer() is optimizer:
-            self._safely(lambda: self._end(0, None))
+        if not self.is_marked and self.optimizer() is optimizer:
+            self._call_safely(lambda: self._end_step(0, None))
 
     @contextmanager
     def step(self, tokens: int, loss: float | None) -> Iterator[None]:
         """A step marked by the script."""
-        self.marked = True
-        if self.began is None:
-            self.began = self.look()
+        self.is_marked = True
+        if self.began_ns is None:
+            self.began_ns = self.look()
         yield
-        self._safely(lambda: self._end(tokens, loss))
+        self._call_safely(lambda: self._end_step(tokens, loss))
 
     def close(self) -> None:
         """End the watching at the script's end; an unfinished profiled window is kept up to here."""
-        self._safely(self._close)
+        self._call_safely(self._close)
 
     def _close(self) -> None:
-        self.ended = True
+        self.has_ended = True
         self.window.close()
-        self.open.close()
+        self.open_files.close()
 
-    def _safely(self, work: Callable[[], None]) -> None:
-        if self.ended or self.process not in (None, os.getpid()):
+    def _call_safely(self, work: Callable[[], None]) -> None:
+        """Call `work`, unless the watching has ended or this is a fork of a rank; an error ends the watching."""
+        if self.has_ended or self.process_id not in (None, os.getpid()):
             return
         try:
             work()
         except Exception as error:
-            self.ended = True
+            self.has_ended = True
             print(f"trainyard: rank {self.rank} is no longer watched: {error}", file=sys.stderr)  # noqa: T201
 
-    def _end(self, tokens: int, loss: float | None) -> None:
+    def _end_step(self, tokens: int, loss: float | None) -> None:
         """End a step. The first step without a mark is not recorded, as its beginning is unknown."""
-        now, began = self.look(), self.began
-        if began is not None:
-            self._write(now - began, tokens, loss)
-            self.took += 1
-            self.disturbed = False
+        now_ns, began_ns = self.look(), self.began_ns
+        if began_ns is not None:
+            self._write_sample(now_ns - began_ns, tokens, loss)
+            self.recorded_steps += 1
+            self.is_disturbed = False
             if self.profiler is not None:
-                self._profiled()
-            if self.measure.profiled and self.took == self.measure.warmup + self.measure.steps:
-                self._profile()
-        self.began = self.look()
+                self._end_profiled_step()
+            if self.measure.profiled and self.recorded_steps == self.measure.warmup + self.measure.steps:
+                self._start_profiling()
+        self.began_ns = self.look()
 
-    def _write(self, wall_ns: int, tokens: int, loss: float | None) -> None:
+    def _write_sample(self, wall_ns: int, tokens: int, loss: float | None) -> None:
+        """Write the sample of a step that took `wall_ns`; the first one opens the rank's file."""
         if self.log is None:
             self.rank = _rank(self.rank)
             path = self.folder / "samples" / f"rank{self.rank}.jsonl"
             # A second process of the same rank must not overwrite the first: opening fails, and is reported.
-            self.log = self.open.enter_context(path.open("xb"))
-            self.process = os.getpid()
+            self.log = self.open_files.enter_context(path.open("xb"))
+            self.process_id = os.getpid()
         in_window = self.profiler is not None
-        first = self.measure.warmup + self.measure.steps
+        first_profiled = self.measure.warmup + self.measure.steps
         sample = Sample(
-            step=self.took,
+            step=self.recorded_steps,
             rank=self.rank,
-            repeat=int(self.took >= first),
+            repeat=int(self.recorded_steps >= first_profiled),
             wall_ns=wall_ns,
             tokens=tokens,
             loss=loss,
             memory_bytes=_memory(),
             profiled=in_window,
-            warmup=self.took < self.measure.warmup
-            or self.disturbed
-            or (in_window and self.took < first + PROFILER_WARMUP),
+            warmup=self.recorded_steps < self.measure.warmup
+            or self.is_disturbed
+            or (in_window and self.recorded_steps < first_profiled + PROFILER_WARMUP),
         )
         self.log.write(msgspec.json.encode(sample) + b"\n")
         self.log.flush()
 
-    def _profile(self) -> None:
+    def _start_profiling(self) -> None:
+        """Start the profiled window."""
         import torch
 
         from trainyard.run.local.capture import capture
@@ -146,12 +158,13 @@ class ScriptWatch:
         window = capture(self.folder, self.rank, self.measure.profiled, device, together=lambda: None)
         self.profiler = self.window.enter_context(window)
 
-    def _profiled(self) -> None:
+    def _end_profiled_step(self) -> None:
+        """Tell the profiler that a step of the window has ended; close the window after the last one."""
         self.profiler.step()
-        if self.took == self.measure.warmup + self.measure.steps + self.measure.in_window:
+        if self.recorded_steps == self.measure.warmup + self.measure.steps + self.measure.in_window:
             self.profiler = None
             self.window.close()
-            self.disturbed = True  # writing the trace takes time, and peers may have waited for it
+            self.is_disturbed = True  # writing the trace takes time, and peers may have waited for it
 
 
 def _rank(default: int) -> int:
@@ -170,7 +183,7 @@ def _memory() -> int:
     return peak_memory(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-class _After(MetaPathFinder):
+class _AfterImport(MetaPathFinder):
     """Calls `then` with the module `name` right after its import."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
@@ -179,16 +192,19 @@ class _After(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Find the module's spec, with a loader that calls `then` after the import; None for other modules."""
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)
         spec = find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader, self.then)
+            spec.loader = _CallAfterLoading(spec.loader, self.then)
         return spec
 
 
-class _Then(Loader):
+class _CallAfterLoading(Loader):
+    """Loads a module with `loader`, and calls `then` with it."""
+
     def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
         self.loader, self.then = loader, then
 

@@ -51,9 +51,9 @@ def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
     signed by a key in `signers`, if they are given; `BadInput` if something else has its name here."""
     if (runs / id).exists():
         raise BadInput(f"{runs / id}: is in the way, and not a run: it has no {digests.HEAD}.", "Move it away.")
-    there = read_digests(remote, id, signers)
-    listed = digests.parse(there.data, remote.path(id, digests.FILE))
-    sizes = _checked_sizes(remote, id, listed, runs)
+    remote_digests = read_digests(remote, id, signers)
+    listed = digests.parse(remote_digests.data, remote.path(id, digests.FILE))
+    sizes = _check_sizes(remote, id, listed, runs)
     part = runs / f".pull-{id}-{writer()}"
     try:
         with writing(part):
@@ -62,32 +62,39 @@ def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
         for name, size in sizes.items():
             _fetch_file(remote, id, name, part / name, size, listed[name])
         _check_run(part, remote, id)
-        _keep_digests(part, there)
-        _clear(runs, id)
+        _write_digests(part, remote_digests)
+        _remove_killed_pulls(runs, id)
         with writing(part):
             fault_point("pull.synced")
             part.rename(runs / id)
         fault_point("pull.renamed")
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return Fetched(len(sizes) + 1, sum(sizes.values()) + len(there.data), there.signer)
+    return Fetched(
+        files=len(sizes) + 1,
+        bytes=sum(sizes.values()) + len(remote_digests.data),
+        signer=remote_digests.signer,
+    )
 
 
 def read_digests(remote: Remote, id: str, signers: Path | None) -> Digests:
-    """Raises `BadFile` for a run without digests, or, if `signers` are given, without a signature by one of them."""
-    data, signed = _listed(remote, id), remote.read(id, digests.SIGNATURE, signature.MOST_BYTES)
+    """Read the list of a run's digests and its signature. Raises `BadFile` for a run without digests, or, if `signers`
+    are given, without a signature by one of them."""
+    data, signed = _read_list(remote, id), remote.read(id, digests.SIGNATURE, signature.MOST_BYTES)
     if signers is None:
-        return Digests(data, signed, "")
+        return Digests(data=data, signature=signed, signer="")
     if signed is None:
         raise BadFile(
             f"{remote.path(id)}: the run is not signed, and only signed runs are pulled with --verify.",
             f"Sign it from where it is kept: trainyard runs push {id} --sign KEY --to URL.",
         )
     signer = signature.verify(data, signed, signers, remote.path(id, digests.SIGNATURE))
-    return Digests(data, signed, signer)
+    return Digests(data=data, signature=signed, signer=signer)
 
 
-def _listed(remote: Remote, id: str) -> bytes:
+def _read_list(remote: Remote, id: str) -> bytes:
+    """The bytes of the run's SHA256SUMS in the remote store. Raises `WrongRunState` for a run that has not ended,
+    `MissingFile` if there is no list."""
     data = remote.read(id, digests.FILE, MOST_BYTES[digests.FILE])
     if data is not None:
         return data
@@ -102,24 +109,26 @@ def _listed(remote: Remote, id: str) -> bytes:
     )
 
 
-def _checked_sizes(remote: Remote, id: str, listed: dict[str, str], runs: Path) -> dict[str, int]:
+def _check_sizes(remote: Remote, id: str, listed: dict[str, str], runs: Path) -> dict[str, int]:
     """File name -> size in bytes, of the files to fetch. Raises `BadFile` for missing files, unusual names, and sizes
     or numbers of files beyond the limits."""
-    there = remote.sizes(id)
-    for name in sorted(there):
+    remote_sizes = remote.sizes(id)
+    for name in sorted(remote_sizes):
         if reason := digests.wrong_name(name):
             raise BadFile(f"{remote.path(id)}: has a file {reason}: {name!r}.")
-    if missing := sorted(listed.keys() - there.keys()):
+    if missing := sorted(listed.keys() - remote_sizes.keys()):
         raise MissingFile(
             f"{remote.path(id, missing[0])}: missing, {len(missing)} of {len(listed)} files are not there."
         )
     if len(listed) > _MOST_FILES:
         raise FileTooLarge(f"{remote.path(id)}: {len(listed):,} files, but a run has at most {_MOST_FILES:,}.")
-    sizes = {name: there[name] for name in sorted(listed)}
+    sizes = {name: remote_sizes[name] for name in sorted(listed)}
     for name, size in sizes.items():
-        most = MOST_BYTES.get(name, _MOST_SAMPLES if name.startswith("samples/") else None)
-        if most is not None and size > most:
-            raise FileTooLarge(f"{remote.path(id, name)}: {show_size(size)}, but at most {show_size(most)} are read.")
+        most_bytes = MOST_BYTES.get(name, _MOST_SAMPLES if name.startswith("samples/") else None)
+        if most_bytes is not None and size > most_bytes:
+            raise FileTooLarge(
+                f"{remote.path(id, name)}: {show_size(size)}, but at most {show_size(most_bytes)} are read."
+            )
     if (total := sum(sizes.values())) > (free := free_bytes(runs)):
         raise BadFile(f"{remote.path(id)}: {show_size(total)} to fetch, but {show_size(free)} are free in {runs}.")
     return sizes
@@ -138,6 +147,7 @@ def _fetch_file(remote: Remote, id: str, name: str, path: Path, size: int, diges
 
 
 def _check_run(part: Path, remote: Remote, id: str) -> None:
+    """Raise `BadFile` if the fetched folder `part` does not hold the run `id`, or one that has not ended."""
     shown = remote.path(id)
     run = folders.read(part, shown)
     if run.id != id:
@@ -146,19 +156,19 @@ def _check_run(part: Path, remote: Remote, id: str) -> None:
         raise BadFile(f"{shown}: the run has not ended.")
 
 
-def _keep_digests(part: Path, there: Digests) -> None:
+def _write_digests(part: Path, remote_digests: Digests) -> None:
     """Write the digests and their signature, and flush every fetched file to disk before the folder gets its name."""
     with writing(part):
-        (part / digests.FILE).write_bytes(there.data)
-        if there.signature is not None:
-            (part / digests.SIGNATURE).write_bytes(there.signature)
+        (part / digests.FILE).write_bytes(remote_digests.data)
+        if remote_digests.signature is not None:
+            (part / digests.SIGNATURE).write_bytes(remote_digests.signature)
         for path in part.rglob("*"):
             if path.is_file():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
 
 
-def _clear(runs: Path, id: str) -> None:
+def _remove_killed_pulls(runs: Path, id: str) -> None:
     """Remove what killed pulls of the run left. Call it before the run is renamed into place: a pull that is killed
     later is not repeated, and would leave the folders for good."""
     for rest in runs.glob(f".pull-{id}-*"):

@@ -28,19 +28,21 @@ def push(folder: Path, remote: Remote, key: Path | None = None) -> CopiedRun:
             f"run {folder.name} has not ended, or was killed: only runs that ended are pushed.",
             f"`trainyard run resume {folder.name}` resumes one that was killed.",
         )
-    ours = tags.read_tags(folder)
-    listed = remote.read(folder.name, digests.FILE, MOST_BYTES[digests.FILE]) if _is_there(folder, remote) else None
-    if listed is None:
+    our_tags = tags.read_tags(folder)
+    remote_digests = (
+        remote.read(folder.name, digests.FILE, MOST_BYTES[digests.FILE]) if _is_in_remote(folder, remote) else None
+    )
+    if remote_digests is None:
         folders.redact_run(folder)
-    copied = _send(folder, remote, key) if listed is None else CopiedRun(id=folder.name)
-    if listed is not None and key:
-        copied = replace(copied, signed=_sign_there(folder, remote, key, listed))
-    theirs, damaged = _tags_there(remote, folder.name)
-    both = _latest(ours, theirs)
-    if both != ours:
-        tags.write_tags(folder, both)
-    if both != theirs or damaged:
-        remote.write(folder.name, tags.FILE, tags.encode(both))
+    copied = _send(folder, remote, key) if remote_digests is None else CopiedRun(id=folder.name)
+    if remote_digests is not None and key:
+        copied = replace(copied, signed=_sign_remote(folder, remote, key, remote_digests))
+    their_tags, damaged = _read_remote_tags(remote, folder.name)
+    merged_tags = _merge_tags(our_tags, their_tags)
+    if merged_tags != our_tags:
+        tags.write_tags(folder, merged_tags)
+    if merged_tags != their_tags or damaged:
+        remote.write(folder.name, tags.FILE, tags.encode(merged_tags))
         remote.clear(folder.name)
     return replace(copied, notes=(*copied.notes, f"its tags there are replaced: {damaged}")) if damaged else copied
 
@@ -54,46 +56,48 @@ def pull(store: Store, remote: Remote, id: str, signers: Path | None = None) -> 
     if not (folder / digests.HEAD).is_file():
         fetched = fetch(store.runs, remote, id, signers)
         copied = CopiedRun(id=id, files=fetched.files, bytes=fetched.bytes, signer=fetched.signer)
-    elif _is_there(folder, remote):
+    elif _is_in_remote(folder, remote):
         _check_here(folder)
         copied = CopiedRun(id=id, signer=_check_signed(folder, remote, signers) if signers else "")
     else:
         raise MissingFile(f"{remote.path(id)}: there is no {digests.HEAD}.")
-    ours = tags.read_tags(folder)
-    theirs, damaged = _tags_there(remote, id)
-    both = _latest(ours, theirs)
-    if both != ours:
-        tags.write_tags(folder, both)
+    our_tags = tags.read_tags(folder)
+    their_tags, damaged = _read_remote_tags(remote, id)
+    merged_tags = _merge_tags(our_tags, their_tags)
+    if merged_tags != our_tags:
+        tags.write_tags(folder, merged_tags)
     return replace(copied, problem=damaged)
 
 
-def named(remote: Remote, names: Iterable[str], say: Callable[[str], None]) -> list[str]:
-    """The ids of the runs there that `names`, prefixes of ids or tags, refer to; all ids if there are no names. `say`:
-    is called with messages about tags that cannot be read. Raises `UnknownName`, `BadInput`."""
+def matching_ids(remote: Remote, names: Iterable[str], say: Callable[[str], None]) -> list[str]:
+    """The ids of the runs in the remote store that `names`, prefixes of ids or tags, refer to; all ids if there are no
+    names. `say`: is called with messages about tags that cannot be read. Raises `UnknownName`, `BadInput`."""
     ids = [id for id in remote.ids() if is_id(id)]
     names = list(names)
     if not ids:
         raise BadInput(f"{remote.url} holds no run.", "Push some there first: trainyard runs push --to URL.")
     if not names:
         return ids
-    given: list[tuple[str, str, str]] = []
+    assignments: list[tuple[str, str, str]] = []  # (time of the assignment, tag, run id)
     for id in ids:
-        theirs, damaged = _tags_there(remote, id)
-        given.extend((when, tag, id) for tag, when in theirs.items())
+        their_tags, damaged = _read_remote_tags(remote, id)
+        assignments.extend((when, tag, id) for tag, when in their_tags.items())
         if damaged:
             say(f"passed over: {damaged}")
-    owner = {tag: id for _, tag, id in sorted(given)}
-    return list(dict.fromkeys(_find(name, ids, owner, remote.url) for name in names))
+    run_by_tag = {tag: id for _, tag, id in sorted(assignments)}  # the last assignment counts
+    return list(dict.fromkeys(_find_id(name, ids, run_by_tag, remote.url) for name in names))
 
 
-def _find(name: str, ids: list[str], owner: dict[str, str], url: str) -> str:
-    if name in owner:
-        return owner[name]
+def _find_id(name: str, ids: list[str], run_by_tag: dict[str, str], url: str) -> str:
+    """The id of the run that a tag or a prefix of an id refers to. Raises `UnknownName`, or `BadInput` for an ambiguous
+    prefix."""
+    if name in run_by_tag:
+        return run_by_tag[name]
     matches = [id for id in ids if name and id.startswith(name)]
     if len(matches) > 1:
         raise BadInput(f"{name!r} is a prefix of {len(matches)} runs: {', '.join(matches)}.", "Give more characters.")
     if not matches:
-        raise UnknownName(f"there is no run {name!r} in {url}.", nearest(name, owner) if owner else "")
+        raise UnknownName(f"there is no run {name!r} in {url}.", nearest(name, run_by_tag) if run_by_tag else "")
     return matches[0]
 
 
@@ -102,10 +106,10 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> CopiedRun:
     run = run_damage.read_any(folder)
     if run.state == "damaged":
         raise DamagedFile(f"{folder}: the run is damaged: {run.failure}.")
-    now, recorded = digests.compute(folder), folders.read_digests(folder) or {}
-    if altered := [f"{name} was altered" for name in now if recorded.get(name, now[name]) != now[name]]:
+    current, recorded = digests.compute(folder), folders.read_digests(folder) or {}
+    if altered := [f"{name} was altered" for name in current if recorded.get(name, current[name]) != current[name]]:
         raise DamagedFile(f"{folder}: the run is damaged: {run_damage.listed(altered)}.")
-    data, id = digests.render(now), folder.name
+    data, id = digests.render(current), folder.name
     signed = _signature(folder, data, key)
     files = digests.files(folder)
     for name, path in files.items():
@@ -118,12 +122,12 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> CopiedRun:
         remote.remove(id, digests.SIGNATURE)
     remote.put(id, digests.HEAD, folder / digests.HEAD)
     remote.clear(id)
-    missing = [name for name in recorded if name not in now]
+    missing = [name for name in recorded if name not in current]
     notes = (
         (f"without {len(missing)} files that are not here any more: {run_damage.listed(missing)}.",) if missing else ()
     )
-    size = sum(path.stat().st_size for path in files.values()) + len(data)
-    return CopiedRun(id=id, files=len(files) + 1, bytes=size, notes=notes, signed=key is not None)
+    size_bytes = sum(path.stat().st_size for path in files.values()) + len(data)
+    return CopiedRun(id=id, files=len(files) + 1, bytes=size_bytes, notes=notes, signed=key is not None)
 
 
 def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
@@ -136,17 +140,18 @@ def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
     return None
 
 
-def _sign_there(folder: Path, remote: Remote, key: Path, listed: bytes) -> bool:
-    """Sign the digests of a run that is there already; returns whether the signature is new.
+def _sign_remote(folder: Path, remote: Remote, key: Path, remote_digests: bytes) -> bool:
+    """Sign `remote_digests`, the list of a run that is in the remote store already; returns whether the signature is
+    new.
 
     Raises `BadInput` if they are not those of the run here."""
     recorded = folders.read_digests(folder)
-    if listed not in (digests.render(recorded or {}), digests.render(digests.compute(folder))):
+    if remote_digests not in (digests.render(recorded or {}), digests.render(digests.compute(folder))):
         raise BadInput(
             f"{remote.path(folder.name)}: its digests are not those of {folder}: it is not signed.",
             "Delete the run there, and push it again.",
         )
-    signed = signature.sign(listed, key)
+    signed = signature.sign(remote_digests, key)
     if signed == remote.read(folder.name, digests.SIGNATURE, signature.MOST_BYTES):
         return False
     remote.write(folder.name, digests.SIGNATURE, signed)
@@ -164,27 +169,29 @@ def _check_here(folder: Path) -> None:
 
 
 def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
-    """Return who signed the run, which is both here and there.
+    """Return who signed the run, which is both here and in the remote store.
 
     Raises `BadFile` if it is not signed by one of `signers`, or if the run here is not the signed one."""
-    there = read_digests(remote, folder.name, signers)
-    theirs = digests.parse(there.data, remote.path(folder.name, digests.FILE))
+    remote_digests = read_digests(remote, folder.name, signers)
+    digest_by_name = digests.parse(remote_digests.data, remote.path(folder.name, digests.FILE))
     record = {name: path for name, path in digests.files(folder).items() if run_damage.is_record(name)}
-    if altered := [f"{name} differs" for name, path in record.items() if theirs.get(name) != digests.of_file(path)]:
-        raise DamagedFile(f"{folder}: not the run that {there.signer} signed: {run_damage.listed(altered)}.")
-    return there.signer
+    if altered := [
+        f"{name} differs" for name, path in record.items() if digest_by_name.get(name) != digests.of_file(path)
+    ]:
+        raise DamagedFile(f"{folder}: not the run that {remote_digests.signer} signed: {run_damage.listed(altered)}.")
+    return remote_digests.signer
 
 
-def _is_there(folder: Path, remote: Remote) -> bool:
+def _is_in_remote(folder: Path, remote: Remote) -> bool:
     """Whether the remote store has this run, perhaps from before its secrets were redacted, which changes its digest.
 
     Raises `BadInput` if it has another run of that id."""
     data = remote.read(folder.name, digests.HEAD, MOST_BYTES[digests.HEAD])
     if data is None or data == read_bytes(folder / digests.HEAD):
         return data is not None
-    theirs = folders.decode_head(data, remote.path(folder.name, digests.HEAD))
-    ours = folders.read_head(folder)
-    if replace(theirs, digest="") == replace(ours, digest=""):
+    their_head = folders.decode_head(data, remote.path(folder.name, digests.HEAD))
+    our_head = folders.read_head(folder)
+    if replace(their_head, digest="") == replace(our_head, digest=""):
         return True
     raise BadInput(
         f"{remote.path(folder.name)}: another run {folder.name} than the one in {folder}: their run.json differ.",
@@ -192,13 +199,13 @@ def _is_there(folder: Path, remote: Remote) -> bool:
     )
 
 
-def _latest(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
+def _merge_tags(our_tags: dict[str, str], their_tags: dict[str, str]) -> dict[str, str]:
     """Tag -> when it was assigned; the later time for a tag that both have."""
-    return {tag: max(ours.get(tag, ""), theirs.get(tag, "")) for tag in {**ours, **theirs}}
+    return {tag: max(our_tags.get(tag, ""), their_tags.get(tag, "")) for tag in {**our_tags, **their_tags}}
 
 
-def _tags_there(remote: Remote, id: str) -> tuple[dict[str, str], str]:
-    """(the run's tags there, empty); or, if they cannot be read, (no tags, the reason)."""
+def _read_remote_tags(remote: Remote, id: str) -> tuple[dict[str, str], str]:
+    """(tag -> when it was assigned in the remote store, empty); or, if they cannot be read, (no tags, the reason)."""
     try:
         data = remote.read(id, tags.FILE, tags.MOST_BYTES)
         return tags.from_remote(data, remote.path(id, tags.FILE)) if data is not None else {}, ""

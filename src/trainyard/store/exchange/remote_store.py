@@ -29,7 +29,7 @@ from trainyard.store.disk_space import writing
 
 _MARK = "run.json"
 _PART = ".part"
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _NOT_REGULAR = "a link or a special file, and only regular files are copied"
 
 
@@ -40,6 +40,7 @@ class Remote:
     """
 
     def __init__(self, url: str) -> None:
+        """`url`: the URL or folder that holds `runs`; it may contain a password, which messages do not show."""
         self.url = redact(url)
         """Without a password: for messages."""
         try:
@@ -66,16 +67,16 @@ class Remote:
     def ids(self) -> list[str]:
         """The folders that hold a run.json, as they are named."""
         self._refuse_links()
-        with self._asking():
+        with self._convert_errors():
             paths = self._files.glob(posixpath.join(self._runs, "*", _MARK))
         return sorted(posixpath.basename(posixpath.dirname(path)) for path in paths)
 
     def sizes(self, id: str) -> dict[str, int]:
-        """Every file of the run, with its bytes. Raises `BadFile` for a link or a special file among those that
-        travel."""
+        """File name -> size in bytes, of every file of the run. Raises `BadFile` for a link or a special file among
+        those that travel."""
         self._refuse_links(id)
-        top = self._at(id)
-        with self._asking():
+        top = self._remote_path(id)
+        with self._convert_errors():
             entries = self._files.find(top, detail=True)
         sizes: dict[str, int] = {}
         for path, details in entries.items():
@@ -86,61 +87,65 @@ class Remote:
                 raise BadFile(f"{self.path(id, name)}: {_NOT_REGULAR}.")
         return sizes
 
-    def read(self, id: str, name: str, most: int) -> bytes | None:
-        """A file of at most `most` bytes; None if there is none. Raises `BadFile` for a larger one, and for a link."""
+    def read(self, id: str, name: str, most_bytes: int) -> bytes | None:
+        """A file of at most `most_bytes` bytes; None if there is none. Raises `BadFile` for a larger one, and for a
+        link."""
         self._refuse_links(id, name)
-        with self._asking(), self._reading(id, name):
+        with self._convert_errors(), self._convert_file_errors(id, name):
             try:
-                with self._files.open(self._at(id, name), "rb") as file:
-                    data = file.read(most + 1)
+                with self._files.open(self._remote_path(id, name), "rb") as file:
+                    data = file.read(most_bytes + 1)
             except FileNotFoundError:
                 return None
-        if len(data) > most:
-            raise FileTooLarge(f"{self.path(id, name)}: more than {most:,} bytes, which is too large for such a file.")
+        if len(data) > most_bytes:
+            raise FileTooLarge(
+                f"{self.path(id, name)}: more than {most_bytes:,} bytes, which is too large for such a file."
+            )
         return data
 
     def fetch(self, id: str, name: str, to: Path, size: int) -> str:
         """Copies a file that is listed with `size` bytes, and returns its SHA-256 digest.
 
         Raises `BadFile` if it has another size."""
-        digest, arrived = hashlib.sha256(), 0
+        digest, arrived_bytes = hashlib.sha256(), 0
         with writing(to, size), to.open("wb") as file:
             for chunk in self._chunks(id, name, size + 1):
                 digest.update(chunk)
                 file.write(chunk)
-                arrived += len(chunk)
-        if arrived != size:
-            came = "more" if arrived > size else f"{arrived:,}"
-            raise DamagedFile(f"{self.path(id, name)}: {size:,} bytes are listed, but {came} arrived.")
+                arrived_bytes += len(chunk)
+        if arrived_bytes != size:
+            shown_bytes = "more" if arrived_bytes > size else f"{arrived_bytes:,}"
+            raise DamagedFile(f"{self.path(id, name)}: {size:,} bytes are listed, but {shown_bytes} arrived.")
         return digest.hexdigest()
 
-    def _chunks(self, id: str, name: str, most: int) -> Iterator[bytes]:
-        """The file's first `most` bytes."""
+    def _chunks(self, id: str, name: str, most_bytes: int) -> Iterator[bytes]:
+        """The file's first `most_bytes` bytes."""
         self._refuse_links(id, name)
-        with self._asking(), self._reading(id, name):
-            source = self._files.open(self._at(id, name), "rb")
+        with self._convert_errors(), self._convert_file_errors(id, name):
+            source = self._files.open(self._remote_path(id, name), "rb")
         with source:
-            while most > 0:
-                with self._asking(), self._reading(id, name):
-                    chunk = source.read(min(_CHUNK, most))
+            while most_bytes > 0:
+                with self._convert_errors(), self._convert_file_errors(id, name):
+                    chunk = source.read(min(_CHUNK_BYTES, most_bytes))
                 if not chunk:
                     return
-                most -= len(chunk)
+                most_bytes -= len(chunk)
                 yield chunk
 
     def put(self, id: str, name: str, path: Path) -> None:
-        """Under another name first: where a write can be cut short, what bears the name is whole."""
-        with self._renamed(id, name) as part:
+        """Copy the local file `path` there, under another name first: where a write can be cut short, what bears the
+        name is whole."""
+        with self._write_then_rename(id, name) as part:
             self._files.put_file(str(path), part)
 
     def write(self, id: str, name: str, data: bytes) -> None:
-        """A file with these contents, in the same way."""
-        with self._renamed(id, name) as part:
+        """Write a file with these contents, under another name first like `put`."""
+        with self._write_then_rename(id, name) as part:
             self._files.pipe_file(part, data)
 
     def remove(self, id: str, name: str) -> None:
-        with self._asking():
-            self._files.rm_file(self._at(id, name))
+        with self._convert_errors():
+            self._files.rm_file(self._remote_path(id, name))
 
     def clear(self, id: str) -> None:
         """Removes what killed writes left in the run's folder."""
@@ -149,16 +154,16 @@ class Remote:
                 self.remove(id, name)
 
     @contextmanager
-    def _renamed(self, id: str, name: str) -> Iterator[str]:
+    def _write_then_rename(self, id: str, name: str) -> Iterator[str]:
         """A path to write to, whose file gets its name after the block."""
         self._refuse_links(id, name)
         hidden = f".{posixpath.basename(name)}.{secrets.token_hex(4)}{_PART}"
-        part = self._at(id, posixpath.join(posixpath.dirname(name), hidden))
-        with self._asking():
+        part = self._remote_path(id, posixpath.join(posixpath.dirname(name), hidden))
+        with self._convert_errors():
             self._files.makedirs(posixpath.dirname(part), exist_ok=True)
             yield part
             fault_point("push.uploaded")
-            self._files.mv(part, self._at(id, name))
+            self._files.mv(part, self._remote_path(id, name))
         fault_point("push.renamed")
 
     def _refuse_links(self, id: str = "", name: str = "") -> None:
@@ -179,11 +184,11 @@ class Remote:
             if not (stat.S_ISDIR(mode) or (is_last and name and not irregular(mode))):
                 raise BadFile(f"{posixpath.join(self.url, *parts[: at + 1])}: {_NOT_REGULAR}.")
 
-    def _at(self, id: str, name: str = "") -> str:
+    def _remote_path(self, id: str, name: str = "") -> str:
         return posixpath.join(self._runs, id, name) if name else posixpath.join(self._runs, id)
 
     @contextmanager
-    def _reading(self, id: str, name: str) -> Iterator[None]:
+    def _convert_file_errors(self, id: str, name: str) -> Iterator[None]:
         """Turns the errors of one file into `BadFile`; those of the place remain."""
         try:
             yield
@@ -195,13 +200,14 @@ class Remote:
             raise
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
+        """Turn errors of the remote store, of whatever type, into `RemoteFailed`."""
         try:
             yield
         except TrainyardError:
             raise
         except Exception as error:  # each kind of place has errors of its own
-            why = redact(" ".join(str(error).split())) or type(error).__name__
+            reason = redact(" ".join(str(error).split())) or type(error).__name__
             raise RemoteFailed(
-                f"{self.url}: {why.rstrip('.')}.", "What was copied whole stays: go on with the same command."
+                f"{self.url}: {reason.rstrip('.')}.", "What was copied whole stays: go on with the same command."
             ) from error

@@ -52,6 +52,7 @@ def _names(principals: bytes) -> list[str]:
 
 
 def _run(arguments: list[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run `ssh-keygen` with `data` on stdin; its exit code is not checked. Raises `MissingLibrary` without it."""
     try:
         return subprocess.run(["ssh-keygen", *arguments], input=data, capture_output=True, check=False)
     except FileNotFoundError as error:

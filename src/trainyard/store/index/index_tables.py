@@ -30,7 +30,7 @@ class Connection(Protocol):
 
 
 def select(base: Connection, store: str, mark: str) -> dict[str, Indexed]:
-    """`mark` is how this database writes a parameter."""
+    """The rows of `store`, its name in the table, by run id. `mark`: how this database writes a parameter."""
     # Only this file's own words are put into the text of a query; what comes from outside is a parameter.
     query = f"SELECT {', '.join(_COLUMNS)} FROM {TABLE} WHERE store = {mark}"  # noqa: S608
     return {cells[0]: _indexed(cells) for cells in base.execute(query, (store,)).fetchall()}
@@ -46,7 +46,8 @@ def write(
 ) -> dict[str, str]:
     """Deletes the rows in `gone`, then writes those in `read`, inside the caller's transaction.
 
-    Returns the ids of the rows that the database refuses, each with its reason. `refusals` are the errors that this
+    Returns the ids of the rows that the database refuses, each with its reason. `store`: its name in the table.
+    `mark`: how this database writes a parameter. `refusals` are the errors that this
     database raises for a value it cannot store. A batch that fails is retried row by row, so that the others are kept.
     """
     for id in gone:
@@ -63,7 +64,8 @@ def write(
 def _refusal(
     base: Connection, store: str, mark: str, rows: Iterable[Indexed], refusals: tuple[type[Exception], ...]
 ) -> str:
-    """Writes all of `rows`, or none of them and returns the reason."""
+    """Write all of `rows` and return an empty string, or none of them and return the reason. `mark`, `refusals`: as in
+    `write`."""
     marks = ", ".join([mark] * (1 + len(_COLUMNS)))
     upsert = (
         f"INSERT INTO {TABLE} (store, {', '.join(_COLUMNS)}) VALUES ({marks}) "  # noqa: S608
@@ -84,11 +86,11 @@ def _refusal(
 def _cells(indexed: Indexed) -> tuple[str | int | float, ...]:
     row = indexed.row
     texts = (row.id, row.started, row.job, row.layout, row.state)
-    tags = msgspec.json.encode(indexed.given).decode()
+    tags = msgspec.json.encode(indexed.tag_times).decode()
     return (*texts, row.step_ns, row.tokens_per_s, tags, indexed.stamp)
 
 
 def _indexed(cells: Any) -> Indexed:
     fields = dict(zip(_COLUMNS, cells))
-    given = msgspec.json.decode(fields.pop("tags"), type=dict[str, str])
-    return Indexed(stamp=fields.pop("stamp"), row=msgspec.convert(fields, RunRow), given=given)
+    tag_times = msgspec.json.decode(fields.pop("tags"), type=dict[str, str])
+    return Indexed(stamp=fields.pop("stamp"), row=msgspec.convert(fields, RunRow), tag_times=tag_times)

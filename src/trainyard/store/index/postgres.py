@@ -23,7 +23,7 @@ from trainyard.store.index import index_tables
 from trainyard.store.index.run_index import Indexed
 from trainyard.store.unfinished_writes import writer
 
-_PATIENCE_S = 5
+_TIMEOUT_S = 5
 _UNESCAPED = re.compile(r"[^/?#:@]*:(?!\d{0,5}[/?#])[^/?#@]*[/?#].*@")
 """After `://`: a password that ends behind what should be the end of the host."""
 
@@ -34,6 +34,7 @@ class PostgresBase:
     Raises `BadInput` for another kind of URL and `MissingLibrary` without psycopg."""
 
     def __init__(self, url: str, root: Path) -> None:
+        """`root`: the folder of the store, whose name in the database is in its `store.id`. Does not connect yet."""
         scheme, _, rest = url.partition("://")
         self._shown = redact(url).partition("?")[0].replace(f"{HIDDEN}@", "", 1)
         if scheme.lower() not in ("postgresql", "postgres"):
@@ -57,7 +58,8 @@ class PostgresBase:
         self._psycopg, self._url, self._root = psycopg, url, root
 
     def indexed(self) -> dict[str, Indexed]:
-        with self._base() as base:
+        """The store's rows by run id; empty if there is no table or a row cannot be decoded. Raises `OSError`."""
+        with self._connect() as base:
             if not self._has_table(base):
                 return {}
             try:
@@ -66,11 +68,12 @@ class PostgresBase:
                 return {}
 
     def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> dict[str, str]:
+        """Delete the rows in `gone` and write those in `read`, as `Base.keep`: returns refused ids with the reasons."""
         # DataError: a NUL, a number out of range, a character that the database's encoding lacks.
         refusals = (self._psycopg.DataError, self._psycopg.IntegrityError, UnicodeEncodeError)
-        with self._base() as base:
+        with self._connect() as base:
             # One writer at a time, or two could wait for each other's rows; also two cannot make a table at once.
-            base.execute("SELECT set_config('lock_timeout', %s, true)", (f"{_PATIENCE_S}s",))
+            base.execute("SELECT set_config('lock_timeout', %s, true)", (f"{_TIMEOUT_S}s",))
             base.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (index_tables.TABLE,))
             if not self._has_table(base):  # IF NOT EXISTS needs the right to create even if the table exists
                 base.execute(index_tables.CREATE)
@@ -80,34 +83,34 @@ class PostgresBase:
         return base.execute("SELECT to_regclass(%s)", (index_tables.TABLE,)).fetchone()[0] is not None
 
     @contextmanager
-    def _base(self) -> Iterator[Any]:
+    def _connect(self) -> Iterator[Any]:
         """A connection whose block is one transaction. Raises `PermissionError` if this user may not write."""
         psycopg = self._psycopg
         try:
             # UTF-8 whatever the server's encoding and PGCLIENTENCODING: the server converts text, or refuses it.
-            with psycopg.connect(self._url, connect_timeout=_PATIENCE_S, client_encoding="utf8") as base:
+            with psycopg.connect(self._url, connect_timeout=_TIMEOUT_S, client_encoding="utf8") as base:
                 yield base
         except (psycopg.Error, UnicodeEncodeError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             read_only = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)
-            kind = PermissionError if isinstance(error, read_only) else OSError
-            raise kind(f"the index {self._shown} cannot be used: {redact(reason)}.") from error
+            error_type = PermissionError if isinstance(error, read_only) else OSError
+            raise error_type(f"the index {self._shown} cannot be used: {redact(reason)}.") from error
 
 
 def store_id(root: Path) -> str:
     """The store's name: what `store.id` in its root says, written there once by whoever comes first."""
     path = root / "store.id"
     if not path.exists():
-        own = root / f".store.id.{writer()}"
+        draft = root / f".store.id.{writer()}"
         with writing(root):
-            own.write_text(f"{os.urandom(8).hex()}\n", "ascii")
+            draft.write_text(f"{os.urandom(8).hex()}\n", "ascii")
             fault_point("index.named")
             try:
-                os.link(own, path)  # whole, or refused where another was first
+                os.link(draft, path)  # whole, or refused where another was first
             except FileExistsError:
                 pass
             finally:
-                own.unlink()
+                draft.unlink()
     try:
         return path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:

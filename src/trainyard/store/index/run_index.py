@@ -39,11 +39,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Indexed(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that was read when the folder's stamp was `stamp`. `given`: tag -> time at which this folder got it."""
+    """A row that was read when the folder's stamp was `stamp`. `tag_times`: tag -> time at which this folder got it."""
 
     stamp: str
     row: RunRow
-    given: dict[str, str]
+    tag_times: dict[str, str]
 
 
 class Base(Protocol):
@@ -78,12 +78,14 @@ class Index:
             self._say(f"{error} Every run's folder is read instead.")
             usable = False
         stamps = {path.name: _stamp(path) for path in run_folders(self._runs)}
-        read = self._read(name for name, stamp in stamps.items() if name not in known or known[name].stamp != stamp)
+        read = self._read_folders(
+            name for name, stamp in stamps.items() if name not in known or known[name].stamp != stamp
+        )
         current = {name: row for name, row in known.items() if stamps.get(name) == row.stamp}
         gone = known.keys() - current.keys()
         if usable and (read or gone):
             self._keep(read, gone)
-        return _rows({**current, **read})
+        return _sort_rows({**current, **read})
 
     def _keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> None:
         """Write to the database. Rows that it cannot store are read from their folders again by the next list."""
@@ -104,25 +106,28 @@ class Index:
             self._base.keep({}, self._base.indexed())
         return len(self.rows())
 
-    def _read(self, names: Iterable[str]) -> dict[str, Indexed]:
-        read: dict[str, Indexed] = {}
+    def _read_folders(self, names: Iterable[str]) -> dict[str, Indexed]:
+        """Read the run folders of these names; return their rows by id. Reports damage, and folders that cannot be
+        read."""
+        rows: dict[str, Indexed] = {}
         for name in sorted(names):
             try:
-                read[name] = _indexed(self._runs / name)
+                rows[name] = _indexed(self._runs / name)
             except BadFile as error:
                 self._say(f"passed over: {error}")
             else:
-                if read[name].row.damage:
-                    self._say(f"{self._runs / name}: {read[name].row.damage}")
-        return read
+                if rows[name].row.damage:
+                    self._say(f"{self._runs / name}: {rows[name].row.damage}")
+        return rows
 
 
-def _rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
+def _sort_rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
+    """The rows with their tags, newest run first. A tag of two folders belongs to the one that got it last."""
     # A tag in two folders (a move that was killed half-way) belongs to the one that got it last.
-    given = sorted((when, id, tag) for id, entry in indexed.items() for tag, when in entry.given.items())
-    owner = {tag: id for _, id, tag in given}
+    assignments = sorted((when, id, tag) for id, entry in indexed.items() for tag, when in entry.tag_times.items())
+    run_by_tag = {tag: id for _, id, tag in assignments}
     rows = [
-        msgspec.structs.replace(entry.row, tags=tuple(sorted(tag for tag in entry.given if owner[tag] == id)))
+        msgspec.structs.replace(entry.row, tags=tuple(sorted(tag for tag in entry.tag_times if run_by_tag[tag] == id)))
         for id, entry in indexed.items()
     ]
     return sorted(rows, key=lambda row: (row.started, row.id), reverse=True)
@@ -147,7 +152,8 @@ _NEVER = ""
 
 
 def _stamp(folder: Path) -> str:
-    """Changes whenever one of the files that a row is made of is written or removed."""
+    """Modification time (ns), size and inode of each of `_STAMPED`: changes whenever one of the files that a row is
+    made of is written or removed."""
     parts = []
     for name in _STAMPED:
         try:
@@ -159,28 +165,30 @@ def _stamp(folder: Path) -> str:
 
 
 def _indexed(folder: Path) -> Indexed:
-    """Raises `BadFile` for a folder without a readable run.json; other damage is noted in the row."""
+    """The row of a run folder, with its stamp and tags. Raises `BadFile` for a folder without a readable run.json;
+    other damage is noted in the row."""
     if not folder.name.isprintable():  # a file name of other bytes than UTF-8 has lone surrogates
         raise BadFile(f"{folder}: the name of this folder has characters that cannot be shown.", "Rename it.")
     stamp, run = _stamp(folder), read_any(folder)
     damage = f"the run is damaged: {run.failure}." if run.state == "damaged" else ""
     try:
-        given = tags.read_tags(folder)
+        tag_times = tags.read_tags(folder)
     except BadFile as error:
-        given, damage = {}, " ".join(filter(None, [damage, f"the run is listed without its tags: {error}"]))
+        tag_times, damage = {}, " ".join(filter(None, [damage, f"the run is listed without its tags: {error}"]))
     row = _row(folder.name, run, damage)
-    return Indexed(stamp=_NEVER if damage else stamp, row=row, given=given)
+    return Indexed(stamp=_NEVER if damage else stamp, row=row, tag_times=tag_times)
 
 
 def _row(id: str, run: Run, damage: str) -> RunRow:
-    figures = summarise(run)
+    """The row of the run `id`, without its tags."""
+    summary = summarise(run)
     return RunRow(
         id=id,
         started=run.started,
         job=run.job.name,
         layout=str(run.job.layout),
         state=run.state,
-        step_ns=figures.step_ns,
-        tokens_per_s=figures.tokens_per_s,
+        step_ns=summary.step_ns,
+        tokens_per_s=summary.tokens_per_s,
         damage=damage,
     )

@@ -26,6 +26,7 @@ class LocalBase:
         self._path = path
 
     def indexed(self) -> dict[str, Indexed]:
+        """All rows by run id; empty if there is no table yet or the file is locked. Deletes a damaged file."""
         if not self._path.exists():
             return {}
         try:
@@ -38,6 +39,8 @@ class LocalBase:
             return {}
 
     def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> dict[str, str]:
+        """Delete the rows in `gone` and write those in `read` in one transaction; return refused ids with the reasons.
+        Raises `OSError`; `PermissionError` if the file is read-only."""
         try:
             with closing(self._connect()) as base, base:
                 base.execute("BEGIN IMMEDIATE")
