@@ -98,7 +98,15 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
     mean = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
     sentences = _collect_notes(agreement.facts, parts, agreement.alignment, window, device_events, unlaunched)
-    return MeasuredTrace(ranks, tuple(booked), mean, agreement.alignment, sentences, lateness, agreement.bandwidths)
+    return MeasuredTrace(
+        ranks=ranks,
+        by_rank=tuple(booked),
+        mean=mean,
+        alignment=agreement.alignment,
+        notes=sentences,
+        lateness=lateness,
+        bandwidths=agreement.bandwidths,
+    )
 
 
 def _add_waits(rank: RankTrace, exposed_ns: I64, waited_ns: I64) -> None:

@@ -96,9 +96,9 @@ def hta(events: Events) -> ToolFigures:
     idle, computing, communicating = whole - _total_ns(busy), _total_ns(compute), _total_ns(comm)
     hidden = _overlap_ns(_drop_empty(compute), _drop_empty(comm))
     return ToolFigures(
-        "hta",
-        (int(busy[0, 0]), int(busy[1, -1])),
-        (
+        tool="hta",
+        window=(int(busy[0, 0]), int(busy[1, -1])),
+        figures=(
             ToolFigure("kernel_time", whole),
             ToolFigure("idle_time", idle),
             ToolFigure("compute_time", computing),
@@ -106,7 +106,7 @@ def hta(events: Events) -> ToolFigures:
             ToolFigure("communication_time", communicating),
             ToolFigure("exposed_comm_time", communicating - hidden),
         ),
-        HTA_DIFFERS,
+        differs=HTA_DIFFERS,
     )
 
 
@@ -126,9 +126,9 @@ def tracelens(events: Events) -> ToolFigures:
     total, computing = int(busy[1, -1] - busy[0, 0]), _total_ns(compute)
     exposed_comm = _total_ns(comm) - _overlap_ns(compute, comm)
     return ToolFigures(
-        "tracelens",
-        (int(busy[0, 0]), int(busy[1, -1])),
-        (
+        tool="tracelens",
+        window=(int(busy[0, 0]), int(busy[1, -1])),
+        figures=(
             ToolFigure("computation_time", computing),
             ToolFigure("exposed_comm_time", exposed_comm),
             ToolFigure("exposed_memcpy_time", _total_ns(busy) - computing - exposed_comm),
@@ -138,7 +138,7 @@ def tracelens(events: Events) -> ToolFigures:
             ToolFigure("total_comm_time", _total_ns(comm)),
             ToolFigure("total_memcpy_time", _total_ns(memory)),
         ),
-        TRACELENS_DIFFERS,
+        differs=TRACELENS_DIFFERS,
     )
 
 

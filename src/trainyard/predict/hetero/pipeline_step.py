@@ -117,7 +117,7 @@ class HeteroPipeline:
             once_columns = (*(column for exposed in once[:4] for column in exposed), once.update, once.host)
             values[:, is_on_part] = [np.broadcast_to(value, int(is_on_part.sum())) for value in once_columns]
         all_reduce, sharding, down, up = (Exposed(*values[at : at + 2]) for at in (0, 2, 4, 6))
-        return Once(all_reduce, sharding, down, up, values[8], values[9])
+        return Once(summed=all_reduce, divided=sharding, down=down, up=up, update=values[8], host=values[9])
 
     @cached_property
     def memory(self) -> MemoryParts:
@@ -159,7 +159,16 @@ class HeteroPipeline:
         backward[-1] += float(last_part_times.back[0])
         hop_seconds = np.append(pipelines.hops(self.case, self.table.part_models, part_of_stage, times_of_part)[0], 0.0)
         micro_batches, depth = round(float(self.case.accumulate[0])), len(part_of_stage)
-        return PipelineTimes("1f1b", depth, micro_batches, forward, backward, np.zeros(depth), hop_seconds, waits=True)
+        return PipelineTimes(
+            schedule="1f1b",
+            ranks=depth,
+            micro_batches=micro_batches,
+            forward=forward,
+            inputs=backward,
+            weights=np.zeros(depth),
+            hop=hop_seconds,
+            waits=True,
+        )
 
 
 def cost_pipeline(

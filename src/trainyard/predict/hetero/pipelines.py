@@ -179,7 +179,14 @@ def _enumerate_pipelines(
             stage_counts = [part_models[index].part.ranks * depth // wanted.devices for index in order]
             part_of_stage = np.repeat(order, stage_counts)
             limit = np.array([model.usable_memory for model in part_models])[part_of_stage]
-            yield _PipelineRows(cases, part_of_stage, list(base_bytes), list(layer_bytes), limit, layer_counts)
+            yield _PipelineRows(
+                cases=cases,
+                part_of_stage=part_of_stage,
+                base_bytes=list(base_bytes),
+                layer_bytes=list(layer_bytes),
+                limit=limit,
+                layer_counts=layer_counts,
+            )
 
 
 def build_tables(

@@ -91,7 +91,13 @@ def order(schedule: str, pp: int, interleave: int, micro_batches: int) -> Order:
         kind, chunk, micro = (column.ravel() for column in columns)
         held = np.zeros(len(kind), np.int64)
     stages = np.array([stages_of(rank, schedule, pp, interleave) for rank in range(pp)])
-    return Order(np.cumsum([0, *sizes]), kind, stages[np.repeat(np.arange(pp), sizes), chunk], micro, held)
+    return Order(
+        begin=np.cumsum([0, *sizes]),
+        kind=kind,
+        stage=stages[np.repeat(np.arange(pp), sizes), chunk],
+        micro=micro,
+        held=held,
+    )
 
 
 def _breadth_first_order(

@@ -92,7 +92,9 @@ def _operation_table(schedule: str, ranks: int, interleave: int, micro_batches: 
     in_flight = np.cumsum(np.where(is_forward, 1, np.where(kind == INPUTS, 0, -1)))  # each rank ends with 0
     # int32, because the cache holds many plans
     cell, source, crosses = (numbers.astype(np.int32) for numbers in (kind * stages + stage, source, crosses))
-    return _OperationTable(cell, source, crosses, begin, np.maximum.reduceat(in_flight, begin[:-1]))
+    return _OperationTable(
+        cell=cell, source=source, crosses=crosses, begin=begin, kept=np.maximum.reduceat(in_flight, begin[:-1])
+    )
 
 
 def peak_in_flight(schedule: str, ranks: int, interleave: int, count: int) -> Numbers:
@@ -186,10 +188,10 @@ def _simulate_batch(pipelines: Sequence[PipelineTimes], tables: Sequence[_Operat
     first_entries = 2 + np.cumsum([0, *entry_counts])
     entry_count = int(first_entries[-1])
     state = _SimulationState(
-        np.full(entry_count, _MISSING_RESULT),
-        np.zeros(entry_count),
-        np.zeros(entry_count),
-        np.full(entry_count, np.inf),
+        source=np.full(entry_count, _MISSING_RESULT),
+        delay=np.zeros(entry_count),
+        seconds=np.zeros(entry_count),
+        ends=np.full(entry_count, np.inf),
     )
     state.ends[_AVAILABLE_RESULT] = 0.0
     entries_of = [

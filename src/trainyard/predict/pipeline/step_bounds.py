@@ -67,7 +67,14 @@ def parts(cases: Cases, hardware: RankHardware, tuned: Constants) -> Parts:
         _layer_kind_times(kind_cases, count, before, hardware, tuned)
         for kind_cases, count, before in _split_by_kind(cases)
     ]
-    return Parts(kinds, ahead, back, loss, np.where(cases.pp > 1, hop_seconds, 0.0), tuned.microbatch_s)
+    return Parts(
+        kinds=kinds,
+        ahead=ahead,
+        back=back,
+        loss=loss,
+        hop=np.where(cases.pp > 1, hop_seconds, 0.0),
+        beside=tuned.microbatch_s,
+    )
 
 
 def _split_by_kind(cases: Cases) -> Iterator[tuple[Cases, Column, Column]]:
@@ -91,7 +98,17 @@ def _layer_kind_times(
     through = again.plus(backward)
     sharded = data_parallel.sharded(cases, hardware, tuned, forward.seconds, through.seconds)
     ahead, back = forward.seconds + sharded.ahead, through.seconds + sharded.back
-    return LayerKind(count, before, forward, again, backward, through, sharded, ahead, back)
+    return LayerKind(
+        count=count,
+        before=before,
+        forward=forward,
+        again=again,
+        backward=backward,
+        through=through,
+        sharded=sharded,
+        ahead=ahead,
+        back=back,
+    )
 
 
 def alone(cases: Cases, parts: Parts) -> Column:
@@ -178,5 +195,12 @@ def _pipeline_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]],
     )
     weights[0] = backward[0]  # torch does not split it there: no rank waits for the first stage's gradients of inputs
     return PipelineTimes(
-        name, round(pp), round(micro_batches), forward, backward - weights, weights, hop, name in schedules.ONE_STAGE
+        schedule=name,
+        ranks=round(pp),
+        micro_batches=round(micro_batches),
+        forward=forward,
+        inputs=backward - weights,
+        weights=weights,
+        hop=hop,
+        waits=name in schedules.ONE_STAGE,
     )

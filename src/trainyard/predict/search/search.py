@@ -146,7 +146,9 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)
     fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(machine)))
     by_time = BestFirstSearch(cases, fits, _lower_bounds(cases, model, fits), sizes.need, model.hardware, model.values)
-    return _SearchSpace(sizes, min(len(layouts), len(cases)), cases, fits, by_time, model)
+    return _SearchSpace(
+        sizes=sizes, searched=min(len(layouts), len(cases)), cases=cases, fits=fits, by_time=by_time, model=model
+    )
 
 
 def _extend_front(

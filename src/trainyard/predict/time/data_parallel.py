@@ -110,7 +110,12 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Col
             overlap_in_sequence(tuned, (regathered, scattered), backward),
         )
         return Sharded(
-            forward_gather, backward_gather, scatter, _NO_COMMUNICATION, _NO_COMMUNICATION, _NO_COMMUNICATION
+            forward=forward_gather,
+            again=backward_gather,
+            scattered=scatter,
+            up=_NO_COMMUNICATION,
+            again_up=_NO_COMMUNICATION,
+            down=_NO_COMMUNICATION,
         )
     (owned_parameters, _), offloads = count_owned_parameters(cases, hardware), gathers & (cases.offload > 1)
     up = np.where(offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.weight_bytes), 0.0)
@@ -118,7 +123,14 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Col
     forward_gather, forward_copy = overlap_in_sequence(tuned, (gathered, up), forward)
     parts = regathered, scattered, np.where(cases.zero >= 3, up, 0.0), down
     backward_gather, scatter, again_up, gradient_copy = overlap_in_sequence(tuned, parts, backward)
-    return Sharded(forward_gather, backward_gather, scatter, forward_copy, again_up, gradient_copy)
+    return Sharded(
+        forward=forward_gather,
+        again=backward_gather,
+        scattered=scatter,
+        up=forward_copy,
+        again_up=again_up,
+        down=gradient_copy,
+    )
 
 
 _NO_COMMUNICATION = Exposed(np.zeros(1), np.zeros(1))

@@ -206,14 +206,14 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     )
     phases = [
         Phase(
-            matmul[direction],
-            attention_share * attention_s[direction],
-            elementwise_s[direction],
-            route,
-            space_share * scan[direction],
-            tensor_s,
-            context_s,
-            dispatch,
+            matmul=matmul[direction],
+            attention=attention_share * attention_s[direction],
+            elementwise=elementwise_s[direction],
+            route=route,
+            scan=space_share * scan[direction],
+            parallel=tensor_s,
+            context=context_s,
+            dispatch=dispatch,
             host=(1 - hardware.host) * (host + share * host_s),
             launch=hardware.host * (host + share * host_s),
         )

@@ -58,7 +58,7 @@ class Once(NamedTuple):
         """The mean over stages, of which each has a column."""
         summed, divided, down, up = (Exposed(*np.mean(part, axis=1, keepdims=True)) for part in self[:4])
         update, host = (np.mean(part, keepdims=True) for part in (self.update, self.host))
-        return Once(summed, divided, down, up, update, host)
+        return Once(summed=summed, divided=divided, down=down, up=up, update=update, host=host)
 
 
 def bound(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
@@ -109,7 +109,9 @@ def outside_layers(parts: Parts, heads: Column, once: Once, ran: Means, host: Co
         AccountSeconds("compute/matmul", "forward", heads * parts.ahead),
         AccountSeconds("compute/matmul", "backward", heads * parts.back),
         AccountSeconds("compute/softmax", "forward", heads * parts.loss),
-        AccountSeconds("comm/send_recv@pp", "other", ran.exchange, ran.moved - ran.exchange),
+        AccountSeconds(
+            account="comm/send_recv@pp", phase="other", seconds=ran.exchange, hidden=ran.moved - ran.exchange
+        ),
         _communication_account("comm/all_reduce@dp_replicate", "backward", once.summed),
         _communication_account("comm/reduce_scatter@dp_shard", "optimizer", once.divided),
         _communication_account("copy/d2h", "optimizer", once.down),
@@ -155,7 +157,7 @@ def _phase_accounts(name: str, phase: Phase, times: Column) -> list[AccountSecon
 
 
 def _communication_account(account: str, phase: str, part: Exposed) -> AccountSeconds:
-    return AccountSeconds(account, phase, part.seconds, part.hidden)
+    return AccountSeconds(account=account, phase=phase, seconds=part.seconds, hidden=part.hidden)
 
 
 def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -> Once:
@@ -165,14 +167,21 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -
     owned = cases.layers / cases.pp * layer + tables
     update = owned * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
     if not (cases.offload > 0).any():
-        return Once(summed, divided, Exposed(*np.zeros((2, 1))), Exposed(*np.zeros((2, 1))), update, tuned.step_s)
+        return Once(
+            summed=summed,
+            divided=divided,
+            down=Exposed(*np.zeros((2, 1))),
+            up=Exposed(*np.zeros((2, 1))),
+            update=update,
+            host=tuned.step_s,
+        )
     update = np.where(cases.offload > 0, offload.update_seconds(cases, hardware, tuned, owned), update)
     # If everything is offloaded, the tables are still copied, once per micro-batch: they stay gathered.
     moved = np.where(cases.offload > 1, cases.accumulate * tables, owned) * (cases.offload > 0)
     sizes = (moved * cases.gradient_bytes, moved * cases.weight_bytes)
     copies = (np.where(moved > 0, offload.copy_seconds(hardware, tuned, size), 0.0) for size in sizes)
     down, up = data_parallel.overlap_in_sequence(tuned, tuple(copies), update)
-    return Once(summed, divided, down, up, update, tuned.step_s)
+    return Once(summed=summed, divided=divided, down=down, up=up, update=update, host=tuned.step_s)
 
 
 def _stage_backward_seconds(cases: Cases, parts: Parts) -> Column:

@@ -99,7 +99,7 @@ def _align_by_collectives(surveys: Sequence[Survey]) -> Alignment | str:
     clocks = tuple(clock for number in unit_of_rank if (clock := solved.clocks[number]) is not None)
     doubt = _reason_unreliable(surveys, matched, clocks, solved.residual)
     reason = _describe_solution(solved.residual, len(unit_of_host), clocks)
-    return doubt or Alignment("collectives", reason, clocks, solved.residual)
+    return doubt or Alignment(aligned="collectives", why=reason, clocks=clocks, residual=solved.residual)
 
 
 def _select_cross_clock(met: Meetings, unit_of_rank: I64) -> Meetings:

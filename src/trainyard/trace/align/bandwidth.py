@@ -103,7 +103,14 @@ def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> I
         members = list(zip(met.rank_index[begin:end].tolist(), met.entry[begin:end].tolist()))
         kinds = [surveys[rank_index].kinds[surveys[rank_index].kind[entry]] for rank_index, entry in members]
         facts = surveys[members[0][0]].facts
-        yield _Timed(kinds[0], group_of(kinds[0], facts), end - begin, max(kind.size for kind in kinds), length, exact)
+        yield _Timed(
+            kind=kinds[0],
+            group=group_of(kinds[0], facts),
+            members=end - begin,
+            size=max(kind.size for kind in kinds),
+            ns=length,
+            from_last=exact,
+        )
 
 
 def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -> Iterator[_Timed]:
@@ -115,7 +122,14 @@ def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -
     ends = zip(sent.receiver.tolist(), sent.receive.tolist(), ns.tolist(), is_exact.tolist())
     for rank_index, entry, length, exact in ends:
         kind = surveys[rank_index].kinds[surveys[rank_index].kind[entry]]
-        yield _Timed(kind, group_of(kind, surveys[rank_index].facts), 2, kind.size, length, exact)
+        yield _Timed(
+            kind=kind,
+            group=group_of(kind, surveys[rank_index].facts),
+            members=2,
+            size=kind.size,
+            ns=length,
+            from_last=exact,
+        )
 
 
 def _time_unmatched(surveys: Sequence[Survey], is_unmatched: Sequence[np.ndarray]) -> Iterator[_Timed]:
@@ -128,7 +142,7 @@ def _time_unmatched(surveys: Sequence[Survey], is_unmatched: Sequence[np.ndarray
             members = 2 if kind.name == _SEND_RECV else kind.members
             if kind.name in (*_MATCHED_COLLECTIVES, _SEND_RECV):
                 ns = int(survey.stop[entry] - survey.start[entry])
-                yield _Timed(kind, groups[number], members, kind.size, ns, False)
+                yield _Timed(kind=kind, group=groups[number], members=members, size=kind.size, ns=ns, from_last=False)
 
 
 def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[_Timed]) -> Bandwidth:

@@ -93,7 +93,9 @@ def solve_clocks(met: Meetings, unit_of: I64) -> SolvedClocks:
     origin = np.full(len(known), _MAX_TIMESTAMP)
     np.minimum.at(origin, unit, met.stop)
     reached_ends = known[unit]
-    ends = _Ends(met.stop[reached_ends], met.meeting[reached_ends], unit[reached_ends], origin)
+    ends = _Ends(
+        stamp=met.stop[reached_ends], meeting=met.meeting[reached_ends], unit=unit[reached_ends], origin=origin
+    )
     fit = _refine_fit(ends, _Fit(offset, np.zeros_like(offset)), with_drift=False)
     off = np.abs(_distance_to_median(ends, fit))
     if _MIN_SPAN_NS <= int(ends.time.max()) <= _MAX_SPAN_NS:

@@ -126,7 +126,13 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
         )
     )
     rates = tuple(measure_bandwidths(surveys, aligned))
-    return Agreement(tuple(item.facts for item in surveys), agreed, rank_agreements, collectives, rates)
+    return Agreement(
+        facts=tuple(item.facts for item in surveys),
+        alignment=agreed,
+        shares=rank_agreements,
+        met=collectives,
+        bandwidths=rates,
+    )
 
 
 def _on_common_clock(survey: Survey, clock: ClockCorrection) -> Survey:

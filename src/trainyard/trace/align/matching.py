@@ -128,7 +128,9 @@ def _match_complete_runs(
     kept = kept[np.lexsort((rank_index[kept], nth[kept], block_of_row[kept]))]
     meeting = _number_runs(block_of_row[kept], nth[kept])
     first = np.concatenate([np.flatnonzero(np.diff(meeting, prepend=-1)), [len(kept)]]).astype(np.int64)
-    matched = Meetings(first, rank_index[kept], entry[kept], np.zeros_like(kept), np.zeros_like(kept))
+    matched = Meetings(
+        first=first, rank_index=rank_index[kept], entry=entry[kept], start=np.zeros_like(kept), stop=np.zeros_like(kept)
+    )
     return matched.on([survey.start for survey in surveys], [survey.stop for survey in surveys])
 
 

@@ -80,7 +80,7 @@ def book(intervals: Intervals, bounds: I64, key_count: int, kind_count: int) -> 
             np.add.at(union_ns[:, key], part, piece_end - piece_begin)
 
     owned[:, key_count] = np.diff(bounds) - owned.sum(axis=1)
-    return Booking(owned, union_ns, unions, by_interval)
+    return Booking(owned=owned, live=union_ns, unions=unions, by_interval=by_interval)
 
 
 def own_by_start(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:

@@ -55,7 +55,7 @@ def _waits_until_cuts(
         account, phase = keys.pairs[number]
         wait_key[number] = keys.number(account_of(account), phase)
     key = np.array([wait_key[number] for number in classified.key[cuts.row].tolist()], np.int32)
-    return Waits(classified.start[cuts.row], cuts.at, key, cuts.late)
+    return Waits(start=classified.start[cuts.row], stop=cuts.at, key=key, late=cuts.late)
 
 
 def _bubble_waits(classified: Classified, keys: Keys, cuts: WaitCuts, parts: Sequence[StepPart]) -> list[Waits]:

@@ -115,7 +115,15 @@ def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
     key[is_collective] = -1
     all_begin = np.ones(len(work), bool)
     return Classified(
-        work.start, work.stop, key, work.name, module, launcher, all_begin, collectives, phase[is_collective]
+        start=work.start,
+        stop=work.stop,
+        key=key,
+        name=work.name,
+        module=module,
+        launcher=launcher,
+        begins=all_begin,
+        collectives=collectives,
+        collective_phase=phase[is_collective],
     )
 
 

@@ -70,7 +70,7 @@ def measure_arithmetic(events: Events, context: Context, keys: Keys, classified:
     flops[rows] = _divide_by_length(op[rows], length, flops_per_call[cost_index[op[rows]]])
     flops_per_call = np.array([-1 if each.bytes is None else each.bytes for each in costs], np.int64)
     moved_bytes[rows] = _divide_by_length(op[rows], length, flops_per_call[cost_index[op[rows]]])
-    return Arithmetic(op, flops, moved_bytes, cost_index >= 0)
+    return Arithmetic(op=op, flops=flops, bytes=moved_bytes, costed=cost_index >= 0)
 
 
 def _cost_host_rows(events: Events) -> tuple[I32, tuple[Cost, ...]]:

@@ -40,7 +40,12 @@ def _matrix_cost(
     """The cost of an op that reads and writes these tensors once. Raises `UnknownOperand` for complex formats."""
     if arithmetic_format.category == COMPLEX_CATEGORY:
         raise UnknownOperand
-    return Cost(flops, sum(tensor.bytes for tensor in (*read_tensors, *written_tensors)), arithmetic_format, at_most)
+    return Cost(
+        flops=flops,
+        bytes=sum(tensor.bytes for tensor in (*read_tensors, *written_tensors)),
+        format=arithmetic_format,
+        at_most=at_most,
+    )
 
 
 def _matmul_flops_and_dims(left: Tensor, right: Tensor) -> tuple[int, tuple[int, ...]]:

@@ -121,11 +121,11 @@ def _cost_copy(args: OpArguments, in_place: bool) -> Cost:
 
 def _cost_unknown_bytes(args: OpArguments, in_place: bool) -> Cost:
     """Zero FLOPs; the bytes are those of another op, or unknown: files do not record the formats of tensor lists."""
-    return Cost(0, None, UNKNOWN_FORMAT)
+    return Cost(flops=0, bytes=None, format=UNKNOWN_FORMAT)
 
 
 def _cost_view(args: OpArguments, in_place: bool) -> Cost:
-    return Cost(0, 0, UNKNOWN_FORMAT)
+    return Cost(flops=0, bytes=0, format=UNKNOWN_FORMAT)
 
 
 def _cost_where(args: OpArguments, in_place: bool) -> Cost:
@@ -164,7 +164,7 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
             format = sum_format(input.format) if name in ("sum", "prod", "nansum") else input.format
             format = format if dtype_index is None else args.format(dtype_index, format)
         except UnknownOperand:
-            return Cost(input.numel, None, input.format)
+            return Cost(flops=input.numel, bytes=None, format=input.format)
         if name in ("any", "all"):
             format = BOOL
         written = [Tensor(dims, LONG if name.startswith("arg") else format)]

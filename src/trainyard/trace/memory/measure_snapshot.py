@@ -115,16 +115,16 @@ def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemor
     if count:
         ns[1:] = device.trace.ns - device.trace.ns[0]
     return MeasuredMemory(
-        device,
-        replayed,
-        category,
-        by_kind,
-        ns,
-        _peak(snapshot, device, replayed, category, ns, places),
-        measure_fragments(device, replayed, count) if snapshot.allocator else None,
-        tuple(find_shortages(device, replayed, places)),
-        _marks(snapshot, device),
-        places,
+        device=device,
+        replay=replayed,
+        category=category,
+        by_kind=by_kind,
+        ns=ns,
+        peak=_peak(snapshot, device, replayed, category, ns, places),
+        end=measure_fragments(device, replayed, count) if snapshot.allocator else None,
+        shortages=tuple(find_shortages(device, replayed, places)),
+        marks=_marks(snapshot, device),
+        places=places,
     )
 
 

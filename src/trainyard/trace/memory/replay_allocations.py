@@ -99,14 +99,14 @@ def replay(device: SnapshotDevice, settings: AllocatorSettings, source: str) -> 
     reserved += reserved_at_end - reserved[-1]
     active = bytes_at_moments(lives.size, lives.start, lives.done, event_count)
     return Replay(
-        lives,
-        bytes_at_moments(lives.requested, lives.start, lives.stop, event_count),
-        bytes_at_moments(lives.size, lives.start, lives.stop, event_count),
-        active,
-        active if settings.exact else reserved,
-        walk.checked_blocks,
-        walk.matching_blocks,
-        walk.inconsistencies,
+        lives=lives,
+        requested=bytes_at_moments(lives.requested, lives.start, lives.stop, event_count),
+        allocated=bytes_at_moments(lives.size, lives.start, lives.stop, event_count),
+        active=active,
+        reserved=active if settings.exact else reserved,
+        checked_blocks=walk.checked_blocks,
+        matching_blocks=walk.matching_blocks,
+        inconsistencies=walk.inconsistencies,
     )
 
 

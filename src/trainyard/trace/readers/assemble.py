@@ -86,7 +86,9 @@ class StreamWaits(NamedTuple):
     def on_device(self, device: int) -> StreamWaits:
         """The waits on the device and those whose device is unknown."""
         rows = (self.device == device) | (self.device < 0)
-        return StreamWaits(self.correlation[rows], self.device[rows], self.lane[rows], self.on[rows])
+        return StreamWaits(
+            correlation=self.correlation[rows], device=self.device[rows], lane=self.lane[rows], on=self.on[rows]
+        )
 
 
 class FileFacts(NamedTuple):

@@ -205,7 +205,7 @@ class _PftraceRows:
         stack = self.open_slices.setdefault(track, [])
         if kind == _SLICE_BEGIN:
             facts = dict(_decode_annotation(annotation, sequence) for annotation in annotations)
-            stack.append(_Slice(category, name, time, facts))
+            stack.append(_Slice(category=category, name=name, start=time, facts=facts))
         elif kind == _SLICE_END:
             if stack:
                 self.add_slice(stack.pop(), track, time)
@@ -283,7 +283,10 @@ def _read_clock_snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
         if ident in _SEQUENCE_CLOCKS:
             sequence_ns = stamp * unit
             sequence.clocks[ident] = _TraceClock(
-                sequence_ns if trace_ns is None else trace_ns, stamp, unit, bool(clock.get(3, 0))
+                at=sequence_ns if trace_ns is None else trace_ns,
+                stamp=stamp,
+                unit=unit,
+                incremental=bool(clock.get(3, 0)),
             )
 
 

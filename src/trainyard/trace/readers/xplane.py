@@ -295,7 +295,7 @@ def _decode_plane(plane: memoryview, damaged: list[str]) -> _Plane:
     lines, kind_entries, stats, facts = messages.values()
     names = {ident: _find_text(2, entry) for ident, entry in _decode_map_entries(stats, damaged)}
     kinds = {ident: _decode_kind(entry, names) for ident, entry in _decode_map_entries(kind_entries, damaged)}
-    return _Plane(name, lines, kinds, names, _decode_stats(facts, names, damaged))
+    return _Plane(name=name, lines=lines, kinds=kinds, stats=names, facts=_decode_stats(facts, names, damaged))
 
 
 def _decode_kind(entry: list[tuple[int, int, Value]], names: dict[int, str]) -> tuple[str, str, dict[str, int | str]]:
@@ -358,4 +358,6 @@ def _decode_event(event: memoryview, line_start_ns: int, plane: _Plane) -> _Even
     name, shown, stats = plane.kinds.get(kind_id, (f"event {kind_id}", "", {}))
     start_ps = line_start_ns * _PS + offset_ps
     all_stats = {**stats, **_decode_stats(stat_messages, plane.stats, [])}
-    return _Event(name, shown or name, start_ps // _PS, (start_ps + length_ps) // _PS, all_stats)
+    return _Event(
+        name=name, shown=shown or name, start=start_ps // _PS, stop=(start_ps + length_ps) // _PS, stats=all_stats
+    )

@@ -80,7 +80,7 @@ def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeli
     by_start = np.argsort(host.start[calls], kind="stable")
     unit = np.searchsorted(host.start[calls][by_start], points[1:])
     names = np.append(work.name[first][by_start], -1)
-    return HostTimeline(points, accounts[reason], draft.labels_of(events)[names[unit]], unit)
+    return HostTimeline(edges=points, account=accounts[reason], label=draft.labels_of(events)[names[unit]], unit=unit)
 
 
 def _find_pauses(events: Events, end: I64) -> Pauses:
@@ -108,7 +108,7 @@ def _find_pauses(events: Events, end: I64) -> Pauses:
     until = np.minimum(work.stop[awaited], call_stop - 1)
     is_disjoint = np.concatenate([[True], call_start[1:] >= np.maximum.accumulate(call_stop)[:-1]])[: len(call)]
     waited = is_disjoint & (until > call_start)
-    return Pauses(call_start[waited], until[waited], until[waited], end[awaited[waited]])
+    return Pauses(begin=call_start[waited], end=until[waited], until=until[waited], awaited=end[awaited[waited]])
 
 
 @lru_cache(maxsize=65536)

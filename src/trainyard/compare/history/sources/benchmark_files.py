@@ -90,7 +90,7 @@ def _read_pytest_benchmark(document: dict[str, Any]) -> _SavedResults:
     machine = document["machine_info"]
     where = " ".join(str(machine.get(key, "")) for key in ("node", "python_version")).strip()
     commit = str((document.get("commit_info") or {}).get("id") or "")
-    return _SavedResults(str(document["datetime"]), commit, where, _keep_finite(figures))
+    return _SavedResults(when=str(document["datetime"]), commit=commit, where=where, figures=_keep_finite(figures))
 
 
 def _read_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
@@ -108,7 +108,7 @@ def _read_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
             figures[f"{name}({', '.join(map(str, combination))})" if combination else name] = value
     when = datetime.fromtimestamp(document["date"] / 1000, UTC).isoformat(timespec="seconds")
     where = f"{document['params']['machine']} {document['env_name']}"
-    return _SavedResults(when, str(document["commit_hash"]), where, _keep_finite(figures))
+    return _SavedResults(when=when, commit=str(document["commit_hash"]), where=where, figures=_keep_finite(figures))
 
 
 def _keep_finite(figures: dict[str, Any]) -> dict[str, float]:

@@ -45,19 +45,21 @@ def choose_shape(values: NDArray[np.float64], steps: list[int], inflation: float
     if n >= 2 * _SHORTEST_RAMP:
         rest = _subtract_line(clipped)
         line = float(rest @ rest)
-        candidates.append((score(line, 2), StepOrDrift((), 0, n)))
+        candidates.append((score(line, 2), StepOrDrift(steps=(), begin=0, end=n)))
         gain, at = _fit_step_on_line(rest if clipped[steps[0] :].mean() > clipped[: steps[0]].mean() else -rest)
         both = score(line - gain, 4)
         # The step must be significant in addition to the line, and the line in addition to the steps.
         if gain > critical**2 * inflation * (line - gain) / n and both < stairs - critical**2:
-            candidates.append((both, StepOrDrift((at,), 0, n)))
+            candidates.append((both, StepOrDrift(steps=(at,), begin=0, end=n)))
         ramps = _list_ramps(n)
         costs = _fit_ramps(clipped, ramps)
         flattest = int(costs.argmin())
         begin, end = map(int, ramps[flattest])
         near = ramps[costs <= costs[flattest] * np.exp(_POSITION_QUANTILE * inflation / n)]
         begins = int(near[:, 0].min()), int(near[:, 0].max())
-        candidates.append((score(float(costs[flattest]), 4), StepOrDrift((), begin, end + 1, begins)))
+        candidates.append(
+            (score(float(costs[flattest]), 4), StepOrDrift(steps=(), begin=begin, end=end + 1, begins=begins))
+        )
     return min(candidates, key=lambda candidate: candidate[0])[1]
 
 

@@ -68,11 +68,11 @@ class _DeepSpeedReader:
             keys.refuse("optimizer.type", "its state and its update are not AdamW's")
         ignored, approximated = keys.finish(deepspeed_keys.RULES)
         return FrameworkConfig(
-            "deepspeed",
-            Job(name=model.name, model=model, layout=layout, recipe=recipe),
-            stored_bytes,
-            ignored,
-            approximated,
+            framework="deepspeed",
+            job=Job(name=model.name, model=model, layout=layout, recipe=recipe),
+            keeps=stored_bytes,
+            ignored=ignored,
+            approximated=approximated,
         )
 
     def _value_not_auto(self, key: str) -> Any:

@@ -81,11 +81,11 @@ class _MegatronReader:
             rules = rules._replace(irrelevant=megatron_keys.with_sizes())
         ignored, approximated = keys.finish(rules)
         return FrameworkConfig(
-            "megatron",
-            Job(name=model.name, model=model, layout=layout, recipe=recipe),
-            stored_bytes,
-            ignored,
-            approximated,
+            framework="megatron",
+            job=Job(name=model.name, model=model, layout=layout, recipe=recipe),
+            keeps=stored_bytes,
+            ignored=ignored,
+            approximated=approximated,
         )
 
     def _layout(self, devices: int, model: Model) -> Layout:

@@ -43,7 +43,9 @@ class _TorchtitanReader:
             keys.refuse("optimizer.name", "its state and its update are not AdamW's")
         ignored, approximated = keys.finish(torchtitan_keys.RULES)
         job = Job(name=model.name, model=model, layout=layout, recipe=recipe)
-        return FrameworkConfig("torchtitan", job, stored_bytes, ignored, approximated)
+        return FrameworkConfig(
+            framework="torchtitan", job=job, keeps=stored_bytes, ignored=ignored, approximated=approximated
+        )
 
     def _model(self, override: Model | None) -> Model:
         name, flavor = self._text("model.name", "llama3"), self._text("model.flavor", "debugmodel")

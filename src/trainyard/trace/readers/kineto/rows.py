@@ -121,13 +121,13 @@ class Rows:
         """The tables of all events that were added."""
         self._flush_single()
         return Tables(
-            HostTable._make([*self._host.columns(), self._host.collectives]),
-            DeviceTable._make([*self._device.columns(), self._device.collectives]),
-            StreamWaits(*self._waits.columns()),
-            tuple(self._names.texts()),
-            tuple(self._lanes.texts()),
-            tuple(self._shapes.texts()),
-            self.dropped,
+            host=HostTable._make([*self._host.columns(), self._host.collectives]),
+            device=DeviceTable._make([*self._device.columns(), self._device.collectives]),
+            waits=StreamWaits(*self._waits.columns()),
+            names=tuple(self._names.texts()),
+            lanes=tuple(self._lanes.texts()),
+            shapes=tuple(self._shapes.texts()),
+            dropped=self.dropped,
         )
 
     def _find_boundary(self, text: bytes, begin: int) -> int:

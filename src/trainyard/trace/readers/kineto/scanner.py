@@ -72,7 +72,15 @@ class CompiledScanner(Rows):
             host, device = host._replace(name=new_index[host.name]), device._replace(name=new_index[device.name])
         waits = StreamWaits(*self._columns(_WAITS, WAIT_DTYPES))
         lanes, shapes = self._texts(_LANES), self._texts(_SHAPES)
-        return Tables(host, device, waits, names, tuple(lanes), tuple(shapes), self.dropped)
+        return Tables(
+            host=host,
+            device=device,
+            waits=waits,
+            names=names,
+            lanes=tuple(lanes),
+            shapes=tuple(shapes),
+            dropped=self.dropped,
+        )
 
     def _collect_collectives(self) -> None:
         """Decodes the collectives in the text that was fed last."""
