@@ -31,6 +31,7 @@ class Comparability(NamedTuple):
 
 
 def check_comparability(a: Side, b: Side) -> Comparability:
+    """Reasons not to compare the two sides (other world size, other work), and caveats for reading the comparison."""
     reasons: list[str] = []
     caveats: list[str] = []
     if a.world != b.world:

@@ -66,6 +66,7 @@ def describe_command(run: Run) -> str:
 
 
 def _collect_facts(run: Run) -> dict[str, Mapping[str, Any]]:
+    """Kind of difference -> the run's values of that kind by key."""
     provenance = run.provenance
     return {
         "recipe": msgspec.to_builtins(run.job.recipe),

@@ -29,6 +29,8 @@ class SameWork(NamedTuple):
 
 
 def compare_work(a: Side, b: Side) -> SameWork:
+    """Whether the work is the same, by the best evidence there is: both jobs, tokens per step, FLOPs, then the
+    framework ops."""
     if a.job and b.job:
         return SameWork(tuple(compare_jobs(a.job, b.job)))
     tokens = _tokens_per_step(a), _tokens_per_step(b)
@@ -98,6 +100,8 @@ def _compare_flops(before: int, after: int) -> tuple[str, ...]:
 
 
 def _compare_operations(a: Side, b: Side, similarity: float) -> tuple[str, ...]:
+    """Reasons why the recordings differ; empty if they are similar enough. `similarity`: share of framework ops that
+    agree."""
     if similarity >= _MIN_SIMILARITY:
         return ()
     if all(events.marks for side in (a, b) for events in side.events):

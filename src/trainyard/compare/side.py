@@ -46,6 +46,7 @@ class Side(NamedTuple):
 
     @property
     def device(self) -> str:
+        """Name of the device; `CPU` for a recording without one, empty if unknown."""
         if self.plan:
             return self.plan.ledger.source
         if self.events:

@@ -114,6 +114,8 @@ def find_changed_accounts(pairs: PairedLedgers, alpha: float, matters: float = 0
 
 
 def _test_common_change(values: np.ndarray, alpha: float, matters: float) -> CommonChange:
+    """The change common to all accounts, with its confidence interval. `values`: its log ratio in each pair; `matters`:
+    the relative change from which it counts as slower."""
     middle, spread, freedom = float(values.mean()), float(values.std(ddof=1)), len(values) - 1
     error = spread / sqrt(len(values))
     half_width = quantile(1 - alpha / 2, freedom) * error
@@ -133,6 +135,9 @@ def _test_accounts(
     alpha: float,
     least_ns: float,
 ) -> list[ChangedAccount]:
+    """One row per account, with adjusted p-values. `base`, `head`: ns, and `own`: log ratios without the common change,
+    all [pair, account]; `common`: log ratio common to all accounts in each pair; `least_ns`: smallest change that
+    matters."""
     count = len(base)
     variances, freedom = moderate_variances(own.var(axis=0, ddof=1), count - 1)
     errors = np.sqrt(variances / count)

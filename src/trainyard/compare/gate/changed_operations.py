@@ -74,6 +74,7 @@ def _find_operations(rank: Booked, rows: I32) -> I32:
 
 
 def _name_operation(rank: Booked, row: int) -> str:
+    """Name and input shapes of the framework op at `row` of the host table; `no operation` for a negative row."""
     if row < 0:
         return "no operation"
     host = rank.events.host

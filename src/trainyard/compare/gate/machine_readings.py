@@ -43,6 +43,8 @@ def find_changed_readings(pairs: Sequence[Pair], alpha: float) -> tuple[MachineR
 
 
 def _test_reading(name: str, pairs: Sequence[Pair]) -> MachineReading | None:
+    """The change of the reading `name` with its p-value (two-sided t-test over pairs); None if too few pairs have
+    it."""
     readings = ((_parse_readings(pair.base), _parse_readings(pair.head)) for pair in pairs)
     both = [(base[name], head[name]) for base, head in readings
             if name in base and name in head and base[name][1] == head[name][1]]  # fmt: skip

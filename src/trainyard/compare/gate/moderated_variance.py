@@ -53,6 +53,7 @@ def trigamma(x: float) -> float:
 
 
 def _invert_trigamma(value: float) -> float:
+    """The x with trigamma(x) = `value`, by bisection on a logarithmic scale; trigamma decreases."""
     low, high = 1e-9, 1e9
     for _ in range(200):
         at = sqrt(low * high)

@@ -64,6 +64,8 @@ def pair_runs(base: Sequence[Run], head: Sequence[Run], across: Collection[str] 
 
 
 def _check_comparable(first: Run, other: Run, across: Collection[str]) -> None:
+    """Raises `BadInput` if the two runs did different work, or differ in more than the code and the kinds in
+    `across`."""
     if reasons := compare_jobs(first.job, other.job):
         raise BadInput(
             f"runs {first.id} and {other.id} did different work: {' '.join(reasons)}", "Give runs of the same job."

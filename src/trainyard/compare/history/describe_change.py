@@ -82,6 +82,8 @@ def _describe_temporary(
     around: NDArray[np.float64],
     inflation: float,
 ) -> SeriesChange:
+    """A change that ends again: the values from `at` to before `until` against those `around` them. `inflation`: of the
+    variance of a mean, from autocorrelation."""
     return SeriesChange(
         kind=kind,
         at=at,

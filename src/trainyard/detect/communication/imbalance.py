@@ -39,6 +39,7 @@ class Imbalance:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The waiting that no single rank causes, with the op class whose time is most uneven between ranks."""
         if ledger.scope.aligned == "no":
             return _find_without_clocks(ledger, ranks or ())
         waits = {account: ns for account, ns in ledger.by_account().items() if account.kind == "straggler"}

@@ -33,6 +33,7 @@ class Straggler:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The rank that arrives last most often; the cost is the mean waiting of the other ranks."""
         rank_late = culprit_of(ledger, ranks)
         if rank_late is None:
             return ()

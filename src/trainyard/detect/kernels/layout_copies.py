@@ -36,6 +36,7 @@ class LayoutCopies:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The time of kernels that only change a tensor's memory layout."""
         ranks = ranks or ()
         rows_by_rank = [select_by_name(rank, select_work(rank, "compute"), _LAYOUT_KERNEL) for rank in ranks]
         cost_ns = owned_ns_per_step(ranks, rows_by_rank)

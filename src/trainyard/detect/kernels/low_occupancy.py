@@ -38,6 +38,7 @@ class LowOccupancy:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The time of long memory-bound kernels at low occupancy that half occupancy would save."""
         device_ranks = [rank for rank in ranks or () if rank.on_device]
         rows_by_rank = [_select_low_occupancy(rank) for rank in device_ranks]
         lost_ns = mean_per_step(device_ranks, (_lost_ns(rank, rows) for rank, rows in zip(device_ranks, rows_by_rank)))

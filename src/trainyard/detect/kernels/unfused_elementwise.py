@@ -33,6 +33,7 @@ class UnfusedElementwise:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The time of chains of elementwise kernels that a fused kernel could save."""
         ranks = ranks or ()
         chains_by_rank = [_find_chains(rank) for rank in ranks]
         saved_ns = mean_per_step(

@@ -199,6 +199,7 @@ def _decoders_only(framework: str, writes: Callable[[Job], str]) -> Callable[[Jo
     """`writes` for decoders; raises `BadJob` for vision and diffusion models."""
 
     def write_config(job: Job) -> str:
+        """The configuration's text. Raises `BadJob` if the job's model is defined by a program."""
         if job.model is None:
             raise BadJob(
                 f"trainyard cannot write a {framework} configuration for {job.name}: its sizes are set in a program.",

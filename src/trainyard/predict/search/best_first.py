@@ -53,6 +53,8 @@ class BestFirstSearch:
         hardware: RankHardware,
         constants: Constants,
     ) -> None:
+        """Sort the `remaining` cases (row numbers) by `bounds`: lower bounds of their step's seconds. `required`: bytes
+        of memory of each case."""
         order = np.argsort(bounds, kind="stable")
         self._cases, self._required, self._hardware, self._constants = cases, required, hardware, constants
         self._remaining, self._bounds = remaining[order], bounds[order] * _ROUNDING_TOLERANCE

@@ -66,6 +66,7 @@ def _matmul_formula(left_index: int, sums_batch: bool = False) -> Callable[[OpAr
     products are summed over the batch."""
 
     def formula(args: OpArguments) -> Cost:
+        """FLOPs and bytes of the product; the result is written in the format of the left operand."""
         left, right = args[left_index], args[left_index + 1]
         flops, dims = _matmul_flops_and_dims(left, right)
         addends = [args[index] for index in range(left_index)]
@@ -103,6 +104,7 @@ def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArg
     """
 
     def formula(args: OpArguments) -> Cost:
+        """FLOPs and bytes of all groups. Raises `UnknownOperand` for dims that are no grouped product."""
         left, right = args[0], args[1]
         a, b = left.dims, right.dims
         offsets = args.maybe(offsets_index)
@@ -180,6 +182,7 @@ def _attention_formula(name: str) -> Callable[[OpArguments], Cost]:
     backward = name.endswith("_backward")
 
     def formula(args: OpArguments) -> Cost:
+        """FLOPs and bytes of the op; the backward pass writes the gradients of query, key and value."""
         query, key, value = args["query"], args["key"], args["value"]
         pairs, at_most = _query_key_pairs(name, args)
         query_width, value_width = query.dims[-1], value.dims[-1]

@@ -85,6 +85,7 @@ def _pointwise_formula(
     to the default format; `compares`: its result is boolean."""
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
+        """Bytes of all operands and of the broadcast result, and one FLOP per element of the result."""
         operands = args.tensors(tensor_arguments)
         format = BOOL if compares else promote_formats(operands)
         out = args[0] if in_place else Tensor(broadcast(*(tensor.dims for tensor in operands)), format)
@@ -153,6 +154,8 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
     """The formula of a reduction, a key of _REDUCTIONS; the bytes are unknown if the file does not give the dims."""
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
+        """Bytes of the input and of the reduced results (values, and indices where the op returns them), and one FLOP
+        per element of the input."""
         input = args[0]
         if name in ("max", "min") and len(args) == 2:
             return _pointwise_formula(2)(args, in_place)
@@ -223,6 +226,7 @@ def _norm_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
     its running statistics."""
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
+        """Bytes of all inputs, the result and the statistics that are kept, and four FLOPs per element of the input."""
         input = args["input"]
         statistics_format = FLOAT if input.format.size < FLOAT.size else input.format
         written = [input]

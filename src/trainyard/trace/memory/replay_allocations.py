@@ -128,6 +128,7 @@ class _TraceReplay:
     """
 
     def __init__(self, device: SnapshotDevice, settings: AllocatorSettings) -> None:
+        """Starts without lives, with the address ranges that are reserved when the trace begins."""
         self.device = device
         self.settings = settings
         self.event_count = len(device.trace.action)
@@ -200,6 +201,8 @@ class _TraceReplay:
     def _add_allocation(
         self, address: int, requested: int, size: int, start: int, stream: int, stack: int, label: int
     ) -> None:
+        """Adds the row of an allocation that lives until the trace ends, unless a later event frees it. `requested`,
+        `size`: bytes asked for and bytes of the block; `start`: number of the event."""
         self.allocated_row[address] = len(self.lives_rows)
         self.lives_rows.append(
             [address, requested, size, start, self.event_count, self.event_count, stream, stack, label]

@@ -180,6 +180,7 @@ class _SnapshotDecoder:
     """
 
     def __init__(self, source: str, size: int) -> None:
+        """`source`: the file's name, for messages; `size`: its bytes."""
         self.source = source
         self.size = size
         self.frames: dict[tuple[str, int, str], Frame] = {}

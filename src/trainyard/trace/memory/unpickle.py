@@ -56,6 +56,7 @@ class _PickleReader:
     """A stack machine: `stack` holds the objects since the last mark, `below` the stacks of the outer marks."""
 
     def __init__(self, data: bytes) -> None:
+        """`data`: the whole pickle."""
         self.data = data
         self.at = 0
         self.stack: list[Any] = []

@@ -39,6 +39,7 @@ class Gather:
     file. Names, threads and lanes (streams) are stored once: text -> number."""
 
     def __init__(self, source: str, marks: str = MARK) -> None:
+        """`source`: the file's name, for messages; `marks`: prefix of the spans that mark steps."""
         self.source = source
         self.marks = marks
         self.dropped = 0

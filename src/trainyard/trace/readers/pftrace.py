@@ -127,6 +127,7 @@ class _PftraceRows:
     id -> slices without an end so far, outermost first."""
 
     def __init__(self, path: Path, marks: str) -> None:
+        """`marks`: prefix of the slices that mark steps."""
         self.rows = Gather(path.name, marks)
         self.slices = self.unknown_slices = self.damaged = self.compressed = self.unmatched_ends = 0
         self.sequences: dict[int, _Sequence] = {}

@@ -135,6 +135,7 @@ class _RocprofRows:
     """The rows of one process."""
 
     def __init__(self, path: Path, process: _Process, marks: str) -> None:
+        """Read all records of one process. `marks`: prefix of the markers that mark steps."""
         self.process = process
         self.rows = Gather(path.name, marks)
         self.kinds = process.strings.buffer_records

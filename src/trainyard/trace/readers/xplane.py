@@ -129,6 +129,8 @@ class _DeviceRows:
     """The rows of one device's plane and of the host's planes."""
 
     def __init__(self, source: str, plane: _Plane, match: re.Match[str], hosts: _Hosts, damaged: list[str]) -> None:
+        """Read the lines of one device's plane. `match`: its name, with the groups `kind` (GPU or TPU) and `number`;
+        `damaged`: messages of damage, appended to."""
         self.number = int(match["number"])
         self.rows = Gather(source)
         self.damaged = damaged

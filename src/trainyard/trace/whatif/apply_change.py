@@ -36,6 +36,7 @@ class Supposed:
     each rank's own. Masks and columns have one element for each op of `ops`; `length` and `lag` are ns."""
 
     def __init__(self, profile: Profile, measured: MeasuredTrace, device: Device | None) -> None:
+        """`device`: the data of the recorded device; None if it is unknown."""
         self.profile, self.measured, self.device = profile, measured, device
         self.ranks = tuple(measured.ranks)
         self.ops = ops = profile.ops

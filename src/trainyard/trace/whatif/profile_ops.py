@@ -67,6 +67,7 @@ class Draft:
     """Collects ops and needs, and builds a `Profile`."""
 
     def __init__(self) -> None:
+        """Starts without ops and with empty tables of accounts and labels."""
         self._columns: list[tuple[I64, ...]] = []
         self._needs: list[Needs] = []
         self._count = 0

@@ -94,6 +94,8 @@ def _read_pytest_benchmark(document: dict[str, Any]) -> _SavedResults:
 
 
 def _read_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
+    """The figures of an asv result file, one per benchmark and combination of its parameters. Raises `BadFile` for
+    another version of the format."""
     if document.get("version") != _ASV_VERSION:
         raise BadFile(
             f"{path}: asv results of version {document.get('version')}, but only version {_ASV_VERSION} is supported.",

@@ -15,6 +15,8 @@ def find_change_points(values: NDArray[np.float64], splits: BestSplits, inflatio
 
 
 def _select_narrowest(splits: BestSplits, inflation: float, critical: float) -> list[int]:
+    """Sorted indices of the splits stronger than `critical`: the narrowest interval's first, then those of intervals
+    that do not contain a split already selected. `inflation`: of the variance of a mean, from autocorrelation."""
     strength = splits.strengths(inflation)
     rows = np.flatnonzero(strength > critical)
     rows = rows[np.lexsort((-strength[rows], (splits.stop - splits.start)[rows]))]

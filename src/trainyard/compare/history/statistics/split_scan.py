@@ -52,6 +52,8 @@ class SplitScan:
         self._ending: list[BestSplits] = []
 
     def extend(self, values: Iterable[float]) -> None:
+        """Append `values`; find the best split of each new interval of the grid, and of the intervals that end at the
+        last value."""
         before = self.values.size
         self.values = np.concatenate([self.values, np.asarray(list(values), float)])
         n = self.values.size

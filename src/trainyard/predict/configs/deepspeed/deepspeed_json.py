@@ -50,6 +50,8 @@ class _DeepSpeedReader:
         self.model, self.devices, self.seq_len = model, devices, seq_len
 
     def job(self) -> FrameworkConfig:
+        """The job, and the keys that were ignored or approximated. Refuses keys that change the prediction and are not
+        supported."""
         keys, model = self.keys, self.model
         stage, layout = self._layout()
         micro_batch_size, batch = self._batch(layout.batch_ranks)
@@ -86,6 +88,8 @@ class _DeepSpeedReader:
         return value
 
     def _layout(self) -> tuple[int, Layout]:
+        """The ZeRO stage and the layout. Raises `BadInput` if the degrees do not divide the devices, `BadFile` for a
+        combination that DeepSpeed refuses."""
         keys = self.keys
         stage = self._zero_stage()
         self._value_not_auto("pipeline.stages")
@@ -214,6 +218,8 @@ class _DeepSpeedReader:
         return "bfloat16" if use_bf16 else "float16", stored_bytes
 
     def _activation_checkpoint(self, pp: int) -> Literal["none", "full"]:
+        """`full` if a pipeline has a checkpoint interval or, without a pipeline, the file has an
+        activation_checkpointing section."""
         keys, interval = self.keys, self.keys.integer("pipeline.activation_checkpoint_interval", 0, 0)
         if pp > 1:
             if interval > 1:

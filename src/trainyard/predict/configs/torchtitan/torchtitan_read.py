@@ -32,6 +32,8 @@ class _TorchtitanReader:
         self.where = keys.where
 
     def job(self, arguments: CommandArguments) -> FrameworkConfig:
+        """The job, and the keys that were ignored or approximated. `arguments`: model and device count from the command
+        line."""
         keys = self.keys
         model = self._model(arguments.model)
         layout = self._layout(arguments.devices, model)
@@ -48,6 +50,7 @@ class _TorchtitanReader:
         )
 
     def _model(self, override: Model | None) -> Model:
+        """The model of the file's name and flavor, unless `override` replaces it."""
         name, flavor = self._text("model.name", "llama3"), self._text("model.flavor", "debugmodel")
         if override is not None:
             return override
@@ -66,6 +69,8 @@ class _TorchtitanReader:
         return self.keys.integer(f"parallelism.{name}_parallel_degree", 1)
 
     def _layout(self, devices: int | None, model: Model) -> Layout:
+        """The parallelism degrees as a layout. Raises `BadFile` for replication without sharding beside tensor or
+        pipeline parallelism."""
         keys = self.keys
         replicate = keys.integer("parallelism.data_parallel_replicate_degree", 1)
         tp, cp, pp, ep = (self._degree(name) for name in ("tensor", "context", "pipeline", "expert"))
@@ -140,6 +145,8 @@ class _TorchtitanReader:
         return stages // pp
 
     def _schedule(self) -> Literal["1f1b", "interleaved"]:
+        """The pipeline schedule under trainyard's name. Raises `BadFile` for an unknown one; refuses those that are not
+        planned."""
         key = "parallelism.pipeline_parallel_schedule"
         name = self._text(key, "1F1B")
         if name.lower() in torchtitan_keys.UNPLANNED:
@@ -149,6 +156,8 @@ class _TorchtitanReader:
         return torchtitan_keys.SCHEDULES.get(name.lower(), "1f1b")
 
     def _recipe(self, layout: Layout, model: Model) -> Recipe:
+        """Batch, sequence length, dtype and recomputation. Raises `BadInput` if the batch or the sequence cannot be
+        divided."""
         keys, dp, pp = self.keys, layout.batch_ranks, layout.pp
         local, seq_len = keys.integer("training.local_batch_size", 8), keys.integer("training.seq_len", 2048)
         global_batch = keys.get("training.global_batch_size")
@@ -184,6 +193,7 @@ class _TorchtitanReader:
         )
 
     def _offload(self, layout: Layout) -> bool:
+        """Whether weights and optimizer state are offloaded; refused where trainyard cannot predict it."""
         keys, key = self.keys, "training.enable_cpu_offload"
         if not keys.flag(key):
             return False
@@ -207,6 +217,7 @@ class _TorchtitanReader:
         return size
 
     def _activation_checkpoint(self) -> tuple[Literal["none", "full", "selective"], int]:
+        """What is recomputed, and in every how many-th layer."""
         keys, mode = self.keys, self._text("activation_checkpoint.mode", "selective")
         option = keys.get("activation_checkpoint.selective_ac_option")
         if mode == "memory_budget":

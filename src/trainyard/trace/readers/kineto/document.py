@@ -63,6 +63,7 @@ class Walk:
     `unread` (number of unreadable entries)."""
 
     def __init__(self, text: UnpackedText) -> None:
+        """`text`: the file's text in pieces, read only as the walk proceeds."""
         self.text = text
         self.header: dict[str, bytes] = {}
         self.lost: list[str] = []

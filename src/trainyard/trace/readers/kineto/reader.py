@@ -163,6 +163,7 @@ def _decode_shape(raw: bytes) -> OperandShape:
 
 
 def _list(raw: bytes) -> list[object]:
+    """The JSON list in `raw`; an empty list if it is absent, damaged or not a list."""
     try:
         value = msgspec.json.decode(raw) if raw else []
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -188,6 +189,7 @@ class _Header:
     process groups by name; `device_names`: device number -> name."""
 
     def __init__(self, fields: Mapping[str, bytes]) -> None:
+        """`fields`: key of the trace's header -> its raw JSON. A field of the wrong type is left out and noted."""
         self.notes: list[str] = []
         base = self._field(fields, "baseTimeNanoseconds", int | str, 0)
         self.base = self._number(base) if isinstance(base, str) else base
@@ -223,6 +225,7 @@ class _Header:
             return default
 
     def _number(self, text: str) -> int:
+        """The integer in `text`, of which only 40 digits are read; 0, with a note, if it is not one."""
         try:
             return int(text[:40])
         except ValueError:

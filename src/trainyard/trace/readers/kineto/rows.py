@@ -80,6 +80,7 @@ class Rows:
     """The scanner in Python."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
+        """`groups`: name of a process group -> its description in the trace's header."""
         self.groups = groups
         self.entries = self.dropped = 0
         self._names, self._threads, self._lanes, self._shapes = TextIndex(), TextIndex(), TextIndex(), TextIndex()

@@ -38,6 +38,7 @@ class CompiledScanner(Rows):
     """The scanner in C."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, Any]], native: CDLL) -> None:
+        """`native`: the loaded library. Raises `MemoryError` if it cannot allocate its scanner."""
         super().__init__(groups)
         self._library = native
         self._scan = c_void_p(native.scan_new())
@@ -54,6 +55,8 @@ class CompiledScanner(Rows):
             self._library.scan_free(self._scan)
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
+        """Read the events of `text` from byte `at` on; return the position after the last one read and why the scan
+        stopped."""
         self._flush_single()
         reason, entries = c_int(), c_int64()
         position = self._library.scan_feed(self._scan, text, at, len(text), byref(reason), byref(entries))
@@ -64,6 +67,7 @@ class CompiledScanner(Rows):
         return position, StopReason(reason.value)
 
     def tables(self) -> Tables:
+        """The tables of all events fed so far; names that JSON spells in several ways become one."""
         self._flush_single()
         names, new_index = _merge_spellings([msgspec.json.decode(b'"%b"' % raw) for raw in self._texts(_NAMES)])
         host = HostTable._make([*self._columns(_HOST, HOST_DTYPES), self._host.collectives])
