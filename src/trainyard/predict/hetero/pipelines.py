@@ -233,13 +233,15 @@ def _build_table(
     layer."""
     parts = [step_bounds.parts(cases, model.hardware, model.values) for model in part_models]
     last_part = parts[part_of_stage[-1]]
-    fixed_seconds = np.stack([np.full(len(cases), parts[part].beside) for part in part_of_stage], axis=1)
+    fixed_seconds = np.stack([np.full(len(cases), parts[part].host_s) for part in part_of_stage], axis=1)
     hop_seconds = hops(cases, part_models, part_of_stage, parts)
     fixed_seconds[:, :-1] += hop_seconds
     fixed_seconds[:, 1:] += hop_seconds
-    fixed_seconds[:, -1] += last_part.ahead + last_part.back + last_part.loss
+    fixed_seconds[:, -1] += last_part.head_forward_s + last_part.head_backward_s + last_part.loss_s
     layer_seconds = [
-        np.stack([np.broadcast_to(kind.ahead + kind.back, len(cases)) for kind in kinds], axis=1)[:, part_of_stage]
+        np.stack([np.broadcast_to(kind.forward_s + kind.backward_s, len(cases)) for kind in kinds], axis=1)[
+            :, part_of_stage
+        ]
         for kinds in zip(*(part.kinds for part in parts), strict=True)
     ]
     return PipelineTable(
@@ -264,7 +266,7 @@ def hops(
         hop = (
             stages.across(cases, (sender.hardware, sender.values), (receiver.hardware, receiver.values))
             if crosses
-            else parts[part].hop
+            else parts[part].transfer_s
         )
         seconds.append(np.broadcast_to(hop, len(cases)))
     return np.stack(seconds, axis=1)

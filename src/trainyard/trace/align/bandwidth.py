@@ -20,6 +20,7 @@ from trainyard.trace.align.survey import Survey
 from trainyard.trace.readers.collectives import group_of
 
 _MATCHED_COLLECTIVES = (*(name for name in SYMMETRIC if name != "barrier"), "broadcast", "reduce")
+"""Collectives whose bandwidth is measured, and whose calls are matched between ranks; barriers move no data."""
 _SEND_RECV = "send_recv"
 
 
@@ -98,8 +99,10 @@ def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> I
     last_stop = np.maximum.reduceat(met.stop, first)
     shortest_ns = np.minimum.reduceat(met.stop - met.start, first)
     is_exact = (met.arrived < met.left) & aligned
-    ns = np.where(is_exact, last_stop - met.arrived, shortest_ns)
-    for begin, end, length, exact in zip(first.tolist(), met.first[1:].tolist(), ns.tolist(), is_exact.tolist()):
+    duration_ns = np.where(is_exact, last_stop - met.arrived, shortest_ns)
+    for begin, end, length_ns, exact in zip(
+        first.tolist(), met.first[1:].tolist(), duration_ns.tolist(), is_exact.tolist()
+    ):
         members = list(zip(met.rank_index[begin:end].tolist(), met.entry[begin:end].tolist()))
         kinds = [surveys[rank_index].kinds[surveys[rank_index].kind[entry]] for rank_index, entry in members]
         facts = surveys[members[0][0]].facts
@@ -108,7 +111,7 @@ def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> I
             group=group_of(kinds[0], facts),
             members=end - begin,
             size=max(kind.size for kind in kinds),
-            ns=length,
+            ns=length_ns,
             from_last=exact,
         )
 
@@ -118,31 +121,34 @@ def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -
     later_start = np.maximum(sent.sent_from, sent.received_from)
     is_exact = (later_start < sent.received_until) & aligned
     shortest_ns = np.minimum(sent.sent_until - sent.sent_from, sent.received_until - sent.received_from)
-    ns = np.where(is_exact, sent.received_until - later_start, shortest_ns)
-    ends = zip(sent.receiver.tolist(), sent.receive.tolist(), ns.tolist(), is_exact.tolist())
-    for rank_index, entry, length, exact in ends:
+    duration_ns = np.where(is_exact, sent.received_until - later_start, shortest_ns)
+    ends = zip(sent.receiver.tolist(), sent.receive.tolist(), duration_ns.tolist(), is_exact.tolist())
+    for rank_index, entry, length_ns, exact in ends:
         kind = surveys[rank_index].kinds[surveys[rank_index].kind[entry]]
         yield _Timed(
             kind=kind,
             group=group_of(kind, surveys[rank_index].facts),
             members=2,
             size=kind.size,
-            ns=length,
+            ns=length_ns,
             from_last=exact,
         )
 
 
 def _time_unmatched(surveys: Sequence[Survey], is_unmatched: Sequence[np.ndarray]) -> Iterator[_Timed]:
-    """Collectives whose other members are not in the files. `is_unmatched[i]`: mask over the entries of survey i."""
-    for survey, rows in zip(surveys, is_unmatched):
+    """Collectives and transfers whose other members are not in the files: one member's duration, which includes
+    waiting. `is_unmatched[i]`: mask over the entries of survey i."""
+    for survey, mask in zip(surveys, is_unmatched):
         groups = [group_of(kind, survey.facts) for kind in survey.kinds]
-        for entry in np.flatnonzero(rows).tolist():
-            number = int(survey.kind[entry])
-            kind = survey.kinds[number]
+        for entry in np.flatnonzero(mask).tolist():
+            kind_index = int(survey.kind[entry])
+            kind = survey.kinds[kind_index]
             members = 2 if kind.name == _SEND_RECV else kind.members
             if kind.name in (*_MATCHED_COLLECTIVES, _SEND_RECV):
                 ns = int(survey.stop[entry] - survey.start[entry])
-                yield _Timed(kind=kind, group=groups[number], members=members, size=kind.size, ns=ns, from_last=False)
+                yield _Timed(
+                    kind=kind, group=groups[kind_index], members=members, size=kind.size, ns=ns, from_last=False
+                )
 
 
 def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[_Timed]) -> Bandwidth:
