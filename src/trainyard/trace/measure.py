@@ -147,7 +147,7 @@ def _survey_file(
 ) -> list[tuple[Survey, Path]] | Unread:
     """Runs in a worker: the survey of each rank in a file and the path in `folder` of its classified trace, or why the
     file cannot be read."""
-    number, path = task
+    file_number, path = task
     if not folder.is_dir():
         raise EnvironmentFailed(
             f"{folder} does not exist on {socket.gethostname()}.", "Set TMPDIR to a folder that all hosts share."
@@ -158,7 +158,7 @@ def _survey_file(
     surveyed = []
     for events in traces:
         rank = classify_rank(msgspec.structs.replace(events, axis=axis))
-        file = folder / f"{number}-{len(surveyed)}.classified"
+        file = folder / f"{file_number}-{len(surveyed)}.classified"
         spill.save(file, rank)
         surveyed.append((survey(rank.events, rank.classified, rank.keys), file))
     return surveyed

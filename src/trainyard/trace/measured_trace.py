@@ -96,12 +96,12 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     full = [ledger for ledger in booked if not ledger.scope.partial]
     full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
-    mean = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
+    mean_ledger = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
     sentences = _collect_notes(agreement.facts, parts, agreement.alignment, window, device_events, unlaunched)
     return MeasuredTrace(
         ranks=ranks,
         by_rank=tuple(booked),
-        mean=mean,
+        mean=mean_ledger,
         alignment=agreement.alignment,
         notes=sentences,
         lateness=lateness,

@@ -78,16 +78,16 @@ _COMPUTE, _COMM, _MEMORY, _NEITHER = range(4)
 def hta(events: Events) -> ToolFigures:
     """The figures by HTA's rules, in whole µs. Raises `BadInput` if its rules leave no device work."""
     work = events.work
-    kept = np.ones(len(work), bool)
+    is_counted = np.ones(len(work), bool)
     if len(events.marks) > 1:
         last = max(mark.start for mark in (*events.marks, *events.device_marks))
-        kept = (work.call >= 0) & (events.host.start[work.call] < last)
-    start, stop = -(-work.start[kept] // 1000) * 1000, work.stop[kept] // 1000 * 1000
+        is_counted = (work.call >= 0) & (events.host.start[work.call] < last)
+    start, stop = -(-work.start[is_counted] // 1000) * 1000, work.stop[is_counted] // 1000 * 1000
     if not len(start):
         raise BadInput(
             f"{events.source}: 0 device operations remain by HTA's rules.", "Its figures need two full steps."
         )
-    kind = _kind_of_names(events, _hta_kind)[work.name[kept]]
+    kind = _kind_of_names(events, _hta_kind)[work.name[is_counted]]
     busy, compute, comm = (
         _merge_intervals(start, stop),
         *(_merge_intervals(*_select_kind(kind, k, start, stop)) for k in (_COMPUTE, _COMM)),
@@ -113,14 +113,14 @@ def hta(events: Events) -> ToolFigures:
 def tracelens(events: Events) -> ToolFigures:
     """The figures by TraceLens' rules. Raises `BadInput` if its rules leave no device work."""
     work = events.work
-    kept = work.call >= 0
-    start, stop = work.start[kept], work.stop[kept]
+    is_counted = work.call >= 0
+    start, stop = work.start[is_counted], work.stop[is_counted]
     if not len(start):
         raise BadInput(
             f"{events.source}: 0 device operations remain by TraceLens' rules: none has its launch in the file."
         )
-    kind = _kind_of_names(events, _lens_kind)[work.name[kept]]
-    kind[work.what[kept] == COPY] = _MEMORY
+    kind = _kind_of_names(events, _lens_kind)[work.name[is_counted]]
+    kind[work.what[is_counted] == COPY] = _MEMORY
     compute, comm, memory = (_merge_intervals(*_select_kind(kind, k, start, stop)) for k in (_COMPUTE, _COMM, _MEMORY))
     busy = _merge_intervals(start, stop)
     total, computing = int(busy[1, -1] - busy[0, 0]), _total_ns(compute)

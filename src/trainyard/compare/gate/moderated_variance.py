@@ -20,10 +20,10 @@ positive rate of accounts exceeds its nominal value (`validation.gate`)."""
 
 def moderate_variances(variances: Column, freedom: int) -> tuple[Column, float]:
     """Moderated variances (n,) and their degrees of freedom, from variances (n,) with `freedom` degrees each."""
-    known = variances > 0
-    if np.count_nonzero(known) < 2:
+    is_positive = variances > 0
+    if np.count_nonzero(is_positive) < 2:
         return variances, float(freedom)
-    logs = np.log(variances[known]) - digamma(freedom / 2) + log(freedom / 2)
+    logs = np.log(variances[is_positive]) - digamma(freedom / 2) + log(freedom / 2)
     excess = float(np.var(logs, ddof=1)) - trigamma(freedom / 2)
     prior = min(_MAX_PRIOR_FREEDOM, 2 * _invert_trigamma(excess)) if excess > 0 else _MAX_PRIOR_FREEDOM
     common = exp(float(np.mean(logs)) + digamma(prior / 2) - log(prior / 2))

@@ -44,13 +44,13 @@ class Straggler:
             for rank, ns in sorted(ledger.late.items(), key=lambda item: -item[1])[:4]
         )
         differs = _describe_difference(rank_late, ranks) if ranks else ""
-        others = "the other rank waits" if _rank_count(ledger) == 2 else "the other ranks wait"
+        waiting_ranks = "the other rank waits" if _rank_count(ledger) == 2 else "the other ranks wait"
         return finding(
             self.rule,
             ledger,
             max(waits, key=lambda account: waits[account]),
             wait_ns_per_other_rank(ledger, rank_late),
-            f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}; {others}",
+            f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}; {waiting_ranks}",
             evidence=f"waiting caused: {shares}{differs}",
             remedy=f"Compare rank {rank_late} with the others: its host, device clocks and share of the work.",
             # A few steps are weak evidence.
@@ -62,9 +62,9 @@ def late_rank(ledger: Ledger) -> int | None:
     """The rank that causes most of the waiting; None if no rank stands out or the waiting is small."""
     if not sum(ledger.late.values()):
         return None
-    (rank, ns), *others = sorted(ledger.late.items(), key=lambda item: -item[1])
+    (rank, ns), *following = sorted(ledger.late.items(), key=lambda item: -item[1])
     min_share = max(_MIN_SHARE, _MIN_OVER_FAIR_SHARE / _rank_count(ledger))
-    leads = not others or ns >= _MIN_LEAD * others[0][1]
+    leads = not following or ns >= _MIN_LEAD * following[0][1]
     stands_out = leads and ns >= min_share * sum(ledger.late.values())
     return rank if stands_out and matters(ledger, wait_ns_per_other_rank(ledger, rank), _MIN_STEP_FRACTION) else None
 

@@ -137,7 +137,8 @@ def _check_runs(wanted: PlannerInput, depth: int) -> None:
 
 
 class _PipelineRows(NamedTuple):
-    """Pipelines of one depth and one order of the parts. By kind of layer: `base_bytes` of a stage without layers and
+    """Pipelines of one depth and one order of the parts. `part_of_stage`: index of each stage's part; `layer_counts`: the
+    model's layers, by kind. By kind of layer: `base_bytes` of a stage without layers and
     `layer_bytes` per layer, [case, stage]. `limit`: usable bytes per device of each stage."""
 
     cases: Cases
@@ -159,8 +160,8 @@ class _PipelineRows(NamedTuple):
         """Mask of the cases that may fit: every stage holds a layer, and the stages hold all layers of each kind and in
         total."""
         largest, layers = np.maximum.reduce(capacities), sum(self.layer_counts)
-        enough = [np.sum(capacity, axis=1) >= count for capacity, count in zip(capacities, self.layer_counts)]
-        return np.logical_and.reduce([*enough, np.sum(largest, axis=1) >= layers, np.min(largest, axis=1) >= 1])
+        fits_kinds = [np.sum(capacity, axis=1) >= count for capacity, count in zip(capacities, self.layer_counts)]
+        return np.logical_and.reduce([*fits_kinds, np.sum(largest, axis=1) >= layers, np.min(largest, axis=1) >= 1])
 
 
 def _enumerate_pipelines(

@@ -41,16 +41,16 @@ def peak(cases: Cases, first: bool) -> MemoryParts:
     """The peak of the first or the last stage."""
     count = len(cases)
     gathers, piped = (np.broadcast_to(mask, count) for mask in (sharded(cases) > 0, cases.pp > 1))
-    most = MemoryParts(*np.zeros((len(MemoryParts._fields), count)))
+    peak_parts = MemoryParts(*np.zeros((len(MemoryParts._fields), count)))
     for mask, moments in (
         (piped, _pipeline_moments),
         (gathers & ~piped, _fsdp_moments),
         (~gathers & ~piped, _replicated_moments),
     ):
         if mask.any():
-            for part, values in zip(most, fullest(moments(_stage(cases.take(mask), first))), strict=True):
+            for part, values in zip(peak_parts, fullest(moments(_stage(cases.take(mask), first))), strict=True):
                 part[mask] = values
-    return most
+    return peak_parts
 
 
 def sharded(cases: Cases) -> Column:
@@ -307,8 +307,8 @@ def _select_stage(mask: npt.NDArray[np.bool_], if_true: NativeStage, if_false: N
     layer = KeptActivations(
         *(np.where(mask, mine, theirs) for mine, theirs in zip(if_true.layer, if_false.layer, strict=True))
     )
-    rest = (np.where(mask, mine, theirs) for mine, theirs in zip(if_true[2:], if_false[2:], strict=True))
-    return NativeStage(if_true.cases, layer, *rest)
+    other_fields = (np.where(mask, mine, theirs) for mine, theirs in zip(if_true[2:], if_false[2:], strict=True))
+    return NativeStage(if_true.cases, layer, *other_fields)
 
 
 def _set_bottom_layer(stage: NativeStage) -> NativeStage:

@@ -222,7 +222,7 @@ def _dualpipev_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, N
     for mask in (is_forward, ~is_forward & ~is_weights):
         micro[mask] = _count_earlier_equal(chunk[mask])
     chunk[is_weights], micro[is_weights] = chunk[is_inputs], micro[is_inputs]  # the oldest first
-    held = np.append(is_forward[:-1] & (kind[1:] == BACKWARD), False).astype(np.int64)
+    send_delay = np.append(is_forward[:-1] & (kind[1:] == BACKWARD), False).astype(np.int64)
     if rank == pp - 1:
-        held[np.argmax(held)] = 0
-    return kind, chunk, micro, held
+        send_delay[np.argmax(send_delay)] = 0
+    return kind, chunk, micro, send_delay

@@ -147,10 +147,14 @@ def rounds(ranks: Column | int) -> Column:
 
 def _sample_counts(pipeline: PipelineTimes) -> tuple[int, int] | None:
     """The two numbers of micro-batches from which a pipeline with many more is extrapolated; None if it has few."""
-    fewer = int(rounds(pipeline.ranks)) * pipeline.ranks
-    more = 2 * fewer
-    rest = pipeline.micro_batches % pipeline.ranks
-    return (fewer + rest, more + rest) if pipeline.micro_batches > 2 * (more + rest) else None
+    fewer_micro_batches = int(rounds(pipeline.ranks)) * pipeline.ranks
+    more_micro_batches = 2 * fewer_micro_batches
+    remainder = pipeline.micro_batches % pipeline.ranks
+    return (
+        (fewer_micro_batches + remainder, more_micro_batches + remainder)
+        if pipeline.micro_batches > 2 * (more_micro_batches + remainder)
+        else None
+    )
 
 
 def _simulate_samples(

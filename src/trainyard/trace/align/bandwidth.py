@@ -47,7 +47,8 @@ class Bandwidth(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    """One collective: `size` in bytes, `ns` that it took, the others as in Bandwidth."""
+    """One timed collective: `size` in bytes, `ns` that it took; `members`: number of ranks, 0 if unknown; `from_last`:
+    timed from the last member's arrival to the last end, else by one member's duration."""
 
     kind: Collective
     group: str
@@ -60,17 +61,20 @@ class _Timed(NamedTuple):
 def measure_bandwidths(surveys: Sequence[Survey], aligned: bool) -> list[Bandwidth]:
     """One row for each (collective, group, members, size bucket, timing method), sorted by collective, group and size.
     If `aligned`, surveys are on the common clock. Barriers and empty messages are left out."""
-    met, sent = meetings(surveys, _MATCHED_COLLECTIVES), transfers(surveys)
+    matched_collectives, matched_transfers = meetings(surveys, _MATCHED_COLLECTIVES), transfers(surveys)
     is_unmatched = [np.ones(len(survey.row), bool) for survey in surveys]
     for rank_index, entry in [
-        *zip(met.rank_index.tolist(), met.entry.tolist()),
-        *zip(sent.sender.tolist(), sent.send.tolist()),
-        *zip(sent.receiver.tolist(), sent.receive.tolist()),
+        *zip(matched_collectives.rank_index.tolist(), matched_collectives.entry.tolist()),
+        *zip(matched_transfers.sender.tolist(), matched_transfers.send.tolist()),
+        *zip(matched_transfers.receiver.tolist(), matched_transfers.receive.tolist()),
     ]:
         is_unmatched[rank_index][entry] = False
     buckets: dict[tuple[str, str, int, int, bool], list[_Timed]] = defaultdict(list)
-    matched = (*_time_meetings(surveys, met, aligned), *_time_transfers(surveys, sent, aligned))
-    for timed in (*matched, *_time_unmatched(surveys, is_unmatched)):
+    timed_matches = (
+        *_time_meetings(surveys, matched_collectives, aligned),
+        *_time_transfers(surveys, matched_transfers, aligned),
+    )
+    for timed in (*timed_matches, *_time_unmatched(surveys, is_unmatched)):
         if timed.size > 0 and timed.ns > 0:
             bucket = timed.size.bit_length()
             buckets[timed.kind.name, timed.group, timed.members, bucket, timed.from_last].append(timed)
@@ -155,8 +159,8 @@ def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[
     """The row of one bucket: medians and extremes of its collectives."""
     factor = bus_factor(collective, members)
     ordered = sorted(timings, key=lambda timed: Fraction(timed.size, timed.ns))
-    middle = lower_median(ordered)
-    bus = [None if factor is None else int(factor * timed.size * 10**9 / timed.ns) for timed in ordered]
+    median_call = lower_median(ordered)
+    bus_bandwidths = [None if factor is None else int(factor * timed.size * 10**9 / timed.ns) for timed in ordered]
     return Bandwidth(
         collective=collective,
         group=group,
@@ -164,9 +168,9 @@ def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[
         size=lower_median(sorted(timed.size for timed in timings)),
         count=len(timings),
         time_ns=lower_median(sorted(timed.ns for timed in timings)),
-        algbw=middle.size * 10**9 // middle.ns,
-        busbw=lower_median(bus),
-        slowest=bus[0],
-        fastest=bus[-1],
+        algbw=median_call.size * 10**9 // median_call.ns,
+        busbw=lower_median(bus_bandwidths),
+        slowest=bus_bandwidths[0],
+        fastest=bus_bandwidths[-1],
         from_last=timings[0].from_last,
     )

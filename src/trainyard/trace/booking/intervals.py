@@ -138,8 +138,8 @@ class _UnionLength:
 
 def merge_unions(a: I64, b: I64) -> I64:
     """[2, k]: begins and ends of the union of two unions of the same form, sorted and disjoint."""
-    both = np.concatenate([a, b], axis=1)
-    begin, end = both[:, np.argsort(both[0], kind="stable")]
+    bounds = np.concatenate([a, b], axis=1)
+    begin, end = bounds[:, np.argsort(bounds[0], kind="stable")]
     latest = np.maximum.accumulate(end)
     fresh = np.concatenate([[True], begin[1:] > latest[:-1]])
     return np.stack([begin[fresh], np.concatenate([latest[:-1][fresh[1:]], latest[-1:]])])

@@ -138,14 +138,14 @@ def _cost_convolution(args: OpArguments) -> Cost:
         output_padding = _value_per_axis(args, "output_padding", spatial_axes)
         channels = weight.dims[1] * args.int("groups")
         output_dims = [
-            (n - 1) * step - 2 * pad + far + 1 + more
-            for n, step, pad, far, more in zip(spatial, stride, padding, kernel_reach, output_padding)
+            (n - 1) * step - 2 * pad + reach + 1 + extra
+            for n, step, pad, reach, extra in zip(spatial, stride, padding, kernel_reach, output_padding)
         ]
         flops = 2 * input.numel * prod(weight.dims[1:])
     else:
         channels = weight.dims[0]
         output_dims = [
-            (n + 2 * pad - far - 1) // step + 1 for n, step, pad, far in zip(spatial, stride, padding, kernel_reach)
+            (n + 2 * pad - reach - 1) // step + 1 for n, step, pad, reach in zip(spatial, stride, padding, kernel_reach)
         ]
         flops = 2 * prod(batch) * channels * prod(output_dims) * prod(weight.dims[1:])
     if min(output_dims) < 0:

@@ -84,8 +84,8 @@ def ranges_at(device: SnapshotDevice, moment: int) -> ReservedRanges:
             segment.expandable,
         )
     trace = device.trace
-    later = [event for event in _segment_events(device) if event >= moment]
-    for event in reversed(later):
+    later_events = [event for event in _segment_events(device) if event >= moment]
+    for event in reversed(later_events):
         apply_segment_event(ranges, -int(trace.action[event]), *_address_size_stream(device, event))
     return ranges
 

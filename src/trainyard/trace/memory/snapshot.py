@@ -328,11 +328,11 @@ class _SnapshotDecoder:
         """The index of a stack. Entries share their lists of frames, so each list is read once."""
         if not frames or not isinstance(frames, list):
             return 0
-        number = self.stack_numbers.get(id(frames))
-        if number is None:
+        index = self.stack_numbers.get(id(frames))
+        if index is None:
             stack = tuple(self.decode_frame(frame) for frame in frames if isinstance(frame, dict))
-            number = self.stack_numbers[id(frames)] = self.stacks.setdefault(stack, len(self.stacks))
-        return number
+            index = self.stack_numbers[id(frames)] = self.stacks.setdefault(stack, len(self.stacks))
+        return index
 
     def decode_frame(self, plain: dict[str, Any]) -> Frame:
         """A line of a stack, redacted."""

@@ -49,6 +49,8 @@ _SIDES = {"H": "host", "D": "device", "P": "device"}
 
 
 class _Event(NamedTuple):
+    """An event from `start` to `stop` ns. `name`: in full; `shown`: XLA's display name, else the same."""
+
     name: str
     shown: str
     start: int
@@ -57,7 +59,8 @@ class _Event(NamedTuple):
 
 
 class _Plane(NamedTuple):
-    """A plane's name, its lines undecoded, its events' (name, shown name, stats) by id, its stats' names by id."""
+    """A plane with undecoded `lines`. `kinds`: id of an event's metadata -> (name, shown name, stats); `stats`: id -> name
+    of a stat; `facts`: the plane's own stats by name."""
 
     name: str
     lines: list[memoryview]
@@ -111,10 +114,10 @@ class Xplane:
             notes.append(f"The file is cut short: {lost[0]}. The part before that was read.")
         if damaged:
             notes.append(f"{len(damaged):,} damaged parts were left out: {damaged[0]}.")
-        if others := [
+        if unread_planes := [
             plane.name for plane in planes if plane.name.startswith("/device:") and not _DEVICE.match(plane.name)
         ]:
-            notes.append(f"{len(others):,} other device planes were not read: {', '.join(others)[:200]}.")
+            notes.append(f"{len(unread_planes):,} other device planes were not read: {', '.join(unread_planes)[:200]}.")
         if len(devices) > 1:
             notes.append("The file holds several devices; each is treated as a separate rank.")
         working = [reading for reading in readings if len(reading.rows)]

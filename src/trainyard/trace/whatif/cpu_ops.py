@@ -51,11 +51,11 @@ def _launch_times(events: Events, spans: I64) -> I64:
     numbers differ, the last op before the span counts."""
     host = events.host
     launches = np.array([name.startswith("c10d::") and launched_by(name) is not None for name in events.names], bool)
-    begun = host.start[(host.what == OP) & launches[host.name]]
-    if len(begun) == len(spans):
-        return np.minimum(begun, spans)
-    index = np.searchsorted(begun, spans, "right") - 1
-    return np.where(index >= 0, np.append(begun, 0)[index], spans)
+    launch_start = host.start[(host.what == OP) & launches[host.name]]
+    if len(launch_start) == len(spans):
+        return np.minimum(launch_start, spans)
+    index = np.searchsorted(launch_start, spans, "right") - 1
+    return np.where(index >= 0, np.append(launch_start, 0)[index], spans)
 
 
 def _find_pauses(classified: Classified, stretches: int, idle: I64, spans: I64, end: I64) -> Pauses:

@@ -84,10 +84,10 @@ def plan_graph(length: I64, needs: Needs) -> Graph:
     open_needs = np.bincount(needs.op, minlength=len(length)).tolist()
     order = [op for op, count in enumerate(open_needs) if not count]
     for op in order:  # grows while it is walked
-        for later in dependents[op]:
-            open_needs[later] -= 1
-            if not open_needs[later]:
-                order.append(later)
+        for dependent in dependents[op]:
+            open_needs[dependent] -= 1
+            if not open_needs[dependent]:
+                order.append(dependent)
     if len(order) < len(length):
         raise BadInput(f"{len(length) - len(order)} of {len(length)} ops wait for each other in a cycle.")
     topological_order = np.array(order, np.int64)

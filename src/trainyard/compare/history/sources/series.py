@@ -143,10 +143,10 @@ def _parse_number(cell: object) -> float | None:
 
 def _note_disorder(points: list[SeriesPoint]) -> tuple[str, ...]:
     """A note if the times are not in order; the order of the file is kept."""
-    back = [n for n in range(1, len(points)) if points[n].when and points[n].when < points[n - 1].when]
-    if not back:
+    disordered = [n for n in range(1, len(points)) if points[n].when and points[n].when < points[n - 1].when]
+    if not disordered:
         return ()
     return (
-        f"{units.counted(len(back), 'point has', 'points have')} an earlier date than the point before, the first at "
-        f"index {back[0]}. The order of the file is used.",
+        f"{units.counted(len(disordered), 'point has', 'points have')} an earlier date than the point before, the first "
+        f"at index {disordered[0]}. The order of the file is used.",
     )

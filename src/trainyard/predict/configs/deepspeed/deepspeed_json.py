@@ -38,8 +38,8 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Builds a table. Raises `ValueError` for a duplicate key, as DeepSpeed does."""
     table = dict(pairs)
     if len(table) != len(pairs):
-        seen: set[str] = set()
-        duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))
+        earlier_keys: set[str] = set()
+        duplicate = next(key for key, _ in pairs if key in earlier_keys or earlier_keys.add(key))
         raise ValueError(f"duplicate key {duplicate!r:.60}")
     return table
 
@@ -166,12 +166,12 @@ class _DeepSpeedReader:
     def _batch(self, dp: int) -> tuple[int, int]:
         """Micro-batch and global batch size. Two of the three sizes give the third; one alone means no accumulation."""
         sizes = {key: self.keys.get(key) for key in deepspeed_keys.BATCHES}
-        known = [key for key, value in sizes.items() if value not in (None, "auto")]
-        if len(known) < 2:
+        stated_keys = [key for key, value in sizes.items() if value not in (None, "auto")]
+        if len(stated_keys) < 2:
             for key in deepspeed_keys.BATCHES:
                 self._value_not_auto(key)
         batch, micro_batch_size, accumulation = (
-            self.keys.integer(key) if key in known else 0 for key in deepspeed_keys.BATCHES
+            self.keys.integer(key) if key in stated_keys else 0 for key in deepspeed_keys.BATCHES
         )
         if not (batch or micro_batch_size):
             raise BadFile(

@@ -103,7 +103,7 @@ class _TorchtitanReader:
 
     def _shard(self, devices: int | None, replicate: int, tp: int, cp: int, pp: int) -> int:
         """Sharded data-parallel degree: as given, or the devices divided by the other degrees."""
-        key, others = "parallelism.data_parallel_shard_degree", replicate * tp * cp * pp
+        key, other_ranks = "parallelism.data_parallel_shard_degree", replicate * tp * cp * pp
         product = f"replicate {replicate} x tensor {tp} x context {cp} x pipeline {pp}"
         if self.keys.get(key) in (None, -1):
             if devices is None:
@@ -111,13 +111,13 @@ class _TorchtitanReader:
                     f"{self.where}: {self.keys.spell(key)} is unset or -1, so it depends on the device count.",
                     "Pass --devices.",
                 )
-            if devices % others:
-                raise BadInput(f"{self.where}: {devices} devices % ({product}) = {devices % others}.")
-            return devices // others
+            if devices % other_ranks:
+                raise BadInput(f"{self.where}: {devices} devices % ({product}) = {devices % other_ranks}.")
+            return devices // other_ranks
         shard = self.keys.integer(key)
-        if devices is not None and shard * others != devices:
+        if devices is not None and shard * other_ranks != devices:
             raise BadInput(
-                f"{self.where}: {product} x shard {shard} = {shard * others}, but --devices {devices}.",
+                f"{self.where}: {product} x shard {shard} = {shard * other_ranks}, but --devices {devices}.",
                 f"Set {self.keys.spell(key)} = -1 to derive it from the device count.",
             )
         return shard
@@ -140,8 +140,10 @@ class _TorchtitanReader:
         if pp == 1:
             return 1
         if stages % pp or (stages // pp > 1) != looped:
-            wanted = f"a multiple of pipeline_parallel_degree {pp}, at least twice it" if looped else f"{pp}"
-            raise BadFile(f"{self.where}: {model.layers} layers make {stages} stages; the schedule needs {wanted}.")
+            allowed_stages = f"a multiple of pipeline_parallel_degree {pp}, at least twice it" if looped else f"{pp}"
+            raise BadFile(
+                f"{self.where}: {model.layers} layers make {stages} stages; the schedule needs {allowed_stages}."
+            )
         return stages // pp
 
     def _schedule(self) -> Literal["1f1b", "interleaved"]:
@@ -179,14 +181,14 @@ class _TorchtitanReader:
             raise BadInput(
                 f"{self.where}: seq_len {seq_len} % (tensor x twice context: {divisor}) = {seq_len % divisor}."
             )
-        activation_checkpoint, every = self._activation_checkpoint()
+        activation_checkpoint, checkpoint_every = self._activation_checkpoint()
         return Recipe(
             seq_len=seq_len,
             tokens_per_step=batch * seq_len,
             micro_batch_size=micro_batch_size,
             dtype=self._dtype(layout, model),
             activation_checkpoint=activation_checkpoint,
-            activation_checkpoint_every=every,
+            activation_checkpoint_every=checkpoint_every,
             schedule="none" if pp == 1 else self._schedule(),
             offload=self._offload(layout),
             compile=keys.values.get("compile.enable") is True,

@@ -69,7 +69,9 @@ class Walk:
         self.lost: list[str] = []
         self.unread = 0
         self.entries = 0
+        """Complete entries of the list of events so far."""
         self._pieces: Iterator[bytes] = iter(text)
+        # Text that is not consumed yet, and the position in it; whether more pieces follow, or a value is nested too deep.
         self._rest, self._at = b"", 0
         self._more, self._too_deep = True, False
 
@@ -112,10 +114,10 @@ class Walk:
 
     def _grow(self, part: str) -> None:
         """Doubles the unread text, so that rescanning it takes linear time in total."""
-        left = len(self._rest) - self._at
-        if left > _MAX_VALUE_BYTES:
+        unread_bytes = len(self._rest) - self._at
+        if unread_bytes > _MAX_VALUE_BYTES:
             raise FileTooLarge(f"{self.text.path}: one {part} is longer than {_MAX_VALUE_BYTES:,} bytes, the maximum.")
-        self._fetch(max(1, left))
+        self._fetch(max(1, unread_bytes))
 
     def _peek(self) -> bytes:
         """The next byte that is not white space or a comma; empty at the end."""

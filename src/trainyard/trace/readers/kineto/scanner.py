@@ -115,12 +115,12 @@ class CompiledScanner(Rows):
         """Copies of a table's columns that outlive the scan; each original is freed before the next copy."""
         count = self._library.scan_count(self._scan, table)
         columns: list[NDArray[Any]] = []
-        for number, dtype in enumerate(dtypes):
+        for column_index, dtype in enumerate(dtypes):
             column = np.empty(count, dtype)
             if count:
-                address = self._library.scan_column(self._scan, table, number)
+                address = self._library.scan_column(self._scan, table, column_index)
                 memmove(column.ctypes.data, address, column.nbytes)
-            self._library.scan_release(self._scan, table, number)
+            self._library.scan_release(self._scan, table, column_index)
             columns.append(column)
         return columns
 
