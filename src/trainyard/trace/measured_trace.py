@@ -168,7 +168,7 @@ def _collect_notes(
 def _note_steps_without_compute(
     facts: Sequence[Events], parts: Sequence[Sequence[StepPart]], window: Window
 ) -> list[str]:
-    """Sentences about marked steps that have no part of their own. Arguments as in `_collect_notes`."""
+    """Sentences about marked steps that have no part of their own. `facts`, `parts`: of each rank."""
     notes = []
     for events, rank_parts in zip(facts, parts):
         booked_labels = {part.label for part in rank_parts}

@@ -31,7 +31,8 @@ def moderate_variances(variances: Column, freedom: int) -> tuple[Column, float]:
 
 
 def digamma(x: float) -> float:
-    """By recurrence up to x >= 8, then the asymptotic series (Abramowitz & Stegun 6.3.18)."""
+    """The derivative of log gamma: by recurrence up to x >= 8, then the asymptotic series (Abramowitz & Stegun
+    6.3.18)."""
     shift = 0.0
     while x < 8:
         shift -= 1 / x
@@ -42,7 +43,8 @@ def digamma(x: float) -> float:
 
 
 def trigamma(x: float) -> float:
-    """Computed as `digamma` (Abramowitz & Stegun 6.4.12)."""
+    """The derivative of digamma: by recurrence up to x >= 8, then the asymptotic series (Abramowitz & Stegun
+    6.4.12)."""
     shift = 0.0
     while x < 8:
         shift += 1 / (x * x)

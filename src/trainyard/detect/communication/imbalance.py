@@ -96,8 +96,8 @@ def _find_without_clocks(ledger: Ledger, ranks: Sequence[Booked]) -> Sequence[Fi
 
 
 def _remedy(op_class: str, split_unevenness: float) -> str:
-    """The remedy for an uneven op class, "" if no class explains the waiting; `split_unevenness` as `_split_unevenness`
-    returns it."""
+    """The remedy for an uneven op class, "" if no class explains the waiting; `split_unevenness`: largest
+    message of an all-to-all over the mean one."""
     if split_unevenness >= _MIN_SIZE_RATIO or op_class == "moe_route":
         return "Balance the experts: use a capacity limit, a load-balancing loss or expert-choice routing."
     if op_class:

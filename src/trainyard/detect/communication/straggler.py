@@ -70,7 +70,8 @@ def late_rank(ledger: Ledger) -> int | None:
 
 
 def culprit_of(ledger: Ledger, ranks: Sequence[Booked] | None) -> int | None:
-    """As `late_rank`, but None if `ranks` show that this rank does not cause the most waiting in most steps."""
+    """The rank that causes most of the waiting; None if no rank stands out, or if it is not also the worst in most
+    steps of `ranks`."""
     rank = late_rank(ledger)
     if rank is None or not ranks:
         return rank

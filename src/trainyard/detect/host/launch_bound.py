@@ -76,7 +76,8 @@ def _gaps_from_ledger(ledger: Ledger) -> dict[Account, int]:
 
 
 def _gaps_from_ranks(ranks: Sequence[Booked]) -> dict[Account, int]:
-    """As `_gaps_from_ledger`, without gaps that other rules claim by their circumstances (unfused optimizers, ...)."""
+    """Account -> ns a step of the launch gaps, mean over `ranks`, without gaps that other rules claim by their
+    circumstances (unfused optimizers, ...)."""
     ns_by_account: dict[Account, int] = {}
     for rank in ranks:
         gaps = claimed_idle_rows(rank, Claimant.HOST)

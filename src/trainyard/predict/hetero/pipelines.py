@@ -137,9 +137,9 @@ def _check_runs(wanted: PlannerInput, depth: int) -> None:
 
 
 class _PipelineRows(NamedTuple):
-    """Pipelines of one depth and one order of the parts. `part_of_stage`: index of each stage's part; `layer_counts`: the
-    model's layers, by kind. By kind of layer: `base_bytes` of a stage without layers and
-    `layer_bytes` per layer, [case, stage]. `limit`: usable bytes per device of each stage."""
+    """Pipelines of one depth and one order of the parts. `part_of_stage`: index of each stage's part; by kind of layer:
+    `layer_counts` of the model, `base_bytes` of a stage without layers and `layer_bytes` per layer, both [case, stage].
+    `limit`: usable bytes per device of each stage."""
 
     cases: Cases
     part_of_stage: npt.NDArray[np.intp]
@@ -230,8 +230,8 @@ def _build_table(
     layer_capacities: list[Column],
     layer_counts: list[int],
 ) -> PipelineTable:
-    """The costs of pipelines that may fit. `layer_capacities`, `layer_counts`: as in `PipelineTable`, by kind of
-    layer."""
+    """The costs of pipelines that may fit. By kind of layer: `layer_capacities`, the most layers that fit on each
+    stage, [case, stage], and `layer_counts` of the model."""
     parts = [step_bounds.parts(cases, model.hardware, model.values) for model in part_models]
     last_part = parts[part_of_stage[-1]]
     fixed_seconds = np.stack([np.full(len(cases), parts[part].host_s) for part in part_of_stage], axis=1)

@@ -69,7 +69,7 @@ class Meetings(NamedTuple):
         return self.only(self.arrived < self.left)
 
     def on(self, start: Sequence[I64], stop: Sequence[I64]) -> Meetings:
-        """The same meetings with the times `start[rank_index][entry]` and `stop[rank_index][entry]`."""
+        """These meetings on another clock: member i gets the times `start[rank_index[i]][entry[i]]` and `stop[...]`, in ns."""
         rows = [np.flatnonzero(self.rank_index == rank_index) for rank_index in range(len(start))]
         new_start, new_stop = self.start.copy(), self.stop.copy()
         for rank_index, own in enumerate(rows):
@@ -165,7 +165,7 @@ class Transfers(NamedTuple):
     received_until: I64
 
     def on(self, start: Sequence[I64], stop: Sequence[I64]) -> Transfers:
-        """The same transfers with the times `start[rank_index][entry]` and `stop[rank_index][entry]`."""
+        """These transfers on another clock. `start`, `stop`: by rank index, the times of its entries in ns."""
         sent, received = ([*zip(self.sender, self.send)], [*zip(self.receiver, self.receive)])
         times = [
             np.array([column[rank_index][entry] for rank_index, entry in ends], np.int64)

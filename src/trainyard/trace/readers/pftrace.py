@@ -66,7 +66,7 @@ class _TraceClock(NamedTuple):
 
 
 class _Slice(NamedTuple):
-    """A slice that has begun, at `start` ns of trace time; `category` and `name` are its text. `facts`: its debug annotations by name."""
+    """A slice that has begun, at `start` ns of trace time. `facts`: its debug annotations by name."""
 
     category: str
     name: str

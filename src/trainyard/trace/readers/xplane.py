@@ -59,8 +59,8 @@ class _Event(NamedTuple):
 
 
 class _Plane(NamedTuple):
-    """A plane with undecoded `lines`. `kinds`: id of an event's metadata -> (name, shown name, stats); `stats`: id -> name
-    of a stat; `facts`: the plane's own stats by name."""
+    """A plane with undecoded `lines`. `kinds`: id of an event's metadata -> (name, shown name, stats); `stats`: id ->
+    name of a stat; `facts`: the plane's own stats by name."""
 
     name: str
     lines: list[memoryview]

@@ -147,6 +147,6 @@ def _note_disorder(points: list[SeriesPoint]) -> tuple[str, ...]:
     if not disordered:
         return ()
     return (
-        f"{units.counted(len(disordered), 'point has', 'points have')} an earlier date than the point before, the first "
-        f"at index {disordered[0]}. The order of the file is used.",
+        f"{units.counted(len(disordered), 'point has', 'points have')} an earlier date than the point before, the "
+        f"first at index {disordered[0]}. The order of the file is used.",
     )

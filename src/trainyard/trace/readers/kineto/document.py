@@ -69,9 +69,9 @@ class Walk:
         self.lost: list[str] = []
         self.unread = 0
         self.entries = 0
-        """Complete entries of the list of events so far."""
+        """Entries of the list of events, including unreadable ones."""
         self._pieces: Iterator[bytes] = iter(text)
-        # Text that is not consumed yet, and the position in it; whether more pieces follow, or a value is nested too deep.
+        # The unconsumed text and the position in it; whether more pieces follow, and whether a value is nested too deep.
         self._rest, self._at = b"", 0
         self._more, self._too_deep = True, False
 

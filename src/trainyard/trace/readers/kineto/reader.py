@@ -75,7 +75,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         raise _no_events_error(text, walk)
     _check_launches(text, tables, bool(walk.lost and header.device_names))
     labels = [_lane_label(lane) for lane in tables.lanes]
-    lanes = {label: lane_index for lane_index, label in enumerate(sorted(set(labels)))}
+    lanes = {label: index for index, label in enumerate(sorted(set(labels)))}
     lane_index = np.array([lanes[label] for label in labels], np.int32)
     device, waits = tables.device, tables.waits
     facts = FileFacts(
