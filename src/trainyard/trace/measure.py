@@ -46,8 +46,9 @@ def measure_files(
 ) -> MeasuredTrace:
     """Reads the files of a job's ranks and measures them: ledgers of each rank and part, and their mean. `source`: the
     mean ledger's name; `axis`: the mesh axis that all ranks form; `engine`: a key of `engines.ENGINES`, or `auto`: a
-    few small files in memory, others in worker processes; `how`: options of the readers. If there are several files, unreadable
-    ones are left out and listed in `MeasuredTrace.unread`, unless `strict`. Raises as `read` and `measure` do."""
+    few small files in memory, others in worker processes; `how`: options of the readers. If there are several files,
+    unreadable ones are left out and listed in `MeasuredTrace.unread`, unless `strict`. Raises as `read` and `measure`
+    do."""
     files = rank_files([Path(path).absolute() for path in paths])
     readable = [file for file in files if isinstance(file, Path)]
     if not readable:

@@ -69,7 +69,8 @@ class Meetings(NamedTuple):
         return self.only(self.arrived < self.left)
 
     def on(self, start: Sequence[I64], stop: Sequence[I64]) -> Meetings:
-        """These meetings on another clock: member i gets the times `start[rank_index[i]][entry[i]]` and `stop[...]`, in ns."""
+        """These meetings on another clock: member i gets the times `start[rank_index[i]][entry[i]]` and `stop[...]`, in
+        ns."""
         rows = [np.flatnonzero(self.rank_index == rank_index) for rank_index in range(len(start))]
         new_start, new_stop = self.start.copy(), self.stop.copy()
         for rank_index, own in enumerate(rows):

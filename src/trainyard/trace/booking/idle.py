@@ -86,8 +86,8 @@ def host_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I6
 
 
 def _thread_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
-    """Why this thread launches nothing, as (edges in ns, reason numbers): reason[i] holds before edge[i]; -1 while none of
-    its spans is open."""
+    """Why this thread launches nothing, as (edges in ns, reason numbers): reason[i] holds before edge[i]; -1 while none
+    of its spans is open."""
     host = events.host
     edges, owner = split_by_innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread))
     open_ = owner >= 0

@@ -335,8 +335,8 @@ def _cost_nll_loss_backward(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _pointwise_formulas(ops: dict[int, str], floats_only: bool = False, compares: bool = False) -> dict[str, Callable]:
-    """Name -> formula. `ops`: number of tensor arguments -> names; `floats_only`: the ops convert integers to the default
-    format; `compares`: their results are boolean."""
+    """Name -> formula. `ops`: number of tensor arguments -> names; `floats_only`: the ops convert integers to the
+    default format; `compares`: their results are boolean."""
     return {
         name: _pointwise_formula(tensor_arguments, floats_only, compares)
         for tensor_arguments, names in ops.items()

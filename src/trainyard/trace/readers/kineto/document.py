@@ -71,7 +71,7 @@ class Walk:
         self.entries = 0
         """Entries of the list of events, including unreadable ones."""
         self._pieces: Iterator[bytes] = iter(text)
-        # The unconsumed text and the position in it; whether more pieces follow, and whether a value is nested too deep.
+        # The unconsumed text and the position in it; whether more pieces follow; whether a value is nested too deep.
         self._rest, self._at = b"", 0
         self._more, self._too_deep = True, False
 

@@ -91,8 +91,8 @@ class Rows:
         """Singly decoded events that are not in the tables yet: adding one row costs as much as adding many."""
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
-        """Reads the events of `text` from byte `at` on; returns the position after the last one and why the scan stopped.
-        Decodes batches of up to `_batch_bytes`, which end where one event follows another."""
+        """Reads the events of `text` from byte `at` on; returns the position after the last one and why the scan
+        stopped. Decodes batches of up to `_batch_bytes`, which end where one event follows another."""
         position = _skip_space(text, at)
         while position < len(text) and text[position] != _CLOSING_BRACKET:
             end = self._find_boundary(text, position)
