@@ -70,7 +70,7 @@ def late_rank(ledger: Ledger) -> int | None:
 
 
 def culprit_of(ledger: Ledger, ranks: Sequence[Booked] | None) -> int | None:
-    """The rank that causes most of the waiting; None if no rank stands out, or if it is not also the worst in most
+    """The rank that causes most of the waiting; None if no rank does so clearly, or if it is not also the worst in most
     steps of `ranks`."""
     rank = late_rank(ledger)
     if rank is None or not ranks:

@@ -51,6 +51,7 @@ class Once(NamedTuple):
     @property
     def seconds(self) -> Column:
         """All of it: the exposed parts of the communications, the update and the host's work."""
+        """All of it: the exposed parts of the communications, the update and the host's work."""
         communication_s = (
             self.gradient_all_reduce.seconds
             + self.sharded_exchange.seconds

@@ -104,7 +104,7 @@ def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArg
     """
 
     def formula(args: OpArguments) -> Cost:
-        """FLOPs and bytes of all groups. Raises `UnknownOperand` for dims that are no grouped product."""
+        """FLOPs and bytes of all groups. Raises `UnknownOperand` for other dims."""
         left, right = args[0], args[1]
         a, b = left.dims, right.dims
         offsets = args.maybe(offsets_index)

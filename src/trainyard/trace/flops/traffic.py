@@ -154,7 +154,7 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
     """The formula of a reduction, a key of _REDUCTIONS; the bytes are unknown if the file does not give the dims."""
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
-        """Bytes of the input and of the reduced results (values, and indices where the op returns them), and one FLOP
+        """Bytes of the input and of the reduced results (values, and indices if the op returns them), and one FLOP
         per element of the input."""
         input = args[0]
         if name in ("max", "min") and len(args) == 2:

@@ -69,7 +69,7 @@ class _TorchtitanReader:
         return self.keys.integer(f"parallelism.{name}_parallel_degree", 1)
 
     def _layout(self, devices: int | None, model: Model) -> Layout:
-        """The parallelism degrees as a layout. Raises `BadFile` for replication without sharding beside tensor or
+        """The parallelism degrees as a layout. Raises `BadFile` for replication without sharding but with tensor or
         pipeline parallelism."""
         keys = self.keys
         replicate = keys.integer("parallelism.data_parallel_replicate_degree", 1)
@@ -195,7 +195,7 @@ class _TorchtitanReader:
         )
 
     def _offload(self, layout: Layout) -> bool:
-        """Whether weights and optimizer state are offloaded; refused where trainyard cannot predict it."""
+        """Whether weights and optimizer state are offloaded; refused if trainyard cannot predict it."""
         keys, key = self.keys, "training.enable_cpu_offload"
         if not keys.flag(key):
             return False
