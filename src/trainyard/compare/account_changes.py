@@ -33,6 +33,8 @@ def compare_accounts(before: Side, after: Side, judge: bool = True) -> tuple[Acc
 
 
 def _judge_bounds(ns: int, low: int, high: int) -> Literal["better", "worse", "same", "unknown"]:
+    """The verdict on a change of `ns` with the confidence bounds `low` and `high`: more time is worse; `unknown` if the
+    bounds include 0."""
     if low > 0:
         return "worse"
     if high < 0:

@@ -31,6 +31,7 @@ class Comparability(NamedTuple):
 
 
 def check_comparability(a: Side, b: Side) -> Comparability:
+    """Reasons not to compare the two sides (other world size, other work), and caveats for reading the comparison."""
     reasons: list[str] = []
     caveats: list[str] = []
     if a.world != b.world:
@@ -70,7 +71,9 @@ def check_comparability(a: Side, b: Side) -> Comparability:
         ):
             caveats.append(f"Command: {describe_command(a.run)} against {describe_command(b.run)}.")
         caveats.extend(list_differences(a.run, b.run))
-    return Comparability(tuple(reasons), tuple(caveats), work.doubts, _find_contradiction(a, b))
+    return Comparability(
+        reasons=tuple(reasons), caveats=tuple(caveats), doubts=work.doubts, unsure=_find_contradiction(a, b)
+    )
 
 
 def _find_contradiction(a: Side, b: Side) -> str:

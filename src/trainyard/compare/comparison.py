@@ -53,6 +53,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(before: Side, after: Side) -> Comparison:
+    """The comparison of two sides; accounts are judged only if both did the same work."""
     judged = check_comparability(before, after)
     return Comparison(
         schema=SCHEMA,

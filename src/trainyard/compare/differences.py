@@ -44,9 +44,9 @@ def find_differences(before: Run, after: Run) -> list[Difference]:
     excluded."""
     result: list[Difference] = []
     if describe_command(before) != describe_command(after):
-        result.append(Difference("command", "", describe_command(before), describe_command(after)))
+        result.append(Difference(kind="command", key="", was=describe_command(before), now=describe_command(after)))
     if before.job.layout != after.job.layout:
-        result.append(Difference("layout", "", str(before.job.layout), str(after.job.layout)))
+        result.append(Difference(kind="layout", key="", was=str(before.job.layout), now=str(after.job.layout)))
     old, new = _collect_facts(before), _collect_facts(after)
     for kind in old:
         result.extend(_compare_facts(kind, old[kind], new[kind]))
@@ -66,6 +66,7 @@ def describe_command(run: Run) -> str:
 
 
 def _collect_facts(run: Run) -> dict[str, Mapping[str, Any]]:
+    """Kind of difference -> the run's values of that kind by key."""
     provenance = run.provenance
     return {
         "recipe": msgspec.to_builtins(run.job.recipe),
@@ -84,4 +85,4 @@ def _compare_facts(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
     keys = list(old) if kind == "recipe" else sorted({*old, *new})
     for key in keys:
         if old.get(key) != new.get(key):
-            yield Difference(kind, key, str(old.get(key, ABSENT)), str(new.get(key, ABSENT)))
+            yield Difference(kind=kind, key=key, was=str(old.get(key, ABSENT)), now=str(new.get(key, ABSENT)))

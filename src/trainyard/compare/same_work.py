@@ -29,6 +29,8 @@ class SameWork(NamedTuple):
 
 
 def compare_work(a: Side, b: Side) -> SameWork:
+    """Whether the work is the same, by the best evidence there is: both jobs, tokens per step, FLOPs, then the
+    framework ops."""
     if a.job and b.job:
         return SameWork(tuple(compare_jobs(a.job, b.job)))
     tokens = _tokens_per_step(a), _tokens_per_step(b)
@@ -58,8 +60,8 @@ def sum_forward_flops(side: Side) -> int:
         for entry in side.mean.entries
         if entry.phase == "forward" and entry.account.kind == "compute" and entry.account.what in _COUNTED_CLASSES
     ]
-    known = [flops for flops in counted if flops is not None]
-    return sum(known) if len(known) == len(counted) else 0
+    flops_of_ranks = [flops for flops in counted if flops is not None]
+    return sum(flops_of_ranks) if len(flops_of_ranks) == len(counted) else 0
 
 
 def _tokens_per_step(side: Side) -> int:
@@ -98,6 +100,8 @@ def _compare_flops(before: int, after: int) -> tuple[str, ...]:
 
 
 def _compare_operations(a: Side, b: Side, similarity: float) -> tuple[str, ...]:
+    """Reasons why the recordings differ; empty if they are similar enough. `similarity`: share of framework ops that
+    agree."""
     if similarity >= _MIN_SIMILARITY:
         return ()
     if all(events.marks for side in (a, b) for events in side.events):
@@ -119,10 +123,10 @@ def _compare_scripts(before: Run, after: Run, tokens: tuple[int, int], similarit
             "compiled or fused."
         )
     if old != new and not all(tokens):
-        known = [f"{count:,}" if count else "unknown" for count in tokens]
+        shown_tokens = [f"{count:,}" if count else "unknown" for count in tokens]
         doubts.append(
-            f"{old!r} against {new!r} may not be the same work: tokens per step are {known[0]} against {known[1]}, and "
-            "shapes were not recorded on both sides. "
+            f"{old!r} against {new!r} may not be the same work: tokens per step are {shown_tokens[0]} "
+            f"against {shown_tokens[1]}, and shapes were not recorded on both sides. "
             "Declare the tokens in the script: `with trainyard.step(tokens=...):`."
         )
     return doubts

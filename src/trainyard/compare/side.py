@@ -42,10 +42,11 @@ class Side(NamedTuple):
         for ledger in self.ledgers:
             if ledger.scope.reduce == "one" and not ledger.scope.partial:
                 by_step.setdefault(ledger.scope.steps, []).append(ledger)
-        return [ledgers_of.mean(own).by_account() for own in by_step.values()]
+        return [ledgers_of.mean(step_ledgers).by_account() for step_ledgers in by_step.values()]
 
     @property
     def device(self) -> str:
+        """Name of the device; `CPU` for a recording without one, empty if unknown."""
         if self.plan:
             return self.plan.ledger.source
         if self.events:
@@ -78,9 +79,9 @@ def count_operations(events: Sequence[Events]) -> Counter[str]:
             rows &= (host.start >= rank.marks[0].start) & (host.start < rank.marks[-1].stop)
         steps += max(1, len(rank.marks))
         numbers, counts = np.unique(host.name[rows], return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist()):
-            if rank.names[number].startswith("aten::"):
-                total[rank.names[number]] += count
+        for name_index, count in zip(numbers.tolist(), counts.tolist()):
+            if rank.names[name_index].startswith("aten::"):
+                total[rank.names[name_index]] += count
     return Counter({name: 1000 * count // max(1, steps) for name, count in total.items()})
 
 

@@ -25,6 +25,7 @@ class Coverage:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """Unexplained and unrecognised time, if it is a relevant part of the step."""
         cost_ns = ledger.unrecognised_ns
         if not matters(ledger, cost_ns, MIN_UNEXPLAINED_FRACTION):
             return ()

@@ -61,15 +61,15 @@ def find_storms(booked: Booked) -> list[Storm]:
     kernels_by_storm = np.bincount(storm_of_row, weights=counted & booked.begins[rows])
     syncs_by_storm = np.bincount(storm_of_row, weights=counted & booked.begins[rows] & _is_sync(booked, rows))
     storms: list[Storm] = []
-    for number in np.flatnonzero(kernels_by_storm >= MIN_STORM_KERNELS).tolist():
-        first, last = np.searchsorted(storm_of_row, [number, number + 1])
+    for storm_number in np.flatnonzero(kernels_by_storm >= MIN_STORM_KERNELS).tolist():
+        first, last = np.searchsorted(storm_of_row, [storm_number, storm_number + 1])
         kernel_rows = rows[first:last][counted[first:last]]
         storms.append(
             Storm(
                 start=int(booked.start[kernel_rows[0]]),
                 stop=int(booked.stop[kernel_rows].max()),
-                count=int(kernels_by_storm[number]),
-                syncs=bool(syncs_by_storm[number] >= _MIN_SYNC_FRACTION * kernels_by_storm[number]),
+                count=int(kernels_by_storm[storm_number]),
+                syncs=bool(syncs_by_storm[storm_number] >= _MIN_SYNC_FRACTION * kernels_by_storm[storm_number]),
             )
         )
     return storms
@@ -94,9 +94,9 @@ def _is_preempted(is_long: Mask, length_ns: I64, is_work: Mask, name: I32) -> Ma
     order = np.lexsort((index, kind))
     short_neighbours = np.ones(len(is_long), bool)
     for shift in (*range(-_SHORT_NEIGHBOURS, 0), *range(1, _SHORT_NEIGHBOURS + 1)):
-        other = np.roll(order, shift)
-        is_neighbour = (kind[other] == kind[order]) & (np.abs(other - order) <= _NEIGHBOUR_ROWS)
-        short_neighbours[order] &= is_neighbour & ~is_long[other]
+        neighbour = np.roll(order, shift)
+        is_neighbour = (kind[neighbour] == kind[order]) & (np.abs(neighbour - order) <= _NEIGHBOUR_ROWS)
+        short_neighbours[order] &= is_neighbour & ~is_long[neighbour]
     return is_long & short_neighbours & (length_ns <= _MAX_PREEMPTION_NS)
 
 

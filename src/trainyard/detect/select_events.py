@@ -59,6 +59,6 @@ def dominant_name(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> str:
     for rank, rows in zip(ranks, rows_by_rank):
         named = rows[rank.name[rows] >= 0]
         ns_by_name = np.bincount(rank.name[named], weights=rank.owned[named] + 1)
-        for number in np.flatnonzero(ns_by_name).tolist():
-            totals[rank.events.names[number]] += int(ns_by_name[number])
+        for name_index in np.flatnonzero(ns_by_name).tolist():
+            totals[rank.events.names[name_index]] += int(ns_by_name[name_index])
     return shorten(totals.most_common(1)[0][0]) if totals else "unnamed"

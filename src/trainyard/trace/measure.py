@@ -44,9 +44,11 @@ def measure_files(
     how: ReadOptions = AS_WRITTEN,
     strict: bool = False,
 ) -> MeasuredTrace:
-    """As `measure(read(paths))`. `source`, `axis`: as in `measure`; `engine`: a key of `engines.ENGINES`, or `auto`: a
-    few small files in memory, others in worker processes; `how`: as in `read`. If there are several files, unreadable
-    ones are left out and listed in `MeasuredTrace.unread`, unless `strict`. Raises as `read` and `measure` do."""
+    """Reads the files of a job's ranks and measures them: ledgers of each rank and part, and their mean. `source`: the
+    mean ledger's name; `axis`: the mesh axis that all ranks form; `engine`: a key of `engines.ENGINES`, or `auto`: a
+    few small files in memory, others in worker processes; `how`: options of the readers. If there are several files,
+    unreadable ones are left out and listed in `MeasuredTrace.unread`, unless `strict`. Raises as `read` and `measure`
+    do."""
     files = rank_files([Path(path).absolute() for path in paths])
     readable = [file for file in files if isinstance(file, Path)]
     if not readable:
@@ -147,7 +149,7 @@ def _survey_file(
 ) -> list[tuple[Survey, Path]] | Unread:
     """Runs in a worker: the survey of each rank in a file and the path in `folder` of its classified trace, or why the
     file cannot be read."""
-    number, path = task
+    file_number, path = task
     if not folder.is_dir():
         raise EnvironmentFailed(
             f"{folder} does not exist on {socket.gethostname()}.", "Set TMPDIR to a folder that all hosts share."
@@ -158,7 +160,7 @@ def _survey_file(
     surveyed = []
     for events in traces:
         rank = classify_rank(msgspec.structs.replace(events, axis=axis))
-        file = folder / f"{number}-{len(surveyed)}.classified"
+        file = folder / f"{file_number}-{len(surveyed)}.classified"
         spill.save(file, rank)
         surveyed.append((survey(rank.events, rank.classified, rank.keys), file))
     return surveyed

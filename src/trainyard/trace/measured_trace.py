@@ -96,9 +96,17 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     full = [ledger for ledger in booked if not ledger.scope.partial]
     full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
-    mean = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
+    mean_ledger = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
     sentences = _collect_notes(agreement.facts, parts, agreement.alignment, window, device_events, unlaunched)
-    return MeasuredTrace(ranks, tuple(booked), mean, agreement.alignment, sentences, lateness, agreement.bandwidths)
+    return MeasuredTrace(
+        ranks=ranks,
+        by_rank=tuple(booked),
+        mean=mean_ledger,
+        alignment=agreement.alignment,
+        notes=sentences,
+        lateness=lateness,
+        bandwidths=agreement.bandwidths,
+    )
 
 
 def _add_waits(rank: RankTrace, exposed_ns: I64, waited_ns: I64) -> None:
@@ -160,7 +168,7 @@ def _collect_notes(
 def _note_steps_without_compute(
     facts: Sequence[Events], parts: Sequence[Sequence[StepPart]], window: Window
 ) -> list[str]:
-    """Sentences about marked steps that have no part of their own. Arguments as in `_collect_notes`."""
+    """Sentences about marked steps that have no part of their own. `facts`, `parts`: of each rank."""
     notes = []
     for events, rank_parts in zip(facts, parts):
         booked_labels = {part.label for part in rank_parts}

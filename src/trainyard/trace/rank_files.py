@@ -82,7 +82,12 @@ def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
     try:
         return read_file(file, how)
     except BadFile as error:
-        return Unread(file, error.says.removeprefix(f"{file}: ").rstrip("."), error.next_step, type(error))
+        return Unread(
+            path=file,
+            reason=error.says.removeprefix(f"{file}: ").rstrip("."),
+            next_step=error.next_step,
+            kind=type(error),
+        )
 
 
 def raise_if_unreadable(read_count: int, unread: Sequence[Unread], truncated: Sequence[str], strict: bool) -> None:

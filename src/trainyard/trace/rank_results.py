@@ -82,11 +82,11 @@ def _idle_device(rank: RankTrace) -> Idle:
     next_ = np.searchsorted(work.start, stop, "left").astype(np.int32)
     launching_thread = host.thread[work.call[next_]]
     launching = np.flatnonzero(np.bincount(launching_thread)).tolist()
-    threads = {number: _innermost(events, number) for number in {events.main, *launching}}
+    threads = {thread: _innermost(events, thread) for thread in {events.main, *launching}}
     main = threads[events.main]
     # Space for every piece: pages that are never written take no memory.
     max_pieces = len(start) + main.edges_in(start, stop)
-    max_pieces += sum(threads[number].edges_in(start, stop) for number in launching if number != events.main)
+    max_pieces += sum(threads[thread].edges_in(start, stop) for thread in launching if thread != events.main)
     columns = Idle(
         start=np.empty(max_pieces, np.int64), stop=np.empty(max_pieces, np.int64), key=np.empty(max_pieces, np.int32),
         ns=np.empty(max_pieces, np.int64), host=np.empty(max_pieces, np.int32), next=np.empty(max_pieces, np.int32),
@@ -110,8 +110,8 @@ def _cut_at_span_changes(
     """(stretch, begin, end, span) of pieces of sorted stretches, cut where their thread's innermost span changes.
     `start`, `stop`, `thread`: of each stretch; `threads`: thread number -> its spans; `span`: host row, -1 for none."""
     columns: list[tuple[I64, I64, I64, I32]] = []
-    for number in np.flatnonzero(np.bincount(thread)).tolist():
-        rows, spans = np.flatnonzero(thread == number), threads[number]
+    for thread_number in np.flatnonzero(np.bincount(thread)).tolist():
+        rows, spans = np.flatnonzero(thread == thread_number), threads[thread_number]
         edges = spans.between(start[0], stop[-1])
         if spans is not main:
             edges = np.sort(np.concatenate([edges, main.between(start[0], stop[-1])]), kind="stable")

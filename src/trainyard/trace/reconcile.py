@@ -78,16 +78,16 @@ _COMPUTE, _COMM, _MEMORY, _NEITHER = range(4)
 def hta(events: Events) -> ToolFigures:
     """The figures by HTA's rules, in whole µs. Raises `BadInput` if its rules leave no device work."""
     work = events.work
-    kept = np.ones(len(work), bool)
+    is_counted = np.ones(len(work), bool)
     if len(events.marks) > 1:
         last = max(mark.start for mark in (*events.marks, *events.device_marks))
-        kept = (work.call >= 0) & (events.host.start[work.call] < last)
-    start, stop = -(-work.start[kept] // 1000) * 1000, work.stop[kept] // 1000 * 1000
+        is_counted = (work.call >= 0) & (events.host.start[work.call] < last)
+    start, stop = -(-work.start[is_counted] // 1000) * 1000, work.stop[is_counted] // 1000 * 1000
     if not len(start):
         raise BadInput(
             f"{events.source}: 0 device operations remain by HTA's rules.", "Its figures need two full steps."
         )
-    kind = _kind_of_names(events, _hta_kind)[work.name[kept]]
+    kind = _kind_of_names(events, _hta_kind)[work.name[is_counted]]
     busy, compute, comm = (
         _merge_intervals(start, stop),
         *(_merge_intervals(*_select_kind(kind, k, start, stop)) for k in (_COMPUTE, _COMM)),
@@ -96,9 +96,9 @@ def hta(events: Events) -> ToolFigures:
     idle, computing, communicating = whole - _total_ns(busy), _total_ns(compute), _total_ns(comm)
     hidden = _overlap_ns(_drop_empty(compute), _drop_empty(comm))
     return ToolFigures(
-        "hta",
-        (int(busy[0, 0]), int(busy[1, -1])),
-        (
+        tool="hta",
+        window=(int(busy[0, 0]), int(busy[1, -1])),
+        figures=(
             ToolFigure("kernel_time", whole),
             ToolFigure("idle_time", idle),
             ToolFigure("compute_time", computing),
@@ -106,29 +106,29 @@ def hta(events: Events) -> ToolFigures:
             ToolFigure("communication_time", communicating),
             ToolFigure("exposed_comm_time", communicating - hidden),
         ),
-        HTA_DIFFERS,
+        differs=HTA_DIFFERS,
     )
 
 
 def tracelens(events: Events) -> ToolFigures:
     """The figures by TraceLens' rules. Raises `BadInput` if its rules leave no device work."""
     work = events.work
-    kept = work.call >= 0
-    start, stop = work.start[kept], work.stop[kept]
+    is_counted = work.call >= 0
+    start, stop = work.start[is_counted], work.stop[is_counted]
     if not len(start):
         raise BadInput(
             f"{events.source}: 0 device operations remain by TraceLens' rules: none has its launch in the file."
         )
-    kind = _kind_of_names(events, _lens_kind)[work.name[kept]]
-    kind[work.what[kept] == COPY] = _MEMORY
+    kind = _kind_of_names(events, _lens_kind)[work.name[is_counted]]
+    kind[work.what[is_counted] == COPY] = _MEMORY
     compute, comm, memory = (_merge_intervals(*_select_kind(kind, k, start, stop)) for k in (_COMPUTE, _COMM, _MEMORY))
     busy = _merge_intervals(start, stop)
     total, computing = int(busy[1, -1] - busy[0, 0]), _total_ns(compute)
     exposed_comm = _total_ns(comm) - _overlap_ns(compute, comm)
     return ToolFigures(
-        "tracelens",
-        (int(busy[0, 0]), int(busy[1, -1])),
-        (
+        tool="tracelens",
+        window=(int(busy[0, 0]), int(busy[1, -1])),
+        figures=(
             ToolFigure("computation_time", computing),
             ToolFigure("exposed_comm_time", exposed_comm),
             ToolFigure("exposed_memcpy_time", _total_ns(busy) - computing - exposed_comm),
@@ -138,7 +138,7 @@ def tracelens(events: Events) -> ToolFigures:
             ToolFigure("total_comm_time", _total_ns(comm)),
             ToolFigure("total_memcpy_time", _total_ns(memory)),
         ),
-        TRACELENS_DIFFERS,
+        differs=TRACELENS_DIFFERS,
     )
 
 

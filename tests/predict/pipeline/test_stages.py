@@ -123,10 +123,10 @@ def test_stage_times_sum_to_the_models(drawn: tuple[Cases, str, int], known: Con
     parts = step_bounds.parts(case, WHERE, known)
     (pipeline,) = step_bounds.pipelines(case, parts)
     assert (pipeline.schedule, pipeline.micro_batches) == (name, count)
-    layers = sum(float((kind.count * (kind.ahead + kind.back))[0]) for kind in parts.kinds)
-    head = float((parts.ahead + parts.back + parts.loss)[0])
+    layers = sum(float((kind.count * (kind.forward_s + kind.backward_s))[0]) for kind in parts.kinds)
+    head = float((parts.head_forward_s + parts.head_backward_s + parts.loss_s)[0])
     whole = float(np.sum(pipeline.forward + pipeline.inputs + pipeline.weights))
-    assert whole == pytest.approx(layers + head + parts.beside * float(case.pp[0]))
+    assert whole == pytest.approx(layers + head + parts.host_s * float(case.pp[0]))
     assert min(map(np.min, (pipeline.forward, pipeline.inputs, pipeline.weights))) >= 0
 
 
@@ -137,12 +137,14 @@ def test_dense_layers_are_on_the_first_stages() -> None:
         layers=column(6), dense_layers=column(2),
     )  # fmt: skip
     parts = step_bounds.parts(case, WHERE, Constants())
-    dense, routed = (float((kind.ahead + kind.back)[0]) for kind in parts.kinds)
+    dense, routed = (float((kind.forward_s + kind.backward_s)[0]) for kind in parts.kinds)
     assert routed > dense * 1.05
     (pipeline,) = step_bounds.pipelines(case, parts)
-    whole = pipeline.forward + pipeline.inputs + pipeline.weights - parts.beside
+    whole = pipeline.forward + pipeline.inputs + pipeline.weights - parts.host_s
     assert whole[:2] == pytest.approx([2 * dense, 2 * routed])
-    assert whole[2] == pytest.approx(2 * routed + float((parts.ahead + parts.back + parts.loss)[0]))
+    assert whole[2] == pytest.approx(
+        2 * routed + float((parts.head_forward_s + parts.head_backward_s + parts.loss_s)[0])
+    )
 
 
 def test_ledger_has_the_simulated_bubble() -> None:

@@ -45,11 +45,11 @@ def bisect(
     A commit with an unclear verdict is skipped: its neighbours are judged, and it stays a suspect unless they clear
     it."""
     questions = 1 + ceil(log2(max(2, len(commits))))
-    each = rule.among(questions)
+    commit_rule = rule.among(questions)
     steps: list[BisectStep] = []
 
     def judge(index: int) -> str:
-        steps.append(BisectStep(commit=commits[index], verdict=judge_commit(commits[index], each)))
+        steps.append(BisectStep(commit=commits[index], verdict=judge_commit(commits[index], commit_rule)))
         report(steps[-1])
         return steps[-1].verdict.outcome
 
@@ -58,8 +58,8 @@ def bisect(
     cleared, guilty = -1, len(commits) - 1
     unclear: set[int] = set()
     while remaining := [index for index in range(cleared + 1, guilty) if index not in unclear]:
-        middle = (cleared + guilty) / 2
-        nearest = min(remaining, key=lambda index: abs(index - middle))
+        middle_index = (cleared + guilty) / 2
+        nearest = min(remaining, key=lambda index: abs(index - middle_index))
         result = judge(nearest)
         if result == "worse":
             guilty = nearest

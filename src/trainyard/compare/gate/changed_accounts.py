@@ -105,8 +105,8 @@ def find_changed_accounts(pairs: PairedLedgers, alpha: float, matters: float = 0
     common = (
         np.median(ratios[:, used], axis=1) if np.count_nonzero(used) >= _MIN_COMMON_ACCOUNTS else np.zeros(len(pairs))
     )
-    own = ratios - common[:, None]
-    rows = _test_accounts(names, base, head, common, own, alpha, matters * wall)
+    own_ratios = ratios - common[:, None]
+    rows = _test_accounts(names, base, head, common, own_ratios, alpha, matters * wall)
     return ChangedAccounts(
         pairs=len(pairs), alpha=alpha, common=_test_common_change(common, alpha, matters), small=small,
         accounts=tuple(sorted(_mark_shifted(rows), key=lambda row: -row.ns)),
@@ -114,13 +114,15 @@ def find_changed_accounts(pairs: PairedLedgers, alpha: float, matters: float = 0
 
 
 def _test_common_change(values: np.ndarray, alpha: float, matters: float) -> CommonChange:
-    middle, spread, freedom = float(values.mean()), float(values.std(ddof=1)), len(values) - 1
-    error = spread / sqrt(len(values))
-    half_width = quantile(1 - alpha / 2, freedom) * error
-    chance = two_sided_p(middle / error, freedom) if error else float(middle == 0)
+    """The change common to all accounts, with its confidence interval. `values`: its log ratio in each pair; `matters`:
+    the relative change from which it counts as slower."""
+    mean_ratio, deviation, freedom = float(values.mean()), float(values.std(ddof=1)), len(values) - 1
+    standard_error = deviation / sqrt(len(values))
+    half_width = quantile(1 - alpha / 2, freedom) * standard_error
+    chance = two_sided_p(mean_ratio / standard_error, freedom) if standard_error else float(mean_ratio == 0)
     return CommonChange(
-        change=expm1(middle), low=expm1(middle - half_width), high=expm1(middle + half_width), chance=chance,
-        slower=chance <= alpha and expm1(middle) > matters,
+        change=expm1(mean_ratio), low=expm1(mean_ratio - half_width), high=expm1(mean_ratio + half_width),
+        chance=chance, slower=chance <= alpha and expm1(mean_ratio) > matters,
     )  # fmt: skip
 
 
@@ -129,19 +131,22 @@ def _test_accounts(
     base: np.ndarray,
     head: np.ndarray,
     common: np.ndarray,
-    own: np.ndarray,
+    own_ratios: np.ndarray,
     alpha: float,
     least_ns: float,
 ) -> list[ChangedAccount]:
+    """One row per account, with adjusted p-values. `base`, `head`: ns, and `own`: log ratios without the common change,
+    all [pair, account]; `common`: log ratio common to all accounts in each pair; `least_ns`: smallest change that
+    matters."""
     count = len(base)
-    variances, freedom = moderate_variances(own.var(axis=0, ddof=1), count - 1)
-    errors = np.sqrt(variances / count)
-    middle = own.mean(axis=0)
+    variances, freedom = moderate_variances(own_ratios.var(axis=0, ddof=1), count - 1)
+    standard_errors = np.sqrt(variances / count)
+    mean_ratios = own_ratios.mean(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ts = np.where(errors > 0, middle / errors, np.where(middle == 0, 0.0, np.inf))
+        ts = np.where(standard_errors > 0, mean_ratios / standard_errors, np.where(mean_ratios == 0, 0.0, np.inf))
     chances = adjust_by_holm(np.array([two_sided_p(t, freedom) for t in ts]))
     # Intervals at the strictest step of Holm's method, so that they hold simultaneously.
-    half_width = quantile(1 - alpha / 2 / max(1, len(names)), freedom) * errors
+    half_width = quantile(1 - alpha / 2 / max(1, len(names)), freedom) * standard_errors
     rows: list[ChangedAccount] = []
     for at, name in enumerate(names):
         expected = float(np.mean(base[:, at] * np.exp(common)))
@@ -151,8 +156,8 @@ def _test_accounts(
         rows.append(
             ChangedAccount(
                 account=name, before_ns=float(base[:, at].mean()), after_ns=float(head[:, at].mean()), ns=ns,
-                change=expm1(float(middle[at])), low=expm1(float(middle[at] - half_width[at])),
-                high=exp(float(middle[at] + half_width[at])) - 1, chance=float(chances[at]),
+                change=expm1(float(mean_ratios[at])), low=expm1(float(mean_ratios[at] - half_width[at])),
+                high=exp(float(mean_ratios[at] + half_width[at])) - 1, chance=float(chances[at]),
                 verdict=("worse" if ns > 0 else "better") if relevant else "same" if significant else "unknown",
             )
         )  # fmt: skip
@@ -170,8 +175,8 @@ def adjust_by_holm(chances: Column) -> Column:
 
 def _mark_shifted(rows: list[ChangedAccount]) -> list[ChangedAccount]:
     """Mark the changed accounts as shifted if their increases and decreases cancel: time only moved between them."""
-    up = sum(row.ns for row in rows if row.verdict == "worse")
-    down = -sum(row.ns for row in rows if row.verdict == "better")
-    if not up or not down or abs(up - down) > _MAX_NET_SHARE * max(up, down):
+    slower_ns = sum(row.ns for row in rows if row.verdict == "worse")
+    faster_ns = -sum(row.ns for row in rows if row.verdict == "better")
+    if not slower_ns or not faster_ns or abs(slower_ns - faster_ns) > _MAX_NET_SHARE * max(slower_ns, faster_ns):
         return rows
     return [msgspec.structs.replace(row, shifted=True) if row.verdict in ("worse", "better") else row for row in rows]

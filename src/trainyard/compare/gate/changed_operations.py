@@ -28,16 +28,16 @@ def find_changed_operations(
 ) -> dict[str, ChangedAccounts]:
     """Account -> the change of each of its operations, for the accounts that caused the slowdown. Empty if too few
     pairs have traces."""
-    wanted = [row.account for row in changed.culprits[:_MAX_ACCOUNTS]]
-    if not wanted:
+    accounts = [row.account for row in changed.culprits[:_MAX_ACCOUNTS]]
+    if not accounts:
         return {}
-    by_pair = [tuple(_average_operations(profile(run), wanted) for run in pair) for pair in pairs[-_MAX_PAIRS:]]
+    by_pair = [tuple(_average_operations(profile(run), accounts) for run in pair) for pair in pairs[-_MAX_PAIRS:]]
     complete = [(base, head) for base, head in by_pair if base and head]
     if len(complete) < MIN_PAIRS:
         return {}
     return {
         account: find_changed_accounts([(base[account], head[account]) for base, head in complete], changed.alpha)
-        for account in wanted
+        for account in accounts
         if all(side[account] for pair in complete for side in pair)
     }
 
@@ -68,12 +68,13 @@ def sum_operations(rank: Booked, account: str) -> dict[str, float]:
 def _find_operations(rank: Booked, rows: I32) -> I32:
     """For each host row, the row of the framework operation that it is or is nested in; -1 for none."""
     host, rows = rank.events.host, rows.copy()
-    while len(up := np.flatnonzero((rows >= 0) & (host.what[np.maximum(rows, 0)] != OP))):
-        rows[up] = host.parent[rows[up]]
+    while len(non_ops := np.flatnonzero((rows >= 0) & (host.what[np.maximum(rows, 0)] != OP))):
+        rows[non_ops] = host.parent[rows[non_ops]]
     return rows
 
 
 def _name_operation(rank: Booked, row: int) -> str:
+    """Name and input shapes of the framework op at `row` of the host table; `no operation` for a negative row."""
     if row < 0:
         return "no operation"
     host = rank.events.host

@@ -85,16 +85,18 @@ def gate(
     if not pairs:
         raise BadInput(f"0 pairs of runs: a comparison of {head} with {base} needs at least 1 run of each.")
     paired_ledgers = pair_ledgers(pairs)
-    enough = len(paired_ledgers) >= MIN_PAIRS
-    changed = find_changed_accounts(paired_ledgers, request.rule.alpha, request.rule.negligible) if enough else None
+    has_enough_pairs = len(paired_ledgers) >= MIN_PAIRS
+    changed_accounts = (
+        find_changed_accounts(paired_ledgers, request.rule.alpha, request.rule.negligible) if has_enough_pairs else None
+    )
     return GateResult(
         job=pairs[0].base.job.name, base=base, head=head,
         commit=pairs[0].head.provenance.code.get("sha", ""),
         machine=pairs[-1].head.provenance.host.get("name", ""), when=pairs[-1].head.started,
         runs=tuple((pair.base.id, pair.head.id) for pair in pairs), verdicts=judge_metrics(pairs, request),
         values={metric: _collect_values(pairs, metric) for metric in request.metrics},
-        changed_accounts=changed,
-        changed_operations=find_changed_operations(pairs, changed, profile) if changed else {},
+        changed_accounts=changed_accounts,
+        changed_operations=find_changed_operations(pairs, changed_accounts, profile) if changed_accounts else {},
         differences=tuple(difference for difference in find_differences(*pairs[0]) if difference.kind not in ignored),
         changed_readings=find_changed_readings(pairs, request.rule.alpha), caveats=runs.caveats,
     )  # fmt: skip

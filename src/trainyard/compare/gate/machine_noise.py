@@ -100,8 +100,10 @@ def _estimate_power(differences: Column, effect: float, rule: Rule, rng: np.rand
         if look.critical_sum is None:
             continue
         for at in np.flatnonzero(open_):
-            some = drawn[at, :count]
-            open_[at] = sequential_test.double_ranks(np.abs(some))[some > 0].sum() < look.critical_sum
+            drawn_differences = drawn[at, :count]
+            open_[at] = (
+                sequential_test.double_ranks(np.abs(drawn_differences))[drawn_differences > 0].sum() < look.critical_sum
+            )
     return 1 - float(open_.mean()), pairs / _RESAMPLED_SERIES
 
 
@@ -129,10 +131,10 @@ def _average_known(values: Iterable[float | None]) -> float | None:
 def _test_drift(logs: Column) -> tuple[float, float]:
     """(relative drift, p-value): the median slope of all pairs (Sen 1968, JASA 63), and the normal approximation of
     Kendall's tau."""
-    earlier, later = np.triu_indices(len(logs), 1)
-    slopes = (logs[later] - logs[earlier]) / (later - earlier)
+    earlier_index, later_index = np.triu_indices(len(logs), 1)
+    slopes = (logs[later_index] - logs[earlier_index]) / (later_index - earlier_index)
     n = len(logs)
-    score = float(np.sum(np.sign(logs[later] - logs[earlier])))
+    score = float(np.sum(np.sign(logs[later_index] - logs[earlier_index])))
     z = (abs(score) - 1) / sqrt(n * (n - 1) * (2 * n + 5) / 18) if score else 0.0
     return expm1(float(np.median(slopes)) * (n - 1)), float(min(1.0, _two_sided_normal(max(0.0, z))))
 

@@ -38,25 +38,33 @@ def find_changed_readings(pairs: Sequence[Pair], alpha: float) -> tuple[MachineR
     names = sorted({name for pair in pairs for name in _parse_readings(pair.base)})
     tested = [reading for name in names if (reading := _test_reading(name, pairs))]
     adjusted = [msgspec.structs.replace(reading, chance=min(1.0, reading.chance * len(tested))) for reading in tested]
-    changed = (reading for reading in adjusted if reading.chance < alpha)
-    return tuple(sorted(changed, key=lambda reading: reading.chance))
+    significant_readings = (reading for reading in adjusted if reading.chance < alpha)
+    return tuple(sorted(significant_readings, key=lambda reading: reading.chance))
 
 
 def _test_reading(name: str, pairs: Sequence[Pair]) -> MachineReading | None:
+    """The change of the reading `name` with its p-value (two-sided t-test over pairs); None if too few pairs have
+    it."""
     readings = ((_parse_readings(pair.base), _parse_readings(pair.head)) for pair in pairs)
-    both = [(base[name], head[name]) for base, head in readings
+    readings_of_pair = [(base[name], head[name]) for base, head in readings
             if name in base and name in head and base[name][1] == head[name][1]]  # fmt: skip
-    if len(both) < _MIN_PAIRS:
+    if len(readings_of_pair) < _MIN_PAIRS:
         return None
-    was, now = (np.array([side[0] for side in sides]) for sides in zip(*both))
-    change = now - was
-    spread = float(np.std(change, ddof=1))
-    mean = float(np.mean(change))
-    if spread:
-        chance = student_t.two_sided_p(mean / (spread / sqrt(len(change))), len(change) - 1)
+    base_values, head_values = (np.array([side[0] for side in sides]) for sides in zip(*readings_of_pair))
+    change = head_values - base_values
+    deviation = float(np.std(change, ddof=1))
+    mean_change = float(np.mean(change))
+    if deviation:
+        chance = student_t.two_sided_p(mean_change / (deviation / sqrt(len(change))), len(change) - 1)
     else:
-        chance = 0.0 if mean else 1.0
-    return MachineReading(name=name, unit=both[0][0][1], was=float(was.mean()), now=float(now.mean()), chance=chance)
+        chance = 0.0 if mean_change else 1.0
+    return MachineReading(
+        name=name,
+        unit=readings_of_pair[0][0][1],
+        was=float(base_values.mean()),
+        now=float(head_values.mean()),
+        chance=chance,
+    )
 
 
 def _parse_readings(run: Run) -> dict[str, tuple[float, str]]:

@@ -20,10 +20,10 @@ positive rate of accounts exceeds its nominal value (`validation.gate`)."""
 
 def moderate_variances(variances: Column, freedom: int) -> tuple[Column, float]:
     """Moderated variances (n,) and their degrees of freedom, from variances (n,) with `freedom` degrees each."""
-    known = variances > 0
-    if np.count_nonzero(known) < 2:
+    is_positive = variances > 0
+    if np.count_nonzero(is_positive) < 2:
         return variances, float(freedom)
-    logs = np.log(variances[known]) - digamma(freedom / 2) + log(freedom / 2)
+    logs = np.log(variances[is_positive]) - digamma(freedom / 2) + log(freedom / 2)
     excess = float(np.var(logs, ddof=1)) - trigamma(freedom / 2)
     prior = min(_MAX_PRIOR_FREEDOM, 2 * _invert_trigamma(excess)) if excess > 0 else _MAX_PRIOR_FREEDOM
     common = exp(float(np.mean(logs)) + digamma(prior / 2) - log(prior / 2))
@@ -31,7 +31,8 @@ def moderate_variances(variances: Column, freedom: int) -> tuple[Column, float]:
 
 
 def digamma(x: float) -> float:
-    """By recurrence up to x >= 8, then the asymptotic series (Abramowitz & Stegun 6.3.18)."""
+    """The derivative of log gamma: by recurrence up to x >= 8, then the asymptotic series (Abramowitz & Stegun
+    6.3.18)."""
     shift = 0.0
     while x < 8:
         shift -= 1 / x
@@ -42,7 +43,8 @@ def digamma(x: float) -> float:
 
 
 def trigamma(x: float) -> float:
-    """Computed as `digamma` (Abramowitz & Stegun 6.4.12)."""
+    """The derivative of digamma: by recurrence up to x >= 8, then the asymptotic series (Abramowitz & Stegun
+    6.4.12)."""
     shift = 0.0
     while x < 8:
         shift += 1 / (x * x)
@@ -53,6 +55,7 @@ def trigamma(x: float) -> float:
 
 
 def _invert_trigamma(value: float) -> float:
+    """The x with trigamma(x) = `value`, by bisection on a logarithmic scale; trigamma decreases."""
     low, high = 1e-9, 1e9
     for _ in range(200):
         at = sqrt(low * high)

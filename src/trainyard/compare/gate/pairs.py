@@ -49,12 +49,12 @@ def pair_runs(base: Sequence[Run], head: Sequence[Run], across: Collection[str] 
     for run in (*base, *head)[1:]:
         _check_comparable((*base, *head)[0], run, across)
     caveats: list[str] = []
-    if rest := abs(len(base) - len(head)):
+    if surplus_runs := abs(len(base) - len(head)):
         larger = "base" if len(base) > len(head) else "head"
-        caveats.append(f"{larger} has {rest} run{'s' if rest > 1 else ''} more, left out.")
+        caveats.append(f"{larger} has {surplus_runs} run{'s' if surplus_runs > 1 else ''} more, left out.")
     if len({run.provenance.code.get("sha", "") for run in base}) > 1:
         caveats.append("The runs of base have several revisions.")
-    pairs = tuple(Pair(*both) for both in zip(base, head, strict=False))
+    pairs = tuple(Pair(*runs) for runs in zip(base, head, strict=False))
     if not _are_interleaved(pairs):
         caveats.append(
             "The runs were not interleaved: any other change between them is attributed to head, and the error rate "
@@ -64,6 +64,8 @@ def pair_runs(base: Sequence[Run], head: Sequence[Run], across: Collection[str] 
 
 
 def _check_comparable(first: Run, other: Run, across: Collection[str]) -> None:
+    """Raises `BadInput` if the two runs did different work, or differ in more than the code and the kinds in
+    `across`."""
     if reasons := compare_jobs(first.job, other.job):
         raise BadInput(
             f"runs {first.id} and {other.id} did different work: {' '.join(reasons)}", "Give runs of the same job."
@@ -98,13 +100,15 @@ def compute_log_ratios(pairs: Sequence[Pair], metric: str) -> list[float]:
 
 def log_metric(run: Run, metric: str) -> float:
     """Logarithm of a run's metric. Raises `BadInput` if the run lacks it or it is not positive."""
-    known = compute_metrics(run)
-    if metric not in known:
-        listed = ", ".join(known) or "nothing"
+    value_of_metric = compute_metrics(run)
+    if metric not in value_of_metric:
+        listed = ", ".join(value_of_metric) or "nothing"
         raise BadInput(f"run {run.id} has no {metric}.", f"Its metrics: {listed}.")
-    if not np.isfinite(known[metric]) or known[metric] <= 0:
-        raise BadInput(f"run {run.id}: {metric} is {known[metric]:g}, but a ratio needs a positive, finite number.")
-    return log(known[metric])
+    if not np.isfinite(value_of_metric[metric]) or value_of_metric[metric] <= 0:
+        raise BadInput(
+            f"run {run.id}: {metric} is {value_of_metric[metric]:g}, but a ratio needs a positive, finite number."
+        )
+    return log(value_of_metric[metric])
 
 
 def pair_ledgers(pairs: Sequence[Pair]) -> PairedLedgers:

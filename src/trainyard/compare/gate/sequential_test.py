@@ -40,8 +40,8 @@ def spend_alpha(alpha: float, cap: int) -> Values:
             f"a cap of {cap} pairs at an error rate of {alpha:g} is not between {first} and {MAX_PAIRS} pairs."
         )
     looks = np.arange(cap + 1)
-    more = (alpha - 0.5**first) * (looks - first) / max(1, cap - first)
-    return np.where(looks < first, 0.0, 0.5**first + more)
+    spent_later = (alpha - 0.5**first) * (looks - first) / max(1, cap - first)
+    return np.where(looks < first, 0.0, 0.5**first + spent_later)
 
 
 class Look(NamedTuple):

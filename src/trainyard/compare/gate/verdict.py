@@ -33,6 +33,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     cap: int = MAX_PAIRS
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` for a margin, an error rate or a number of pairs that allows no test."""
         if not 0 < self.margin < 1:
             raise BadInput(f"a margin of {self.margin:g} is not between 0 and 1.", "3 % is 0.03.")
         if not 0 < self.alpha <= 0.2:

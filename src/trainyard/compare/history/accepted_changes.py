@@ -43,6 +43,7 @@ class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     why: str = ""
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` unless exactly one of run and commit is given, and has enough characters."""
         if bool(self.run) == bool(self.commit):
             raise BadInput(
                 f"run = {self.run!r} and commit = {self.commit!r}, but an entry names exactly one of the two."
@@ -101,6 +102,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def _is_metric(name: str) -> bool:
+    """Whether `name` is a metric of the vocabulary."""
     try:
         words.metric(name)
     except UnknownName:

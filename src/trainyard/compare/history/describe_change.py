@@ -44,9 +44,11 @@ def describe_drift(
     """Describe a drift from ramp[0] to ramp[1], between `start` and `stop`. The levels are those before and after it;
     if it begins or ends with the interval, those of its first or last points."""
     begin, end = ramp
-    few = min(_LEVEL_POINTS, max(5, (end - begin) // 10))
-    before = values[max(start, begin - _LEVEL_POINTS) : begin] if begin - start >= 5 else values[begin : begin + few]
-    after = values[end : min(stop, end + _LEVEL_POINTS)] if stop - end >= 5 else values[end - few : end]
+    edge_points = min(_LEVEL_POINTS, max(5, (end - begin) // 10))
+    before = (
+        values[max(start, begin - _LEVEL_POINTS) : begin] if begin - start >= 5 else values[begin : begin + edge_points]
+    )
+    after = values[end : min(stop, end + _LEVEL_POINTS)] if stop - end >= 5 else values[end - edge_points : end]
     split = find_best_splits(values, np.array([start]), stop - start)
     return SeriesChange(
         kind="drift",
@@ -82,6 +84,8 @@ def _describe_temporary(
     around: NDArray[np.float64],
     inflation: float,
 ) -> SeriesChange:
+    """A change that ends again: the values from `at` to before `until` against those `around` them. `inflation`: of the
+    variance of a mean, from autocorrelation."""
     return SeriesChange(
         kind=kind,
         at=at,

@@ -81,12 +81,12 @@ def _classify_steps(
     """Classify each sequence of steps in one direction as steps or as a drift."""
     bounds = [0, *steps, values.size]
     middles = [float(np.median(values[a:b])) for a, b in pairwise(bounds)]
-    up = [after > before for before, after in pairwise(middles)]
+    is_rise = [after > before for before, after in pairwise(middles)]
     changes: list[SeriesChange] = []
     first = 0
     while first < len(steps):
         last = first
-        while last + 1 < len(steps) and up[last + 1] == up[first]:
+        while last + 1 < len(steps) and is_rise[last + 1] == is_rise[first]:
             last += 1
         changes += _describe_run(values, bounds[first : last + 3], inflation, critical)
         first = last + 1
@@ -105,9 +105,10 @@ def _describe_run(
         bounds_of_steps = [start, *(start + at for at in best.steps), stop]
         triples = zip(bounds_of_steps, bounds_of_steps[1:], bounds_of_steps[2:])
         return [change for triple in triples for change in _describe_run(values, list(triple), inflation, critical)]
-    own = [start, *(start + at for at in best.steps), stop]
+    step_edges = [start, *(start + at for at in best.steps), stop]
     changes = [
-        describe_change.describe_step(values, at, a, b, inflation, drifts) for a, at, b in zip(own, own[1:], own[2:])
+        describe_change.describe_step(values, at, a, b, inflation, drifts)
+        for a, at, b in zip(step_edges, step_edges[1:], step_edges[2:])
     ]
     if drifts:
         ramp, begins = (start + best.begin, start + best.end), (start + best.begins[0], start + best.begins[1])

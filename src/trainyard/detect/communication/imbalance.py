@@ -39,6 +39,7 @@ class Imbalance:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The waiting that no single rank causes, with the op class whose time is most uneven between ranks."""
         if ledger.scope.aligned == "no":
             return _find_without_clocks(ledger, ranks or ())
         waits = {account: ns for account, ns in ledger.by_account().items() if account.kind == "straggler"}
@@ -95,8 +96,8 @@ def _find_without_clocks(ledger: Ledger, ranks: Sequence[Booked]) -> Sequence[Fi
 
 
 def _remedy(op_class: str, split_unevenness: float) -> str:
-    """The remedy for an uneven op class, "" if no class explains the waiting; `split_unevenness` as `_split_unevenness`
-    returns it."""
+    """The remedy for an uneven op class, "" if no class explains the waiting; `split_unevenness`: largest
+    message of an all-to-all over the mean one."""
     if split_unevenness >= _MIN_SIZE_RATIO or op_class == "moe_route":
         return "Balance the experts: use a capacity limit, a load-balancing loss or expert-choice routing."
     if op_class:

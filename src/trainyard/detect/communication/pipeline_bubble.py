@@ -29,6 +29,7 @@ class PipelineBubble:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The sum of all bubbles, reported on the largest of them."""
         bubbles = {account: ns for account, ns in ledger.by_account().items() if account.kind == "bubble"}
         cost_ns = sum(bubbles.values())
         if not matters(ledger, cost_ns):

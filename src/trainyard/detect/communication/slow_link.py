@@ -36,6 +36,7 @@ class SlowLink:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """One finding per class of comparable calls with a slow link; the cost is the time beyond the median rate."""
         calls_by_class = _calls_by_link(ranks or ())
         findings: list[Finding] = []
         for call_class, links in calls_by_class.items():

@@ -32,6 +32,7 @@ class SmallMessages:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """One finding per account whose small calls take longer than the same bytes in large buckets."""
         # Account -> [calls, bytes, ns in excess of buckets], over all ranks and full steps.
         totals: dict[Account, list[int]] = {}
         for rank in ranks or ():

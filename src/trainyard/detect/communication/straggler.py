@@ -33,6 +33,7 @@ class Straggler:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The rank that arrives last most often; the cost is the mean waiting of the other ranks."""
         rank_late = culprit_of(ledger, ranks)
         if rank_late is None:
             return ()
@@ -43,13 +44,13 @@ class Straggler:
             for rank, ns in sorted(ledger.late.items(), key=lambda item: -item[1])[:4]
         )
         differs = _describe_difference(rank_late, ranks) if ranks else ""
-        others = "the other rank waits" if _rank_count(ledger) == 2 else "the other ranks wait"
+        waiting_ranks = "the other rank waits" if _rank_count(ledger) == 2 else "the other ranks wait"
         return finding(
             self.rule,
             ledger,
             max(waits, key=lambda account: waits[account]),
             wait_ns_per_other_rank(ledger, rank_late),
-            f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}; {others}",
+            f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}; {waiting_ranks}",
             evidence=f"waiting caused: {shares}{differs}",
             remedy=f"Compare rank {rank_late} with the others: its host, device clocks and share of the work.",
             # A few steps are weak evidence.
@@ -61,15 +62,16 @@ def late_rank(ledger: Ledger) -> int | None:
     """The rank that causes most of the waiting; None if no rank stands out or the waiting is small."""
     if not sum(ledger.late.values()):
         return None
-    (rank, ns), *others = sorted(ledger.late.items(), key=lambda item: -item[1])
+    (rank, ns), *following = sorted(ledger.late.items(), key=lambda item: -item[1])
     min_share = max(_MIN_SHARE, _MIN_OVER_FAIR_SHARE / _rank_count(ledger))
-    leads = not others or ns >= _MIN_LEAD * others[0][1]
+    leads = not following or ns >= _MIN_LEAD * following[0][1]
     stands_out = leads and ns >= min_share * sum(ledger.late.values())
     return rank if stands_out and matters(ledger, wait_ns_per_other_rank(ledger, rank), _MIN_STEP_FRACTION) else None
 
 
 def culprit_of(ledger: Ledger, ranks: Sequence[Booked] | None) -> int | None:
-    """As `late_rank`, but None if `ranks` show that this rank does not cause the most waiting in most steps."""
+    """The rank that causes most of the waiting; None if no rank does so clearly, or if it is not also the worst in most
+    steps of `ranks`."""
     rank = late_rank(ledger)
     if rank is None or not ranks:
         return rank

@@ -23,6 +23,7 @@ class CheckpointStall:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The time of all checkpoint accounts."""
         stalls = {account: ns for account, ns in ledger.by_account().items() if account.kind == "checkpoint"}
         cost_ns = sum(stalls.values())
         if not matters(ledger, cost_ns):

@@ -22,6 +22,7 @@ class DataWait:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The time of the data_wait account."""
         account = Account("data_wait")
         cost_ns = ledger.by_account().get(account, 0)
         if not matters(ledger, cost_ns):

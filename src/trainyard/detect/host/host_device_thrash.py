@@ -35,6 +35,7 @@ class HostDeviceThrash:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The exposed copies, if they are too many or use pageable memory."""
         ranks = ranks or ()
         rows_by_rank = [select_work(rank, "copy", "h2d", "d2h") for rank in ranks]
         pageable_by_rank = [select_by_name(rank, rows, _PAGEABLE_NAME) for rank, rows in zip(ranks, rows_by_rank)]

@@ -40,6 +40,7 @@ class LaunchBound:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """Idle time of the device that no other rule claims, without the rank that makes the others wait."""
         late = culprit_of(ledger, ranks)
         other_ranks = [rank for rank in ranks or () if rank.events.rank != late]
         gap_ns = _gaps_from_ranks(other_ranks) if other_ranks else _gaps_from_ledger(ledger)
@@ -75,7 +76,8 @@ def _gaps_from_ledger(ledger: Ledger) -> dict[Account, int]:
 
 
 def _gaps_from_ranks(ranks: Sequence[Booked]) -> dict[Account, int]:
-    """As `_gaps_from_ledger`, without gaps that other rules claim by their circumstances (unfused optimizers, ...)."""
+    """Account -> ns a step of the launch gaps, mean over `ranks`, without gaps that other rules claim by their
+    circumstances (unfused optimizers, ...)."""
     ns_by_account: dict[Account, int] = {}
     for rank in ranks:
         gaps = claimed_idle_rows(rank, Claimant.HOST)

@@ -23,6 +23,7 @@ class Recompilation:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The device's idle time during compilations after the first step."""
         if ranks and not any(_recompiles(rank, Account("launch_gap", "compile")) for rank in ranks):
             return ()
         remedy = "Mark changing sizes as dynamic; TORCH_LOGS=recompiles names the guard that failed."

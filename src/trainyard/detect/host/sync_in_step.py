@@ -35,6 +35,7 @@ class SyncInStep:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """Idle time from synchronising calls, and the time of copies that read single values."""
         account = Account.parse(_SYNC_ACCOUNT)
         gaps_ns = claimed_ns(ledger, ranks, Claimant.SYNC)
         if not ranks:

@@ -36,18 +36,19 @@ class LayoutCopies:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The time of kernels that only change a tensor's memory layout."""
         ranks = ranks or ()
         rows_by_rank = [select_by_name(rank, select_work(rank, "compute"), _LAYOUT_KERNEL) for rank in ranks]
         cost_ns = owned_ns_per_step(ranks, rows_by_rank)
         if not matters(ledger, cost_ns):
             return ()
-        number = starts_per_step(ranks, rows_by_rank)
+        kernels = starts_per_step(ranks, rows_by_rank)
         return finding(
             self.rule,
             ledger,
             dominant_account(ranks, rows_by_rank),
             cost_ns,
-            f"{units.counted(number, 'memory-layout conversion')} per step cost{'s' if number == 1 else ''}",
+            f"{units.counted(kernels, 'memory-layout conversion')} per step cost{'s' if kernels == 1 else ''}",
             evidence=f"mostly {dominant_name(ranks, rows_by_rank)}",
             remedy="Keep the model and its inputs in torch.channels_last.",
             sure=0.9,

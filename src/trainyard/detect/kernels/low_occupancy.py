@@ -38,19 +38,20 @@ class LowOccupancy:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The time of long memory-bound kernels at low occupancy that half occupancy would save."""
         device_ranks = [rank for rank in ranks or () if rank.on_device]
         rows_by_rank = [_select_low_occupancy(rank) for rank in device_ranks]
         lost_ns = mean_per_step(device_ranks, (_lost_ns(rank, rows) for rank, rows in zip(device_ranks, rows_by_rank)))
         if not matters(ledger, lost_ns):
             return ()
-        number = starts_per_step(device_ranks, rows_by_rank)
-        kernels = units.counted(number, "kernel")
+        kernel_count = starts_per_step(device_ranks, rows_by_rank)
+        kernels = units.counted(kernel_count, "kernel")
         return finding(
             self.rule,
             ledger,
             dominant_account(device_ranks, rows_by_rank),
             lost_ns,
-            f"{kernels} per step at under {_LOW_PERCENT} % occupancy lose{'s' if number == 1 else ''}",
+            f"{kernels} per step at under {_LOW_PERCENT} % occupancy lose{'s' if kernel_count == 1 else ''}",
             evidence=f"they run for {units.show_time(owned_ns_per_step(device_ranks, rows_by_rank))}, "
             f"mostly {dominant_name(device_ranks, rows_by_rank)}",
             remedy="Give each kernel more to do (batch, fuse), or use one that splits the long dimension.",

@@ -25,6 +25,7 @@ class OptimizerNotFused:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The gaps between the many kernels of an update that is not fused."""
         unfused_ranks = [rank for rank in ranks or () if has_unfused_optimizer(rank)]
         gaps_ns = claimed_ns(ledger, ranks, Claimant.OPTIMIZER) if unfused_ranks else 0
         if not matters(ledger, gaps_ns):

@@ -30,6 +30,7 @@ class TinyKernels:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The time of runs of tiny kernels, and of the gaps between them that this rule claims."""
         if not ranks:
             return ()
         storms_by_rank = [_storms_in_full_steps(rank) for rank in ranks]

@@ -33,6 +33,7 @@ class UnfusedElementwise:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The time of chains of elementwise kernels that a fused kernel could save."""
         ranks = ranks or ()
         chains_by_rank = [_find_chains(rank) for rank in ranks]
         saved_ns = mean_per_step(
@@ -102,9 +103,9 @@ def _describe_worst_module(ranks: Sequence[Booked], chains_by_rank: Sequence[lis
     saved_by_module: dict[str, int] = {}
     for rank, rank_chains in zip(ranks, chains_by_rank):
         for chain in rank_chains:
-            number = int(rank.module[chain[0]])
-            if number >= 0:
-                name = rank.events.names[number].removeprefix("nn.Module: ")
+            name_index = int(rank.module[chain[0]])
+            if name_index >= 0:
+                name = rank.events.names[name_index].removeprefix("nn.Module: ")
                 saved_by_module[name] = saved_by_module.get(name, 0) + _fusion_savings_ns(rank, [chain])
     if not saved_by_module:
         return ""

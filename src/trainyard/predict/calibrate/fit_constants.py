@@ -161,8 +161,8 @@ def _leave_one_out_spread(
         return machine.spread
     ratios: list[float] = []
     for index, run in enumerate(runs):
-        others = [*runs[:index], *runs[index + 1 :]]
-        ratios.append(run.seconds / seconds(machine, _fit_constants(machine, assumed, others), run.job))
+        other_runs = [*runs[:index], *runs[index + 1 :]]
+        ratios.append(run.seconds / seconds(machine, _fit_constants(machine, assumed, other_runs), run.job))
     return round(min(1.0, *ratios), 4), round(max(1.0, *ratios), 4)
 
 

@@ -184,6 +184,7 @@ def _collective_residuals(
     ranks_of_node = RankGroup(column(ranks), column(ranks))
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
+        """Log ratio of predicted to measured seconds of each probe, divided by the tolerated noise."""
         residuals_of: list[npt.NDArray[np.float64]] = []
         for collective in COLLECTIVES:
             sizes_bytes = np.array([float(probe.size[0]) for probe in by_kind[collective]])

@@ -72,6 +72,8 @@ class ConfigKeys(TypedKeys):
     def __init__(
         self, values: Mapping[str, Any], where: str, prefix: str = "", spelling: Mapping[str, str] | None = None
     ) -> None:
+        """`values`: flattened key -> value; `where`: the file, for messages; `prefix` and `spelling`: how messages
+        write a key."""
         super().__init__(values, where)
         self._prefix = prefix
         self._spelling = spelling or {}

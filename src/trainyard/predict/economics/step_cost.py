@@ -73,6 +73,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     goodput: Goodput | None = None
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` for figures that are infinite or negative, or no tokens per second."""
         spent = (self.tokens_per_s, self.mfu, self.days, self.dollars or 0.0, self.kwh or 0.0)
         if not np.isfinite(spent).all() or min(spent) < 0 or not self.tokens_per_s:
             raise BadInput(

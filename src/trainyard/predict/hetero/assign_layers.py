@@ -52,7 +52,8 @@ def least_slowest_seconds(costs: Costs) -> float:
 
 
 class _Assignment(NamedTuple):
-    """An assignment: the end of each stage, seconds of all stages, and of the slowest."""
+    """An assignment of layers to stages. `ends`: number of layers up to the end of each stage; `total`, `slowest`:
+    seconds of all stages together, and of the slowest one."""
 
     ends: list[int]
     total: float

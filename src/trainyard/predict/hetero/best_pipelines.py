@@ -122,7 +122,7 @@ def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budg
     try:
         return PartResult(part, search.fastest(part_input, part.machine, framework, budget, lambda _: None))
     except BadJob as error:
-        return PartResult(part, None, error.says)
+        return PartResult(part=part, choice=None, reason=error.says)
 
 
 def _explain_indivisible(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[str, str]:

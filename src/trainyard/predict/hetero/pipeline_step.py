@@ -103,21 +103,29 @@ class HeteroPipeline:
         """Work done once per step, on each stage."""
         part_of_stage, stage_count = self.table.part_of_stage, len(self.table.part_of_stage)
         is_end = column(np.isin(np.arange(stage_count), (0, stage_count - 1)))
-        values = np.zeros((10, stage_count))
+        # Rows: exposed and hidden seconds of the four communications, seconds of the update and of the host.
+        stage_columns = np.zeros((10, stage_count))
         for part, (model, part_times) in enumerate(zip(self.table.part_models, self.part_times, strict=True)):
             is_on_part = part_of_stage == part
             stage_cases = stages.alone(
                 self.case, StageLayers(*(count[is_on_part] for count in self.stage_layers)), is_end[is_on_part]
             )
             backward = sum(
-                count[is_on_part] * kind.through.seconds
+                count[is_on_part] * kind.recompute_and_backward.seconds
                 for count, kind in zip(self.layers_by_kind, part_times.kinds, strict=True)
             )
             once = step.once(stage_cases, model.hardware, model.values, np.asarray(backward))
-            once_columns = (*(column for exposed in once[:4] for column in exposed), once.update, once.host)
-            values[:, is_on_part] = [np.broadcast_to(value, int(is_on_part.sum())) for value in once_columns]
-        all_reduce, sharding, down, up = (Exposed(*values[at : at + 2]) for at in (0, 2, 4, 6))
-        return Once(all_reduce, sharding, down, up, values[8], values[9])
+            once_columns = (*(column for exposed in once[:4] for column in exposed), once.update_s, once.host_s)
+            stage_columns[:, is_on_part] = [np.broadcast_to(value, int(is_on_part.sum())) for value in once_columns]
+        all_reduce, exchange, gradient_copy, weight_copy = (Exposed(*stage_columns[at : at + 2]) for at in (0, 2, 4, 6))
+        return Once(
+            gradient_all_reduce=all_reduce,
+            sharded_exchange=exchange,
+            gradient_copy=gradient_copy,
+            weight_copy=weight_copy,
+            update_s=stage_columns[8],
+            host_s=stage_columns[9],
+        )
 
     @cached_property
     def memory(self) -> MemoryParts:
@@ -150,16 +158,27 @@ class HeteroPipeline:
     def pipeline(self) -> PipelineTimes:
         """The input of the simulation: seconds of a micro-batch on each stage, without splitting the backward pass."""
         part_of_stage, times_of_part = self.table.part_of_stage, self.part_times
-        forward, backward = (np.array([times_of_part[part].beside / 2 for part in part_of_stage]) for _ in range(2))
+        forward, backward = (np.array([times_of_part[part].host_s / 2 for part in part_of_stage]) for _ in range(2))
         for kind, count in enumerate(self.layers_by_kind):
-            forward += count * np.array([float(times_of_part[part].kinds[kind].ahead[0]) for part in part_of_stage])
-            backward += count * np.array([float(times_of_part[part].kinds[kind].back[0]) for part in part_of_stage])
+            forward += count * np.array([float(times_of_part[part].kinds[kind].forward_s[0]) for part in part_of_stage])
+            backward += count * np.array(
+                [float(times_of_part[part].kinds[kind].backward_s[0]) for part in part_of_stage]
+            )
         last_part_times = times_of_part[part_of_stage[-1]]
-        forward[-1] += float((last_part_times.ahead + last_part_times.loss)[0])
-        backward[-1] += float(last_part_times.back[0])
+        forward[-1] += float((last_part_times.head_forward_s + last_part_times.loss_s)[0])
+        backward[-1] += float(last_part_times.head_backward_s[0])
         hop_seconds = np.append(pipelines.hops(self.case, self.table.part_models, part_of_stage, times_of_part)[0], 0.0)
         micro_batches, depth = round(float(self.case.accumulate[0])), len(part_of_stage)
-        return PipelineTimes("1f1b", depth, micro_batches, forward, backward, np.zeros(depth), hop_seconds, waits=True)
+        return PipelineTimes(
+            schedule="1f1b",
+            ranks=depth,
+            micro_batches=micro_batches,
+            forward=forward,
+            inputs=backward,
+            weights=np.zeros(depth),
+            hop=hop_seconds,
+            waits=True,
+        )
 
 
 def cost_pipeline(
@@ -249,7 +268,7 @@ def predict_step(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> Step
         is_on_part = part_of_stage == part
         for kind, count in zip(part_times.kinds, pipeline.layers_by_kind, strict=True):
             lines += step.layer_accounts(kind, micro_batches_per_stage * np.sum(count[is_on_part]))
-        host_seconds = host_seconds + micro_batches_per_stage * np.count_nonzero(is_on_part) * part_times.beside
+        host_seconds = host_seconds + micro_batches_per_stage * np.count_nonzero(is_on_part) * part_times.host_s
     means = Means(*(np.atleast_1d(np.mean(getattr(simulated, name))) for name in Means._fields))
     means = means._replace(drain=np.atleast_1d(np.max(end_seconds) - np.mean(end_seconds)))
     lines += step.outside_layers(

@@ -137,8 +137,9 @@ def _check_runs(wanted: PlannerInput, depth: int) -> None:
 
 
 class _PipelineRows(NamedTuple):
-    """Pipelines of one depth and one order of the parts. By kind of layer: `base_bytes` of a stage without layers and
-    `layer_bytes` per layer, [case, stage]. `limit`: usable bytes per device of each stage."""
+    """Pipelines of one depth and one order of the parts. `part_of_stage`: index of each stage's part; by kind of layer:
+    `layer_counts` of the model, `base_bytes` of a stage without layers and `layer_bytes` per layer, both [case, stage].
+    `limit`: usable bytes per device of each stage."""
 
     cases: Cases
     part_of_stage: npt.NDArray[np.intp]
@@ -159,8 +160,8 @@ class _PipelineRows(NamedTuple):
         """Mask of the cases that may fit: every stage holds a layer, and the stages hold all layers of each kind and in
         total."""
         largest, layers = np.maximum.reduce(capacities), sum(self.layer_counts)
-        enough = [np.sum(capacity, axis=1) >= count for capacity, count in zip(capacities, self.layer_counts)]
-        return np.logical_and.reduce([*enough, np.sum(largest, axis=1) >= layers, np.min(largest, axis=1) >= 1])
+        fits_kinds = [np.sum(capacity, axis=1) >= count for capacity, count in zip(capacities, self.layer_counts)]
+        return np.logical_and.reduce([*fits_kinds, np.sum(largest, axis=1) >= layers, np.min(largest, axis=1) >= 1])
 
 
 def _enumerate_pipelines(
@@ -179,7 +180,14 @@ def _enumerate_pipelines(
             stage_counts = [part_models[index].part.ranks * depth // wanted.devices for index in order]
             part_of_stage = np.repeat(order, stage_counts)
             limit = np.array([model.usable_memory for model in part_models])[part_of_stage]
-            yield _PipelineRows(cases, part_of_stage, list(base_bytes), list(layer_bytes), limit, layer_counts)
+            yield _PipelineRows(
+                cases=cases,
+                part_of_stage=part_of_stage,
+                base_bytes=list(base_bytes),
+                layer_bytes=list(layer_bytes),
+                limit=limit,
+                layer_counts=layer_counts,
+            )
 
 
 def build_tables(
@@ -222,17 +230,19 @@ def _build_table(
     layer_capacities: list[Column],
     layer_counts: list[int],
 ) -> PipelineTable:
-    """The costs of pipelines that may fit. `layer_capacities`, `layer_counts`: as in `PipelineTable`, by kind of
-    layer."""
+    """The costs of pipelines that may fit. By kind of layer: `layer_capacities`, the most layers that fit on each
+    stage, [case, stage], and `layer_counts` of the model."""
     parts = [step_bounds.parts(cases, model.hardware, model.values) for model in part_models]
     last_part = parts[part_of_stage[-1]]
-    fixed_seconds = np.stack([np.full(len(cases), parts[part].beside) for part in part_of_stage], axis=1)
+    fixed_seconds = np.stack([np.full(len(cases), parts[part].host_s) for part in part_of_stage], axis=1)
     hop_seconds = hops(cases, part_models, part_of_stage, parts)
     fixed_seconds[:, :-1] += hop_seconds
     fixed_seconds[:, 1:] += hop_seconds
-    fixed_seconds[:, -1] += last_part.ahead + last_part.back + last_part.loss
+    fixed_seconds[:, -1] += last_part.head_forward_s + last_part.head_backward_s + last_part.loss_s
     layer_seconds = [
-        np.stack([np.broadcast_to(kind.ahead + kind.back, len(cases)) for kind in kinds], axis=1)[:, part_of_stage]
+        np.stack([np.broadcast_to(kind.forward_s + kind.backward_s, len(cases)) for kind in kinds], axis=1)[
+            :, part_of_stage
+        ]
         for kinds in zip(*(part.kinds for part in parts), strict=True)
     ]
     return PipelineTable(
@@ -257,7 +267,7 @@ def hops(
         hop = (
             stages.across(cases, (sender.hardware, sender.values), (receiver.hardware, receiver.values))
             if crosses
-            else parts[part].hop
+            else parts[part].transfer_s
         )
         seconds.append(np.broadcast_to(hop, len(cases)))
     return np.stack(seconds, axis=1)

@@ -35,6 +35,7 @@ class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     constants: dict[str, float] = {}
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` for unknown constants and values that are not positive."""
         unknown = set(self.constants) - set(Constants._fields)
         if unknown:
             raise BadInput(f"unknown constant: {', '.join(sorted(unknown))}.")

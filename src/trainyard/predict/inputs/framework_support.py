@@ -199,6 +199,7 @@ def _decoders_only(framework: str, writes: Callable[[Job], str]) -> Callable[[Jo
     """`writes` for decoders; raises `BadJob` for vision and diffusion models."""
 
     def write_config(job: Job) -> str:
+        """The configuration's text. Raises `BadJob` if the job's model is defined by a program."""
         if job.model is None:
             raise BadJob(
                 f"trainyard cannot write a {framework} configuration for {job.name}: its sizes are set in a program.",
@@ -213,7 +214,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "trainyard": Framework(
         means="our own runner (trainyard run)",
         software="fsdp",
-        keeps=Keeps(4, 4, 8, own=True, ends="never", offload="all"),
+        keeps=Keeps(weight=4, gradient=4, state=8, own=True, ends="never", offload="all"),
         dtypes=tuple(words.DTYPES),
         offers=PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
         allows=_native_allows,
@@ -224,7 +225,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "megatron": Framework(
         means="Megatron Core",
         software="megatron",
-        keeps=Keeps(2, 4, 12, offload="state"),
+        keeps=Keeps(weight=2, gradient=4, state=12, offload="state"),
         dtypes=("bfloat16", "float16", "float32", "float8", "float4"),
         offers=USUAL,
         allows=_megatron_allows,
@@ -235,7 +236,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan": Framework(
         means="torchtitan",
         software="fsdp",
-        keeps=Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
+        keeps=Keeps(weight=4, gradient=4, state=8, remade=0.5, ends="always", offload="all"),
         dtypes=("bfloat16", "float32", "float8"),
         offers=PipelineSupport(divides=_makes_stages),
         allows=_torchtitan_allows,
@@ -246,7 +247,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "deepspeed": Framework(
         means="DeepSpeed",
         software="fsdp",
-        keeps=Keeps(2, 2, 12, between=False, ends="never", offload="state"),
+        keeps=Keeps(weight=2, gradient=2, state=12, between=False, ends="never", offload="state"),
         dtypes=("bfloat16", "float16", "float32"),
         offers=PipelineSupport(("1f1b",)),
         allows=_deepspeed_allows,

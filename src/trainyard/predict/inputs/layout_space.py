@@ -319,7 +319,8 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
 
 
 def job_of(wanted: PlannerInput, row: dict[str, int], between: bool = True) -> Job:
-    """The job of a layout. `between`: as in `Keeps`."""
+    """The job of a layout. `row`: axis -> value; `between`: tp divides activations between matrices by sequence, and
+    the loss by vocabulary."""
     axes: dict[str, Any] = {name: row[name] for name in (*words.AXES, "interleave", "zero")}
     schedule: Any = "none" if row["pp"] == 1 else schedules.SCHEDULES[row["schedule"]]
     model = wanted.model

@@ -28,4 +28,4 @@ def of(machine: Machine, software: str, dtype: str) -> MachineModel:
     low = words.DTYPES[dtype] < 2
     columns = hardware.of_machine(machine, "bfloat16" if low else dtype, dtype if low else "")
     tuned = constant_sets.choose(machine, software)
-    return MachineModel(machine, columns, tuned, tuned.values())
+    return MachineModel(machine=machine, hardware=columns, tuned=tuned, values=tuned.values())

@@ -73,7 +73,7 @@ def of_job(job: Job) -> VisionModel:
             f"family = {family!r} at $.sizes.family is not planned for.",
             "Among image models the planner supports Transformers only.",
         )
-    return VisionModel(job.name, job.workload, job.sizes, network)
+    return VisionModel(name=job.name, workload=job.workload, sizes=job.sizes, network=network)
 
 
 def columns(model: VisionModel) -> dict[str, Any]:

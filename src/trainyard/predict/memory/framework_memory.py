@@ -42,23 +42,25 @@ def on_host(cases: Cases) -> Column:
     """Bytes of host memory of a rank of the first or the last stage, whichever needs more."""
     if not (cases.offload > 0).any():
         return np.zeros(1)
-    most = [_count_kept_weights(cases, first)(1, shapes.weights(cases).trained(cases)) for first in (True, False)]
-    return np.maximum(*most) * offload.host_bytes_per_weight(cases)
+    weights_of_ends = [
+        _count_kept_weights(cases, first)(1, shapes.weights(cases).trained(cases)) for first in (True, False)
+    ]
+    return np.maximum(*weights_of_ends) * offload.host_bytes_per_weight(cases)
 
 
 def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:
     """A function (ZeRO stage, weights) -> number of weights that a rank of the first or last stage keeps, if data
     parallelism shards them from this ZeRO stage on."""
-    alone, here = cases.pp == 1, _stage_layers(cases)
-    dense, routed = shapes.kinds_of(cases, here, first)
-    tables = np.where(alone & (cases.lead == 0), np.where(cases.tied > 0, 1.0, 2.0), 1.0)
+    is_only_stage, layer_count = cases.pp == 1, _stage_layers(cases)
+    dense, routed = shapes.kinds_of(cases, layer_count, first)
+    tables = np.where(is_only_stage & (cases.lead == 0), np.where(cases.tied > 0, 1.0, 2.0), 1.0)
     shard = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
     owners = np.where(cases.divided > 0, _expert_ranks(cases), 1.0)
 
-    def count_kept(stage: int, some: Weights) -> Column:
-        ends = some.table * tables + cases.lead + cases.tail
-        common = here * some.shared + dense * some.dense + routed * some.routed + ends
-        expert, divided = routed * some.expert, cases.zero >= stage
+    def count_kept(stage: int, layer_weights: Weights) -> Column:
+        ends = layer_weights.table * tables + cases.lead + cases.tail
+        common = layer_count * layer_weights.shared + dense * layer_weights.dense + routed * layer_weights.routed + ends
+        expert, divided = routed * layer_weights.expert, cases.zero >= stage
         return common / np.where(divided, shard, 1.0) + expert / np.where(divided, owners, 1.0)
 
     return count_kept

@@ -38,8 +38,13 @@ class MemoryParts(NamedTuple):
 
 def fullest(moments: Sequence[MemoryParts]) -> MemoryParts:
     """The moment with most bytes, for each case; the first of equal ones."""
-    most = moments[0]
-    for other in moments[1:]:
-        more = other.total > most.total
-        most = MemoryParts(*(np.where(more, its, mine) for its, mine in zip(other, most, strict=True)))
-    return most
+    fullest_moment = moments[0]
+    for moment in moments[1:]:
+        is_fuller = moment.total > fullest_moment.total
+        fullest_moment = MemoryParts(
+            *(
+                np.where(is_fuller, moment_bytes, fullest_bytes)
+                for moment_bytes, fullest_bytes in zip(moment, fullest_moment, strict=True)
+            )
+        )
+    return fullest_moment

@@ -29,11 +29,11 @@ _ACTIVE_STAGES = 3.0
 
 
 class KeptActivations(NamedTuple):
-    """Bytes of one layer and micro-batch. `kept`: saved for the backward pass, under the case's recomputation; `again`:
-    recomputed in it; `attention`: attention's part without recomputation."""
+    """Bytes of one layer and micro-batch. `kept`: saved for the backward pass, under the case's recomputation;
+    `recomputed`: recomputed in it; `attention`: attention's part without recomputation."""
 
     kept: Column
-    again: Column
+    recomputed: Column
     attention: Column
 
 
@@ -41,16 +41,16 @@ def peak(cases: Cases, first: bool) -> MemoryParts:
     """The peak of the first or the last stage."""
     count = len(cases)
     gathers, piped = (np.broadcast_to(mask, count) for mask in (sharded(cases) > 0, cases.pp > 1))
-    most = MemoryParts(*np.zeros((len(MemoryParts._fields), count)))
+    peak_parts = MemoryParts(*np.zeros((len(MemoryParts._fields), count)))
     for mask, moments in (
         (piped, _pipeline_moments),
         (gathers & ~piped, _fsdp_moments),
         (~gathers & ~piped, _replicated_moments),
     ):
         if mask.any():
-            for part, values in zip(most, fullest(moments(_stage(cases.take(mask), first))), strict=True):
+            for part, values in zip(peak_parts, fullest(moments(_stage(cases.take(mask), first))), strict=True):
                 part[mask] = values
-    return most
+    return peak_parts
 
 
 def sharded(cases: Cases) -> Column:
@@ -60,156 +60,190 @@ def sharded(cases: Cases) -> Column:
 
 
 def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivations:
-    """Activations of the mean layer of a stage with `dense` and `routed` layers."""
-    value, tp, tokens, between = cases.width_bytes, cases.tp, cases.tokens, cases.between
-    latent = cases.kv_lora_rank > 0
-    pairs = np.where(latent, cases.queries, cases.kv_heads * cases.head_dim)
-    values = np.where(latent, cases.kv_heads * (cases.head_dim + cases.value_dim), cases.kv_heads * cases.head_dim)
-    heads = tokens / tp * (cases.queries + pairs + values + cases.values)
-    narrow = np.where(latent, tokens * (2 * cases.q_lora_rank + 2 * cases.kv_lora_rank + cases.rope_dim), 0.0)
-    normed = cases.normed_heads * tokens / tp * (cases.queries + pairs)
-    rows = tokens / tp * _FLOAT32 * (cases.heads + cases.normed_heads * (cases.heads + cases.kv_heads))
-    rows = rows + 2 * between * _FLOAT32
-    attention = value * (between * cases.width + tokens * cases.width + heads + narrow + normed) + rows
-    inner = 2 + 2 * cases.gated
-    mlp = value * (between * cases.width + tokens * cases.width + inner * tokens * cases.ffn / tp)
-    sent = cases.active * tokens
-    experts = value * (between * cases.width + sent * (2 * cases.width + inner * cases.moe_ffn_hidden_size))
-    experts = experts + tokens * (cases.width * _FLOAT32 + 3 * cases.experts * _FLOAT32) + sent * 4 * 8
-    shared = value * tokens * (cases.width + inner * cases.shared_experts * cases.moe_ffn_hidden_size)
-    experts = experts + np.where(cases.shared_experts > 0, shared, 0.0)
-    here = dense + routed
-    whole = attention + (dense * mlp + routed * experts) / here
-    inputs = value * between * cases.width
-    ffn = (
-        dense * cases.ffn / tp * tokens + routed * (sent + tokens * cases.shared_experts) * cases.moe_ffn_hidden_size
-    ) / here
-    back = value * (2 * tokens * cases.width + routed / here * sent * cases.width)
-    products = value * (heads + narrow + (1 + cases.gated) * ffn) + back
-    selective = inputs + products
-    recomputed = np.where(
-        cases.activation_checkpoint == 2,
-        whole,
-        np.where(cases.activation_checkpoint == 1, whole - inputs - products + back, 0.0),
+    """Activations of the mean layer of a stage with `dense` and `routed` (MoE) layers, their numbers in each case.
+
+    Elements of attention: `head_elements` of queries, keys, values and its output; `latent_elements` of MLA's low-rank
+    projections; `normed_elements` of normalized queries and keys. Recomputation 2: whole layers; 1: all but products.
+    """
+    value_bytes, tp, tokens, rows_between = cases.width_bytes, cases.tp, cases.tokens, cases.between
+    has_latent_attention = cases.kv_lora_rank > 0
+    key_width = np.where(has_latent_attention, cases.queries, cases.kv_heads * cases.head_dim)
+    value_width = np.where(
+        has_latent_attention, cases.kv_heads * (cases.head_dim + cases.value_dim), cases.kv_heads * cases.head_dim
     )
-    saved = np.where(
-        cases.activation_checkpoint == 2, inputs, np.where(cases.activation_checkpoint == 1, selective, whole)
+    head_elements = tokens / tp * (cases.queries + key_width + value_width + cases.values)
+    latent_elements = np.where(
+        has_latent_attention, tokens * (2 * cases.q_lora_rank + 2 * cases.kv_lora_rank + cases.rope_dim), 0.0
+    )
+    normed_elements = cases.normed_heads * tokens / tp * (cases.queries + key_width)
+    statistics_bytes = tokens / tp * _FLOAT32 * (cases.heads + cases.normed_heads * (cases.heads + cases.kv_heads))
+    statistics_bytes = statistics_bytes + 2 * rows_between * _FLOAT32
+    attention_bytes = (
+        value_bytes
+        * (rows_between * cases.width + tokens * cases.width + head_elements + latent_elements + normed_elements)
+        + statistics_bytes
+    )
+    inner_tensors = 2 + 2 * cases.gated
+    mlp_bytes = value_bytes * (
+        rows_between * cases.width + tokens * cases.width + inner_tensors * tokens * cases.ffn / tp
+    )
+    routed_rows = cases.active * tokens
+    expert_bytes = value_bytes * (
+        rows_between * cases.width + routed_rows * (2 * cases.width + inner_tensors * cases.moe_ffn_hidden_size)
+    )
+    expert_bytes = expert_bytes + tokens * (cases.width * _FLOAT32 + 3 * cases.experts * _FLOAT32) + routed_rows * 4 * 8
+    shared_expert_bytes = (
+        value_bytes * tokens * (cases.width + inner_tensors * cases.shared_experts * cases.moe_ffn_hidden_size)
+    )
+    expert_bytes = expert_bytes + np.where(cases.shared_experts > 0, shared_expert_bytes, 0.0)
+    layers = dense + routed
+    all_bytes = attention_bytes + (dense * mlp_bytes + routed * expert_bytes) / layers
+    input_bytes = value_bytes * rows_between * cases.width
+    ffn_elements = (
+        dense * cases.ffn / tp * tokens
+        + routed * (routed_rows + tokens * cases.shared_experts) * cases.moe_ffn_hidden_size
+    ) / layers
+    result_bytes = value_bytes * (2 * tokens * cases.width + routed / layers * routed_rows * cases.width)
+    product_bytes = value_bytes * (head_elements + latent_elements + (1 + cases.gated) * ffn_elements) + result_bytes
+    selective_bytes = input_bytes + product_bytes
+    recomputed_bytes = np.where(
+        cases.activation_checkpoint == 2,
+        all_bytes,
+        np.where(cases.activation_checkpoint == 1, all_bytes - input_bytes - product_bytes + result_bytes, 0.0),
+    )
+    saved_bytes = np.where(
+        cases.activation_checkpoint == 2,
+        input_bytes,
+        np.where(cases.activation_checkpoint == 1, selective_bytes, all_bytes),
     )
     return KeptActivations(
-        (saved + (cases.activation_checkpoint_every - 1) * whole) / cases.activation_checkpoint_every,
-        recomputed,
-        attention,
+        (saved_bytes + (cases.activation_checkpoint_every - 1) * all_bytes) / cases.activation_checkpoint_every,
+        recomputed_bytes,
+        attention_bytes,
     )
 
 
 class NativeStage(NamedTuple):
     """The quantities from which all moments of a stage are computed.
 
-    Numbers of weights on this rank, before data parallelism shards them: `matrices` of the largest kind of layer (with
-    experts, if any has them) and of the `mean` layer; `spread`: the experts among `matrices`, if ep divides them;
-    `embedding` and `head`, if this stage has their weights; `whole`: all weights; `largest`: of one matrix.
-    `parameters`: bytes of the sharded float32 weights, and equally of their gradients; `state`: of the optimizer.
+    Numbers of weights on this rank, before data parallelism shards them: `matrix_weights` of the largest kind of layer
+    (with experts, if any has them); `mean_layer_weights`; `split_expert_weights`: experts among `matrix_weights`, if ep
+    divides them; `embedding_weights`, `head_weights`: 0 if another stage has them; `all_weights` of the stage;
+    `largest_matrix_weights`: of one matrix.
+    `parameter_bytes`: of the sharded float32 weights, and equally of their gradients; `state_bytes`: of the optimizer.
 
-    `layers`: layers of the stage. `in_flight`: in-flight micro-batches, in units of whole stages; `delayed`: those of
-    them whose weight gradients are delayed, each with `products` bytes of output gradients per layer; `ahead`: those
-    whose loss exists in addition to the current one. `ends`: bytes of the rotary table and of tensors around the head.
-    `temporaries`: bytes of a layer's backward pass. `logits`: number of logits. `samples`: bytes of a step's samples.
+    `in_flight`: in-flight micro-batches, in units of whole stages; `delayed_micro_batches`: those of them whose weight
+    gradients are delayed, each with `product_gradient_bytes` of output gradients per layer; `waiting_losses`: number of
+    losses that exist in addition to the current one. `end_bytes`: the rotary table and tensors around the head.
+    `temporary_bytes`: of a layer's backward pass. `sample_bytes`: of a step's samples.
     """
 
     cases: Cases
     layer: KeptActivations
-    layers: Column
-    matrices: Column
-    mean: Column
-    spread: Column
-    embedding: Column
-    head: Column
-    whole: Column
-    parameters: Column
-    state: Column
+    layer_count: Column
+    matrix_weights: Column
+    mean_layer_weights: Column
+    split_expert_weights: Column
+    embedding_weights: Column
+    head_weights: Column
+    all_weights: Column
+    parameter_bytes: Column
+    state_bytes: Column
     in_flight: Column
-    delayed: Column
-    products: Column
-    ahead: Column
-    ends: Column
-    temporaries: Column
-    largest: Column
-    logits: Column
-    samples: Column
+    delayed_micro_batches: Column
+    product_gradient_bytes: Column
+    waiting_losses: Column
+    end_bytes: Column
+    temporary_bytes: Column
+    largest_matrix_weights: Column
+    logit_count: Column
+    sample_bytes: Column
 
     @property
-    def tables(self) -> Column:
-        return self.embedding + self.head
+    def table_weights(self) -> Column:
+        return self.embedding_weights + self.head_weights
 
     def moment(
         self, gradients: Column, activations: Column, logits: Column | float = 0.0, gathered: Column | float = 0.0
     ) -> MemoryParts:
         """Bytes at one moment: those that always exist, with these bytes of gradients, activations, logits and gathered
         weights."""
-        parts = (self.parameters, gradients, self.state, activations + self.samples, logits, gathered)
+        parts = (self.parameter_bytes, gradients, self.state_bytes, activations + self.sample_bytes, logits, gathered)
         count = len(self.cases)
         return MemoryParts(*(np.broadcast_to(part, count) for part in parts))
 
     @property
-    def loss(self) -> Column:
+    def loss_bytes(self) -> Column:
         """Bytes of the loss and its gradient: 3 float32 copies of the logits, 4 if the vocabulary is divided."""
         split = (self.cases.tp > 1) & (self.cases.loss_parallel > 0)
-        return np.where(split, 4, 3) * _FLOAT32 * self.logits
+        return np.where(split, 4, 3) * _FLOAT32 * self.logit_count
 
     @property
     def update(self) -> MemoryParts:
-        return self.moment(self.parameters, np.zeros(1))
+        return self.moment(self.parameter_bytes, np.zeros(1))
 
 
 def _stage(cases: Cases, first: bool) -> NativeStage:
     """The quantities of the first or last stage of each case."""
-    alone, v = cases.pp == 1, schedules.among(cases.schedule, schedules.V_SHAPED)
-    has_head = alone | v if first else ~v | alone
-    has_embedding = np.ones(len(cases), bool) if first else alone
-    here = np.ceil(cases.layers / cases.pp) if first else np.maximum(np.floor(cases.layers / cases.pp), 1.0)
-    dense, routed = shapes.kinds_of(cases, here, first)
+    is_only_stage, is_v_shaped = cases.pp == 1, schedules.among(cases.schedule, schedules.V_SHAPED)
+    has_head = is_only_stage | is_v_shaped if first else ~is_v_shaped | is_only_stage
+    has_embedding = np.ones(len(cases), bool) if first else is_only_stage
+    layer_count = np.ceil(cases.layers / cases.pp) if first else np.maximum(np.floor(cases.layers / cases.pp), 1.0)
+    dense, routed = shapes.kinds_of(cases, layer_count, first)
     weights, norms, tokens = shapes.weights(cases), 2 * cases.width, cases.tokens
-    layers, expert = here * weights.shared + dense * weights.dense + routed * weights.routed, routed * weights.expert
-    embedding = np.where(has_embedding, weights.table + cases.learned * cases.seq_len * cases.width / cases.tp, 0.0)
-    head = np.where(has_head & ~((cases.tied > 0) & alone), weights.table, 0.0)
-    common = layers + embedding + head + np.where(has_head, cases.width, 0.0)
-    gathers = sharded(cases) > 0
-    shards = np.where(gathers, cases.dp_shard * cases.cp, 1.0)
-    owners = np.where(gathers, np.maximum(cases.dp_shard * cases.cp / cases.ep, 1.0), 1.0)
-    mine = common / shards + expert / owners
-    divided = np.where(~gathers & (cases.zero == 1), cases.dp_shard, 1.0)
-    sent = cases.active + cases.shared_experts
-    inner = (dense * cases.ffn / cases.tp + routed * sent * cases.moe_ffn_hidden_size) / here
-    turned = np.where(cases.kv_lora_rank > 0, cases.rope_dim, cases.head_dim)
-    rotary = np.where(cases.learned > 0, 0.0, 2 * _FLOAT32 * cases.seq_len / cases.cp * turned)
+    layer_weights, expert_weights = (
+        layer_count * weights.shared + dense * weights.dense + routed * weights.routed,
+        routed * weights.expert,
+    )
+    embedding_weights = np.where(
+        has_embedding, weights.table + cases.learned * cases.seq_len * cases.width / cases.tp, 0.0
+    )
+    head_weights = np.where(has_head & ~((cases.tied > 0) & is_only_stage), weights.table, 0.0)
+    common_weights = layer_weights + embedding_weights + head_weights + np.where(has_head, cases.width, 0.0)
+    is_sharded = sharded(cases) > 0
+    shards = np.where(is_sharded, cases.dp_shard * cases.cp, 1.0)
+    expert_shards = np.where(is_sharded, np.maximum(cases.dp_shard * cases.cp / cases.ep, 1.0), 1.0)
+    own_weights = common_weights / shards + expert_weights / expert_shards
+    state_shards = np.where(~is_sharded & (cases.zero == 1), cases.dp_shard, 1.0)
+    active_experts = cases.active + cases.shared_experts
+    inner_width = (dense * cases.ffn / cases.tp + routed * active_experts * cases.moe_ffn_hidden_size) / layer_count
+    rotary_width = np.where(cases.kv_lora_rank > 0, cases.rope_dim, cases.head_dim)
+    rotary_bytes = np.where(cases.learned > 0, 0.0, 2 * _FLOAT32 * cases.seq_len / cases.cp * rotary_width)
     channels = cases.queries + 2 * cases.kv_heads * cases.head_dim + cases.values
     micro_batches = in_flight.native_in_flight(cases, first)
-    layer, there = kept_activations(cases, dense, routed), _on_device(cases)
+    layer, is_on_device = kept_activations(cases, dense, routed), _on_device(cases)
     heaviest = kept_activations(cases, np.where(routed > 0, 0.0, dense), routed)
     stage = NativeStage(
         cases=cases,
-        layer=layer._replace(again=heaviest.again, attention=heaviest.attention),
-        layers=here,
-        matrices=weights.shared + np.where(routed > 0, weights.routed + weights.expert, weights.dense) - norms,
-        mean=(layers + expert) / here - norms,
-        spread=np.where(cases.ep > 1, weights.expert, 0.0),
-        embedding=embedding,
-        head=head,
-        whole=common + expert,
-        parameters=there * _FLOAT32 * mine,
-        state=there * cases.state_bytes * mine / divided,
+        layer=layer._replace(recomputed=heaviest.recomputed, attention=heaviest.attention),
+        layer_count=layer_count,
+        matrix_weights=weights.shared + np.where(routed > 0, weights.routed + weights.expert, weights.dense) - norms,
+        mean_layer_weights=(layer_weights + expert_weights) / layer_count - norms,
+        split_expert_weights=np.where(cases.ep > 1, weights.expert, 0.0),
+        embedding_weights=embedding_weights,
+        head_weights=head_weights,
+        all_weights=common_weights + expert_weights,
+        parameter_bytes=is_on_device * _FLOAT32 * own_weights,
+        state_bytes=is_on_device * cases.state_bytes * own_weights / state_shards,
         in_flight=micro_batches,
-        delayed=in_flight.native_delayed_weight_gradients(cases, first),
-        products=cases.width_bytes * tokens * (4 * cases.width + 2 * channels / cases.tp + (1 + cases.gated) * inner),
-        ahead=np.where(has_head & schedules.among(cases.schedule, ("gpipe", "looped_bfs")), cases.accumulate - 1, 0.0),
-        ends=micro_batches * rotary + np.where(has_head, 2 * cases.width_bytes * cases.between * cases.width, 0.0),
-        temporaries=cases.width_bytes
+        delayed_micro_batches=in_flight.native_delayed_weight_gradients(cases, first),
+        product_gradient_bytes=cases.width_bytes
         * tokens
-        * (_BACKWARD_TEMPORARIES * inner + np.where(cases.tp > 1, 2 * cases.width, 0.0)),
-        largest=np.where(routed > 0, cases.experts / cases.ep * cases.moe_ffn_hidden_size, cases.ffn / cases.tp)
+        * (4 * cases.width + 2 * channels / cases.tp + (1 + cases.gated) * inner_width),
+        waiting_losses=np.where(
+            has_head & schedules.among(cases.schedule, ("gpipe", "looped_bfs")), cases.accumulate - 1, 0.0
+        ),
+        end_bytes=micro_batches * rotary_bytes
+        + np.where(has_head, 2 * cases.width_bytes * cases.between * cases.width, 0.0),
+        temporary_bytes=cases.width_bytes
+        * tokens
+        * (_BACKWARD_TEMPORARIES * inner_width + np.where(cases.tp > 1, 2 * cases.width, 0.0)),
+        largest_matrix_weights=np.where(
+            routed > 0, cases.experts / cases.ep * cases.moe_ffn_hidden_size, cases.ffn / cases.tp
+        )
         * cases.width,
-        logits=np.where(has_head, tokens * cases.vocab / np.where(cases.loss_parallel > 0, cases.tp, 1.0), 0.0),
-        samples=np.zeros(1),
+        logit_count=np.where(has_head, tokens * cases.vocab / np.where(cases.loss_parallel > 0, cases.tp, 1.0), 0.0),
+        sample_bytes=np.zeros(1),
     )
     return _replace_vision_cases(stage, weights) if (cases.lead > 0).any() else stage
 
@@ -222,42 +256,49 @@ def _on_device(cases: Cases) -> Column:
 def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeStage:
     """The stage with the cases of vision and diffusion models replaced; these have a single stage."""
     cases, value_bytes, is_on_device = stage.cases, stage.cases.width_bytes, _on_device(stage.cases)
-    mean = native_vision_memory.mean(cases)
-    saved = np.where(
+    mean_layer = native_vision_memory.mean(cases)
+    saved_bytes = np.where(
         cases.activation_checkpoint == 2,
-        mean.inputs,
-        np.where(cases.activation_checkpoint == 1, mean.products, mean.whole),
+        mean_layer.inputs,
+        np.where(cases.activation_checkpoint == 1, mean_layer.products, mean_layer.whole),
     )
-    kept = (saved + (cases.activation_checkpoint_every - 1) * mean.whole) / cases.activation_checkpoint_every
-    rows, weights = shapes.head_rows(cases), stage.layers * (layer_weights.shared + layer_weights.dense)
-    whole = weights + cases.lead + cases.tail + layer_weights.table
-    own_weights = whole / np.where(sharded(cases) > 0, cases.dp_shard, 1.0)
+    kept_bytes = (
+        saved_bytes + (cases.activation_checkpoint_every - 1) * mean_layer.whole
+    ) / cases.activation_checkpoint_every
+    head_rows, layers_weights = (
+        shapes.head_rows(cases),
+        stage.layer_count * (layer_weights.shared + layer_weights.dense),
+    )
+    all_weights = layers_weights + cases.lead + cases.tail + layer_weights.table
+    own_weights = all_weights / np.where(sharded(cases) > 0, cases.dp_shard, 1.0)
     state_shards = np.where((sharded(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
     cast_samples = np.where(
         (value_bytes < _FLOAT32) | (cases.modulated > 0), value_bytes * cases.micro_batch_size * cases.entry, 0.0
     )
     forward_copies = np.where(cases.tp > 1, 4.0, 1.0)  # sums being reduced, and the patches, during the forward pass
     vision = stage._replace(
-        layer=stage.layer._replace(kept=kept),
-        embedding=cases.lead,
-        head=layer_weights.table + cases.tail,
-        whole=whole,
-        parameters=is_on_device * _FLOAT32 * own_weights,
-        state=is_on_device * cases.state_bytes * own_weights / state_shards,
-        mean=weights / stage.layers,
-        ends=value_bytes * ((1 + forward_copies) * cases.tokens * cases.width + rows * cases.width),
-        logits=rows * cases.vocab,
-        samples=_FLOAT32 * cases.samples / cases.dp * cases.given + cast_samples,
+        layer=stage.layer._replace(kept=kept_bytes),
+        embedding_weights=cases.lead,
+        head_weights=layer_weights.table + cases.tail,
+        all_weights=all_weights,
+        parameter_bytes=is_on_device * _FLOAT32 * own_weights,
+        state_bytes=is_on_device * cases.state_bytes * own_weights / state_shards,
+        mean_layer_weights=layers_weights / stage.layer_count,
+        end_bytes=value_bytes * ((1 + forward_copies) * cases.tokens * cases.width + head_rows * cases.width),
+        logit_count=head_rows * cases.vocab,
+        sample_bytes=_FLOAT32 * cases.samples / cases.dp * cases.given + cast_samples,
     )
     return _select_stage(cases.lead > 0, _use_layer_bytes(vision, native_vision_memory.last(cases)), stage)
 
 
 def _use_layer_bytes(stage: NativeStage, vision_layer: VisionLayerBytes) -> NativeStage:
     """The stage during the backward pass of this layer."""
-    recomputed = np.where(stage.cases.activation_checkpoint > 0, vision_layer.again, 0.0)
-    layer = stage.layer._replace(again=recomputed, attention=vision_layer.attention)
+    recomputed = np.where(stage.cases.activation_checkpoint > 0, vision_layer.recomputed, 0.0)
+    layer = stage.layer._replace(recomputed=recomputed, attention=vision_layer.attention)
     return stage._replace(
-        layer=layer, matrices=vision_layer.matrices, temporaries=vision_layer.work + _last_matrix(stage)
+        layer=layer,
+        matrix_weights=vision_layer.matrix_weights,
+        temporary_bytes=vision_layer.temporaries + _last_matrix(stage),
     )
 
 
@@ -266,8 +307,8 @@ def _select_stage(mask: npt.NDArray[np.bool_], if_true: NativeStage, if_false: N
     layer = KeptActivations(
         *(np.where(mask, mine, theirs) for mine, theirs in zip(if_true.layer, if_false.layer, strict=True))
     )
-    rest = (np.where(mask, mine, theirs) for mine, theirs in zip(if_true[2:], if_false[2:], strict=True))
-    return NativeStage(if_true.cases, layer, *rest)
+    other_fields = (np.where(mask, mine, theirs) for mine, theirs in zip(if_true[2:], if_false[2:], strict=True))
+    return NativeStage(if_true.cases, layer, *other_fields)
 
 
 def _set_bottom_layer(stage: NativeStage) -> NativeStage:
@@ -283,40 +324,67 @@ def _set_bottom_layer(stage: NativeStage) -> NativeStage:
 def _last_matrix(stage: NativeStage) -> Column:
     """Bytes of the gradient of a layer's last matrix, without its cast."""
     cases = stage.cases
-    alone = np.where(cases.width_bytes < _FLOAT32, _FLOAT32 - cases.width_bytes, _FLOAT32)
-    return stage.largest * np.where(sharded(cases) > 0, cases.width_bytes, alone)
+    bytes_beside_cast = np.where(cases.width_bytes < _FLOAT32, _FLOAT32 - cases.width_bytes, _FLOAT32)
+    return stage.largest_matrix_weights * np.where(sharded(cases) > 0, cases.width_bytes, bytes_beside_cast)
 
 
 def _cast_bytes(stage: NativeStage) -> tuple[Column, Column]:
-    """Bytes of a layer's weights and of the head's, cast from float32 to the compute dtype."""
+    """Bytes of the mean layer's weights and of the head's (0 on a stage without logits), cast from float32 to the
+    compute dtype; 0 if that is float32 or if FSDP gathers them in it."""
     cases = stage.cases
-    casts = (cases.width_bytes < _FLOAT32) & (sharded(cases) == 0)
-    head = np.where(stage.logits > 0, shapes.weights(cases).table, 0.0)
-    return np.where(casts, stage.mean * cases.width_bytes, 0.0), np.where(casts, head * cases.width_bytes, 0.0)
+    is_cast = (cases.width_bytes < _FLOAT32) & (sharded(cases) == 0)
+    head_weights = np.where(stage.logit_count > 0, shapes.weights(cases).table, 0.0)
+    return np.where(is_cast, stage.mean_layer_weights * cases.width_bytes, 0.0), np.where(
+        is_cast, head_weights * cases.width_bytes, 0.0
+    )
 
 
 def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
     """Moments without FSDP: each rank has its weights in float32; their cast lives until the backward pass used it."""
-    cases, value = stage.cases, stage.cases.width_bytes
-    stays = (cases.accumulate > 1) | (cases.ranks > cases.tp)  # buckets of gradients are always allocated
-    before = np.where(stays, stage.parameters, 0.0)
-    cast, cast_head = _cast_bytes(stage)
-    later = np.where(cases.activation_checkpoint > 0, 0.0, cast)
-    layers = stage.layers * stage.layer.kept
-    head = np.where(stays, 0.0, _FLOAT32 * stage.head)
+    cases, value_bytes = stage.cases, stage.cases.width_bytes
+    gradients_persist = (cases.accumulate > 1) | (cases.ranks > cases.tp)  # buckets of gradients are always allocated
+    gradients_before = np.where(gradients_persist, stage.parameter_bytes, 0.0)
+    layer_cast_bytes, head_cast_bytes = _cast_bytes(stage)
+    kept_cast_bytes = np.where(cases.activation_checkpoint > 0, 0.0, layer_cast_bytes)
+    layer_activations = stage.layer_count * stage.layer.kept
+    head_gradients = np.where(gradients_persist, 0.0, _FLOAT32 * stage.head_weights)
     return [
-        stage.moment(before, layers + stage.ends, stage.loss, stage.layers * later + cast_head),
-        stage.moment(before, layers, 0.0, stage.layers * later + stage.head * (value + _FLOAT32)),
-        stage.moment(before + head, layers + _workspace_bytes(stage), 0.0, stage.layers * later + cast - later),
-        stage.moment(stage.parameters, np.zeros(1), 0.0, np.where(stays, _FLOAT32 * stage.embedding, 0.0)),
+        stage.moment(
+            gradients_before,
+            layer_activations + stage.end_bytes,
+            stage.loss_bytes,
+            stage.layer_count * kept_cast_bytes + head_cast_bytes,
+        ),
+        stage.moment(
+            gradients_before,
+            layer_activations,
+            0.0,
+            stage.layer_count * kept_cast_bytes + stage.head_weights * (value_bytes + _FLOAT32),
+        ),
+        stage.moment(
+            gradients_before + head_gradients,
+            layer_activations + _workspace_bytes(stage),
+            0.0,
+            stage.layer_count * kept_cast_bytes + layer_cast_bytes - kept_cast_bytes,
+        ),
+        stage.moment(
+            stage.parameter_bytes,
+            np.zeros(1),
+            0.0,
+            np.where(gradients_persist, _FLOAT32 * stage.embedding_weights, 0.0),
+        ),
         stage.update,
         *_vision_moments(
             stage,
             stage.moment(
-                np.where(stays, stage.parameters, stage.parameters - _FLOAT32 * (stage.mean + stage.embedding)),
+                np.where(
+                    gradients_persist,
+                    stage.parameter_bytes,
+                    stage.parameter_bytes - _FLOAT32 * (stage.mean_layer_weights + stage.embedding_weights),
+                ),
                 stage.layer.kept + _workspace_bytes(_set_bottom_layer(stage)),
                 0.0,
-                cast,
+                layer_cast_bytes,
             ),
         ),
     ]
@@ -324,20 +392,33 @@ def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
 
 def _vision_moments(stage: NativeStage, moment: MemoryParts) -> list[MemoryParts]:
     """A moment that may be the peak of vision models only; the logits of decoders are larger."""
-    pictures = stage.cases.lead > 0
-    both = zip(moment, stage.update, strict=True)
-    return [MemoryParts(*(np.where(pictures, its, other) for its, other in both))] if pictures.any() else []
+    is_vision = stage.cases.lead > 0
+    parts = zip(moment, stage.update, strict=True)
+    return (
+        [MemoryParts(*(np.where(is_vision, moment_bytes, update_bytes) for moment_bytes, update_bytes in parts))]
+        if is_vision.any()
+        else []
+    )
 
 
 def _workspace_bytes(stage: NativeStage) -> Column:
     """Bytes of a layer's backward pass: recomputed activations, temporaries and the gradient of a matrix before it is
     accumulated; or, near its end under FSDP, the gradients of all its weights and attention's remaining activations."""
-    layer, value, gathers = stage.layer, stage.cases.width_bytes, sharded(stage.cases) > 0
-    cast = np.where(value < _FLOAT32, value, 0.0)
-    split = np.where(stage.cases.tp > 1, 4 * value * stage.cases.tokens * stage.cases.width, 0.0)
-    near_end = stage.matrices * value + split + np.where(layer.again > 0, layer.attention, -layer.kept)
-    matrix_gradient = np.where(gathers | (stage.cases.lead > 0), 0.0, stage.largest * (cast + _FLOAT32))
-    return np.maximum(layer.again + np.maximum(stage.temporaries, matrix_gradient), np.where(gathers, near_end, 0.0))
+    layer, value_bytes, is_sharded = stage.layer, stage.cases.width_bytes, sharded(stage.cases) > 0
+    cast_value_bytes = np.where(value_bytes < _FLOAT32, value_bytes, 0.0)
+    split_gradient_bytes = np.where(stage.cases.tp > 1, 4 * value_bytes * stage.cases.tokens * stage.cases.width, 0.0)
+    near_end_bytes = (
+        stage.matrix_weights * value_bytes
+        + split_gradient_bytes
+        + np.where(layer.recomputed > 0, layer.attention, -layer.kept)
+    )
+    matrix_gradient_bytes = np.where(
+        is_sharded | (stage.cases.lead > 0), 0.0, stage.largest_matrix_weights * (cast_value_bytes + _FLOAT32)
+    )
+    return np.maximum(
+        layer.recomputed + np.maximum(stage.temporary_bytes, matrix_gradient_bytes),
+        np.where(is_sharded, near_end_bytes, 0.0),
+    )
 
 
 def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
@@ -346,53 +427,55 @@ def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
     their gradients stay until its end."""
     cases, value_bytes, bottom = stage.cases, stage.cases.width_bytes, _set_bottom_layer(stage)
     gradients_persist = cases.accumulate > 1
-    gradients_before = np.where(gradients_persist, stage.parameters, 0.0)
+    gradients_before = np.where(gradients_persist, stage.parameter_bytes, 0.0)
     weights_persist = cases.zero < 3
-    table_bytes = stage.tables * value_bytes
-    gathered_layers = np.where(weights_persist, stage.layers * stage.mean * value_bytes, 0.0)
-    layer_activations = stage.layers * stage.layer.kept
-    layer_gradients = stage.mean / stage.whole * stage.parameters
-    gradients_after = np.where(gradients_persist, stage.parameters, stage.layers * layer_gradients)
-    float_tables = _FLOAT32 * stage.tables
-    sharded_tables = stage.tables / stage.whole * stage.parameters
+    table_bytes = stage.table_weights * value_bytes
+    gathered_layers = np.where(weights_persist, stage.layer_count * stage.mean_layer_weights * value_bytes, 0.0)
+    layer_activations = stage.layer_count * stage.layer.kept
+    layer_gradients = stage.mean_layer_weights / stage.all_weights * stage.parameter_bytes
+    gradients_after = np.where(gradients_persist, stage.parameter_bytes, stage.layer_count * layer_gradients)
+    float_tables = _FLOAT32 * stage.table_weights
+    sharded_tables = stage.table_weights / stage.all_weights * stage.parameter_bytes
 
     def gathered_bytes(at: NativeStage, layer_count: float) -> Column:
         """Bytes of the gathered weights of `layer_count` layers."""
-        return np.where(weights_persist, 0.0, layer_count * at.matrices * value_bytes)
+        return np.where(weights_persist, 0.0, layer_count * at.matrix_weights * value_bytes)
 
     def at_layer(at: NativeStage, below: Column, gathered: Column) -> MemoryParts:
         """Backward pass of a layer with `below` layers below it. `gathered`: bytes of gathered layers."""
         gradients_above = np.where(
-            gradients_persist, stage.parameters, np.maximum(stage.layers - 2 - below, 0.0) * layer_gradients
+            gradients_persist, stage.parameter_bytes, np.maximum(stage.layer_count - 2 - below, 0.0) * layer_gradients
         )
         activations = (below + 1) * stage.layer.kept + _workspace_bytes(at)
-        remaining_weights = gathered_layers * (below + 1) / stage.layers
+        remaining_weights = gathered_layers * (below + 1) / stage.layer_count
         # Experts divided by ep are reduced separately, and copied to another order: twice their size.
-        reduced_gradients = layer_gradients + _FLOAT32 * np.where(cases.ep > 1, 2 * stage.spread, at.matrices)
+        reduced_gradients = layer_gradients + _FLOAT32 * np.where(
+            cases.ep > 1, 2 * stage.split_expert_weights, at.matrix_weights
+        )
         return stage.moment(
             gradients_above,
             activations,
             0.0,
-            remaining_weights + table_bytes + stage.head * value_bytes + gathered + reduced_gradients,
+            remaining_weights + table_bytes + stage.head_weights * value_bytes + gathered + reduced_gradients,
         )
 
     return [
         stage.moment(
             gradients_before,
-            layer_activations + stage.ends,
-            stage.loss,
+            layer_activations + stage.end_bytes,
+            stage.loss_bytes,
             gathered_layers + np.where(weights_persist, table_bytes, 0.0),
         ),
         stage.moment(
             gradients_before,
-            layer_activations + stage.ends,
-            value_bytes * stage.logits,
+            layer_activations + stage.end_bytes,
+            value_bytes * stage.logit_count,
             gathered_layers + np.where(weights_persist, table_bytes, 2 * table_bytes),
         ),
-        at_layer(stage, np.maximum(stage.layers - 2, 0.0), gathered_bytes(stage, 2)),
-        at_layer(bottom, np.clip(stage.layers - 2, 0.0, 1.0), gathered_bytes(bottom, 2)),
+        at_layer(stage, np.maximum(stage.layer_count - 2, 0.0), gathered_bytes(stage, 2)),
+        at_layer(bottom, np.clip(stage.layer_count - 2, 0.0, 1.0), gathered_bytes(bottom, 2)),
         at_layer(bottom, np.zeros(1), gathered_bytes(bottom, 1)),
-        stage.moment(gradients_after, np.zeros(1), 0.0, 2 * table_bytes + _FLOAT32 * bottom.matrices),
+        stage.moment(gradients_after, np.zeros(1), 0.0, 2 * table_bytes + _FLOAT32 * bottom.matrix_weights),
         stage.moment(
             gradients_after, np.zeros(1), 0.0, np.maximum(table_bytes + float_tables, float_tables + sharded_tables)
         ),
@@ -403,7 +486,7 @@ def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
                 gradients_before,
                 layer_activations + _workspace_bytes(stage),
                 0.0,
-                gathered_layers + table_bytes + stage.head * value_bytes + gathered_bytes(stage, 2),
+                gathered_layers + table_bytes + stage.head_weights * value_bytes + gathered_bytes(stage, 2),
             ),
         ),
     ]
@@ -412,42 +495,68 @@ def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
 def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     """Moments in a pipeline: buffers to receive every micro-batch are allocated at the beginning; under FSDP a stage is
     gathered once, and its gradients are unsharded and in float32 until the last micro-batch."""
-    cases, value, rounds = stage.cases, stage.cases.width_bytes, stage.cases.interleave
-    gathers = sharded(cases) > 0
-    own = np.where(gathers, stage.whole * value * np.minimum(_ACTIVE_STAGES / rounds, 1.0), 0.0)
-    through = (rounds > 1) & (cases.accumulate == cases.pp)  # one stage at a time, with its gradients
-    gradients = np.where(gathers, _FLOAT32 * stage.whole / np.where(through, rounds, 1.0), stage.parameters)
-    cast, cast_head = _cast_bytes(stage)
-    later = np.where(cases.activation_checkpoint > 0, 0.0, cast)
-    stage_activations = stage.layers * stage.layer.kept
-    casts = stage.in_flight * stage.layers * later
-    handed = cases.accumulate * value * cases.between * cases.width * (2 * rounds - 1)
-    always = stage.ends + handed
-    steady, begun = cases.accumulate > stage.in_flight, np.where(cases.accumulate > 1, gradients, 0.0)
-    looped = schedules.among(cases.schedule, ("looped_bfs",))  # one stage at a time, for all micro-batches
-    begun = np.where(looped, begun / rounds, begun)
-    others = np.maximum(stage.in_flight - 1 / rounds, 0.0)
-    more = np.where(steady, stage.in_flight, others)
-    delayed_gradients = stage.layers * stage.products + np.where(stage.logits > 0, cast_head, 0.0)
-    work = _workspace_bytes(stage) + stage.delayed * delayed_gradients
-    losses = stage.ahead * (stage.logits * (value + _FLOAT32) + cast_head + value * cases.between * cases.width)
-    gathered = own + cast - later + stage.head * value
-    embedding = stage.embedding * np.where(gathers, value, _FLOAT32)
-    last = np.where(looped, others / rounds, others)
-    at_loss = (
-        stage.in_flight * stage_activations + always + np.maximum(stage.delayed - 1 / rounds, 0.0) * delayed_gradients
+    cases, value_bytes, stages_per_rank = stage.cases, stage.cases.width_bytes, stage.cases.interleave
+    is_sharded = sharded(cases) > 0
+    gathered_weights = np.where(
+        is_sharded, stage.all_weights * value_bytes * np.minimum(_ACTIVE_STAGES / stages_per_rank, 1.0), 0.0
+    )
+    has_one_round = (stages_per_rank > 1) & (cases.accumulate == cases.pp)  # one stage at a time, with its gradients
+    gradients = np.where(
+        is_sharded, _FLOAT32 * stage.all_weights / np.where(has_one_round, stages_per_rank, 1.0), stage.parameter_bytes
+    )
+    layer_cast_bytes, head_cast_bytes = _cast_bytes(stage)
+    kept_cast_bytes = np.where(cases.activation_checkpoint > 0, 0.0, layer_cast_bytes)
+    stage_activations = stage.layer_count * stage.layer.kept
+    kept_casts = stage.in_flight * stage.layer_count * kept_cast_bytes
+    receive_buffers = cases.accumulate * value_bytes * cases.between * cases.width * (2 * stages_per_rank - 1)
+    constant_activations = stage.end_bytes + receive_buffers
+    has_steady_state, gradients_before = (
+        cases.accumulate > stage.in_flight,
+        np.where(cases.accumulate > 1, gradients, 0.0),
+    )
+    is_breadth_first = schedules.among(cases.schedule, ("looped_bfs",))  # one stage at a time, for all micro-batches
+    gradients_before = np.where(is_breadth_first, gradients_before / stages_per_rank, gradients_before)
+    other_micro_batches = np.maximum(stage.in_flight - 1 / stages_per_rank, 0.0)
+    backward_micro_batches = np.where(has_steady_state, stage.in_flight, other_micro_batches)
+    delayed_gradients = stage.layer_count * stage.product_gradient_bytes + np.where(
+        stage.logit_count > 0, head_cast_bytes, 0.0
+    )
+    workspace = _workspace_bytes(stage) + stage.delayed_micro_batches * delayed_gradients
+    waiting_loss_bytes = stage.waiting_losses * (
+        stage.logit_count * (value_bytes + _FLOAT32) + head_cast_bytes + value_bytes * cases.between * cases.width
+    )
+    gathered_in_backward = gathered_weights + layer_cast_bytes - kept_cast_bytes + stage.head_weights * value_bytes
+    embedding_gradients = stage.embedding_weights * np.where(is_sharded, value_bytes, _FLOAT32)
+    last_micro_batches = np.where(is_breadth_first, other_micro_batches / stages_per_rank, other_micro_batches)
+    activations_at_loss = (
+        stage.in_flight * stage_activations
+        + constant_activations
+        + np.maximum(stage.delayed_micro_batches - 1 / stages_per_rank, 0.0) * delayed_gradients
     )
     return [
         stage.moment(
-            np.where((stage.logits > 0) & (stage.ahead == 0), begun, 0.0),
-            at_loss,
-            losses + stage.loss + value * stage.logits,
-            own + casts + cast_head,
+            np.where((stage.logit_count > 0) & (stage.waiting_losses == 0), gradients_before, 0.0),
+            activations_at_loss,
+            waiting_loss_bytes + stage.loss_bytes + value_bytes * stage.logit_count,
+            gathered_weights + kept_casts + head_cast_bytes,
         ),
         stage.moment(
-            np.where(steady, gradients, 0.0), stage.in_flight * stage_activations + work + always, 0.0, gathered + casts
+            np.where(has_steady_state, gradients, 0.0),
+            stage.in_flight * stage_activations + workspace + constant_activations,
+            0.0,
+            gathered_in_backward + kept_casts,
         ),
-        stage.moment(begun, more * stage_activations + work + always, 0.0, gathered + more * stage.layers * later),
-        stage.moment(gradients, last * stage_activations + always, 0.0, own + last * stage.layers * later + embedding),
+        stage.moment(
+            gradients_before,
+            backward_micro_batches * stage_activations + workspace + constant_activations,
+            0.0,
+            gathered_in_backward + backward_micro_batches * stage.layer_count * kept_cast_bytes,
+        ),
+        stage.moment(
+            gradients,
+            last_micro_batches * stage_activations + constant_activations,
+            0.0,
+            gathered_weights + last_micro_batches * stage.layer_count * kept_cast_bytes + embedding_gradients,
+        ),
         stage.update,
     ]

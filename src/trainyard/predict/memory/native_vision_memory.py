@@ -16,17 +16,17 @@ _FLOAT32 = 4.0
 
 class VisionLayerBytes(NamedTuple):
     """Bytes of a layer and a micro-batch. `whole`: kept without recomputation; `inputs`: kept if blocks are recomputed;
-    `products`: kept if all but products and attention is recomputed; `again`: recomputed in the backward pass;
-    `attention`: the part of `whole` in attention; `work`: temporaries of the backward pass. `matrices`: number of
-    weights in matrices, on a rank of tp."""
+    `products`: kept if all but products and attention is recomputed; `recomputed`: recomputed in the backward
+    pass; `attention`: the part of `whole` in attention; `temporaries`: of the backward pass. `matrix_weights`: number
+    of weights in matrices, on a rank of tp."""
 
     whole: Column
     inputs: Column
     products: Column
-    again: Column
+    recomputed: Column
     attention: Column
-    work: Column
-    matrices: Column
+    temporaries: Column
+    matrix_weights: Column
 
 
 def mean(cases: Cases) -> VisionLayerBytes:
@@ -50,31 +50,39 @@ def _layer(cases: Cases, apart: Column, ends: Column) -> VisionLayerBytes:
 
     Saved tensors of `width` channels: the input and output of a norm, and its modulated output; queries, keys, values
     and attention's output; two of the MLP; and the operands of gates."""
-    value, width, tp, ffn = cases.width_bytes, cases.width, cases.tp, cases.ffn / cases.tp
-    every, text = cases.tokens, cases.micro_batch_size * cases.text
-    modulated, two = np.where(cases.modulated > 0, 1.0, 0.0), cases.text > 0
-    single = np.where(two, 1 - apart, 0.0)  # attention and MLP side by side: one norm, one gate
-    finished = every - text * ends
-    after = finished - every * single  # rows with a norm of their own before the MLP
-    norm = (2 + modulated) * value * width + 2 * _FLOAT32
-    normed = cases.normed_heads * (2 * value * width + 2 * _FLOAT32 * cases.heads) / tp
-    attention = every * (norm + 4 * value * width / tp + _FLOAT32 * cases.heads / tp + normed)
-    gates = value * width * modulated * (2 * after + every * single)
-    joined = value * width / tp * np.where(two, finished * apart, 0.0)  # each stream's part of attention's output
-    whole = attention + after * norm + finished * 2 * value * ffn + gates + joined
-    inputs = value * every * width
-    results = value * finished * 2 * width
-    products = value * (every * 4 * width / tp + finished * ffn) + results
-    parts = np.where(two, 12 * apart + 3 * single - 4 * ends, 6.0) * modulated
-    streams, of_mlp = 1 + apart, 2 * width * ffn
-    matrices = (streams * (4 * width**2 / tp + of_mlp) - ends * (width**2 / tp + of_mlp)) + parts * width**2
+    value_bytes, width, tp, ffn = cases.width_bytes, cases.width, cases.tp, cases.ffn / cases.tp
+    token_rows, text_rows = cases.tokens, cases.micro_batch_size * cases.text
+    is_modulated, has_text = np.where(cases.modulated > 0, 1.0, 0.0), cases.text > 0
+    single_share = np.where(has_text, 1 - apart, 0.0)  # attention and MLP side by side: one norm, one gate
+    mlp_rows = token_rows - text_rows * ends
+    norm_rows = mlp_rows - token_rows * single_share  # rows with a norm of their own before the MLP
+    norm_bytes = (2 + is_modulated) * value_bytes * width + 2 * _FLOAT32
+    head_norm_bytes = cases.normed_heads * (2 * value_bytes * width + 2 * _FLOAT32 * cases.heads) / tp
+    attention_bytes = token_rows * (
+        norm_bytes + 4 * value_bytes * width / tp + _FLOAT32 * cases.heads / tp + head_norm_bytes
+    )
+    gate_bytes = value_bytes * width * is_modulated * (2 * norm_rows + token_rows * single_share)
+    joined_bytes = (
+        value_bytes * width / tp * np.where(has_text, mlp_rows * apart, 0.0)
+    )  # each stream's part of attention's output
+    all_bytes = attention_bytes + norm_rows * norm_bytes + mlp_rows * 2 * value_bytes * ffn + gate_bytes + joined_bytes
+    input_bytes = value_bytes * token_rows * width
+    result_bytes = value_bytes * mlp_rows * 2 * width
+    product_bytes = value_bytes * (token_rows * 4 * width / tp + mlp_rows * ffn) + result_bytes
+    modulation_matrices = np.where(has_text, 12 * apart + 3 * single_share - 4 * ends, 6.0) * is_modulated
+    streams, mlp_weights = 1 + apart, 2 * width * ffn
+    matrix_weights = (
+        streams * (4 * width**2 / tp + mlp_weights) - ends * (width**2 / tp + mlp_weights)
+    ) + modulation_matrices * width**2
     return VisionLayerBytes(
-        whole=whole,
-        inputs=inputs,
-        products=inputs + products,
-        attention=attention,
-        matrices=matrices,
-        again=whole - inputs - np.where(cases.activation_checkpoint == 2, 0.0, products - results * (1 - modulated)),
+        whole=all_bytes,
+        inputs=input_bytes,
+        products=input_bytes + product_bytes,
+        attention=attention_bytes,
+        matrix_weights=matrix_weights,
+        recomputed=all_bytes
+        - input_bytes
+        - np.where(cases.activation_checkpoint == 2, 0.0, product_bytes - result_bytes * (1 - is_modulated)),
         # The gradient of the MLP's result and of what GELU takes, less what GELU gave, and the layer's own.
-        work=value * (finished * ffn + every * width),
+        temporaries=value_bytes * (mlp_rows * ffn + token_rows * width),
     )

@@ -44,4 +44,4 @@ class StagePartition(NamedTuple):
 def divided(layers: Column | float, stages: Column | float, ends: Column | float) -> StagePartition:
     """Divide layers over stages. `ends`: 1 if the embedding and the head count as a layer each."""
     each, rest = np.divmod(layers + 2 * ends, stages)
-    return StagePartition(stages, each, rest, ends)
+    return StagePartition(stages=stages, each=each, rest=rest, ends=ends)

@@ -40,14 +40,15 @@ simulation of four times as many takes about 1 GB."""
 
 
 class Order(NamedTuple):
-    """One entry per operation, grouped by rank. `begin`: offsets of the ranks, and the total. `held`: number of
-    operations for which this one's result is held back, to be sent with theirs (0 or 1)."""
+    """One entry per operation, grouped by rank. `begin`: offsets of the ranks, and the total. `send_delay`: number of
+    operations after this one that its result waits for, to be sent with theirs (0 or 1). `micro`: number of the
+    micro-batch."""
 
     begin: Numbers
     kind: Numbers
     stage: Numbers
     micro: Numbers
-    held: Numbers
+    send_delay: Numbers
 
 
 def stages_of(rank: int, schedule: str, pp: int, interleave: int) -> Numbers:
@@ -81,7 +82,7 @@ def order(schedule: str, pp: int, interleave: int, micro_batches: int) -> Order:
         rank_order = _zbv_order if schedule == "zbv" else _dualpipev_order
         columns_of_rank = [rank_order(rank, pp, micro_batches) for rank in range(pp)]
         sizes = [len(rank_columns[0]) for rank_columns in columns_of_rank]
-        kind, chunk, micro, held = (np.concatenate(column) for column in zip(*columns_of_rank, strict=True))
+        kind, chunk, micro, send_delay = (np.concatenate(column) for column in zip(*columns_of_rank, strict=True))
     else:
         if schedule in ("gpipe", "looped_bfs"):
             columns = _breadth_first_order(pp, interleave, micro_batches, reverse_backward=schedule == "looped_bfs")
@@ -89,9 +90,15 @@ def order(schedule: str, pp: int, interleave: int, micro_batches: int) -> Order:
             columns = _one_forward_one_backward(schedule, pp, interleave, micro_batches)
         sizes = [columns[0].shape[1]] * pp
         kind, chunk, micro = (column.ravel() for column in columns)
-        held = np.zeros(len(kind), np.int64)
+        send_delay = np.zeros(len(kind), np.int64)
     stages = np.array([stages_of(rank, schedule, pp, interleave) for rank in range(pp)])
-    return Order(np.cumsum([0, *sizes]), kind, stages[np.repeat(np.arange(pp), sizes), chunk], micro, held)
+    return Order(
+        begin=np.cumsum([0, *sizes]),
+        kind=kind,
+        stage=stages[np.repeat(np.arange(pp), sizes), chunk],
+        micro=micro,
+        send_delay=send_delay,
+    )
 
 
 def _breadth_first_order(
@@ -215,7 +222,7 @@ def _dualpipev_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, N
     for mask in (is_forward, ~is_forward & ~is_weights):
         micro[mask] = _count_earlier_equal(chunk[mask])
     chunk[is_weights], micro[is_weights] = chunk[is_inputs], micro[is_inputs]  # the oldest first
-    held = np.append(is_forward[:-1] & (kind[1:] == BACKWARD), False).astype(np.int64)
+    send_delay = np.append(is_forward[:-1] & (kind[1:] == BACKWARD), False).astype(np.int64)
     if rank == pp - 1:
-        held[np.argmax(held)] = 0
-    return kind, chunk, micro, held
+        send_delay[np.argmax(send_delay)] = 0
+    return kind, chunk, micro, send_delay

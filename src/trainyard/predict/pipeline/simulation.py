@@ -64,46 +64,53 @@ class SimulatedPipeline(NamedTuple):
 
 
 class _OperationTable(NamedTuple):
-    """The operations of all ranks, grouped by rank. `cell`: index into the table of seconds (kind x stage); `source`:
-    the operation whose result it needs, or less than 0; `crosses`: the stage after which that result crosses ranks, or
-    less than 0. `begin`: offsets of the ranks, and the total."""
+    """The operations of all ranks, grouped by rank. `seconds_index`: index into the table of seconds
+    (kind x stage); `source`: the operation whose result it needs, or less than 0; `crosses`: the stage after which that
+    result crosses ranks, or less than 0. `begin`: offsets of the ranks, and the total. `peak_in_flight`: most in-flight
+    micro-batches of each rank, counted separately for each of its stages."""
 
-    cell: npt.NDArray[np.int32]
+    seconds_index: npt.NDArray[np.int32]
     source: npt.NDArray[np.int32]
     crosses: npt.NDArray[np.int32]
     begin: Numbers
-    kept: Numbers
+    peak_in_flight: Numbers
 
 
 @lru_cache(maxsize=128)
 def _operation_table(schedule: str, ranks: int, interleave: int, micro_batches: int) -> _OperationTable:
     """The operations of a schedule on all ranks, with the operation that each one waits for. A cache, since a search
     simulates many pipelines of one schedule."""
-    begin, kind, stage, micro, held = schedules.order(schedule, ranks, interleave, micro_batches)
-    rank = np.repeat(np.arange(ranks), np.diff(begin))
+    begin, kind, stage, micro, send_delay = schedules.order(schedule, ranks, interleave, micro_batches)
+    rank = np.repeat(np.arange(ranks), np.diff(begin))  # of each operation
     stages, operations = ranks * interleave, np.arange(len(kind))
     result_of = np.full((2, stages + 2, micro_batches), -1)  # operation: [0 forward, 1 backward][stage + 1][micro]
     is_forward, is_weights = kind == FORWARD, kind == WEIGHTS
     is_backward = ~is_forward & ~is_weights
     for direction, mask in enumerate((is_forward, is_backward)):
-        result_of[direction, stage[mask] + 1, micro[mask]] = operations[mask] + held[mask]
+        result_of[direction, stage[mask] + 1, micro[mask]] = operations[mask] + send_delay[mask]
     source = np.where(is_forward, result_of[0, stage, micro], np.where(is_backward, result_of[1, stage + 2, micro], -1))
     crosses = np.where((source >= 0) & (rank[source] != rank), np.where(is_forward, stage - 1, stage), -1)
     in_flight = np.cumsum(np.where(is_forward, 1, np.where(kind == INPUTS, 0, -1)))  # each rank ends with 0
     # int32, because the cache holds many plans
-    cell, source, crosses = (numbers.astype(np.int32) for numbers in (kind * stages + stage, source, crosses))
-    return _OperationTable(cell, source, crosses, begin, np.maximum.reduceat(in_flight, begin[:-1]))
+    seconds_index, source, crosses = (numbers.astype(np.int32) for numbers in (kind * stages + stage, source, crosses))
+    return _OperationTable(
+        seconds_index=seconds_index,
+        source=source,
+        crosses=crosses,
+        begin=begin,
+        peak_in_flight=np.maximum.reduceat(in_flight, begin[:-1]),
+    )
 
 
 def peak_in_flight(schedule: str, ranks: int, interleave: int, count: int) -> Numbers:
     """Peak in-flight micro-batches of each rank, counted separately for each of its stages."""
-    return _operation_table(schedule, ranks, interleave, count).kept
+    return _operation_table(schedule, ranks, interleave, count).peak_in_flight
 
 
 class _SimulationState(NamedTuple):
     """One entry per operation, grouped by rank, each group followed by an operation that never starts. `source`: index
-    of the operation it waits for; `delay`: seconds until that result has arrived; `seconds`: duration; `ends`: time at
-    which it ends."""
+    of the operation it waits for; `delay`: seconds from its end to the arrival of its result; `seconds`: duration;
+    `ends`: time at which it ends."""
 
     source: Numbers
     delay: Column
@@ -124,7 +131,7 @@ def simulate(pipelines: Sequence[PipelineTimes]) -> list[SimulatedPipeline]:
         )
         for pipeline in pipelines
     ]
-    sizes = [len(table.cell) for table in tables]
+    sizes = [len(table.seconds_index) for table in tables]
     while len(results) < len(tables):
         first = end = len(results)
         while end == first or (end < len(tables) and sum(sizes[first : end + 1]) <= _BATCH_OPERATIONS):
@@ -140,10 +147,14 @@ def rounds(ranks: Column | int) -> Column:
 
 def _sample_counts(pipeline: PipelineTimes) -> tuple[int, int] | None:
     """The two numbers of micro-batches from which a pipeline with many more is extrapolated; None if it has few."""
-    fewer = int(rounds(pipeline.ranks)) * pipeline.ranks
-    more = 2 * fewer
-    rest = pipeline.micro_batches % pipeline.ranks
-    return (fewer + rest, more + rest) if pipeline.micro_batches > 2 * (more + rest) else None
+    fewer_micro_batches = int(rounds(pipeline.ranks)) * pipeline.ranks
+    more_micro_batches = 2 * fewer_micro_batches
+    remainder = pipeline.micro_batches % pipeline.ranks
+    return (
+        (fewer_micro_batches + remainder, more_micro_batches + remainder)
+        if pipeline.micro_batches > 2 * (more_micro_batches + remainder)
+        else None
+    )
 
 
 def _simulate_samples(
@@ -171,25 +182,25 @@ def _extrapolate(
     if len(results) == 1:
         return results[0]
     (count_1, count_2), (result_1, result_2) = counts, results
-    steps = (pipeline.micro_batches - count_1) / (count_2 - count_1)
+    factor = (pipeline.micro_batches - count_1) / (count_2 - count_1)  # of the difference between the simulations
     columns = ("busy", "moved", "exchange", "warmup", "steady", "drain")
     values = {
-        name: getattr(result_1, name) + (getattr(result_2, name) - getattr(result_1, name)) * steps for name in columns
+        name: getattr(result_1, name) + (getattr(result_2, name) - getattr(result_1, name)) * factor for name in columns
     }
-    peak = result_1.kept + np.rint((result_2.kept - result_1.kept) * steps).astype(np.int64)
-    return SimulatedPipeline(wall=result_1.wall + (result_2.wall - result_1.wall) * steps, kept=peak, **values)
+    peak = result_1.kept + np.rint((result_2.kept - result_1.kept) * factor).astype(np.int64)
+    return SimulatedPipeline(wall=result_1.wall + (result_2.wall - result_1.wall) * factor, kept=peak, **values)
 
 
 def _simulate_batch(pipelines: Sequence[PipelineTimes], tables: Sequence[_OperationTable]) -> list[SimulatedPipeline]:
     """Simulates pipelines whose operations fit in memory together. `tables`: the operations of each."""
-    entry_counts = [len(table.cell) + len(table.begin) - 1 for table in tables]
+    entry_counts = [len(table.seconds_index) + len(table.begin) - 1 for table in tables]
     first_entries = 2 + np.cumsum([0, *entry_counts])
     entry_count = int(first_entries[-1])
     state = _SimulationState(
-        np.full(entry_count, _MISSING_RESULT),
-        np.zeros(entry_count),
-        np.zeros(entry_count),
-        np.full(entry_count, np.inf),
+        source=np.full(entry_count, _MISSING_RESULT),
+        delay=np.zeros(entry_count),
+        seconds=np.zeros(entry_count),
+        ends=np.full(entry_count, np.inf),
     )
     state.ends[_AVAILABLE_RESULT] = 0.0
     entries_of = [
@@ -208,14 +219,14 @@ def _simulate_batch(pipelines: Sequence[PipelineTimes], tables: Sequence[_Operat
 def _insert_operations(state: _SimulationState, start: int, pipeline: PipelineTimes, table: _OperationTable) -> Numbers:
     """Writes a pipeline's operations into the state, from entry `start` on, and returns the entry of each operation."""
     offset = np.repeat(np.arange(pipeline.ranks), np.diff(table.begin)) + start
-    entries = np.arange(len(table.cell)) + offset
+    entries = np.arange(len(table.seconds_index)) + offset
     transfer_s = _input_transfer_seconds(pipeline, table)
-    seconds_by_cell = np.concatenate(
+    operation_kind_s = np.concatenate(
         [pipeline.forward, pipeline.inputs + pipeline.weights, pipeline.inputs, pipeline.weights]
     )
     state.source[entries] = np.where(table.source >= 0, table.source + offset[table.source], _AVAILABLE_RESULT)
     state.delay[entries] = 0.0 if pipeline.waits else transfer_s
-    state.seconds[entries] = seconds_by_cell[table.cell] + (transfer_s if pipeline.waits else 0.0)
+    state.seconds[entries] = operation_kind_s[table.seconds_index] + (transfer_s if pipeline.waits else 0.0)
     return entries
 
 
@@ -277,5 +288,5 @@ def _summarize_ranks(
         warmup=idle_s[first_operations],
         steady=sum_by_rank(idle_s, first_operations) - idle_s[first_operations],
         drain=wall_s - ends_s[table.begin[1:] - 1],
-        kept=table.kept,
+        kept=table.peak_in_flight,
     )

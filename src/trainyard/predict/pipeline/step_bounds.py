@@ -20,54 +20,61 @@ from trainyard.predict.time.layer import Phase, head, layer, time_recomputation
 
 
 class LayerKind(NamedTuple):
-    """Equal layers: `count` of them in the model and `before` them, and the times of one for a micro-batch.
+    """Equal layers: `count` of them in the model after `layers_before` others, and the times of one for a micro-batch.
 
-    `through`: recomputation and backward pass together: the host may fall behind in one and catch up in the other.
-    `ahead`, `back`: seconds of the forward and backward pass, with the exposed communication of sharded weights.
+    `recompute_and_backward`: both together, since the host may fall behind in one and catch up in the other.
+    `forward_s`, `backward_s` (with recomputation): seconds including the exposed communication of sharded weights.
     """
 
     count: Column
-    before: Column
+    layers_before: Column
     forward: Phase
-    again: Phase
+    recomputation: Phase
     backward: Phase
-    through: Phase
+    recompute_and_backward: Phase
     sharded: Sharded
-    ahead: Column
-    back: Column
+    forward_s: Column
+    backward_s: Column
 
     @property
-    def late(self) -> Column:
-        """The part of `back` for the gradients of weights, which need as many FLOPs as those of inputs."""
-        return self.through.seconds * self.backward.matmul / 2 / self.through.device
+    def weight_gradient_s(self) -> Column:
+        """The part of `backward_s` for the gradients of weights, which need as many FLOPs as those of inputs."""
+        return self.recompute_and_backward.seconds * self.backward.matmul / 2 / self.recompute_and_backward.device
 
     def within(self, start: Column, end: Column) -> Column:
         """Number of these layers among the layers from `start` to `end`."""
-        return np.clip(end - self.before, 0, self.count) - np.clip(start - self.before, 0, self.count)
+        return np.clip(end - self.layers_before, 0, self.count) - np.clip(start - self.layers_before, 0, self.count)
 
 
 class Parts(NamedTuple):
-    """Seconds of a micro-batch. `ahead`, `back`: the head's forward and backward pass; `loss`: the loss and its
-    gradient; `hop`: a transfer from one rank to the next; `beside`: host time on each rank outside the layers."""
+    """Seconds of a micro-batch. `head_forward_s`, `head_backward_s`: the language model's head; `loss_s`: the loss and
+    its gradient; `transfer_s`: from one rank to the next; `host_s`: host time on each rank outside the layers."""
 
     kinds: Sequence[LayerKind]
-    ahead: Column
-    back: Column
-    loss: Column
-    hop: Column
-    beside: float
+    head_forward_s: Column
+    head_backward_s: Column
+    loss_s: Column
+    transfer_s: Column
+    host_s: float
 
 
 def parts(cases: Cases, hardware: RankHardware, tuned: Constants) -> Parts:
-    """Seconds of a micro-batch's parts on each case."""
-    ahead, back, loss = head(cases, hardware, tuned)
+    """Seconds of a micro-batch in each kind of layer, the head, the loss and a transfer, in each case."""
+    head_forward_s, head_backward_s, loss_s = head(cases, hardware, tuned)
     hop_bytes = cases.tokens * cases.width * cases.width_bytes / cases.tp  # each rank of tp sends its part
-    hop_seconds = collective_time.send(hardware, tuned, hop_bytes, cases.tp * cases.cp * cases.dp)
+    transfer_s = collective_time.send(hardware, tuned, hop_bytes, cases.tp * cases.cp * cases.dp)
     kinds = [
         _layer_kind_times(kind_cases, count, before, hardware, tuned)
         for kind_cases, count, before in _split_by_kind(cases)
     ]
-    return Parts(kinds, ahead, back, loss, np.where(cases.pp > 1, hop_seconds, 0.0), tuned.microbatch_s)
+    return Parts(
+        kinds=kinds,
+        head_forward_s=head_forward_s,
+        head_backward_s=head_backward_s,
+        loss_s=loss_s,
+        transfer_s=np.where(cases.pp > 1, transfer_s, 0.0),
+        host_s=tuned.microbatch_s,
+    )
 
 
 def _split_by_kind(cases: Cases) -> Iterator[tuple[Cases, Column, Column]]:
@@ -87,17 +94,26 @@ def _layer_kind_times(
     """The times of one layer of the kind that all layers of `cases` have. `count`: layers of this kind in the model;
     `before`: layers before them."""
     forward, backward = layer(cases, hardware, tuned)
-    again = time_recomputation(cases, forward)
-    through = again.plus(backward)
-    sharded = data_parallel.sharded(cases, hardware, tuned, forward.seconds, through.seconds)
-    ahead, back = forward.seconds + sharded.ahead, through.seconds + sharded.back
-    return LayerKind(count, before, forward, again, backward, through, sharded, ahead, back)
+    recomputation = time_recomputation(cases, forward)
+    recompute_and_backward = recomputation.plus(backward)
+    sharded = data_parallel.sharded(cases, hardware, tuned, forward.seconds, recompute_and_backward.seconds)
+    return LayerKind(
+        count=count,
+        layers_before=before,
+        forward=forward,
+        recomputation=recomputation,
+        backward=backward,
+        recompute_and_backward=recompute_and_backward,
+        sharded=sharded,
+        forward_s=forward.seconds + sharded.forward_s,
+        backward_s=recompute_and_backward.seconds + sharded.backward_s,
+    )
 
 
 def alone(cases: Cases, parts: Parts) -> Column:
     """Seconds of all micro-batches on a single stage."""
-    layers = sum((kind.count * (kind.ahead + kind.back) for kind in parts.kinds), np.zeros(1))
-    return cases.accumulate * (layers + parts.ahead + parts.back + parts.loss + parts.beside)
+    layers_s = sum((kind.count * (kind.forward_s + kind.backward_s) for kind in parts.kinds), np.zeros(1))
+    return cases.accumulate * (layers_s + parts.head_forward_s + parts.head_backward_s + parts.loss_s + parts.host_s)
 
 
 def bound(cases: Cases, parts: Parts) -> Column:
@@ -108,8 +124,8 @@ def bound(cases: Cases, parts: Parts) -> Column:
     if np.max(cases.pp) == 1:
         return alone(cases, parts)
     stages = partition.divided(cases.layers, cases.pp * cases.interleave, cases.ends)
-    most = np.mod(stages.rest - 1, cases.pp)
-    ranks = (np.zeros(1), np.maximum(cases.pp - 2, 0), cases.pp - 1, most)
+    rank_with_most_layers = np.mod(stages.rest - 1, cases.pp)
+    ranks = (np.zeros(1), np.maximum(cases.pp - 2, 0), cases.pp - 1, rank_with_most_layers)
     return np.maximum.reduce([_rank_bound(cases, parts, stages, rank) for rank in ranks])
 
 
@@ -121,10 +137,12 @@ def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column
     )
     # Schedules that split the backward pass may end with the gradients of weights, when all other ranks are done.
     hops = np.where(splits_backward, rank, np.where(waits_for_transfers, np.maximum(2 * rank - 1, 0), 2 * rank))
-    fill_s = hops * parts.hop + np.where(splits_backward, 0.5, 1.0) * rank * parts.beside / cases.interleave
+    fill_s = hops * parts.transfer_s + np.where(splits_backward, 0.5, 1.0) * rank * parts.host_s / cases.interleave
     transfers_received = np.where(waits_for_transfers, (rank > 0) * 1.0 + (rank < cases.pp - 1), 0.0)
-    head_s = np.where(rank == np.where(is_v_shaped, 0, cases.pp - 1), parts.ahead + parts.back + parts.loss, 0.0)
-    busy_s = parts.beside + transfers_received * parts.hop + head_s
+    head_s = np.where(
+        rank == np.where(is_v_shaped, 0, cases.pp - 1), parts.head_forward_s + parts.head_backward_s + parts.loss_s, 0.0
+    )
+    busy_s = parts.host_s + transfers_received * parts.transfer_s + head_s
     rank_stages: list[tuple[Column, Column, Column]] = []
     for chunk in range(int(np.max(cases.interleave))):
         is_second_half = is_v_shaped if chunk else np.zeros(1, bool)
@@ -134,9 +152,9 @@ def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column
         )
     for kind in parts.kinds:
         previous_layers = kind.within(np.zeros(1), stages.before(rank))
-        fill_s = fill_s + previous_layers * (kind.ahead + np.where(splits_backward, 0.0, kind.back))
+        fill_s = fill_s + previous_layers * (kind.forward_s + np.where(splits_backward, 0.0, kind.backward_s))
         own_layers = sum((exists * kind.within(start, end) for start, end, exists in rank_stages), np.zeros(1))
-        busy_s = busy_s + own_layers * (kind.ahead + kind.back)
+        busy_s = busy_s + own_layers * (kind.forward_s + kind.backward_s)
     return fill_s + cases.accumulate * busy_s
 
 
@@ -148,12 +166,15 @@ def pipelines(cases: Cases, parts: Parts) -> list[PipelineTimes]:
         return np.broadcast_to(column, count)
 
     shape_columns = (cases.schedule, cases.pp, cases.interleave, cases.layers, cases.ends, cases.accumulate)
-    end_columns = (parts.ahead + parts.loss, parts.back, parts.hop)
-    kind_columns = [(kind.count, kind.before, kind.ahead, kind.back, kind.late) for kind in parts.kinds]
+    end_columns = (parts.head_forward_s + parts.loss_s, parts.head_backward_s, parts.transfer_s)
+    kind_columns = [
+        (kind.count, kind.layers_before, kind.forward_s, kind.backward_s, kind.weight_gradient_s)
+        for kind in parts.kinds
+    ]
     case_rows = np.stack([by_case(column) for column in (*shape_columns, *end_columns)], axis=1).tolist()
     kind_rows = [np.stack([by_case(column) for column in kind], axis=1).tolist() for kind in kind_columns]
     return [
-        _pipeline_times(case_row, kinds_of_case, parts.beside)
+        _pipeline_times(case_row, kinds_of_case, parts.host_s)
         for case_row, kinds_of_case in zip(case_rows, zip(*kind_rows, strict=True), strict=True)
     ]
 
@@ -178,5 +199,12 @@ def _pipeline_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]],
     )
     weights[0] = backward[0]  # torch does not split it there: no rank waits for the first stage's gradients of inputs
     return PipelineTimes(
-        name, round(pp), round(micro_batches), forward, backward - weights, weights, hop, name in schedules.ONE_STAGE
+        schedule=name,
+        ranks=round(pp),
+        micro_batches=round(micro_batches),
+        forward=forward,
+        inputs=backward - weights,
+        weights=weights,
+        hop=hop,
+        waits=name in schedules.ONE_STAGE,
     )

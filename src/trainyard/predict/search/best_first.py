@@ -53,6 +53,8 @@ class BestFirstSearch:
         hardware: RankHardware,
         constants: Constants,
     ) -> None:
+        """Sort the `remaining` cases (row numbers) by `bounds`: lower bounds of their step's seconds. `required`: bytes
+        of memory of each case."""
         order = np.argsort(bounds, kind="stable")
         self._cases, self._required, self._hardware, self._constants = cases, required, hardware, constants
         self._remaining, self._bounds = remaining[order], bounds[order] * _ROUNDING_TOLERANCE
@@ -72,7 +74,12 @@ class BestFirstSearch:
         self._count_operations(indices)
         times = step.step(self._cases.take(indices), self._hardware, self._constants)
         for row, (index, wall_seconds) in enumerate(zip(indices.tolist(), times.wall.tolist(), strict=True)):
-            heappush(self._simulated, TimedCase(wall_seconds, float(self._required[index]), index, row, times))
+            heappush(
+                self._simulated,
+                TimedCase(
+                    wall_seconds=wall_seconds, required=float(self._required[index]), index=index, row=row, times=times
+                ),
+            )
 
     def _count_operations(self, indices: npt.NDArray[np.intp]) -> None:
         """Adds the pipeline operations of these cases to the count before they are simulated. Raises `BadJob` above the

@@ -64,6 +64,8 @@ def scaling(
     raises `BadJob` for a job that cannot be run."""
 
     def plan_for(devices: int, samples: int) -> ScalingPoint:
+        """The fastest layout on `devices` devices with `samples` per step; without a layout, the reason why there is
+        none."""
         if (devices, samples) == (wanted.devices, wanted.samples):
             return ScalingPoint(devices=devices, samples=samples, point=known_best)
         wanted_there = wanted._replace(devices=devices, samples=samples)

@@ -73,8 +73,10 @@ def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, m
     closest_index = int(np.lexsort((sizes.waiting, excess_bytes))[0])
     job, least_bytes = layout_space.job_of(wanted, sizes.layouts.row(closest_index)), float(sizes.need[closest_index])
     summary = f"{wanted.model.name} fits on {wanted.devices:,} devices in none of {searched:,} layouts: the "
-    kept = f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
-    summary += f"smallest ({job.layout}, {kept}) needs "
+    activation_memory = (
+        f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
+    )
+    summary += f"smallest ({job.layout}, {activation_memory}) needs "
     summary += f"{show_size(least_bytes)} of each, and {show_size(usable_bytes.device)} can be used"
     if least_bytes > usable_bytes.device:
         return f"{summary}: {show_size(least_bytes - usable_bytes.device)} too much."

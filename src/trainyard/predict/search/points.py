@@ -27,6 +27,7 @@ class LayoutPoint(msgspec.Struct, frozen=True, kw_only=True):
     bill: Bill
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` unless all counts and bytes are positive and the bounds include the step time."""
         if min(self.devices, self.samples, self.low, self.reserved) < 1 or not self.low <= self.wall_ns <= self.high:
             raise BadInput(
                 f"{self.devices} devices, {self.samples} samples, {self.reserved} bytes, a step of {self.wall_ns} "

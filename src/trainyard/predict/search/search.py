@@ -44,7 +44,8 @@ class SearchResult:
 
 
 class _SearchSpace(NamedTuple):
-    """A search space with its costs. `sizes`: of all layouts; `searched`: the number of layouts without offloading
+    """A search space with its costs. `cases`: a row per layout; `model`: the machine that costs are predicted for;
+    `sizes`: of all layouts; `searched`: the number of layouts without offloading
     variants; `fits`: indices of those that fit; `by_time`: iterates over these in the order of their time."""
 
     sizes: LayoutSizes
@@ -94,9 +95,9 @@ def search(
 def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
     """Raises `BadJob` if the framework does not support the compute dtype."""
     if wanted.dtype not in framework.dtypes:
-        known = ", ".join(framework.dtypes)
+        dtypes = ", ".join(framework.dtypes)
         raise BadJob(
-            f"{framework.means} does not compute in {wanted.dtype}.", f"Pass --fix dtype= with one of {known}."
+            f"{framework.means} does not compute in {wanted.dtype}.", f"Pass --fix dtype= with one of {dtypes}."
         )
 
 
@@ -146,7 +147,9 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)
     fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(machine)))
     by_time = BestFirstSearch(cases, fits, _lower_bounds(cases, model, fits), sizes.need, model.hardware, model.values)
-    return _SearchSpace(sizes, min(len(layouts), len(cases)), cases, fits, by_time, model)
+    return _SearchSpace(
+        sizes=sizes, searched=min(len(layouts), len(cases)), cases=cases, fits=fits, by_time=by_time, model=model
+    )
 
 
 def _extend_front(

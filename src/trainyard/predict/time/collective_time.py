@@ -64,10 +64,10 @@ def _inside(hardware: RankHardware, near: Column) -> Column:
 def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size: Column) -> Column:
     """Seconds of data transfer for one pass around the ring, without latency."""
     inside = _inside(hardware, members.near) * tuned.inside
-    near = (members.near - 1) / members.near * size / inside
+    inside_s = (members.near - 1) / members.near * size / inside
     ports = np.minimum(hardware.between * members.near * tuned.between, np.where(members.near > 1, inside, np.inf))
-    far = (members.nodes - 1) / members.nodes * size / ports
-    return np.where(members.nodes > 1, np.maximum(near, far), near)
+    between_s = (members.nodes - 1) / members.nodes * size / ports
+    return np.where(members.nodes > 1, np.maximum(inside_s, between_s), inside_s)
 
 
 def _hops(tuned: Constants, members: RankGroup) -> Column:
@@ -89,25 +89,27 @@ def reduce(hardware: RankHardware, tuned: Constants, members: RankGroup, size: C
 
 def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size: Column) -> Column:
     """Seconds of an all-to-all; each rank's input is `size` bytes in total, including the part it keeps."""
-    near = (members.near - 1) / members.ranks * size / (_inside(hardware, members.near) * tuned.dispatch)
-    far = (members.ranks - members.near) / members.ranks * size / (hardware.between * tuned.dispatch)
+    inside_s = (members.near - 1) / members.ranks * size / (_inside(hardware, members.near) * tuned.dispatch)
+    between_s = (members.ranks - members.near) / members.ranks * size / (hardware.between * tuned.dispatch)
     hops = tuned.inside_s + np.where(members.nodes > 1, tuned.between_s, 0.0)
-    return np.where(members.ranks > 1, np.maximum(near, far) + hops, 0.0)
+    return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + hops, 0.0)
 
 
 def dispatch(hardware: RankHardware, tuned: Constants, members: RankGroup, size: Column, experts: Column) -> Column:
     """Seconds to dispatch tokens of `size` bytes in total to their experts, `experts` per token. A token is sent once
     to each node with one of its experts, and from there once to each device (DeepSeek-V3, arXiv:2412.19437,
     section 3.2.2)."""
-    near = (
+    inside_s = (
         (members.ranks - 1)
         * _hit_probability(members.ranks, experts)
         * size
         / (_inside(hardware, members.near) * tuned.dispatch)
     )
-    far = (members.nodes - 1) * _hit_probability(members.nodes, experts) * size / (hardware.between * tuned.dispatch)
+    between_s = (
+        (members.nodes - 1) * _hit_probability(members.nodes, experts) * size / (hardware.between * tuned.dispatch)
+    )
     hops = tuned.inside_s + np.where(members.nodes > 1, tuned.between_s, 0.0)
-    return np.where(members.ranks > 1, np.maximum(near, far) + hops, 0.0)
+    return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + hops, 0.0)
 
 
 def _hit_probability(places: Column, experts: Column) -> Column:
@@ -117,9 +119,9 @@ def _hit_probability(places: Column, experts: Column) -> Column:
 
 def send(hardware: RankHardware, tuned: Constants, size: Column, step: Column) -> Column:
     """Seconds to send `size` bytes to the rank `step` ranks away."""
-    near = step < hardware.per_node
+    is_same_node = step < hardware.per_node
     return np.where(
-        near,
+        is_same_node,
         size / (hardware.peer * tuned.inside) + tuned.inside_s,
         size / (hardware.between * tuned.between) + tuned.between_s,
     )

@@ -64,25 +64,30 @@ def _gathers_per_micro_batch(cases: Cases) -> np.ndarray:
 
 class Sharded(NamedTuple):
     """Communication of one layer and micro-batch: weights gathered in the forward pass and again in the backward pass,
-    and gradients scattered. `up`, `again_up` and `down`: copies from the host before the two gathers, and to the host
-    after the scatter."""
+    and gradients scattered. If weights are offloaded, `forward_copy` and `backward_copy` copy them from the host
+    before each gather, and `gradient_copy` copies gradients to the host after the scatter."""
 
-    forward: Exposed
-    again: Exposed
-    scattered: Exposed
-    up: Exposed
-    again_up: Exposed
-    down: Exposed
+    forward_gather: Exposed
+    backward_gather: Exposed
+    gradient_scatter: Exposed
+    forward_copy: Exposed
+    backward_copy: Exposed
+    gradient_copy: Exposed
 
     @property
-    def ahead(self) -> Column:
+    def forward_s(self) -> Column:
         """Exposed seconds of the forward pass."""
-        return self.forward.seconds + self.up.seconds
+        return self.forward_gather.seconds + self.forward_copy.seconds
 
     @property
-    def back(self) -> Column:
+    def backward_s(self) -> Column:
         """Exposed seconds of the backward pass."""
-        return self.again.seconds + self.scattered.seconds + self.again_up.seconds + self.down.seconds
+        return (
+            self.backward_gather.seconds
+            + self.gradient_scatter.seconds
+            + self.backward_copy.seconds
+            + self.gradient_copy.seconds
+        )
 
 
 def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Column, backward: Column) -> Sharded:
@@ -110,15 +115,31 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Col
             overlap_in_sequence(tuned, (regathered, scattered), backward),
         )
         return Sharded(
-            forward_gather, backward_gather, scatter, _NO_COMMUNICATION, _NO_COMMUNICATION, _NO_COMMUNICATION
+            forward_gather=forward_gather,
+            backward_gather=backward_gather,
+            gradient_scatter=scatter,
+            forward_copy=_NO_COMMUNICATION,
+            backward_copy=_NO_COMMUNICATION,
+            gradient_copy=_NO_COMMUNICATION,
         )
     (owned_parameters, _), offloads = count_owned_parameters(cases, hardware), gathers & (cases.offload > 1)
-    up = np.where(offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.weight_bytes), 0.0)
-    down = np.where(offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.gradient_bytes), 0.0)
-    forward_gather, forward_copy = overlap_in_sequence(tuned, (gathered, up), forward)
-    parts = regathered, scattered, np.where(cases.zero >= 3, up, 0.0), down
-    backward_gather, scatter, again_up, gradient_copy = overlap_in_sequence(tuned, parts, backward)
-    return Sharded(forward_gather, backward_gather, scatter, forward_copy, again_up, gradient_copy)
+    weight_copy_s = np.where(
+        offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.weight_bytes), 0.0
+    )
+    gradient_copy_s = np.where(
+        offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.gradient_bytes), 0.0
+    )
+    forward_gather, forward_copy = overlap_in_sequence(tuned, (gathered, weight_copy_s), forward)
+    parts_s = regathered, scattered, np.where(cases.zero >= 3, weight_copy_s, 0.0), gradient_copy_s
+    backward_gather, scatter, backward_copy, gradient_copy = overlap_in_sequence(tuned, parts_s, backward)
+    return Sharded(
+        forward_gather=forward_gather,
+        backward_gather=backward_gather,
+        gradient_scatter=scatter,
+        forward_copy=forward_copy,
+        backward_copy=backward_copy,
+        gradient_copy=gradient_copy,
+    )
 
 
 _NO_COMMUNICATION = Exposed(np.zeros(1), np.zeros(1))

@@ -88,10 +88,10 @@ def products(
     hardware: RankHardware, tuned: Constants, matmuls: list[Product], low: Column, trained: Column, share: float = 1.0
 ) -> tuple[Column, Column]:
     """Seconds of several products, forward and backward."""
-    back = [part for matmul in matmuls for part in matmul.backward(trained)]
+    backward_matmuls = [part for matmul in matmuls for part in matmul.backward(trained)]
     forward, backward = (
         sum((product(hardware, tuned, matmul, low, share) for matmul in direction), np.zeros(1))
-        for direction in (matmuls, back)
+        for direction in (matmuls, backward_matmuls)
     )
     return forward, backward
 
@@ -147,11 +147,11 @@ def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) ->
     """Seconds to dispatch tokens to their experts and to combine the results. trainyard's own trainer sends one copy
     per expert."""
     members, token_bytes = collective_time.experts(cases, hardware), shapes.expert_width(cases) * cases.width_bytes
-    sent = shapes.routed_tokens(cases) * token_bytes
+    sent_bytes = shapes.routed_tokens(cases) * token_bytes
     deduplicated = collective_time.dispatch(
-        hardware, tuned, members, sent / np.maximum(cases.active, 1.0), cases.active
+        hardware, tuned, members, sent_bytes / np.maximum(cases.active, 1.0), cases.active
     )
-    return 2 * np.where(cases.own > 0, collective_time.exchange(hardware, tuned, members, sent), deduplicated)
+    return 2 * np.where(cases.own > 0, collective_time.exchange(hardware, tuned, members, sent_bytes), deduplicated)
 
 
 def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase, Phase]:
@@ -206,14 +206,14 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     )
     phases = [
         Phase(
-            matmul[direction],
-            attention_share * attention_s[direction],
-            elementwise_s[direction],
-            route,
-            space_share * scan[direction],
-            tensor_s,
-            context_s,
-            dispatch,
+            matmul=matmul[direction],
+            attention=attention_share * attention_s[direction],
+            elementwise=elementwise_s[direction],
+            route=route,
+            scan=space_share * scan[direction],
+            parallel=tensor_s,
+            context=context_s,
+            dispatch=dispatch,
             host=(1 - hardware.host) * (host + share * host_s),
             launch=hardware.host * (host + share * host_s),
         )

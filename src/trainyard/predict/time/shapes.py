@@ -40,20 +40,28 @@ class Product(NamedTuple):
 def attention_products(cases: Cases) -> list[Product]:
     """Projections before and after attention in a layer; those of latent attention are empty in cases without it."""
     tokens, width, tp = cases.tokens, cases.width, cases.tp
-    latent = cases.kv_lora_rank > 0
-    if not latent.any():
+    has_latent_attention = cases.kv_lora_rank > 0
+    if not has_latent_attention.any():
         outputs = (cases.heads + 2 * cases.kv_heads) * cases.head_dim / tp
         projections: list[Product] = []
         for rows, before, after in streams(cases):
             projections += [Product(rows, outputs, width, before), Product(rows, width, cases.values / tp, after)]
         return projections
-    down = cases.q_lora_rank > 0
-    keys = np.where(latent, cases.heads * (cases.head_dim + cases.value_dim), 0.0) / tp
-    plain = (cases.heads + 2 * cases.kv_heads) * cases.head_dim / tp
+    has_latent_queries = cases.q_lora_rank > 0
+    key_value_width = np.where(has_latent_attention, cases.heads * (cases.head_dim + cases.value_dim), 0.0) / tp
+    qkv_width = (cases.heads + 2 * cases.kv_heads) * cases.head_dim / tp
     return [
-        Product(tokens, np.where(latent, cases.queries / tp, plain), np.where(latent & down, cases.q_lora_rank, width)),
-        Product(cases.between, np.where(latent, cases.q_lora_rank + cases.kv_lora_rank + cases.rope_dim, 0.0), width),
-        Product(tokens, keys, cases.kv_lora_rank),
+        Product(
+            tokens,
+            np.where(has_latent_attention, cases.queries / tp, qkv_width),
+            np.where(has_latent_attention & has_latent_queries, cases.q_lora_rank, width),
+        ),
+        Product(
+            cases.between,
+            np.where(has_latent_attention, cases.q_lora_rank + cases.kv_lora_rank + cases.rope_dim, 0.0),
+            width,
+        ),
+        Product(tokens, key_value_width, cases.kv_lora_rank),
         Product(tokens, width, cases.values / tp),
     ]
 
@@ -150,16 +158,16 @@ def expert_products(cases: Cases) -> tuple[list[Product], list[Product]]:
         Product(rows, (1 + cases.gated) * ffn, width, local),
         Product(rows, width, ffn, local),
     ]
-    every = [
+    dense_products = [
         Product(cases.between, cases.experts, cases.width),
         *_mlp_products(cases, cases.shared_experts * cases.moe_ffn_hidden_size, cases.tokens),
     ]
     if (cases.expert_width > 0).any():
-        every += [
+        dense_products += [
             Product(cases.between, cases.expert_width, cases.width),
             Product(cases.between, cases.width, cases.expert_width),
         ]
-    return grouped, every
+    return grouped, dense_products
 
 
 def expert_width(cases: Cases) -> Column:

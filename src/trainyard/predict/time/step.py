@@ -37,28 +37,44 @@ class StepTime(NamedTuple):
 
 
 class Once(NamedTuple):
-    """Seconds after the last micro-batch. `summed`: the all-reduce of gradients; `divided`: the reduce-scatter of
-    gradients and the all-gather of weights; `down`, `up`: copies of gradients to the host and of weights from it, if
-    the optimizer's state is offloaded."""
+    """Seconds after the last micro-batch. `sharded_exchange`: the reduce-scatter of gradients and the all-gather of
+    weights; `gradient_copy`, `weight_copy`: to the host and from it, if the optimizer's state is offloaded; `host_s`:
+    the host's work outside the update."""
 
-    summed: Exposed
-    divided: Exposed
-    down: Exposed
-    up: Exposed
-    update: Column
-    host: Column | float
+    gradient_all_reduce: Exposed
+    sharded_exchange: Exposed
+    gradient_copy: Exposed
+    weight_copy: Exposed
+    update_s: Column
+    host_s: Column | float
 
     @property
     def seconds(self) -> Column:
-        sent = self.summed.seconds + self.divided.seconds + self.down.seconds + self.up.seconds
-        return sent + self.update + self.host
+        """All of it: the exposed parts of the communications, the update and the host's work."""
+        """All of it: the exposed parts of the communications, the update and the host's work."""
+        communication_s = (
+            self.gradient_all_reduce.seconds
+            + self.sharded_exchange.seconds
+            + self.gradient_copy.seconds
+            + self.weight_copy.seconds
+        )
+        return communication_s + self.update_s + self.host_s
 
     @property
     def mean(self) -> Once:
         """The mean over stages, of which each has a column."""
-        summed, divided, down, up = (Exposed(*np.mean(part, axis=1, keepdims=True)) for part in self[:4])
-        update, host = (np.mean(part, keepdims=True) for part in (self.update, self.host))
-        return Once(summed, divided, down, up, update, host)
+        all_reduce, exchange, gradient_copy, weight_copy = (
+            Exposed(*np.mean(part, axis=1, keepdims=True)) for part in self[:4]
+        )
+        update_s, host_s = (np.mean(part, keepdims=True) for part in (self.update_s, self.host_s))
+        return Once(
+            gradient_all_reduce=all_reduce,
+            sharded_exchange=exchange,
+            gradient_copy=gradient_copy,
+            weight_copy=weight_copy,
+            update_s=update_s,
+            host_s=host_s,
+        )
 
 
 def bound(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
@@ -74,7 +90,7 @@ def step(cases: Cases, hardware: RankHardware, tuned: Constants) -> StepTime:
     means = _simulate_pipelines(cases, parts)
     micro_batches = cases.accumulate
     lines = [line for kind in parts.kinds for line in layer_accounts(kind, micro_batches * kind.count / cases.pp)]
-    lines += outside_layers(parts, micro_batches / cases.pp, after_last, means, micro_batches * parts.beside)
+    lines += outside_layers(parts, micro_batches / cases.pp, after_last, means, micro_batches * parts.host_s)
     return StepTime(means.wall + after_last.seconds, lines)
 
 
@@ -106,19 +122,21 @@ def outside_layers(parts: Parts, heads: Column, once: Once, ran: Means, host: Co
     """Time outside the layers. `heads`: micro-batches per rank whose head it computes, mean over ranks; `host`: seconds
     of the host."""
     return [
-        AccountSeconds("compute/matmul", "forward", heads * parts.ahead),
-        AccountSeconds("compute/matmul", "backward", heads * parts.back),
-        AccountSeconds("compute/softmax", "forward", heads * parts.loss),
-        AccountSeconds("comm/send_recv@pp", "other", ran.exchange, ran.moved - ran.exchange),
-        _communication_account("comm/all_reduce@dp_replicate", "backward", once.summed),
-        _communication_account("comm/reduce_scatter@dp_shard", "optimizer", once.divided),
-        _communication_account("copy/d2h", "optimizer", once.down),
-        AccountSeconds("compute/optimizer", "optimizer", once.update),
-        _communication_account("copy/h2d", "optimizer", once.up),
+        AccountSeconds("compute/matmul", "forward", heads * parts.head_forward_s),
+        AccountSeconds("compute/matmul", "backward", heads * parts.head_backward_s),
+        AccountSeconds("compute/softmax", "forward", heads * parts.loss_s),
+        AccountSeconds(
+            account="comm/send_recv@pp", phase="other", seconds=ran.exchange, hidden=ran.moved - ran.exchange
+        ),
+        _communication_account("comm/all_reduce@dp_replicate", "backward", once.gradient_all_reduce),
+        _communication_account("comm/reduce_scatter@dp_shard", "optimizer", once.sharded_exchange),
+        _communication_account("copy/d2h", "optimizer", once.gradient_copy),
+        AccountSeconds("compute/optimizer", "optimizer", once.update_s),
+        _communication_account("copy/h2d", "optimizer", once.weight_copy),
         AccountSeconds("bubble/warmup@pp", "other", ran.warmup),
         AccountSeconds("bubble/steady@pp", "other", ran.steady),
         AccountSeconds("bubble/drain@pp", "other", ran.drain),
-        AccountSeconds("launch_gap/python", "other", host + once.host),
+        AccountSeconds("launch_gap/python", "other", host + once.host_s),
     ]
 
 
@@ -127,15 +145,15 @@ def layer_accounts(kind: LayerKind, times: Column) -> list[AccountSeconds]:
     return [
         *_phase_accounts("forward", kind.forward, times),
         AccountSeconds("launch_gap/launch", "forward", times * kind.forward.gap),
-        *_phase_accounts("recompute", kind.again, times),
+        *_phase_accounts("recompute", kind.recomputation, times),
         *_phase_accounts("backward", kind.backward, times),
-        AccountSeconds("launch_gap/launch", "backward", times * kind.through.gap),
-        _communication_account("comm/all_gather@dp_shard", "forward", kind.sharded.forward.times(times)),
-        _communication_account("comm/all_gather@dp_shard", "backward", kind.sharded.again.times(times)),
-        _communication_account("comm/reduce_scatter@dp_shard", "backward", kind.sharded.scattered.times(times)),
-        _communication_account("copy/h2d", "forward", kind.sharded.up.times(times)),
-        _communication_account("copy/h2d", "backward", kind.sharded.again_up.times(times)),
-        _communication_account("copy/d2h", "backward", kind.sharded.down.times(times)),
+        AccountSeconds("launch_gap/launch", "backward", times * kind.recompute_and_backward.gap),
+        _communication_account("comm/all_gather@dp_shard", "forward", kind.sharded.forward_gather.times(times)),
+        _communication_account("comm/all_gather@dp_shard", "backward", kind.sharded.backward_gather.times(times)),
+        _communication_account("comm/reduce_scatter@dp_shard", "backward", kind.sharded.gradient_scatter.times(times)),
+        _communication_account("copy/h2d", "forward", kind.sharded.forward_copy.times(times)),
+        _communication_account("copy/h2d", "backward", kind.sharded.backward_copy.times(times)),
+        _communication_account("copy/d2h", "backward", kind.sharded.gradient_copy.times(times)),
     ]
 
 
@@ -155,26 +173,44 @@ def _phase_accounts(name: str, phase: Phase, times: Column) -> list[AccountSecon
 
 
 def _communication_account(account: str, phase: str, part: Exposed) -> AccountSeconds:
-    return AccountSeconds(account, phase, part.seconds, part.hidden)
+    return AccountSeconds(account=account, phase=phase, seconds=part.seconds, hidden=part.hidden)
 
 
 def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -> Once:
     """Work after the last micro-batch. `back`: seconds of a micro-batch's backward pass through a stage's layers."""
-    summed, divided = data_parallel.once(cases, hardware, tuned, back)
-    layer, tables = data_parallel.count_owned_parameters(cases, hardware)
-    owned = cases.layers / cases.pp * layer + tables
-    update = owned * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
+    all_reduce, exchange = data_parallel.once(cases, hardware, tuned, back)
+    layer_parameters, table_parameters = data_parallel.count_owned_parameters(cases, hardware)
+    owned_parameters = cases.layers / cases.pp * layer_parameters + table_parameters
+    update_s = owned_parameters * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
     if not (cases.offload > 0).any():
-        return Once(summed, divided, Exposed(*np.zeros((2, 1))), Exposed(*np.zeros((2, 1))), update, tuned.step_s)
-    update = np.where(cases.offload > 0, offload.update_seconds(cases, hardware, tuned, owned), update)
+        return Once(
+            gradient_all_reduce=all_reduce,
+            sharded_exchange=exchange,
+            gradient_copy=Exposed(*np.zeros((2, 1))),
+            weight_copy=Exposed(*np.zeros((2, 1))),
+            update_s=update_s,
+            host_s=tuned.step_s,
+        )
+    update_s = np.where(cases.offload > 0, offload.update_seconds(cases, hardware, tuned, owned_parameters), update_s)
     # If everything is offloaded, the tables are still copied, once per micro-batch: they stay gathered.
-    moved = np.where(cases.offload > 1, cases.accumulate * tables, owned) * (cases.offload > 0)
-    sizes = (moved * cases.gradient_bytes, moved * cases.weight_bytes)
-    copies = (np.where(moved > 0, offload.copy_seconds(hardware, tuned, size), 0.0) for size in sizes)
-    down, up = data_parallel.overlap_in_sequence(tuned, tuple(copies), update)
-    return Once(summed, divided, down, up, update, tuned.step_s)
+    copied_parameters = np.where(cases.offload > 1, cases.accumulate * table_parameters, owned_parameters) * (
+        cases.offload > 0
+    )
+    sizes_bytes = (copied_parameters * cases.gradient_bytes, copied_parameters * cases.weight_bytes)
+    copies_s = (
+        np.where(copied_parameters > 0, offload.copy_seconds(hardware, tuned, size), 0.0) for size in sizes_bytes
+    )
+    gradient_copy, weight_copy = data_parallel.overlap_in_sequence(tuned, tuple(copies_s), update_s)
+    return Once(
+        gradient_all_reduce=all_reduce,
+        sharded_exchange=exchange,
+        gradient_copy=gradient_copy,
+        weight_copy=weight_copy,
+        update_s=update_s,
+        host_s=tuned.step_s,
+    )
 
 
 def _stage_backward_seconds(cases: Cases, parts: Parts) -> Column:
     """Seconds of a micro-batch's backward pass, mean over stages."""
-    return sum((kind.count * kind.through.seconds for kind in parts.kinds), np.zeros(1)) / cases.pp
+    return sum((kind.count * kind.recompute_and_backward.seconds for kind in parts.kinds), np.zeros(1)) / cases.pp

@@ -80,26 +80,24 @@ def _align_by_collectives(surveys: Sequence[Survey]) -> Alignment | str:
     if not all(survey.on_device for survey in surveys):
         return "collectives on CPUs do not end at the same time on all members"
     hosts = [survey.facts.host_name or f"rank {survey.facts.rank}" for survey in surveys]
-    unit_of_host = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    unit_of_host = {host: unit for unit, host in enumerate(dict.fromkeys(hosts))}
     unit_of_rank = np.array([unit_of_host[host] for host in hosts], np.int64)
-    matched = _select_cross_clock(meetings(surveys), unit_of_rank)
-    if not matched.size:
+    meetings_between_clocks = _select_cross_clock(meetings(surveys), unit_of_rank)
+    if not meetings_between_clocks.size:
         return "no collective could be matched across hosts"
-    end_counts = np.bincount(unit_of_rank[matched.rank_index], minlength=len(unit_of_host))
-    rarely_met = next(
-        (host for host, number in unit_of_host.items() if end_counts[number] < _MIN_SHARED_COLLECTIVES), None
-    )
+    end_counts = np.bincount(unit_of_rank[meetings_between_clocks.rank_index], minlength=len(unit_of_host))
+    rarely_met = next((host for host, unit in unit_of_host.items() if end_counts[unit] < _MIN_SHARED_COLLECTIVES), None)
     if rarely_met is not None:
         shared = end_counts[unit_of_host[rarely_met]]
         return f"{rarely_met} has {shared} collectives in common with the others, fewer than {_MIN_SHARED_COLLECTIVES}"
-    solved = solve_clocks(matched, unit_of_rank)
-    unconnected = next((host for host, number in unit_of_host.items() if solved.clocks[number] is None), None)
+    solved = solve_clocks(meetings_between_clocks, unit_of_rank)
+    unconnected = next((host for host, unit in unit_of_host.items() if solved.clocks[unit] is None), None)
     if unconnected is not None:
         return f"no chain of collectives connects {unconnected} to {next(iter(unit_of_host))}"
-    clocks = tuple(clock for number in unit_of_rank if (clock := solved.clocks[number]) is not None)
-    doubt = _reason_unreliable(surveys, matched, clocks, solved.residual)
+    clocks = tuple(clock for unit in unit_of_rank if (clock := solved.clocks[unit]) is not None)
+    doubt = _reason_unreliable(surveys, meetings_between_clocks, clocks, solved.residual)
     reason = _describe_solution(solved.residual, len(unit_of_host), clocks)
-    return doubt or Alignment("collectives", reason, clocks, solved.residual)
+    return doubt or Alignment(aligned="collectives", why=reason, clocks=clocks, residual=solved.residual)
 
 
 def _select_cross_clock(met: Meetings, unit_of_rank: I64) -> Meetings:

@@ -20,6 +20,7 @@ from trainyard.trace.align.survey import Survey
 from trainyard.trace.readers.collectives import group_of
 
 _MATCHED_COLLECTIVES = (*(name for name in SYMMETRIC if name != "barrier"), "broadcast", "reduce")
+"""Collectives whose bandwidth is measured, and whose calls are matched between ranks; barriers move no data."""
 _SEND_RECV = "send_recv"
 
 
@@ -46,7 +47,8 @@ class Bandwidth(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    """One collective: `size` in bytes, `ns` that it took, the others as in Bandwidth."""
+    """One timed collective: `size` in bytes, `ns` that it took; `members`: number of ranks, 0 if unknown; `from_last`:
+    timed from the last member's arrival to the last end, else by one member's duration."""
 
     kind: Collective
     group: str
@@ -59,17 +61,20 @@ class _Timed(NamedTuple):
 def measure_bandwidths(surveys: Sequence[Survey], aligned: bool) -> list[Bandwidth]:
     """One row for each (collective, group, members, size bucket, timing method), sorted by collective, group and size.
     If `aligned`, surveys are on the common clock. Barriers and empty messages are left out."""
-    met, sent = meetings(surveys, _MATCHED_COLLECTIVES), transfers(surveys)
+    matched_collectives, matched_transfers = meetings(surveys, _MATCHED_COLLECTIVES), transfers(surveys)
     is_unmatched = [np.ones(len(survey.row), bool) for survey in surveys]
     for rank_index, entry in [
-        *zip(met.rank_index.tolist(), met.entry.tolist()),
-        *zip(sent.sender.tolist(), sent.send.tolist()),
-        *zip(sent.receiver.tolist(), sent.receive.tolist()),
+        *zip(matched_collectives.rank_index.tolist(), matched_collectives.entry.tolist()),
+        *zip(matched_transfers.sender.tolist(), matched_transfers.send.tolist()),
+        *zip(matched_transfers.receiver.tolist(), matched_transfers.receive.tolist()),
     ]:
         is_unmatched[rank_index][entry] = False
     buckets: dict[tuple[str, str, int, int, bool], list[_Timed]] = defaultdict(list)
-    matched = (*_time_meetings(surveys, met, aligned), *_time_transfers(surveys, sent, aligned))
-    for timed in (*matched, *_time_unmatched(surveys, is_unmatched)):
+    timed_matches = (
+        *_time_meetings(surveys, matched_collectives, aligned),
+        *_time_transfers(surveys, matched_transfers, aligned),
+    )
+    for timed in (*timed_matches, *_time_unmatched(surveys, is_unmatched)):
         if timed.size > 0 and timed.ns > 0:
             bucket = timed.size.bit_length()
             buckets[timed.kind.name, timed.group, timed.members, bucket, timed.from_last].append(timed)
@@ -98,12 +103,21 @@ def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> I
     last_stop = np.maximum.reduceat(met.stop, first)
     shortest_ns = np.minimum.reduceat(met.stop - met.start, first)
     is_exact = (met.arrived < met.left) & aligned
-    ns = np.where(is_exact, last_stop - met.arrived, shortest_ns)
-    for begin, end, length, exact in zip(first.tolist(), met.first[1:].tolist(), ns.tolist(), is_exact.tolist()):
+    duration_ns = np.where(is_exact, last_stop - met.arrived, shortest_ns)
+    for begin, end, length_ns, exact in zip(
+        first.tolist(), met.first[1:].tolist(), duration_ns.tolist(), is_exact.tolist()
+    ):
         members = list(zip(met.rank_index[begin:end].tolist(), met.entry[begin:end].tolist()))
         kinds = [surveys[rank_index].kinds[surveys[rank_index].kind[entry]] for rank_index, entry in members]
         facts = surveys[members[0][0]].facts
-        yield _Timed(kinds[0], group_of(kinds[0], facts), end - begin, max(kind.size for kind in kinds), length, exact)
+        yield _Timed(
+            kind=kinds[0],
+            group=group_of(kinds[0], facts),
+            members=end - begin,
+            size=max(kind.size for kind in kinds),
+            ns=length_ns,
+            from_last=exact,
+        )
 
 
 def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -> Iterator[_Timed]:
@@ -111,32 +125,42 @@ def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -
     later_start = np.maximum(sent.sent_from, sent.received_from)
     is_exact = (later_start < sent.received_until) & aligned
     shortest_ns = np.minimum(sent.sent_until - sent.sent_from, sent.received_until - sent.received_from)
-    ns = np.where(is_exact, sent.received_until - later_start, shortest_ns)
-    ends = zip(sent.receiver.tolist(), sent.receive.tolist(), ns.tolist(), is_exact.tolist())
-    for rank_index, entry, length, exact in ends:
+    duration_ns = np.where(is_exact, sent.received_until - later_start, shortest_ns)
+    ends = zip(sent.receiver.tolist(), sent.receive.tolist(), duration_ns.tolist(), is_exact.tolist())
+    for rank_index, entry, length_ns, exact in ends:
         kind = surveys[rank_index].kinds[surveys[rank_index].kind[entry]]
-        yield _Timed(kind, group_of(kind, surveys[rank_index].facts), 2, kind.size, length, exact)
+        yield _Timed(
+            kind=kind,
+            group=group_of(kind, surveys[rank_index].facts),
+            members=2,
+            size=kind.size,
+            ns=length_ns,
+            from_last=exact,
+        )
 
 
 def _time_unmatched(surveys: Sequence[Survey], is_unmatched: Sequence[np.ndarray]) -> Iterator[_Timed]:
-    """Collectives whose other members are not in the files. `is_unmatched[i]`: mask over the entries of survey i."""
-    for survey, rows in zip(surveys, is_unmatched):
+    """Collectives and transfers whose other members are not in the files: one member's duration, which includes
+    waiting. `is_unmatched[i]`: mask over the entries of survey i."""
+    for survey, mask in zip(surveys, is_unmatched):
         groups = [group_of(kind, survey.facts) for kind in survey.kinds]
-        for entry in np.flatnonzero(rows).tolist():
-            number = int(survey.kind[entry])
-            kind = survey.kinds[number]
+        for entry in np.flatnonzero(mask).tolist():
+            kind_index = int(survey.kind[entry])
+            kind = survey.kinds[kind_index]
             members = 2 if kind.name == _SEND_RECV else kind.members
             if kind.name in (*_MATCHED_COLLECTIVES, _SEND_RECV):
                 ns = int(survey.stop[entry] - survey.start[entry])
-                yield _Timed(kind, groups[number], members, kind.size, ns, False)
+                yield _Timed(
+                    kind=kind, group=groups[kind_index], members=members, size=kind.size, ns=ns, from_last=False
+                )
 
 
 def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[_Timed]) -> Bandwidth:
     """The row of one bucket: medians and extremes of its collectives."""
     factor = bus_factor(collective, members)
     ordered = sorted(timings, key=lambda timed: Fraction(timed.size, timed.ns))
-    middle = lower_median(ordered)
-    bus = [None if factor is None else int(factor * timed.size * 10**9 / timed.ns) for timed in ordered]
+    median_call = lower_median(ordered)
+    bus_bandwidths = [None if factor is None else int(factor * timed.size * 10**9 / timed.ns) for timed in ordered]
     return Bandwidth(
         collective=collective,
         group=group,
@@ -144,9 +168,9 @@ def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[
         size=lower_median(sorted(timed.size for timed in timings)),
         count=len(timings),
         time_ns=lower_median(sorted(timed.ns for timed in timings)),
-        algbw=middle.size * 10**9 // middle.ns,
-        busbw=lower_median(bus),
-        slowest=bus[0],
-        fastest=bus[-1],
+        algbw=median_call.size * 10**9 // median_call.ns,
+        busbw=lower_median(bus_bandwidths),
+        slowest=bus_bandwidths[0],
+        fastest=bus_bandwidths[-1],
         from_last=timings[0].from_last,
     )

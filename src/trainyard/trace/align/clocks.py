@@ -89,11 +89,13 @@ def solve_clocks(met: Meetings, unit_of: I64) -> SolvedClocks:
     """Clocks of the units (hosts, or ranks whose host is unknown), from the ends in `met` (at least one).
     `unit_of[rank_index]`: each rank's unit."""
     unit = unit_of[met.rank_index]
-    offset, known = _propagate_offsets(met.stop, met.meeting, unit, int(unit_of.max()) + 1)
-    origin = np.full(len(known), _MAX_TIMESTAMP)
+    offset, is_reached_unit = _propagate_offsets(met.stop, met.meeting, unit, int(unit_of.max()) + 1)
+    origin = np.full(len(is_reached_unit), _MAX_TIMESTAMP)
     np.minimum.at(origin, unit, met.stop)
-    reached_ends = known[unit]
-    ends = _Ends(met.stop[reached_ends], met.meeting[reached_ends], unit[reached_ends], origin)
+    reached_ends = is_reached_unit[unit]
+    ends = _Ends(
+        stamp=met.stop[reached_ends], meeting=met.meeting[reached_ends], unit=unit[reached_ends], origin=origin
+    )
     fit = _refine_fit(ends, _Fit(offset, np.zeros_like(offset)), with_drift=False)
     off = np.abs(_distance_to_median(ends, fit))
     if _MIN_SPAN_NS <= int(ends.time.max()) <= _MAX_SPAN_NS:
@@ -104,7 +106,7 @@ def solve_clocks(met: Meetings, unit_of: I64) -> SolvedClocks:
             fit, off = tilted, less
     clocks = tuple(
         ClockCorrection(offset_ns, drift, int(start) if drift else 0) if reached else None
-        for offset_ns, drift, start, reached in zip(fit.offset.tolist(), fit.drift.tolist(), origin, known)
+        for offset_ns, drift, start, reached in zip(fit.offset.tolist(), fit.drift.tolist(), origin, is_reached_unit)
     )
     ordered = np.sort(off)
     median, p95 = (int(ordered[-(-share * len(ordered) // 100) - 1]) for share in (50, 95))
@@ -125,7 +127,7 @@ class _Ends(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """Offset (ns) and drift (ns per second) of each clock."""
+    """`offset` (ns) and `drift` (ns per second) of each clock unit, one entry per unit."""
 
     offset: I64
     drift: I64
@@ -152,9 +154,9 @@ def _refine_fit(ends: _Ends, fit: _Fit, with_drift: bool) -> _Fit:
     for _ in range(_MAX_ITERATIONS):
         behind, drift = _distance_to_median(ends, fit), fit.drift
         if with_drift:
-            slope, known = _estimate_drifts(ends.time, behind, ends.unit, unit_count)
+            slope, has_slope = _estimate_drifts(ends.time, behind, ends.unit, unit_count)
             drift = np.clip(
-                drift + np.where(known, slope - slope[reference], 0), -_MAX_DRIFT_NS_PER_S, _MAX_DRIFT_NS_PER_S
+                drift + np.where(has_slope, slope - slope[reference], 0), -_MAX_DRIFT_NS_PER_S, _MAX_DRIFT_NS_PER_S
             )
             behind = _distance_to_median(ends, fit, ends.time * (drift - fit.drift)[ends.unit] // 10**9)
         shift, _ = medians(behind, ends.unit, unit_count)

@@ -66,11 +66,11 @@ def _assign_ranks(facts: Sequence[Events], file_indices: Sequence[int]) -> list[
     for index, events in zip(file_indices or range(len(facts)), facts):
         rank = events.rank if events.rank >= 0 else index
         if rank in source_of_rank:
-            other = source_of_rank[rank]
+            same_rank = source_of_rank[rank]
             raise BadInput(
-                f"{other} and {events.source} are both from rank {rank}."
+                f"{same_rank} and {events.source} are both from rank {rank}."
                 if events.rank >= 0
-                else f"{other} is from rank {rank}; {events.source} names no rank and would be numbered {rank}.",
+                else f"{same_rank} is from rank {rank}; {events.source} names no rank and would be numbered {rank}.",
                 _ONE_RUN,
             )
         source_of_rank[rank] = events.source
@@ -98,10 +98,10 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
     # Each rank only knows its own groups; whether the world is the only group takes all ranks.
     sizes = tuple(sorted({size for item in surveys for size in item.facts.group_sizes}))
     surveys = [
-        surveys[number]._replace(
-            facts=msgspec.structs.replace(surveys[number].facts, rank=ranks[number], group_sizes=sizes)
+        surveys[survey_index]._replace(
+            facts=msgspec.structs.replace(surveys[survey_index].facts, rank=ranks[survey_index], group_sizes=sizes)
         )
-        for number in order
+        for survey_index in order
     ]
     agreed = align_clocks(surveys)
     aligned = agreed.aligned != "no"
@@ -114,9 +114,15 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
     matched_transfers = transfers(surveys if aligned else ()).possible()
     rank_agreements = tuple(
         RankAgreement(
-            number, survey.facts.rank, sizes, agreed.aligned, clock, tuple(step_ends) if has_steps else None, *cuts
+            survey_index,
+            survey.facts.rank,
+            sizes,
+            agreed.aligned,
+            clock,
+            tuple(step_ends) if has_steps else None,
+            *cuts,
         )
-        for number, survey, clock, step_ends, *cuts in zip(
+        for survey_index, survey, clock, step_ends, *cuts in zip(
             order,
             surveys,
             agreed.clocks,
@@ -126,7 +132,13 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
         )
     )
     rates = tuple(measure_bandwidths(surveys, aligned))
-    return Agreement(tuple(item.facts for item in surveys), agreed, rank_agreements, collectives, rates)
+    return Agreement(
+        facts=tuple(item.facts for item in surveys),
+        alignment=agreed,
+        shares=rank_agreements,
+        met=collectives,
+        bandwidths=rates,
+    )
 
 
 def _on_common_clock(survey: Survey, clock: ClockCorrection) -> Survey:
@@ -186,7 +198,7 @@ def _extend_gloo_sends(
 def _wait_cuts_by_rank(surveys: Sequence[Survey], rank_index: I64, entry: I64, at: I64, late: I64) -> list[WaitCuts]:
     """For each of `surveys`, the splits of its intervals. One element for each split: rank index, entry in its survey,
     time (ns), and index of the rank that was late."""
-    rows = [np.flatnonzero(rank_index == number) for number in range(len(surveys))]
+    rows = [np.flatnonzero(rank_index == survey_index) for survey_index in range(len(surveys))]
     return [
         WaitCuts(survey.row[entry[rank_rows]], at[rank_rows], late[rank_rows].astype(np.int32))
         for survey, rank_rows in zip(surveys, rows)

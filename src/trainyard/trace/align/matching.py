@@ -69,7 +69,8 @@ class Meetings(NamedTuple):
         return self.only(self.arrived < self.left)
 
     def on(self, start: Sequence[I64], stop: Sequence[I64]) -> Meetings:
-        """The same meetings with the times `start[rank_index][entry]` and `stop[rank_index][entry]`."""
+        """These meetings on another clock: member i gets the times `start[rank_index[i]][entry[i]]` and `stop[...]`, in
+        ns."""
         rows = [np.flatnonzero(self.rank_index == rank_index) for rank_index in range(len(start))]
         new_start, new_stop = self.start.copy(), self.stop.copy()
         for rank_index, own in enumerate(rows):
@@ -98,9 +99,9 @@ def meetings(surveys: Sequence[Survey], names: Sequence[str] = SYMMETRIC) -> Mee
                     if ident == len(sizes):
                         sizes.append(len(members))
         ident = ids_by_kind[survey.kind, (survey.seq >= 0).astype(np.int64)]
-        kept = np.flatnonzero(ident >= 0)
-        index = np.full(len(kept), rank_index)
-        tables.append(np.stack([ident[kept], survey.seq[kept], index, survey.start[kept], kept]))
+        entries = np.flatnonzero(ident >= 0)
+        index = np.full(len(entries), rank_index)
+        tables.append(np.stack([ident[entries], survey.seq[entries], index, survey.start[entries], entries]))
     table = np.concatenate(tables, axis=1)
     ident, seq, rank_index, _, entry = table[:, np.lexsort(table[::-1])]
     return _match_complete_runs(ident, seq, rank_index, entry, np.array(sizes, np.int64), surveys)
@@ -123,12 +124,14 @@ def _match_complete_runs(
     members = np.bincount(block_of_run)
     same_count = np.minimum.reduceat(run_lengths, first_of_block) == np.maximum.reduceat(run_lengths, first_of_block)
     complete = same_count & (members == sizes[ident[first_of_run[first_of_block]]])
-    kept = np.flatnonzero(complete[block_of_row])
+    rows = np.flatnonzero(complete[block_of_row])
     nth = np.arange(len(ident)) - first_of_run[run_of_row]
-    kept = kept[np.lexsort((rank_index[kept], nth[kept], block_of_row[kept]))]
-    meeting = _number_runs(block_of_row[kept], nth[kept])
-    first = np.concatenate([np.flatnonzero(np.diff(meeting, prepend=-1)), [len(kept)]]).astype(np.int64)
-    matched = Meetings(first, rank_index[kept], entry[kept], np.zeros_like(kept), np.zeros_like(kept))
+    rows = rows[np.lexsort((rank_index[rows], nth[rows], block_of_row[rows]))]
+    meeting = _number_runs(block_of_row[rows], nth[rows])
+    first = np.concatenate([np.flatnonzero(np.diff(meeting, prepend=-1)), [len(rows)]]).astype(np.int64)
+    matched = Meetings(
+        first=first, rank_index=rank_index[rows], entry=entry[rows], start=np.zeros_like(rows), stop=np.zeros_like(rows)
+    )
     return matched.on([survey.start for survey in surveys], [survey.stop for survey in surveys])
 
 
@@ -163,7 +166,7 @@ class Transfers(NamedTuple):
     received_until: I64
 
     def on(self, start: Sequence[I64], stop: Sequence[I64]) -> Transfers:
-        """The same transfers with the times `start[rank_index][entry]` and `stop[rank_index][entry]`."""
+        """These transfers on another clock. `start`, `stop`: by rank index, the times of its entries in ns."""
         sent, received = ([*zip(self.sender, self.send)], [*zip(self.receiver, self.receive)])
         times = [
             np.array([column[rank_index][entry] for rank_index, entry in ends], np.int64)
@@ -187,18 +190,18 @@ def transfers(surveys: Sequence[Survey]) -> Transfers:
     peer_of_rank = dict(zip(index_of_rank, reversed(index_of_rank))) if pair_of_ranks else {}
     for survey in surveys:
         rank = survey.facts.rank
-        for entry, number in enumerate(survey.kind.tolist()):
-            kind = survey.kinds[number]
+        for entry, kind_index in enumerate(survey.kind.tolist()):
+            kind = survey.kinds[kind_index]
             has_no_peer = kind.name == "send_recv" and kind.peer < 0 and not survey.on_device
             peer = peer_of_rank.get(rank, -1) if has_no_peer else kind.peer
             if peer in index_of_rank and peer != rank:
                 pair = (peer, rank) if kind.receives else (rank, peer)
                 entries_by_pair[kind.group_name, kind.ranks, *pair][kind.receives].append(entry)
     matched_rows: list[tuple[int, int, int, int]] = []
-    for (*_, source, target), (sent, received) in entries_by_pair.items():
+    for (*_, source, target), (send_entries, receive_entries) in entries_by_pair.items():
         sender, receiver = index_of_rank[int(str(source))], index_of_rank[int(str(target))]
-        if _message_sizes(surveys[sender], sent) == _message_sizes(surveys[receiver], received):
-            matched_rows += [(sender, send, receiver, receive) for send, receive in zip(sent, received)]
+        if _message_sizes(surveys[sender], send_entries) == _message_sizes(surveys[receiver], receive_entries):
+            matched_rows += [(sender, send, receiver, receive) for send, receive in zip(send_entries, receive_entries)]
     table = np.array(matched_rows, np.int64).reshape(-1, 4)
     matched = Transfers(*table.T, *[np.zeros(len(table), np.int64)] * 4)
     return matched.on([survey.start for survey in surveys], [survey.stop for survey in surveys])

@@ -86,8 +86,8 @@ def part_of_interval(events: Events, classified: Classified) -> I64:
     interval_part = np.where(launched, part, -1)
     for stream in np.unique(events.work.stream):
         rows = np.flatnonzero(events.work.stream == stream)
-        known = np.maximum.accumulate(np.where(interval_part[rows] >= 0, np.arange(len(rows)), -1))
-        interval_part[rows] = np.where(known >= 0, interval_part[rows][np.maximum(known, 0)], 0)
+        last_known_row = np.maximum.accumulate(np.where(interval_part[rows] >= 0, np.arange(len(rows)), -1))
+        interval_part[rows] = np.where(last_known_row >= 0, interval_part[rows][np.maximum(last_known_row, 0)], 0)
     return interval_part
 
 

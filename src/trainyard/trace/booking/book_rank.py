@@ -67,7 +67,9 @@ def classify_rank(events: Events, host_context: Context | None = None) -> Classi
     host_context = host_context or build_context(events)
     keys = Keys()
     classify = classify_device if len(events.work) else classify_cpu
-    return ClassifiedRank(events, host_context, keys, classify(events, host_context, keys))
+    return ClassifiedRank(
+        events=events, context=host_context, keys=keys, classified=classify(events, host_context, keys)
+    )
 
 
 def book_rank(rank: ClassifiedRank, agreement: RankAgreement) -> RankTrace:
@@ -102,7 +104,9 @@ def _book_on_parts(
     bounds = np.array([parts[0].start, *(part.stop for part in parts)], np.int64)
     # Ties within a kind go by the order in words.py, so keys are booked by their precedence in it.
     precedence = keys.precedence()
-    booking = book(Intervals(start, stop, kinds[key], precedence[key]), bounds, len(keys.pairs), len(_KINDS))
+    booking = book(
+        Intervals(start=start, stop=stop, kind=kinds[key], key=precedence[key]), bounds, len(keys.pairs), len(_KINDS)
+    )
     booking = booking._replace(owned=booking.owned[:, [*precedence, -1]], live=booking.live[:, precedence])
     interval_count = len(classified.start)
     begins = np.ones(len(start), bool)
@@ -121,8 +125,17 @@ def _book_on_parts(
     # Intervals come first, then waits, then idle time.
     owned, waited, _ = np.split(booking.by_interval, [interval_count, interval_count + len(waits.start)])
     return RankTrace(
-        events, host_context, keys, classified, waits, tuple(parts), ledgers, owned, waited, work
-    )  # fmt: skip
+        events=events,
+        context=host_context,
+        keys=keys,
+        classified=classified,
+        waits=waits,
+        parts=tuple(parts),
+        ledgers=ledgers,
+        owned=owned,
+        waited=waited,
+        arithmetic=work,
+    )
 
 
 def _count_starts(start: I64, key: I32, bounds: I64, key_count: int) -> I64:

@@ -86,7 +86,8 @@ def host_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I6
 
 
 def _thread_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
-    """As `host_reasons`, with -1 while no span of this thread is open."""
+    """Why this thread launches nothing, as (edges in ns, reason numbers): reason[i] holds before edge[i]; -1 while none
+    of its spans is open."""
     host = events.host
     edges, owner = split_by_innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread))
     open_ = owner >= 0

@@ -80,7 +80,7 @@ def book(intervals: Intervals, bounds: I64, key_count: int, kind_count: int) -> 
             np.add.at(union_ns[:, key], part, piece_end - piece_begin)
 
     owned[:, key_count] = np.diff(bounds) - owned.sum(axis=1)
-    return Booking(owned, union_ns, unions, by_interval)
+    return Booking(owned=owned, live=union_ns, unions=unions, by_interval=by_interval)
 
 
 def own_by_start(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
@@ -138,8 +138,8 @@ class _UnionLength:
 
 def merge_unions(a: I64, b: I64) -> I64:
     """[2, k]: begins and ends of the union of two unions of the same form, sorted and disjoint."""
-    both = np.concatenate([a, b], axis=1)
-    begin, end = both[:, np.argsort(both[0], kind="stable")]
+    bounds = np.concatenate([a, b], axis=1)
+    begin, end = bounds[:, np.argsort(bounds[0], kind="stable")]
     latest = np.maximum.accumulate(end)
     fresh = np.concatenate([[True], begin[1:] > latest[:-1]])
     return np.stack([begin[fresh], np.concatenate([latest[:-1][fresh[1:]], latest[-1:]])])

@@ -38,7 +38,9 @@ def find_owners(rank: RankTrace) -> Owners:
     start, stop, key = (np.concatenate(column) for column in zip(*columns))
     bounds = np.array([rank.parts[0].start, *(part.stop for part in rank.parts)], np.int64)
     kinds: I8 = rank.keys.kinds()
-    begin, end, row = tile_window(Intervals(start, stop, kinds[key], rank.keys.precedence()[key]), bounds)
+    begin, end, row = tile_window(
+        Intervals(start=start, stop=stop, kind=kinds[key], key=rank.keys.precedence()[key]), bounds
+    )
     n, w = len(classified.start), len(waits.start)
     key = _take_or_minus_one(key, row, row >= 0)
     work = _take_or_minus_one(np.arange(n, dtype=np.int32), row, (row >= 0) & (row < n))
@@ -46,7 +48,13 @@ def find_owners(rank: RankTrace) -> Owners:
     # Idle time is in pieces where the host went from one span to the next with the same reason: join them.
     changes = (np.diff(key) != 0) | (np.diff(work) != 0) | (np.diff(late) != 0) | np.isin(begin[1:], bounds)
     first = np.flatnonzero(np.append(True, changes)) if len(begin) else np.empty(0, np.int64)
-    return Owners(begin[first], np.append(begin[first[1:]], end[-1:]), key[first], work[first], late[first])
+    return Owners(
+        start=begin[first],
+        stop=np.append(begin[first[1:]], end[-1:]),
+        key=key[first],
+        work=work[first],
+        late=late[first],
+    )
 
 
 def _take_or_minus_one(column: I32, rows: I64, is_valid: np.ndarray) -> I32:

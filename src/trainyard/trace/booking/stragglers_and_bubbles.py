@@ -51,11 +51,11 @@ def _waits_until_cuts(
 ) -> Waits:
     """Waits from the start of each cut interval to its cut, booked under `account_of` the interval's account."""
     wait_key: dict[int, int] = {}
-    for number in np.unique(classified.key[cuts.row]).tolist():
-        account, phase = keys.pairs[number]
-        wait_key[number] = keys.number(account_of(account), phase)
-    key = np.array([wait_key[number] for number in classified.key[cuts.row].tolist()], np.int32)
-    return Waits(classified.start[cuts.row], cuts.at, key, cuts.late)
+    for key_number in np.unique(classified.key[cuts.row]).tolist():
+        account, phase = keys.pairs[key_number]
+        wait_key[key_number] = keys.number(account_of(account), phase)
+    key = np.array([wait_key[key_number] for key_number in classified.key[cuts.row].tolist()], np.int32)
+    return Waits(start=classified.start[cuts.row], stop=cuts.at, key=key, late=cuts.late)
 
 
 def _bubble_waits(classified: Classified, keys: Keys, cuts: WaitCuts, parts: Sequence[StepPart]) -> list[Waits]:
@@ -66,8 +66,8 @@ def _bubble_waits(classified: Classified, keys: Keys, cuts: WaitCuts, parts: Seq
     piece, begin, end = piece[nonempty], begin[nonempty], end[nonempty]
     stage = (np.searchsorted(edges, begin, "right") - 1) % 3
     waits_by_kind = []
-    for number, kind in enumerate((_WARMUP, _STEADY, _DRAIN)):
-        rows = stage == number
+    for stage_number, kind in enumerate((_WARMUP, _STEADY, _DRAIN)):
+        rows = stage == stage_number
         stage_cuts = WaitCuts(cuts.row[piece[rows]], end[rows], cuts.late[piece[rows]])
         waits = _waits_until_cuts(
             classified, keys, stage_cuts, lambda account, kind=kind: Account("bubble", kind, account.group)

@@ -107,7 +107,8 @@ def _inherit(
 def _inherit_fast(
     host: HostSpans, by_name: list[_NameFacts], knows_autograd: bool, recomputed: NDArray[np.bool_]
 ) -> _Inherited:
-    """As `_inherit`, in `native/nest.c`."""
+    """Phase, module, op class and cause of each host row from its name's facts and its parent, by the compiled
+    `native/nest.c`; the same result as `_inherit`."""
     n = len(host)
     phase, module = np.empty(n, np.int8), np.empty(n, np.int32)
     op_class, cause = np.empty(n, np.int8), np.empty(n, np.int8)

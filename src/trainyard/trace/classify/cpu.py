@@ -46,7 +46,7 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     spans = _find_collectives(events)
     indices = np.searchsorted(begin, [host.start[row] for row, _, _ in spans], "right") - 1
     enclosing_spans = [int(owner[index]) if 0 <= index < len(owner) else -1 for index in indices.tolist()]
-    launching_rows = [op if op >= 0 else here for (_, _, op), here in zip(spans, enclosing_spans)]
+    launching_rows = [op if op >= 0 else enclosing_op for (_, _, op), enclosing_op in zip(spans, enclosing_spans)]
     rows = np.array([row for row, _, _ in spans], np.int64)
     # A sender's span opens when the sending call returns, by which time the message may have arrived.
     opening_rows = [op if op >= 0 and collective.name == "send_recv" else row for row, collective, op in spans]
@@ -54,9 +54,9 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     # The training thread's waits inside its own collective belong to that collective: booked twice, they could not
     # be a bubble.
     is_comm_key = np.array([account.kind == "comm" for account, _ in keys.pairs], bool)
-    kept = ~(is_comm_key[key] & _is_inside(rows, events)[owner])
-    begin, end, owner = begin[kept], end[kept], owner[kept]
-    key, name, module = key[kept], name[kept], module[kept]
+    is_booked = ~(is_comm_key[key] & _is_inside(rows, events)[owner])
+    begin, end, owner = begin[is_booked], end[is_booked], owner[is_booked]
+    key, name, module = key[is_booked], name[is_booked], module[is_booked]
     collectives = {len(begin) + index: collective for index, (_, collective, _) in enumerate(spans)}
     return Classified(
         start=np.concatenate([begin, opened_ns]),

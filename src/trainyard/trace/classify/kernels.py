@@ -86,12 +86,12 @@ def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
     """Classifies device work: n rows in the order of `events.work`."""
     work = events.work
     launcher = np.where(work.call >= 0, work.call, work.op).astype(np.int32)
-    known = launcher >= 0
+    has_launcher = launcher >= 0
     phase = np.full(len(work), _OTHER, np.int8)
     module = np.full(len(work), -1, np.int32)
     op_class = np.full(len(work), -1, np.int8)
     for column, of_host in ((phase, context.phase), (module, context.module), (op_class, context.op_class)):
-        column[known] = of_host[launcher[known]]
+        column[has_launcher] = of_host[launcher[has_launcher]]
     # One call launches a whole CUDA graph: the spans around it do not apply to single kernels.
     in_graph = _is_in_graph(events, launcher)
     op_class[in_graph] = -1
@@ -115,7 +115,15 @@ def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
     key[is_collective] = -1
     all_begin = np.ones(len(work), bool)
     return Classified(
-        work.start, work.stop, key, work.name, module, launcher, all_begin, collectives, phase[is_collective]
+        start=work.start,
+        stop=work.stop,
+        key=key,
+        name=work.name,
+        module=module,
+        launcher=launcher,
+        begins=all_begin,
+        collectives=collectives,
+        collective_phase=phase[is_collective],
     )
 
 

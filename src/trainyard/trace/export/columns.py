@@ -35,6 +35,8 @@ class Columns:
     __slots__ = ("_columns", "_length")
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
+        """`columns`: name -> column; all must have one length, and contiguous ones are not copied. Raises `ValueError`
+        otherwise."""
         self._columns = MappingProxyType({name: _frozen(name, column) for name, column in columns.items()})
         lengths = {_length(column) for column in self._columns.values()}
         if len(lengths) != 1:
@@ -130,6 +132,7 @@ def import_optional(library: str) -> Any:
 
 
 def _frozen(name: str, column: Column) -> Column:
+    """A read-only view of a column. Raises `ValueError` if Arrow's interface cannot describe its dtype or shape."""
     if isinstance(column, Words):
         return column._replace(codes=_frozen(name, column.codes))
     if column.dtype.name not in TYPES or column.ndim != 1:
@@ -152,6 +155,7 @@ def _values(column: Column, begin: int, end: int) -> list[Any]:
 
 
 def _join(columns: Sequence[Column]) -> Column:
+    """One column after another. Text columns are given a common list of words, and their codes are changed to it."""
     texts = [column for column in columns if isinstance(column, Words)]
     if not texts:
         numeric = [column for column in columns if not isinstance(column, Words)]

@@ -51,8 +51,10 @@ def ledger_table(ledgers: Iterable[Ledger]) -> Columns:
     single = [ledger.scope.reduce == "one" for ledger, _ in rows]
     return Columns(
         {
-            "rank": numbers_of([r.scope.ranks[0] if alone else None for alone, (r, _) in zip(single, rows)], "int32"),
-            "step": words_of([r.scope.steps[0] if alone else None for alone, (r, _) in zip(single, rows)]),
+            "rank": numbers_of(
+                [r.scope.ranks[0] if is_single else None for is_single, (r, _) in zip(single, rows)], "int32"
+            ),
+            "step": words_of([r.scope.steps[0] if is_single else None for is_single, (r, _) in zip(single, rows)]),
             "partial": np.array([ledger.scope.partial for ledger, _ in rows], bool),
             "wall_ns": np.array([ledger.wall_ns for ledger, _ in rows], np.int64),
             "account": words_of([str(entry.account) for _, entry in rows]),
@@ -195,12 +197,12 @@ def _build_collectives(rank: RankTrace, numbers: I32) -> Columns:
             "owned_ns": rank.owned[rows],
             "name": spell(classified.name[rows], rank.events.names),
             **_account_columns(rank, classified.key[rows]),
-            "collective": words_of([each.name for each in collectives]),
-            "process_group": words_of([group_of(each, rank.events) or None for each in collectives]),
-            "members": numbers_of([each.members or len(each.ranks) or None for each in collectives]),
-            "seq": known(np.array([each.seq for each in collectives], np.int64)),
-            "bytes": numbers_of([each.size or None for each in collectives]),
-            "peer": known(np.array([each.peer for each in collectives], np.int64)),
+            "collective": words_of([collective.name for collective in collectives]),
+            "process_group": words_of([group_of(collective, rank.events) or None for collective in collectives]),
+            "members": numbers_of([collective.members or len(collective.ranks) or None for collective in collectives]),
+            "seq": known(np.array([collective.seq for collective in collectives], np.int64)),
+            "bytes": numbers_of([collective.size or None for collective in collectives]),
+            "peer": known(np.array([collective.peer for collective in collectives], np.int64)),
         }
     )
 

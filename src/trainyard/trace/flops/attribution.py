@@ -66,11 +66,11 @@ def measure_arithmetic(events: Events, context: Context, keys: Keys, classified:
     has_same_class = np.isin(op[rows], op[rows[same_class]])
     rows = rows[same_class | ~has_same_class]
     length = (classified.stop - classified.start)[rows]
-    flops_per_call = np.array([-1 if each.flops is None or each.at_most else each.flops for each in costs], np.int64)
+    flops_per_call = np.array([-1 if cost.flops is None or cost.at_most else cost.flops for cost in costs], np.int64)
     flops[rows] = _divide_by_length(op[rows], length, flops_per_call[cost_index[op[rows]]])
-    flops_per_call = np.array([-1 if each.bytes is None else each.bytes for each in costs], np.int64)
+    flops_per_call = np.array([-1 if cost.bytes is None else cost.bytes for cost in costs], np.int64)
     moved_bytes[rows] = _divide_by_length(op[rows], length, flops_per_call[cost_index[op[rows]]])
-    return Arithmetic(op, flops, moved_bytes, cost_index >= 0)
+    return Arithmetic(op=op, flops=flops, bytes=moved_bytes, costed=cost_index >= 0)
 
 
 def _cost_host_rows(events: Events) -> tuple[I32, tuple[Cost, ...]]:
@@ -116,7 +116,7 @@ def _find_wrappers(rows: I32, costed_ancestor: I32, op_class: I8, cost_index: I3
     """Host rows of the ops around `rows` that wrap others which do their work: ops around any op that computes; heavy
     ops only around heavy ones. Per host row: `costed_ancestor`: the innermost op with a cost around it, -1 for none;
     `op_class`: index into words.OP_CLASSES; `cost_index`: index into `costs`, -1 for none."""
-    computes = np.array([bool(each.flops) for each in costs], bool)
+    computes = np.array([bool(cost.flops) for cost in costs], bool)
     inner, outer = rows, costed_ancestor[rows]
     wrappers = [np.empty(0, np.int32)]
     while (has_outer := outer >= 0).any():
@@ -160,13 +160,13 @@ def sum_by_part_and_key(column: I64, classified: Classified, bounds: I64, key_co
     without intervals."""
     part = np.searchsorted(bounds, classified.start, "right") - 1
     inside = np.flatnonzero((part >= 0) & (part < len(bounds) - 1))
-    cell = (part[inside], classified.key[inside])
+    part_and_key = (part[inside], classified.key[inside])
     value = column[inside]
     count, total = np.zeros((2, len(bounds) - 1, key_count), np.int64)
-    np.add.at(count, cell, 1)
-    np.add.at(total, cell, value)
-    is_unknown = (value < 0) | (value > _MAX_SUM // count[cell])
+    np.add.at(count, part_and_key, 1)
+    np.add.at(total, part_and_key, value)
+    is_unknown = (value < 0) | (value > _MAX_SUM // count[part_and_key])
     unknown_cells = np.zeros(total.shape, bool)
-    unknown_cells[tuple(axis[is_unknown] for axis in cell)] = True
+    unknown_cells[tuple(axis[is_unknown] for axis in part_and_key)] = True
     unknown_cells[:, np.setdiff1d(np.arange(key_count), classified.key)] = True
     return np.where(unknown_cells, -1, total)

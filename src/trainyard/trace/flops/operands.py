@@ -171,10 +171,10 @@ class OpArguments:
         """The format of an optional `dtype` argument; `otherwise` if it was not given."""
         if self._kind(self._index(key)) == "":
             return otherwise
-        number = self.int(key)
-        if number not in _FORMAT_BY_SCALAR_TYPE:
+        scalar_type = self.int(key)
+        if scalar_type not in _FORMAT_BY_SCALAR_TYPE:
             raise UnknownOperand
-        return _FORMAT_BY_SCALAR_TYPE[number]
+        return _FORMAT_BY_SCALAR_TYPE[scalar_type]
 
     def text(self) -> str:
         """The tensors' formats and dims: `bfloat16[8944,1024] float32[]`; lists of tensors as `[...]`."""

@@ -40,7 +40,12 @@ def _matrix_cost(
     """The cost of an op that reads and writes these tensors once. Raises `UnknownOperand` for complex formats."""
     if arithmetic_format.category == COMPLEX_CATEGORY:
         raise UnknownOperand
-    return Cost(flops, sum(tensor.bytes for tensor in (*read_tensors, *written_tensors)), arithmetic_format, at_most)
+    return Cost(
+        flops=flops,
+        bytes=sum(tensor.bytes for tensor in (*read_tensors, *written_tensors)),
+        format=arithmetic_format,
+        at_most=at_most,
+    )
 
 
 def _matmul_flops_and_dims(left: Tensor, right: Tensor) -> tuple[int, tuple[int, ...]]:
@@ -61,6 +66,7 @@ def _matmul_formula(left_index: int, sums_batch: bool = False) -> Callable[[OpAr
     products are summed over the batch."""
 
     def formula(args: OpArguments) -> Cost:
+        """FLOPs and bytes of the product; the result is written in the format of the left operand."""
         left, right = args[left_index], args[left_index + 1]
         flops, dims = _matmul_flops_and_dims(left, right)
         addends = [args[index] for index in range(left_index)]
@@ -98,6 +104,7 @@ def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArg
     """
 
     def formula(args: OpArguments) -> Cost:
+        """FLOPs and bytes of all groups. Raises `UnknownOperand` for other dims."""
         left, right = args[0], args[1]
         a, b = left.dims, right.dims
         offsets = args.maybe(offsets_index)
@@ -131,14 +138,14 @@ def _cost_convolution(args: OpArguments) -> Cost:
         output_padding = _value_per_axis(args, "output_padding", spatial_axes)
         channels = weight.dims[1] * args.int("groups")
         output_dims = [
-            (n - 1) * step - 2 * pad + far + 1 + more
-            for n, step, pad, far, more in zip(spatial, stride, padding, kernel_reach, output_padding)
+            (n - 1) * step - 2 * pad + reach + 1 + extra
+            for n, step, pad, reach, extra in zip(spatial, stride, padding, kernel_reach, output_padding)
         ]
         flops = 2 * input.numel * prod(weight.dims[1:])
     else:
         channels = weight.dims[0]
         output_dims = [
-            (n + 2 * pad - far - 1) // step + 1 for n, step, pad, far in zip(spatial, stride, padding, kernel_reach)
+            (n + 2 * pad - reach - 1) // step + 1 for n, step, pad, reach in zip(spatial, stride, padding, kernel_reach)
         ]
         flops = 2 * prod(batch) * channels * prod(output_dims) * prod(weight.dims[1:])
     if min(output_dims) < 0:
@@ -175,6 +182,7 @@ def _attention_formula(name: str) -> Callable[[OpArguments], Cost]:
     backward = name.endswith("_backward")
 
     def formula(args: OpArguments) -> Cost:
+        """FLOPs and bytes of the op; the backward pass writes the gradients of query, key and value."""
         query, key, value = args["query"], args["key"], args["value"]
         pairs, at_most = _query_key_pairs(name, args)
         query_width, value_width = query.dims[-1], value.dims[-1]

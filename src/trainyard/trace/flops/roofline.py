@@ -108,8 +108,8 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
     )
     notes = [
         f"No machine file describes {name or 'the device, which the trace does not name'}: only rates are shown."
-        for name, known in sorted(devices.items())
-        if known is None
+        for name, specification in sorted(devices.items())
+        if specification is None
     ]
     if not has_shapes:
         notes.append("The files contain no shapes: record with torch.profiler's record_shapes=True.")
@@ -123,7 +123,9 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         )
     return Roofline(
         rows=tuple(rows),
-        device=", ".join(sorted({known.name if known else name for name, known in devices.items()})),
+        device=", ".join(
+            sorted({specification.name if specification else name for name, specification in devices.items()})
+        ),
         known_ns=sum(row.ns for row in rows if row.flops is not None and row.bytes is not None),
         compute_ns=sum(row.ns for row in rows),
         notes=tuple(notes),
@@ -194,8 +196,8 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
     flops = None if cost is None or cost.flops is None else cost.flops * total.count
     moved = None if cost is None or cost.bytes is None else cost.bytes * total.count
     dtype = _peak_format(key, flops, total, device)
-    bound, least = _min_call_time(key, dtype, device)
-    reachable = None if least is None else least * total.count // steps
+    bound, least_call_ns = _min_call_time(key, dtype, device)
+    reachable = None if least_call_ns is None else least_call_ns * total.count // steps
     ns = total.ns // steps
     return OpRow(
         op=key.op,

@@ -85,6 +85,7 @@ def _pointwise_formula(
     to the default format; `compares`: its result is boolean."""
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
+        """Bytes of all operands and of the broadcast result, and one FLOP per element of the result."""
         operands = args.tensors(tensor_arguments)
         format = BOOL if compares else promote_formats(operands)
         out = args[0] if in_place else Tensor(broadcast(*(tensor.dims for tensor in operands)), format)
@@ -121,11 +122,11 @@ def _cost_copy(args: OpArguments, in_place: bool) -> Cost:
 
 def _cost_unknown_bytes(args: OpArguments, in_place: bool) -> Cost:
     """Zero FLOPs; the bytes are those of another op, or unknown: files do not record the formats of tensor lists."""
-    return Cost(0, None, UNKNOWN_FORMAT)
+    return Cost(flops=0, bytes=None, format=UNKNOWN_FORMAT)
 
 
 def _cost_view(args: OpArguments, in_place: bool) -> Cost:
-    return Cost(0, 0, UNKNOWN_FORMAT)
+    return Cost(flops=0, bytes=0, format=UNKNOWN_FORMAT)
 
 
 def _cost_where(args: OpArguments, in_place: bool) -> Cost:
@@ -153,6 +154,8 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
     """The formula of a reduction, a key of _REDUCTIONS; the bytes are unknown if the file does not give the dims."""
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
+        """Bytes of the input and of the reduced results (values, and indices if the op returns them), and one FLOP
+        per element of the input."""
         input = args[0]
         if name in ("max", "min") and len(args) == 2:
             return _pointwise_formula(2)(args, in_place)
@@ -164,7 +167,7 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
             format = sum_format(input.format) if name in ("sum", "prod", "nansum") else input.format
             format = format if dtype_index is None else args.format(dtype_index, format)
         except UnknownOperand:
-            return Cost(input.numel, None, input.format)
+            return Cost(flops=input.numel, bytes=None, format=input.format)
         if name in ("any", "all"):
             format = BOOL
         written = [Tensor(dims, LONG if name.startswith("arg") else format)]
@@ -223,6 +226,7 @@ def _norm_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
     its running statistics."""
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
+        """Bytes of all inputs, the result and the statistics that are kept, and four FLOPs per element of the input."""
         input = args["input"]
         statistics_format = FLOAT if input.format.size < FLOAT.size else input.format
         written = [input]
@@ -331,7 +335,8 @@ def _cost_nll_loss_backward(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _pointwise_formulas(ops: dict[int, str], floats_only: bool = False, compares: bool = False) -> dict[str, Callable]:
-    """Name -> formula; `ops` and the flags as in `_ARITHMETIC_OPS` and `_pointwise_formula`."""
+    """Name -> formula. `ops`: number of tensor arguments -> names; `floats_only`: the ops convert integers to the
+    default format; `compares`: their results are boolean."""
     return {
         name: _pointwise_formula(tensor_arguments, floats_only, compares)
         for tensor_arguments, names in ops.items()

@@ -69,13 +69,13 @@ def categorize(
     if has_only_python_frames(stacks):
         # The autograd engine's threads run no Python: if only Python frames were recorded, their stacks are empty.
         phase_and_kind_by_stack[0] = (_BACKWARD, "")
-    kind_number = {kind: number for number, kind in enumerate(KINDS)}
+    kind_number = {kind: index for index, kind in enumerate(KINDS)}
     kind_by_label = [kind_number.get(_SYNONYMS.get(label, label), -1) for label in labels]
     phase = np.array([phase for phase, _ in phase_and_kind_by_stack], np.int64)[lives.stack]
     phase[(lives.start < 0) & (lives.stack == 0)] = _OTHER
     # An allocation that is alive at the end of the trace is long-lived, whichever phase the trace ended in.
     freed_in_phase = (lives.stop < _phase_ends(lives, event_count, phase)) & (lives.stop < event_count)
-    kind_if_kept = np.array([kind_number[_KIND_IF_KEPT.get(number, "unknown")] for number in range(5)])[phase]
+    kind_if_kept = np.array([kind_number[_KIND_IF_KEPT.get(index, "unknown")] for index in range(5)])[phase]
     category = np.where(freed_in_phase & (phase != _OTHER), kind_number["temporary"], kind_if_kept)
     kind_from_stack = np.array([kind_number.get(kind, -1) for _, kind in phase_and_kind_by_stack])[lives.stack]
     category = np.where(kind_from_stack >= 0, kind_from_stack, category)

@@ -115,16 +115,16 @@ def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemor
     if count:
         ns[1:] = device.trace.ns - device.trace.ns[0]
     return MeasuredMemory(
-        device,
-        replayed,
-        category,
-        by_kind,
-        ns,
-        _peak(snapshot, device, replayed, category, ns, places),
-        measure_fragments(device, replayed, count) if snapshot.allocator else None,
-        tuple(find_shortages(device, replayed, places)),
-        _marks(snapshot, device),
-        places,
+        device=device,
+        replay=replayed,
+        category=category,
+        by_kind=by_kind,
+        ns=ns,
+        peak=_peak(snapshot, device, replayed, category, ns, places),
+        end=measure_fragments(device, replayed, count) if snapshot.allocator else None,
+        shortages=tuple(find_shortages(device, replayed, places)),
+        marks=_marks(snapshot, device),
+        places=places,
     )
 
 
@@ -213,11 +213,11 @@ def _peak(
     groups: dict[tuple[int, str], list[int]] = {}
     for row, kind, stack in zip(alive.tolist(), category[alive].tolist(), lives.stack[alive].tolist()):
         groups.setdefault((kind, places[stack]), []).append(row)
-    held, counts = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
+    bytes_by_kind, counts = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
     holders = []
     for (kind, location), rows in groups.items():
         size = int(lives.size[rows].sum())
-        held[KINDS[kind]] += size
+        bytes_by_kind[KINDS[kind]] += size
         counts[KINDS[kind]] += len(rows)
         largest = rows[int(lives.size[rows].argmax())]
         oldest = int(lives.start[rows].min())
@@ -239,7 +239,7 @@ def _peak(
         requested=int(replayed.requested[moment]),
         active=int(replayed.active[moment]),
         reserved=int(replayed.reserved[moment]),
-        held={kind: size for kind, size in held.items() if counts[kind]},
+        held={kind: size for kind, size in bytes_by_kind.items() if counts[kind]},
         counts={kind: count for kind, count in counts.items() if count},
         holders=tuple(sorted(holders, key=lambda holder: (-holder.size, holder.category, holder.where))),
         fragments=measure_fragments(device, replayed, moment) if snapshot.allocator else None,

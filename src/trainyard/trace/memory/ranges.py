@@ -78,12 +78,14 @@ def ranges_at(device: SnapshotDevice, moment: int) -> ReservedRanges:
     ranges = ReservedRanges()
     for segment in device.segments:
         ranges.add(
-            ReservedRange(segment.address, segment.address + segment.size, segment.stream, segment.small),
+            ReservedRange(
+                start=segment.address, end=segment.address + segment.size, stream=segment.stream, small=segment.small
+            ),
             segment.expandable,
         )
     trace = device.trace
-    later = [event for event in _segment_events(device) if event >= moment]
-    for event in reversed(later):
+    later_events = [event for event in _segment_events(device) if event >= moment]
+    for event in reversed(later_events):
         apply_segment_event(ranges, -int(trace.action[event]), *_address_size_stream(device, event))
     return ranges
 
@@ -95,7 +97,8 @@ def apply_segment_event(ranges: ReservedRanges, action: int, address: int, size:
     )
     if action in (SEGMENT_ALLOC, SEGMENT_MAP, -SEGMENT_FREE, -SEGMENT_UNMAP):
         ranges.add(
-            ReservedRange(address, address + size, stream, small), joins=abs(action) in (SEGMENT_MAP, SEGMENT_UNMAP)
+            ReservedRange(start=address, end=address + size, stream=stream, small=small),
+            joins=abs(action) in (SEGMENT_MAP, SEGMENT_UNMAP),
         )
     else:
         ranges.remove(address, address + size)

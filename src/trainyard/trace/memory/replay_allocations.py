@@ -99,14 +99,14 @@ def replay(device: SnapshotDevice, settings: AllocatorSettings, source: str) -> 
     reserved += reserved_at_end - reserved[-1]
     active = bytes_at_moments(lives.size, lives.start, lives.done, event_count)
     return Replay(
-        lives,
-        bytes_at_moments(lives.requested, lives.start, lives.stop, event_count),
-        bytes_at_moments(lives.size, lives.start, lives.stop, event_count),
-        active,
-        active if settings.exact else reserved,
-        walk.checked_blocks,
-        walk.matching_blocks,
-        walk.inconsistencies,
+        lives=lives,
+        requested=bytes_at_moments(lives.requested, lives.start, lives.stop, event_count),
+        allocated=bytes_at_moments(lives.size, lives.start, lives.stop, event_count),
+        active=active,
+        reserved=active if settings.exact else reserved,
+        checked_blocks=walk.checked_blocks,
+        matching_blocks=walk.matching_blocks,
+        inconsistencies=walk.inconsistencies,
     )
 
 
@@ -128,6 +128,7 @@ class _TraceReplay:
     """
 
     def __init__(self, device: SnapshotDevice, settings: AllocatorSettings) -> None:
+        """Starts without lives, with the address ranges that are reserved when the trace begins."""
         self.device = device
         self.settings = settings
         self.event_count = len(device.trace.action)
@@ -200,6 +201,8 @@ class _TraceReplay:
     def _add_allocation(
         self, address: int, requested: int, size: int, start: int, stream: int, stack: int, label: int
     ) -> None:
+        """Adds the row of an allocation that lives until the trace ends, unless a later event frees it. `requested`,
+        `size`: bytes asked for and bytes of the block; `start`: number of the event."""
         self.allocated_row[address] = len(self.lives_rows)
         self.lives_rows.append(
             [address, requested, size, start, self.event_count, self.event_count, stream, stack, label]

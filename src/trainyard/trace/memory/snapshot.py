@@ -180,6 +180,7 @@ class _SnapshotDecoder:
     """
 
     def __init__(self, source: str, size: int) -> None:
+        """`source`: the file's name, for messages; `size`: its bytes."""
         self.source = source
         self.size = size
         self.frames: dict[tuple[str, int, str], Frame] = {}
@@ -206,18 +207,18 @@ class _SnapshotDecoder:
         empty_trace = self.decode_trace([])
         settings = document.get("allocator_settings")
         return Snapshot(
-            self.source,
-            tuple(
+            source=self.source,
+            devices=tuple(
                 SnapshotDevice(
                     index, tuple(segments.get(index, ())), columns[index] if index < len(columns) else empty_trace
                 )
                 for index in devices
             ),
-            tuple(self.stacks),
-            tuple(self.labels),
-            settings if isinstance(settings, dict) else {},
-            self.decode_annotations(document.get("external_annotations")),
-            self.odd,
+            stacks=tuple(self.stacks),
+            labels=tuple(self.labels),
+            settings=settings if isinstance(settings, dict) else {},
+            marks=self.decode_annotations(document.get("external_annotations")),
+            odd=self.odd,
             allocator=not self.profiled,
         )
 
@@ -240,12 +241,12 @@ class _SnapshotDecoder:
                     where, f"total_size is {size:,}, its blocks sum to {sum(b.size for b in parts):,}"
                 )
             parsed = Segment(
-                address,
-                size,
-                self.decode_int(segment, "stream", where, 0),
-                segment.get("segment_type") == "small",
-                segment.get("is_expandable") is True,
-                parts,
+                address=address,
+                size=size,
+                stream=self.decode_int(segment, "stream", where, 0),
+                small=segment.get("segment_type") == "small",
+                expandable=segment.get("is_expandable") is True,
+                blocks=parts,
             )
             by_device.setdefault(self.decode_int(segment, "device", where, 0), []).append(parsed)
         return by_device
@@ -266,7 +267,16 @@ class _SnapshotDecoder:
             requested_size = block.get("requested_size", past.get("real_size", size))
             requested = requested_size if type(requested_size) is int and 0 < requested_size <= size else size
             stack = self.stack_index(block.get("frames", past.get("frames")))
-            parts.append(AllocatorBlock(address, size, requested, allocated, allocated or state != "inactive", stack))
+            parts.append(
+                AllocatorBlock(
+                    address=address,
+                    size=size,
+                    requested=requested,
+                    allocated=allocated,
+                    active=allocated or state != "inactive",
+                    stack=stack,
+                )
+            )
             address += size
         return tuple(parts)
 
@@ -297,14 +307,14 @@ class _SnapshotDecoder:
         timed = bool(len(ns)) and bool((np.diff(ns) >= 0).all()) and int(ns[-1]) > int(ns[0])
         event_numbers = np.arange(len(ns), dtype=np.int64)
         return Trace(
-            action.astype(np.int8),
-            address,
-            size,
-            stream,
-            ns if timed else event_numbers,
-            stack.astype(np.int32),
-            label.astype(np.int32),
-            timed,
+            action=action.astype(np.int8),
+            address=address,
+            size=size,
+            stream=stream,
+            ns=ns if timed else event_numbers,
+            stack=stack.astype(np.int32),
+            label=label.astype(np.int32),
+            timed=timed,
         )
 
     def label_index(self, entry: dict[str, Any]) -> int:
@@ -318,17 +328,17 @@ class _SnapshotDecoder:
         """The index of a stack. Entries share their lists of frames, so each list is read once."""
         if not frames or not isinstance(frames, list):
             return 0
-        number = self.stack_numbers.get(id(frames))
-        if number is None:
+        index = self.stack_numbers.get(id(frames))
+        if index is None:
             stack = tuple(self.decode_frame(frame) for frame in frames if isinstance(frame, dict))
-            number = self.stack_numbers[id(frames)] = self.stacks.setdefault(stack, len(self.stacks))
-        return number
+            index = self.stack_numbers[id(frames)] = self.stacks.setdefault(stack, len(self.stacks))
+        return index
 
     def decode_frame(self, plain: dict[str, Any]) -> Frame:
         """A line of a stack, redacted."""
         file, line, name = plain.get("filename"), plain.get("line"), plain.get("name")
         if not (type(file) is str and type(line) is int and type(name) is str and abs(line) < _MAX_NUMBER):
-            return Frame("", 0, "?")
+            return Frame(file="", line=0, name="?")
         file, name = file[-_MAX_TEXT_LENGTH:], name[: 2 * _MAX_TEXT_LENGTH]
         key = file, line, name
         if key not in self.frames:

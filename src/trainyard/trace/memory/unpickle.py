@@ -53,9 +53,11 @@ class _Refused(Exception):
 
 
 class _PickleReader:
-    """A stack machine: `stack` holds the objects since the last mark, `below` the stacks of the outer marks."""
+    """A stack machine: `stack` holds the objects since the last mark, `below` the stacks of the outer
+    marks. `at`: position of the next opcode; `memo`: index -> memorized object."""
 
     def __init__(self, data: bytes) -> None:
+        """`data`: the whole pickle."""
         self.data = data
         self.at = 0
         self.stack: list[Any] = []

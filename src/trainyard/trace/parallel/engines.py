@@ -39,6 +39,8 @@ def processes(workers: int) -> Iterator[RunEngine]:
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
 
         def run(work: Callable[[_T], _R], items: Sequence[_T], /) -> list[_R]:
+            """The results of `work` in the processes of the pool. Raises `WorkerDied` if one of them dies; cancels the
+            rest on any error."""
             waiting = [pool.submit(work, item) for item in items]
             try:
                 return [future.result() for future in waiting]
@@ -70,6 +72,8 @@ def over_ray(workers: int) -> Iterator[RunEngine]:
     try:
 
         def run(work: Callable[[_T], _R], items: Sequence[_T], /) -> list[_R]:
+            """The results of `work` in Ray tasks. Raises the error of `work` itself, or `EnvironmentFailed` for one of
+            Ray's."""
             waiting = [task.remote(work, item) for item in items]
             try:
                 return ray.get(waiting)

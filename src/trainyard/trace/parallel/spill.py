@@ -63,6 +63,7 @@ class SpilledItems(Sequence[_T]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[_T]: ...
     def __getitem__(self, index: int | slice) -> _T | Sequence[_T]:
+        """The result at `index`, loaded from its file; for a slice, a sequence that loads each result on access."""
         selected = range(self._count)[index]
         return (
             self._open(selected)

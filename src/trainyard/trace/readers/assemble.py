@@ -86,7 +86,9 @@ class StreamWaits(NamedTuple):
     def on_device(self, device: int) -> StreamWaits:
         """The waits on the device and those whose device is unknown."""
         rows = (self.device == device) | (self.device < 0)
-        return StreamWaits(self.correlation[rows], self.device[rows], self.lane[rows], self.on[rows])
+        return StreamWaits(
+            correlation=self.correlation[rows], device=self.device[rows], lane=self.lane[rows], on=self.on[rows]
+        )
 
 
 class FileFacts(NamedTuple):
@@ -121,18 +123,18 @@ def assemble(
     spans, calls, ops = _build_host_spans(host, facts.names)
     # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
     marks, main = _find_step_marks(spans, host.stop, facts.names, mark)
-    device_numbers = [int(number) for number in np.unique(device.device) if number >= 0]
+    device_numbers = [int(device_number) for device_number in np.unique(device.device) if device_number >= 0]
     # A rank may use a second device briefly, and an event may lack its device.
     is_one_rank = facts.rank >= 0 or len(device_numbers) < 2
     by_device: list[Events] = []
-    for number in device_numbers[:1] or [-1] if is_one_rank else device_numbers:
-        rows = np.arange(len(device.start)) if is_one_rank else np.flatnonzero(device.device == number)
-        device_waits = waits if is_one_rank else waits.on_device(number)
+    for device_number in device_numbers[:1] or [-1] if is_one_rank else device_numbers:
+        rows = np.arange(len(device.start)) if is_one_rank else np.flatnonzero(device.device == device_number)
+        device_waits = waits if is_one_rank else waits.on_device(device_number)
         work, streams = _build_device_work(
             device, rows, calls, ops, facts.lanes, device_waits, spans, is_one_rank and len(device_numbers) > 1
         )
-        events = _build_events(facts, spans, marks, main, span, work, streams, number, not is_one_rank)
-        device_marks = _find_device_marks(annotations, -1 if is_one_rank else number, facts.names, mark)
+        events = _build_events(facts, spans, marks, main, span, work, streams, device_number, not is_one_rank)
+        device_marks = _find_device_marks(annotations, -1 if is_one_rank else device_number, facts.names, mark)
         by_device.append(msgspec.structs.replace(events, device_marks=device_marks))
     return tuple(by_device)
 
@@ -143,7 +145,7 @@ def _redact_facts(facts: FileFacts) -> FileFacts:
         source=redact(facts.source),
         names=tuple(map(redact, facts.names)),
         lanes=tuple(map(redact, facts.lanes)),
-        device_names={number: redact(name) for number, name in facts.device_names.items()},
+        device_names={device: redact(name) for device, name in facts.device_names.items()},
         host_name=redact(facts.host_name),
         backend=redact(facts.backend),
         notes=tuple(map(redact, facts.notes)),
@@ -229,8 +231,8 @@ def _build_device_work(
     stream_ids = device.device[rows].astype(np.int64) * lane_count * has_several_devices + device.lane[rows]
     distinct, first, stream = np.unique(stream_ids, return_index=True, return_inverse=True)
     labels = [
-        f"device {number} {lanes[lane]}" if has_several_devices else lanes[int(lane)]
-        for number, lane in zip(device.device[rows[first]].tolist(), device.lane[rows[first]].tolist())
+        f"device {device_number} {lanes[lane]}" if has_several_devices else lanes[int(lane)]
+        for device_number, lane in zip(device.device[rows[first]].tolist(), device.lane[rows[first]].tolist())
     ]
     correlation, external = device.correlation[rows], device.external[rows]
     call = calls.rows(correlation)

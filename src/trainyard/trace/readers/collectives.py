@@ -45,12 +45,12 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
     span = _COLLECTIVE_SPAN.match(name)
     stated_name = args.get("Collective name")
     group_name = str(args.get("Process Group Name", ""))
-    known = groups.get(group_name, {}) if group_name else {}
-    ranks = _decode_ranks(args.get("Process Group Ranks")) or _decode_ranks(known.get("ranks"))
-    members = args.get("Group size", known.get("pg_size"))
+    group_facts = groups.get(group_name, {}) if group_name else {}
+    ranks = _decode_ranks(args.get("Process Group Ranks")) or _decode_ranks(group_facts.get("ranks"))
+    members = args.get("Group size", group_facts.get("pg_size"))
     return Collective(
         name=collective_of(stated_name if isinstance(stated_name, str) else span["name"] if span else name),
-        group=redact(str(args.get("Process Group Description", known.get("pg_desc", "")))),
+        group=redact(str(args.get("Process Group Description", group_facts.get("pg_desc", "")))),
         group_name=redact(group_name),
         ranks=ranks,
         members=len(ranks) or _int_or(members, 0, _MAX_RANKS),

@@ -39,12 +39,14 @@ class Gather:
     file. Names, threads and lanes (streams) are stored once: text -> number."""
 
     def __init__(self, source: str, marks: str = MARK) -> None:
+        """`source`: the file's name, for messages; `marks`: prefix of the spans that mark steps."""
         self.source = source
         self.marks = marks
         self.dropped = 0
         self._names: dict[str, int] = {}
         self._threads: dict[Hashable, int] = {}
         self._lanes: dict[str, int] = {}
+        # Rows with the columns of the tables; collectives by row of their table.
         self._host: list[tuple[int, ...]] = []
         self._device: list[tuple[int, ...]] = []
         self._waits: list[tuple[int, ...]] = []
@@ -118,15 +120,18 @@ class Gather:
             raise BadFile(f"{self.source}: the file holds no device work.", "Was kernel tracing on?")
         table = np.array(self._device, np.int64)
         distinct = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
-        number = table[distinct, 4]
-        devices = np.unique(number[number >= 0]).tolist()
-        notes = [*notes, *self._losses(len(table) - len(distinct), int((number < 0).sum()) if len(devices) > 1 else 0)]
+        device_of_row = table[distinct, 4]
+        devices = np.unique(device_of_row[device_of_row >= 0]).tolist()
+        notes = [
+            *notes,
+            *self._losses(len(table) - len(distinct), int((device_of_row < 0).sum()) if len(devices) > 1 else 0),
+        ]
         if len(devices) > 1:
             notes.append("The file holds several devices; each is treated as a separate rank.")
         waits = StreamWaits(*_columns(self._waits, WAIT_DTYPES))
         by_device: list[Events] = []
         for device in devices if len(devices) > 1 else [-1]:
-            rows = distinct[number == device] if device >= 0 else distinct
+            rows = distinct[device_of_row == device] if device >= 0 else distinct
             facts = FileFacts(
                 source=f"{self.source}:{device}" if device >= 0 else self.source,
                 names=tuple(self._names),

@@ -98,8 +98,8 @@ def op_of(text: str) -> Op:
     opcode = called["opcode"] if called else _TAIL.sub("", name)
     match = _COLLECTIVE.match(opcode) or _COPY.match(opcode)
     part = "start" if match and match[0].endswith("-start") else "done" if match and match[0].endswith("-done") else ""
-    begun = _OPERAND.search(text) if part == "done" else None
-    return Op(name, opcode, part, begun["operand"] if begun else "")
+    operand = _OPERAND.search(text) if part == "done" else None
+    return Op(name=name, opcode=opcode, part=part, begun=operand["operand"] if operand else "")
 
 
 def collective_of(op: Op, category: str = "") -> str | None:

@@ -37,7 +37,8 @@ def nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
 
 
 def _nest_in_python(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
-    """As `nest`, without compiled code."""
+    """Parents and clamped stops of spans sorted by (start, longest first), without compiled code: the innermost span of
+    the thread that is still open and ends no earlier, up to rounding."""
     # Typed arrays: a list would hold one object per row.
     parents, stops = array("i", [-1]) * len(start), array("q", stop.tobytes())
     open_rows_by_thread: dict[int, list[int]] = {}

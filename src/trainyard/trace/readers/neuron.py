@@ -27,6 +27,8 @@ _Raw = msgspec.Raw
 
 
 class _Instruction(msgspec.Struct):
+    """An executed instruction: `timestamp` and `duration` in ns, as the file states them."""
+
     timestamp: int
     duration: int
     label: str = ""
@@ -35,10 +37,14 @@ class _Instruction(msgspec.Struct):
 
 
 class _Summary(msgspec.Struct):
+    """`nc_idx`: number of the NeuronCore."""
+
     nc_idx: int | str | None = None
 
 
 class _NeuronDocument(msgspec.Struct):
+    """The file's fields that are read; instructions are decoded one by one."""
+
     summary: list[_Summary] = []
     instruction: list[_Raw] | None = None
     trace_events: _Raw = _Raw(b"")

@@ -119,6 +119,8 @@ class _NsysRows:
     """The rows of each process in one database."""
 
     def __init__(self, path: Path, tables: _Tables, marks: str) -> None:
+        """Read all tables into the rows of each process. `marks`: prefix of the ranges that mark steps. Raises
+        `BadFile` if the database has neither kernels nor copies."""
         if not tables.names & set(_WORK):
             raise BadFile(
                 f"{path}: the database has no table of CUDA kernels or copies.",
@@ -144,6 +146,7 @@ class _NsysRows:
         self.add_waits()
 
     def events(self) -> tuple[Events, ...]:
+        """One `Events` per process and device. Raises `BadFile` if no process has device work."""
         device_names = {
             ident: str(name) for ident, name in self.tables.rows("TARGET_INFO_GPU", "id name") if type(ident) is int
         }

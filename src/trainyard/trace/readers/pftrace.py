@@ -127,6 +127,7 @@ class _PftraceRows:
     id -> slices without an end so far, outermost first."""
 
     def __init__(self, path: Path, marks: str) -> None:
+        """`marks`: prefix of the slices that mark steps."""
         self.rows = Gather(path.name, marks)
         self.slices = self.unknown_slices = self.damaged = self.compressed = self.unmatched_ends = 0
         self.sequences: dict[int, _Sequence] = {}
@@ -205,7 +206,7 @@ class _PftraceRows:
         stack = self.open_slices.setdefault(track, [])
         if kind == _SLICE_BEGIN:
             facts = dict(_decode_annotation(annotation, sequence) for annotation in annotations)
-            stack.append(_Slice(category, name, time, facts))
+            stack.append(_Slice(category=category, name=name, start=time, facts=facts))
         elif kind == _SLICE_END:
             if stack:
                 self.add_slice(stack.pop(), track, time)
@@ -283,7 +284,10 @@ def _read_clock_snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
         if ident in _SEQUENCE_CLOCKS:
             sequence_ns = stamp * unit
             sequence.clocks[ident] = _TraceClock(
-                sequence_ns if trace_ns is None else trace_ns, stamp, unit, bool(clock.get(3, 0))
+                at=sequence_ns if trace_ns is None else trace_ns,
+                stamp=stamp,
+                unit=unit,
+                incremental=bool(clock.get(3, 0)),
             )
 
 

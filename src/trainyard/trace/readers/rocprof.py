@@ -30,21 +30,28 @@ _Raw = msgspec.Raw
 
 
 class _Handle(msgspec.Struct, frozen=True):
+    """Id of an agent, queue or stream; -1 if absent."""
+
     handle: int = -1
 
 
 class _Correlation(msgspec.Struct):
+    """`internal`: id that a call shares with the work it launched."""
+
     internal: int = -1
 
 
 class _Dispatch(msgspec.Struct):
+    """A kernel's device (`agent_id`), queue and symbol (`kernel_id`)."""
+
     agent_id: _Handle = _Handle()
     queue_id: _Handle = _Handle()
     kernel_id: int = -1
 
 
 class _Record(msgspec.Struct):
-    """A record of any kind: the fields that all kinds share, then those of single kinds."""
+    """A record of any kind: the fields that all kinds share, then those of single kinds.
+    Timestamps are ns; `kind` and `operation` index the strings of `_Kind`."""
 
     start_timestamp: int
     end_timestamp: int
@@ -60,6 +67,8 @@ class _Record(msgspec.Struct):
 
 
 class _Agent(msgspec.Struct):
+    """A CPU or GPU (`type`). `logical_node_type_id`: its number among those of its type, -1 if absent."""
+
     id: _Handle = _Handle()
     type: int = 0
     node_id: int = -1
@@ -69,6 +78,8 @@ class _Agent(msgspec.Struct):
 
 
 class _Symbol(msgspec.Struct):
+    """A kernel's names, from mangled to formatted; empty if absent."""
+
     kernel_id: int = -1
     formatted_kernel_name: str = ""
     demangled_kernel_name: str = ""
@@ -76,21 +87,29 @@ class _Symbol(msgspec.Struct):
 
 
 class _Kind(msgspec.Struct):
+    """A kind of records and the names of its operations by number."""
+
     kind: str = ""
     operations: list[str] = []
 
 
 class _Message(msgspec.Struct):
+    """The text of a marker: id -> text."""
+
     key: int
     value: str
 
 
 class _Strings(msgspec.Struct):
+    """The text that records refer to by number."""
+
     buffer_records: list[_Kind] = []
     marker_api: list[_Message] = []
 
 
 class _Process(msgspec.Struct):
+    """A process. `buffer_records`: kind -> its records, which are decoded one by one."""
+
     agents: list[_Agent] = []
     strings: _Strings = msgspec.field(default_factory=_Strings)
     kernel_symbols: list[_Symbol] = []
@@ -135,6 +154,7 @@ class _RocprofRows:
     """The rows of one process."""
 
     def __init__(self, path: Path, process: _Process, marks: str) -> None:
+        """Read all records of one process. `marks`: prefix of the markers that mark steps."""
         self.process = process
         self.rows = Gather(path.name, marks)
         self.kinds = process.strings.buffer_records

@@ -49,6 +49,8 @@ _SIDES = {"H": "host", "D": "device", "P": "device"}
 
 
 class _Event(NamedTuple):
+    """An event from `start` to `stop` ns. `name`: in full; `shown`: XLA's display name, else the same."""
+
     name: str
     shown: str
     start: int
@@ -57,7 +59,8 @@ class _Event(NamedTuple):
 
 
 class _Plane(NamedTuple):
-    """A plane's name, its lines undecoded, its events' (name, shown name, stats) by id, its stats' names by id."""
+    """A plane with undecoded `lines`. `kinds`: id of an event's metadata -> (name, shown name, stats); `stats`: id ->
+    name of a stat; `facts`: the plane's own stats by name."""
 
     name: str
     lines: list[memoryview]
@@ -111,10 +114,10 @@ class Xplane:
             notes.append(f"The file is cut short: {lost[0]}. The part before that was read.")
         if damaged:
             notes.append(f"{len(damaged):,} damaged parts were left out: {damaged[0]}.")
-        if others := [
+        if unread_planes := [
             plane.name for plane in planes if plane.name.startswith("/device:") and not _DEVICE.match(plane.name)
         ]:
-            notes.append(f"{len(others):,} other device planes were not read: {', '.join(others)[:200]}.")
+            notes.append(f"{len(unread_planes):,} other device planes were not read: {', '.join(unread_planes)[:200]}.")
         if len(devices) > 1:
             notes.append("The file holds several devices; each is treated as a separate rank.")
         working = [reading for reading in readings if len(reading.rows)]
@@ -129,6 +132,8 @@ class _DeviceRows:
     """The rows of one device's plane and of the host's planes."""
 
     def __init__(self, source: str, plane: _Plane, match: re.Match[str], hosts: _Hosts, damaged: list[str]) -> None:
+        """Read the lines of one device's plane. `match`: its name, with the groups `kind` (GPU or TPU) and `number`;
+        `damaged`: messages of damage, appended to."""
         self.number = int(match["number"])
         self.rows = Gather(source)
         self.damaged = damaged
@@ -295,7 +300,7 @@ def _decode_plane(plane: memoryview, damaged: list[str]) -> _Plane:
     lines, kind_entries, stats, facts = messages.values()
     names = {ident: _find_text(2, entry) for ident, entry in _decode_map_entries(stats, damaged)}
     kinds = {ident: _decode_kind(entry, names) for ident, entry in _decode_map_entries(kind_entries, damaged)}
-    return _Plane(name, lines, kinds, names, _decode_stats(facts, names, damaged))
+    return _Plane(name=name, lines=lines, kinds=kinds, stats=names, facts=_decode_stats(facts, names, damaged))
 
 
 def _decode_kind(entry: list[tuple[int, int, Value]], names: dict[int, str]) -> tuple[str, str, dict[str, int | str]]:
@@ -358,4 +363,6 @@ def _decode_event(event: memoryview, line_start_ns: int, plane: _Plane) -> _Even
     name, shown, stats = plane.kinds.get(kind_id, (f"event {kind_id}", "", {}))
     start_ps = line_start_ns * _PS + offset_ps
     all_stats = {**stats, **_decode_stats(stat_messages, plane.stats, [])}
-    return _Event(name, shown or name, start_ps // _PS, (start_ps + length_ps) // _PS, all_stats)
+    return _Event(
+        name=name, shown=shown or name, start=start_ps // _PS, stop=(start_ps + length_ps) // _PS, stats=all_stats
+    )

@@ -36,6 +36,7 @@ class Supposed:
     each rank's own. Masks and columns have one element for each op of `ops`; `length` and `lag` are ns."""
 
     def __init__(self, profile: Profile, measured: MeasuredTrace, device: Device | None) -> None:
+        """`device`: the data of the recorded device; None if it is unknown."""
         self.profile, self.measured, self.device = profile, measured, device
         self.ranks = tuple(measured.ranks)
         self.ops = ops = profile.ops
@@ -62,8 +63,8 @@ class Supposed:
             )
         else:
             booked = [_matches_account(supposition.target, account) for account in self.profile.accounts]
-            known = ", ".join(sorted(str(account) for account in self.profile.accounts)[:40])
-            lacks = f"no such work. Accounts in the traces: {known}"
+            known_accounts = ", ".join(sorted(str(account) for account in self.profile.accounts)[:40])
+            lacks = f"no such work. Accounts in the traces: {known_accounts}"
             self._scale_lengths(supposition, np.array([*booked, False])[self.ops.account], lacks)
 
     def _scale_lengths(self, supposition: Supposition, rows: Mask, missing: str) -> None:
@@ -97,12 +98,12 @@ class Supposed:
             interval = self.ops.row[rank_ops] if len(rank.events.work) else self.ops.unit[rank_ops]
             ops = rank.arithmetic.op[interval]
             names = [rank.events.names[name] if op >= 0 else "" for op, name in zip(ops, rank.events.host.name[ops])]
-            for number, name in zip(rank_ops.tolist(), names):
+            for op_index, name in zip(rank_ops.tolist(), names):
                 reachable_ns, busy_ns = reachable_and_busy_ns.get(
-                    (name, str(self.profile.accounts[self.ops.account[number]])), (0, 0)
+                    (name, str(self.profile.accounts[self.ops.account[op_index]])), (0, 0)
                 )
                 if busy_ns:
-                    length[number], is_known = int(length[number]) * reachable_ns // busy_ns, True
+                    length[op_index], is_known = int(length[op_index]) * reachable_ns // busy_ns, True
         if not is_known:
             raise BadInput(
                 f"{supposition.text}: the roofline of that op is unknown.", "Give a factor: 2x is twice as fast."
@@ -114,7 +115,7 @@ class Supposed:
         is_counted = np.zeros(len(self.length), bool)
         for rank_index, rank in enumerate(self.ranks):
             full = {part.label for part in rank.parts if not part.partial}
-            steps = [number for number, mark in enumerate(rank.events.marks) if mark.label in full]
+            steps = [step for step, mark in enumerate(rank.events.marks) if mark.label in full]
             is_counted |= (self.ops.rank_index == rank_index) & np.isin(self.ops.step, steps)
         is_own_work = (self._kind != "comm") & (self.ops.rank_index >= 0)
         self._set_lengths(
@@ -151,8 +152,8 @@ class Supposed:
         device = np.array([*(len(rank.events.work) > 0 for rank in self.ranks), False])[ops.rank_index]
         may_end_step = np.where(device, (ops.role == WORK) & (self._kind == "compute"), ops.role == HOST)
         last_op_of_step = {
-            (int(ops.rank_index[number]), int(ops.step[number])): number
-            for number in graph.order[may_end_step[graph.order]].tolist()
+            (int(ops.rank_index[op_index]), int(ops.step[op_index])): op_index
+            for op_index in graph.order[may_end_step[graph.order]].tolist()
         }
         transfer_ops = np.flatnonzero(self._sends)
         last_ops = [
@@ -160,13 +161,15 @@ class Supposed:
             for which in zip(ops.rank_index[transfer_ops].tolist(), ops.step[transfer_ops].tolist())
         ]
         last_ops = np.array(last_ops, np.int64)
-        kept = (
+        is_needed = (
             (last_ops >= 0)
             & (ops.start[transfer_ops] < ops.start[last_ops])
             & (ops.stop[transfer_ops] <= ops.start[last_ops])
         )
         self.graph = replace_needs(
-            graph, waits_for_transfer, Needs(transfer_ops[kept], last_ops[kept], np.zeros(int(kept.sum()), np.int64))
+            graph,
+            waits_for_transfer,
+            Needs(transfer_ops[is_needed], last_ops[is_needed], np.zeros(int(is_needed.sum()), np.int64)),
         )
 
     def _op_mask(self, pattern: str) -> Mask:

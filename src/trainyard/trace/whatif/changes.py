@@ -59,7 +59,8 @@ def parse(text: str) -> Supposition:
 
 
 def _remaining_share(text: str, target: str, value: str) -> Fraction | None:
-    """`Supposition.share` for a value such as `2x`, `0` or `roofline`. Raises `BadInput`; `text`: the supposition."""
+    """The share of the time that remains: 1/2 for `2x`, 0 for `0`, None for `roofline`. Raises `BadInput` for other
+    values. `text`: the whole supposition, for the message."""
     if value == ROOFLINE and target.startswith(OP_PREFIX):
         return None
     if value == "0":

@@ -21,10 +21,10 @@ def add_cpu_host(
     launched = _launch_times(events, classified.start[spans])
     accounts = draft.account_of([account for account, _ in keys.pairs])
     line = HostTimeline(
-        np.append(classified.start[:stretches], classified.stop[:stretches][-1:]),
-        accounts[classified.key[:stretches]],
-        draft.labels_of(events)[classified.name[:stretches]],
-        np.arange(stretches),
+        edges=np.append(classified.start[:stretches], classified.stop[:stretches][-1:]),
+        account=accounts[classified.key[:stretches]],
+        label=draft.labels_of(events)[classified.name[:stretches]],
+        unit=np.arange(stretches),
     )
     cuts = np.concatenate([launched, mark_of(events)])
     idles = np.array([account.kind == "launch_gap" for account, _ in keys.pairs], bool)
@@ -51,11 +51,11 @@ def _launch_times(events: Events, spans: I64) -> I64:
     numbers differ, the last op before the span counts."""
     host = events.host
     launches = np.array([name.startswith("c10d::") and launched_by(name) is not None for name in events.names], bool)
-    begun = host.start[(host.what == OP) & launches[host.name]]
-    if len(begun) == len(spans):
-        return np.minimum(begun, spans)
-    index = np.searchsorted(begun, spans, "right") - 1
-    return np.where(index >= 0, np.append(begun, 0)[index], spans)
+    launch_start = host.start[(host.what == OP) & launches[host.name]]
+    if len(launch_start) == len(spans):
+        return np.minimum(launch_start, spans)
+    index = np.searchsorted(launch_start, spans, "right") - 1
+    return np.where(index >= 0, np.append(launch_start, 0)[index], spans)
 
 
 def _find_pauses(classified: Classified, stretches: int, idle: I64, spans: I64, end: I64) -> Pauses:
@@ -73,4 +73,4 @@ def _find_pauses(classified: Classified, stretches: int, idle: I64, spans: I64, 
     idle_start, until, first, after = idle_start[has_waited], until[has_waited], first[has_waited], after[has_waited]
     counts = after - first
     rows = by_end[np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)]
-    return Pauses(idle_start, until, np.repeat(until, counts), end[spans[rows]])
+    return Pauses(begin=idle_start, end=until, until=np.repeat(until, counts), awaited=end[spans[rows]])

@@ -29,8 +29,11 @@ def build_profile(traces: Sequence[Events], contexts: Sequence[Context], one_clo
     keys = [rank.keys for rank in ranks]
     classified = [key_collectives(rank.events, rank.keys, rank.classified) for rank in ranks]
     surveys = [survey(*row) for row in zip(traces, classified, keys)] if one_clock and len(traces) > 1 else []
-    met, sent = meetings(surveys).overlapping() if surveys else None, transfers(surveys).possible() if surveys else None
-    arrived = _arrival_times(classified, surveys, met, sent)
+    matched_collectives, matched_transfers = (
+        meetings(surveys).overlapping() if surveys else None,
+        transfers(surveys).possible() if surveys else None,
+    )
+    arrived = _arrival_times(classified, surveys, matched_collectives, matched_transfers)
     draft = Draft()
     begin, end, host = [], [], []
     for rank, row in enumerate(zip(traces, classified, keys, arrived)):
@@ -44,8 +47,8 @@ def build_profile(traces: Sequence[Events], contexts: Sequence[Context], one_clo
         else:
             add_cpu_order(draft, events, classes, begin[rank], end[rank])
             host.append(add_cpu_host(draft, rank, events, classes, key, begin[rank], end[rank]))
-    if met is not None and sent is not None:
-        _add_meetings(draft, surveys, met, sent, begin, end)
+    if matched_collectives is not None and matched_transfers is not None:
+        _add_meetings(draft, surveys, matched_collectives, matched_transfers, begin, end)
     return draft.profile(host, begin, end, [classes.launcher for classes in classified])
 
 
@@ -86,22 +89,24 @@ def _add_intervals(
         step = part_of_interval(events, classified) - 1
     elif events.marks:
         step[rows] = np.searchsorted(mark_of(events), classified.start[rows], "right") - 1
-    unmatched, matched = rows[arrived[rows] == _MEETS_NOBODY], rows[arrived[rows] != _MEETS_NOBODY]
-    begin[unmatched] = end[unmatched] = draft.add(
+    unmatched_rows, matched_rows = rows[arrived[rows] == _MEETS_NOBODY], rows[arrived[rows] != _MEETS_NOBODY]
+    begin[unmatched_rows] = end[unmatched_rows] = draft.add(
         WORK,
         rank_index,
-        classified.start[unmatched],
-        classified.stop[unmatched],
-        account[unmatched],
-        label[unmatched],
-        unmatched,
-        unmatched,
-        step[unmatched],
+        classified.start[unmatched_rows],
+        classified.stop[unmatched_rows],
+        account[unmatched_rows],
+        label[unmatched_rows],
+        unmatched_rows,
+        unmatched_rows,
+        step[unmatched_rows],
     )
-    columns = (account[matched], label[matched], matched, matched, step[matched])
-    begin[matched] = draft.add(ARRIVAL, rank_index, classified.start[matched], classified.start[matched], *columns)
-    end[matched] = draft.add(TRANSFER, rank_index, arrived[matched], classified.stop[matched], *columns)
-    draft.need(begin[matched], end[matched])
+    columns = (account[matched_rows], label[matched_rows], matched_rows, matched_rows, step[matched_rows])
+    begin[matched_rows] = draft.add(
+        ARRIVAL, rank_index, classified.start[matched_rows], classified.start[matched_rows], *columns
+    )
+    end[matched_rows] = draft.add(TRANSFER, rank_index, arrived[matched_rows], classified.stop[matched_rows], *columns)
+    draft.need(begin[matched_rows], end[matched_rows])
     return begin, end
 
 

@@ -67,7 +67,10 @@ def fit_graph(start: I64, stop: I64, needs: Needs, tie_break: NDArray[np.integer
     ready_ns = np.full(len(start), _NO_NEED)
     np.maximum.at(ready_ns, op, stop[need] + needs.weight)
     ready_ns[ready_ns == _NO_NEED] = base
-    return _sort_needs(Graph(start, stop - start, start - ready_ns, order, order, needs, base), needs)
+    return _sort_needs(
+        Graph(start=start, length=stop - start, lag=start - ready_ns, order=order, first=order, needs=needs, base=base),
+        needs,
+    )
 
 
 def plan_graph(length: I64, needs: Needs) -> Graph:
@@ -81,15 +84,20 @@ def plan_graph(length: I64, needs: Needs) -> Graph:
     open_needs = np.bincount(needs.op, minlength=len(length)).tolist()
     order = [op for op, count in enumerate(open_needs) if not count]
     for op in order:  # grows while it is walked
-        for later in dependents[op]:
-            open_needs[later] -= 1
-            if not open_needs[later]:
-                order.append(later)
+        for dependent in dependents[op]:
+            open_needs[dependent] -= 1
+            if not open_needs[dependent]:
+                order.append(dependent)
     if len(order) < len(length):
         raise BadInput(f"{len(length) - len(order)} of {len(length)} ops wait for each other in a cycle.")
     topological_order = np.array(order, np.int64)
     zeros = np.zeros(len(length), np.int64)
-    graph = _sort_needs(Graph(zeros, length, zeros, topological_order, topological_order, needs, 0), needs)
+    graph = _sort_needs(
+        Graph(
+            start=zeros, length=length, lag=zeros, order=topological_order, first=topological_order, needs=needs, base=0
+        ),
+        needs,
+    )
     return graph._replace(start=replay_graph(graph)[0])
 
 

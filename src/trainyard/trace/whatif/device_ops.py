@@ -43,20 +43,22 @@ def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
         latest = np.maximum.accumulate(work.stop[rows])
         longest = np.maximum.accumulate(np.where(work.stop[rows] == latest, np.arange(len(rows)), 0))
         draft.need(end[rows[:-1]], begin[rows[1:]])
-        other = longest[:-1] != np.arange(len(rows) - 1)
-        draft.need(end[rows[longest[:-1][other]]], begin[rows[1:][other]])
+        is_other_row = longest[:-1] != np.arange(len(rows) - 1)
+        draft.need(end[rows[longest[:-1][is_other_row]]], begin[rows[1:][is_other_row]])
     for stream, rows in enumerate(streams):
-        for other_stream, others in enumerate(streams):
+        for other_stream, other_rows in enumerate(streams):
             waiting_rows = rows[work.awaits[rows] == other_stream] if has_recorded_waits else rows
-            if other_stream == stream or not len(others) or not len(waiting_rows):
+            if other_stream == stream or not len(other_rows) or not len(waiting_rows):
                 continue
-            in_turn = np.maximum.accumulate(launched[others])
+            in_turn = np.maximum.accumulate(launched[other_rows])
             by_launch = np.searchsorted(in_turn, launched[waiting_rows], "left") - 1
-            by_end = np.searchsorted(np.maximum.accumulate(work.stop[others]), work.start[waiting_rows], "right") - 1
+            by_end = (
+                np.searchsorted(np.maximum.accumulate(work.stop[other_rows]), work.start[waiting_rows], "right") - 1
+            )
             last = np.minimum(by_launch, by_end)
             # Skip rows whose predecessor on the stream already waits for the same row.
             is_new = (last >= 0) & (np.diff(last, prepend=-1) != 0)
-            draft.need(end[others[last[is_new]]], begin[waiting_rows[is_new]])
+            draft.need(end[other_rows[last[is_new]]], begin[waiting_rows[is_new]])
 
 
 def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeline:
@@ -80,7 +82,7 @@ def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeli
     by_start = np.argsort(host.start[calls], kind="stable")
     unit = np.searchsorted(host.start[calls][by_start], points[1:])
     names = np.append(work.name[first][by_start], -1)
-    return HostTimeline(points, accounts[reason], draft.labels_of(events)[names[unit]], unit)
+    return HostTimeline(edges=points, account=accounts[reason], label=draft.labels_of(events)[names[unit]], unit=unit)
 
 
 def _find_pauses(events: Events, end: I64) -> Pauses:
@@ -108,7 +110,7 @@ def _find_pauses(events: Events, end: I64) -> Pauses:
     until = np.minimum(work.stop[awaited], call_stop - 1)
     is_disjoint = np.concatenate([[True], call_start[1:] >= np.maximum.accumulate(call_stop)[:-1]])[: len(call)]
     waited = is_disjoint & (until > call_start)
-    return Pauses(call_start[waited], until[waited], until[waited], end[awaited[waited]])
+    return Pauses(begin=call_start[waited], end=until[waited], until=until[waited], awaited=end[awaited[waited]])
 
 
 @lru_cache(maxsize=65536)

@@ -67,6 +67,7 @@ class Draft:
     """Collects ops and needs, and builds a `Profile`."""
 
     def __init__(self) -> None:
+        """Starts without ops and with empty tables of accounts and labels."""
         self._columns: list[tuple[I64, ...]] = []
         self._needs: list[Needs] = []
         self._count = 0
@@ -108,14 +109,14 @@ class Draft:
         """Builds the profile of all ops and needs that were added; the arguments as in `Profile`."""
         ops = Ops(*(np.concatenate(column).astype(np.int64) for column in zip(*self._columns)))
         return Profile(
-            ops,
-            fit_graph(ops.start, ops.stop, join_needs(self._needs), ops.role),
-            tuple(account for account in self.accounts.values if isinstance(account, Account)),
-            tuple(str(label) for label in self.labels.values),
-            tuple(host),
-            tuple(begin),
-            tuple(end),
-            tuple(launcher),
+            ops=ops,
+            graph=fit_graph(ops.start, ops.stop, join_needs(self._needs), ops.role),
+            accounts=tuple(account for account in self.accounts.values if isinstance(account, Account)),
+            labels=tuple(str(label) for label in self.labels.values),
+            host=tuple(host),
+            begin=tuple(begin),
+            end=tuple(end),
+            launcher=tuple(launcher),
         )
 
 

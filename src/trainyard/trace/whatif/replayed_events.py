@@ -43,6 +43,8 @@ class _ReplayClock:
     """Maps recorded to replayed times, along a rank's host ops."""
 
     def __init__(self, profile: Profile, ops: I64, start: I64, stop: I64) -> None:
+        """`start`, `stop`: replayed times of all ops of the profile in ns; `ops`: those of this rank, in order of their
+        recorded times."""
         old = np.stack([profile.ops.start[ops], profile.ops.stop[ops]], axis=1).reshape(-1)
         new = np.stack([start[ops], stop[ops]], axis=1).reshape(-1)
         # If one op directly follows another, the stop of the first is the start of the second.

@@ -36,12 +36,12 @@ def typical_lengths(ops: Ops, length: I64, is_counted: NDArray[np.bool_], is_own
     unit_group = _number_rows(unit_kind, of_rank[first])
     times = np.bincount(unit_group)[unit_group][unit]
     group = _number_rows(unit_kind[unit], account, of_rank)
-    mean = np.bincount(group, weights=length[rows] / times)
+    mean_ns = np.bincount(group, weights=length[rows] / times)
 
     kind_and_account = _number_rows(unit_kind[unit], account)
     usual_ns = np.full(int(kind_and_account.max()) + 1, np.nan)
-    usual_ns[kind_and_account[in_time[rank_index]]] = mean[group[in_time[rank_index]]]
-    wanted_ns = np.where(np.isnan(usual_ns[kind_and_account]), mean[group], usual_ns[kind_and_account])
+    usual_ns[kind_and_account[in_time[rank_index]]] = mean_ns[group[in_time[rank_index]]]
+    wanted_ns = np.where(np.isnan(usual_ns[kind_and_account]), mean_ns[group], usual_ns[kind_and_account])
 
     piece = _number_rows(unit, account)
     measured_ns = np.bincount(piece, weights=length[rows])[piece]

@@ -23,7 +23,8 @@ _MAX_LISTED = 5
 
 
 class _SavedResults(NamedTuple):
-    """The figures of one file in s (or asv's own unit). `where`: machine and environment."""
+    """The figures of one file: `figures`: benchmark -> s (or asv's own unit); `when`: ISO date and time of the run;
+    `where`: machine and environment."""
 
     when: str
     commit: str
@@ -50,17 +51,22 @@ def load(path: Path, benchmark: str | None) -> Series:
     name = benchmark or names[0]
     if name not in names:
         raise UnknownName(f"{path}: there is no benchmark {name!r}.", nearest(name, names))
-    own = [result for result in results if name in result.figures]
-    here = [result for result in own if result.where == own[-1].where]
-    left = len(own) - len(here)
+    results_with_name = [result for result in results if name in result.figures]
+    comparable_results = [result for result in results_with_name if result.where == results_with_name[-1].where]
+    left_out_count = len(results_with_name) - len(comparable_results)
     return Series(
         name=name.rsplit("::", 1)[-1],
         metric=name,
         about=SeriesMetric(label=name, unit="", better="lower"),
         points=tuple(
-            SeriesPoint(value=result.figures[name], commit=result.commit, when=result.when) for result in here
+            SeriesPoint(value=result.figures[name], commit=result.commit, when=result.when)
+            for result in comparable_results
         ),
-        notes=(f"{units.counted(left, 'result')} of other machines than {own[-1].where} left out.",) if left else (),
+        notes=(
+            f"{units.counted(left_out_count, 'result')} of other machines than {results_with_name[-1].where} left out.",
+        )
+        if left_out_count
+        else (),
     )
 
 
@@ -90,10 +96,12 @@ def _read_pytest_benchmark(document: dict[str, Any]) -> _SavedResults:
     machine = document["machine_info"]
     where = " ".join(str(machine.get(key, "")) for key in ("node", "python_version")).strip()
     commit = str((document.get("commit_info") or {}).get("id") or "")
-    return _SavedResults(str(document["datetime"]), commit, where, _keep_finite(figures))
+    return _SavedResults(when=str(document["datetime"]), commit=commit, where=where, figures=_keep_finite(figures))
 
 
 def _read_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
+    """The figures of an asv result file, one per benchmark and combination of its parameters. Raises `BadFile` for
+    another version of the format."""
     if document.get("version") != _ASV_VERSION:
         raise BadFile(
             f"{path}: asv results of version {document.get('version')}, but only version {_ASV_VERSION} is supported.",
@@ -102,13 +110,13 @@ def _read_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
     columns = document["result_columns"]
     figures: dict[str, Any] = {}
     for name, cells in document["results"].items():
-        cell = dict(zip(columns, cells or ()))
-        values, params = cell.get("result") or (), cell.get("params") or ()
+        fields = dict(zip(columns, cells or ()))
+        values, params = fields.get("result") or (), fields.get("params") or ()
         for combination, value in zip(product(*params), values):
             figures[f"{name}({', '.join(map(str, combination))})" if combination else name] = value
     when = datetime.fromtimestamp(document["date"] / 1000, UTC).isoformat(timespec="seconds")
     where = f"{document['params']['machine']} {document['env_name']}"
-    return _SavedResults(when, str(document["commit_hash"]), where, _keep_finite(figures))
+    return _SavedResults(when=when, commit=str(document["commit_hash"]), where=where, figures=_keep_finite(figures))
 
 
 def _keep_finite(figures: dict[str, Any]) -> dict[str, float]:

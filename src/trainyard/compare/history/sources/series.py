@@ -77,6 +77,7 @@ def load(path: Path, metric: str) -> Series:
 
 
 def _read_text(path: Path) -> str:
+    """The text of a file. Raises an error that names the file if it cannot be read or is not UTF-8."""
     try:
         return path.read_text("utf-8-sig")
     except OSError as error:
@@ -86,6 +87,8 @@ def _read_text(path: Path) -> str:
 
 
 def _parse_json(path: Path, text: str) -> list[dict[str, Any]]:
+    """The points of a JSON list, or of a list under `points` or `values`; a bare number becomes `{"value": number}`.
+    Raises `BadFile`."""
     try:
         document = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -98,6 +101,8 @@ def _parse_json(path: Path, text: str) -> list[dict[str, Any]]:
 
 
 def _parse_csv(path: Path, text: str) -> list[dict[str, Any]]:
+    """The rows of a CSV file by the names in its header; a single column of numbers needs no header. Raises `BadFile`
+    for rows of another length."""
     lines = list(csv.reader(io.StringIO(text)))
     lines = [line for line in lines if line]
     if not lines:
@@ -112,6 +117,8 @@ def _parse_csv(path: Path, text: str) -> list[dict[str, Any]]:
 
 
 def _parse_point(path: Path, number: int, row: dict[str, Any], metric: str) -> SeriesPoint:
+    """The point in `row`, the file's point `number`: its figure is under `value`, else under `metric`. Raises `BadFile`
+    if there is none or it is not a number."""
     key = "value" if "value" in row else metric
     if key not in row:
         absent = "no `value`" if metric == "value" else f"neither `value` nor {metric!r}"
@@ -136,10 +143,10 @@ def _parse_number(cell: object) -> float | None:
 
 def _note_disorder(points: list[SeriesPoint]) -> tuple[str, ...]:
     """A note if the times are not in order; the order of the file is kept."""
-    back = [n for n in range(1, len(points)) if points[n].when and points[n].when < points[n - 1].when]
-    if not back:
+    disordered = [n for n in range(1, len(points)) if points[n].when and points[n].when < points[n - 1].when]
+    if not disordered:
         return ()
     return (
-        f"{units.counted(len(back), 'point has', 'points have')} an earlier date than the point before, the first at "
-        f"index {back[0]}. The order of the file is used.",
+        f"{units.counted(len(disordered), 'point has', 'points have')} an earlier date than the point before, the "
+        f"first at index {disordered[0]}. The order of the file is used.",
     )

@@ -49,16 +49,20 @@ def _select_comparable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """The runs with the same work and kind of machine as the newest one, and notes on the differences of the others."""
     newest = _describe_kind(runs[-1])
     comparable: list[Run] = []
-    others: Counter[str] = Counter()
+    other_kinds: Counter[str] = Counter()
     for run in runs:
-        own = _describe_kind(run)
-        if own == newest:
+        run_kind = _describe_kind(run)
+        if run_kind == newest:
             comparable.append(run)
         else:
-            others["; ".join(f"{key} {own[key]} against {newest[key]}" for key in own if own[key] != newest[key])] += 1
+            other_kinds[
+                "; ".join(
+                    f"{key} {run_kind[key]} against {newest[key]}" for key in run_kind if run_kind[key] != newest[key]
+                )
+            ] += 1
     return comparable, [
         f"{units.counted(count, 'run')} left out, different from the newest: {difference}."
-        for difference, count in others.items()
+        for difference, count in other_kinds.items()
     ]
 
 

@@ -40,11 +40,11 @@ def estimate_autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]
 
 def _divide_trimmed_means(twice: NDArray[np.float64], once: NDArray[np.float64], out: int) -> NDArray[np.float64]:
     """Ratio (m,) of the row means of two arrays without their `out` largest values; 0 if the second is 0."""
-    over, under = (
+    numerator, denominator = (
         np.partition(squares, squares.shape[1] - out - 1, axis=1)[:, : squares.shape[1] - out].mean(axis=1)
         for squares in (twice, once)
     )
-    return over / np.where(under > 0, under, np.inf)
+    return numerator / np.where(denominator > 0, denominator, np.inf)
 
 
 def estimate_inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,6 +15,8 @@ def find_change_points(values: NDArray[np.float64], splits: BestSplits, inflatio
 
 
 def _select_narrowest(splits: BestSplits, inflation: float, critical: float) -> list[int]:
+    """Sorted indices of the splits stronger than `critical`: the narrowest interval's first, then those of intervals
+    that do not contain a split already selected. `inflation`: of the variance of a mean, from autocorrelation."""
     strength = splits.strengths(inflation)
     rows = np.flatnonzero(strength > critical)
     rows = rows[np.lexsort((-strength[rows], (splits.stop - splits.start)[rows]))]
@@ -33,13 +35,13 @@ _MAX_ROUNDS = 8
 def _confirm_changes(values: NDArray[np.float64], points: list[int], inflation: float, critical: float) -> list[int]:
     """Move each change to the best split between its neighbours, and drop the weakest until all are stronger than
     `critical`."""
-    known: dict[tuple[int, int], tuple[int, float]] = {}
+    split_of_interval: dict[tuple[int, int], tuple[int, float]] = {}
 
     def best(start: int, stop: int) -> tuple[int, float]:
-        if (start, stop) not in known:
+        if (start, stop) not in split_of_interval:
             split = find_best_splits(values, np.array([start]), stop - start)
-            known[start, stop] = int(split.at[0]), float(split.strengths(inflation)[0])
-        return known[start, stop]
+            split_of_interval[start, stop] = int(split.at[0]), float(split.strengths(inflation)[0])
+        return split_of_interval[start, stop]
 
     for _ in range(_MAX_ROUNDS + len(points)):
         bounds = [0, *points, values.size]

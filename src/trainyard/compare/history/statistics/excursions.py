@@ -37,6 +37,6 @@ def find_excursions(values: NDArray[np.float64], inflation: float, critical: flo
             for at in np.flatnonzero(strength > critical + _WINDOWS_ALLOWANCE)
         ]
     for _, start, stop in sorted(windows, reverse=True):
-        if all(stop < other or start > end for other, end in chosen):
+        if all(stop < other_start or start > other_stop for other_start, other_stop in chosen):
             chosen.append((start, stop))
     return chosen

@@ -24,8 +24,8 @@ def estimate_level(values: NDArray[np.float64], inflation: float = 1.0) -> Level
     """The median of (n,) and the interval between two order statistics."""
     ordered = np.sort(values)
     n = ordered.size
-    half = _Z_95_PERCENT * np.sqrt(n * inflation) / 2
-    low, high = int(np.floor((n - 1) / 2 - half)), int(np.ceil((n - 1) / 2 + half))
+    half_width = _Z_95_PERCENT * np.sqrt(n * inflation) / 2
+    low, high = int(np.floor((n - 1) / 2 - half_width)), int(np.ceil((n - 1) / 2 + half_width))
     return Level(float(np.median(ordered)), float(ordered[max(0, low)]), float(ordered[min(n - 1, high)]))
 
 
@@ -35,8 +35,8 @@ def estimate_shift(before: NDArray[np.float64], after: NDArray[np.float64], infl
     before, after = before[-_MAX_POINTS_PER_SIDE:], after[:_MAX_POINTS_PER_SIDE]
     m, n = before.size, after.size
     differences = np.sort((after[:, None] - before).ravel())
-    half = _Z_95_PERCENT * np.sqrt(inflation * m * n * (m + n + 1) / 12)
-    low, high = int(np.floor(m * n / 2 - half)), int(np.ceil(m * n / 2 + half)) - 1
+    half_width = _Z_95_PERCENT * np.sqrt(inflation * m * n * (m + n + 1) / 12)
+    low, high = int(np.floor(m * n / 2 - half_width)), int(np.ceil(m * n / 2 + half_width)) - 1
     last = differences.size - 1
     return Level(
         float(np.median(differences)), float(differences[max(0, low)]), float(differences[min(last, max(0, high))])

@@ -40,7 +40,7 @@ def _average_ties(same: NDArray[np.bool_], position: NDArray[np.float64]) -> NDA
 
 
 class _SplitConstants(NamedTuple):
-    """For the n - 1 splits of n points: variance of the rank sum relative to that of a rank, and the coefficient by
+    """For the n - 1 splits of n points: `variance` of the rank sum relative to that of a rank; `short`: coefficient by
     which its tails are shorter than a normal's."""
 
     variance: NDArray[np.float64]
@@ -49,8 +49,8 @@ class _SplitConstants(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _split_constants(n: int) -> _SplitConstants:
-    left = np.arange(1, n)
-    return _SplitConstants(left * (n - left) / n, _tail_coefficient(left, n - left))
+    left_count = np.arange(1, n)
+    return _SplitConstants(left_count * (n - left_count) / n, _tail_coefficient(left_count, n - left_count))
 
 
 def compute_split_statistics(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -18,10 +18,10 @@ _MAX_OUTLIER_SHARE = 0.03
 def find_spikes(values: NDArray[np.float64], edges: list[int]) -> list[tuple[int, int]]:
     """[start, stop) of each spike, by the distance from the median between two `edges` (including 0 and n)."""
     away = np.concatenate([_standardise(values[a:b]) for a, b in pairwise(edges)])
-    far = np.abs(away) > _MIN_DISTANCE
-    if not far.any() or far.mean() > max(_MAX_OUTLIER_SHARE, 1.0 / values.size):
+    is_outlier = np.abs(away) > _MIN_DISTANCE
+    if not is_outlier.any() or is_outlier.mean() > max(_MAX_OUTLIER_SHARE, 1.0 / values.size):
         return []
-    bounds = np.flatnonzero(np.diff(np.concatenate([[0], far, [0]])))
+    bounds = np.flatnonzero(np.diff(np.concatenate([[0], is_outlier, [0]])))
     return [(int(a), int(b)) for a, b in zip(bounds[::2], bounds[1::2]) if b - a <= _MAX_SPIKE]
 
 
@@ -29,9 +29,9 @@ def _standardise(part: NDArray[np.float64]) -> NDArray[np.float64]:
     """Distance (n,) of each value from the median, in standard deviations (from the MAD), after subtracting a linear
     trend, so that a drift does not count as spikes."""
     time = np.arange(part.size) - (part.size - 1) / 2
-    half = part.size // 2
-    slope = np.median(part[-half:]) - np.median(part[:half]) if half else 0.0
-    rest = part - slope * time / max(1, part.size - half)
-    rest = rest - np.median(rest)
-    spread = 1.4826 * np.median(np.abs(rest))
-    return rest / spread if spread else np.zeros(part.size)
+    half_size = part.size // 2
+    slope = np.median(part[-half_size:]) - np.median(part[:half_size]) if half_size else 0.0
+    residuals = part - slope * time / max(1, part.size - half_size)
+    residuals = residuals - np.median(residuals)
+    spread = 1.4826 * np.median(np.abs(residuals))
+    return residuals / spread if spread else np.zeros(part.size)

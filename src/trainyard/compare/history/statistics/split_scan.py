@@ -35,7 +35,9 @@ class BestSplits(NamedTuple):
         )
 
     def part(self, rows: slice) -> BestSplits:
-        return BestSplits(self.start[rows], self.stop[rows], self.at[rows], self.statistic[rows])
+        return BestSplits(
+            start=self.start[rows], stop=self.stop[rows], at=self.at[rows], statistic=self.statistic[rows]
+        )
 
 
 class SplitScan:
@@ -50,6 +52,8 @@ class SplitScan:
         self._ending: list[BestSplits] = []
 
     def extend(self, values: Iterable[float]) -> None:
+        """Append `values`; find the best split of each new interval of the grid, and of the intervals that end at the
+        last value."""
         before = self.values.size
         self.values = np.concatenate([self.values, np.asarray(list(values), float)])
         n = self.values.size
@@ -76,10 +80,10 @@ def concatenate_splits(parts: list[BestSplits]) -> BestSplits:
     """Concatenate; empty for an empty list."""
     none = np.zeros(0, np.int64)
     return BestSplits(
-        np.concatenate([none, *(part.start for part in parts)]),
-        np.concatenate([none, *(part.stop for part in parts)]),
-        np.concatenate([none, *(part.at for part in parts)]),
-        np.concatenate([np.zeros(0), *(part.statistic for part in parts)]),
+        start=np.concatenate([none, *(part.start for part in parts)]),
+        stop=np.concatenate([none, *(part.stop for part in parts)]),
+        at=np.concatenate([none, *(part.at for part in parts)]),
+        statistic=np.concatenate([np.zeros(0), *(part.statistic for part in parts)]),
     )
 
 
@@ -87,4 +91,6 @@ def find_best_splits(values: NDArray[np.float64], start: NDArray[np.int64], leng
     """The best splits of the intervals of `length` that begin at `start`."""
     statistics = compute_split_statistics(values[start[:, None] + np.arange(length)])
     at = find_strongest(statistics)
-    return BestSplits(start, start + length, start + at + 1, statistics[np.arange(start.size), at])
+    return BestSplits(
+        start=start, stop=start + length, at=start + at + 1, statistic=statistics[np.arange(start.size), at]
+    )

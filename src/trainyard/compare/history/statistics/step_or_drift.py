@@ -43,21 +43,25 @@ def choose_shape(values: NDArray[np.float64], steps: list[int], inflation: float
     stairs = score(_fit_steps(clipped, steps), 2 * len(steps) + 1)
     candidates = [(stairs - _BIC_MARGIN, StepOrDrift(tuple(steps)))]
     if n >= 2 * _SHORTEST_RAMP:
-        rest = _subtract_line(clipped)
-        line = float(rest @ rest)
-        candidates.append((score(line, 2), StepOrDrift((), 0, n)))
-        gain, at = _fit_step_on_line(rest if clipped[steps[0] :].mean() > clipped[: steps[0]].mean() else -rest)
-        both = score(line - gain, 4)
+        residuals = _subtract_line(clipped)
+        line = float(residuals @ residuals)
+        candidates.append((score(line, 2), StepOrDrift(steps=(), begin=0, end=n)))
+        gain, at = _fit_step_on_line(
+            residuals if clipped[steps[0] :].mean() > clipped[: steps[0]].mean() else -residuals
+        )
+        step_on_line_score = score(line - gain, 4)
         # The step must be significant in addition to the line, and the line in addition to the steps.
-        if gain > critical**2 * inflation * (line - gain) / n and both < stairs - critical**2:
-            candidates.append((both, StepOrDrift((at,), 0, n)))
+        if gain > critical**2 * inflation * (line - gain) / n and step_on_line_score < stairs - critical**2:
+            candidates.append((step_on_line_score, StepOrDrift(steps=(at,), begin=0, end=n)))
         ramps = _list_ramps(n)
         costs = _fit_ramps(clipped, ramps)
         flattest = int(costs.argmin())
         begin, end = map(int, ramps[flattest])
         near = ramps[costs <= costs[flattest] * np.exp(_POSITION_QUANTILE * inflation / n)]
         begins = int(near[:, 0].min()), int(near[:, 0].max())
-        candidates.append((score(float(costs[flattest]), 4), StepOrDrift((), begin, end + 1, begins)))
+        candidates.append(
+            (score(float(costs[flattest]), 4), StepOrDrift(steps=(), begin=begin, end=end + 1, begins=begins))
+        )
     return min(candidates, key=lambda candidate: candidate[0])[1]
 
 
@@ -70,17 +74,19 @@ def locate_step(values: NDArray[np.float64], at: int, inflation: float) -> tuple
     clipped = clip_spikes(values)
     costs = _fit_two_levels(clipped)
     noise = max(float(costs[at - 1]), 0.0) / max(1, clipped.size - 3)
-    near = 1 + np.flatnonzero(costs <= costs[at - 1] + _POSITION_QUANTILE * inflation * noise)
-    return (min(int(near[0]), at), max(int(near[-1]), at)) if near.size else (at, at)
+    likely_positions = 1 + np.flatnonzero(costs <= costs[at - 1] + _POSITION_QUANTILE * inflation * noise)
+    return (
+        (min(int(likely_positions[0]), at), max(int(likely_positions[-1]), at)) if likely_positions.size else (at, at)
+    )
 
 
 def _fit_two_levels(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Squared error (n - 1,) of two levels, the first of k + 1 values."""
     n = values.size
-    left = np.arange(1, n)
-    rest = values - values.mean()
-    sums = rest.cumsum()[:-1]
-    return (rest @ rest) - sums * sums * (1 / left + 1 / (n - left))
+    left_count = np.arange(1, n)
+    residuals = values - values.mean()
+    sums = residuals.cumsum()[:-1]
+    return (residuals @ residuals) - sums * sums * (1 / left_count + 1 / (n - left_count))
 
 
 def _refine_steps(values: NDArray[np.float64], steps: list[int]) -> list[int]:
@@ -124,9 +130,9 @@ def _subtract_line(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _fit_step_on_line(rest: NDArray[np.float64]) -> tuple[float, int]:
     """Reduction of the squared error by the best upward step in addition to the line, and the step's position."""
     n = rest.size
-    left = np.arange(1, n)
-    moment = left * (n - left) / 2.0  # of the times after a split
-    width = left * (n - left) / n - moment**2 * 12 / (n * (n * n - 1.0))
+    left_count = np.arange(1, n)
+    moment = left_count * (n - left_count) / 2.0  # of the times after a split
+    width = left_count * (n - left_count) / n - moment**2 * 12 / (n * (n * n - 1.0))
     gain = np.minimum(rest.cumsum()[:-1], 0) ** 2 / np.where(width > 1e-9, width, np.inf)
     gain[: _SHORTEST_RAMP // 2] = gain[n - 1 - _SHORTEST_RAMP // 2 :] = 0
     at = int(gain.argmax())
@@ -145,5 +151,5 @@ def _fit_ramps(values: NDArray[np.float64], ramps: NDArray[np.int64]) -> NDArray
     begin, end = ramps[:, :1], ramps[:, 1:]
     rise = np.clip((np.arange(values.size) - begin) / (end - begin), 0, 1)
     rise = rise - rise.mean(axis=1, keepdims=True)
-    rest = values - values.mean()
-    return (rest @ rest) - (rise @ rest) ** 2 / (rise * rise).sum(axis=1)
+    residuals = values - values.mean()
+    return (residuals @ residuals) - (rise @ residuals) ** 2 / (rise * rise).sum(axis=1)

@@ -38,8 +38,8 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Builds a table. Raises `ValueError` for a duplicate key, as DeepSpeed does."""
     table = dict(pairs)
     if len(table) != len(pairs):
-        seen: set[str] = set()
-        duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))
+        earlier_keys: set[str] = set()
+        duplicate = next(key for key, _ in pairs if key in earlier_keys or earlier_keys.add(key))
         raise ValueError(f"duplicate key {duplicate!r:.60}")
     return table
 
@@ -50,6 +50,8 @@ class _DeepSpeedReader:
         self.model, self.devices, self.seq_len = model, devices, seq_len
 
     def job(self) -> FrameworkConfig:
+        """The job, and the keys that were ignored or approximated. Refuses keys that change the prediction and are not
+        supported."""
         keys, model = self.keys, self.model
         stage, layout = self._layout()
         micro_batch_size, batch = self._batch(layout.batch_ranks)
@@ -68,11 +70,11 @@ class _DeepSpeedReader:
             keys.refuse("optimizer.type", "its state and its update are not AdamW's")
         ignored, approximated = keys.finish(deepspeed_keys.RULES)
         return FrameworkConfig(
-            "deepspeed",
-            Job(name=model.name, model=model, layout=layout, recipe=recipe),
-            stored_bytes,
-            ignored,
-            approximated,
+            framework="deepspeed",
+            job=Job(name=model.name, model=model, layout=layout, recipe=recipe),
+            keeps=stored_bytes,
+            ignored=ignored,
+            approximated=approximated,
         )
 
     def _value_not_auto(self, key: str) -> Any:
@@ -86,6 +88,8 @@ class _DeepSpeedReader:
         return value
 
     def _layout(self) -> tuple[int, Layout]:
+        """The ZeRO stage and the layout. Raises `BadInput` if the degrees do not divide the devices, `BadFile` for a
+        combination that DeepSpeed refuses."""
         keys = self.keys
         stage = self._zero_stage()
         self._value_not_auto("pipeline.stages")
@@ -162,12 +166,12 @@ class _DeepSpeedReader:
     def _batch(self, dp: int) -> tuple[int, int]:
         """Micro-batch and global batch size. Two of the three sizes give the third; one alone means no accumulation."""
         sizes = {key: self.keys.get(key) for key in deepspeed_keys.BATCHES}
-        known = [key for key, value in sizes.items() if value not in (None, "auto")]
-        if len(known) < 2:
+        stated_keys = [key for key, value in sizes.items() if value not in (None, "auto")]
+        if len(stated_keys) < 2:
             for key in deepspeed_keys.BATCHES:
                 self._value_not_auto(key)
         batch, micro_batch_size, accumulation = (
-            self.keys.integer(key) if key in known else 0 for key in deepspeed_keys.BATCHES
+            self.keys.integer(key) if key in stated_keys else 0 for key in deepspeed_keys.BATCHES
         )
         if not (batch or micro_batch_size):
             raise BadFile(
@@ -214,6 +218,8 @@ class _DeepSpeedReader:
         return "bfloat16" if use_bf16 else "float16", stored_bytes
 
     def _activation_checkpoint(self, pp: int) -> Literal["none", "full"]:
+        """`full` if a pipeline has a checkpoint interval or, without a pipeline, the file has an
+        activation_checkpointing section."""
         keys, interval = self.keys, self.keys.integer("pipeline.activation_checkpoint_interval", 0, 0)
         if pp > 1:
             if interval > 1:

@@ -81,11 +81,11 @@ class _MegatronReader:
             rules = rules._replace(irrelevant=megatron_keys.with_sizes())
         ignored, approximated = keys.finish(rules)
         return FrameworkConfig(
-            "megatron",
-            Job(name=model.name, model=model, layout=layout, recipe=recipe),
-            stored_bytes,
-            ignored,
-            approximated,
+            framework="megatron",
+            job=Job(name=model.name, model=model, layout=layout, recipe=recipe),
+            keeps=stored_bytes,
+            ignored=ignored,
+            approximated=approximated,
         )
 
     def _layout(self, devices: int, model: Model) -> Layout:
@@ -206,7 +206,7 @@ class _MegatronReader:
                 f"{self.where}: --global-batch-size {batch} % ({dp} ranks of data parallelism x --micro-batch-size "
                 f"{micro_batch_size}) = {batch % (dp * micro_batch_size)}."
             )
-        activation_checkpoint, every = self._activation_checkpoint(layout, model)
+        activation_checkpoint, checkpoint_every = self._activation_checkpoint(layout, model)
         schedule = "none" if layout.pp == 1 else "interleaved" if layout.interleave > 1 else "1f1b"
         return Recipe(
             seq_len=seq_len,
@@ -214,7 +214,7 @@ class _MegatronReader:
             micro_batch_size=micro_batch_size,
             dtype=self._dtype(),
             activation_checkpoint=activation_checkpoint,
-            activation_checkpoint_every=every,
+            activation_checkpoint_every=checkpoint_every,
             schedule=schedule,
             offload=self._offload(),
         )

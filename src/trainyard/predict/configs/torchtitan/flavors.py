@@ -60,10 +60,15 @@ def load(name: str, flavor: str, where: str) -> tuple[Model, str]:
     longest_first = sorted(_MASKED_ATTENTION, key=len, reverse=True)
     suffix = next((ending for ending in longest_first if flavor.endswith(ending)), "")
     match = next(
-        (known for known in FLAVORS if (known.name, known.flavor) == (name, flavor.removesuffix(suffix))), None
+        (
+            flavor_entry
+            for flavor_entry in FLAVORS
+            if (flavor_entry.name, flavor_entry.flavor) == (name, flavor.removesuffix(suffix))
+        ),
+        None,
     )
     if match is None:
-        hint = nearest(f"{name} {flavor}", [f"{known.name} {known.flavor}" for known in FLAVORS])
+        hint = nearest(f"{name} {flavor}", [f"{flavor_entry.name} {flavor_entry.flavor}" for flavor_entry in FLAVORS])
         raise BadFile(
             f"{where}: [model] name = {name!r:.60}, flavor = {flavor!r:.60} is not a known model.",
             f"{hint} Or pass the model: trainyard plan check {where} --model MODEL",

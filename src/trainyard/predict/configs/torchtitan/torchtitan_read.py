@@ -32,6 +32,8 @@ class _TorchtitanReader:
         self.where = keys.where
 
     def job(self, arguments: CommandArguments) -> FrameworkConfig:
+        """The job, and the keys that were ignored or approximated. `arguments`: model and device count from the command
+        line."""
         keys = self.keys
         model = self._model(arguments.model)
         layout = self._layout(arguments.devices, model)
@@ -43,9 +45,12 @@ class _TorchtitanReader:
             keys.refuse("optimizer.name", "its state and its update are not AdamW's")
         ignored, approximated = keys.finish(torchtitan_keys.RULES)
         job = Job(name=model.name, model=model, layout=layout, recipe=recipe)
-        return FrameworkConfig("torchtitan", job, stored_bytes, ignored, approximated)
+        return FrameworkConfig(
+            framework="torchtitan", job=job, keeps=stored_bytes, ignored=ignored, approximated=approximated
+        )
 
     def _model(self, override: Model | None) -> Model:
+        """The model of the file's name and flavor, unless `override` replaces it."""
         name, flavor = self._text("model.name", "llama3"), self._text("model.flavor", "debugmodel")
         if override is not None:
             return override
@@ -64,6 +69,8 @@ class _TorchtitanReader:
         return self.keys.integer(f"parallelism.{name}_parallel_degree", 1)
 
     def _layout(self, devices: int | None, model: Model) -> Layout:
+        """The parallelism degrees as a layout. Raises `BadFile` for replication without sharding but with tensor or
+        pipeline parallelism."""
         keys = self.keys
         replicate = keys.integer("parallelism.data_parallel_replicate_degree", 1)
         tp, cp, pp, ep = (self._degree(name) for name in ("tensor", "context", "pipeline", "expert"))
@@ -96,7 +103,7 @@ class _TorchtitanReader:
 
     def _shard(self, devices: int | None, replicate: int, tp: int, cp: int, pp: int) -> int:
         """Sharded data-parallel degree: as given, or the devices divided by the other degrees."""
-        key, others = "parallelism.data_parallel_shard_degree", replicate * tp * cp * pp
+        key, other_ranks = "parallelism.data_parallel_shard_degree", replicate * tp * cp * pp
         product = f"replicate {replicate} x tensor {tp} x context {cp} x pipeline {pp}"
         if self.keys.get(key) in (None, -1):
             if devices is None:
@@ -104,13 +111,13 @@ class _TorchtitanReader:
                     f"{self.where}: {self.keys.spell(key)} is unset or -1, so it depends on the device count.",
                     "Pass --devices.",
                 )
-            if devices % others:
-                raise BadInput(f"{self.where}: {devices} devices % ({product}) = {devices % others}.")
-            return devices // others
+            if devices % other_ranks:
+                raise BadInput(f"{self.where}: {devices} devices % ({product}) = {devices % other_ranks}.")
+            return devices // other_ranks
         shard = self.keys.integer(key)
-        if devices is not None and shard * others != devices:
+        if devices is not None and shard * other_ranks != devices:
             raise BadInput(
-                f"{self.where}: {product} x shard {shard} = {shard * others}, but --devices {devices}.",
+                f"{self.where}: {product} x shard {shard} = {shard * other_ranks}, but --devices {devices}.",
                 f"Set {self.keys.spell(key)} = -1 to derive it from the device count.",
             )
         return shard
@@ -133,11 +140,15 @@ class _TorchtitanReader:
         if pp == 1:
             return 1
         if stages % pp or (stages // pp > 1) != looped:
-            wanted = f"a multiple of pipeline_parallel_degree {pp}, at least twice it" if looped else f"{pp}"
-            raise BadFile(f"{self.where}: {model.layers} layers make {stages} stages; the schedule needs {wanted}.")
+            allowed_stages = f"a multiple of pipeline_parallel_degree {pp}, at least twice it" if looped else f"{pp}"
+            raise BadFile(
+                f"{self.where}: {model.layers} layers make {stages} stages; the schedule needs {allowed_stages}."
+            )
         return stages // pp
 
     def _schedule(self) -> Literal["1f1b", "interleaved"]:
+        """The pipeline schedule under trainyard's name. Raises `BadFile` for an unknown one; refuses those that are not
+        planned."""
         key = "parallelism.pipeline_parallel_schedule"
         name = self._text(key, "1F1B")
         if name.lower() in torchtitan_keys.UNPLANNED:
@@ -147,6 +158,8 @@ class _TorchtitanReader:
         return torchtitan_keys.SCHEDULES.get(name.lower(), "1f1b")
 
     def _recipe(self, layout: Layout, model: Model) -> Recipe:
+        """Batch, sequence length, dtype and recomputation. Raises `BadInput` if the batch or the sequence cannot be
+        divided."""
         keys, dp, pp = self.keys, layout.batch_ranks, layout.pp
         local, seq_len = keys.integer("training.local_batch_size", 8), keys.integer("training.seq_len", 2048)
         global_batch = keys.get("training.global_batch_size")
@@ -168,20 +181,21 @@ class _TorchtitanReader:
             raise BadInput(
                 f"{self.where}: seq_len {seq_len} % (tensor x twice context: {divisor}) = {seq_len % divisor}."
             )
-        activation_checkpoint, every = self._activation_checkpoint()
+        activation_checkpoint, checkpoint_every = self._activation_checkpoint()
         return Recipe(
             seq_len=seq_len,
             tokens_per_step=batch * seq_len,
             micro_batch_size=micro_batch_size,
             dtype=self._dtype(layout, model),
             activation_checkpoint=activation_checkpoint,
-            activation_checkpoint_every=every,
+            activation_checkpoint_every=checkpoint_every,
             schedule="none" if pp == 1 else self._schedule(),
             offload=self._offload(layout),
             compile=keys.values.get("compile.enable") is True,
         )
 
     def _offload(self, layout: Layout) -> bool:
+        """Whether weights and optimizer state are offloaded; refused if trainyard cannot predict it."""
         keys, key = self.keys, "training.enable_cpu_offload"
         if not keys.flag(key):
             return False
@@ -205,6 +219,7 @@ class _TorchtitanReader:
         return size
 
     def _activation_checkpoint(self) -> tuple[Literal["none", "full", "selective"], int]:
+        """What is recomputed, and in every how many-th layer."""
         keys, mode = self.keys, self._text("activation_checkpoint.mode", "selective")
         option = keys.get("activation_checkpoint.selective_ac_option")
         if mode == "memory_budget":

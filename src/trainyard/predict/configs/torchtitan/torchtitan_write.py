@@ -45,6 +45,7 @@ def write(job: Job) -> str:
 
 
 def _parallelism(job: Job) -> dict[str, Any]:
+    """Keys of the `[parallelism]` section; those of unused axes and defaults are left out."""
     layout, layers = job.layout, job.decoder.layers
     keys: dict[str, Any] = {
         "data_parallel_replicate_degree": layout.dp_replicate,

@@ -63,12 +63,15 @@ class Walk:
     `unread` (number of unreadable entries)."""
 
     def __init__(self, text: UnpackedText) -> None:
+        """`text`: the file's text in pieces, read only as the walk proceeds."""
         self.text = text
         self.header: dict[str, bytes] = {}
         self.lost: list[str] = []
         self.unread = 0
         self.entries = 0
+        """Entries of the list of events, including unreadable ones."""
         self._pieces: Iterator[bytes] = iter(text)
+        # The unconsumed text and the position in it; whether more pieces follow; whether a value is nested too deep.
         self._rest, self._at = b"", 0
         self._more, self._too_deep = True, False
 
@@ -111,10 +114,10 @@ class Walk:
 
     def _grow(self, part: str) -> None:
         """Doubles the unread text, so that rescanning it takes linear time in total."""
-        left = len(self._rest) - self._at
-        if left > _MAX_VALUE_BYTES:
+        unread_bytes = len(self._rest) - self._at
+        if unread_bytes > _MAX_VALUE_BYTES:
             raise FileTooLarge(f"{self.text.path}: one {part} is longer than {_MAX_VALUE_BYTES:,} bytes, the maximum.")
-        self._fetch(max(1, left))
+        self._fetch(max(1, unread_bytes))
 
     def _peek(self) -> bytes:
         """The next byte that is not white space or a comma; empty at the end."""

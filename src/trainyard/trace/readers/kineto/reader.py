@@ -75,7 +75,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         raise _no_events_error(text, walk)
     _check_launches(text, tables, bool(walk.lost and header.device_names))
     labels = [_lane_label(lane) for lane in tables.lanes]
-    lanes = {label: number for number, label in enumerate(sorted(set(labels)))}
+    lanes = {label: index for index, label in enumerate(sorted(set(labels)))}
     lane_index = np.array([lanes[label] for label in labels], np.int32)
     device, waits = tables.device, tables.waits
     facts = FileFacts(
@@ -163,6 +163,7 @@ def _decode_shape(raw: bytes) -> OperandShape:
 
 
 def _list(raw: bytes) -> list[object]:
+    """The JSON list in `raw`; an empty list if it is absent, damaged or not a list."""
     try:
         value = msgspec.json.decode(raw) if raw else []
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -176,6 +177,8 @@ def _dims(entry: object) -> tuple[int, ...]:
 
 
 class _Distributed(msgspec.Struct):
+    """The header's `distributedInfo`. `rank`: -1 if absent; `pg_config`: a description of each process group."""
+
     rank: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)] = -1
     world_size: _Count = 1
     backend: str = ""
@@ -188,6 +191,7 @@ class _Header:
     process groups by name; `device_names`: device number -> name."""
 
     def __init__(self, fields: Mapping[str, bytes]) -> None:
+        """`fields`: key of the trace's header -> its raw JSON. A field of the wrong type is left out and noted."""
         self.notes: list[str] = []
         base = self._field(fields, "baseTimeNanoseconds", int | str, 0)
         self.base = self._number(base) if isinstance(base, str) else base
@@ -223,6 +227,7 @@ class _Header:
             return default
 
     def _number(self, text: str) -> int:
+        """The integer in `text`, of which only 40 digits are read; 0, with a note, if it is not one."""
         try:
             return int(text[:40])
         except ValueError:

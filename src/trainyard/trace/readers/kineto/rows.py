@@ -80,6 +80,7 @@ class Rows:
     """The scanner in Python."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
+        """`groups`: name of a process group -> its description in the trace's header."""
         self.groups = groups
         self.entries = self.dropped = 0
         self._names, self._threads, self._lanes, self._shapes = TextIndex(), TextIndex(), TextIndex(), TextIndex()
@@ -90,7 +91,8 @@ class Rows:
         """Singly decoded events that are not in the tables yet: adding one row costs as much as adding many."""
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
-        """As `Scanner.feed`: decodes batches of up to `_batch_bytes`, which end where one event follows another."""
+        """Reads the events of `text` from byte `at` on; returns the position after the last one and why the scan
+        stopped. Decodes batches of up to `_batch_bytes`, which end where one event follows another."""
         position = _skip_space(text, at)
         while position < len(text) and text[position] != _CLOSING_BRACKET:
             end = self._find_boundary(text, position)
@@ -121,13 +123,13 @@ class Rows:
         """The tables of all events that were added."""
         self._flush_single()
         return Tables(
-            HostTable._make([*self._host.columns(), self._host.collectives]),
-            DeviceTable._make([*self._device.columns(), self._device.collectives]),
-            StreamWaits(*self._waits.columns()),
-            tuple(self._names.texts()),
-            tuple(self._lanes.texts()),
-            tuple(self._shapes.texts()),
-            self.dropped,
+            host=HostTable._make([*self._host.columns(), self._host.collectives]),
+            device=DeviceTable._make([*self._device.columns(), self._device.collectives]),
+            waits=StreamWaits(*self._waits.columns()),
+            names=tuple(self._names.texts()),
+            lanes=tuple(self._lanes.texts()),
+            shapes=tuple(self._shapes.texts()),
+            dropped=self.dropped,
         )
 
     def _find_boundary(self, text: bytes, begin: int) -> int:

@@ -38,6 +38,7 @@ class CompiledScanner(Rows):
     """The scanner in C."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, Any]], native: CDLL) -> None:
+        """`native`: the loaded library. Raises `MemoryError` if it cannot allocate its scanner."""
         super().__init__(groups)
         self._library = native
         self._scan = c_void_p(native.scan_new())
@@ -54,6 +55,8 @@ class CompiledScanner(Rows):
             self._library.scan_free(self._scan)
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
+        """Read the events of `text` from byte `at` on; return the position after the last one read and why the scan
+        stopped."""
         self._flush_single()
         reason, entries = c_int(), c_int64()
         position = self._library.scan_feed(self._scan, text, at, len(text), byref(reason), byref(entries))
@@ -64,6 +67,7 @@ class CompiledScanner(Rows):
         return position, StopReason(reason.value)
 
     def tables(self) -> Tables:
+        """The tables of all events fed so far; names that JSON spells in several ways become one."""
         self._flush_single()
         names, new_index = _merge_spellings([msgspec.json.decode(b'"%b"' % raw) for raw in self._texts(_NAMES)])
         host = HostTable._make([*self._columns(_HOST, HOST_DTYPES), self._host.collectives])
@@ -72,7 +76,15 @@ class CompiledScanner(Rows):
             host, device = host._replace(name=new_index[host.name]), device._replace(name=new_index[device.name])
         waits = StreamWaits(*self._columns(_WAITS, WAIT_DTYPES))
         lanes, shapes = self._texts(_LANES), self._texts(_SHAPES)
-        return Tables(host, device, waits, names, tuple(lanes), tuple(shapes), self.dropped)
+        return Tables(
+            host=host,
+            device=device,
+            waits=waits,
+            names=names,
+            lanes=tuple(lanes),
+            shapes=tuple(shapes),
+            dropped=self.dropped,
+        )
 
     def _collect_collectives(self) -> None:
         """Decodes the collectives in the text that was fed last."""
@@ -103,12 +115,12 @@ class CompiledScanner(Rows):
         """Copies of a table's columns that outlive the scan; each original is freed before the next copy."""
         count = self._library.scan_count(self._scan, table)
         columns: list[NDArray[Any]] = []
-        for number, dtype in enumerate(dtypes):
+        for column_index, dtype in enumerate(dtypes):
             column = np.empty(count, dtype)
             if count:
-                address = self._library.scan_column(self._scan, table, number)
+                address = self._library.scan_column(self._scan, table, column_index)
                 memmove(column.ctypes.data, address, column.nbytes)
-            self._library.scan_release(self._scan, table, number)
+            self._library.scan_release(self._scan, table, column_index)
             columns.append(column)
         return columns
 

@@ -34,6 +34,8 @@ class UnpackedText:
         self._pieces = pieces
 
     def __iter__(self) -> Iterator[bytes]:
+        """The unpacked bytes, piece by piece. Raises `FileTooLarge` beyond the limit, `DamagedFile` if nothing could be
+        read."""
         try:
             for piece in self._pieces(self):
                 self.size += len(piece)
@@ -157,6 +159,8 @@ def _read_member(name: str) -> Callable[[UnpackedText], Iterator[bytes]]:
     """The function that yields the pieces of a member of a zip archive."""
 
     def pieces(text: UnpackedText) -> Iterator[bytes]:
+        """The bytes of the archive's member, unpacked twice if it is gzipped; damage ends them and is stated in
+        `text.lost`."""
         try:
             with zipfile.ZipFile(text.path) as archive:
                 if name.endswith(".gz"):

@@ -29,13 +29,13 @@ def build(flags: tuple[str, ...] = _FLAGS, into: Path = _HERE / "native.so") -> 
     with tempfile.TemporaryDirectory(dir=into.parent) as folder:
         library = Path(folder) / into.name
         try:
-            done = subprocess.run(
+            compilation = subprocess.run(
                 [*compiler, *flags, "-o", str(library), *sources], capture_output=True, text=True, check=False
             )
         except OSError as error:
             return f"{compiler[0]}: {error.strerror}"
-        if done.returncode:
-            return done.stderr.strip() or f"{compiler[0]} ended with {done.returncode}"
+        if compilation.returncode:
+            return compilation.stderr.strip() or f"{compiler[0]} ended with {compilation.returncode}"
         library.replace(into)
     return ""
 
