@@ -100,6 +100,7 @@ def _list_names(names: FilePath | Sequence[FilePath]) -> list[str]:
 def _load_curves(
     heads: Sequence[str], bases: Sequence[str], say: Callable[[str], None]
 ) -> tuple[list[LossCurve], list[LossCurve]]:
+    """Loss curves of the stored runs of both sides. Raises `BadInput` if a run is given twice."""
     store = Store(say=say)
     folders = [store.find(name) for name in (*heads, *bases)]
     if len(set(folders)) < len(folders):

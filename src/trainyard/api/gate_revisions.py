@@ -128,6 +128,7 @@ def gate_bisect(
     commits = between(here, first, last)
 
     def judge_commit(commit: str, rule: Rule) -> Verdict:
+        """The verdict on `commit` against the first revision, from pairs of runs in checkouts of both."""
         request = GateRequest((metric,), rule)
         with checkout(here, first) as base, checkout(here, commit) as head:
             folders = {"base": base, "head": head}

@@ -24,6 +24,7 @@ def list_known(kind: Literal["", "models", "machines"]) -> Catalogue:
 
 
 def _known_model(name: str) -> KnownModel:
+    """A preset as a row of the catalogue: its parameters, layers and hidden size, as far as it has them."""
     preset = presets.load(name)
     job, sizes = _job(name, preset), preset.sizes or {}
     decoder = job.model
@@ -65,6 +66,7 @@ def _count(job: Job) -> int | None:
 
 
 def _is_planned(job: Job) -> bool:
+    """Whether the planner can predict the job."""
     try:
         cases.subject(job)
     except BadInput:

@@ -32,6 +32,8 @@ class Named(NamedTuple):
     plans: Plans | None = None
 
     def side(self) -> Side:
+        """What a comparison needs of this input. Raises `WrongRunState` for a damaged run, `UnknownName` for one
+        without a ledger."""
         if self.plans is not None:
             plan = self.plans.best.plan
             return Side(self.name, plan.ledger, (plan.ledger,), plan=plan)

@@ -139,6 +139,7 @@ def _search(
 
 
 def _check_numbers(options: PlanOptions) -> None:
+    """Raises `BadInput` for devices, batch, sequence length or tokens out of range, naming the flag."""
     if not options.tokens >= 0:
         raise BadInput(f"--tokens {options.tokens} must be 0 or more.")
     for flag, number, limit in (

@@ -57,6 +57,7 @@ def with_next_step(other: str) -> Iterator[None]:
 
 
 def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
+    """Raises `BadInput` for a sequence length given with a model of images, whose positions are fixed."""
     if seq_len and not isinstance(model, Model):
         raise BadInput(
             f"--seq-len {seq_len}, but {model.name} has {model.positions:,} positions a sample, which follow from its "
@@ -66,6 +67,8 @@ def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
 
 
 def _request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
+    """What to plan for: `model`, or the configuration `check`, which may take its model from `model`. `ranks` and
+    `seq_len` stand in for what a file leaves open. Raises `BadInput` if neither file is given."""
     if check is None:
         if not model:
             raise BadInput(

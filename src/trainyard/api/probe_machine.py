@@ -24,6 +24,7 @@ def probe_machine(ranks: int | None, dtype: str) -> ProbedMachine:
 
 
 def timed_call(probe: ProbedTime) -> TimedCall:
+    """A call as timed by the probe, with the unit of its rate."""
     return TimedCall(
         operation=probe.what,
         size=probe.size,
@@ -61,6 +62,7 @@ def fit(machine: machines.Machine, runs: Sequence[MeasuredRun]) -> FittedMachine
 
 
 def _measured_run(name: str, say: Callable[[str], None]) -> MeasuredRun:
+    """The stored run `name` with its mean ledger and timed step in s. Raises `BadInput` without either."""
     from trainyard.api.named_inputs import find
 
     side = find(name, say=say).side()

@@ -75,6 +75,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; an unknown command fails with the name that is nearest to it."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}. {nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
@@ -121,6 +122,7 @@ def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
     """Run `action`; turn an error into a message and an exit code, and append it to `errors`."""
 
     def report(code: str, exit_code: int, message: str, next_step: str = "") -> int:
+        """Keeps an error for the JSON document, with secrets redacted, and returns its exit code."""
         from trainyard.error_report import ErrorReport
         from trainyard.redact import redact
 

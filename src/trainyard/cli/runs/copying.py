@@ -45,6 +45,8 @@ def _raise_refusal(refused: Mapping[str, BadInput | EnvironmentFailed], untagged
 
 
 def _show_copied(copied: Sequence[CopiedRun], count: int, done: str) -> None:
+    """Prints a line for each run with its files, signature and notes, then the sum. `count`: runs asked for; `done`:
+    the verb, such as "pushed"."""
     for run in copied:
         signed = f", signed by {run.signer}" if run.signer else ", signed" if run.signed else ""
         if run.files:

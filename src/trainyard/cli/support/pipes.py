@@ -58,6 +58,7 @@ def regular(name: str) -> str:
 
 
 def _pieces(name: str) -> Iterator[bytes]:
+    """Yields the bytes of a named pipe until its writer closes it. Raises `BadFile` if no data arrives for too long."""
     limit_s = _silence_s()
     try:
         pipe = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe without a writer must not wait for one
@@ -77,6 +78,7 @@ def _pieces(name: str) -> Iterator[bytes]:
 
 
 def _silence_s() -> float:
+    """Seconds without data after which a pipe is given up, from the environment. Raises `BadInput` if not positive."""
     text = os.environ.get(_SETTING) or str(_SILENCE_S)
     try:
         seconds = float(text)

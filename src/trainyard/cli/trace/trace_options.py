@@ -66,6 +66,7 @@ def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
         window: Literal["steps", "all"] = "steps",
         **options: Any,
     ) -> None:
+        """Calls the command with one `TraceFiles` in place of the options that say how traces are read."""
         from trainyard.units import parse_size
 
         function(TraceFiles(paths, window, mark, engine, parse_size(limit), strict), **options)
@@ -76,6 +77,7 @@ def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def write_page(measured: MeasuredTrace, analysis: Analysis, page: str) -> None:
+    """Writes the HTML page of an analysis with its timeline, and says so."""
     from trainyard.report.render import html
     from trainyard.report.view.build_view import view_of
     from trainyard.report.view.timeline import timeline

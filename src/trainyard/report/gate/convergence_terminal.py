@@ -18,6 +18,7 @@ _SEEDS = 10
 
 
 def print_convergence(convergence: ConvergenceReport, console: Console, full: bool = False) -> None:
+    """Prints the verdict on the loss and the table of seeds; without `full`, only the first seeds and notes."""
     console.print(Text(plain(convergence.headline), style=f"bold {_STYLES[convergence.verdict]}"))
     console.print()
     seeds = table(convergence)

@@ -16,6 +16,7 @@ _DIFFER = 20
 
 
 def markdown(gate: GateResult) -> str:
+    """The gate's result as Markdown for a pull request: verdict, metrics, changed accounts, and a list of notes."""
     parts = [
         f"## {_MARKS[gate.outcome]} {escaped(sentences.headline(gate))}",
         escaped(sentences.description(gate)),
@@ -55,6 +56,7 @@ def markdown(gate: GateResult) -> str:
 
 
 def _accounts(why: ChangedAccounts) -> str:
+    """The Markdown table of the accounts that changed most, in ms a step, and the change common to all of them."""
     rows = [
         [
             sentences.label(account),

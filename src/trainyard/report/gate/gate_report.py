@@ -118,6 +118,7 @@ def report_bisection(bisection: Bisection, subjects: dict[str, str]) -> BisectRe
 
 
 def report_noise(noise: Noise, rule: Rule) -> SelfCheckReport:
+    """The report of a self-check under `rule`: its measurements with the headline and sentences on them."""
     from trainyard.report.gate.noise_terminal import describe_noise, headline
 
     return SelfCheckReport(

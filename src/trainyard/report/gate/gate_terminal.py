@@ -25,6 +25,7 @@ _NOTES = 3
 
 
 def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
+    """Prints verdict, metrics, changed accounts, differences and next steps; without `full`, the first of each."""
     console.print(Text(plain(gate.headline), style=f"bold {_STYLES[gate.verdict]}"))
     console.print(Text(plain(gate.description), style="dim"))
     console.print()
@@ -131,6 +132,7 @@ def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
 
 
 def _account_cells(row: ChangedAccount, scale: Scale) -> list[Text]:
+    """The cells of an account's row in the units of `scale`: name, before, after, change, bounds, p-value, verdict."""
     style = _STYLES[row.verdict]
     bounds = f"{sentences.percent(row.low)} to {sentences.percent(row.high)}"
     return [
@@ -146,6 +148,7 @@ def _account_cells(row: ChangedAccount, scale: Scale) -> list[Text]:
 
 
 def _note_accounts(changed: ChangedAccounts, full: bool) -> list[str]:
+    """Notes below the table of accounts: the change common to all of them and, if `full`, the accounts left out."""
     common = changed.common
     notes: list[str] = []
     if common.chance < 1:

@@ -61,6 +61,7 @@ def describe_verdict(verdict: Verdict) -> str:
 
 
 def _more(verdict: Verdict) -> str:
+    """How many more pairs of runs would settle an open verdict, as the end of a sentence; empty if none are needed."""
     if not verdict.more:
         return ""
     if verdict.pairs + verdict.more <= sequential_test.MAX_PAIRS:
@@ -97,6 +98,7 @@ def culprit(why: ChangedAccounts | None) -> str:
 
 
 def _likeliest(why: ChangedAccounts) -> str:
+    """A sentence on the account that got longer with the smallest p-value, when no change is significant."""
     longer = [account for account in why.accounts if account.ns > 0 and account.chance < _LIKELY]
     if not longer:
         return "No single account stands out."

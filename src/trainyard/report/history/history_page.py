@@ -112,6 +112,7 @@ def _lasting(history: History) -> list[SeriesChange]:
 
 
 def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
+    """A change as the page's script reads it: `look` names its style, `at` to `until` are indices of points."""
     change, label = judged.change, words.CHANGES[judged.change.kind].label
     look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
     sentence = f"{label} at {name_point(history, change.at)}: {show_change(change)}"
@@ -133,6 +134,7 @@ def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
 
 
 def _table(history: History) -> Table:
+    """The table of all changes, newest first, in the unit of the series."""
     unit = history.series.about.unit
     return Table(
         title="Changes",
@@ -156,6 +158,7 @@ def _table(history: History) -> Table:
 
 
 def _figures(history: History) -> list[KeyFigure]:
+    """Key figures: the level since the last lasting change with its growth over the first level, changes, points."""
     series, unit = history.series, history.series.about.unit
     values, lasting = np.array(series.values), _lasting(history)
     begin = max([history.begin, *(change.until for change in lasting if change.until < len(values) - 2)])

@@ -67,6 +67,7 @@ def sparkline(curve: MemoryCurve, wide: int = _WIDE) -> str:
 
 
 def _kinds(view: MemoryView, width: int) -> Table:
+    """The table of bytes allocated at the peak by kind of block, largest first, with their sum."""
     whole = sum(view.held.values())
     colours = {kind.label: kind.colour for kind in view.kinds}
     rows = sorted(view.held.items(), key=lambda item: -item[1])

@@ -221,6 +221,7 @@ def describe_shortage(shortage: Shortage) -> str:
 
 
 def _figures(memory: MeasuredMemory) -> tuple[KeyFigure, ...]:
+    """Key figures of the peak in bytes: allocated and, if the segments are known, reserved, unused and rounding."""
     peak, fragments = memory.peak, memory.peak.fragments
     figures = [_size_figure("peak allocated", peak.allocated, "Bytes in allocated blocks at the peak.")]
     if fragments is not None:
@@ -247,6 +248,7 @@ def _kind(name: str) -> MemoryKind:
 
 
 def _curve(memory: MeasuredMemory, used: Sequence[int]) -> MemoryCurve:
+    """Active and reserved bytes over time, in total and for each of the kinds `used`, thinned out for drawing."""
     keep = moments_kept(memory.ns, memory.replay.allocated, memory.replay.reserved)
     return MemoryCurve(
         ns=memory.ns[keep].tolist(),
@@ -307,6 +309,7 @@ def _look(memory: MeasuredMemory, row: int, moment: int, index_of_kind: dict[int
 
 
 def _segment_row(part: ReservedRange, blocks: list[tuple[int, int, int]]) -> SegmentRow:
+    """A segment as pieces in order of address; `blocks` are (address, size in bytes, number of the look)."""
     pieces: list[tuple[int, int]] = []
     cursor = part.start
     for address, size, look in [*blocks, (part.end, 0, FREE)]:

@@ -17,6 +17,7 @@ def tables(catalogue: Catalogue, full: bool = False) -> tuple[Table, ...]:
 
 
 def _models(models: Sequence[KnownModel], full: bool) -> Table:
+    """The table of known models with parameters in millions; `full` adds the source of each."""
     return Table(
         title="Model",
         notes=() if all(model.planned for model in models) else ("The planner does not predict models marked *.",),

@@ -41,6 +41,7 @@ def from_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
 
 
 def _part_alone(alone: PartResult) -> Apart:
+    """One part of a mixed cluster as if it trained alone: its fastest layout, or why there is none; $ per hour."""
     price = alone.part.machine.price
     return Apart(
         part=str(alone.part),
@@ -173,6 +174,7 @@ def ranks(plans: Plans) -> str:
 
 
 def _together_and_apart(plans: Plans, hetero: Unlike) -> Table:
+    """The table that compares training on the whole mixed cluster with each of its parts alone."""
     best = plans.best
     plan = best.plan
     point = points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, best.reserved_bytes, best.bill)

@@ -54,6 +54,7 @@ def _recipe(plans: Plans, index: int) -> str:
 
 
 def _figures(plans: Plans, record: PlanRecord) -> str:
+    """A sentence with a layout's predicted step and its 80 % interval, throughput per device, MFU and memory."""
     unit, ns = tables.time_unit(plans)
     plan, bill = record.plan, record.bill
     calibrated = "" if tables.is_calibrated(plan) else ", not calibrated"
@@ -93,6 +94,7 @@ def _budget(plans: Plans) -> str:
 
 
 def _layouts(plans: Plans) -> Table:
+    """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, ns = tables.time_unit(plans)
     most = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
@@ -122,6 +124,7 @@ def _constants(plans: Plans) -> str:
 
 
 def _ledger(plans: Plans) -> Table:
+    """The table of the best layout's largest predicted accounts, the others folded into one row, and their sum."""
     unit, ns = tables.time_unit(plans)
     plan: Plan = plans.best.plan
     whole = plan.ledger.wall_ns
@@ -137,6 +140,8 @@ def _ledger(plans: Plans) -> Table:
 
 
 def _memory(plans: Plans) -> Table:
+    """The table of the fullest rank's memory in GB by part, with what is allocated, reserved and kept in host
+    memory."""
     sizes = [(tables.part_label(part), size) for part, size in plans.best.plan.memory.items() if size]
     counted = max(plans.exact_bytes.values(), default=0)
     rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in _largest(sizes, _PARTS, "other parts")]

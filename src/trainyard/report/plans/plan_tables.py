@@ -159,6 +159,7 @@ def activation_checkpoint(recipe: Recipe) -> str:
 
 
 def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tuple[Cell, ...]:
+    """The cells of a layout's row, with times divided by `unit_ns`; `as_it_is`: the configuration that was checked."""
     plan, bill = record.plan, record.bill
     job = plan.job
     cells: list[Cell] = [
@@ -183,6 +184,7 @@ def scaling(plans: Plans) -> tuple[Table, ...]:
 
 
 def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, note: str, layout: bool) -> Table:
+    """The table of the best plans for other numbers of devices; `layout` shows layouts instead of batch sizes."""
     unit, ns = time_unit(plans)
     columns = (
         Column(head="devices", digits=0), *(() if layout else (Column(head="samples", digits=0),)),

@@ -43,6 +43,7 @@ def calls(probed: ProbedMachine) -> Table:
 
 
 def _call(call: TimedCall) -> tuple[Cell, ...]:
+    """Cells of a timed call: operation, its size in words, median time in µs."""
     if call.operation == "matmul":
         size = " x ".join(map(str, call.size))
     elif call.operation == "attention":

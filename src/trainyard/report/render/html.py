@@ -84,6 +84,8 @@ def _script(scripts: tuple[str, ...]) -> str:
 
 
 def _policy(style: str, script: str) -> str:
+    """The content security policy that allows exactly this style and this script, by their SHA-256 digests."""
+
     def source(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
@@ -126,6 +128,8 @@ def pack(timeline: Timeline) -> dict[str, Any]:
 
 
 def _gaps(lane: Lane) -> NDArray[np.int64]:
+    """Time in ns from the end of each slice's predecessor (0 for the first) to its start. Raises `ValueError` if slices
+    overlap."""
     gaps = np.diff(np.asarray(lane.starts, np.int64), prepend=0)
     gaps[1:] -= np.asarray(lane.lengths, np.int64)[:-1]
     if len(gaps) and gaps.min() < 0:

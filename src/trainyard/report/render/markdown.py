@@ -60,6 +60,7 @@ def _short(text: str) -> str:
 
 
 def _ledger(view: View) -> str:
+    """The Markdown table of the mean step's accounts by phase in ns, with their sum."""
     rows = [
         (escaped(label), escaped(phase), units.show_ns(ns), units.show_share(ns, view.wall_ns), units.show_ns(hidden),
          f"{count:,}")
@@ -70,6 +71,7 @@ def _ledger(view: View) -> str:
 
 
 def _findings(view: View) -> str:
+    """The Markdown table of findings: severity, cost a step, evidence, remedy, and how sure the rule is."""
     rows = [
         (finding.severity, escaped(finding.says), units.show_time(finding.cost_ns), escaped(finding.evidence),
          escaped(finding.remedy.says) if finding.remedy else "", f"{100 * finding.sure:.0f} %")
@@ -79,6 +81,7 @@ def _findings(view: View) -> str:
 
 
 def _kernels(view: View) -> str:
+    """The Markdown table of the kernels that take most of a step, in ns."""
     rows = [
         (code(row.name), code(row.account), row.phase, units.show_ns(row.ns), f"{100 * row.share:.1f} %",
          f"{row.count:,}")

@@ -76,6 +76,7 @@ class _Writer:
     """Writes one rank as one sequence of packets. `shift`: ns to add to timestamps."""
 
     def __init__(self, out: gzip.GzipFile | BinaryIO, index: int, shift: int) -> None:
+        """Starts the packets of the rank at `index`; `shift` is added to all of its times, in ns."""
         self.out = out
         self.shift = shift
         self.index = index
@@ -88,6 +89,8 @@ class _Writer:
         self.chunk = bytearray()
 
     def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
+        """Writes all tracks of a rank: steps, verdict, waits, busy time, streams and, if `host`, threads. `moved`: its
+        clock is not aligned with that of the first rank."""
         process = f"rank {rank.events.rank}" + (" (clock not aligned: moved to start with the first)" if moved else "")
         self.packet(self.sequence, int_field(_FLAGS, _CLEARED), message_field(
             _DESCRIPTOR, int_field(_UUID, self.root), int_field(_ORDERING, _EXPLICIT),
@@ -152,6 +155,7 @@ class _Writer:
             )
 
     def track(self, label: str, *more: bytes) -> int:
+        """Declares a track below the rank's process and returns its id. `more`: further encoded fields of the track."""
         self.tracks += 1
         uuid = self.root + self.tracks
         parts = (
@@ -229,6 +233,7 @@ def _steps(rank: RankTrace) -> Slices:
     """Each part of the window, with the ns of each account as arguments."""
 
     def describe(index: int) -> tuple[str, Facts]:
+        """Name and facts of the slices of a kind, which is a column of `kinds`."""
         part, ledger = rank.parts[index], rank.ledgers[index]
         return step_label(part.label) + (" (partial)" if part.partial else ""), tuple(
             (f"{account} ns", ns) for account, ns in ledger.by_account().items() if ns
@@ -239,6 +244,7 @@ def _steps(rank: RankTrace) -> Slices:
 
 
 def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
+    """Slices of the account that owns each moment of a rank's steps. `numbers`: ranks that others may wait for."""
     owned = find_owners(rank)
     late = owned.late.astype(np.int64) + 1
 
@@ -250,6 +256,7 @@ def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
 
 
 def _waits(rank: RankTrace, numbers: Sequence[int]) -> Slices:
+    """Slices of a rank's waits for late ranks. `numbers`: the late rank's number by its index in `waits.late`."""
     waits = rank.waits
 
     def describe(kind: int) -> tuple[str, Facts]:
@@ -262,6 +269,7 @@ def _waits(rank: RankTrace, numbers: Sequence[int]) -> Slices:
 
 
 def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
+    """Name and facts of a slice from its key (-1: unexplained) and the number of the rank waited for, if any."""
     if key < 0:
         return "unexplained", ()
     account, phase = rank.keys.pairs[key]
@@ -270,6 +278,7 @@ def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
 
 
 def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
+    """(label, slices) of each device stream with work, each slice with account, phase, module and operator."""
     classified, events = rank.classified, rank.events
     lane_of, labels = lane_numbers(rank)
     start, names = start_ns_of_intervals(rank), list(events.names)
@@ -294,6 +303,7 @@ def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
 
 
 def _threads(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
+    """(label, slices) of each host thread; its slices have a name alone."""
     host, names = rank.events.host, rank.events.names
     for thread in np.unique(host.thread).tolist():
         rows = np.flatnonzero(host.thread == thread)

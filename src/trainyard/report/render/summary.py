@@ -67,6 +67,7 @@ def _change(account: Account) -> str:
 
 
 def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
+    """What one screen shows, in order: title, remedy, key figures, warnings, largest accounts, findings and notes."""
     leading = view.findings[0] if view.findings and view.findings[0].says == view.title else None
     parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
     if leading and leading.remedy:

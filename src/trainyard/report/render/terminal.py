@@ -81,6 +81,7 @@ def print_table(table: Facts, console: Console, top: int | None = None) -> None:
 
 
 def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableType]:
+    """What `--full` shows, in order. `kernels`: most rows of a table; `bar`, `width`: in characters."""
     parts: list[RenderableType] = [
         Text(plain(sentence(view.title)), style="bold"),
         joined_line((view.subtitle, *view.chips)),
@@ -155,6 +156,7 @@ class _Flow:
         self.texts, self.between = texts, between
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields lines of texts with `between` before each, broken where a line gets too wide."""
         line = Text()
         for text in self.texts:
             if line and line.cell_len + self.between.cell_len + text.cell_len > options.max_width:
@@ -349,6 +351,7 @@ def _cell(cell: Cell, column: Column) -> str:
 
 
 def _rows(title: str, rows: Sequence[KernelRow], width: int) -> Table:
+    """The table of kernels or modules with ms a step, share and calls, fitted to `width` characters."""
     return fitted(
         [
             Part(title, [Text(plain(row.name)) for row in rows], name=True),

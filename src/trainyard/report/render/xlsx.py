@@ -110,6 +110,7 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
 
 
 def _ledger(mean: Ledger) -> Sheet:
+    """The sheet of the mean step's entries, one row for each account and phase, then the whole step; times in ns."""
     rows = [
         (
             str(entry.account),
@@ -162,6 +163,7 @@ def _add(book: Any, sheet: Sheet, cut: list[str]) -> None:
 
 
 def _cell(page: Any, row: int, column: int, value: Any, number_format: Any) -> None:
+    """Writes a value in its own type: boolean, number, or text shortened to the most that a cell holds; skips None."""
     if isinstance(value, bool):
         page.write_boolean(row, column, value)
     elif isinstance(value, int | float):

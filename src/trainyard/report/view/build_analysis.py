@@ -54,6 +54,7 @@ def analyse_run(run: Run, measured: MeasuredTrace | None = None) -> Analysis:
 def _analysis(
     mean: Ledger, ledgers: tuple[Ledger, ...], run: Run | None, measured: MeasuredTrace | None, subject: str
 ) -> Analysis:
+    """The analysis of `mean` and the `ledgers` behind it, with all that `run` and the traces, where known, add."""
     rules = findings(mean, run, all_booked(measured) if measured else None)
     return Analysis(
         headline=_headline(mean, rules, run),
@@ -101,6 +102,7 @@ def _ranks(here: int, world: int) -> str:
 
 
 def _headline(mean: Ledger, all_findings: list[Finding], run: Run | None) -> str:
+    """The run's failure if it has one, else the severest avoidable cost, else what the step is bound by."""
     if run and run.state == "damaged":
         return f"Run {run.id} is damaged: {run.failure}"
     if run and run.state != "complete":
@@ -127,6 +129,7 @@ def _unprofiled(run: Run) -> str:
 
 
 def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
+    """Key figures of the mean step: step time if there is no run, shares of compute, overlap and coverage."""
     kinds = mean.by_kind()
     comm = mean.unions.get("comm", 0)
     figures: list[KeyFigure] = []
@@ -158,6 +161,7 @@ def _no_mfu(run: Run) -> list[str]:
 
 
 def _rows(rows: list[Busy], wall: int) -> tuple[KernelRow, ...]:
+    """Rows of kernels or modules with their share of the `wall` ns of a step."""
     return tuple(
         KernelRow(
             name=row.name, account=row.account, phase=row.phase, ns=row.ns, count=row.count,
@@ -168,6 +172,7 @@ def _rows(rows: list[Busy], wall: int) -> tuple[KernelRow, ...]:
 
 
 def _warnings(mean: Ledger, run: Run | None) -> tuple[str, ...]:
+    """Reasons to distrust the ledger: an incomplete run, unusual profiled steps, or much unexplained time."""
     warnings: list[str] = []
     if run and run.state != "complete":
         warnings.append(f"The run is {run.state}: {words.STATES[run.state].means}")

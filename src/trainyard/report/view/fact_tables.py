@@ -94,6 +94,7 @@ def ops(measured: MeasuredTrace) -> Table:
 
 
 def _op(row: OpRow) -> tuple[Cell, ...]:
+    """Cells of an operator's row: bound, calls, ms measured, reachable and lost, TFLOP/s and GB/s."""
     bound = row.bound if row.bound != "unknown" else ""
     return (
         row.op,
@@ -139,6 +140,7 @@ def bandwidths(rows: Sequence[Bandwidth]) -> Table:
 
 
 def _bandwidth(row: Bandwidth) -> tuple[Cell, ...]:
+    """Cells of a collective's row: size in MB, calls, time in µs, algorithm and bus bandwidth in GB/s."""
     return (
         words.COLLECTIVES[row.collective].label,
         row.group,

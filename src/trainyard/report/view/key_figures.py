@@ -61,6 +61,7 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
 
 
 def _profilers_cost(ns: int, step_ns: int) -> KeyFigure:
+    """The profiler's cost from the `ns` that it added to a step; "cannot tell" if profiled steps were faster."""
     label, means = "profiler's cost", "How much longer the median profiled step took than the median unprofiled one."
     if ns < 0:
         faster = f"profiled steps were {units.show_time(-ns)} faster"

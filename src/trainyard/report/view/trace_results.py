@@ -67,6 +67,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predicted_steps(measured: MeasuredTrace, prediction: Prediction) -> WhatIf:
+    """The result of `trace what-if` from the measured trace and what was predicted of it."""
     return WhatIf(
         changes=prediction.supposed,
         before=measured.mean,

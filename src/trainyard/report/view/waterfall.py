@@ -95,6 +95,7 @@ def _whiskers(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int,
 
 
 def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> str:
+    """What an account's bar consists of: its largest kernel or its meaning, number of intervals, overlapped time."""
     entries = [entry for entry in mean.entries if entry.account == account]
     hidden = sum(entry.hidden_ns for entry in entries)
     count = sum(entry.count for entry in entries)
