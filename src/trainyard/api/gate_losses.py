@@ -93,8 +93,8 @@ def gate_reference_points(
 
 
 def _list_names(names: FilePath | Sequence[FilePath]) -> list[str]:
-    several = [names] if isinstance(names, str | os.PathLike) else names
-    return [os.fspath(name) for name in several]
+    listed = [names] if isinstance(names, str | os.PathLike) else names
+    return [os.fspath(name) for name in listed]
 
 
 def _load_curves(

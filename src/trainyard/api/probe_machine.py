@@ -68,4 +68,4 @@ def _measured_run(name: str, say: Callable[[str], None]) -> MeasuredRun:
     side = find(name, say=say).side()
     if side.run is None or side.job is None or not side.timed_ns:
         raise BadInput(f"{name} is not a run of a job with timed steps.", "Pass a stored run of a job file.")
-    return MeasuredRun(name, side.job, side.mean, side.timed_ns / 1e9)
+    return MeasuredRun(name=name, job=side.job, ledger=side.mean, seconds=side.timed_ns / 1e9)

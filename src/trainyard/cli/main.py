@@ -126,8 +126,8 @@ def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
         from trainyard.error_report import ErrorReport
         from trainyard.redact import redact
 
-        known = ErrorReport(code=code, exit_code=exit_code, message=redact(message), next_step=redact(next_step))
-        errors.append(known)
+        redacted = ErrorReport(code=code, exit_code=exit_code, message=redact(message), next_step=redact(next_step))
+        errors.append(redacted)
         return exit_code
 
     try:
@@ -159,9 +159,9 @@ def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
 
 def _usage(error: click.ClickException) -> str:
     """The usage of the command and a hint to its help, as click prints them before a usage error."""
-    shown = io.StringIO()
-    error.show(shown)
-    return shown.getvalue().removesuffix(f"Error: {error.format_message()}\n")
+    printed = io.StringIO()
+    error.show(printed)
+    return printed.getvalue().removesuffix(f"Error: {error.format_message()}\n")
 
 
 if __name__ == "__main__":

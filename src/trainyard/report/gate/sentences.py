@@ -55,12 +55,12 @@ def describe_verdict(verdict: Verdict) -> str:
         return (
             f"{name} {percent(verdict.change)} (at most {percent(verdict.high)}) {pairs}{'.' if faster else ''}{faster}"
         )
-    known = (verdict.low, verdict.high) != (None, None)
-    bounds = f" (between {percent(verdict.low)} and {percent(verdict.high)})" if known else ""
-    return f"{name} {percent(verdict.change)}{bounds} {pairs}{_more(verdict)}"
+    has_bounds = (verdict.low, verdict.high) != (None, None)
+    bounds = f" (between {percent(verdict.low)} and {percent(verdict.high)})" if has_bounds else ""
+    return f"{name} {percent(verdict.change)}{bounds} {pairs}{_pairs_needed(verdict)}"
 
 
-def _more(verdict: Verdict) -> str:
+def _pairs_needed(verdict: Verdict) -> str:
     """How many more pairs of runs would settle an open verdict, as the end of a sentence; empty if none are needed."""
     if not verdict.more:
         return ""

@@ -162,15 +162,15 @@ def _figures(history: History) -> list[KeyFigure]:
     series, unit = history.series, history.series.about.unit
     values, lasting = np.array(series.values), _lasting(history)
     begin = max([history.begin, *(change.until for change in lasting if change.until < len(values) - 2)])
-    now = estimate_level(values[begin:], history.inflation)
-    value, _, name = show_value(now.value, unit).rpartition(" ") if unit else ("", "", "")
+    latest = estimate_level(values[begin:], history.inflation)
+    value, _, name = show_value(latest.value, unit).rpartition(" ") if unit else ("", "", "")
     first = estimate_level(
         values[history.begin : min([len(values), *(change.at for change in lasting if change.at > 2)])]
     )
-    growth = (now.value / first.value - 1) if first.value else 0.0
+    growth = (latest.value / first.value - 1) if first.value else 0.0
     better = (growth < 0) == (series.about.better == "lower") if lasting else None
     return [
-        KeyFigure(label="now", value=value or show_value(now.value, unit), unit=name,
+        KeyFigure(label="now", value=value or show_value(latest.value, unit), unit=name,
                   means="The median since the last change.",
                   change=f"{100 * growth:+.1f} % since the first" if lasting else "", better=better),
         KeyFigure(label="changes", value=str(len(lasting)), means="Steps and drifts."),

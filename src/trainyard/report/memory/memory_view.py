@@ -285,16 +285,16 @@ def segment_map(memory: MeasuredMemory, label: str, moment: int, used: Sequence[
     ranges = sorted(ranges_at(memory.device, moment), key=lambda part: (part.start - part.end, part.start))
     shown = sorted(ranges[:_SEGMENTS])
     lives = memory.replay.lives
-    here = np.flatnonzero(lives.is_active(moment))
-    here = here[np.argsort(lives.address[here])]
-    addresses = lives.address[here]
+    active = np.flatnonzero(lives.is_active(moment))
+    active = active[np.argsort(lives.address[active])]
+    addresses = lives.address[active]
     index_of_kind = {kind: number for number, kind in enumerate(used)}
     rows = []
     for part in shown:
         first, last = np.searchsorted(addresses, (part.start, part.end)).tolist()
         blocks = [
             (int(lives.address[row]), int(lives.size[row]), _look(memory, row, moment, index_of_kind))
-            for row in here[first:last].tolist()
+            for row in active[first:last].tolist()
         ]
         rows.append(_segment_row(part, blocks))
     left = ranges[_SEGMENTS:]

@@ -12,8 +12,8 @@ from trainyard.report.view.view import Cell, Column, Table
 def tables(catalogue: Catalogue, full: bool = False) -> tuple[Table, ...]:
     """The tables of models and machines that have rows. `full`: with data types, prices and sources."""
     models = tuple(catalogue.models.values())
-    several = (_models(models, full), _machines(catalogue.machines, full), *((_sources(catalogue),) if full else ()))
-    return tuple(table for table in several if table.rows)
+    candidates = (_models(models, full), _machines(catalogue.machines, full), *((_sources(catalogue),) if full else ()))
+    return tuple(table for table in candidates if table.rows)
 
 
 def _models(models: Sequence[KnownModel], full: bool) -> Table:

@@ -99,9 +99,9 @@ def _layouts(plans: Plans) -> Table:
     most = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
     for index, record in enumerate(plans.choices[:most]):
-        own = "As configured: " if plans.as_it_is and not index else ""
+        prefix = "As configured: " if plans.as_it_is and not index else ""
         row: tuple[Cell, ...] = (
-            own + _recipe(plans, index), record.plan.ledger.wall_ns / ns, 100 * record.bill.mfu,
+            prefix + _recipe(plans, index), record.plan.ledger.wall_ns / ns, 100 * record.bill.mfu,
             record.reserved_bytes / 1e9,
         )  # fmt: skip
         rows.append(row + ((record.bill.days,) if plans.tokens else ()))
@@ -127,15 +127,15 @@ def _ledger(plans: Plans) -> Table:
     """The table of the best layout's largest predicted accounts, the others folded into one row, and their sum."""
     unit, ns = tables.time_unit(plans)
     plan: Plan = plans.best.plan
-    whole = plan.ledger.wall_ns
+    step_ns = plan.ledger.wall_ns
     accounts = [(account.label, time_ns) for account, time_ns in plan.ledger.by_account().items() if time_ns]
     rows = _largest(accounts, _ACCOUNTS, "other accounts")
     return Table(
         title="Predicted ledger, mean over ranks",
         notes=(),
         columns=(Column(head=""), Column(head=unit, digits=2), Column(head="share, %", digits=1)),
-        rows=(*((label, time_ns / ns, tables.percent(time_ns, whole)) for label, time_ns in rows),
-              ("Step", whole / ns, 100.0)),
+        rows=(*((label, time_ns / ns, tables.percent(time_ns, step_ns)) for label, time_ns in rows),
+              ("Step", step_ns / ns, 100.0)),
     )  # fmt: skip
 
 

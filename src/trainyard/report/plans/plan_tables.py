@@ -144,12 +144,13 @@ _USUAL = ("none", "1f1b", "interleaved")
 
 def short(layout: Layout, schedule: str = "none", offload: bool = False) -> str:
     """A layout's name without sequence and loss parallelism, the default at tp > 1; their absence is named."""
-    both = layout.tp == 1 or (layout.sequence_parallel and layout.loss_parallel)
-    whole = "" if both or layout.sequence_parallel or layout.loss_parallel else ", no sequence or loss parallelism"
-    plain = replace(layout, sequence_parallel=False, loss_parallel=False) if both else layout
+    usual_parallelism = layout.tp == 1 or (layout.sequence_parallel and layout.loss_parallel)
+    neither = not (layout.sequence_parallel or layout.loss_parallel)
+    absence = ", no sequence or loss parallelism" if neither and not usual_parallelism else ""
+    plain = replace(layout, sequence_parallel=False, loss_parallel=False) if usual_parallelism else layout
     order = "" if schedule in _USUAL else f", {schedule}"
     shards = f", ZeRO-{layout.zero}" if layout.dp_shard == 1 < layout.cp and layout.zero != 3 else ""
-    return str(plain).replace(f", {layout.cp_method}", "") + shards + whole + order + ", offloaded" * offload
+    return str(plain).replace(f", {layout.cp_method}", "") + shards + absence + order + ", offloaded" * offload
 
 
 def activation_checkpoint(recipe: Recipe) -> str:
@@ -210,15 +211,15 @@ def _infeasible_notes(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]
 
 def ledger(plan: Plan) -> Table:
     """The time of a step by account, in order of precedence."""
-    whole = plan.ledger.wall_ns
+    step_ns = plan.ledger.wall_ns
     rows: list[tuple[Cell, ...]] = [
-        (account.label, ns / 1e6, percent(ns, whole)) for account, ns in plan.ledger.by_account().items() if ns
+        (account.label, ns / 1e6, percent(ns, step_ns)) for account, ns in plan.ledger.by_account().items() if ns
     ]
     return Table(
         title="Predicted ledger",
-        notes=(f"Mean over ranks, in order of precedence. The step is {units.show_ns(whole)} ns exactly.",),
+        notes=(f"Mean over ranks, in order of precedence. The step is {units.show_ns(step_ns)} ns exactly.",),
         columns=(Column(head="account"), Column(head="ms", digits=1), Column(head="share, %", digits=1)),
-        rows=(*rows, ("Step", whole / 1e6, 100.0)),
+        rows=(*rows, ("Step", step_ns / 1e6, 100.0)),
     )
 
 

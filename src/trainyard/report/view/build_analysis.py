@@ -21,9 +21,10 @@ from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.rank_results import all_booked
 from trainyard.trace.top_kernels import Busy, top_work
 
-_MOST = 30
+_MOST_ROWS = 30
 """Kernels and modules in an analysis."""
 _COMPUTE_BOUND = 0.85
+"""Share of compute in a step above which it is called compute-bound."""
 _LIMITS = (
     "Overlapped communication slows concurrent compute through contention; that time is booked as compute.",
     "Profiling has overhead. The ledger is of profiled steps; a run's step time is of unprofiled ones.",
@@ -65,8 +66,8 @@ def _analysis(
         findings=tuple(rules),
         figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
         ideal=ideal_ns(run) if run else None,
-        kernels=_rows(top_work(measured, "kernels", most=_MOST), mean.wall_ns) if measured else (),
-        modules=_rows(top_work(measured, "modules", most=_MOST), mean.wall_ns) if measured else (),
+        kernels=_rows(top_work(measured, "kernels", most=_MOST_ROWS), mean.wall_ns) if measured else (),
+        modules=_rows(top_work(measured, "modules", most=_MOST_ROWS), mean.wall_ns) if measured else (),
         tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
         warnings=(*((measured.left_out,) if measured and measured.unread else ()), *_warnings(mean, run)),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),

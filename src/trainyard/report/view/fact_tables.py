@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from trainyard import units, words
 from trainyard.record import Run
 from trainyard.report.view.trace_results import QueryResult, Reconciliation, WhatIf
@@ -12,10 +14,12 @@ from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.roofline import OpRow, op_roofline
 from trainyard.trace.measured_trace import Lateness, MeasuredTrace
 
-_ROWS = 40
+_MOST_ROWS = 40
+"""Rows of the tables of ops and of bandwidths."""
 _RANKS = 4
 """Ranks side by side in a table of 80 columns."""
 _TOOLS = {"hta": "HTA", "tracelens": "TraceLens"}
+"""`--with` -> the tool's name."""
 _CHANGES, _SMALL = 12, 0.001
 """Rows of a prediction on one screen, and the fraction of the step below which a change is folded."""
 
@@ -28,8 +32,8 @@ def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
 
 def run_tables(run: Run) -> tuple[Table, ...]:
     """Incidents and goodput of a run that had incidents; goodput also of one that saved checkpoints."""
-    wrong = (incidents(run),) if run.incidents else ()
-    return (*wrong, goodput(run)) if wrong or run.goodput.get("save") else ()
+    incident_tables = (incidents(run),) if run.incidents else ()
+    return (*incident_tables, goodput(run)) if incident_tables or run.goodput.get("save") else ()
 
 
 def incidents(run: Run) -> Table:
@@ -60,11 +64,13 @@ def incidents(run: Run) -> Table:
 
 def goodput(run: Run) -> Table:
     """The job's wall time by cause."""
-    whole = sum(run.goodput.values())
-    shares = {cause: units.show_share(round(spent * 1e9), round(whole * 1e9)) for cause, spent in run.goodput.items()}
+    total_s = sum(run.goodput.values())
+    shares = {cause: units.show_share(round(spent * 1e9), round(total_s * 1e9)) for cause, spent in run.goodput.items()}
     return Table(
         title="Goodput",
-        notes=(f"Of {whole:.1f} s from the start of the job to its end, {shares.get('good', '0 %')} went into steps.",),
+        notes=(
+            f"Of {total_s:.1f} s from the start of the job to its end, {shares.get('good', '0 %')} went into steps.",
+        ),
         columns=_columns("Cause", "Means", "Share", Seconds=2),
         rows=tuple(
             (words.TIMES[cause].label, words.TIMES[cause].means, shares[cause], run.goodput[cause])
@@ -89,7 +95,7 @@ def ops(measured: MeasuredTrace) -> Table:
             *roofline.notes,
         ),
         columns=_columns("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
-        rows=tuple(_op(row) for row in known[:_ROWS]),
+        rows=tuple(_op(row) for row in known[:_MOST_ROWS]),
     )
 
 
@@ -135,7 +141,7 @@ def bandwidths(rows: Sequence[Bandwidth]) -> Table:
         columns=_columns(
             "Collective", "Group", "Timed by", Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2
         ),
-        rows=tuple(_bandwidth(row) for row in rows[:_ROWS]),
+        rows=tuple(_bandwidth(row) for row in rows[:_MOST_ROWS]),
     )
 
 
@@ -225,6 +231,11 @@ def answered(answer: QueryResult) -> Table:
             for row in answer.rows
         ),
     )
+
+
+def with_notes(table: Table, notes: Sequence[str]) -> Table:
+    """The table with further notes."""
+    return replace(table, notes=(*table.notes, *notes))
 
 
 def _columns(*texts: str, **numbers: int) -> tuple[Column, ...]:

@@ -10,7 +10,8 @@ from trainyard.report.view.view import Lane, Legend, Timeline
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.measured_trace import MeasuredTrace
 
-_MOST = 100_000
+_MOST_SLICES = 100_000
+"""Slices of a page above which short neighbours are merged."""
 
 
 class _Table:
@@ -23,7 +24,7 @@ class _Table:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def timeline(measured: MeasuredTrace, most: int = _MOST) -> Timeline:
+def timeline(measured: MeasuredTrace, most: int = _MOST_SLICES) -> Timeline:
     """All ranks' intervals from the start of the earliest window on. Above `most` slices, short neighbours are merged
     into one slice with the name and colour of the longest, as coarsely as needed.
 
