@@ -93,6 +93,7 @@ def gate_reference_points(
 
 
 def _list_names(names: FilePath | Sequence[FilePath]) -> list[str]:
+    """One name or several as a list."""
     listed = [names] if isinstance(names, str | os.PathLike) else names
     return [os.fspath(name) for name in listed]
 
@@ -111,7 +112,7 @@ def _load_curves(
 
 
 def _list_logs(name: str) -> list[Path]:
-    """The file itself, or the logs in a folder."""
+    """The file itself, or the logs in a folder by name. Raises `BadFile` for a folder without logs."""
     path = Path(name)
     if not path.is_dir():
         return [path]

@@ -16,7 +16,7 @@ from trainyard.report.plans.catalogue import Catalogue, KnownModel
 
 
 def list_known(kind: Literal["", "models", "machines"]) -> Catalogue:
-    """As `trainyard.api.catalogue`."""
+    """The models and machines that a name can stand for; only those of `kind` if it is not empty."""
     return Catalogue(
         models={} if kind == "machines" else {name: _known_model(name) for name in presets.known()},
         machines={} if kind == "models" else {name: machine.load(name) for name in machine.known()},
@@ -43,7 +43,7 @@ def _known_model(name: str) -> KnownModel:
 
 
 def _job(name: str, preset: Preset) -> Job:
-    """One sample on one rank."""
+    """A job of the preset, with one sample on one rank."""
     if preset.model is not None:
         model = msgspec.convert({"name": name, **preset.model}, Model)
         return Job(name=name, model=model, recipe=Recipe(tokens_per_step=1))

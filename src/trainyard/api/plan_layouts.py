@@ -164,7 +164,8 @@ def _check_numbers(options: PlanOptions) -> None:
 
 
 def _step_size(request: PlanRequest, batch: int | None, seq_len: int | None) -> tuple[int, int]:
-    """Samples of a step, and tokens of a sample."""
+    """Samples of a step, and tokens of a sample (1 for images). Raises `BadInput` if neither the options nor the
+    configuration has them."""
     job, text = request.job, isinstance(request.model, Model)
     samples = batch or (job.batch if job else 0)
     length = (seq_len or (job.recipe.seq_len if job else 0)) if text else 1

@@ -22,11 +22,15 @@ from trainyard.errors import BadInput, EnvironmentFailed, TrainyardError, neares
 if TYPE_CHECKING:
     from trainyard.error_report import ErrorReport
 
-_INTERRUPTED = 130
+_INTERRUPTED_EXIT = 130
+"""Exit code after Ctrl-C, as shells have it."""
 _BAD_USAGE = "bad-usage"
+"""Error code of a wrong command line."""
 
 
 class _Command(NamedTuple):
+    """A command: the module of trainyard.cli that has it, and its line in the help."""
+
     module: str
     help: str
 
@@ -138,7 +142,7 @@ def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
         return end.exit_code
     except (KeyboardInterrupt, click.Abort) as interrupt:
         say_error(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
-        return _INTERRUPTED
+        return _INTERRUPTED_EXIT
     except click.ClickException as error:
         say_error(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
         return report(_BAD_USAGE, BadInput.exit_code, error.format_message())

@@ -22,7 +22,7 @@ _UNITS = {"samples_count": "samples", "epoch_num": "epochs"}
 
 
 def sentence(convergence: Convergence) -> str:
-    """The verdict in one line."""
+    """The verdict on the loss in one line, with the difference or the step from which it shows."""
     margin = f"{100 * convergence.margin:g} %"
     if convergence.identical:
         seeds = units.counted(convergence.pairs, "seed")
@@ -54,7 +54,7 @@ def _what_settles(convergence: Convergence) -> str:
 
 
 def table(convergence: Convergence) -> Table:
-    """One row per seed, then a row for all seeds."""
+    """The differences of HEAD's loss from BASE's in percent: one row per seed, then a row for all seeds."""
     columns = (
         Column(head="seed"),
         Column(head="heads", digits=0),

@@ -102,7 +102,8 @@ class StoredCurves(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_gate(result: GateResult, next_steps: tuple[NextStep, ...] = ()) -> GateReport:
-    """`next_steps`: commands in addition to those for any gate."""
+    """The report of a gate: its result with verdict, headline and sentences. `next_steps`: commands in addition to
+    those for any gate."""
     return GateReport(
         **asdict(result),
         verdict=result.outcome,

@@ -67,7 +67,7 @@ def print_next(steps: Iterable[NextStep], console: Console) -> None:
 
 
 def _draw_metrics(gate: GateReport, width: int) -> Table:
-    """One row per metric, in one unit."""
+    """The table of metrics, one per row: values of both sides in one unit, change with its bounds, pairs, verdict."""
     columns: list[list[Text]] = [[] for _ in range(8)]
     for verdict in gate.verdicts:
         metric, values = words.metric(verdict.metric), gate.values[verdict.metric]

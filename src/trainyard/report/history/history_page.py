@@ -28,6 +28,7 @@ from trainyard.report.render.unit_scale import scale_of
 from trainyard.report.view.view import Column, KeyFigure, Table
 
 SCRIPTS = ("base", "export", "frame", "plot", "tables", "history")
+"""The page's JavaScript files in order of use."""
 _LIMITS = (
     "Steps are tested by ranks: a step with fewer than five points on either side of it cannot be significant.",
     "Noise that wanders slowly over many points, without a trend, is reported as steps or drift.",
@@ -47,7 +48,7 @@ def page(history: History) -> str:
 
 
 def plain_view(history: History) -> dict[str, Any]:
-    """The data that the page's script draws."""
+    """The data that the page's script draws, as the script names it: title, points, changes, figures and table."""
     series = history.series
     values = np.array(series.values)
     return {

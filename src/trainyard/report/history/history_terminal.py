@@ -18,7 +18,9 @@ from trainyard.report.render.terminal import Part, fitted, plain
 from trainyard.report.render.unit_scale import scale_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+"""Columns of the picture, by height in eighths."""
 _MARKS = {"step": "▲", "drift": "╱", "excursion": "^", "spike": "·"}
+"""Kind of change -> its mark below the picture."""
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
 _CHANGES, _SPIKES = 8, 4
 """Changes in the default output, and spikes among them: there may be many, and they matter little."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainyard import units, words
+from trainyard.report.memory.memory_view import describe_shortage
 from trainyard.report.view.trace_results import MemorySnapshot
 from trainyard.report.view.view import Column, Table
 from trainyard.trace.memory.measure_snapshot import MemoryRecord
@@ -26,10 +27,7 @@ def _kinds(record: MemoryRecord) -> Table:
     """The bytes at the peak by kind, largest first, with their sum."""
     peak = record.peak
     held = sorted(peak.held.items(), key=lambda item: -item[1])
-    shortages = (
-        f"A request of {units.show_size(shortage.asked)} failed: {words.SHORTAGES[shortage.why].means}"
-        for shortage in record.shortages
-    )
+    shortages = map(describe_shortage, record.shortages)
     return Table(
         title=f"Device {record.device}: held at the peak",
         notes=(f"{units.show_size(peak.reserved)} reserved at the peak.", *shortages, *record.notes),

@@ -43,7 +43,8 @@ def _millions(count: int | None) -> Cell:
 
 
 def _machines(machines: dict[str, Machine], full: bool) -> Table:
-    """The numbers of one device, and its links."""
+    """The table of machines: memory, peaks and links of one device of each. `full`: a column for each data type, and
+    prices."""
     every = dict.fromkeys(dtype for machine in machines.values() for dtype in machine.device.peak)
     dtypes = [(dtype,) for dtype in every] if full else [("bfloat16", "float16"), ("float8",)]
     heads = [f"{dtype}, TFLOP/s" for dtype in every] if full else ["16 bits, TFLOP/s", "float8, TFLOP/s"]
@@ -64,9 +65,10 @@ def _machines(machines: dict[str, Machine], full: bool) -> Table:
 
 
 def _machine_row(name: str, machine: Machine, dtypes: Sequence[tuple[str, ...]], full: bool) -> tuple[Cell, ...]:
-    """`dtypes`: for each column of peaks, the data types of which it shows the first that the device has."""
+    """The cells of a machine's row. `dtypes`: for each column of peaks, the data types of which it shows the first that
+    the device has."""
     device, between = machine.device, machine.between
-    peaks = [next((device.peak[dtype] for dtype in several if dtype in device.peak), None) for several in dtypes]
+    peaks = [next((device.peak[dtype] for dtype in column if dtype in device.peak), None) for column in dtypes]
     return (
         name, machine.per_node, device.memory.value / 1e9, *(_scaled(peak, 1e12) for peak in peaks),
         device.bandwidth.value / 1e9, machine.inside.bandwidth.value / 1e9,

@@ -101,7 +101,8 @@ def layouts(plans: Plans) -> Table:
 
 
 def stage_layers(stages: Sequence[HeteroStage]) -> str:
-    """`a100 8 x 4-5, h100 4 x 12`."""
+    """Stages and their layers by part, in order: `a100 8 x 4-5, h100 4 x 12` is 8 stages of 4 to 5 layers, then 4 of
+    12."""
     groups: list[str] = []
     for part, group in groupby(stages, key=lambda stage: stage.part):
         counts = [stage.layers for stage in group]

@@ -29,7 +29,7 @@ def summary(plans: Plans) -> tuple[Table, ...]:
 
 
 def next_steps(plans: Plans) -> tuple[str, ...]:
-    """Commands for more, each with what it shows."""
+    """Lines for "Where to look next": commands, each with what it shows."""
     extra = ["every account and part of memory"]
     extra += ["the stages, and each kind of device alone"] if plans.unlike else []
     extra += ["scaling over devices"] if plans.scaling else []

@@ -22,10 +22,11 @@ _OFFLOADED = (
 )
 INTERVAL = "80 % prediction interval"
 OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
+"""Parts of memory that words.MEMORY lacks -> label."""
 
 
 def layouts(plans: Plans) -> Table:
-    """One row per layout, the fastest first."""
+    """The table of layouts, the fastest first, with the assumptions of the predictions as notes."""
     unit, ns = time_unit(plans)
     columns = (
         Column(head="micro-batch", digits=0), Column(head="activation checkpointing"),

@@ -37,7 +37,7 @@ PLANNED = ("base", "export", "frame", "waterfall", "plot", "stacks", "front", "s
 
 
 def page(view: View) -> str:
-    """The HTML document."""
+    """The HTML document of a view, with all that it needs inside."""
     plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(view, timeline=None), enc_hook=encode_hook)
     if view.timeline is not None:
         plain["timeline"] = pack(view.timeline)
@@ -75,6 +75,7 @@ def frame(text: str) -> str:
 
 
 def _part(name: str) -> str:
+    """A file of the folder page/."""
     return resources.files("trainyard.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
@@ -146,4 +147,5 @@ def _json(value: object) -> str:
 
 
 def _squeeze(data: bytes) -> str:
+    """base64 of zlib."""
     return base64.b64encode(zlib.compress(data, 9)).decode()

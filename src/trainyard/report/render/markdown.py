@@ -12,10 +12,11 @@ from trainyard import units
 from trainyard.report.render.terminal import plain
 from trainyard.report.view.view import View
 
-_SIGNS = re.compile(r"[\\`*_{}\[\]<>#|~&$]|:(?=//)|(?<=www)\.")
+_MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~&$]|:(?=//)|(?<=www)\.")
 _MENTION = re.compile(r"(?<!\w)@")
-_LONGEST = 200
-_KERNELS = 12
+_LONGEST_TEXT = 200
+"""Characters of a name or sentence above which it is shortened."""
+_MOST_KERNELS = 12
 
 
 def text(view: View) -> str:
@@ -43,7 +44,7 @@ def text(view: View) -> str:
 
 def escaped(text: str) -> str:
     """Markdown that renders as the literal text."""
-    return _MENTION.sub("@&#8203;", _SIGNS.sub(r"\\\g<0>", _short(text)))
+    return _MENTION.sub("@&#8203;", _MARKUP.sub(r"\\\g<0>", _short(text)))
 
 
 def code(text: str) -> str:
@@ -56,7 +57,7 @@ def code(text: str) -> str:
 def _short(text: str) -> str:
     """The text on one line, truncated."""
     shown = plain(" ".join(text.split()))
-    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+    return shown if len(shown) <= _LONGEST_TEXT else shown[: _LONGEST_TEXT - 1] + "…"
 
 
 def _ledger(view: View) -> str:
@@ -85,7 +86,7 @@ def _kernels(view: View) -> str:
     rows = [
         (code(row.name), code(row.account), row.phase, units.show_ns(row.ns), f"{100 * row.share:.1f} %",
          f"{row.count:,}")
-        for row in view.kernels[:_KERNELS]
+        for row in view.kernels[:_MOST_KERNELS]
     ]  # fmt: skip
     return _table(("kernel", "account", "phase", "ns a step", "share", "calls"), "lllrrr", rows)
 

@@ -249,7 +249,7 @@ def _drawn(bar: Bar, wall: int, width: int) -> Text:
 
 
 def phases_line(view: View) -> Text:
-    """The time of each phase of the step."""
+    """A line with the time of each phase of the step, summed over its accounts."""
     totals: dict[str, int] = {}
     for _, _, phase, ns, _, _ in view.table:
         totals[phase] = totals.get(phase, 0) + ns

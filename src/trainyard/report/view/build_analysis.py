@@ -32,7 +32,7 @@ _LIMITS = (
 
 
 def analyse_measured(measured: MeasuredTrace) -> Analysis:
-    """Analyses booked profiler files."""
+    """The analysis of booked profiler files that belong to no stored run."""
     first = measured.ranks[0].events
     device = first.device or ("CPU" if first.device_index < 0 else "unnamed device")
     subject = [part for part in (device, _ranks(len(measured.ranks), measured.world), first.backend) if part]

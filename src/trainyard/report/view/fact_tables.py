@@ -63,7 +63,7 @@ def incidents(run: Run) -> Table:
 
 
 def goodput(run: Run) -> Table:
-    """The job's wall time by cause."""
+    """The table of the job's wall time in s by cause, from its start to its end."""
     total_s = sum(run.goodput.values())
     shares = {cause: units.show_share(round(spent * 1e9), round(total_s * 1e9)) for cause, spent in run.goodput.items()}
     return Table(
@@ -131,7 +131,7 @@ def lateness(rows: Sequence[Lateness]) -> Table:
 
 
 def bandwidths(rows: Sequence[Bandwidth]) -> Table:
-    """The bandwidths of collectives."""
+    """The table of collectives with their times in µs and algorithm and bus bandwidths in GB/s."""
     return Table(
         title="Collectives' bandwidth",
         notes=(
@@ -211,7 +211,7 @@ def predicted(result: WhatIf, full: bool = False) -> Table:
 
 
 def prediction_title(result: WhatIf) -> str:
-    """`With network=2x the step takes 110.0 ms instead of 150.0 ms (-26.7 %).`"""
+    """The headline: `With network=2x the step takes 110.0 ms instead of 150.0 ms (-26.7 %).`"""
     before, after = result.before.wall_ns, result.after.wall_ns
     share = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
     takes = f"the step takes {units.show_time(after)} instead of {units.show_time(before)}{share}"
@@ -219,7 +219,7 @@ def prediction_title(result: WhatIf) -> str:
 
 
 def answered(answer: QueryResult) -> Table:
-    """All rows of a query."""
+    """The table of a query's rows. A column of integers or of numbers is aligned as such; others become text."""
     kinds = [{type(row[column]) for row in answer.rows} - {type(None)} for column in range(len(answer.columns))]
     digits = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]
     return Table(
