@@ -45,7 +45,7 @@ class _OutputStream(io.TextIOBase):
             stream.reconfigure(errors="backslashreplace")  # for characters that the locale's encoding lacks
 
     def write(self, text: str, /) -> int:
-        """Writes text and returns its length; remembers a failure to write instead of raising it."""
+        """Writes text and returns its length; a failed write is left to `_lose`, an error of stdout alone."""
         if not isinstance(text, str):
             raise TypeError(f"not text: {type(text).__name__}")
         if not text:  # click probes a stream with an empty text, and ignores the result
@@ -61,7 +61,7 @@ class _OutputStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flushes the stream, and remembers a failure as `write` does."""
+        """Flushes the stream; a failure is treated as in `write`."""
         if self.stream is not None:
             try:
                 self.stream.flush()

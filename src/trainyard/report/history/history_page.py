@@ -74,9 +74,10 @@ def plain_view(history: History) -> dict[str, Any]:
 
 
 def _scale(typical: float, unit: str) -> dict[str, Any]:
+    """Unit, size of the unit and decimals with which the page shows values like `typical`."""
     scale = scale_of(typical, unit)
-    whole = typical / scale.divisor
-    return {"unit": scale.unit, "size": scale.divisor, "digits": 1 if whole >= 100 else 2 if whole >= 10 else 3}
+    in_unit = typical / scale.divisor
+    return {"unit": scale.unit, "size": scale.divisor, "digits": 1 if in_unit >= 100 else 2 if in_unit >= 10 else 3}
 
 
 def _range(history: History) -> tuple[float, float]:
@@ -97,12 +98,14 @@ def _levels(history: History) -> list[dict[str, float]]:
     levels: list[dict[str, float]] = []
     for start, stop in pairwise(edges):
         drift = next((change for change in drifts if change.at <= start and stop <= change.until), None)
-        own = estimate_level(values[start:stop], history.inflation)
+        level = estimate_level(values[start:stop], history.inflation)
         if drift is None:
-            levels.append({"start": start, "stop": stop, "from": own.value, "to": own.value, "least": own.low,
-                          "most": own.high})  # fmt: skip
+            levels.append({"start": start, "stop": stop, "from": level.value, "to": level.value, "least": level.low,
+                          "most": level.high})  # fmt: skip
         else:
-            slope = np.polyfit(np.arange(start, stop), values[start:stop], 1) if stop - start > 2 else (0.0, own.value)
+            slope = (
+                np.polyfit(np.arange(start, stop), values[start:stop], 1) if stop - start > 2 else (0.0, level.value)
+            )
             ends = [float(np.polyval(slope, at)) for at in (start, stop)]
             levels.append({"start": start, "stop": stop, "from": ends[0], "to": ends[1], "least": 0.0, "most": 0.0})
     return levels

@@ -55,13 +55,13 @@ def _recipe(plans: Plans, index: int) -> str:
 
 def _figures(plans: Plans, record: PlanRecord) -> str:
     """A sentence with a layout's predicted step and its 80 % interval, throughput per device, MFU and memory."""
-    unit, ns = tables.time_unit(plans)
+    unit, unit_ns = tables.time_unit(plans)
     plan, bill = record.plan, record.bill
     calibrated = "" if tables.is_calibrated(plan) else ", not calibrated"
     memory = f"{_rounded(record.reserved_bytes / 1e9)} of {plans.memory_bytes / 1e9:.1f} GB reserved"
     return (
-        f"Predicted step: {plan.ledger.wall_ns / ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / ns:,.2f} to "
-        f"{plan.high / ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
+        f"Predicted step: {plan.ledger.wall_ns / unit_ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / unit_ns:,.2f} to "
+        f"{plan.high / unit_ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
         f"{tables.unit_of(plan.job)}/s/device, MFU {_rounded(100 * bill.mfu)} %, {memory}."
     )
 
@@ -95,13 +95,13 @@ def _budget(plans: Plans) -> str:
 
 def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
-    unit, ns = tables.time_unit(plans)
+    unit, unit_ns = tables.time_unit(plans)
     most = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
     for index, record in enumerate(plans.choices[:most]):
         prefix = "As configured: " if plans.as_it_is and not index else ""
         row: tuple[Cell, ...] = (
-            prefix + _recipe(plans, index), record.plan.ledger.wall_ns / ns, 100 * record.bill.mfu,
+            prefix + _recipe(plans, index), record.plan.ledger.wall_ns / unit_ns, 100 * record.bill.mfu,
             record.reserved_bytes / 1e9,
         )  # fmt: skip
         rows.append(row + ((record.bill.days,) if plans.tokens else ()))
@@ -125,7 +125,7 @@ def _constants(plans: Plans) -> str:
 
 def _ledger(plans: Plans) -> Table:
     """The table of the best layout's largest predicted accounts, the others folded into one row, and their sum."""
-    unit, ns = tables.time_unit(plans)
+    unit, unit_ns = tables.time_unit(plans)
     plan: Plan = plans.best.plan
     step_ns = plan.ledger.wall_ns
     accounts = [(account.label, time_ns) for account, time_ns in plan.ledger.by_account().items() if time_ns]
@@ -134,8 +134,8 @@ def _ledger(plans: Plans) -> Table:
         title="Predicted ledger, mean over ranks",
         notes=(),
         columns=(Column(head=""), Column(head=unit, digits=2), Column(head="share, %", digits=1)),
-        rows=(*((label, time_ns / ns, tables.percent(time_ns, step_ns)) for label, time_ns in rows),
-              ("Step", step_ns / ns, 100.0)),
+        rows=(*((label, time_ns / unit_ns, tables.percent(time_ns, step_ns)) for label, time_ns in rows),
+              ("Step", step_ns / unit_ns, 100.0)),
     )  # fmt: skip
 
 

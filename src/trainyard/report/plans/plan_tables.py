@@ -27,7 +27,7 @@ OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered
 
 def layouts(plans: Plans) -> Table:
     """The table of layouts, the fastest first, with the assumptions of the predictions as notes."""
-    unit, ns = time_unit(plans)
+    unit, unit_ns = time_unit(plans)
     columns = (
         Column(head="micro-batch", digits=0), Column(head="activation checkpointing"),
         Column(head=f"step, {unit}", digits=2), Column(head=f"{INTERVAL}, {unit}", id=True, spare=True),
@@ -50,7 +50,7 @@ def layouts(plans: Plans) -> Table:
             *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:3]),
         ),
         columns=(Column(head="", prose=True), *columns),
-        rows=tuple(_row(record, ns, plans, plans.as_it_is and not at) for at, record in enumerate(plans.choices)),
+        rows=tuple(_row(record, unit_ns, plans, plans.as_it_is and not at) for at, record in enumerate(plans.choices)),
     )  # fmt: skip
 
 
@@ -187,7 +187,7 @@ def scaling(plans: Plans) -> tuple[Table, ...]:
 
 def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, note: str, layout: bool) -> Table:
     """The table of the best plans for other numbers of devices; `layout` shows layouts instead of batch sizes."""
-    unit, ns = time_unit(plans)
+    unit, unit_ns = time_unit(plans)
     columns = (
         Column(head="devices", digits=0), *(() if layout else (Column(head="samples", digits=0),)),
         Column(head=f"step, {unit}", digits=2), Column(head="tokens/s", digits=0, spare=True),
@@ -199,7 +199,7 @@ def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, no
     for scaled in scaling_points:
         known: tuple[Cell, ...] = (scaled.devices,) if layout else (scaled.devices, scaled.samples)
         if point := scaled.point:
-            known += (point.wall_ns / ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * scaled.efficiency)
+            known += (point.wall_ns / unit_ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * scaled.efficiency)
             known += (*_spent(point, plans), *((short(point.layout, point.schedule, point.offload),) if layout else ()))
         rows.append((*known, *[None] * (len(columns) - len(known))))
     return Table(title=title, notes=(note, *_infeasible_notes(scaling_points)), columns=columns, rows=tuple(rows))

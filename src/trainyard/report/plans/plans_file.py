@@ -155,7 +155,8 @@ def from_search(
 
 
 def claims(machine: Machine) -> dict[str, Claim]:
-    """The machine's price, power and failure rate with their sources, by name; without those that are not known."""
+    """Name -> what costs are computed from, with its source: price, power and its overhead, failure rate, times of
+    restarts and checkpoints. Unknown ones are left out."""
     power = machine.device.power
     known = {
         "price": machine.price, "power": power, "overhead": (machine.overhead or step_cost.OVERHEAD) if power else None,
