@@ -68,7 +68,7 @@ def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
 
 def _request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
     """What to plan for: `model`, or the configuration `check`, which may take its model from `model`. `ranks` and
-    `seq_len` stand in for what a file leaves open. Raises `BadInput` if neither file is given."""
+    `seq_len` replace values that a file leaves open. Raises `BadInput` without a model or a configuration."""
     if check is None:
         if not model:
             raise BadInput(
@@ -91,7 +91,7 @@ def _request(model: str | None, check: str | None, ranks: int | None, seq_len: i
 
 def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanRequest:
     """The request of one name: a preset, a model file, or a configuration, which it must be if `only`. `arguments`:
-    what the command line says in place of the file."""
+    values of the command line that a file leaves open."""
     data = _bytes(Path(name), must=only)
     kind: Kind | None = detect_format.kind(data) if data is not None else None
     if kind == "trainyard":

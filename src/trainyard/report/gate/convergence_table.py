@@ -14,7 +14,7 @@ _TEST_NOTES = {
     "student": "Significance is from Student's t on the differences of the seeds, assumed normal: a permutation test "
     "has too few outcomes here. Two bases per seed, or six seeds, are enough for one.",
 }
-"""Name of a significance test -> the note that says what it is."""
+"""Name of a significance test -> the note that explains it."""
 _MOST_SEEDS = 20
 """Largest number of seeds that is suggested."""
 _UNITS = {"samples_count": "samples", "epoch_num": "epochs"}

@@ -1,4 +1,4 @@
-"""Tables of a memory snapshot: for each device what held the peak, by kind and by source location."""
+"""Tables of a memory snapshot: for each device the bytes held at the peak, by kind and by source location."""
 
 from __future__ import annotations
 

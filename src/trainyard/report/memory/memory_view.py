@@ -35,7 +35,7 @@ FREE, PENDING = -1, -2
 
 
 class MemoryKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of memory in the legend, and what it means."""
+    """A kind of memory in the legend, with its meaning."""
 
     label: str
     means: str
@@ -162,7 +162,7 @@ _REMEDIES = {
     "divided": _JOIN_SEGMENTS,
     "full": "Reduce memory use: recompute activations, shard or offload states, or cut the micro-batch.",
 }
-"""Why an allocation failed, as in words.SHORTAGES -> what to do about it."""
+"""Why an allocation failed, as in words.SHORTAGES -> its remedy."""
 
 _LIMITS = (
     "The category of a block is inferred from its stack and its lifetime, unless the file records it.",

@@ -29,7 +29,7 @@ def summary(plans: Plans) -> tuple[Table, ...]:
 
 
 def next_steps(plans: Plans) -> tuple[str, ...]:
-    """Lines for "Where to look next": commands, each with what it shows."""
+    """Lines for "Where to look next": commands, each with its purpose."""
     extra = ["every account and part of memory"]
     extra += ["the stages, and each kind of device alone"] if plans.unlike else []
     extra += ["scaling over devices"] if plans.scaling else []
@@ -140,7 +140,7 @@ def _ledger(plans: Plans) -> Table:
 
 
 def _memory(plans: Plans) -> Table:
-    """The table of the fullest rank's memory in GB by part, with what is allocated, reserved and kept in host
+    """The table of the fullest rank's memory in GB by part, with the sizes allocated, reserved and kept in host
     memory."""
     sizes = [(tables.part_label(part), size) for part, size in plans.best.plan.memory.items() if size]
     counted = max(plans.exact_bytes.values(), default=0)

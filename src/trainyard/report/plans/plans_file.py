@@ -155,7 +155,7 @@ def from_search(
 
 
 def claims(machine: Machine) -> dict[str, Claim]:
-    """Name -> what costs are computed from, with its source: price, power and its overhead, failure rate, times of
+    """Name -> input of the costs, with its source: price, power and its overhead, failure rate, times of
     restarts and checkpoints. Unknown ones are left out."""
     power = machine.device.power
     known = {

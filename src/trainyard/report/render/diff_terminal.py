@@ -52,7 +52,7 @@ def _large(changes: list[ComparedAccount], wall_ns: int) -> list[ComparedAccount
 
 
 def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
-    """Commands for what this screen leaves out, of which `folded` is the number of accounts, and for a closer look."""
+    """Commands that show the rest, of which `folded` is the number of accounts, and that look closer."""
     counts = {"more account": folded, "more note": len(comparison.caveats[_MOST_NOTES:])}
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     steps = [NextStep("--full", ", ".join([*listed, "range over steps"]))]

@@ -131,7 +131,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
 
 
 def _omitted(view: View) -> tuple[NextStep, ...]:
-    """The command that shows what one screen leaves out, with the numbers of findings, tables and notes."""
+    """The command that shows the rest, with the numbers of findings, tables and notes left out."""
     counts = {
         "more finding": len(view.findings[_MOST_FINDINGS:]),
         "table": len(view.tables) + bool(view.kernels) + bool(view.modules),

@@ -141,7 +141,7 @@ def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
 
 
 class NextStep(NamedTuple):
-    """A command or option, and what it shows: `answers`."""
+    """A command or option, and its purpose: `answers`."""
 
     command: str
     answers: str

@@ -103,7 +103,7 @@ def _ranks(here: int, world: int) -> str:
 
 
 def _headline(mean: Ledger, all_findings: list[Finding], run: Run | None) -> str:
-    """The run's failure if it has one, else the severest avoidable cost, else what the step is bound by."""
+    """The run's failure if it has one, else the severest avoidable cost, else the resource that bounds the step."""
     if run and run.state == "damaged":
         return f"Run {run.id} is damaged: {run.failure}"
     if run and run.state != "complete":

@@ -56,7 +56,7 @@ def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
 
 
 def _bars_note(mean: Ledger) -> str:
-    """The sentence above the bars: their sum in ns and what it is a mean of."""
+    """The sentence above the bars: their sum in ns and the steps and ranks that it is a mean of."""
     scope = mean.scope
     steps, ranks = units.counted(len(scope.steps), "step"), units.counted(len(scope.ranks), "rank")
     spread = "; whiskers: least and most of any rank" if len(scope.ranks) > 1 else ""

@@ -98,7 +98,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predicted_steps(measured: MeasuredTrace, prediction: Prediction) -> WhatIf:
-    """The result of `trace what-if` from the measured trace and what was predicted of it."""
+    """The result of `trace what-if` from a measured trace and the prediction for it."""
     return WhatIf(
         changes=prediction.supposed,
         before=measured.mean,
