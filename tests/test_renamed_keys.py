@@ -48,7 +48,7 @@ def test_an_old_key_of_a_model_file_is_refused(old, new, tmp_path):
 
 def test_fix_of_an_old_key_names_the_new_one():
     with refused(UnknownName, "'remat'") as caught:
-        plan_layouts._fixed("remat=full")
+        plan_layouts._parse_fix("remat=full")
     assert missing_values(caught.value.next_step, "activation_checkpoint") == []
 
 

@@ -45,4 +45,4 @@ def test_all_mixes_fit_one_screen_and_full_lists_them(
 def test_parity_shows_its_table_in_a_notebook() -> None:
     results = check_parity.parity(only="HSDP", steps=2)
     assert results.different == ()
-    assert results._repr_html_().startswith("<iframe srcdoc=")
+    assert "<table>" in results._repr_html_()

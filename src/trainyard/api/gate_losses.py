@@ -93,13 +93,15 @@ def gate_reference_points(
 
 
 def _list_names(names: FilePath | Sequence[FilePath]) -> list[str]:
-    several = [names] if isinstance(names, str | os.PathLike) else names
-    return [os.fspath(name) for name in several]
+    """One name or several as a list."""
+    listed = [names] if isinstance(names, str | os.PathLike) else names
+    return [os.fspath(name) for name in listed]
 
 
 def _load_curves(
     heads: Sequence[str], bases: Sequence[str], say: Callable[[str], None]
 ) -> tuple[list[LossCurve], list[LossCurve]]:
+    """Loss curves of the stored runs of both sides. Raises `BadInput` if a run is given twice."""
     store = Store(say=say)
     folders = [store.find(name) for name in (*heads, *bases)]
     if len(set(folders)) < len(folders):
@@ -110,7 +112,7 @@ def _load_curves(
 
 
 def _list_logs(name: str) -> list[Path]:
-    """The file itself, or the logs in a folder."""
+    """The file itself, or the logs in a folder by name. Raises `BadFile` for a folder without logs."""
     path = Path(name)
     if not path.is_dir():
         return [path]

@@ -53,15 +53,15 @@ def gate_run(
 
     Raises `UnknownRevision`, `BadJob` for a job file that a revision refuses, `CommandFailed` if a run fails.
     """
-    store, here = Store(say=say), Path.cwd()
+    store, working_tree = Store(say=say), Path.cwd()
     commands = {"head": read_target(target, together=together)}
     commands["base"] = commands["head"] if base_job is None else _read_base_job(target, base_job, together)
     request = GateRequest(tuple(metrics), Rule(alpha=alpha, margin=margin, cap=pairs))
-    base_sha, head_sha = known_revision(here, base), known_revision(here, head) if head else ""
+    base_sha, head_sha = known_revision(working_tree, base), known_revision(working_tree, head) if head else ""
     with ExitStack() as trees:
         folders = {
-            "base": trees.enter_context(checkout(here, base_sha)),
-            "head": trees.enter_context(checkout(here, head_sha)) if head else here,
+            "base": trees.enter_context(checkout(working_tree, base_sha)),
+            "head": trees.enter_context(checkout(working_tree, head_sha)) if head else working_tree,
         }
         results = interleave_runs(
             lambda order: in_revision.run_pair(
@@ -122,14 +122,15 @@ def gate_bisect(
 
     Raises what `gate_run` does.
     """
-    store, here, command = Store(say=say), Path.cwd(), read_target(target, together=together)
+    store, working_tree, command = Store(say=say), Path.cwd(), read_target(target, together=together)
     rule = Rule(alpha=alpha, margin=margin, cap=pairs)
-    first, last = known_revision(here, good), known_revision(here, bad)
-    commits = between(here, first, last)
+    first, last = known_revision(working_tree, good), known_revision(working_tree, bad)
+    commits = between(working_tree, first, last)
 
     def judge_commit(commit: str, rule: Rule) -> Verdict:
+        """The verdict on `commit` against the first revision, from pairs of runs in checkouts of both."""
         request = GateRequest((metric,), rule)
-        with checkout(here, first) as base, checkout(here, commit) as head:
+        with checkout(working_tree, first) as base, checkout(working_tree, commit) as head:
             folders = {"base": base, "head": head}
             results = interleave_runs(
                 lambda order: in_revision.run_pair(
@@ -143,8 +144,8 @@ def gate_bisect(
 
     def report_step(step: BisectStep) -> None:
         verdict = f"{LABELS[step.verdict.outcome]}: {describe_verdict(step.verdict)}"
-        say(f"{step.commit[:10]} {subject(here, step.commit)}: {verdict}")
+        say(f"{step.commit[:10]} {subject(working_tree, step.commit)}: {verdict}")
 
     result = bisect(first, commits, judge_commit, rule, report_step)
     named = {*result.suspects, *(step.commit for step in result.steps)}
-    return report_bisection(result, {commit: subject(here, commit) for commit in commits if commit in named})
+    return report_bisection(result, {commit: subject(working_tree, commit) for commit in commits if commit in named})

@@ -54,6 +54,8 @@ def load_complete(store: Store, rows: Sequence[RunRow], say: Callable[[str], Non
 def _load_revision(
     store: Store, name: str, job: str, error: UnknownName, or_before: bool, say: Callable[[str], None]
 ) -> list[Run]:
+    """Complete runs of the revision `name`, made from a tree without changes. `or_before`: else of its last ancestor
+    that has any. Raises `UnknownName` if there are none, `BadInput` if they are of several jobs."""
     sha = revision(Path.cwd(), name)
     if not sha:
         raise UnknownName(f"{error.says[:-1]}, nor is there such a revision here.", error.next_step)

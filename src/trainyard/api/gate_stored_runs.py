@@ -63,6 +63,7 @@ def profile_reader(store: Store, say: Callable[[str], None]) -> ReadProfile:
     reported."""
 
     def read(run: Run) -> list[Booked]:
+        """The booked events of a run's traces; none, with a message, if they cannot be read."""
         files = store.traces(store.find(run.id), run)
         try:
             return all_booked(measure_files(files, source=run.id, axis=run.job.layout.only_axis)) if files else []

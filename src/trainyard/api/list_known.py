@@ -16,7 +16,7 @@ from trainyard.report.plans.catalogue import Catalogue, KnownModel
 
 
 def list_known(kind: Literal["", "models", "machines"]) -> Catalogue:
-    """As `trainyard.api.catalogue`."""
+    """The models and machines that a name can stand for; only those of `kind` if it is not empty."""
     return Catalogue(
         models={} if kind == "machines" else {name: _known_model(name) for name in presets.known()},
         machines={} if kind == "models" else {name: machine.load(name) for name in machine.known()},
@@ -24,6 +24,7 @@ def list_known(kind: Literal["", "models", "machines"]) -> Catalogue:
 
 
 def _known_model(name: str) -> KnownModel:
+    """A preset as a row of the catalogue: its parameters, layers and hidden size, as far as it has them."""
     preset = presets.load(name)
     job, sizes = _job(name, preset), preset.sizes or {}
     decoder = job.model
@@ -42,7 +43,7 @@ def _known_model(name: str) -> KnownModel:
 
 
 def _job(name: str, preset: Preset) -> Job:
-    """One sample on one rank."""
+    """A job of the preset, with one sample on one rank."""
     if preset.model is not None:
         model = msgspec.convert({"name": name, **preset.model}, Model)
         return Job(name=name, model=model, recipe=Recipe(tokens_per_step=1))
@@ -65,6 +66,7 @@ def _count(job: Job) -> int | None:
 
 
 def _is_planned(job: Job) -> bool:
+    """Whether the planner can predict the job."""
     try:
         cases.subject(job)
     except BadInput:

@@ -32,15 +32,19 @@ class Named(NamedTuple):
     plans: Plans | None = None
 
     def side(self) -> Side:
+        """What a comparison needs of this input. Raises `WrongRunState` for a damaged run, `UnknownName` for one
+        without a ledger."""
         if self.plans is not None:
             plan = self.plans.best.plan
-            return Side(self.name, plan.ledger, (plan.ledger,), plan=plan)
+            return Side(name=self.name, mean=plan.ledger, ledgers=(plan.ledger,), plan=plan)
         if self.run is not None and self.run.state == "damaged":
             raise WrongRunState(f"run {self.name} is damaged and cannot be compared: {self.run.failure}.", RESTORE)
         if self.measured is not None:
             events = tuple(rank.events for rank in self.measured.ranks)
-            mean, ledgers = self.measured.mean, self.measured.ledgers
-            return Side(self.name, mean, ledgers, events, self.run, left_out=self.measured.damage)
+            return Side(
+                name=self.name, mean=self.measured.mean, ledgers=self.measured.ledgers, events=events, run=self.run,
+                left_out=self.measured.damage,
+            )  # fmt: skip
         if self.run is None or not self.run.ledgers:
             complete = self.run is not None and self.run.state == "complete"
             why = (
@@ -49,9 +53,10 @@ class Named(NamedTuple):
                 else "It ended before its profile was booked."
             )
             raise UnknownName(f"run {self.name} holds no ledger.", why)
-        return Side(self.name, self.run.ledgers[-1], self.run.ledgers, (), self.run)
+        return Side(name=self.name, mean=self.run.ledgers[-1], ledgers=self.run.ledgers, run=self.run)
 
     def stored(self) -> Run:
+        """The stored run. Raises `UnknownName` if there is none."""
         if self.run is None:
             raise UnknownName(f"{self.name} is no stored run.")
         return self.run
@@ -59,27 +64,28 @@ class Named(NamedTuple):
     def reported(self, draw: bool) -> Reported:
         """What a report is made of; `draw`: with the timeline."""
         if self.plans is not None:
-            return Reported(view_of_plans(self.plans), (self.plans.best.plan.ledger,))
+            return Reported(view_of_plans(self.plans), ledgers=(self.plans.best.plan.ledger,))
         if self.run is not None or self.measured is None:
             analysis = analyse_run(self.stored(), self.measured)
         else:
             analysis = analyse_measured(self.measured)
         view = view_of(analysis, timeline(self.measured) if draw and self.measured else None)
-        return Reported(view, analysis.ledgers, self.measured, self.run)
+        return Reported(view, ledgers=analysis.ledgers, measured=self.measured, run=self.run)
 
 
 def find(name: str, strict: bool = False, *, say: Callable[[str], None]) -> Named:
-    """Raises `UnknownName` for a name that is neither a path nor a run. Unless `strict`, a run is returned without its
-    damaged traces, and `say` is called with a message. Plans are compared by the first, which is the fastest."""
+    """What `name` stands for. Raises `UnknownName` for a name that is neither a path nor a run. Unless `strict`, a
+    run is returned without its damaged traces, and `say` is called with a message. Plans are compared by the first,
+    which is the fastest."""
     path = Path(name)
     if plans := read_plans(path):
         return Named(_short(path), plans=plans)
     if os.path.exists(path) and not (path / "run.json").is_file():
         return Named(_short(path), measured=measure_files([path], strict=strict))
-    kept = Store(say=say)
-    folder = kept.find(name)
-    run = kept.load(name)
-    traces = kept.traces(folder, run)
+    store = Store(say=say)
+    folder = store.find(name)
+    run = store.load(name)
+    traces = store.traces(folder, run)
     try:
         axis = run.job.layout.only_axis
         measured = measure_files(traces, source=run.id, axis=axis, strict=strict) if traces else None
@@ -88,7 +94,8 @@ def find(name: str, strict: bool = False, *, say: Callable[[str], None]) -> Name
             raise
         say(f"{error} Run {run.id} is taken without its traces.")
         measured = None
-    return Named(run.id if os.path.exists(path) or run.id.startswith(name) else name, measured, run)
+    shown_name = run.id if os.path.exists(path) or run.id.startswith(name) else name
+    return Named(shown_name, measured=measured, run=run)
 
 
 def _short(path: Path) -> str:

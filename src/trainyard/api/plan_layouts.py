@@ -28,7 +28,7 @@ from trainyard.report.plans.plans_file import Plans
 from trainyard.train.fake_run import held_memory
 from trainyard.units import show_size
 
-_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 1)}
+_AXIS_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 1)}
 """Least and largest value of the axes that do not count ranks or samples."""
 
 
@@ -48,7 +48,8 @@ class PlanOptions:
 
 
 def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Plans:
-    """As `trainyard.api.plan`. `framework`: empty for that of the model's configuration."""
+    """Searches the layouts of a model, the fastest that fits first; several machines in `options.machine`, separated by
+    commas, are a mixed cluster. `framework`: empty for that of the model's configuration. Raises `BadInput`."""
     _check_numbers(options)
     if framework and framework not in FRAMEWORKS:
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
@@ -56,15 +57,18 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
         target = _machine(options.machine) if options.machine else None
         request = read_request(model, None, _ranks(options, target), options.seq_len)
         target = target or _machine(request.job.machine if request.job else "")
-        return _search(_planner_input(request, target, options), target, request, framework, options, check=False)
+        return _search(
+            _planner_input(request, target, options), target, request, framework=framework, options=options, check=False
+        )
     request = read_request(model, None, options.devices, options.seq_len)
-    usual = "megatron" if request.framework == "trainyard" else request.framework
-    wanted = _planner_input(request, None, options)
-    return plan_hetero(wanted, options.machine, framework or usual, options.tokens)
+    default_framework = "megatron" if request.framework == "trainyard" else request.framework
+    planner_input = _planner_input(request, machine=None, options=options)
+    return plan_hetero(planner_input, options.machine, framework or default_framework, options.tokens)
 
 
 def check_configuration(file: str, model: str | None, options: PlanOptions) -> Plans:
-    """As `trainyard.api.check_plan`."""
+    """Predicts the configuration in `file` as it is, then other layouts of its model. `model`: replaces the file's own,
+    unless it is None. Raises `BadInput` if an option contradicts the file."""
     _check_numbers(options)
     if "," in options.machine:
         raise BadInput(
@@ -74,10 +78,10 @@ def check_configuration(file: str, model: str | None, options: PlanOptions) -> P
     target = _machine(options.machine) if options.machine else None
     request = read_request(model, file, _ranks(options, target), options.seq_len)
     target = target or _machine(request.job.machine if request.job else "")
-    wanted = _planner_input(request, target, options)
+    planner_input = _planner_input(request, target, options)
     if request.job:
-        _check_same(request.job, request.file, wanted.devices, wanted.samples, wanted.seq_len)
-    return _search(wanted, target, request, "", options, check=True)
+        _check_same(request.job, request.file, planner_input.devices, planner_input.samples, planner_input.seq_len)
+    return _search(planner_input, target, request, framework="", options=options, check=True)
 
 
 def _ranks(options: PlanOptions, machine: Machine | None) -> int | None:
@@ -88,57 +92,68 @@ def _ranks(options: PlanOptions, machine: Machine | None) -> int | None:
 def _planner_input(request: PlanRequest, machine: Machine | None, options: PlanOptions) -> PlannerInput:
     """What to search for. `machine`: None for a mixed cluster, where 0 devices are all of them."""
     job, devices = request.job, options.devices
-    fixed = dict(_fixed(text) for text in options.fix)
+    fixed = dict(_parse_fix(text) for text in options.fix)
     dtype = str(fixed.pop("dtype", job.recipe.dtype if job else "bfloat16"))
     words.check(dtype, words.DTYPES, "dtype")
     samples, length = _step_size(request, options.batch, options.seq_len)
     axes = {axis: int(value) for axis, value in fixed.items()}
     if machine is None:
-        return PlannerInput(request.model, devices or 0, 1, samples, length, dtype, axes)
-    count = job.layout.ranks if job and not devices else (devices or machine.devices) * machine.device.ranks
-    limits.check_value("ranks", count, limits.DEVICES)
-    return PlannerInput(request.model, count, machine.ranks_per_node, samples, length, dtype, axes)
+        return PlannerInput(
+            model=request.model, devices=devices or 0, per_node=1, samples=samples, seq_len=length,
+            dtype=dtype, fixed=axes,
+        )  # fmt: skip
+    ranks = job.layout.ranks if job and not devices else (devices or machine.devices) * machine.device.ranks
+    limits.check_value("ranks", ranks, limits.DEVICES)
+    return PlannerInput(
+        model=request.model, devices=ranks, per_node=machine.ranks_per_node, samples=samples, seq_len=length,
+        dtype=dtype, fixed=axes,
+    )  # fmt: skip
 
 
 def _search(
-    wanted: PlannerInput, machine: Machine, request: PlanRequest, framework: str, options: PlanOptions, check: bool
+    wanted: PlannerInput, machine: Machine, request: PlanRequest, *, framework: str, options: PlanOptions, check: bool
 ) -> Plans:  # fmt: skip
-    """Plans on one kind of device, after the job of the configuration if `check`."""
+    """Plans on one kind of device, fastest first; with `check`, the configuration's own job comes before them.
+    `framework`: empty for that of `request`."""
     framework = framework or request.framework
     runner, tokens, notes = FRAMEWORKS[framework], options.tokens, []
-    own = _cost_configuration(request, machine, runner, tokens) if check and request.job else None
+    configured_cost = _cost_configuration(request, machine, runner, tokens) if check and request.job else None
     refuses = _refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
         with options.progress("Searching the layouts"):
             result = search(wanted, machine, runner, budget=tokens, refuses=refuses, front=options.front)
     except BadJob as error:
-        if own is None:
+        if configured_cost is None:
             raise
         notes.append(f"No other layout: {error}")
         tuned = constant_sets.choose(machine, runner.software)
         result = SearchResult(choices=(), searched=0, fitting=0, refused=(), tuned=tuned)
-    others = None
+    other_device_counts = None
     if tokens and result.choices:
         with options.progress("Planning for fewer and for more devices"):
-            others = scaling(wanted, machine, runner, tokens, result.choices[0].point, refuses)
-    if own is not None:
-        result = replace(result, choices=(own, *result.choices))
+            other_device_counts = scaling(wanted, machine, runner, tokens, result.choices[0].point, refuses)
+    if configured_cost is not None:
+        result = replace(result, choices=(configured_cost, *result.choices))
     best = result.choices[0]
     notes += _shortages(best, machine)
-    counted: dict[int, int] = {}
+    allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run
     if check and framework == "trainyard" and not best.waiting:
         try:
             job = best.plan.job
-            counted = {rank: held_memory.measure_rank(job, rank).peak for rank in held_memory.representative_ranks(job)}
+            sampled_ranks = held_memory.representative_ranks(job)
+            allocated_bytes = {rank: held_memory.measure_rank(job, rank).peak for rank in sampled_ranks}
         except MissingLibrary as missing:
             notes.append(str(missing))
     return plans_file.from_search(
-        result, machine, wanted.devices // machine.device.ranks, tokens, others, own is not None, counted,
-        request.passed, request.otherwise, framework, _step(wanted, machine, best.plan.job), tuple(notes),
+        result, machine, devices=wanted.devices // machine.device.ranks, tokens=tokens, scaling=other_device_counts,
+        as_it_is=configured_cost is not None, exact_bytes=allocated_bytes, passed_over=request.passed,
+        otherwise=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
+        notes=tuple(notes),
     )  # fmt: skip
 
 
 def _check_numbers(options: PlanOptions) -> None:
+    """Raises `BadInput` for devices, batch, sequence length or tokens out of range, naming the flag."""
     if not options.tokens >= 0:
         raise BadInput(f"--tokens {options.tokens} must be 0 or more.")
     for flag, number, limit in (
@@ -149,7 +164,8 @@ def _check_numbers(options: PlanOptions) -> None:
 
 
 def _step_size(request: PlanRequest, batch: int | None, seq_len: int | None) -> tuple[int, int]:
-    """Samples of a step, and tokens of a sample."""
+    """Samples of a step, and tokens of a sample (1 for images). Raises `BadInput` if neither the options nor the
+    configuration has them."""
     job, text = request.job, isinstance(request.model, Model)
     samples = batch or (job.batch if job else 0)
     length = (seq_len or (job.recipe.seq_len if job else 0)) if text else 1
@@ -185,7 +201,7 @@ def _shortages(best: LayoutCost, machine: Machine) -> list[str]:
     return notes
 
 
-def _step(wanted: PlannerInput, machine: Machine, job: Job) -> str:
+def _describe_step(wanted: PlannerInput, machine: Machine, job: Job) -> str:
     """The model, the devices, and what a step trains on."""
     shared = f" ({machine.device.ranks} ranks each)" if machine.device.ranks > 1 else ""
     samples = (
@@ -210,14 +226,16 @@ def _check_same(job: Job, file: str, devices: int, samples: int, length: int) ->
 
 
 def _machine(name: str) -> Machine:
+    """The machine of a preset's name or a TOML file. Raises `BadInput` if `name` is empty, or for a file in error."""
     if not name:
         raise BadInput("No machine given.", "Pass --machine with a name (trainyard plan list machines) or a TOML file.")
     with with_next_step("a machine's name or its TOML file"):
         return machines.load(name)
 
 
-def _fixed(text: str) -> tuple[str, int | str]:
-    """Axis and value of `tp=8`, `activation_checkpoint=full`, `schedule=zbv` or `dtype=float8`."""
+def _parse_fix(text: str) -> tuple[str, int | str]:
+    """Axis and value of one `--fix`: `tp=8`, `dtype=float8`; names of modes (`schedule=zbv`) become their index. Raises
+    `UnknownName` for an unknown axis or schedule, `BadInput` for a value out of bounds."""
     axis, _, value = text.partition("=")
     if axis == "dtype":
         return axis, value
@@ -232,7 +250,7 @@ def _fixed(text: str) -> tuple[str, int | str]:
         if value not in schedules.SCHEDULES:
             raise UnknownName(f"--fix {text}: there is no schedule {value!r}.", nearest(value, schedules.SCHEDULES))
         return axis, schedules.SCHEDULES.index(value)
-    least, most = _BOUNDS.get(axis, (1, limits.DEVICES.most))
+    least, most = _AXIS_BOUNDS.get(axis, (1, limits.DEVICES.most))
     if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
         return axis, int(value)
     names = f"Use one of {', '.join(ACTIVATION_CHECKPOINTS)}." if axis == "activation_checkpoint" else ""

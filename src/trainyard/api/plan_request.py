@@ -57,6 +57,7 @@ def with_next_step(other: str) -> Iterator[None]:
 
 
 def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
+    """Raises `BadInput` for a sequence length given with a model of images, whose positions are fixed."""
     if seq_len and not isinstance(model, Model):
         raise BadInput(
             f"--seq-len {seq_len}, but {model.name} has {model.positions:,} positions a sample, which follow from its "
@@ -66,16 +67,18 @@ def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
 
 
 def _request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
+    """What to plan for: `model`, or the configuration `check`, which may take its model from `model`. `ranks` and
+    `seq_len` replace values that a file leaves open. Raises `BadInput` without a model or a configuration."""
     if check is None:
         if not model:
             raise BadInput(
                 "No model given.",
                 "Pass a model name (trainyard plan list), a config.json or a job file.",
             )
-        return _read(model, CommandArguments(ranks, seq_len))
+        return _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
     if not model:
-        return _read(check, CommandArguments(ranks, seq_len), only=True)
-    trained = _read(model, CommandArguments(ranks, seq_len))
+        return _read(check, CommandArguments(devices=ranks, seq_len=seq_len), only=True)
+    trained = _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
     if not isinstance(trained.model, Model):
         raise BadInput(
             f"{check} with --model {model}: only configurations of decoders take their model from --model.",
@@ -83,17 +86,18 @@ def _request(model: str | None, check: str | None, ranks: int | None, seq_len: i
         )
     length = seq_len or (trained.job.recipe.seq_len if trained.job else None)
     count = ranks or (trained.job.layout.ranks if trained.job else None)
-    return _read(check, CommandArguments(count, length, trained.model), only=True)
+    return _read(check, CommandArguments(devices=count, seq_len=length, model=trained.model), only=True)
 
 
 def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanRequest:
-    """`only`: the file must be a configuration."""
+    """The request of one name: a preset, a model file, or a configuration, which it must be if `only`. `arguments`:
+    values of the command line that a file leaves open."""
     data = _bytes(Path(name), must=only)
     kind: Kind | None = detect_format.kind(data) if data is not None else None
     if kind == "trainyard":
         job = job_file.load(name)
         job = replace(job, model=arguments.model) if arguments.model else job
-        return PlanRequest(cases.subject(job), job, file=name)
+        return PlanRequest(model=cases.subject(job), job=job, file=name)
     if data is None and only:
         raise BadInput(
             f"{name} is a model, not a training configuration.",
@@ -102,7 +106,10 @@ def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanReq
     if data is None or (kind is None and not only):
         return PlanRequest(_model(name))
     read = detect_format.read(data, name, arguments)
-    return PlanRequest(read.job.decoder, read.job, read.framework, read.keeps, name, read.ignored, read.approximated)
+    return PlanRequest(
+        model=read.job.decoder, job=read.job, framework=read.framework, keeps=read.keeps, file=name,
+        passed=read.ignored, otherwise=read.approximated,
+    )  # fmt: skip
 
 
 def _bytes(path: Path, must: bool) -> bytes | None:
@@ -119,16 +126,17 @@ def _bytes(path: Path, must: bool) -> bytes | None:
 
 
 def _model(name: str) -> Model | VisionModel:
-    """Raises `UnknownName`, or `BadFile` or `BadJob` for one that is not planned for."""
+    """The model of a preset or a model file. Raises `UnknownName`, or `BadFile` or `BadJob` for one that is not planned
+    for."""
     preset = None if presets.is_config(name) else presets.load(name)
     if preset is not None and preset.sizes is not None:
         recipe = Recipe(tokens_per_step=1)
         return vision_models.of_job(
             Job(name=Path(name).stem, workload=preset.workload, sizes=preset.sizes, recipe=recipe)
         )
-    taken = presets.take(name, "model", planned=True)
+    preset_keys = presets.take(name, "model", planned=True)
     try:
-        return msgspec.convert({"name": Path(name).stem, **taken.keys}, Model)
+        return msgspec.convert({"name": Path(name).stem, **preset_keys.keys}, Model)
     except msgspec.ValidationError as error:
         says, next_step = described(error)
-        raise BadFile(f"{taken.where}: {says}.", next_step) from error
+        raise BadFile(f"{preset_keys.where}: {says}.", next_step) from error

@@ -15,7 +15,8 @@ from trainyard.run.probe import devices
 
 
 def probe_machine(ranks: int | None, dtype: str) -> ProbedMachine:
-    """As `trainyard.api.probe`."""
+    """Times calls on `ranks` devices here, None for all, and derives a machine from them. `dtype`: number format of the
+    matrix products."""
     device, count = devices.devices(ranks)
     probes = devices.probe(device.vendor, count, dtype)
     calls = tuple(timed_call(probe) for probe in probes)
@@ -24,6 +25,7 @@ def probe_machine(ranks: int | None, dtype: str) -> ProbedMachine:
 
 
 def timed_call(probe: ProbedTime) -> TimedCall:
+    """A call as timed by the probe, with the unit of its rate."""
     return TimedCall(
         operation=probe.what,
         size=probe.size,
@@ -36,14 +38,15 @@ def timed_call(probe: ProbedTime) -> TimedCall:
 
 
 def fit_to_runs(names: Sequence[str], machine: str, say: Callable[[str], None] = lambda _: None) -> FittedMachine:
-    """As `trainyard.api.fit_machine`. `say`: is called with a message for each run whose traces are damaged."""
+    """Fits the constants of a machine, a name or a TOML file, to stored runs. `say`: is called with a message for each
+    run whose traces are damaged."""
     if not names:
         raise BadInput("No run given.", "Pass stored runs of the machine by id, tag or folder: trainyard runs.")
     return fit(machines.load(machine), [_measured_run(name, say) for name in names])
 
 
 def fit(machine: machines.Machine, runs: Sequence[MeasuredRun]) -> FittedMachine:
-    """`machine` with constants fitted to `runs`, and each run's step as predicted before and after."""
+    """The machine with constants fitted to `runs`, and each run's step in s as predicted before and after."""
     assumed = constant_sets.choose(machine, "fsdp").values()
     fitted = fit_constants.calibrate_machine(machine, assumed, runs)
     constants = constant_sets.choose(fitted, "fsdp").values()
@@ -61,9 +64,10 @@ def fit(machine: machines.Machine, runs: Sequence[MeasuredRun]) -> FittedMachine
 
 
 def _measured_run(name: str, say: Callable[[str], None]) -> MeasuredRun:
+    """The stored run `name` with its mean ledger and timed step in s. Raises `BadInput` without either."""
     from trainyard.api.named_inputs import find
 
     side = find(name, say=say).side()
     if side.run is None or side.job is None or not side.timed_ns:
         raise BadInput(f"{name} is not a run of a job with timed steps.", "Pass a stored run of a job file.")
-    return MeasuredRun(name, side.job, side.mean, side.timed_ns / 1e9)
+    return MeasuredRun(name=name, job=side.job, ledger=side.mean, seconds=side.timed_ns / 1e9)

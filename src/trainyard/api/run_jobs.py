@@ -127,7 +127,7 @@ def _with_booking(session: Session | None, axis: str) -> tuple[_Booking, Session
 
 
 def _read_job(job: JobSource) -> tuple[Job, str]:
-    """A job and its text."""
+    """A job and the text of its file; the text is written for a job that is passed as an object."""
     if isinstance(job, Job):
         return job, job_file.write(job)
     name = os.fspath(job)

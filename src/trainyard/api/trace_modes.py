@@ -131,6 +131,6 @@ def measure_paths(
     from trainyard.plugins import ReadOptions
     from trainyard.trace.measure import measure_files
 
-    several = [paths] if isinstance(paths, str | os.PathLike) else paths
-    files = [os.fspath(path) for path in several]
+    listed = [paths] if isinstance(paths, str | os.PathLike) else paths
+    files = [os.fspath(path) for path in listed]
     return measure_files(files, window, engine=engine, how=ReadOptions(limit, mark), strict=strict)

@@ -22,11 +22,15 @@ from trainyard.errors import BadInput, EnvironmentFailed, TrainyardError, neares
 if TYPE_CHECKING:
     from trainyard.error_report import ErrorReport
 
-_INTERRUPTED = 130
+_INTERRUPTED_EXIT = 130
+"""Exit code after Ctrl-C, as shells have it."""
 _BAD_USAGE = "bad-usage"
+"""Error code of a wrong command line."""
 
 
 class _Command(NamedTuple):
+    """A command: the module of trainyard.cli that has it, and its line in the help."""
+
     module: str
     help: str
 
@@ -75,6 +79,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; an unknown command fails with the name that is nearest to it."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}. {nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
@@ -121,11 +126,12 @@ def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
     """Run `action`; turn an error into a message and an exit code, and append it to `errors`."""
 
     def report(code: str, exit_code: int, message: str, next_step: str = "") -> int:
+        """Keeps an error for the JSON document, with secrets redacted, and returns its exit code."""
         from trainyard.error_report import ErrorReport
         from trainyard.redact import redact
 
-        known = ErrorReport(code=code, exit_code=exit_code, message=redact(message), next_step=redact(next_step))
-        errors.append(known)
+        redacted = ErrorReport(code=code, exit_code=exit_code, message=redact(message), next_step=redact(next_step))
+        errors.append(redacted)
         return exit_code
 
     try:
@@ -136,7 +142,7 @@ def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
         return end.exit_code
     except (KeyboardInterrupt, click.Abort) as interrupt:
         say_error(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
-        return _INTERRUPTED
+        return _INTERRUPTED_EXIT
     except click.ClickException as error:
         say_error(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
         return report(_BAD_USAGE, BadInput.exit_code, error.format_message())
@@ -157,9 +163,9 @@ def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
 
 def _usage(error: click.ClickException) -> str:
     """The usage of the command and a hint to its help, as click prints them before a usage error."""
-    shown = io.StringIO()
-    error.show(shown)
-    return shown.getvalue().removesuffix(f"Error: {error.format_message()}\n")
+    printed = io.StringIO()
+    error.show(printed)
+    return printed.getvalue().removesuffix(f"Error: {error.format_message()}\n")
 
 
 if __name__ == "__main__":

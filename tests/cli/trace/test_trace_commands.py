@@ -176,3 +176,14 @@ def test_analysis_json_holds_every_finding_table_and_note_of_full(capsys):
     for table in document["tables"]:
         assert table["title"] in full
     assert {"Last to arrive"} <= {table["title"] for table in document["tables"]}
+
+
+def test_results_show_their_tables_in_notebooks(snapshot, device_trace):
+    predicted = api.what_if(device_trace, changes=["compute/matmul=2x"])
+    reconciled = api.reconcile(device_trace, tool="hta")
+    memory = api.measure_memory(snapshot)
+    for result, text in ((predicted, predicted.changes[0]), (reconciled, "HTA"), (memory, "held at the peak")):
+        page = result._repr_html_()
+        assert page.startswith("<h4>")
+        assert "<table>" in page
+        assert text in page

@@ -147,8 +147,8 @@ def test_a_workbook_has_typed_numbers_and_texts(reported, tmp_path):
 
 def test_a_workbook_reports_truncated_rows(reported, tmp_path, monkeypatch):
     pytest.importorskip("xlsxwriter")
-    monkeypatch.setattr(xlsx, "_ROWS", 5)
-    monkeypatch.setattr(xlsx, "_EXACT", 100)
+    monkeypatch.setattr(xlsx, "_MOST_ROWS", 5)
+    monkeypatch.setattr(xlsx, "_LARGEST_EXACT", 100)
     by_suffix.write(reported, tmp_path / "x.xlsx")
     workbook = cells(tmp_path / "x.xlsx")
     assert len(workbook["Kernels"]) == 5

@@ -91,6 +91,7 @@ def command(
 def _compare_logs(
     context: click.Context, head: tuple[str, ...], base: tuple[str, ...], as_json: bool, full: bool
 ) -> NoReturn:
+    """Gates the losses of log files against those of `base`, prints the result, and exits with its code."""
     from trainyard import api
     from trainyard.cli.support.output import console, print_json
     from trainyard.report.gate.convergence_terminal import print_reference

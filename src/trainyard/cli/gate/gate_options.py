@@ -16,6 +16,7 @@ class Percent(click.ParamType):
     name = "percent"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The fraction that `3%` or `0.03` stands for. Raises `BadInput` for other text."""
         if isinstance(value, float):
             return value
         text, times = (value.strip()[:-1], 0.01) if value.strip().endswith("%") else (value, 1.0)
@@ -52,6 +53,7 @@ def _target(context: click.Context, parameter: click.Parameter, words: tuple[str
 
 
 def _form(context: click.Context, parameter: click.Parameter, form: str | None) -> str | None:
+    """Checks `--format`. Raises `BadInput` for an unknown format, or if it is combined with `--json`."""
     from trainyard.report.gate.ci_formats import check_format
 
     if form and context.params.get("as_json"):

@@ -34,6 +34,7 @@ def perf_gate(request: pytest.FixtureRequest) -> PerfGate:
     def check(
         *target: str, metrics: tuple[str, ...] = ("step_time",), margin: float = 0.03, alpha: float = 0.01
     ) -> GateReport:
+        """Fails the test if `target` is slower than the base by more than `margin`; skips it if that is undecided."""
         from trainyard import api
         from trainyard.cli.support.output import say
 

@@ -8,6 +8,7 @@ from trainyard.report.gate.gate_terminal import print_gate
 
 
 def render_gate(gate: GateReport, form: str | None, as_json: bool, full: bool) -> None:
+    """Prints the result of a gate as JSON, in the format `form` of a CI system if it is not None, or as text."""
     if as_json:
         print_json(gate)
     elif form:

@@ -41,6 +41,7 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
 
 
 def _print_screen(plans: Plans) -> None:
+    """Prints one screen of the plans: headline, shortened tables, and next steps."""
     from trainyard.report.plans import plan_summary
 
     screen = console()
@@ -53,6 +54,7 @@ def _print_screen(plans: Plans) -> None:
 
 
 def _print_full(plans: Plans) -> None:
+    """Prints the headline and all tables of the plans."""
     from trainyard.report.plans import hetero_tables, plan_summary, plan_tables
 
     screen = console(full=True)
@@ -66,6 +68,7 @@ def _print_full(plans: Plans) -> None:
 
 
 def _print_tables(tables: tuple[Table, ...], screen: Console) -> None:
+    """Prints each table after an empty line."""
     from trainyard.report.render.terminal import print_table
 
     for table in tables:

@@ -59,7 +59,7 @@ def _progress_display(quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Progress], None]]:
-    """A progress bar."""
+    """A progress bar on stderr; yields the function that moves it."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 

@@ -45,16 +45,18 @@ def _raise_refusal(refused: Mapping[str, BadInput | EnvironmentFailed], untagged
 
 
 def _show_copied(copied: Sequence[CopiedRun], count: int, done: str) -> None:
+    """Prints a line for each run with its files, signature and notes, then the sum. `count`: runs asked for; `done`:
+    the verb, such as "pushed"."""
     for run in copied:
-        signed = f", signed by {run.signer}" if run.signer else ", signed" if run.signed else ""
+        signature = f", signed by {run.signer}" if run.signer else ", signed" if run.signed else ""
         if run.files:
-            say(f"run {run.id}: {units.counted(run.files, 'file')}, {units.show_size(run.bytes)}{signed}")
-        elif signed:
-            say(f"run {run.id}: already there{signed}")
+            say(f"run {run.id}: {units.counted(run.files, 'file')}, {units.show_size(run.bytes)}{signature}")
+        elif signature:
+            say(f"run {run.id}: already there{signature}")
         for note in filter(None, (*run.notes, run.problem)):
             say(f"run {run.id}: {note}")
     fresh = sum(1 for run in copied if run.files)
-    there = f", {len(copied) - fresh} already there" if fresh < len(copied) else ""
+    present_note = f", {len(copied) - fresh} already there" if fresh < len(copied) else ""
     signatures = sum(run.signed for run in copied)
-    signed = f", {signatures} signed" if signatures else ""
-    say(f"{fresh} of {units.counted(count, 'run')} {done}{there}{signed}.")
+    signed_note = f", {signatures} signed" if signatures else ""
+    say(f"{fresh} of {units.counted(count, 'run')} {done}{present_note}{signed_note}.")

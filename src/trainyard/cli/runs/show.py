@@ -44,6 +44,7 @@ def command(context: click.Context, run: str, as_json: bool, full: bool) -> None
 
 
 def _show(result: RunResult, full: bool) -> None:
+    """Prints a stored run's analysis; `full` adds its folder, injected faults and provenance."""
     from pathlib import Path
 
     from trainyard.cli.run.print_run import pages_of

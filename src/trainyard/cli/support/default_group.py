@@ -64,6 +64,8 @@ class DefaultGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Runs the mode; adds the mode to use instead, or a suggestion, to the message of a usage error or bad
+        input."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:

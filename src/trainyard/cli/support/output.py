@@ -37,6 +37,7 @@ class _OutputStream(io.TextIOBase):
     `failed`: a write failed, and not because the reader has ended. `written`: a command wrote to the stream."""
 
     def __init__(self, stream: TextIO | None) -> None:
+        """Wraps a stream; None for one that was closed before the program started."""
         self.stream = stream
         self.failed = False
         self.written = False
@@ -44,6 +45,7 @@ class _OutputStream(io.TextIOBase):
             stream.reconfigure(errors="backslashreplace")  # for characters that the locale's encoding lacks
 
     def write(self, text: str, /) -> int:
+        """Writes text and returns its length; a failed write is left to `_lose`, an error of stdout alone."""
         if not isinstance(text, str):
             raise TypeError(f"not text: {type(text).__name__}")
         if not text:  # click probes a stream with an empty text, and ignores the result
@@ -59,6 +61,7 @@ class _OutputStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
+        """Flushes the stream; a failure is treated as in `write`."""
         if self.stream is not None:
             try:
                 self.stream.flush()

@@ -17,7 +17,8 @@ from trainyard.cli.support.output import shown_as
 from trainyard.errors import BadFile, BadInput, PlaceUnwritable
 from trainyard.formats.regular_files import unreadable
 
-_SETTING = "TRAINYARD_PIPE_TIMEOUT_S"
+_TIMEOUT_VARIABLE = "TRAINYARD_PIPE_TIMEOUT_S"
+"""Environment variable with the timeout in seconds."""
 _SILENCE_S = 60.0
 """Default timeout without data. A decompressor or a remote copy takes a few seconds for its first bytes."""
 _PIECE = 1 << 20
@@ -58,6 +59,7 @@ def regular(name: str) -> str:
 
 
 def _pieces(name: str) -> Iterator[bytes]:
+    """Yields the bytes of a named pipe until its writer closes it. Raises `BadFile` if no data arrives for too long."""
     limit_s = _silence_s()
     try:
         pipe = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe without a writer must not wait for one
@@ -72,16 +74,19 @@ def _pieces(name: str) -> Iterator[bytes]:
         raise unreadable(name, error) from error
     raise BadFile(
         f"{name}: no data arrived through the pipe for {limit_s:g} s.",
-        f"Check that the program that writes it still runs. {_SETTING} sets the timeout in seconds.",
+        f"Check that the program that writes it still runs. {_TIMEOUT_VARIABLE} sets the timeout in seconds.",
     )
 
 
 def _silence_s() -> float:
-    text = os.environ.get(_SETTING) or str(_SILENCE_S)
+    """Seconds without data after which a pipe is given up, from the environment. Raises `BadInput` if not positive."""
+    text = os.environ.get(_TIMEOUT_VARIABLE) or str(_SILENCE_S)
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise BadInput(f"{_SETTING} = {text!r} is not a positive number of seconds.", f"{_SILENCE_S:g} is the default.")
+        raise BadInput(
+            f"{_TIMEOUT_VARIABLE} = {text!r} is not a positive number of seconds.", f"{_SILENCE_S:g} is the default."
+        )
     return seconds

@@ -37,7 +37,9 @@ _SHARED = (
 
 
 class TraceFiles(NamedTuple):
-    """Profiler files, and how to read them."""
+    """Profiler files, and how to read them. `window`: "steps" books full steps, "all" everything that was recorded;
+    `mark`: name of the events that bound steps; `limit`: maximum uncompressed bytes of a file; `strict`: a damaged file
+    is an error."""
 
     paths: tuple[str, ...]
     window: Literal["steps", "all"]
@@ -47,6 +49,7 @@ class TraceFiles(NamedTuple):
     strict: bool
 
     def measure(self) -> MeasuredTrace:
+        """Books the files."""
         from trainyard.api.trace_modes import measure_paths
 
         options = self._asdict()
@@ -66,9 +69,11 @@ def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
         window: Literal["steps", "all"] = "steps",
         **options: Any,
     ) -> None:
+        """Calls the command with one `TraceFiles` in place of the options that say how traces are read."""
         from trainyard.units import parse_size
 
-        function(TraceFiles(paths, window, mark, engine, parse_size(limit), strict), **options)
+        files = TraceFiles(paths=paths, window=window, mark=mark, engine=engine, limit=parse_size(limit), strict=strict)
+        function(files, **options)
 
     for option in reversed(_SHARED):
         wrapped = option(wrapped)
@@ -76,6 +81,7 @@ def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def write_page(measured: MeasuredTrace, analysis: Analysis, page: str) -> None:
+    """Writes the HTML page of an analysis with its timeline, and says so."""
     from trainyard.report.render import html
     from trainyard.report.view.build_view import view_of
     from trainyard.report.view.timeline import timeline

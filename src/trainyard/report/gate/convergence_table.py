@@ -7,20 +7,22 @@ from trainyard.numerics.convergence.compare_curves import Convergence
 from trainyard.numerics.convergence.mlperf_reference import ReferenceComparison
 from trainyard.report.view.view import Column, Table
 
-_TESTS = {
+_TEST_NOTES = {
     "bits": "",
     "none": "",
     "relabelling": "Significance is from a permutation test that relabels which run of a seed is HEAD.",
     "student": "Significance is from Student's t on the differences of the seeds, assumed normal: a permutation test "
     "has too few outcomes here. Two bases per seed, or six seeds, are enough for one.",
 }
-_MANY = 20
+"""Name of a significance test -> the note that explains it."""
+_MOST_SEEDS = 20
 """Largest number of seeds that is suggested."""
 _UNITS = {"samples_count": "samples", "epoch_num": "epochs"}
+"""Key of an MLLOG line -> its unit in words."""
 
 
 def sentence(convergence: Convergence) -> str:
-    """The verdict in one line."""
+    """The verdict on the loss in one line, with the difference or the step from which it shows."""
     margin = f"{100 * convergence.margin:g} %"
     if convergence.identical:
         seeds = units.counted(convergence.pairs, "seed")
@@ -46,13 +48,13 @@ def _what_settles(convergence: Convergence) -> str:
     """The cheapest step that would settle the verdict."""
     if convergence.test == "student":
         return "A second base of each seed would help: for example the same job with half the micro-batch."
-    if convergence.pairs_needed and convergence.pairs_needed <= _MANY:
+    if convergence.pairs_needed and convergence.pairs_needed <= _MOST_SEEDS:
         return f"{units.counted(convergence.pairs_needed, 'seed')} would settle it, if there is no difference."
-    return f"More than {_MANY} seeds would be needed, even if there is no difference: pass a wider --margin."
+    return f"More than {_MOST_SEEDS} seeds would be needed, even if there is no difference: pass a wider --margin."
 
 
 def table(convergence: Convergence) -> Table:
-    """One row per seed, then a row for all seeds."""
+    """The differences of HEAD's loss from BASE's in percent: one row per seed, then a row for all seeds."""
     columns = (
         Column(head="seed"),
         Column(head="heads", digits=0),
@@ -64,19 +66,19 @@ def table(convergence: Convergence) -> Table:
         Column(head="p", digits=4),
     )
     rows = tuple(
-        (seed.seed, seed.heads, seed.bases, _hundred(seed.difference), None, None, None, None)
+        (seed.seed, seed.heads, seed.bases, _to_percent(seed.difference), None, None, None, None)
         for seed in convergence.seeds
     )
     onset = None if convergence.onset is None else convergence.onset + 1
-    ends = (_hundred(convergence.difference), _hundred(convergence.low), _hundred(convergence.high))
-    whole = ("all", convergence.heads, convergence.bases, *ends, onset, convergence.p)
+    difference = (_to_percent(convergence.difference), _to_percent(convergence.low), _to_percent(convergence.high))
+    all_seeds = ("all", convergence.heads, convergence.bases, *difference, onset, convergence.p)
     notes = (
         f"Tail: the steps from {convergence.tail_from + 1} on, the last fifth. "
         f"Interval: {100 * (1 - convergence.alpha):g} %. False alarms: {100 * convergence.alpha:g} % at most.",
-        *([_TESTS[convergence.test]] if _TESTS[convergence.test] else []),
+        *([_TEST_NOTES[convergence.test]] if _TEST_NOTES[convergence.test] else []),
         *convergence.notes,
     )
-    return Table(title="Loss, HEAD against BASE", notes=notes, columns=columns, rows=(*rows, whole))
+    return Table(title="Loss, HEAD against BASE", notes=notes, columns=columns, rows=(*rows, all_seeds))
 
 
 def reached_sentence(comparison: ReferenceComparison) -> str:
@@ -127,10 +129,10 @@ def _interval(convergence: Convergence) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{_hundred(share):+.3f} %"
+    return "unknown" if share is None else f"{_to_percent(share):+.3f} %"
 
 
-def _hundred(share: float | None) -> float | None:
+def _to_percent(share: float | None) -> float | None:
     return None if share is None else round(100 * share, 3) + 0.0  # avoids -0.0
 
 

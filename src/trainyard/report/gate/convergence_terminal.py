@@ -13,24 +13,25 @@ from trainyard.report.gate.gate_terminal import print_some
 from trainyard.report.render.terminal import plain, print_table
 
 _STYLES = {"same": "green", "differs": "red", "faster": "red", "slower": "red", "cannot tell": "yellow"}
-_SEEDS = 10
+_MOST_SEEDS = 10
 """Seeds in the default output."""
 
 
 def print_convergence(convergence: ConvergenceReport, console: Console, full: bool = False) -> None:
+    """Prints the verdict on the loss and the table of seeds; without `full`, only the first seeds and notes."""
     console.print(Text(plain(convergence.headline), style=f"bold {_STYLES[convergence.verdict]}"))
     console.print()
     seeds = table(convergence)
-    *rows, whole = seeds.rows
-    shown = rows if full or len(rows) <= _SEEDS + 1 else rows[:_SEEDS]
-    print_table(replace(seeds, rows=(*shown, whole), notes=()), console)
+    *rows, all_seeds = seeds.rows
+    shown = rows if full or len(rows) <= _MOST_SEEDS + 1 else rows[:_MOST_SEEDS]
+    print_table(replace(seeds, rows=(*shown, all_seeds), notes=()), console)
     if len(rows) > len(shown):
         console.print(Text(f"{len(rows) - len(shown)} more seeds with --full", style="dim"))
     print_some(seeds.notes, "note", console, full)
 
 
 def print_reference(comparison: ReferenceReport, console: Console) -> None:
-    """The figures are one per row: there is only one comparison."""
+    """Prints the verdict and the figures of the comparison, one per row: there is only one comparison."""
     console.print(Text(plain(comparison.headline), style=f"bold {_STYLES[comparison.verdict]}"))
     console.print()
     figures = reached_table(comparison)

@@ -11,11 +11,12 @@ from trainyard.report.gate import sentences
 from trainyard.report.render.markdown import escaped
 
 _MARKS = {"worse": "🔴", "not worse": "🟢", "unclear": "🟡"}
-_ROWS = 20
-_DIFFER = 20
+_MOST_ACCOUNTS, _MOST_DIFFERENCES = 20, 20
+"""Accounts, and differences between the sides, in one comment."""
 
 
 def markdown(gate: GateResult) -> str:
+    """The gate's result as Markdown for a pull request: verdict, metrics, changed accounts, and a list of notes."""
     parts = [
         f"## {_MARKS[gate.outcome]} {escaped(sentences.headline(gate))}",
         escaped(sentences.description(gate)),
@@ -42,10 +43,11 @@ def markdown(gate: GateResult) -> str:
     if shifted := sentences.shifts(gate.changed_accounts):
         parts.append(escaped(shifted))
     notes = [
-        f"{difference.name}: {difference.was} against {difference.now}" for difference in gate.differences[:_DIFFER]
+        f"{difference.name}: {difference.was} against {difference.now}"
+        for difference in gate.differences[:_MOST_DIFFERENCES]
     ]
-    if len(gate.differences) > _DIFFER:
-        notes.append(f"{len(gate.differences) - _DIFFER} more differences")
+    if len(gate.differences) > _MOST_DIFFERENCES:
+        notes.append(f"{len(gate.differences) - _MOST_DIFFERENCES} more differences")
     parts.append(
         "\n".join(
             f"- {escaped(line)}" for line in [*notes, *map(sentences.reading, gate.changed_readings), *gate.caveats]
@@ -55,6 +57,7 @@ def markdown(gate: GateResult) -> str:
 
 
 def _accounts(why: ChangedAccounts) -> str:
+    """The Markdown table of the accounts that changed most, in ms a step, and the change common to all of them."""
     rows = [
         [
             sentences.label(account),
@@ -64,7 +67,7 @@ def _accounts(why: ChangedAccounts) -> str:
             f"{sentences.percent(account.low)} … {sentences.percent(account.high)}",
             "shifted" if account.shifted else words.VERDICTS[account.verdict].label,
         ]
-        for account in why.by_interest()[:_ROWS]
+        for account in why.by_interest()[:_MOST_ACCOUNTS]
     ]
     if why.common.chance < 1:
         between = f"{sentences.percent(why.common.low)} … {sentences.percent(why.common.high)}"

@@ -14,6 +14,7 @@ from trainyard.compare.gate.verdict import Rule
 from trainyard.numerics.convergence.compare_curves import Convergence
 from trainyard.numerics.convergence.mlperf_reference import ReferenceComparison
 from trainyard.report.gate import convergence_table, sentences
+from trainyard.report.render.html_tables import tables_html
 from trainyard.report.render.notebook_text import render_html
 from trainyard.report.view.next_step import NextStep
 
@@ -29,6 +30,7 @@ class GateReport(GateResult, frozen=True, kw_only=True):
     next_steps: tuple[NextStep, ...]
 
     def _repr_html_(self) -> str:
+        """Everything that `--full` prints, for a notebook."""
         from trainyard.report.gate.gate_terminal import print_gate
 
         return render_html(lambda console: print_gate(self, console, full=True))
@@ -41,6 +43,7 @@ class BisectReport(Bisection, frozen=True, kw_only=True):
     subjects: dict[str, str]
 
     def _repr_html_(self) -> str:
+        """Everything that `--full` prints, for a notebook."""
         from trainyard.report.gate.bisect_terminal import print_bisection
 
         return render_html(lambda console: print_bisection(self, console, full=True))
@@ -54,6 +57,7 @@ class SelfCheckReport(Noise, frozen=True, kw_only=True):
     sentences: tuple[str, ...]
 
     def _repr_html_(self) -> str:
+        """Everything that the command prints, for a notebook."""
         from trainyard.report.gate.noise_terminal import print_noise
 
         return render_html(lambda console: print_noise(self, console))
@@ -70,9 +74,8 @@ class ConvergenceReport(Convergence, frozen=True, kw_only=True):
         return {"same": 0, "differs": 1, "cannot tell": 3}[self.verdict]
 
     def _repr_html_(self) -> str:
-        from trainyard.report.gate.convergence_terminal import print_convergence
-
-        return render_html(lambda console: print_convergence(self, console, full=True))
+        """The table of all seeds for a notebook."""
+        return tables_html(self.headline, (convergence_table.table(self),))
 
 
 class ReferenceReport(ReferenceComparison, frozen=True, kw_only=True):
@@ -86,9 +89,8 @@ class ReferenceReport(ReferenceComparison, frozen=True, kw_only=True):
         return 0 if self.verdict == "same" else 1
 
     def _repr_html_(self) -> str:
-        from trainyard.report.gate.convergence_terminal import print_reference
-
-        return render_html(lambda console: print_reference(self, console))
+        """The table of the comparison for a notebook."""
+        return tables_html(self.headline, (convergence_table.reached_table(self),))
 
 
 class StoredCurves(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +102,8 @@ class StoredCurves(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_gate(result: GateResult, next_steps: tuple[NextStep, ...] = ()) -> GateReport:
-    """`next_steps`: commands in addition to those for any gate."""
+    """The report of a gate: its result with verdict, headline and sentences. `next_steps`: commands in addition to
+    those for any gate."""
     return GateReport(
         **asdict(result),
         verdict=result.outcome,
@@ -118,6 +121,7 @@ def report_bisection(bisection: Bisection, subjects: dict[str, str]) -> BisectRe
 
 
 def report_noise(noise: Noise, rule: Rule) -> SelfCheckReport:
+    """The report of a self-check under `rule`: its measurements with the headline and sentences on them."""
     from trainyard.report.gate.noise_terminal import describe_noise, headline
 
     return SelfCheckReport(

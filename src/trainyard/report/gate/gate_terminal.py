@@ -18,13 +18,14 @@ from trainyard.report.render.unit_scale import Scale, scale_of
 from trainyard.report.view.next_step import NextStep
 
 _STYLES = {"worse": "red", "not worse": "green", "unclear": "yellow", "better": "green", "same": "dim", "unknown": ""}
-_ACCOUNTS = 6
+_MOST_ACCOUNTS = 6
 """Accounts in the default output."""
-_NOTES = 3
+_MOST_NOTES = 3
 """Differences, and notes, in the default output."""
 
 
 def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
+    """Prints verdict, metrics, changed accounts, differences and next steps; without `full`, the first of each."""
     console.print(Text(plain(gate.headline), style=f"bold {_STYLES[gate.verdict]}"))
     console.print(Text(plain(gate.description), style="dim"))
     console.print()
@@ -45,7 +46,7 @@ def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
 def print_some(lines: Iterable[str], label: str, console: Console, full: bool, style: str = "dim") -> None:
     """Prints the lines with their label; the first few unless `full`, and the number of the others."""
     lines = list(lines)
-    shown = lines if full else lines[:_NOTES]
+    shown = lines if full else lines[:_MOST_NOTES]
     for line in shown:
         console.print(Text(f"{label}: {plain(line)}", style=style))
     if len(lines) > len(shown):
@@ -66,7 +67,7 @@ def print_next(steps: Iterable[NextStep], console: Console) -> None:
 
 
 def _draw_metrics(gate: GateReport, width: int) -> Table:
-    """One row per metric, in one unit."""
+    """The table of metrics, one per row: values of both sides in one unit, change with its bounds, pairs, verdict."""
     columns: list[list[Text]] = [[] for _ in range(8)]
     for verdict in gate.verdicts:
         metric, values = words.metric(verdict.metric), gate.values[verdict.metric]
@@ -103,7 +104,7 @@ def _draw_metrics(gate: GateReport, width: int) -> Table:
 def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
     """The accounts, the changed ones first. By default the largest, and a row for the others."""
     rows = changed.by_interest()
-    shown = rows if full or len(rows) <= _ACCOUNTS + 1 else rows[:_ACCOUNTS]
+    shown = rows if full or len(rows) <= _MOST_ACCOUNTS + 1 else rows[:_MOST_ACCOUNTS]
     scale = scale_of(max((max(row.before_ns, row.after_ns) for row in rows), default=0.0), "ns")
     lines = [_account_cells(row, scale) for row in shown]
     if others := rows[len(shown) :]:
@@ -131,6 +132,7 @@ def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
 
 
 def _account_cells(row: ChangedAccount, scale: Scale) -> list[Text]:
+    """The cells of an account's row in the units of `scale`: name, before, after, change, bounds, p-value, verdict."""
     style = _STYLES[row.verdict]
     bounds = f"{sentences.percent(row.low)} to {sentences.percent(row.high)}"
     return [
@@ -146,6 +148,7 @@ def _account_cells(row: ChangedAccount, scale: Scale) -> list[Text]:
 
 
 def _note_accounts(changed: ChangedAccounts, full: bool) -> list[str]:
+    """Notes below the table of accounts: the change common to all of them and, if `full`, the accounts left out."""
     common = changed.common
     notes: list[str] = []
     if common.chance < 1:

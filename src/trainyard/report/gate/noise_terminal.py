@@ -23,6 +23,7 @@ _SMALLEST_SHOWN = 0.001
 
 
 def headline(noise: Noise) -> str:
+    """A sentence with the smallest slowdown that the gate detects reliably on this machine."""
     name = words.metric(noise.metric).label
     if noise.smallest_detected is None:
         return f"{name}: not even the largest slowdown tried is detected reliably here, in {noise.runs} identical runs."
@@ -60,6 +61,7 @@ _WEAK = 0.2
 
 
 def print_noise(noise: SelfCheckReport, console: Console) -> None:
+    """Prints the share of slowdowns that were detected and the pairs of runs that took, by size of the slowdown."""
     console.print(Text(noise.headline, style="bold"))
     for line in noise.sentences:
         console.print(Text(line))

@@ -42,7 +42,7 @@ def description(gate: GateResult) -> str:
 
 
 def describe_verdict(verdict: Verdict) -> str:
-    """`step time +5.2 % (at least +3.1 %) after 7 pairs`"""
+    """The change of one metric: `step time +5.2 % (at least +3.1 %) after 7 pairs`."""
     name = words.metric(verdict.metric).label
     name = name if "/" in name else f"{name[0].lower()}{name[1:]}"
     pairs = f"after {units.counted(verdict.pairs, 'pair')}"
@@ -55,12 +55,13 @@ def describe_verdict(verdict: Verdict) -> str:
         return (
             f"{name} {percent(verdict.change)} (at most {percent(verdict.high)}) {pairs}{'.' if faster else ''}{faster}"
         )
-    known = (verdict.low, verdict.high) != (None, None)
-    bounds = f" (between {percent(verdict.low)} and {percent(verdict.high)})" if known else ""
-    return f"{name} {percent(verdict.change)}{bounds} {pairs}{_more(verdict)}"
+    has_bounds = (verdict.low, verdict.high) != (None, None)
+    bounds = f" (between {percent(verdict.low)} and {percent(verdict.high)})" if has_bounds else ""
+    return f"{name} {percent(verdict.change)}{bounds} {pairs}{_pairs_needed(verdict)}"
 
 
-def _more(verdict: Verdict) -> str:
+def _pairs_needed(verdict: Verdict) -> str:
+    """How many more pairs of runs would settle an open verdict, as the end of a sentence; empty if none are needed."""
     if not verdict.more:
         return ""
     if verdict.pairs + verdict.more <= sequential_test.MAX_PAIRS:
@@ -97,6 +98,7 @@ def culprit(why: ChangedAccounts | None) -> str:
 
 
 def _likeliest(why: ChangedAccounts) -> str:
+    """A sentence on the account that got longer with the smallest p-value, when no change is significant."""
     longer = [account for account in why.accounts if account.ns > 0 and account.chance < _LIKELY]
     if not longer:
         return "No single account stands out."
@@ -117,13 +119,13 @@ def address(account: str, operations: ChangedAccounts) -> str:
 
 
 def reading(machine_reading: MachineReading) -> str:
-    """`the machine's 0.clocks.sm: 1,980 MHz against 1,740 MHz (p = 0.0002)`"""
+    """A reading of the machine that changed: `the machine's 0.clocks.sm: 1,980 MHz against 1,740 MHz (p = 0.0002)`."""
     unit = f" {machine_reading.unit}" if machine_reading.unit else ""
-    was, now = (
+    base_value, head_value = (
         f"{value:,.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}"
         for value in (machine_reading.was, machine_reading.now)
     )
-    return f"the machine's {machine_reading.name}: {was} against {now} (p = {machine_reading.chance:.2g})"
+    return f"the machine's {machine_reading.name}: {base_value} against {head_value} (p = {machine_reading.chance:.2g})"
 
 
 def shifts(why: ChangedAccounts | None) -> str:
@@ -144,7 +146,7 @@ def time(ns: float) -> str:
 
 
 def figure(metric: str, values: tuple[float, ...]) -> str:
-    """The median of the runs' values, in its unit."""
+    """The median of the runs' values of a metric, formatted with its unit."""
     middle, unit = median(values), words.metric(metric).unit
     if unit == "ns":
         return units.show_time(middle)
@@ -160,7 +162,7 @@ def explain(gate: GateResult) -> tuple[str, ...]:
 
 
 def suggest_commands(gate: GateResult) -> tuple[NextStep, ...]:
-    """Commands to look further with."""
+    """The next command: a self-check if the verdict is unclear, a diff of the last pair if it is worse."""
     base, head = gate.runs[-1]
     if gate.outcome == "not worse":
         return ()

@@ -28,6 +28,7 @@ from trainyard.report.render.unit_scale import scale_of
 from trainyard.report.view.view import Column, KeyFigure, Table
 
 SCRIPTS = ("base", "export", "frame", "plot", "tables", "history")
+"""The page's JavaScript files in order of use."""
 _LIMITS = (
     "Steps are tested by ranks: a step with fewer than five points on either side of it cannot be significant.",
     "Noise that wanders slowly over many points, without a trend, is reported as steps or drift.",
@@ -47,7 +48,7 @@ def page(history: History) -> str:
 
 
 def plain_view(history: History) -> dict[str, Any]:
-    """The data that the page's script draws."""
+    """The data that the page's script draws, as the script names it: title, points, changes, figures and table."""
     series = history.series
     values = np.array(series.values)
     return {
@@ -73,9 +74,10 @@ def plain_view(history: History) -> dict[str, Any]:
 
 
 def _scale(typical: float, unit: str) -> dict[str, Any]:
+    """Unit, size of the unit and decimals with which the page shows values like `typical`."""
     scale = scale_of(typical, unit)
-    whole = typical / scale.divisor
-    return {"unit": scale.unit, "size": scale.divisor, "digits": 1 if whole >= 100 else 2 if whole >= 10 else 3}
+    in_unit = typical / scale.divisor
+    return {"unit": scale.unit, "size": scale.divisor, "digits": 1 if in_unit >= 100 else 2 if in_unit >= 10 else 3}
 
 
 def _range(history: History) -> tuple[float, float]:
@@ -96,12 +98,14 @@ def _levels(history: History) -> list[dict[str, float]]:
     levels: list[dict[str, float]] = []
     for start, stop in pairwise(edges):
         drift = next((change for change in drifts if change.at <= start and stop <= change.until), None)
-        own = estimate_level(values[start:stop], history.inflation)
+        level = estimate_level(values[start:stop], history.inflation)
         if drift is None:
-            levels.append({"start": start, "stop": stop, "from": own.value, "to": own.value, "least": own.low,
-                          "most": own.high})  # fmt: skip
+            levels.append({"start": start, "stop": stop, "from": level.value, "to": level.value, "least": level.low,
+                          "most": level.high})  # fmt: skip
         else:
-            slope = np.polyfit(np.arange(start, stop), values[start:stop], 1) if stop - start > 2 else (0.0, own.value)
+            slope = (
+                np.polyfit(np.arange(start, stop), values[start:stop], 1) if stop - start > 2 else (0.0, level.value)
+            )
             ends = [float(np.polyval(slope, at)) for at in (start, stop)]
             levels.append({"start": start, "stop": stop, "from": ends[0], "to": ends[1], "least": 0.0, "most": 0.0})
     return levels
@@ -112,6 +116,7 @@ def _lasting(history: History) -> list[SeriesChange]:
 
 
 def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
+    """A change as the page's script reads it: `look` names its style, `at` to `until` are indices of points."""
     change, label = judged.change, words.CHANGES[judged.change.kind].label
     look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
     sentence = f"{label} at {name_point(history, change.at)}: {show_change(change)}"
@@ -133,6 +138,7 @@ def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
 
 
 def _table(history: History) -> Table:
+    """The table of all changes, newest first, in the unit of the series."""
     unit = history.series.about.unit
     return Table(
         title="Changes",
@@ -156,18 +162,19 @@ def _table(history: History) -> Table:
 
 
 def _figures(history: History) -> list[KeyFigure]:
+    """Key figures: the level since the last lasting change with its growth over the first level, changes, points."""
     series, unit = history.series, history.series.about.unit
     values, lasting = np.array(series.values), _lasting(history)
     begin = max([history.begin, *(change.until for change in lasting if change.until < len(values) - 2)])
-    now = estimate_level(values[begin:], history.inflation)
-    value, _, name = show_value(now.value, unit).rpartition(" ") if unit else ("", "", "")
+    latest = estimate_level(values[begin:], history.inflation)
+    value, _, name = show_value(latest.value, unit).rpartition(" ") if unit else ("", "", "")
     first = estimate_level(
         values[history.begin : min([len(values), *(change.at for change in lasting if change.at > 2)])]
     )
-    growth = (now.value / first.value - 1) if first.value else 0.0
+    growth = (latest.value / first.value - 1) if first.value else 0.0
     better = (growth < 0) == (series.about.better == "lower") if lasting else None
     return [
-        KeyFigure(label="now", value=value or show_value(now.value, unit), unit=name,
+        KeyFigure(label="now", value=value or show_value(latest.value, unit), unit=name,
                   means="The median since the last change.",
                   change=f"{100 * growth:+.1f} % since the first" if lasting else "", better=better),
         KeyFigure(label="changes", value=str(len(lasting)), means="Steps and drifts."),

@@ -37,6 +37,7 @@ class HistoryReport(History, frozen=True, kw_only=True):
 
 
 def report_history(history: History) -> HistoryReport:
+    """The report of a judged history: its data with the headline, the evidence and next steps in words."""
     return HistoryReport(
         **asdict(history),
         headline=headline(history),

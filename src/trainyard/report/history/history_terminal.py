@@ -18,7 +18,9 @@ from trainyard.report.render.terminal import Part, fitted, plain
 from trainyard.report.render.unit_scale import scale_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+"""Columns of the picture, by height in eighths."""
 _MARKS = {"step": "▲", "drift": "╱", "excursion": "^", "spike": "·"}
+"""Kind of change -> its mark below the picture."""
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
 _CHANGES, _SPIKES = 8, 4
 """Changes in the default output, and spikes among them: there may be many, and they matter little."""
@@ -31,6 +33,7 @@ _MAX_PICTURE = 100
 
 
 def print_history(history: HistoryReport, console: Console, full: bool = False) -> None:
+    """Prints headline, picture, changes and their causes; without `full`, causes of the newest change alone."""
     newest = history.newest
     style = _STYLES[newest.verdict] if newest else ""
     console.print(Text(plain(history.headline), style=f"bold {style}".strip()))
@@ -72,6 +75,7 @@ def picture(history: History, width: int) -> list[str]:
 
 
 def _print_changes(history: HistoryReport, console: Console, full: bool) -> None:
+    """Prints the table of changes; without `full`, the last few, the last spikes, and always the newest."""
     shown = list(history.changes)
     if not full:
         spikes = [judged for judged in shown if judged.change.kind == "spike"]
@@ -86,6 +90,7 @@ def _print_changes(history: HistoryReport, console: Console, full: bool) -> None
 
 
 def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int) -> Table:
+    """The table of `shown` changes in one unit, fitted to `width` characters."""
     largest = max(abs(level) for row in shown for level in (row.change.before.value, row.change.after.value))
     scale = scale_of(largest, history.series.about.unit)
     unit = f" {scale.unit}" if scale.unit else ""
@@ -116,6 +121,7 @@ def _date(judged: JudgedChange) -> Text:
 
 
 def _judgement(judged: JudgedChange) -> Text:
+    """The verdict on a change, or that it was accepted and why; empty for one that did not last."""
     if judged.accepted:
         reason = f"accepted: {judged.accepted.why}" if judged.accepted.why else "accepted"
         return Text(plain(reason), style="dim")

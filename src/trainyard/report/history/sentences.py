@@ -41,7 +41,7 @@ def show_value(value: float, unit: str) -> str:
 
 
 def show_share(change: SeriesChange) -> str:
-    """`+3.1 %`; a dash if the level before was 0."""
+    """The change of the level: `+3.1 %`; a dash if the level before was 0."""
     share = change.share
     if share is None:
         return "–"
@@ -49,7 +49,7 @@ def show_share(change: SeriesChange) -> str:
 
 
 def show_interval(change: SeriesChange) -> str:
-    """`+2.6 to +3.5 %`; empty for a spike, which has no interval."""
+    """The 95 % interval of the change: `+2.6 to +3.5 %`; empty for a spike, which has no interval."""
     share = change.share
     if share is None or change.kind == "spike":
         return ""
@@ -77,7 +77,7 @@ def describe_evidence(history: History) -> str:
 
 
 def suggest_commands(history: History) -> tuple[NextStep, ...]:
-    """Commands to look further with."""
+    """Commands that compare the runs and the commits on either side of the newest change; none without a change."""
     newest = history.newest
     if newest is None:
         return ()

@@ -11,10 +11,12 @@ from trainyard.report.memory.memory_view import MemoryCurve, MemoryView
 from trainyard.report.render.terminal import NextStep, Part, figures_line, fitted, next_steps, plain
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
-_WIDE = 72
-_WHERE = 30
+"""Columns of the sparkline, by height in eighths."""
+_SPARKLINE_WIDTH = 72
+"""Width of the sparkline in characters."""
+_LOCATION_WIDTH = 30
 """Width of a source location in characters from which columns are left out before it is shortened."""
-_NOTES = 2
+_MOST_NOTES = 2
 """Notes on one screen."""
 
 
@@ -27,7 +29,7 @@ def print_memory(view: MemoryView, console: Console, top: int | None = 12) -> No
         console.print(Text(plain(warning), style="bold yellow"))
     if view.curve.moments > 1:
         console.print()
-        console.print(Text(sparkline(view.curve, min(_WIDE, console.width))))
+        console.print(Text(sparkline(view.curve, min(_SPARKLINE_WIDTH, console.width))))
         length = units.show_time(view.wall_ns) if view.curve.timed else f"{view.curve.moments - 1:,} events"
         console.print(Text(f"allocated over {length}; a full column is the peak", style="dim"))
     console.print()
@@ -42,16 +44,16 @@ def print_memory(view: MemoryView, console: Console, top: int | None = 12) -> No
             f"{size(fragments.unused)} unused in {fragments.pieces:,} pieces, the largest {size(fragments.largest)}; "
             f"{size(fragments.split)} of it in segments that are in use, {size(fragments.rounding)} lost to rounding"
         )
-    for note in view.notes if top is None else view.notes[:_NOTES]:
+    for note in view.notes if top is None else view.notes[:_MOST_NOTES]:
         console.print(Text(f"note: {plain(note)}", style="dim"))
     if top is not None:
-        counts = {"more place": len(view.holders[top:]), "more note": len(view.notes[_NOTES:])}
+        counts = {"more place": len(view.holders[top:]), "more note": len(view.notes[_MOST_NOTES:])}
         listed = [units.counted(count, noun) for noun, count in counts.items() if count]
         steps = [NextStep("--full", ", ".join([*listed, "fragmentation at the end"]))]
         console.print(*next_steps([*steps, NextStep("--page FILE", "memory over time and by segment")]), sep="\n")
 
 
-def sparkline(curve: MemoryCurve, wide: int = _WIDE) -> str:
+def sparkline(curve: MemoryCurve, wide: int = _SPARKLINE_WIDTH) -> str:
     """The maximum allocated in each of `wide` time intervals, in eighths of the peak."""
     allocated = [sum(column) for column in zip(*curve.kinds)] or [0] * len(curve.ns)
     most, end, start = max(allocated) or 1, curve.ns[-1] - curve.ns[0] + 1, curve.ns[0]
@@ -67,7 +69,8 @@ def sparkline(curve: MemoryCurve, wide: int = _WIDE) -> str:
 
 
 def _kinds(view: MemoryView, width: int) -> Table:
-    whole = sum(view.held.values())
+    """The table of bytes allocated at the peak by kind of block, largest first, with their sum."""
+    held_bytes = sum(view.held.values())
     colours = {kind.label: kind.colour for kind in view.kinds}
     rows = sorted(view.held.items(), key=lambda item: -item[1])
     total = Text("allocated", style="bold")
@@ -75,9 +78,11 @@ def _kinds(view: MemoryView, width: int) -> Table:
         [
             Part("", [*(Text("■", style=colours[label]) for label, _ in rows), Text("")]),
             Part("held at the peak", [*(Text(label) for label, _ in rows), total]),
-            Part("MiB", [Text(_mib(size)) for size in (*(size for _, size in rows), whole)], right=True),
-            Part("share", [*(Text(units.show_share(size, whole)) for _, size in rows), Text("")], right=True),
-            Part("bytes", [Text(f"{size:,}") for size in (*(size for _, size in rows), whole)], spare=1, right=True),
+            Part("MiB", [Text(_mib(size)) for size in (*(size for _, size in rows), held_bytes)], right=True),
+            Part("share", [*(Text(units.show_share(size, held_bytes)) for _, size in rows), Text("")], right=True),
+            Part(
+                "bytes", [Text(f"{size:,}") for size in (*(size for _, size in rows), held_bytes)], spare=1, right=True
+            ),
         ],
         width,
     )
@@ -86,11 +91,11 @@ def _kinds(view: MemoryView, width: int) -> Table:
 def _holders(view: MemoryView, top: int | None, width: int) -> Table:
     """The largest holders of the peak, and a row for the others."""
     shown = view.holders[:top]
-    left, left_size, left_count = view.rest
+    places, left_bytes, left_blocks = view.rest
     hidden = view.holders[len(shown) :]
-    left += len(hidden)
-    left_size += sum(holder.size for holder in hidden)
-    left_count += sum(holder.count for holder in hidden)
+    places += len(hidden)
+    left_bytes += sum(holder.size for holder in hidden)
+    left_blocks += sum(holder.count for holder in hidden)
     rows = [
         (
             Text(plain(holder.where) or "(no stack)"),
@@ -101,13 +106,13 @@ def _holders(view: MemoryView, top: int | None, width: int) -> Table:
         )
         for holder in shown
     ]
-    if left:
-        others = Text(units.counted(left, "more place"), style="dim")
-        rows.append((others, Text(""), Text(_mib(left_size)), Text(f"{left_count:,}"), Text("")))
+    if places:
+        others = Text(units.counted(places, "more place"), style="dim")
+        rows.append((others, Text(""), Text(_mib(left_bytes)), Text(f"{left_blocks:,}"), Text("")))
     where, category, size, blocks, age = zip(*rows, strict=True) if rows else ((),) * 5
     return fitted(
         [
-            Part("where", where, name=True, least=_WHERE), Part("category", category, spare=1),
+            Part("where", where, name=True, least=_LOCATION_WIDTH), Part("category", category, spare=1),
             Part("MiB", size, right=True), Part("blocks", blocks, spare=2, right=True),
             Part("age, ms", age, spare=3, right=True),
         ],

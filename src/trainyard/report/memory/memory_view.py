@@ -27,16 +27,16 @@ from trainyard.trace.memory.snapshot import Snapshot
 SCRIPTS = ("base", "export", "frame", "area", "segments", "memory")
 """The page's JavaScript files in order of use."""
 _BUCKETS = 400
-_HOLDERS = 40
-_SEGMENTS = 40
-_PIECES = 150
-_MARKS = 200
-_FRAMES = 24
+"""Time intervals of the curve; of each, the extremes are kept."""
+_MOST_HOLDERS, _MOST_SEGMENTS, _MOST_PIECES, _MOST_MARKS, _MOST_FRAMES = 40, 40, 150, 200, 24
+"""What a page holds at most: source locations, segments, pieces of a segment, annotations, frames of a stack."""
 FREE, PENDING = -1, -2
 """Stand-ins for the category of a segment's piece: free, or freed but still in use by another stream."""
 
 
 class MemoryKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of memory in the legend, with its meaning."""
+
     label: str
     means: str
     colour: str
@@ -114,16 +114,16 @@ def view_of(
 ) -> MemoryView:
     """The view of one device; the notes list the peaks of `others`."""
     used = [kind for kind in range(len(KINDS)) if memory.by_kind[kind].any()]
-    shown = memory.peak.holders[:_HOLDERS]
-    left = memory.peak.holders[_HOLDERS:]
+    shown = memory.peak.holders[:_MOST_HOLDERS]
+    left = memory.peak.holders[_MOST_HOLDERS:]
     count = len(memory.device.trace.action)
     maps = [("at the peak", memory.peak.moment), ("at the end", count)] if count else [("in the snapshot", 0)]
     lines = list(notes(snapshot, memory))
     for other in others:
         if other is not memory:
             lines.append(f"Device {other.device.index}: peak {units.show_size(other.peak.allocated)} allocated.")
-    if len(memory.marks) > _MARKS:
-        lines.append(f"{len(memory.marks):,} annotations; the first {_MARKS} are drawn.")
+    if len(memory.marks) > _MOST_MARKS:
+        lines.append(f"{len(memory.marks):,} annotations; the first {_MOST_MARKS} are drawn.")
     return MemoryView(
         title=title_of(memory),
         subtitle=f"Device {memory.device.index}, {count:,} allocator events",
@@ -132,7 +132,7 @@ def view_of(
         wall_ns=int(memory.ns[-1]),
         kinds=tuple(_kind(KINDS[kind]) for kind in used),
         curve=_curve(memory, used),
-        holders=tuple(msgspec.structs.replace(holder, stack=holder.stack[:_FRAMES]) for holder in shown),
+        holders=tuple(msgspec.structs.replace(holder, stack=holder.stack[:_MOST_FRAMES]) for holder in shown),
         rest=(len(left), sum(holder.size for holder in left), sum(holder.count for holder in left)),
         held={_kind(kind).label: size for kind, size in memory.peak.held.items()},
         fragments=tuple(
@@ -143,7 +143,7 @@ def view_of(
         segments=tuple(segment_map(memory, label, at, used) for label, at in maps) if snapshot.allocator else (),
         shortages=memory.shortages,
         whys={why: f"{word.label}: {word.means}" for why, word in words.SHORTAGES.items()},
-        marks=tuple((mark.ns, mark.text) for mark in memory.marks[:_MARKS]),
+        marks=tuple((mark.ns, mark.text) for mark in memory.marks[:_MOST_MARKS]),
         warnings=tuple(dict.fromkeys(_REMEDIES[shortage.why] for shortage in memory.shortages)),
         notes=tuple(lines),
         limits=_LIMITS,
@@ -151,17 +151,18 @@ def view_of(
     )
 
 
-_JOIN = (
+_JOIN_SEGMENTS = (
     "Free pieces cannot merge across segments, and a segment in use cannot be returned to the driver. "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True allows both."
 )
 _REMEDIES = {
     "elsewhere": "Memory cached for one stream or pool is not available to another: allocate on one stream, or call "
     "torch.cuda.empty_cache() when the other is done.",
-    "fragmented": _JOIN,
-    "divided": _JOIN,
+    "fragmented": _JOIN_SEGMENTS,
+    "divided": _JOIN_SEGMENTS,
     "full": "Reduce memory use: recompute activations, shard or offload states, or cut the micro-batch.",
 }
+"""Why an allocation failed, as in words.SHORTAGES -> its remedy."""
 
 _LIMITS = (
     "The category of a block is inferred from its stack and its lifetime, unless the file records it.",
@@ -221,6 +222,7 @@ def describe_shortage(shortage: Shortage) -> str:
 
 
 def _figures(memory: MeasuredMemory) -> tuple[KeyFigure, ...]:
+    """Key figures of the peak in bytes: allocated and, if the segments are known, reserved, unused and rounding."""
     peak, fragments = memory.peak, memory.peak.fragments
     figures = [_size_figure("peak allocated", peak.allocated, "Bytes in allocated blocks at the peak.")]
     if fragments is not None:
@@ -247,6 +249,7 @@ def _kind(name: str) -> MemoryKind:
 
 
 def _curve(memory: MeasuredMemory, used: Sequence[int]) -> MemoryCurve:
+    """Active and reserved bytes over time, in total and for each of the kinds `used`, thinned out for drawing."""
     keep = moments_kept(memory.ns, memory.replay.allocated, memory.replay.reserved)
     return MemoryCurve(
         ns=memory.ns[keep].tolist(),
@@ -281,21 +284,21 @@ def moments_kept(
 def segment_map(memory: MeasuredMemory, label: str, moment: int, used: Sequence[int]) -> SegmentMap:
     """The layout of the largest segments at `moment`. Kinds are numbered by their place in `used`."""
     ranges = sorted(ranges_at(memory.device, moment), key=lambda part: (part.start - part.end, part.start))
-    shown = sorted(ranges[:_SEGMENTS])
+    shown = sorted(ranges[:_MOST_SEGMENTS])
     lives = memory.replay.lives
-    here = np.flatnonzero(lives.is_active(moment))
-    here = here[np.argsort(lives.address[here])]
-    addresses = lives.address[here]
+    active = np.flatnonzero(lives.is_active(moment))
+    active = active[np.argsort(lives.address[active])]
+    addresses = lives.address[active]
     index_of_kind = {kind: number for number, kind in enumerate(used)}
     rows = []
     for part in shown:
         first, last = np.searchsorted(addresses, (part.start, part.end)).tolist()
         blocks = [
             (int(lives.address[row]), int(lives.size[row]), _look(memory, row, moment, index_of_kind))
-            for row in here[first:last].tolist()
+            for row in active[first:last].tolist()
         ]
         rows.append(_segment_row(part, blocks))
-    left = ranges[_SEGMENTS:]
+    left = ranges[_MOST_SEGMENTS:]
     return SegmentMap(
         label=label, rows=rows, left_out=len(left), left_bytes=sum(part.end - part.start for part in left)
     )
@@ -307,6 +310,7 @@ def _look(memory: MeasuredMemory, row: int, moment: int, index_of_kind: dict[int
 
 
 def _segment_row(part: ReservedRange, blocks: list[tuple[int, int, int]]) -> SegmentRow:
+    """A segment as pieces in order of address; `blocks` are (address, size in bytes, number of the look)."""
     pieces: list[tuple[int, int]] = []
     cursor = part.start
     for address, size, look in [*blocks, (part.end, 0, FREE)]:
@@ -331,7 +335,7 @@ def _segment_row(part: ReservedRange, blocks: list[tuple[int, int, int]]) -> Seg
 def _drawn(pieces: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
     """Pieces with neighbours of one kind merged. If there are too many, pieces too thin to be visible are merged into
     the one before."""
-    thin = size // _PIECES if len(pieces) > _PIECES else 0
+    thin = size // _MOST_PIECES if len(pieces) > _MOST_PIECES else 0
     joined: list[tuple[int, int]] = []
     for look, length in pieces:
         if joined and (joined[-1][0] == look or length < thin or joined[-1][1] < thin):

@@ -12,11 +12,12 @@ from trainyard.report.view.view import Cell, Column, Table
 def tables(catalogue: Catalogue, full: bool = False) -> tuple[Table, ...]:
     """The tables of models and machines that have rows. `full`: with data types, prices and sources."""
     models = tuple(catalogue.models.values())
-    several = (_models(models, full), _machines(catalogue.machines, full), *((_sources(catalogue),) if full else ()))
-    return tuple(table for table in several if table.rows)
+    candidates = (_models(models, full), _machines(catalogue.machines, full), *((_sources(catalogue),) if full else ()))
+    return tuple(table for table in candidates if table.rows)
 
 
 def _models(models: Sequence[KnownModel], full: bool) -> Table:
+    """The table of known models with parameters in millions; `full` adds the source of each."""
     return Table(
         title="Model",
         notes=() if all(model.planned for model in models) else ("The planner does not predict models marked *.",),
@@ -42,7 +43,8 @@ def _millions(count: int | None) -> Cell:
 
 
 def _machines(machines: dict[str, Machine], full: bool) -> Table:
-    """The numbers of one device, and its links."""
+    """The table of machines: memory, peaks and links of one device of each. `full`: a column for each data type, and
+    prices."""
     every = dict.fromkeys(dtype for machine in machines.values() for dtype in machine.device.peak)
     dtypes = [(dtype,) for dtype in every] if full else [("bfloat16", "float16"), ("float8",)]
     heads = [f"{dtype}, TFLOP/s" for dtype in every] if full else ["16 bits, TFLOP/s", "float8, TFLOP/s"]
@@ -63,9 +65,10 @@ def _machines(machines: dict[str, Machine], full: bool) -> Table:
 
 
 def _machine_row(name: str, machine: Machine, dtypes: Sequence[tuple[str, ...]], full: bool) -> tuple[Cell, ...]:
-    """`dtypes`: for each column of peaks, the data types of which it shows the first that the device has."""
+    """The cells of a machine's row. `dtypes`: for each column of peaks, the data types of which it shows the first that
+    the device has."""
     device, between = machine.device, machine.between
-    peaks = [next((device.peak[dtype] for dtype in several if dtype in device.peak), None) for several in dtypes]
+    peaks = [next((device.peak[dtype] for dtype in column if dtype in device.peak), None) for column in dtypes]
     return (
         name, machine.per_node, device.memory.value / 1e9, *(_scaled(peak, 1e12) for peak in peaks),
         device.bandwidth.value / 1e9, machine.inside.bandwidth.value / 1e9,

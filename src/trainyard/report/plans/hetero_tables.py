@@ -41,6 +41,7 @@ def from_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
 
 
 def _part_alone(alone: PartResult) -> Apart:
+    """One part of a mixed cluster as if it trained alone: its fastest layout, or why there is none; $ per hour."""
     price = alone.part.machine.price
     return Apart(
         part=str(alone.part),
@@ -90,22 +91,23 @@ def layouts(plans: Plans) -> Table:
         f"{tables.INTERVAL}: {low:.2f} to {high:.2f} times the prediction.",
         *(note.partition(" fit. ")[2] or note for note in table.notes),
     )
-    shown = [at for at, column in enumerate(table.columns) if at and not column.head.startswith(tables.INTERVAL)]
+    kept_columns = [at for at, column in enumerate(table.columns) if at and not column.head.startswith(tables.INTERVAL)]
     rows = tuple(
-        (f"{row[0]}: {stage_layers(stages)}", *(row[at] for at in shown))
+        (f"{row[0]}: {stage_layers(stages)}", *(row[at] for at in kept_columns))
         for stages, row in zip(plans.unlike.stages, table.rows, strict=True)
     )
-    columns = (table.columns[0], *(table.columns[at] for at in shown))
+    columns = (table.columns[0], *(table.columns[at] for at in kept_columns))
     return replace(table, title="Layout: stages x layers", notes=notes, columns=columns, rows=rows)
 
 
 def stage_layers(stages: Sequence[HeteroStage]) -> str:
-    """`a100 8 x 4-5, h100 4 x 12`."""
+    """Stages and their layers by part, in order: `a100 8 x 4-5, h100 4 x 12` is 8 stages of 4 to 5 layers, then 4 of
+    12."""
     groups: list[str] = []
     for part, group in groupby(stages, key=lambda stage: stage.part):
         counts = [stage.layers for stage in group]
-        few, many = min(counts), max(counts)
-        groups.append(f"{part.rpartition(':')[0]} {len(counts)} x {few}{f'-{many}' if many > few else ''}")
+        least, most = min(counts), max(counts)
+        groups.append(f"{part.rpartition(':')[0]} {len(counts)} x {least}{f'-{most}' if most > least else ''}")
     return ", ".join(groups)
 
 
@@ -173,6 +175,7 @@ def ranks(plans: Plans) -> str:
 
 
 def _together_and_apart(plans: Plans, hetero: Unlike) -> Table:
+    """The table that compares training on the whole mixed cluster with each of its parts alone."""
     best = plans.best
     plan = best.plan
     point = points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, best.reserved_bytes, best.bill)
@@ -202,8 +205,8 @@ def _reached(point: LayoutPoint, hour: float | None) -> tuple[Cell, ...]:
 
 def _hour(hetero: Unlike) -> float | None:
     """Dollars per hour of all parts; None if one has no price."""
-    known = [part.dollars for part in hetero.apart if part.dollars]
-    return sum(known) if len(known) == len(hetero.apart) else None
+    prices = [part.dollars for part in hetero.apart if part.dollars]
+    return sum(prices) if len(prices) == len(hetero.apart) else None
 
 
 def verdict(plans: Plans, hetero: Unlike) -> str:
@@ -216,8 +219,12 @@ def verdict(plans: Plans, hetero: Unlike) -> str:
         text = f"Mixing is not worth it: {best.part} alone trains {most / rate:.2f} times as many tokens a second."
     else:
         text = f"Mixing is worth it: {rate / most:.2f} times as many tokens a second as {best.part} alone"
-        both, alone = _hour(hetero), best.dollars
-        text += f", at {both / rate * most / alone:.2f} times its dollars a token." if both and alone else "."
+        mixed_hour, alone_hour = _hour(hetero), best.dollars
+        text += (
+            f", at {mixed_hour / rate * most / alone_hour:.2f} times its dollars a token."
+            if mixed_hour and alone_hour
+            else "."
+        )
     if len(fit) == len(hetero.apart):
         share = 100 * rate / sum(tokens_per_s for tokens_per_s, _ in fit)
         text += (

@@ -29,7 +29,7 @@ def summary(plans: Plans) -> tuple[Table, ...]:
 
 
 def next_steps(plans: Plans) -> tuple[str, ...]:
-    """Commands for more, each with what it shows."""
+    """Lines for "Where to look next": commands, each with its purpose."""
     extra = ["every account and part of memory"]
     extra += ["the stages, and each kind of device alone"] if plans.unlike else []
     extra += ["scaling over devices"] if plans.scaling else []
@@ -54,13 +54,14 @@ def _recipe(plans: Plans, index: int) -> str:
 
 
 def _figures(plans: Plans, record: PlanRecord) -> str:
-    unit, ns = tables.time_unit(plans)
+    """A sentence with a layout's predicted step and its 80 % interval, throughput per device, MFU and memory."""
+    unit, unit_ns = tables.time_unit(plans)
     plan, bill = record.plan, record.bill
     calibrated = "" if tables.is_calibrated(plan) else ", not calibrated"
     memory = f"{_rounded(record.reserved_bytes / 1e9)} of {plans.memory_bytes / 1e9:.1f} GB reserved"
     return (
-        f"Predicted step: {plan.ledger.wall_ns / ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / ns:,.2f} to "
-        f"{plan.high / ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
+        f"Predicted step: {plan.ledger.wall_ns / unit_ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / unit_ns:,.2f} to "
+        f"{plan.high / unit_ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
         f"{tables.unit_of(plan.job)}/s/device, MFU {_rounded(100 * bill.mfu)} %, {memory}."
     )
 
@@ -93,13 +94,14 @@ def _budget(plans: Plans) -> str:
 
 
 def _layouts(plans: Plans) -> Table:
-    unit, ns = tables.time_unit(plans)
+    """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
+    unit, unit_ns = tables.time_unit(plans)
     most = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
     for index, record in enumerate(plans.choices[:most]):
-        own = "As configured: " if plans.as_it_is and not index else ""
+        prefix = "As configured: " if plans.as_it_is and not index else ""
         row: tuple[Cell, ...] = (
-            own + _recipe(plans, index), record.plan.ledger.wall_ns / ns, 100 * record.bill.mfu,
+            prefix + _recipe(plans, index), record.plan.ledger.wall_ns / unit_ns, 100 * record.bill.mfu,
             record.reserved_bytes / 1e9,
         )  # fmt: skip
         rows.append(row + ((record.bill.days,) if plans.tokens else ()))
@@ -122,21 +124,24 @@ def _constants(plans: Plans) -> str:
 
 
 def _ledger(plans: Plans) -> Table:
-    unit, ns = tables.time_unit(plans)
+    """The table of the best layout's largest predicted accounts, the others folded into one row, and their sum."""
+    unit, unit_ns = tables.time_unit(plans)
     plan: Plan = plans.best.plan
-    whole = plan.ledger.wall_ns
+    step_ns = plan.ledger.wall_ns
     accounts = [(account.label, time_ns) for account, time_ns in plan.ledger.by_account().items() if time_ns]
     rows = _largest(accounts, _ACCOUNTS, "other accounts")
     return Table(
         title="Predicted ledger, mean over ranks",
         notes=(),
         columns=(Column(head=""), Column(head=unit, digits=2), Column(head="share, %", digits=1)),
-        rows=(*((label, time_ns / ns, tables.percent(time_ns, whole)) for label, time_ns in rows),
-              ("Step", whole / ns, 100.0)),
+        rows=(*((label, time_ns / unit_ns, tables.percent(time_ns, step_ns)) for label, time_ns in rows),
+              ("Step", step_ns / unit_ns, 100.0)),
     )  # fmt: skip
 
 
 def _memory(plans: Plans) -> Table:
+    """The table of the fullest rank's memory in GB by part, with the sizes allocated, reserved and kept in host
+    memory."""
     sizes = [(tables.part_label(part), size) for part, size in plans.best.plan.memory.items() if size]
     counted = max(plans.exact_bytes.values(), default=0)
     rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in _largest(sizes, _PARTS, "other parts")]

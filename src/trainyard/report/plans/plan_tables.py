@@ -22,11 +22,12 @@ _OFFLOADED = (
 )
 INTERVAL = "80 % prediction interval"
 OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
+"""Parts of memory that words.MEMORY lacks -> label."""
 
 
 def layouts(plans: Plans) -> Table:
-    """One row per layout, the fastest first."""
-    unit, ns = time_unit(plans)
+    """The table of layouts, the fastest first, with the assumptions of the predictions as notes."""
+    unit, unit_ns = time_unit(plans)
     columns = (
         Column(head="micro-batch", digits=0), Column(head="activation checkpointing"),
         Column(head=f"step, {unit}", digits=2), Column(head=f"{INTERVAL}, {unit}", id=True, spare=True),
@@ -49,7 +50,7 @@ def layouts(plans: Plans) -> Table:
             *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:3]),
         ),
         columns=(Column(head="", prose=True), *columns),
-        rows=tuple(_row(record, ns, plans, plans.as_it_is and not at) for at, record in enumerate(plans.choices)),
+        rows=tuple(_row(record, unit_ns, plans, plans.as_it_is and not at) for at, record in enumerate(plans.choices)),
     )  # fmt: skip
 
 
@@ -144,12 +145,13 @@ _USUAL = ("none", "1f1b", "interleaved")
 
 def short(layout: Layout, schedule: str = "none", offload: bool = False) -> str:
     """A layout's name without sequence and loss parallelism, the default at tp > 1; their absence is named."""
-    both = layout.tp == 1 or (layout.sequence_parallel and layout.loss_parallel)
-    whole = "" if both or layout.sequence_parallel or layout.loss_parallel else ", no sequence or loss parallelism"
-    plain = replace(layout, sequence_parallel=False, loss_parallel=False) if both else layout
+    usual_parallelism = layout.tp == 1 or (layout.sequence_parallel and layout.loss_parallel)
+    neither = not (layout.sequence_parallel or layout.loss_parallel)
+    absence = ", no sequence or loss parallelism" if neither and not usual_parallelism else ""
+    plain = replace(layout, sequence_parallel=False, loss_parallel=False) if usual_parallelism else layout
     order = "" if schedule in _USUAL else f", {schedule}"
     shards = f", ZeRO-{layout.zero}" if layout.dp_shard == 1 < layout.cp and layout.zero != 3 else ""
-    return str(plain).replace(f", {layout.cp_method}", "") + shards + whole + order + ", offloaded" * offload
+    return str(plain).replace(f", {layout.cp_method}", "") + shards + absence + order + ", offloaded" * offload
 
 
 def activation_checkpoint(recipe: Recipe) -> str:
@@ -159,6 +161,7 @@ def activation_checkpoint(recipe: Recipe) -> str:
 
 
 def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tuple[Cell, ...]:
+    """The cells of a layout's row, with times divided by `unit_ns`; `as_it_is`: the configuration that was checked."""
     plan, bill = record.plan, record.bill
     job = plan.job
     cells: list[Cell] = [
@@ -183,7 +186,8 @@ def scaling(plans: Plans) -> tuple[Table, ...]:
 
 
 def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, note: str, layout: bool) -> Table:
-    unit, ns = time_unit(plans)
+    """The table of the best plans for other numbers of devices; `layout` shows layouts instead of batch sizes."""
+    unit, unit_ns = time_unit(plans)
     columns = (
         Column(head="devices", digits=0), *(() if layout else (Column(head="samples", digits=0),)),
         Column(head=f"step, {unit}", digits=2), Column(head="tokens/s", digits=0, spare=True),
@@ -195,7 +199,7 @@ def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, no
     for scaled in scaling_points:
         known: tuple[Cell, ...] = (scaled.devices,) if layout else (scaled.devices, scaled.samples)
         if point := scaled.point:
-            known += (point.wall_ns / ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * scaled.efficiency)
+            known += (point.wall_ns / unit_ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * scaled.efficiency)
             known += (*_spent(point, plans), *((short(point.layout, point.schedule, point.offload),) if layout else ()))
         rows.append((*known, *[None] * (len(columns) - len(known))))
     return Table(title=title, notes=(note, *_infeasible_notes(scaling_points)), columns=columns, rows=tuple(rows))
@@ -208,15 +212,15 @@ def _infeasible_notes(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]
 
 def ledger(plan: Plan) -> Table:
     """The time of a step by account, in order of precedence."""
-    whole = plan.ledger.wall_ns
+    step_ns = plan.ledger.wall_ns
     rows: list[tuple[Cell, ...]] = [
-        (account.label, ns / 1e6, percent(ns, whole)) for account, ns in plan.ledger.by_account().items() if ns
+        (account.label, ns / 1e6, percent(ns, step_ns)) for account, ns in plan.ledger.by_account().items() if ns
     ]
     return Table(
         title="Predicted ledger",
-        notes=(f"Mean over ranks, in order of precedence. The step is {units.show_ns(whole)} ns exactly.",),
+        notes=(f"Mean over ranks, in order of precedence. The step is {units.show_ns(step_ns)} ns exactly.",),
         columns=(Column(head="account"), Column(head="ms", digits=1), Column(head="share, %", digits=1)),
-        rows=(*rows, ("Step", whole / 1e6, 100.0)),
+        rows=(*rows, ("Step", step_ns / 1e6, 100.0)),
     )
 
 

@@ -91,6 +91,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What limits these plans, as a configuration that does not fit."""
 
     def __post_init__(self) -> None:
+        """Raises `BadInput` for a document with no plans, with stages that do not match them, or impossible sizes."""
         if not self.choices:
             raise BadInput("$.choices has 0 plans.")
         depths = [record.plan.job.layout.pp for record in self.choices]
@@ -116,6 +117,9 @@ def from_search(
     as_it_is: bool = False, exact_bytes: dict[int, int] | None = None, passed_over: tuple[str, ...] = (),
     otherwise: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
 ) -> Plans:  # fmt: skip
+    """The document of a search's result. `devices`: as counted in the machine file; `tokens`: the budget, 0 for none;
+    `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and
+    batch."""
     return Plans(
         schema=SCHEMA,
         machine=machine.name,
@@ -151,6 +155,8 @@ def from_search(
 
 
 def claims(machine: Machine) -> dict[str, Claim]:
+    """Name -> input of the costs, with its source: price, power and its overhead, failure rate, times of
+    restarts and checkpoints. Unknown ones are left out."""
     power = machine.device.power
     known = {
         "price": machine.price, "power": power, "overhead": (machine.overhead or step_cost.OVERHEAD) if power else None,

@@ -28,6 +28,7 @@ _LIMITS = (
 
 
 def view_of_plans(plans: Plans) -> View:
+    """The page of the plans: the best layout's ledger as bars, tables of all layouts, charts of memory and scaling."""
     best = plans.best
     ledger, job = best.plan.ledger, best.plan.job
     layout = tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
@@ -66,6 +67,7 @@ def view_of_plans(plans: Plans) -> View:
 
 
 def _title(plans: Plans) -> str:
+    """Job, devices and step time, with the days and dollars that the token budget takes if there is one."""
     bill = plans.best.bill
     step = units.show_time(plans.best.plan.ledger.wall_ns).replace(" ", "\u00a0")
     on = plans.machine if plans.unlike else f"{plans.devices:,} × {plans.device or plans.machine}"
@@ -83,6 +85,7 @@ def _too_full(plans: Plans) -> str:
 
 
 def _figures(plans: Plans) -> list[KeyFigure]:
+    """Key figures of the best plan: step, throughput, MFU and memory; days, dollars and energy as far as known."""
     best, bill = plans.best, plans.best.bill
     low, high = units.show_time(best.plan.low), units.show_time(best.plan.high)
     figures = [
@@ -114,6 +117,7 @@ def _bars(plans: Plans) -> tuple[Bar, ...]:
 
 
 def _planned(plans: Plans) -> Planned:
+    """The data of the charts: memory of each layout by part in bytes, the Pareto front, and scaling in devices."""
     looks = {part: Legend(label=word.label, colour=word.colour) for part, word in words.MEMORY.items()} | {
         "logits": Legend(label=tables.OTHER_PARTS["logits"], colour=words.MEMORY["temporary"].colour),
         "gathered": Legend(label=tables.OTHER_PARTS["gathered"], colour=words.MEMORY["communication"].colour),
@@ -155,6 +159,7 @@ def _label(point: LayoutPoint) -> str:
 
 
 def _dots(scaling_points: Sequence[ScalingPoint]) -> tuple[Dot, ...]:
+    """Points of a scaling chart; a number of devices that no layout fits becomes a point with the reason."""
     return tuple(
         replace(_dot(scaled.point), efficiency=scaled.efficiency) if scaled.point
         else Dot(label="", devices=scaled.devices, samples=scaled.samples, why=scaled.why)
@@ -163,6 +168,7 @@ def _dots(scaling_points: Sequence[ScalingPoint]) -> tuple[Dot, ...]:
 
 
 def _dot(point: LayoutPoint) -> Dot:
+    """A layout as a point of a chart: step times in ns, reserved memory in bytes, cost of the token budget."""
     bill = point.bill
     return Dot(
         label=_label(point), devices=point.devices,

@@ -37,6 +37,7 @@ class ProbedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
+        """The device with its measured matmul rate and memory bandwidth."""
         device = self.machine.device
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
         return (
@@ -46,6 +47,7 @@ class ProbedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def toml(self) -> str:
+        """The machine file for `plan --machine`."""
         return machine_file.write(self.machine, "Written by `trainyard probe`.")
 
     def _repr_html_(self) -> str:
@@ -75,18 +77,18 @@ class FittedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        before, after = (
-            max(abs(predicted / run.measured_s - 1) for run, predicted in zip(self.runs, several, strict=True))
-            for several in ([run.before_s for run in self.runs], [run.after_s for run in self.runs])
-        )
+        """The largest relative error of a predicted step over the runs, after the fit and before it."""
+        error_before = max(abs(run.before_s / run.measured_s - 1) for run in self.runs)
+        error_after = max(abs(run.after_s / run.measured_s - 1) for run in self.runs)
         runs = f"{len(self.runs)} run{'s' if len(self.runs) > 1 else ''}"
         return (
-            f"{self.machine.name}, fitted to {runs}: the largest error of a step is {100 * after:.1f} %; it was "
-            f"{100 * before:.1f} %. {interval(self.machine)}"
+            f"{self.machine.name}, fitted to {runs}: the largest error of a step is {100 * error_after:.1f} %; it was "
+            f"{100 * error_before:.1f} %. {describe_interval(self.machine)}"
         )
 
     @property
     def toml(self) -> str:
+        """The machine file for `plan --machine`."""
         return machine_file.write(self.machine, "Written by `trainyard probe fit`.")
 
     def _repr_html_(self) -> str:
@@ -97,9 +99,9 @@ class FittedMachine(msgspec.Struct, frozen=True, kw_only=True):
         return tables_html(self.headline, (probe_tables.runs(self), probe_tables.constants(self.machine)))
 
 
-def interval(machine: Machine) -> str:
-    """A sentence on the machine's own 80 % prediction interval."""
+def describe_interval(machine: Machine) -> str:
+    """A sentence on the 80 % prediction interval of steps on this machine, which `machine.spread` holds as factors."""
     if machine.spread is None:
         return "Its 80 % prediction interval is not calibrated: that takes four runs."
-    low, high = machine.spread
+    low, high = machine.spread  # times the predicted step
     return f"80 % prediction interval: {low:.2f} to {high:.2f} times the predicted step."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainyard.machine import Machine
 from trainyard.predict.inputs.constants import Constants
-from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine, TimedCall, interval
+from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine, TimedCall, describe_interval
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import show_size
 
@@ -43,6 +43,7 @@ def calls(probed: ProbedMachine) -> Table:
 
 
 def _call(call: TimedCall) -> tuple[Cell, ...]:
+    """Cells of a timed call: operation, its size in words, median time in µs."""
     if call.operation == "matmul":
         size = " x ".join(map(str, call.size))
     elif call.operation == "attention":
@@ -61,7 +62,7 @@ def constants(machine: Machine) -> Table:
     assumed = Constants()._asdict()
     return Table(
         title="Constant",
-        notes=(interval(machine),),
+        notes=(describe_interval(machine),),
         columns=(Column(head=""), Column(head="this machine"), Column(head="default"), Column(head="unit")),
         rows=tuple(
             (name, f"{claim.value:.4g}", f"{assumed[name]:.4g}", claim.unit) for name, claim in machine.tuned.items()

@@ -71,6 +71,7 @@ def _xlsx(reported: Reported, path: Path) -> None:
 
 
 def _pftrace(reported: Reported, path: Path) -> None:
+    """Writes the traces as a Perfetto file. Raises `BadInput` if there are none."""
     from trainyard.report.render import perfetto
 
     if reported.measured is None:
@@ -81,6 +82,7 @@ def _pftrace(reported: Reported, path: Path) -> None:
 
 
 def _mllog(reported: Reported, path: Path) -> None:
+    """Writes the stored run as an MLLOG file. Raises `BadInput` for a report that is not of a stored run."""
     from trainyard.report.render import mllog_export
 
     if reported.run is None:

@@ -7,7 +7,7 @@ from trainyard.report.view.view import Column, Table
 from trainyard.run.chaos.experiment import ChaosScore
 from trainyard.run.chaos.score_recovery import FaultScore
 
-_MOST = 20
+_MOST_FAULTS = 20
 """Number of faults on one screen."""
 
 
@@ -23,9 +23,9 @@ def headline(score: ChaosScore) -> str:
 def table(score: ChaosScore, full: bool = True) -> Table:
     """One row per fault, in the order of the plan; one screen of them unless `full`, those that went wrong first."""
     rows = score.rows
-    if not full and len(rows) > _MOST + 1:
-        rows = tuple(sorted(rows, key=lambda row: row.correct)[:_MOST])
-    left = f"{len(score.rows) - len(rows)} more faults with --full." if len(rows) < len(score.rows) else ""
+    if not full and len(rows) > _MOST_FAULTS + 1:
+        rows = tuple(sorted(rows, key=lambda row: row.correct)[:_MOST_FAULTS])
+    more = f"{len(score.rows) - len(rows)} more faults with --full." if len(rows) < len(score.rows) else ""
     explained = (
         "Each fault was injected after the given step (0: before the first). Times: from the fault to its detection, "
         "from detection until all ranks trained again, and of training that was repeated."
@@ -36,7 +36,7 @@ def table(score: ChaosScore, full: bool = True) -> Table:
     )
     return Table(
         title="Fault",
-        notes=tuple(filter(None, (left, explained, *strays))),
+        notes=tuple(filter(None, (more, explained, *strays))),
         columns=(
             Column(head="fault"),
             Column(head="after step", digits=0, spare=True),

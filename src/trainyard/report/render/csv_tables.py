@@ -14,7 +14,8 @@ from typing import Any, TextIO
 from trainyard.printable import printable
 from trainyard.trace.export.columns import Columns
 
-_DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""First characters of a cell that a spreadsheet may run as a formula."""
 
 
 def text(columns: Columns) -> str:
@@ -40,4 +41,4 @@ def _cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
     text = printable(str(value), keep="\t\r\n")
-    return f"'{text}" if text.startswith(_DANGEROUS) else text
+    return f"'{text}" if text.startswith(_FORMULA_SIGNS) else text

@@ -11,10 +11,11 @@ from trainyard.compare.comparison import ComparedAccount, Comparison
 from trainyard.report.render.terminal import NextStep, Part, fitted, next_steps, plain
 
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
-_ACCOUNTS, _NOTES = 10, 3
-_SMALL = 0.001
+_MOST_ACCOUNTS, _MOST_NOTES = 10, 3
+"""Accounts and notes in the default output."""
+_SMALL_SHARE = 0.001
 """Fraction of the step below which a change is folded with the others."""
-_NAME = 34
+_NAME_WIDTH = 34
 """Width of an account in characters from which columns are left out before it is shortened."""
 
 
@@ -22,35 +23,37 @@ def print_comparison(comparison: Comparison, console: Console, full: bool = Fals
     """Prints the changes of all accounts if `full`, else of those that changed most."""
     before, after, tone = comparison.before, comparison.after, _tone(comparison)
     console.print(Text(plain(_title(comparison)), style=f"bold {tone}".strip()))
+    # Reasons why the sides cannot be compared make doubts about which is faster irrelevant.
     for reason in comparison.reasons or comparison.doubts:
         console.print(Text(f"because: {plain(reason)}", style=tone))
-    if before.timed_ns and after.timed_ns:
-        change = comparison.wall_change_ns
-        text = f"profiled step {_ms(change)} ms ({_percent(change, before.wall_ns)}), account by account:"
+    if before.timed_ns and after.timed_ns:  # the title then shows the steps timed without the profiler
+        profiled_ns = comparison.wall_change_ns
+        text = f"profiled step {_ms(profiled_ns)} ms ({_percent(profiled_ns, before.wall_ns)}), account by account:"
         console.print(Text(text, style="dim"))
     changes = sorted(comparison.changes, key=lambda change: -abs(change.ns))
     large = changes if full else _large(changes, before.wall_ns)
     console.print(_table(comparison, large, changes[len(large) :], console.width))
-    shares = [
+    coverages = [
         f"{plain(side.name)} {units.show_share(side.wall_ns - side.unrecognised_ns, side.wall_ns)}"
         for side in (before, after)
     ]
-    console.print(Text(f"coverage: {', '.join(shares)}", style="dim"))
-    notes = comparison.caveats if full else comparison.caveats[:_NOTES]
+    console.print(Text(f"coverage: {', '.join(coverages)}", style="dim"))
+    notes = comparison.caveats if full else comparison.caveats[:_MOST_NOTES]
     for caveat in notes:
         console.print(Text(f"note: {plain(caveat)}", style="dim"))
     if not full:
-        console.print(*next_steps(_steps(comparison, len(changes) - len(large))), sep="\n")
+        console.print(*next_steps(_suggest_commands(comparison, len(changes) - len(large))), sep="\n")
 
 
 def _large(changes: list[ComparedAccount], wall_ns: int) -> list[ComparedAccount]:
-    """The first changes that matter; all if only one more would be left."""
-    large = [change for change in changes[:_ACCOUNTS] if abs(change.ns) >= _SMALL * wall_ns]
+    """The largest changes, as many as one screen shows; all of them if only one would be folded."""
+    large = [change for change in changes[:_MOST_ACCOUNTS] if abs(change.ns) >= _SMALL_SHARE * wall_ns]
     return large if len(changes) > len(large) + 1 else changes
 
 
-def _steps(comparison: Comparison, folded: int) -> list[NextStep]:
-    counts = {"more account": folded, "more note": len(comparison.caveats[_NOTES:])}
+def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
+    """Commands that show the rest, of which `folded` is the number of accounts, and that look closer."""
+    counts = {"more account": folded, "more note": len(comparison.caveats[_MOST_NOTES:])}
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     steps = [NextStep("--full", ", ".join([*listed, "range over steps"]))]
     if comparison.before.timed_ns and comparison.after.timed_ns:
@@ -60,26 +63,28 @@ def _steps(comparison: Comparison, folded: int) -> list[NextStep]:
 
 
 def _title(comparison: Comparison) -> str:
-    """The timed step if both sides have one, since the profiler's own cost is not part of it."""
+    """The headline: the change of the step as timed without the profiler if both sides were, else as profiled."""
     before, after = comparison.before, comparison.after
     if not comparison.comparable:
         return f"{before.name} and {after.name} are not comparable"
     timed = before.timed_ns and after.timed_ns
-    was, now = (before.timed_ns, after.timed_ns) if timed else (before.wall_ns, after.wall_ns)
+    before_ns, after_ns = (before.timed_ns, after.timed_ns) if timed else (before.wall_ns, after.wall_ns)
     step = "timed step" if timed else "step"
-    unsure = "cannot tell: " if comparison.doubts else ""
+    doubt = "cannot tell: " if comparison.doubts else ""
     return (
-        f"{before.name} → {after.name}: {unsure}{step} {units.show_time(was)} → {units.show_time(now)}, "
-        f"{_ms(now - was)} ms ({_percent(now - was, was)})"
+        f"{before.name} → {after.name}: {doubt}{step} {units.show_time(before_ns)} → {units.show_time(after_ns)}, "
+        f"{_ms(after_ns - before_ns)} ms ({_percent(after_ns - before_ns, before_ns)})"
     )
 
 
 def _tone(comparison: Comparison) -> str:
+    """The headline's colour: red if the sides cannot be compared, yellow if in doubt, else none."""
     return "yellow" if comparison.comparable and comparison.doubts else "" if comparison.comparable else "red"
 
 
 def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[ComparedAccount], width: int) -> Table:
-    """In a narrow terminal the range is left out first, then the verdict, which the colour of the change shows too."""
+    """The accounts in ms: a row for each `large` change, one for all that are `folded`, one for the step. In a narrow
+    terminal the range is left out first, then the verdict, which the colour of the change shows too."""
     before, after = comparison.before, comparison.after
     rows: list[tuple[Text, ...]] = []
     for change in large:
@@ -93,11 +98,11 @@ def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[Co
             )
         )  # fmt: skip
     if folded:
-        was, now = sum(change.before_ns for change in folded), sum(change.after_ns for change in folded)
+        before_ns, after_ns = sum(change.before_ns for change in folded), sum(change.after_ns for change in folded)
         rows.append(
             (
-                Text(units.counted(len(folded), "more account"), style="dim"), Text(f"{was / 1e6:,.3f}"),
-                Text(f"{now / 1e6:,.3f}"), Text(_ms(now - was)), Text(""), Text(""),
+                Text(units.counted(len(folded), "more account"), style="dim"), Text(f"{before_ns / 1e6:,.3f}"),
+                Text(f"{after_ns / 1e6:,.3f}"), Text(_ms(after_ns - before_ns)), Text(""), Text(""),
             )
         )  # fmt: skip
     rows.append(
@@ -106,11 +111,11 @@ def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[Co
             Text(_ms(comparison.wall_change_ns), style="bold"), Text("", style="dim"), Text(""),
         )
     )  # fmt: skip
-    account, was, now, by, spread, verdict = zip(*rows, strict=True)
+    account, before_ms, after_ms, change_ms, spread, verdict = zip(*rows, strict=True)
     return fitted(
         [
-            Part("account", account, name=True, least=_NAME), Part("before ms", was, spare=2, right=True),
-            Part("after ms", now, spare=1, right=True), Part("change ms", by, right=True),
+            Part("account", account, name=True, least=_NAME_WIDTH), Part("before ms", before_ms, spare=2, right=True),
+            Part("after ms", after_ms, spare=1, right=True), Part("change ms", change_ms, right=True),
             Part("range over steps, ms", spread, spare=4, right=True), Part("", verdict, spare=3),
         ],
         width,
@@ -118,6 +123,7 @@ def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[Co
 
 
 def _ms(ns: int) -> str:
+    """Signed milliseconds."""
     return f"{ns / 1e6:+,.3f}"
 
 

@@ -37,7 +37,7 @@ PLANNED = ("base", "export", "frame", "waterfall", "plot", "stacks", "front", "s
 
 
 def page(view: View) -> str:
-    """The HTML document."""
+    """The HTML document of a view, with all that it needs inside."""
     plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(view, timeline=None), enc_hook=encode_hook)
     if view.timeline is not None:
         plain["timeline"] = pack(view.timeline)
@@ -75,6 +75,7 @@ def frame(text: str) -> str:
 
 
 def _part(name: str) -> str:
+    """A file of the folder page/."""
     return resources.files("trainyard.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
@@ -84,6 +85,8 @@ def _script(scripts: tuple[str, ...]) -> str:
 
 
 def _policy(style: str, script: str) -> str:
+    """The content security policy that allows exactly this style and this script, by their SHA-256 digests."""
+
     def source(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
@@ -126,6 +129,8 @@ def pack(timeline: Timeline) -> dict[str, Any]:
 
 
 def _gaps(lane: Lane) -> NDArray[np.int64]:
+    """Time in ns from the end of each slice's predecessor (0 for the first) to its start. Raises `ValueError` if slices
+    overlap."""
     gaps = np.diff(np.asarray(lane.starts, np.int64), prepend=0)
     gaps[1:] -= np.asarray(lane.lengths, np.int64)[:-1]
     if len(gaps) and gaps.min() < 0:
@@ -142,4 +147,5 @@ def _json(value: object) -> str:
 
 
 def _squeeze(data: bytes) -> str:
+    """base64 of zlib."""
     return base64.b64encode(zlib.compress(data, 9)).decode()

@@ -12,10 +12,11 @@ from trainyard import units
 from trainyard.report.render.terminal import plain
 from trainyard.report.view.view import View
 
-_SIGNS = re.compile(r"[\\`*_{}\[\]<>#|~&$]|:(?=//)|(?<=www)\.")
+_MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~&$]|:(?=//)|(?<=www)\.")
 _MENTION = re.compile(r"(?<!\w)@")
-_LONGEST = 200
-_KERNELS = 12
+_LONGEST_TEXT = 200
+"""Characters of a name or sentence above which it is shortened."""
+_MOST_KERNELS = 12
 
 
 def text(view: View) -> str:
@@ -43,7 +44,7 @@ def text(view: View) -> str:
 
 def escaped(text: str) -> str:
     """Markdown that renders as the literal text."""
-    return _MENTION.sub("@&#8203;", _SIGNS.sub(r"\\\g<0>", _short(text)))
+    return _MENTION.sub("@&#8203;", _MARKUP.sub(r"\\\g<0>", _short(text)))
 
 
 def code(text: str) -> str:
@@ -56,10 +57,11 @@ def code(text: str) -> str:
 def _short(text: str) -> str:
     """The text on one line, truncated."""
     shown = plain(" ".join(text.split()))
-    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+    return shown if len(shown) <= _LONGEST_TEXT else shown[: _LONGEST_TEXT - 1] + "…"
 
 
 def _ledger(view: View) -> str:
+    """The Markdown table of the mean step's accounts by phase in ns, with their sum."""
     rows = [
         (escaped(label), escaped(phase), units.show_ns(ns), units.show_share(ns, view.wall_ns), units.show_ns(hidden),
          f"{count:,}")
@@ -70,6 +72,7 @@ def _ledger(view: View) -> str:
 
 
 def _findings(view: View) -> str:
+    """The Markdown table of findings: severity, cost a step, evidence, remedy, and how sure the rule is."""
     rows = [
         (finding.severity, escaped(finding.says), units.show_time(finding.cost_ns), escaped(finding.evidence),
          escaped(finding.remedy.says) if finding.remedy else "", f"{100 * finding.sure:.0f} %")
@@ -79,10 +82,11 @@ def _findings(view: View) -> str:
 
 
 def _kernels(view: View) -> str:
+    """The Markdown table of the kernels that take most of a step, in ns."""
     rows = [
         (code(row.name), code(row.account), row.phase, units.show_ns(row.ns), f"{100 * row.share:.1f} %",
          f"{row.count:,}")
-        for row in view.kernels[:_KERNELS]
+        for row in view.kernels[:_MOST_KERNELS]
     ]  # fmt: skip
     return _table(("kernel", "account", "phase", "ns a step", "share", "calls"), "lllrrr", rows)
 

@@ -16,6 +16,7 @@ def text(run: Run) -> str:
 
 
 def _lines(run: Run) -> Iterator[str]:
+    """The lines of the log: benchmark, seed, the losses of the lowest rank that has any, and status; times in ms."""
     recipe = run.job.recipe
     batch = recipe.tokens_per_step // recipe.seq_len
     began = int(datetime.fromisoformat(run.started).timestamp() * 1000)

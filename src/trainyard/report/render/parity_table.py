@@ -7,9 +7,10 @@ from trainyard.numerics.parity import Parity
 from trainyard.report.view.parity_results import ParityResults
 from trainyard.report.view.view import Column, Table
 
-_MOST = 24
+_MOST_MIXES = 24
 """Number of mixes on one screen."""
 _MOST_REASONS = 6
+"""Number of reasons on one screen."""
 _ORDER = ("different", "refused", "equal")
 """Verdicts, the most important first."""
 
@@ -27,13 +28,13 @@ def headline(parity: ParityResults) -> str:
 def table(parity: ParityResults, full: bool = True) -> Table:
     """One row per mix, in the order they were run; one screen unless `full`, largest errors first."""
     shown = parity.results
-    if not full and len(shown) > _MOST + 1:
-        shown = tuple(sorted(shown, key=_urgency)[:_MOST])
+    if not full and len(shown) > _MOST_MIXES + 1:
+        shown = tuple(sorted(shown, key=_urgency)[:_MOST_MIXES])
     reasons = [f"{result.mix}: {result.verdict}: {result.why}" for result in shown if result.why]
     listed = reasons if full else reasons[:_MOST_REASONS]
-    left = len(parity.results) - len(shown)
+    folded = len(parity.results) - len(shown)
     notes = (
-        f"{units.counted(left, 'more mix', 'more mixes')} with --full, the errors smaller." if left else "",
+        f"{units.counted(folded, 'more mix', 'more mixes')} with --full, the errors smaller." if folded else "",
         *listed,
         f"{units.counted(len(reasons) - len(listed), 'more reason')} with --full." if listed != reasons else "",
         "Errors are the largest relative errors of any step, of the loss and of the global gradient norm. The "

@@ -33,8 +33,11 @@ _UUID, _LABEL, _PROCESS, _PARENT, _COUNTS, _ORDERING, _SIBLING_ORDER = 1, 2, 3, 
 _NAMES, _KEYS, _TEXTS = 2, 3, 29
 _CLEARED, _NEEDED, _EXPLICIT = 1, 2, 3
 _BINS = 1000
+"""Intervals of the counter track."""
 _MOST_LANES = 128
+"""Tracks of one name, for slices that overlap."""
 _CHUNK = 1 << 20
+"""Bytes written at once."""
 _TRACKS = 1 << 32
 """Track ids reserved for each rank."""
 
@@ -73,9 +76,12 @@ def _first(rank: RankTrace, host: bool) -> int:
 
 
 class _Writer:
-    """Writes one rank as one sequence of packets. `shift`: ns to add to timestamps."""
+    """Writes one rank as one sequence of packets. `shift`: ns to add to timestamps. `root`: id of the rank's process
+    track, below which `tracks` were declared. `sequence`, `tail`: encoded fields of a packet. `numbers`: (field of the
+    table, text) -> interning id; `fresh`: encoded strings that are not written yet; `chunk`: packets to be written."""
 
     def __init__(self, out: gzip.GzipFile | BinaryIO, index: int, shift: int) -> None:
+        """Starts the packets of the rank at `index`; `shift` is added to all of its times, in ns."""
         self.out = out
         self.shift = shift
         self.index = index
@@ -88,6 +94,8 @@ class _Writer:
         self.chunk = bytearray()
 
     def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
+        """Writes all tracks of a rank: steps, verdict, waits, busy time, streams and, if `host`, threads. `moved`: its
+        clock is not aligned with that of the first rank."""
         process = f"rank {rank.events.rank}" + (" (clock not aligned: moved to start with the first)" if moved else "")
         self.packet(self.sequence, int_field(_FLAGS, _CLEARED), message_field(
             _DESCRIPTOR, int_field(_UUID, self.root), int_field(_ORDERING, _EXPLICIT),
@@ -152,6 +160,7 @@ class _Writer:
             )
 
     def track(self, label: str, *more: bytes) -> int:
+        """Declares a track below the rank's process and returns its id. `more`: further encoded fields of the track."""
         self.tracks += 1
         uuid = self.root + self.tracks
         parts = (
@@ -180,6 +189,7 @@ class _Writer:
         return number
 
     def timed(self, stamp: bytes, event: bytes) -> None:
+        """Writes an encoded event at an encoded time, after the strings that it is the first to use."""
         if self.fresh:
             self.packet(self.tail, message_field(_INTERNED, *self.fresh))
             self.fresh.clear()
@@ -218,11 +228,12 @@ def busy_ns(rank: RankTrace) -> tuple[I64, I64]:
     before = np.concatenate([[0], np.cumsum(end - begin)])
     following = np.searchsorted(begin, edges, "right")
     inside = np.minimum(edges, np.append(opening, end)[following]) - np.append(opening, begin)[following]
-    until = before[np.maximum(following - 1, 0)] + np.where(following > 0, inside, 0)
-    return edges, np.diff(until)
+    work_until = before[np.maximum(following - 1, 0)] + np.where(following > 0, inside, 0)
+    return edges, np.diff(work_until)
 
 
 _WORKS = ("compute", "straggler", "comm", "copy")
+"""Kinds of accounts that count as work."""
 
 
 def _steps(rank: RankTrace) -> Slices:
@@ -235,10 +246,11 @@ def _steps(rank: RankTrace) -> Slices:
         )
 
     bounds = np.array([[part.start, part.stop] for part in rank.parts], np.int64)
-    return Slices(bounds[:, 0], bounds[:, 1], np.arange(len(bounds)), describe)
+    return Slices(start=bounds[:, 0], stop=bounds[:, 1], kind=np.arange(len(bounds)), describe=describe)
 
 
 def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
+    """Slices of the account that owns each moment of a rank's steps. `numbers`: ranks that others may wait for."""
     owned = find_owners(rank)
     late = owned.late.astype(np.int64) + 1
 
@@ -246,22 +258,24 @@ def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
         key, late = divmod(kind, len(numbers) + 1)
         return _account(rank, key - 1, numbers[late - 1] if late else None)
 
-    return Slices(owned.start, owned.stop, (owned.key.astype(np.int64) + 1) * (len(numbers) + 1) + late, describe)
+    kind = (owned.key.astype(np.int64) + 1) * (len(numbers) + 1) + late
+    return Slices(start=owned.start, stop=owned.stop, kind=kind, describe=describe)
 
 
 def _waits(rank: RankTrace, numbers: Sequence[int]) -> Slices:
+    """Slices of a rank's waits for late ranks. `numbers`: the late rank's number by its index in `waits.late`."""
     waits = rank.waits
 
     def describe(kind: int) -> tuple[str, Facts]:
         key, late = divmod(kind, len(numbers))
         return _account(rank, key, numbers[late])
 
-    return Slices(
-        waits.start, waits.stop, waits.key.astype(np.int64) * len(numbers) + waits.late, describe, rank.waited
-    )
+    kind = waits.key.astype(np.int64) * len(numbers) + waits.late
+    return Slices(start=waits.start, stop=waits.stop, kind=kind, describe=describe, owned=rank.waited)
 
 
 def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
+    """Name and facts of a slice from its key (-1: unexplained) and the number of the rank waited for, if any."""
     if key < 0:
         return "unexplained", ()
     account, phase = rank.keys.pairs[key]
@@ -270,6 +284,7 @@ def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
 
 
 def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
+    """(label, slices) of each device stream with work, each slice with account, phase, module and operator."""
     classified, events = rank.classified, rank.events
     lane_of, labels = lane_numbers(rank)
     start, names = start_ns_of_intervals(rank), list(events.names)
@@ -279,6 +294,7 @@ def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
     kind = kind.reshape(-1)
 
     def describe(index: int) -> tuple[str, Facts]:
+        """Name and facts of the slices of a kind, which is a column of `kinds`."""
         name, key, module, op = kinds[:, index].tolist()
         account, phase = rank.keys.pairs[key]
         launched = (("op", names[op]),) if op >= 0 else ()
@@ -290,15 +306,19 @@ def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
     for lane, label in enumerate(labels):
         rows = np.flatnonzero(lane_of == lane)
         if len(rows):
-            yield label, Slices(start[rows], classified.stop[rows], kind[rows], describe, rank.owned[rows])
+            yield label, Slices(
+                start=start[rows], stop=classified.stop[rows], kind=kind[rows], describe=describe,
+                owned=rank.owned[rows],
+            )  # fmt: skip
 
 
 def _threads(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
+    """(label, slices) of each host thread; its slices have a name alone."""
     host, names = rank.events.host, rank.events.names
     for thread in np.unique(host.thread).tolist():
         rows = np.flatnonzero(host.thread == thread)
         label = f"host thread {thread}" + (" (training)" if thread == rank.events.main else "")
-        yield (
-            label,
-            Slices(host.start[rows], host.stop[rows], host.name[rows].astype(np.int64), lambda name: (names[name], ())),
-        )
+        yield label, Slices(
+            start=host.start[rows], stop=host.stop[rows], kind=host.name[rows].astype(np.int64),
+            describe=lambda name: (names[name], ()),
+        )  # fmt: skip

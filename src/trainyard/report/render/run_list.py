@@ -12,7 +12,7 @@ MOST = 40
 
 
 def table(rows: Sequence[RunRow]) -> Table:
-    """One row per run, in the given order."""
+    """The table of stored runs, one per row, in the given order."""
     columns = (
         Column(head="id", id=True), Column(head="job"), Column(head="state"), Column(head="tags", spare=True),
         Column(head="step, ms", digits=3, spare=True), Column(head="when (UTC)", id=True, spare=True),

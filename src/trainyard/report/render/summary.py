@@ -30,14 +30,15 @@ from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_view import view_of
 from trainyard.report.view.view import View
 
-_ACCOUNTS, _FINDINGS, _NOTES = 9, 3, 2
+_MOST_ACCOUNTS, _MOST_FINDINGS, _MOST_NOTES = 9, 3, 2
 """Maximum number of rows of each kind."""
 _NOTE_LENGTH = 320
 """Maximum length of a note in characters."""
-_SMALL = 0.01
+_SMALL_SHARE = 0.01
 """Fraction of the step below which an account is folded with the others."""
-_BAR = 20
-_NAME = 34
+_BAR_WIDTH = 20
+"""Width of the longest bar in characters."""
+_NAME_WIDTH = 34
 """Width of an account in characters from which the bar is left out before it is shortened."""
 
 
@@ -67,6 +68,7 @@ def _change(account: Account) -> str:
 
 
 def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
+    """What one screen shows, in order: title, remedy, key figures, warnings, largest accounts, findings and notes."""
     leading = view.findings[0] if view.findings and view.findings[0].says == view.title else None
     parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
     if leading and leading.remedy:
@@ -77,17 +79,17 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
     parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.wall_ns:
         parts += ["", _accounts(view, mean, width), phases_line(view)]
-    shown = [finding for finding in view.findings[:_FINDINGS] if finding is not leading]
+    shown = [finding for finding in view.findings[:_MOST_FINDINGS] if finding is not leading]
     if shown:
         parts += ["", _findings(shown)]
-    notes = [shortened(plain(note), _NOTE_LENGTH) for note in view.notes[:_NOTES]]
+    notes = [shortened(plain(note), _NOTE_LENGTH) for note in view.notes[:_MOST_NOTES]]
     return [*parts, *(Text(f"note: {note}", style="dim") for note in notes)]
 
 
 def _accounts(view: View, mean: Ledger, width: int) -> Table:
     """The largest accounts, and a row for the others."""
     accounts = sorted(((ns, account) for account, ns in mean.by_account().items() if ns), key=lambda row: -row[0])
-    large = [row for row in accounts[:_ACCOUNTS] if row[0] >= _SMALL * mean.wall_ns]
+    large = [row for row in accounts[:_MOST_ACCOUNTS] if row[0] >= _SMALL_SHARE * mean.wall_ns]
     folded = accounts[len(large) :]
     if len(folded) == 1:
         large, folded = accounts, []
@@ -100,7 +102,7 @@ def _accounts(view: View, mean: Ledger, width: int) -> Table:
     bars = [_bar(ns, longest, style) for _, ns, style in rows]
     return fitted(
         [
-            Part("account", names, name=True, least=_NAME),
+            Part("account", names, name=True, least=_NAME_WIDTH),
             Part("ms", [Text(f"{ns / 1e6:,.3f}") for _, ns, _ in rows], right=True),
             Part("share", [Text(units.show_share(ns, mean.wall_ns)) for _, ns, _ in rows], right=True),
             Part("", bars, spare=1),
@@ -112,12 +114,12 @@ def _accounts(view: View, mean: Ledger, width: int) -> Table:
 def _bar(ns: int, longest: int, style: str) -> Text:
     if not style.startswith("#"):
         return Text("")
-    halves = max(1, round(2 * _BAR * ns / longest))
+    halves = max(1, round(2 * _BAR_WIDTH * ns / longest))
     return Text("█" * (halves // 2) + "▌" * (halves % 2), style=style)
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
-    """Each with its remedy."""
+    """The table of findings, each with its remedy in the next row."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=1)
     table.add_column()
@@ -129,11 +131,11 @@ def _findings(findings: Sequence[Finding]) -> Table:
 
 
 def _omitted(view: View) -> tuple[NextStep, ...]:
-    """The step to what one screen leaves out."""
+    """The command that shows the rest, with the numbers of findings, tables and notes left out."""
     counts = {
-        "more finding": len(view.findings[_FINDINGS:]),
+        "more finding": len(view.findings[_MOST_FINDINGS:]),
         "table": len(view.tables) + bool(view.kernels) + bool(view.modules),
-        "note": len(view.notes[_NOTES:]),
+        "note": len(view.notes[_MOST_NOTES:]),
     }
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     return (NextStep("--full", ", ".join(["evidence of each finding", *listed])),)

@@ -20,7 +20,10 @@ from trainyard.printable import printable
 from trainyard.report.view.view import Bar, Cell, Column, KernelRow, KeyFigure, View
 from trainyard.report.view.view import Table as Facts
 
-_BAR, _NARROW_BAR, _WIDE = 30, 14, 120
+_BAR, _NARROW_BAR = 30, 14
+"""Width of the bars in characters, on a wide and on a narrow terminal."""
+_WIDE = 120
+"""Width of a wide terminal in characters."""
 _PROSE = 24
 """Minimum width of a prose column, in characters."""
 _FIRST_NAME, _NAME, _LEAST_NAME = 44, 28, 8
@@ -69,6 +72,7 @@ def print_parts(ledgers: Sequence[Ledger], console: Console) -> None:
 
 
 _HEADS = {"launch_gap": "idle", "data_wait": "data wait"}
+"""Kind of account -> head of its column, where that is not the kind."""
 
 
 def print_table(table: Facts, console: Console, top: int | None = None) -> None:
@@ -81,6 +85,7 @@ def print_table(table: Facts, console: Console, top: int | None = None) -> None:
 
 
 def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableType]:
+    """What `--full` shows, in order. `kernels`: most rows of a table; `bar`, `width`: in characters."""
     parts: list[RenderableType] = [
         Text(plain(sentence(view.title)), style="bold"),
         joined_line((view.subtitle, *view.chips)),
@@ -136,7 +141,7 @@ def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
 
 
 class NextStep(NamedTuple):
-    """A command or option that answers a further question, and which one."""
+    """A command or option, and its purpose: `answers`."""
 
     command: str
     answers: str
@@ -155,6 +160,7 @@ class _Flow:
         self.texts, self.between = texts, between
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields lines of texts with `between` before each, broken where a line gets too wide."""
         line = Text()
         for text in self.texts:
             if line and line.cell_len + self.between.cell_len + text.cell_len > options.max_width:
@@ -165,7 +171,8 @@ class _Flow:
 
 
 def _ledger(view: View, bar_width: int, width: int) -> Table:
-    """On narrow terminals the bars are left out first, then the evidence."""
+    """The bars of the waterfall as rows: account, ms, share, bar, evidence. On narrow terminals the bars are left out
+    first, then the evidence."""
     total = [bar.role == "total" for bar in view.bars]
     bold = ["bold" if is_total else "" for is_total in total]
     evidence = [
@@ -205,18 +212,18 @@ class Part(NamedTuple):
 
 def fitting(parts: Sequence[Part], width: int) -> list[Part]:
     """The columns that fit into `width`; those with the highest `spare` are left out first."""
-    left = [part for part in parts if part.cells]
-    while sum(part.needs + 2 for part in left) - 2 > width and max(part.spare for part in left):
-        left.remove(max(left, key=lambda part: part.spare))
-    return left
+    kept = [part for part in parts if part.cells]
+    while sum(part.needs + 2 for part in kept) - 2 > width and max(part.spare for part in kept):
+        kept.remove(max(kept, key=lambda part: part.spare))
+    return kept
 
 
 def fitted(parts: Sequence[Part], width: int, most: int | None = None) -> Table:
     """A table of the columns that fit into `width`. Numbers are never cut. `most`: maximum width of a name."""
-    left = fitting(parts, width)
-    roomy = sum(part.needs + 2 for part in left) - 2 <= width
+    kept = fitting(parts, width)
+    roomy = sum(part.needs + 2 for part in kept) - 2 <= width
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for part in left:
+    for part in kept:
         table.add_column(
             Text(part.head, no_wrap=True),
             justify="right" if part.right else "left",
@@ -224,8 +231,8 @@ def fitted(parts: Sequence[Part], width: int, most: int | None = None) -> Table:
             min_width=part.needs if roomy or not part.name else min(part.needs, _LEAST_NAME),
             max_width=most if part.name else None,
         )
-    for row in zip(*(part.cells for part in left), strict=True):
-        table.add_row(*(Name(cell.plain, cell.style) if part.name else cell for part, cell in zip(left, row)))
+    for row in zip(*(part.cells for part in kept), strict=True):
+        table.add_row(*(Name(cell.plain, cell.style) if part.name else cell for part, cell in zip(kept, row)))
     return table
 
 
@@ -242,7 +249,7 @@ def _drawn(bar: Bar, wall: int, width: int) -> Text:
 
 
 def phases_line(view: View) -> Text:
-    """The time of each phase of the step."""
+    """A line with the time of each phase of the step, summed over its accounts."""
     totals: dict[str, int] = {}
     for _, _, phase, ns, _, _ in view.table:
         totals[phase] = totals.get(phase, 0) + ns
@@ -257,9 +264,9 @@ def _fitting(table: Facts, width: int) -> Facts:
         spare := [at for at, column in enumerate(table.columns) if column.spare]
         or [at for at, column in enumerate(table.columns) if at > 1 and not column.id]
     ):
-        left = [at for at in range(len(table.columns)) if at != spare[-1]]
-        rows = tuple(tuple(row[at] for at in left) for row in table.rows)
-        table = replace(table, columns=tuple(table.columns[at] for at in left), rows=rows)
+        kept = [at for at in range(len(table.columns)) if at != spare[-1]]
+        rows = tuple(tuple(row[at] for at in kept) for row in table.rows)
+        table = replace(table, columns=tuple(table.columns[at] for at in kept), rows=rows)
     return table
 
 
@@ -311,8 +318,8 @@ def _table(table: Facts, most: int, width: int) -> Group:
             drawn.add_column(head, max_width=_most(column, index), style="dim" if index else "")
     for row in table.rows[:most]:
         drawn.add_row(*(_drawn_cell(cell, column) for cell, column in zip(row, table.columns)))
-    left = [f"{len(table.rows) - most:,} more rows: --full"] if len(table.rows) > most else []
-    return Group(drawn, *(Text(plain(note), style="dim") for note in (*table.notes, *left)))
+    more = [f"{len(table.rows) - most:,} more rows: --full"] if len(table.rows) > most else []
+    return Group(drawn, *(Text(plain(note), style="dim") for note in (*table.notes, *more)))
 
 
 def _drawn_cell(cell: Cell, column: Column) -> RenderableType:
@@ -349,6 +356,7 @@ def _cell(cell: Cell, column: Column) -> str:
 
 
 def _rows(title: str, rows: Sequence[KernelRow], width: int) -> Table:
+    """The table of kernels or modules with ms a step, share and calls, fitted to `width` characters."""
     return fitted(
         [
             Part(title, [Text(plain(row.name)) for row in rows], name=True),

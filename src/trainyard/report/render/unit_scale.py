@@ -34,7 +34,8 @@ def scale_of(largest: float, unit: str) -> Scale:
     divisor, name = next((divisor, name) for least, divisor, name in _SCALES[unit] if largest >= least)
     scaled = largest / divisor
     if not unit:
-        return Scale(divisor, name, None)
+        return Scale(divisor=divisor, unit=name, digits=None)
     if name in ("ns", "B"):
-        return Scale(divisor, name, 0)
-    return Scale(divisor, name, 1 if scaled >= _FEW_DIGITS else 2 if scaled >= _SOME_DIGITS else 3)
+        return Scale(divisor=divisor, unit=name, digits=0)
+    digits = 1 if scaled >= _FEW_DIGITS else 2 if scaled >= _SOME_DIGITS else 3
+    return Scale(divisor=divisor, unit=name, digits=digits)

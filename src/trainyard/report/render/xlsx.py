@@ -21,14 +21,17 @@ from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.roofline import OpRow, op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
 
-_ROWS, _LETTERS = 1_048_576, 32_767
+_MOST_ROWS, _MOST_CHARACTERS = 1_048_576, 32_767
 """Maximum rows of a sheet and characters of a cell."""
-_EXACT = 2**53
+_LARGEST_EXACT = 2**53
 """Largest exact integer of a spreadsheet."""
-_WIDE, _NARROW = 48, 16
+_TEXT_WIDTH, _NUMBER_WIDTH = 48, 16
+"""Width of columns in characters."""
 _COUNT, _SHARE, _RATE = "#,##0", "0.0%", "0.00E+00"
 _FORMATS = {"share": _SHARE, "sure": _SHARE, "flops_rate": _RATE, "bytes_rate": _RATE, "intensity": "#,##0.0"}
-_TEXTS = ("account", "label", "name", "says", "evidence", "remedy", "op", "shape", "note")
+"""Head of a column -> number format; counts for others."""
+_TEXT_HEADS = ("account", "label", "name", "says", "evidence", "remedy", "op", "shape", "note")
+"""Heads of the columns that hold text."""
 
 
 class Sheet(NamedTuple):
@@ -110,6 +113,7 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
 
 
 def _ledger(mean: Ledger) -> Sheet:
+    """The sheet of the mean step's entries, one row for each account and phase, then the whole step; times in ns."""
     rows = [
         (
             str(entry.account),
@@ -145,15 +149,15 @@ def _add(book: Any, sheet: Sheet, cut: list[str]) -> None:
     bold = book.add_format({"bold": True})
     formats = [book.add_format({"num_format": _FORMATS.get(head, _COUNT)}) for head in sheet.heads]
     for column, head in enumerate(sheet.heads):
-        page.set_column(column, column, _WIDE if head in _TEXTS else _NARROW)
+        page.set_column(column, column, _TEXT_WIDTH if head in _TEXT_HEADS else _NUMBER_WIDTH)
         page.write_string(0, column, head, bold)
     left_out, rounded = 0, False
     for number, row in enumerate(sheet.rows, 1):
-        if number >= _ROWS:
+        if number >= _MOST_ROWS:
             left_out += 1
             continue
         for column, value in enumerate(row):
-            rounded |= isinstance(value, int) and abs(value) > _EXACT
+            rounded |= isinstance(value, int) and abs(value) > _LARGEST_EXACT
             _cell(page, number, column, value, formats[column])
     if left_out:
         cut.append(f"Sheet {sheet.name}: {left_out:,} more rows than a sheet holds were left out.")
@@ -162,9 +166,10 @@ def _add(book: Any, sheet: Sheet, cut: list[str]) -> None:
 
 
 def _cell(page: Any, row: int, column: int, value: Any, number_format: Any) -> None:
+    """Writes a value in its own type: boolean, number, or text shortened to the most that a cell holds; skips None."""
     if isinstance(value, bool):
         page.write_boolean(row, column, value)
     elif isinstance(value, int | float):
         page.write_number(row, column, value, number_format)
     elif value is not None:
-        page.write_string(row, column, printable(str(value), keep="\t\r\n")[:_LETTERS])
+        page.write_string(row, column, printable(str(value), keep="\t\r\n")[:_MOST_CHARACTERS])

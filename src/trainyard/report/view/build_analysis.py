@@ -21,9 +21,10 @@ from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.rank_results import all_booked
 from trainyard.trace.top_kernels import Busy, top_work
 
-_MOST = 30
+_MOST_ROWS = 30
 """Kernels and modules in an analysis."""
 _COMPUTE_BOUND = 0.85
+"""Share of compute in a step above which it is called compute-bound."""
 _LIMITS = (
     "Overlapped communication slows concurrent compute through contention; that time is booked as compute.",
     "Profiling has overhead. The ledger is of profiled steps; a run's step time is of unprofiled ones.",
@@ -31,7 +32,7 @@ _LIMITS = (
 
 
 def analyse_measured(measured: MeasuredTrace) -> Analysis:
-    """Analyses booked profiler files."""
+    """The analysis of booked profiler files that belong to no stored run."""
     first = measured.ranks[0].events
     device = first.device or ("CPU" if first.device_index < 0 else "unnamed device")
     subject = [part for part in (device, _ranks(len(measured.ranks), measured.world), first.backend) if part]
@@ -54,6 +55,7 @@ def analyse_run(run: Run, measured: MeasuredTrace | None = None) -> Analysis:
 def _analysis(
     mean: Ledger, ledgers: tuple[Ledger, ...], run: Run | None, measured: MeasuredTrace | None, subject: str
 ) -> Analysis:
+    """The analysis of `mean` and the `ledgers` behind it, with all that `run` and the traces, where known, add."""
     rules = findings(mean, run, all_booked(measured) if measured else None)
     return Analysis(
         headline=_headline(mean, rules, run),
@@ -64,8 +66,8 @@ def _analysis(
         findings=tuple(rules),
         figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
         ideal=ideal_ns(run) if run else None,
-        kernels=_rows(top_work(measured, "kernels", most=_MOST), mean.wall_ns) if measured else (),
-        modules=_rows(top_work(measured, "modules", most=_MOST), mean.wall_ns) if measured else (),
+        kernels=_rows(top_work(measured, "kernels", most=_MOST_ROWS), mean.wall_ns) if measured else (),
+        modules=_rows(top_work(measured, "modules", most=_MOST_ROWS), mean.wall_ns) if measured else (),
         tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
         warnings=(*((measured.left_out,) if measured and measured.unread else ()), *_warnings(mean, run)),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
@@ -101,6 +103,7 @@ def _ranks(here: int, world: int) -> str:
 
 
 def _headline(mean: Ledger, all_findings: list[Finding], run: Run | None) -> str:
+    """The run's failure if it has one, else the severest avoidable cost, else the resource that bounds the step."""
     if run and run.state == "damaged":
         return f"Run {run.id} is damaged: {run.failure}"
     if run and run.state != "complete":
@@ -127,6 +130,7 @@ def _unprofiled(run: Run) -> str:
 
 
 def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
+    """Key figures of the mean step: step time if there is no run, shares of compute, overlap and coverage."""
     kinds = mean.by_kind()
     comm = mean.unions.get("comm", 0)
     figures: list[KeyFigure] = []
@@ -158,6 +162,7 @@ def _no_mfu(run: Run) -> list[str]:
 
 
 def _rows(rows: list[Busy], wall: int) -> tuple[KernelRow, ...]:
+    """Rows of kernels or modules with their share of the `wall` ns of a step."""
     return tuple(
         KernelRow(
             name=row.name, account=row.account, phase=row.phase, ns=row.ns, count=row.count,
@@ -168,6 +173,7 @@ def _rows(rows: list[Busy], wall: int) -> tuple[KernelRow, ...]:
 
 
 def _warnings(mean: Ledger, run: Run | None) -> tuple[str, ...]:
+    """Reasons to distrust the ledger: an incomplete run, unusual profiled steps, or much unexplained time."""
     warnings: list[str] = []
     if run and run.state != "complete":
         warnings.append(f"The run is {run.state}: {words.STATES[run.state].means}")

@@ -57,6 +57,7 @@ def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
 
 
 def _bars_note(mean: Ledger) -> str:
+    """The sentence above the bars: their sum in ns and the steps and ranks that it is a mean of."""
     scope = mean.scope
     steps, ranks = units.counted(len(scope.steps), "step"), units.counted(len(scope.ranks), "rank")
     spread = "; whiskers: least and most of any rank" if len(scope.ranks) > 1 else ""
@@ -65,6 +66,7 @@ def _bars_note(mean: Ledger) -> str:
 
 
 def _heat(mean: Ledger, ranks: dict[int, Ledger]) -> Heat | None:
+    """ns of each account on each rank and its difference from the ranks' median; None for fewer than two ranks."""
     if len(ranks) < 2:
         return None
     accounts = [account for account, ns in mean.by_account().items() if ns >= SMALL * mean.wall_ns]

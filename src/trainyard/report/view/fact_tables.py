@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from trainyard import units, words
 from trainyard.record import Run
 from trainyard.report.view.trace_results import QueryResult, Reconciliation, WhatIf
@@ -12,10 +14,12 @@ from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.roofline import OpRow, op_roofline
 from trainyard.trace.measured_trace import Lateness, MeasuredTrace
 
-_ROWS = 40
+_MOST_ROWS = 40
+"""Rows of the tables of ops and of bandwidths."""
 _RANKS = 4
 """Ranks side by side in a table of 80 columns."""
 _TOOLS = {"hta": "HTA", "tracelens": "TraceLens"}
+"""`--with` -> the tool's name."""
 _CHANGES, _SMALL = 12, 0.001
 """Rows of a prediction on one screen, and the fraction of the step below which a change is folded."""
 
@@ -28,8 +32,8 @@ def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
 
 def run_tables(run: Run) -> tuple[Table, ...]:
     """Incidents and goodput of a run that had incidents; goodput also of one that saved checkpoints."""
-    wrong = (incidents(run),) if run.incidents else ()
-    return (*wrong, goodput(run)) if wrong or run.goodput.get("save") else ()
+    incident_tables = (incidents(run),) if run.incidents else ()
+    return (*incident_tables, goodput(run)) if incident_tables or run.goodput.get("save") else ()
 
 
 def incidents(run: Run) -> Table:
@@ -41,7 +45,7 @@ def incidents(run: Run) -> Table:
             "training that was repeated. Step: the last that had ended; resumed: the step after which training "
             "continued.",
         ),
-        columns=_columns("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
+        columns=_columns_with_decimals("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
         rows=tuple(
             (
                 words.FAULTS[incident.kind].label,
@@ -59,13 +63,15 @@ def incidents(run: Run) -> Table:
 
 
 def goodput(run: Run) -> Table:
-    """The job's wall time by cause."""
-    whole = sum(run.goodput.values())
-    shares = {cause: units.show_share(round(spent * 1e9), round(whole * 1e9)) for cause, spent in run.goodput.items()}
+    """The table of the job's wall time in s by cause, from its start to its end."""
+    total_s = sum(run.goodput.values())
+    shares = {cause: units.show_share(round(spent * 1e9), round(total_s * 1e9)) for cause, spent in run.goodput.items()}
     return Table(
         title="Goodput",
-        notes=(f"Of {whole:.1f} s from the start of the job to its end, {shares.get('good', '0 %')} went into steps.",),
-        columns=_columns("Cause", "Means", "Share", Seconds=2),
+        notes=(
+            f"Of {total_s:.1f} s from the start of the job to its end, {shares.get('good', '0 %')} went into steps.",
+        ),
+        columns=_columns_with_decimals("Cause", "Means", "Share", Seconds=2),
         rows=tuple(
             (words.TIMES[cause].label, words.TIMES[cause].means, shares[cause], run.goodput[cause])
             for cause in words.TIMES
@@ -77,23 +83,24 @@ def goodput(run: Run) -> Table:
 def ops(measured: MeasuredTrace) -> Table:
     """The ops that lose the most time to their roofline, per step."""
     roofline = op_roofline(measured)
-    covered = units.show_share(roofline.known_ns, roofline.compute_ns) if roofline.compute_ns else "none"
-    known = [row for row in roofline.rows if row.flops is not None or row.bytes is not None]
-    unknown = sorted((row for row in roofline.rows if row not in known), key=lambda row: -row.ns)[:3]
-    missing = ", ".join(f"{row.op} {units.show_time(row.ns)}" for row in unknown)
+    covered_share = units.show_share(roofline.known_ns, roofline.compute_ns) if roofline.compute_ns else "none"
+    with_formula = [row for row in roofline.rows if row.flops is not None or row.bytes is not None]
+    without_formula = sorted((row for row in roofline.rows if row not in with_formula), key=lambda row: -row.ns)[:3]
+    missing = ", ".join(f"{row.op} {units.show_time(row.ns)}" for row in without_formula)
     return Table(
         title="Ops against the roofline",
         notes=(
-            f"In ms per step. Formulas cover {covered} of compute time"
+            f"In ms per step. Formulas cover {covered_share} of compute time"
             + (f"; not covered, without a formula or shapes in the file: {missing}." if missing else "."),
             *roofline.notes,
         ),
-        columns=_columns("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
-        rows=tuple(_op(row) for row in known[:_ROWS]),
+        columns=_columns_with_decimals("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
+        rows=tuple(_op_cells(row) for row in with_formula[:_MOST_ROWS]),
     )
 
 
-def _op(row: OpRow) -> tuple[Cell, ...]:
+def _op_cells(row: OpRow) -> tuple[Cell, ...]:
+    """Cells of an operator's row: bound, calls, ms measured, reachable and lost, TFLOP/s and GB/s."""
     bound = row.bound if row.bound != "unknown" else ""
     return (
         row.op,
@@ -116,7 +123,7 @@ def lateness(rows: Sequence[Lateness]) -> Table:
             "Waiting time of the other ranks in ms, summed over waits that began in full steps: exposed (no compute "
             "overlapped it) and total. The ledger also includes the end of waits that began before.",
         ),
-        columns=_columns("Rank", Last=0, Of=0, Exposed=3, All=3),
+        columns=_columns_with_decimals("Rank", Last=0, Of=0, Exposed=3, All=3),
         rows=tuple(
             (str(row.rank), row.last, row.met, row.exposed_ns / 1e6, row.waited_ns / 1e6) for row in rows if row.last
         ),
@@ -124,21 +131,22 @@ def lateness(rows: Sequence[Lateness]) -> Table:
 
 
 def bandwidths(rows: Sequence[Bandwidth]) -> Table:
-    """The bandwidths of collectives."""
+    """The table of collectives with their times in µs and algorithm and bus bandwidths in GB/s."""
     return Table(
         title="Collectives' bandwidth",
         notes=(
             "Sizes in MB, times in µs, bandwidths in GB/s; medians. Bus bandwidth as nccl-tests defines it.",
             "Timed from the last arrival to the end, or, if that is unknown, by the shortest member: a lower bound.",
         ),
-        columns=_columns(
+        columns=_columns_with_decimals(
             "Collective", "Group", "Timed by", Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2
         ),
-        rows=tuple(_bandwidth(row) for row in rows[:_ROWS]),
+        rows=tuple(_bandwidth_cells(row) for row in rows[:_MOST_ROWS]),
     )
 
 
-def _bandwidth(row: Bandwidth) -> tuple[Cell, ...]:
+def _bandwidth_cells(row: Bandwidth) -> tuple[Cell, ...]:
+    """Cells of a collective's row: size in MB, calls, time in µs, algorithm and bus bandwidth in GB/s."""
     return (
         words.COLLECTIVES[row.collective].label,
         row.group,
@@ -161,14 +169,14 @@ def reconciled(result: Reconciliation, full: bool = False) -> list[Table]:
     if len(ranks) > _RANKS and not full:
         values = {name: [rank.ns[name] for rank in ranks] for name in names}
         rows = tuple((name, min(own) / 1e6, sum(own) / len(own) / 1e6, max(own) / 1e6) for name, own in values.items())
-        heads = _columns("Figure", **{"least": 3, "mean": 3, "most": 3})
+        heads = _columns_with_decimals("Figure", **{"least": 3, "mean": 3, "most": 3})
         return [Table(title=f"{title}, {len(ranks)} ranks", notes=notes, columns=heads, rows=rows)]
     groups = [ranks[first : first + _RANKS] for first in range(0, len(ranks), _RANKS)]
     return [
         Table(
             title=title,
             notes=notes if group is groups[-1] else (),
-            columns=_columns("Figure", **{f"rank {rank.rank}": 3 for rank in group}),
+            columns=_columns_with_decimals("Figure", **{f"rank {rank.rank}": 3 for rank in group}),
             rows=tuple((name, *(rank.ns[name] / 1e6 for rank in group)) for name in names),
         )
         for group in groups
@@ -197,13 +205,13 @@ def predicted(result: WhatIf, full: bool = False) -> Table:
             "other work) are not predicted.",
             *((longer,) if after > before else ()),
         ),
-        columns=_columns("Account", measured=3, predicted=3, change=3),
+        columns=_columns_with_decimals("Account", measured=3, predicted=3, change=3),
         rows=tuple((label, was / 1e6, now / 1e6, (now - was) / 1e6) for label, was, now in rows),
     )
 
 
 def prediction_title(result: WhatIf) -> str:
-    """`With network=2x the step takes 110.0 ms instead of 150.0 ms (-26.7 %).`"""
+    """The headline: `With network=2x the step takes 110.0 ms instead of 150.0 ms (-26.7 %).`"""
     before, after = result.before.wall_ns, result.after.wall_ns
     share = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
     takes = f"the step takes {units.show_time(after)} instead of {units.show_time(before)}{share}"
@@ -211,7 +219,7 @@ def prediction_title(result: WhatIf) -> str:
 
 
 def answered(answer: QueryResult) -> Table:
-    """All rows of a query."""
+    """The table of a query's rows. A column of integers or of numbers is aligned as such; others become text."""
     kinds = [{type(row[column]) for row in answer.rows} - {type(None)} for column in range(len(answer.columns))]
     digits = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]
     return Table(
@@ -225,8 +233,13 @@ def answered(answer: QueryResult) -> Table:
     )
 
 
-def _columns(*texts: str, **numbers: int) -> tuple[Column, ...]:
-    """Text columns, then number columns (head=decimals)."""
+def with_notes(table: Table, notes: Sequence[str]) -> Table:
+    """The table with further notes."""
+    return replace(table, notes=(*table.notes, *notes))
+
+
+def _columns_with_decimals(*texts: str, **numbers: int) -> tuple[Column, ...]:
+    """Columns of text, one for each of `texts`, then columns of numbers: head -> decimals."""
     heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
     return (
         *(Column(head=head, prose=head in ("Says", "Means")) for head in texts),

@@ -8,7 +8,7 @@ from trainyard.record import Run
 from trainyard.report.view.view import KeyFigure
 from trainyard.store.run_summary import summarise
 
-_APART = 0.25
+_COMPARABLE_WITHIN = 0.25
 """Relative difference of profiled and timed steps above which they are not comparable."""
 
 
@@ -20,8 +20,8 @@ def ideal_ns(run: Run) -> tuple[int, str] | None:
         if claim == "matmul_rate" and summarise(run).no_matmul_share:
             continue
         if flops and rate:
-            counted = units.show_rate(flops.value, "FLOP")
-            return int(flops.value / rate * 1e9), f"{counted} a rank {phrase}, {units.show_rate(rate, 'FLOP/s')}"
+            matmul_flops = units.show_rate(flops.value, "FLOP")
+            return int(flops.value / rate * 1e9), f"{matmul_flops} a rank {phrase}, {units.show_rate(rate, 'FLOP/s')}"
     return None
 
 
@@ -54,13 +54,14 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
     if summary.profiler_ns is not None and summary.step_ns:
         figures.append(_profilers_cost(summary.profiler_ns, summary.step_ns))
     if summary.loss_first is not None and summary.loss_last is not None:
-        change = f"from {summary.loss_first:.3f}"
+        first_loss = f"from {summary.loss_first:.3f}"
         means = "Nats a token." if unit_of(run.job) == "tokens" else f"Mean over the {unit_of(run.job)} of a step."
-        figures.append(KeyFigure(label="loss", value=f"{summary.loss_last:.3f}", change=change, means=means))
+        figures.append(KeyFigure(label="loss", value=f"{summary.loss_last:.3f}", change=first_loss, means=means))
     return figures
 
 
 def _profilers_cost(ns: int, step_ns: int) -> KeyFigure:
+    """The profiler's cost from the `ns` that it added to a step; "cannot tell" if profiled steps were faster."""
     label, means = "profiler's cost", "How much longer the median profiled step took than the median unprofiled one."
     if ns < 0:
         faster = f"profiled steps were {units.show_time(-ns)} faster"
@@ -71,43 +72,44 @@ def _profilers_cost(ns: int, step_ns: int) -> KeyFigure:
 def profiled_step_warning(run: Run, wall_ns: int) -> str:
     """A warning if the profiled steps of the ledger differ much from the timed ones; else empty."""
     step_ns = summarise(run).step_ns
-    if not step_ns or abs(wall_ns - step_ns) <= _APART * step_ns:
+    if not step_ns or abs(wall_ns - step_ns) <= _COMPARABLE_WITHIN * step_ns:
         return ""
-    took, timed = units.show_time(wall_ns), units.show_time(step_ns)
-    return f"The ledger is of profiled steps, which took {took}; the timed ones took {timed}."
+    profiled_step, timed_step = units.show_time(wall_ns), units.show_time(step_ns)
+    return f"The ledger is of profiled steps, which took {profiled_step}; the timed ones took {timed_step}."
 
 
 def shares_of_run(run: Run) -> list[KeyFigure]:
-    """MFU and the share of the measured matmul rate, with their arithmetic; if there is no MFU, the reason."""
+    """Key figures of how fast the run computed: its model FLOPs a second over the peak (MFU) and over the matmul rate
+    measured here. A figure that was not measured is left out; "cannot tell" if the steps beat the matmul rate."""
     summary = summarise(run)
     figures: list[KeyFigure] = []
     for share, label in ((summary.mfu, "MFU"), (summary.matmul_share, "of matmul rate")):
         if share is None:
             continue
-        why = f" (no MFU: {summary.no_mfu})" if summary.no_mfu else ""
-        counted = run.claims["model_flops"].source
+        no_mfu = f" (no MFU: {summary.no_mfu})" if summary.no_mfu else ""
+        flops_source, rate_name = run.claims["model_flops"].source, share.of
         figures.append(
             KeyFigure(
                 label=label,
                 value=f"{100 * share.value:.1f}",
                 unit="%",
-                means=f"Model FLOPs ({counted}) a second, over {share.of} of all ranks.",
+                means=f"Model FLOPs ({flops_source}) a second, over {rate_name} of all ranks.",
                 worked=(
                     f"{units.show_rate(share.flops, 'FLOP', 2)} a step / {units.show_time(share.step_ns)} / "
-                    f"({share.ranks} × {units.show_rate(share.rate, 'FLOP/s')}, {share.of}){why}"
+                    f"({share.ranks} × {units.show_rate(share.rate, 'FLOP/s')}, {rate_name}){no_mfu}"
                 ),
             )
         )
-    if summary.no_matmul_share:
-        rate = units.show_rate(run.claims["matmul_rate"].value, "FLOP/s")
-        means = f"Matrix products alone reached {rate} per rank before the run, the steps more: the device was busy."
-        figures.append(
-            KeyFigure(label="of matmul rate", value="cannot tell", change=summary.no_matmul_share, means=means)
+    if reason := summary.no_matmul_share:
+        matmul_rate = units.show_rate(run.claims["matmul_rate"].value, "FLOP/s")
+        means = (
+            f"Matrix products alone reached {matmul_rate} per rank before the run, the steps more: the device was busy."
         )
+        figures.append(KeyFigure(label="of matmul rate", value="cannot tell", change=reason, means=means))
     return figures
 
 
 def figure(label: str, shown: str, means: str, change: str = "") -> KeyFigure:
-    """A key figure from a formatted value with its unit, such as `418.0 ms`."""
+    """A key figure from `shown`, a formatted value with its unit such as `418.0 ms`; `change`: a comparison."""
     value, unit = shown.split(" ", 1)
     return KeyFigure(label=label, value=value, unit=unit.strip(), means=means, change=change)

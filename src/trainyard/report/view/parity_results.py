@@ -22,9 +22,8 @@ class ParityResults(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(result for result in self.results if result.verdict == "different")
 
     def _repr_html_(self) -> str:
-        """The table of all mixes as a frame of a notebook."""
-        from trainyard.report.render.html import notebook_frame
+        """The table of all mixes for a notebook."""
+        from trainyard.report.render.html_tables import tables_html
         from trainyard.report.render.parity_table import headline, table
-        from trainyard.report.view.view import View
 
-        return notebook_frame(View(title=headline(self), subtitle="", wall_ns=0, bars=(), tables=(table(self),)))
+        return tables_html(headline(self), (table(self),))

@@ -10,7 +10,8 @@ from trainyard.report.view.view import Lane, Legend, Timeline
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.measured_trace import MeasuredTrace
 
-_MOST = 100_000
+_MOST_SLICES = 100_000
+"""Slices of a page above which short neighbours are merged."""
 
 
 class _Table:
@@ -23,7 +24,7 @@ class _Table:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def timeline(measured: MeasuredTrace, most: int = _MOST) -> Timeline:
+def timeline(measured: MeasuredTrace, most: int = _MOST_SLICES) -> Timeline:
     """All ranks' intervals from the start of the earliest window on. Above `most` slices, short neighbours are merged
     into one slice with the name and colour of the longest, as coarsely as needed.
 
@@ -60,6 +61,8 @@ def timeline(measured: MeasuredTrace, most: int = _MOST) -> Timeline:
 
 
 def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
+    """The lanes of a rank: its streams and, in them, waits; times in ns from `origin`. Slices and gaps shorter than
+    `fold` ns are merged into one slice that has the name of its longest."""
     classified, waits = rank.classified, rank.waits
     lane_of, labels = lane_numbers(rank)
     window = (rank.parts[0].start, rank.parts[-1].stop)
@@ -133,6 +136,7 @@ def shown_name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:
 
 
 def _look(rank: RankTrace, key: int, looks: _Table, colours: list[str]) -> int:
+    """The number of a key's account in `looks`; a new account adds its colour to `colours`."""
     account = rank.keys.pairs[key][0]
     number = looks.number(account.label)
     if number == len(colours):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from trainyard import units
 from trainyard.ledger import AccountChange, Ledger
 from trainyard.trace.export.sql import Answer
 from trainyard.trace.measured_trace import MeasuredTrace
@@ -29,6 +30,13 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted: one for each rank and step, then the mean."""
     warnings: tuple[str, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """The predicted accounts for a notebook."""
+        from trainyard.report.render.html_tables import tables_html
+        from trainyard.report.view.fact_tables import predicted, prediction_title, with_notes
+
+        return tables_html(prediction_title(self), (with_notes(predicted(self, full=True), self.warnings),))
+
 
 class QueryResult(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of a SQL query. `more`: there are more rows than the limit of a query."""
@@ -38,6 +46,14 @@ class QueryResult(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[Any, ...], ...]
     more: bool
     warnings: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """All rows for a notebook."""
+        from trainyard.report.render.html_tables import tables_html
+        from trainyard.report.view.fact_tables import answered, with_notes
+
+        title = f"The first {len(self.rows):,} rows" if self.more else units.counted(len(self.rows), "row")
+        return tables_html(title, (with_notes(answered(self), self.warnings),))
 
 
 class RankFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +74,14 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     differs: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """The figures of all ranks for a notebook."""
+        from trainyard.report.render.html_tables import tables_html
+        from trainyard.report.view.fact_tables import reconciled, with_notes
+
+        *first_tables, last_table = reconciled(self, full=True)
+        return tables_html(last_table.title, (*first_tables, with_notes(last_table, self.warnings)))
+
 
 class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A memory snapshot of torch's allocator, measured: one record for each device."""
@@ -65,8 +89,16 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["trainyard/memory/1"] = "trainyard/memory/1"
     devices: tuple[MemoryRecord, ...]
 
+    def _repr_html_(self) -> str:
+        """What held the peak of each device, for a notebook."""
+        from trainyard.report.memory.memory_tables import tables, title
+        from trainyard.report.render.html_tables import tables_html
+
+        return tables_html(title(self), tables(self))
+
 
 def predicted_steps(measured: MeasuredTrace, prediction: Prediction) -> WhatIf:
+    """The result of `trace what-if` from a measured trace and the prediction for it."""
     return WhatIf(
         changes=prediction.supposed,
         before=measured.mean,

@@ -13,8 +13,8 @@ from trainyard.finding import Finding
 
 
 class KeyFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One key figure: `418.0` `ms` `step time`. `change`: a comparison or interval, if any; `worked`: the arithmetic
-    behind it, if shown."""
+    """One key figure: `418.0` `ms` `step time`. `change`: a comparison, an interval, or the reason for a missing value;
+    `better`: whether that is an improvement; `means`: the definition; `worked`: the arithmetic behind the value."""
 
     label: str
     value: str

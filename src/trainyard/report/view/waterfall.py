@@ -69,20 +69,25 @@ def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | 
     steps: list[_Step] = []
     accounts = {account: ns for account, ns in mean.by_account().items() if ns}
     for kind in words.KINDS:
-        own = {account: ns for account, ns in accounts.items() if account.kind == kind}
-        small = [account for account, ns in own.items() if ns < SMALL * mean.wall_ns]
-        for account, ns in own.items():
+        by_account = {account: ns for account, ns in accounts.items() if account.kind == kind}
+        small = [account for account, ns in by_account.items() if ns < SMALL * mean.wall_ns]
+        for account, ns in by_account.items():
             if account in small and len(small) > 1:
                 continue
-            step = _Step(account.label, ns, account.colour, _evidence(mean, account, kernels), account)
+            evidence = _evidence(mean, account, kernels)
+            step = _Step(label=account.label, ns=ns, colour=account.colour, evidence=evidence, account=account)
             if str(account) == "compute/matmul" and ideal and ideal[0] < ns:
-                steps.append(_Step("Ideal matmul", ideal[0], _IDEAL_COLOUR, ideal[1], role="ideal"))
-                step = step._replace(label="Matmul over ideal", ns=ns - ideal[0], before_ns=ideal[0])
+                ideal_ns, rate = ideal
+                steps.append(
+                    _Step(label="Ideal matmul", ns=ideal_ns, colour=_IDEAL_COLOUR, evidence=rate, role="ideal")
+                )
+                step = step._replace(label="Matmul over ideal", ns=ns - ideal_ns, before_ns=ideal_ns)
             steps.append(step)
         if len(small) > 1:
-            listed = ", ".join(f"{account.what} {units.show_time(own[account])}" for account in small[:4])
+            listed = ", ".join(f"{account.what} {units.show_time(by_account[account])}" for account in small[:4])
             label = f"{words.KINDS[kind].label}: {len(small)} small"
-            steps.append(_Step(label, sum(own[account] for account in small), words.KINDS[kind].colour, listed))
+            small_ns = sum(by_account[account] for account in small)
+            steps.append(_Step(label=label, ns=small_ns, colour=words.KINDS[kind].colour, evidence=listed))
     return steps
 
 
@@ -95,6 +100,7 @@ def _whiskers(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int,
 
 
 def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> str:
+    """What an account's bar consists of: its largest kernel or its meaning, number of intervals, overlapped time."""
     entries = [entry for entry in mean.entries if entry.account == account]
     hidden = sum(entry.hidden_ns for entry in entries)
     count = sum(entry.count for entry in entries)
@@ -103,8 +109,8 @@ def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> s
         parts.append("not claimed by any rule")
     elif account.kind == "launch_gap":
         parts.append(words.GAPS[account.what].means.rstrip(".").replace("The host", "the host"))
-    elif own := [row for row in kernels if row.account == str(account) and account.kind == "compute"]:
-        parts.append(f"most: {_short(own[0].name)} {units.show_time(own[0].ns)}")
+    elif account_kernels := [row for row in kernels if row.account == str(account) and account.kind == "compute"]:
+        parts.append(f"most: {_short(account_kernels[0].name)} {units.show_time(account_kernels[0].ns)}")
     if count:
         parts.append(f"{count:,} interval{'s' if count != 1 else ''}")
     if hidden and account.kind in ("comm", "copy", "straggler"):
