@@ -168,7 +168,7 @@ def test_examples_can_be_trained(path):
 
 @pytest.mark.torch
 def test_loss_falls_on_text(text):
-    outcomes, _ = train(a_job(text=text, tokens_per_step=1024, micro_batch_size=8), steps=40)
+    outcomes, _ = train(a_job(dataset=text, tokens_per_step=1024, micro_batch_size=8), steps=40)
     losses = [outcome.loss for outcome in outcomes]
     assert losses[0] == pytest.approx(np.log(256), rel=0.02), "an untrained model knows nothing"
     assert np.mean(losses[-5:]) < 3.5
@@ -182,22 +182,22 @@ def test_loss_falls_on_text(text):
     ids=["one micro-batch", "many", "activation_checkpoint"],
 )
 def test_computation_options_do_not_change_the_step(text, change):
-    (plain, _), (other, _) = train(a_job(text=text)), train(a_job(text=text, **change))
+    (plain, _), (other, _) = train(a_job(dataset=text)), train(a_job(dataset=text, **change))
     assert np.allclose(plain, other, rtol=0, atol=1e-5)
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_compiled_blocks_give_the_same_losses(text):
-    plain, _ = train(a_job(text=text), steps=3)
-    compiled, _ = train(a_job(text=text, compile=True, activation_checkpoint="full"), steps=3)
+    plain, _ = train(a_job(dataset=text), steps=3)
+    compiled, _ = train(a_job(dataset=text, compile=True, activation_checkpoint="full"), steps=3)
     assert np.allclose(plain, compiled, rtol=0, atol=1e-4)
 
 
 @pytest.mark.torch
 def test_bfloat16_keeps_float32_weights_and_is_close(text):
     torch = pytest.importorskip("torch")
-    (plain, _), (half, trainer) = train(a_job(text=text)), train(a_job(text=text, dtype="bfloat16"))
+    (plain, _), (half, trainer) = train(a_job(dataset=text)), train(a_job(dataset=text, dtype="bfloat16"))
     assert {parameter.dtype for parameter in trainer.parallel_model.parameters} == {torch.float32}
     assert plain != half
     assert np.allclose([o.loss for o in plain], [o.loss for o in half], rtol=0.01)
@@ -209,7 +209,7 @@ def test_gradients_are_clipped_by_their_global_norm(text, monkeypatch):
     from trainyard.train.step import trainer as trainers
 
     monkeypatch.setattr(trainers, "CLIP", 0.25)
-    outcomes, trainer = train(a_job(text=text), steps=1)
+    outcomes, trainer = train(a_job(dataset=text), steps=1)
     assert outcomes[0].grad_norm > 0.25
     squares = sum(float(p.grad.square().sum()) for p in trainer.parallel_model.parameters)
     assert squares**0.5 == pytest.approx(0.25, rel=1e-4)
@@ -218,7 +218,7 @@ def test_gradients_are_clipped_by_their_global_norm(text, monkeypatch):
 @pytest.mark.torch
 def test_weights_depend_on_the_seed_only(text):
     digests = [
-        train(a_job(text=text, **change), steps=0)[1].about().digests["weights_initial"]
+        train(a_job(dataset=text, **change), steps=0)[1].about().digests["weights_initial"]
         for change in ({}, {"micro_batch_size": 4, "activation_checkpoint": "full"}, {"seed": 8})
     ]
     assert digests[0] == digests[1] != digests[2]
@@ -230,7 +230,7 @@ def test_weights_too_large_to_digest_are_reported(text, monkeypatch):
     from trainyard.train.model import initial_weights
 
     monkeypatch.setattr(initial_weights, "DIGEST_CAP", 1000)
-    _, trainer = train(a_job(text=text), steps=1)
+    _, trainer = train(a_job(dataset=text), steps=1)
     about = trainer.about()
     assert about.digests.keys() == {"text", "weights"}
     assert about.digests["weights"].startswith("none: they are larger than")
@@ -261,9 +261,9 @@ def test_attention_is_causal():
     ids=["hsdp"],
 )
 def test_parallel_training_matches_one_rank(text, tmp_path, spread):
-    alone, trainer = train(a_job(text=text))
+    alone, trainer = train(a_job(dataset=text))
     about = trainer.about()
-    samples, facts = launch(a_job(text=text, spread=spread), tmp_path)
+    samples, facts = launch(a_job(dataset=text, spread=spread), tmp_path)
     for rank in range(spread.ranks):
         losses = [sample.loss for sample in samples if sample.rank == rank]
         assert np.allclose(losses, [outcome.loss for outcome in alone], rtol=0, atol=1e-5)
