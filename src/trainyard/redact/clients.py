@@ -55,6 +55,7 @@ class ClientOptions:
     """Finds the secrets of known clients in the words of a command line, fed one at a time."""
 
     def __init__(self) -> None:
+        """Begin a command line: no client is named yet."""
         self._client: Client | None = None
         self._is_ready = False
         """Whether the client's subcommand was named, or it needs none: options may take a secret."""

@@ -61,6 +61,7 @@ def files(folder: Path) -> dict[str, Path]:
 
 
 def of_file(path: Path) -> str:
+    """The SHA-256 digest of a file, in hexadecimal. Raises `BadFile`."""
     try:
         return sha256_of(path)
     except OSError as error:

@@ -76,7 +76,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _redact_document(path: Path, redact_bytes: Callable[[bytes], bytes]) -> bool:
-    """Rewrite a file with what `redact_bytes` returns for its contents; return whether that changed them."""
+    """Rewrite a file with its contents redacted by `redact_bytes`; return whether that changed them."""
     data = read_bytes(path)
     redacted = redact_bytes(data)
     if redacted != data:

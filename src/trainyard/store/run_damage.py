@@ -69,7 +69,7 @@ def is_record(name: str) -> bool:
 
 
 def _find_damage(folder: Path, run: Run) -> Iterator[str]:
-    """Yield what is missing or altered in the run's record, one phrase per file; nothing if it is intact."""
+    """Yield a phrase for each file of the run's record that is missing or altered; nothing if it is intact."""
     if run.state == "incomplete":  # its samples are still being written
         yield from (f"{name} is missing" for name in ("job.toml", "samples") if not (folder / name).exists())
         return

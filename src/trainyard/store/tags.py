@@ -64,6 +64,7 @@ def from_remote(data: bytes, shown: str) -> dict[str, str]:
 
 
 def _decode(data: bytes, shown: str, next_step: str) -> dict[str, str]:
+    """Decode a table of tags: tag -> when it was assigned. Raises `BadFile`, with `shown` as the file's name."""
     try:
         return msgspec.json.decode(data, type=_Table)
     except UNREADABLE as error:

@@ -823,7 +823,7 @@ from trainyard.launch.launch_spec import LEFT
 folder = Path(sys.argv[1])
 rank, world, attempt = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
 assert os.environ["MASTER_ADDR"] == "127.0.0.1" and int(os.environ["MASTER_PORT"])
-own = heartbeat.own()
+own = heartbeat.own_heartbeat()
 own.phase("starting")
 (folder / f"at.{attempt}.{rank}").write_text(f"{os.getpid()} {os.getppid()} {world}")
 saved = folder / "saved"

@@ -231,7 +231,7 @@ def test_save_to_full_disk_fails_with_enospc_and_next_save_succeeds(tmp_path: Pa
     from trainyard.train.checkpoint import checkpoint_saver, checkpoint_store
 
     real = checkpoint_saver.write
-    inject_faults._refuse(lambda: True)
+    inject_faults._fill_disk(lambda: True)
     with refused(OSError, errno.ENOSPC) as caught:
         checkpoint_saver.write(tmp_path / "rank0.bin", parts)
     assert caught.value.errno == errno.ENOSPC
@@ -239,7 +239,7 @@ def test_save_to_full_disk_fails_with_enospc_and_next_save_succeeds(tmp_path: Pa
     assert (tmp_path / "rank0.bin").stat().st_size == len(parts[0]) // 2, "torn, as by a disk that fills up"
     assert checkpoint_saver.write is real
     assert checkpoint_saver.write(tmp_path / "rank1.bin", parts).bytes == sum(map(len, parts))
-    inject_faults._refuse(lambda: False)  # somebody else's by now
+    inject_faults._fill_disk(lambda: False)  # somebody else's by now
     assert checkpoint_saver.write(tmp_path / "rank2.bin", parts).bytes == sum(map(len, parts))
     assert checkpoint_saver.write is real
 

@@ -338,7 +338,7 @@ def test_unusable_devices_fail_the_run_with_next_step(store: Store, monkeypatch:
 
 def test_incomplete_line_is_read_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "rank0.jsonl"
-    appended = harness._appended(path)
+    appended = harness._read_appended(path)
     assert next(appended) == []
     sample = Sample(step=0, rank=0, repeat=0, wall_ns=1, tokens=1, loss=1.0, memory_bytes=1)
     line = msgspec.json.encode(sample) + b"\n"

@@ -87,6 +87,7 @@ class Heartbeat:
     """
 
     def __init__(self, row: memoryview) -> None:
+        """`row`: the rank's integers, shared with its agent."""
         self._row = row
         self._step_end_ns = 0
         """Wall clock at the end of the last step; 0 if the time since then is not the rank's own."""

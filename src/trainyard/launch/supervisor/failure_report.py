@@ -67,7 +67,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_step(self) -> str:
-        """Advice to the user on what to do or where to look, in one sentence; empty for a pre-empted job."""
+        """Advice to the user in one sentence, such as a setting to change or files to read; empty for a pre-empted
+        job."""
         if self.kind == "preempted":
             return ""
         if self.shortage:

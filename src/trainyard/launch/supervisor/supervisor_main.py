@@ -74,6 +74,7 @@ class SupervisorStore:
         self._agents_store.set(messages.PLAN, msgspec.json.encode(plan).decode())
 
     def reports(self, nodes: int) -> dict[int, messages.AgentReport]:
+        """The last report of each of the first `nodes` nodes that has sent one, by node."""
         keys = {node: messages.key(node) for node in range(nodes)}
         reported_nodes = [node for node in keys if self._agents_store.check([keys[node]])]
         return {

@@ -103,6 +103,7 @@ def attempt(folder: Path) -> int:
 
 
 def _decode_complete_sample(line: bytes) -> Sample | None:
+    """Decode a line of a sample file; None if it is cut off or unreadable."""
     try:
         return decode_sample(line) if line.endswith(b"\n") else None
     except UNREADABLE:

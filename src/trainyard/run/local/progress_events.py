@@ -17,6 +17,7 @@ class ProgressMessages:
     """Messages on the events of the run in `folder` from now on, without earlier ones."""
 
     def __init__(self, folder: Path, job: Job) -> None:
+        """Begin at the current end of the run's event log."""
         self.folder, self.job = folder, job
         self._ended_attempts: set[int] = set()
         """Numbers of attempts; each takes one restart, however many faults ended it."""

@@ -55,6 +55,7 @@ def read_facts(folder: Path) -> list[RankFacts]:
 
 
 def _read(path: Path) -> RankFacts:
+    """Read the facts of one rank. Raises `BadFile`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=RankFacts)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -108,7 +108,7 @@ class Rank:
     """Takes the steps of one rank, timed by `clock`, and writes a sample to `log` at the end of each.
 
     `clock`: waits for the device, and returns monotonic time in ns. `checkpoints`: saves the state after a step.
-    `attempt`: number of earlier attempts. `heartbeat`: tells the supervisor about the rank's progress.
+    `attempt`: number of earlier attempts. `heartbeat`: reports the rank's progress to the supervisor.
     """
 
     def __init__(

@@ -146,6 +146,7 @@ def _collectives(ranks: Ranks) -> list[ProbedTime]:
 
 
 def _pass_on(whole: Tensor, received: Tensor, ranks: Ranks) -> None:
+    """Send `whole` to the next rank, and receive the previous rank's into `received`."""
     next_rank, previous_rank = (ranks.rank + 1) % ranks.world, (ranks.rank - 1) % ranks.world
     for request in dist.batch_isend_irecv(
         [dist.P2POp(dist.isend, whole, next_rank), dist.P2POp(dist.irecv, received, previous_rank)]

@@ -137,6 +137,7 @@ def host(vendors: Mapping[str, Vendor]) -> dict[str, str]:
 
 
 def _read(path: str) -> str:
+    """The text of a file; empty if it cannot be read."""
     try:
         return Path(path).read_text("utf-8", "replace").strip()
     except OSError:

@@ -49,6 +49,7 @@ class ScriptWatch:
     """
 
     def __init__(self, folder: Path, rank: int, measure: Measure, look: Callable[[], int] = perf_counter_ns) -> None:
+        """`folder`: the run's folder. `rank`: that of the environment; the script's process group may have another."""
         self.folder, self.rank, self.measure, self.look = folder, rank, measure, look
         self.recorded_steps = 0
         """Number of steps with a sample so far."""

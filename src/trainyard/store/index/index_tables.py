@@ -84,6 +84,7 @@ def _refusal(
 
 
 def _cells(indexed: Indexed) -> tuple[str | int | float, ...]:
+    """The values of `_COLUMNS` for a row."""
     row = indexed.row
     texts = (row.id, row.started, row.job, row.layout, row.state)
     tags = msgspec.json.encode(indexed.tag_times).decode()
