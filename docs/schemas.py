@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from trainyard.compare.comparison import Comparison
 from trainyard.error_report import ErrorReport
 from trainyard.ledger import Ledgers
 from trainyard.report.gate.gate_report import (
@@ -28,6 +27,7 @@ from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
 from trainyard.report.render.written_report import WrittenReport
 from trainyard.report.view.analysis import Analysis
+from trainyard.report.view.comparison import Comparison
 from trainyard.report.view.parity_results import ParityResults
 from trainyard.report.view.run_result import RunResult
 from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf

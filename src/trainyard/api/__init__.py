@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from trainyard.api.trace_modes import reconcile as reconcile
     from trainyard.api.trace_modes import what_if as what_if
     from trainyard.api.write_report import report as report
-    from trainyard.compare.comparison import Comparison
     from trainyard.report.plans.catalogue import Catalogue
     from trainyard.report.plans.plans_file import Plans
     from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
     from trainyard.report.view.analysis import Analysis
+    from trainyard.report.view.comparison import Comparison
     from trainyard.run.session import Session as Session
 
 Path = str | os.PathLike[str]
@@ -86,6 +86,12 @@ _ELSEWHERE = {
     "what_if": "trainyard.api.trace_modes",
 }
 """Name -> module that defines it, imported when the name is first used."""
+_HERE = ("analyse", "catalogue", "check_plan", "diff", "fit_machine", "plan", "probe")
+"""Names of the functions that this module defines."""
+
+
+def __dir__() -> list[str]:
+    return sorted([*_ELSEWHERE, *_HERE])
 
 
 def __getattr__(name: str) -> Any:
@@ -245,7 +251,7 @@ def diff(before: Path, after: Path, *, strict: bool = False) -> Comparison:
     from msgspec.structs import replace
 
     from trainyard.api.named_inputs import find
-    from trainyard.compare.comparison import compare
+    from trainyard.report.view.comparison import compare
 
     notes: list[str] = []
     first, second = (find(os.fspath(name), strict, say=notes.append).side() for name in (before, after))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 import trainyard
-from trainyard.cli.support.output import ReaderGone, guarded, print_json, say, say_error
+from trainyard.cli.support.output import ReaderGone, echo, guarded, print_json, say, say_error
 from trainyard.errors import BadInput, EnvironmentFailed, TrainyardError, nearest
 
 if TYPE_CHECKING:
@@ -85,9 +85,14 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(trainyard.__version__, prog_name="trainyard")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Plan, run, profile, diagnose and gate the training of large models.
 
     Every nanosecond of a training step is attributed to exactly one account of a ledger.
@@ -95,6 +100,8 @@ def cli() -> None:
     Exit codes: 0 success, 1 worse, 2 bad input, 3 not enough evidence, 4 the environment failed, 70 internal error,
     130 interrupted. Data goes to stdout, messages to stderr.
     """
+    if context.invoked_subcommand is None:
+        echo(context.get_help())
 
 
 def main() -> None:

@@ -40,6 +40,13 @@ def test_help_of_a_group_shows_default_options_and_modes(name: str, capsys: pyte
         assert word in shown
 
 
+def test_a_command_line_without_a_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer([]) == 0
+    printed = capsys.readouterr()
+    assert all(name in printed.out for name in COMMANDS)
+    assert printed.err == ""
+
+
 def test_misspelt_mode_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "bisct", "--base", "x"]) == 2
     assert "trainyard gate bisect" in capsys.readouterr().err

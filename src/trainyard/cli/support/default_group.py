@@ -71,7 +71,7 @@ class DefaultGroup(click.Group):
         except click.UsageError as error:
             if not (suggestion := self._replacement(ctx) or self._suggestion(ctx)):
                 raise
-            raise click.UsageError(f"{error.format_message()} {suggestion}", error.ctx) from error
+            raise click.UsageError(f"{error.format_message().rstrip('.')}. {suggestion}", error.ctx) from error
         except BadInput as error:
             error.next_step = f"{error.next_step} {self._suggestion(ctx)}".strip()
             raise

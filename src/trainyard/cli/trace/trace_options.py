@@ -81,7 +81,7 @@ def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def write_page(measured: MeasuredTrace, analysis: Analysis, page: str) -> None:
-    """Writes the HTML page of an analysis with its timeline, and says so."""
+    """Writes the HTML page of an analysis with its timeline, and reports its path."""
     from trainyard.report.render import html
     from trainyard.report.view.build_view import view_of
     from trainyard.report.view.timeline import timeline

@@ -146,6 +146,8 @@ def _memory(plans: Plans) -> Table:
     counted = max(plans.exact_bytes.values(), default=0)
     rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in _largest(sizes, _PARTS, "other parts")]
     rows += [("Allocated, counted in a simulated run", counted / 1e9)] if counted else []
+    beyond = plans.best.reserved_bytes - sum(size for _, size in sizes)
+    rows.append(("Reserved beyond these parts", beyond / 1e9))
     rows.append((f"Reserved, of {plans.memory_bytes / 1e9:.1f} GB", plans.best.reserved_bytes / 1e9))
     rows += [("In host memory", plans.best.host_bytes / 1e9)] if plans.best.host_bytes else []
     return Table(

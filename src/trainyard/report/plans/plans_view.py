@@ -69,13 +69,13 @@ def view_of_plans(plans: Plans) -> View:
 def _title(plans: Plans) -> str:
     """Job, devices and step time, with the days and dollars that the token budget takes if there is one."""
     bill = plans.best.bill
-    step = units.show_time(plans.best.plan.ledger.wall_ns).replace(" ", "\u00a0")
+    step = units.show_time(plans.best.plan.ledger.wall_ns)
     on = plans.machine if plans.unlike else f"{plans.devices:,} × {plans.device or plans.machine}"
     title = f"{plans.best.plan.job.name or 'A step'} on {on}: {step} a step"
     if not plans.tokens:
         return title
     paid = f" for ${bill.dollars:,.0f}" if bill.dollars is not None else ""
-    tokens = units.show_count(plans.tokens).replace(".0", "").replace(" ", "\u00a0")
+    tokens = units.show_count(plans.tokens).replace(".0", "")
     return f"{title}, {tokens} tokens in {bill.days:,.1f} days{paid}"
 
 

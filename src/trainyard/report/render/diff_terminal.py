@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trainyard import units, words
-from trainyard.compare.comparison import ComparedAccount, Comparison
 from trainyard.report.render.terminal import NextStep, Part, fitted, next_steps, plain
+from trainyard.report.view.comparison import ComparedAccount, Comparison, show_change
 
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
 _MOST_ACCOUNTS, _MOST_NOTES = 10, 3
@@ -22,13 +22,13 @@ _NAME_WIDTH = 34
 def print_comparison(comparison: Comparison, console: Console, full: bool = False) -> None:
     """Prints the changes of all accounts if `full`, else of those that changed most."""
     before, after, tone = comparison.before, comparison.after, _tone(comparison)
-    console.print(Text(plain(_title(comparison)), style=f"bold {tone}".strip()))
+    console.print(Text(plain(comparison.headline), style=f"bold {tone}".strip()))
     # Reasons why the sides cannot be compared make doubts about which is faster irrelevant.
     for reason in comparison.reasons or comparison.doubts:
         console.print(Text(f"because: {plain(reason)}", style=tone))
     if before.timed_ns and after.timed_ns:  # the title then shows the steps timed without the profiler
         profiled_ns = comparison.wall_change_ns
-        text = f"profiled step {_ms(profiled_ns)} ms ({_percent(profiled_ns, before.wall_ns)}), account by account:"
+        text = f"profiled step {_ms(profiled_ns)} ms ({show_change(profiled_ns, before.wall_ns)}), account by account:"
         console.print(Text(text, style="dim"))
     changes = sorted(comparison.changes, key=lambda change: -abs(change.ns))
     large = changes if full else _large(changes, before.wall_ns)
@@ -57,24 +57,9 @@ def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     steps = [NextStep("--full", ", ".join([*listed, "range over steps"]))]
     if comparison.before.timed_ns and comparison.after.timed_ns:
-        command = f"trainyard gate {comparison.after.name} --base {comparison.before.name}"
+        command = "trainyard gate run JOB.toml --base REVISION"
         return [*steps, NextStep(command, "test for a slowdown with known error rates")]
     return [*steps, NextStep("trainyard trace PATH", "what each step spends its time on")]
-
-
-def _title(comparison: Comparison) -> str:
-    """The headline: the change of the step as timed without the profiler if both sides were, else as profiled."""
-    before, after = comparison.before, comparison.after
-    if not comparison.comparable:
-        return f"{before.name} and {after.name} are not comparable"
-    timed = before.timed_ns and after.timed_ns
-    before_ns, after_ns = (before.timed_ns, after.timed_ns) if timed else (before.wall_ns, after.wall_ns)
-    step = "timed step" if timed else "step"
-    doubt = "cannot tell: " if comparison.doubts else ""
-    return (
-        f"{before.name} → {after.name}: {doubt}{step} {units.show_time(before_ns)} → {units.show_time(after_ns)}, "
-        f"{_ms(after_ns - before_ns)} ms ({_percent(after_ns - before_ns, before_ns)})"
-    )
 
 
 def _tone(comparison: Comparison) -> str:
@@ -84,7 +69,7 @@ def _tone(comparison: Comparison) -> str:
 
 def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[ComparedAccount], width: int) -> Table:
     """The accounts in ms: a row for each `large` change, one for all that are `folded`, one for the step. In a narrow
-    terminal the range is left out first, then the verdict, which the colour of the change shows too."""
+    terminal the range is left out first, then the two sides, then the verdict."""
     before, after = comparison.before, comparison.after
     rows: list[tuple[Text, ...]] = []
     for change in large:
@@ -114,9 +99,9 @@ def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[Co
     account, before_ms, after_ms, change_ms, spread, verdict = zip(*rows, strict=True)
     return fitted(
         [
-            Part("account", account, name=True, least=_NAME_WIDTH), Part("before ms", before_ms, spare=2, right=True),
-            Part("after ms", after_ms, spare=1, right=True), Part("change ms", change_ms, right=True),
-            Part("range over steps, ms", spread, spare=4, right=True), Part("", verdict, spare=3),
+            Part("account", account, name=True, least=_NAME_WIDTH), Part("before ms", before_ms, spare=3, right=True),
+            Part("after ms", after_ms, spare=2, right=True), Part("change ms", change_ms, right=True),
+            Part("range over steps, ms", spread, spare=4, right=True), Part("", verdict, spare=1),
         ],
         width,
     )  # fmt: skip
@@ -125,7 +110,3 @@ def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[Co
 def _ms(ns: int) -> str:
     """Signed milliseconds."""
     return f"{ns / 1e6:+,.3f}"
-
-
-def _percent(change: int, base: int) -> str:
-    return f"{100 * change / base:+.1f} %" if base else "–"

@@ -38,7 +38,7 @@ from trainyard.store.run_folder import decode_sample, rank_files, read_samples
 from trainyard.store.store import Store, new_id, now
 from trainyard.train.data import text
 from trainyard.train.rules import device_rules, memory_rules
-from trainyard.units import show_time
+from trainyard.units import counted, show_time
 
 _POLL_S = 0.1
 _PRELOAD = (
@@ -354,7 +354,7 @@ def booked(run: Run, folder: Path, session: Session) -> Run:
         except Exception as error:  # not even a bug of ours may lose the measurements
             session.store.finish(failed(run, f"its traces could not be booked: {error}"))
             raise
-        session.say(f"booked {len(run.trace)} traces in {show_time(time.perf_counter_ns() - start)}")
+        session.say(f"booked {counted(len(run.trace), 'trace')} in {show_time(time.perf_counter_ns() - start)}")
     return session.store.finish(replace(run, state="complete", ledgers=tuple(ledgers)))
 
 

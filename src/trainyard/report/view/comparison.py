@@ -6,10 +6,12 @@ from typing import Literal
 
 import msgspec
 
+from trainyard import units, words
 from trainyard.compare.account_changes import compare_accounts
 from trainyard.compare.comparable import check_comparability
 from trainyard.compare.side import Side
 from trainyard.ledger import Account
+from trainyard.report.view.view import Column, Table
 
 SCHEMA = "trainyard/diff/1"
 
@@ -50,6 +52,54 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     doubts: tuple[str, ...]
     caveats: tuple[str, ...]
     changes: tuple[ComparedAccount, ...]
+
+    @property
+    def headline(self) -> str:
+        """The change of the step: as timed without the profiler if both sides were, else as profiled."""
+        before, after = self.before, self.after
+        if not self.comparable:
+            return f"{before.name} and {after.name} are not comparable"
+        timed = before.timed_ns and after.timed_ns
+        before_ns, after_ns = (before.timed_ns, after.timed_ns) if timed else (before.wall_ns, after.wall_ns)
+        step = "timed step" if timed else "step"
+        doubt = "cannot tell: " if self.doubts else ""
+        return (
+            f"{before.name} → {after.name}: {doubt}{step} {units.show_time(before_ns)} → {units.show_time(after_ns)}, "
+            f"{(after_ns - before_ns) / 1e6:+,.3f} ms ({show_change(after_ns - before_ns, before_ns)})"
+        )
+
+    def _repr_html_(self) -> str:
+        """The headline and the changes of the accounts for a notebook."""
+        from trainyard.report.render.html_tables import tables_html
+
+        return tables_html(self.headline, (_table(self),))
+
+
+def show_change(change: int, base: int) -> str:
+    """A change relative to `base` in percent, or a dash if `base` is 0."""
+    return f"{100 * change / base:+.1f} %" if base else "–"
+
+
+def _table(comparison: Comparison) -> Table:
+    """The changes of all accounts in ms, largest first, and their sum; reasons, doubts and caveats are its notes."""
+    changes = sorted(comparison.changes, key=lambda change: -abs(change.ns))
+    before, after = comparison.before, comparison.after
+    heads = ("before, ms", "after, ms", "change, ms")
+    return Table(
+        title="account",
+        notes=(*comparison.reasons, *comparison.doubts, *comparison.caveats),
+        columns=(Column(head=""), *(Column(head=head, digits=3) for head in heads), Column(head="verdict")),
+        rows=(
+            *(
+                (
+                    change.account.label, change.before_ns / 1e6, change.after_ns / 1e6, change.ns / 1e6,
+                    words.VERDICTS[change.verdict].label if comparison.comparable else "",
+                )
+                for change in changes
+            ),
+            ("step", before.wall_ns / 1e6, after.wall_ns / 1e6, comparison.wall_change_ns / 1e6, ""),
+        ),
+    )  # fmt: skip
 
 
 def compare(before: Side, after: Side) -> Comparison:
