@@ -19,6 +19,7 @@ import msgspec
 
 from trainyard import errors, job, limits, machine, plugins, units, words
 from trainyard.cli.main import cli
+from trainyard.cli.support.default_group import DefaultGroup
 from trainyard.models import presets
 from trainyard.trace.export import schema
 from trainyard.trace.whatif import changes
@@ -107,7 +108,8 @@ def _commands() -> Iterable[str]:
 
 
 def _help(command: click.Command, path: str, parent: click.Context | None) -> Iterable[str]:
-    command._help_option = None  # cached with the names of the option from an earlier invocation
+    for each in (command, command.default_command()) if isinstance(command, DefaultGroup) else (command,):
+        each._help_option = None  # cached with the names of the option from an earlier invocation
     context = click.Context(command, parent, path.split()[-1], terminal_width=100, **command.context_settings)
     yield f"### {path}"
     yield f"```text\n{command.get_help(context)}\n```"

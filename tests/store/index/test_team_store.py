@@ -249,7 +249,7 @@ def test_a_user_who_may_only_read_lists_quietly(team: Store, url: str, monkeypat
 def test_a_lock_held_by_another_writer_is_reported(team: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import psycopg
 
-    monkeypatch.setattr("trainyard.store.index.postgres._PATIENCE_S", 1)
+    monkeypatch.setattr("trainyard.store.index.postgres._TIMEOUT_S", 1)
     reports: list[str] = []
     run = stored(team)
     with psycopg.connect(url) as holder:
