@@ -26,7 +26,7 @@ function foot() {
     ["limits", "Limits", "limits of these numbers", view.limits],
     ["terms", "Terms", "all terms: docs/glossary.md", view.terms],
   ]) {
-    if (lines.length) section(id, title, note).append(el("ul", { class: "limits" }, ...lines.map((line) => el("li", {}, line))));
+    if (lines?.length) section(id, title, note).append(el("ul", { class: "limits" }, ...lines.map((line) => el("li", {}, line))));
   }
   content.append(el("footer", {}, view.generated));
 }
