@@ -58,6 +58,8 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr()
     assert all(re.search(rf"^  {name} ", printed.out, re.MULTILINE) for name in COMMANDS)
     assert not printed.err
+    assert answer([]) == 0
+    assert capsys.readouterr() == printed
     assert answer(["--version"]) == 0
     assert capsys.readouterr().out == f"trainyard, version {__version__}\n"
 
@@ -71,7 +73,7 @@ def test_every_command_is_there_and_has_at_most_ten_flags(name: str) -> None:
         assert len([param for param in one.params if isinstance(param, click.Option)]) <= 10
 
 
-@pytest.mark.parametrize("args", [["rnu"], ["--wrong"], ["runs", "--wrong"], ["run"], ["runs", "tag", "one"], []])
+@pytest.mark.parametrize("args", [["rnu"], ["--wrong"], ["runs", "--wrong"], ["run"], ["runs", "tag", "one"]])
 def test_wrong_usage_exits_2_and_prints_no_data(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(args) == 2
     printed = capsys.readouterr()
