@@ -10,7 +10,7 @@ READY := .venv/.ready
 LIGHT_READY := .venv-light/.ready
 # A file's tests stay together: some share what takes long to make.
 WORKERS ?= 2
-SPREAD := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+SPREAD := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 CARRY := .carry
 THERE = $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 # Pure wheels are the same for every Python; numpy comes with torch.

@@ -87,8 +87,8 @@ def test_clocks_are_read_once_by_rank_0_after_the_warm_up(folder, monkeypatch):
         training = Pretend()
         rank = Rank(tried, ranks, training, StepClock(), BytesIO(), reported.append)
         rank.run(folder)
-        reported.append(rank.clocks)
-    assert [clocks for clocks in reported if isinstance(clocks, dict)] == [{"steps": "1"}, {}, {}]
+        reported.append(rank.telemetry)
+    assert [facts for facts in reported if isinstance(facts, dict)] == [{"steps": "1"}, {}, {}]
 
 
 def test_turns_are_warmup_repeats_window():
