@@ -10,6 +10,7 @@ from trainyard import words
 from trainyard.job import Job
 from trainyard.ledger import Ledger
 from trainyard.machine import Claim
+from trainyard.machine_load import MachineLoad
 
 SCHEMA = "trainyard/run/2"
 OLD_SCHEMA = "trainyard/run/1"
@@ -63,6 +64,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     environment: dict[str, str] = {}
     clocks: dict[str, str] = {}
     host: dict[str, str] = {}
+    load: MachineLoad | None = None
+    """CPU use of the host while the run lasted; None if that was not measured."""
     seeds: dict[str, int] = {}
     digests: dict[str, str] = {}
     """sha256 of the training text and of the initial and final weights, by name."""

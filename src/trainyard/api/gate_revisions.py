@@ -22,6 +22,7 @@ from trainyard.report.view.next_step import NextStep
 from trainyard.run.revisions import in_revision
 from trainyard.run.revisions.in_revision import RevisionRun
 from trainyard.run.revisions.worktree import between, checkout, known_revision, subject
+from trainyard.store.measurement_warnings import loaded_runs_caveats
 from trainyard.store.store import Store
 
 
@@ -73,8 +74,9 @@ def gate_run(
             tuple(across),
         )
     head_name = f"{head} ({head_sha[:10]})" if head else "the working tree"
+    pairs_with_caveats = PairedRuns(tuple(results), tuple(loaded_runs_caveats(*zip(*results))))
     result = gate(
-        f"{base} ({base_sha[:10]})", head_name, PairedRuns(tuple(results), ()), request, profile_reader(store, say),
+        f"{base} ({base_sha[:10]})", head_name, pairs_with_caveats, request, profile_reader(store, say),
         ignored=("code",),
     )  # fmt: skip
     return report_gate(result, _suggest(result.outcome, target, base, head))

@@ -6,22 +6,28 @@ from collections.abc import Callable, Sequence
 
 from trainyard import machine as machines
 from trainyard.errors import BadInput
+from trainyard.machine_load import load_warning, present_load_warning
 from trainyard.predict.calibrate import fit_constants, probed_machine
 from trainyard.predict.calibrate.fit_constants import MeasuredRun
 from trainyard.predict.calibrate.probed_machine import ProbedTime
 from trainyard.predict.inputs import constant_sets
 from trainyard.report.plans.probe_results import FittedMachine, FittedRun, ProbedMachine, TimedCall
 from trainyard.run.probe import devices
+from trainyard.run.record.load_meter import LoadMeter, present_load
 
 
 def probe_machine(ranks: int | None, dtype: str) -> ProbedMachine:
     """Times calls on `ranks` devices here, None for all, and derives a machine from them. `dtype`: number format of the
     matrix products."""
     device, count = devices.devices(ranks)
+    before, meter = present_load_warning(present_load()), LoadMeter()
     probes = devices.probe(device.vendor, count, dtype)
+    during = load_warning(meter.finish())
     calls = tuple(timed_call(probe) for probe in probes)
     machine = probed_machine.machine("here", device, count, dtype, probes)
-    return ProbedMachine(machine=machine, ranks=count, dtype=dtype, calls=calls)
+    return ProbedMachine(
+        machine=machine, ranks=count, dtype=dtype, calls=calls, warnings=tuple(filter(None, (during or before,)))
+    )
 
 
 def timed_call(probe: ProbedTime) -> TimedCall:

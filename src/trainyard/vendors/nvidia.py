@@ -10,6 +10,14 @@ from trainyard.record import DeviceSeen
 from trainyard.vendors.driver import Catalogue, DriverError, parse_int, run_tool, select_visible
 
 _MIB = 2**20
+_SLOWDOWNS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Bits of NVML's clock throttle reasons (nvmlClocksThrottleReasons) that slow work down."""
 _DEVICE_FIELDS = ("index", "name", "memory.total", "uuid", "driver_version", "pci.bus_id", "compute_cap", "power.limit")
 _TELEMETRY_FIELDS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu", "pstate")
 
@@ -102,8 +110,17 @@ def _read_telemetry(nvml: Any, handle: Any, index: int) -> dict[str, str]:
             nvml, lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU), handle
         ),
         "throttle": _read_fact(nvml, lambda h: hex(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(h)), handle),
+        "slowdown": _read_fact(
+            nvml, lambda h: describe_slowdown(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(h)), handle
+        ),
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def describe_slowdown(throttle_reasons: int) -> str:
+    """The reasons in NVML's bit mask of clock throttle reasons that slow work down, as text; empty if there are none.
+    Idle clocks and clocks set by the user are not among them."""
+    return ", ".join(text for bit, text in _SLOWDOWNS.items() if throttle_reasons & bit)
 
 
 def _read_fact(nvml: Any, call: Callable[[Any], Any], handle: Any) -> str:

@@ -32,4 +32,4 @@ def command(runs: tuple[str, ...], machine: str, out: Path | None, full: bool, a
     fitted = fit_to_runs(runs, machine, say)
     tables = [probe_tables.runs(fitted, None if full else _RUNS)]
     tables += [probe_tables.constants(fitted.machine)] if full else []
-    print_machine(fitted, tables, out, full, as_json)
+    print_machine(fitted, tables, out, full=full, as_json=as_json)

@@ -30,4 +30,4 @@ def command(context: click.Context, ranks: int | None, dtype: str, out: Path | N
     tables = (
         [probe_tables.calls(probed), probe_tables.constants(probed.machine)] if full else [probe_tables.rates(probed)]
     )
-    print_machine(probed, tables, out, full, as_json)
+    print_machine(probed, tables, out, full=full, as_json=as_json, warnings=probed.warnings)

@@ -14,9 +14,15 @@ if TYPE_CHECKING:
 
 
 def print_machine(
-    result: ProbedMachine | FittedMachine, tables: Sequence[Table], out: Path | None, full: bool, as_json: bool
+    result: ProbedMachine | FittedMachine,
+    tables: Sequence[Table],
+    out: Path | None,
+    *,
+    full: bool,
+    as_json: bool,
+    warnings: Sequence[str] = (),
 ) -> None:
-    """Print the headline and `tables` of `result`, and write its machine file to `out`."""
+    """Print the warnings, the headline and `tables` of `result`, and write its machine file to `out`."""
     from trainyard.formats.atomic import write_text
     from trainyard.report.render.terminal import print_table
 
@@ -27,6 +33,8 @@ def print_machine(
         print_json(result)
         return
     screen = console(full=full)
+    for warning in warnings:
+        screen.print(warning, style="bold yellow", markup=False)
     screen.print(result.headline, markup=False)
     for table in tables:
         screen.print()

@@ -16,6 +16,7 @@ from trainyard.compare.metric import compute_metrics
 from trainyard.compare.same_work import compare_jobs
 from trainyard.errors import BadInput, WrongRunState
 from trainyard.record import Run
+from trainyard.store.measurement_warnings import loaded_runs_caveats
 
 _TESTED_KIND = "code"
 """The kind of difference that is compared by default."""
@@ -54,6 +55,7 @@ def pair_runs(base: Sequence[Run], head: Sequence[Run], across: Collection[str] 
         caveats.append(f"{larger} has {surplus_runs} run{'s' if surplus_runs > 1 else ''} more, left out.")
     if len({run.provenance.code.get("sha", "") for run in base}) > 1:
         caveats.append("The runs of base have several revisions.")
+    caveats += loaded_runs_caveats(base, head)
     pairs = tuple(Pair(*runs) for runs in zip(base, head, strict=False))
     if not _are_interleaved(pairs):
         caveats.append(

@@ -27,13 +27,15 @@ class TimedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine measured by its own devices. `toml`: the machine file for `plan --machine`."""
+    """A machine measured by its own devices. `toml`: the machine file for `plan --machine`. `warnings`: reasons to
+    distrust the times, such as a loaded machine."""
 
     schema: Literal["trainyard/machine/1"] = PROBED_SCHEMA
     machine: Machine
     ranks: int
     dtype: str
     calls: tuple[TimedCall, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def headline(self) -> str:

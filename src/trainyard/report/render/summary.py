@@ -68,15 +68,15 @@ def _change(account: Account) -> str:
 
 
 def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
-    """What one screen shows, in order: title, remedy, key figures, warnings, largest accounts, findings and notes."""
+    """What one screen shows, in order: title, remedy, warnings, key figures, largest accounts, findings and notes."""
     leading = view.findings[0] if view.findings and view.findings[0].says == view.title else None
     parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
     if leading and leading.remedy:
         parts.append(Text(plain(leading.remedy.says)))
     parts.append(joined_line((view.subtitle, *view.chips)))
+    parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.figures:
         parts.append(figures_line(view.figures))
-    parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.wall_ns:
         parts += ["", _accounts(view, mean, width), phases_line(view)]
     shown = [finding for finding in view.findings[:_MOST_FINDINGS] if finding is not leading]

@@ -90,10 +90,10 @@ def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableTyp
         Text(plain(sentence(view.title)), style="bold"),
         joined_line((view.subtitle, *view.chips)),
     ]
+    parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.figures:
         parts.append(figures_line(view.figures))
         parts.extend(Text(plain(figure.line), style="dim") for figure in view.figures if figure.line)
-    parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.wall_ns:
         parts.append(Padding(_ledger(view, bar, width), (1, 0, 0, 0)))
         parts.append(Padding(phases_line(view), (1, 0, 0, 0)))

@@ -16,6 +16,7 @@ from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.fact_tables import run_tables, tables
 from trainyard.report.view.key_figures import figures_of_run, ideal_ns, profiled_step_warning, unit_of
 from trainyard.report.view.view import KernelRow, KeyFigure
+from trainyard.store.measurement_warnings import measurement_warnings
 from trainyard.store.run_summary import summarise
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.rank_results import all_booked
@@ -179,6 +180,8 @@ def _warnings(mean: Ledger, run: Run | None) -> tuple[str, ...]:
         warnings.append(f"The run is {run.state}: {words.STATES[run.state].means}")
     if run and mean.wall_ns and (warning := profiled_step_warning(run, mean.wall_ns)):
         warnings.append(warning)
+    if run:
+        warnings.extend(measurement_warnings(run))
     if mean.unrecognised_ns > UNEXPLAINED_LEAST * mean.wall_ns:
         share = units.show_share(mean.unrecognised_ns, mean.wall_ns)
         warnings.append(

@@ -25,12 +25,14 @@ from trainyard.launch.local import Local
 from trainyard.launch.supervisor import event_log
 from trainyard.launch.supervisor.failure_report import Failure
 from trainyard.ledger import Ledger
+from trainyard.machine_load import present_load_warning
 from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Origin, Run, Sample
 from trainyard.redact import redact
 from trainyard.run.local.progress_events import ProgressMessages
 from trainyard.run.local.rank_facts import read_facts
 from trainyard.run.record import goodput, provenance, run_claims
+from trainyard.run.record.load_meter import LoadMeter, present_load
 from trainyard.run.resume import resume_hint, shrink_job
 from trainyard.run.session import WORKER, Progress, Session
 from trainyard.store.disk_space import write_whole
@@ -76,6 +78,7 @@ def execute(
     _check(job, devices)
     for notice in device_rules.notices(job.recipe, devices[0].vendor):
         session.say(notice)
+    say_present_load(session.say)
     rank_variables = environment(job.layout.ranks, vendors)
     launcher = _launcher(job, session, rank_variables)
     run_provenance = provenance.gather(devices, vendors, rank_variables)
@@ -207,6 +210,7 @@ def _start(launcher: Local, folder: Path, files: Mapping[str, str]) -> str:
 def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendor]) -> Run:
     """Follow the ranks to their end; return the stored run."""
     launcher, run, folder = started.launcher, started.run, started.folder
+    load_meter = LoadMeter()
     try:
         try:
             with _forward_sigterm(launcher, started.job_id) as signals:
@@ -215,7 +219,7 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
                 _follow(started, session.progress, lambda: _say_messages(started.messages, signals, session.say))
         finally:
             launcher.cancel(started.job_id)  # has an effect only after an interrupt
-        measured_run = measured(run, folder, vendors)
+        measured_run = with_load(measured(run, folder, vendors), load_meter)
         if launcher.status(started.job_id) != "ended":
             raise _ended_early(launcher.failure(started.job_id), measured_run, folder, session.store)
         return booked(measured_run, folder, session)
@@ -341,6 +345,17 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
         goodput=goodput.goodput(events, samples),
     )
     return replace(measured_run, claims=run_claims.derive_claims(measured_run, facts, vendors))
+
+
+def say_present_load(say: Callable[[str], None]) -> None:
+    """Print a warning if other processes keep the machine busy before a run starts."""
+    if warning := present_load_warning(present_load()):
+        say(warning)
+
+
+def with_load(run: Run, load_meter: LoadMeter) -> Run:
+    """Return `run` with the load of the machine since the meter was started."""
+    return replace(run, provenance=replace(run.provenance, load=load_meter.finish()))
 
 
 def booked(run: Run, folder: Path, session: Session) -> Run:

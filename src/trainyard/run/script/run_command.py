@@ -19,8 +19,9 @@ from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
 from trainyard.pdeathsig import die_with_parent
 from trainyard.record import Run, Sample
 from trainyard.redact import redact_command
-from trainyard.run.local.harness import booked, failed, find_devices, measured
+from trainyard.run.local.harness import booked, failed, find_devices, measured, say_present_load, with_load
 from trainyard.run.record import provenance
+from trainyard.run.record.load_meter import LoadMeter
 from trainyard.run.script.watch_steps import FOLDER, MEASURE
 from trainyard.run.session import Session
 from trainyard.store.run_folder import rank_files
@@ -52,13 +53,15 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     job = Job(name=script, workload=SCRIPT, sizes={"command": shown}, recipe=Recipe(tokens_per_step=0), measure=measure)
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(devices, vendors, {}))
     folder = store.begin(run, f"# {shown}\n".replace("\r", " "))
+    say_present_load(session.say)
     session.say(f"run {run.id}: {shown}, in {folder}")
+    load_meter = LoadMeter()
     try:
         exit_code = _run([program, *command[1:]], folder, measure)
     finally:
         if session.tag and rank_files(folder / "samples", ".jsonl"):
             store.tag(run.id, session.tag)
-    measured_run = _with_layout(measured(run, folder, vendors))
+    measured_run = _with_layout(with_load(measured(run, folder, vendors), load_meter))
     if not measured_run.samples:
         store.delete(run.id)
         if exit_code:
