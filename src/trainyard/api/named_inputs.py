@@ -83,19 +83,25 @@ def find(name: str, strict: bool = False, *, say: Callable[[str], None]) -> Name
     if os.path.exists(path) and not (path / "run.json").is_file():
         return Named(_short(path), measured=measure_files([path], strict=strict))
     store = Store(say=say)
-    folder = store.find(name)
     run = store.load(name)
+    measured = measure_run(store, run, store.find(name), strict=strict, say=say)
+    shown_name = run.id if os.path.exists(path) or run.id.startswith(name) else name
+    return Named(shown_name, measured=measured, run=run)
+
+
+def measure_run(
+    store: Store, run: Run, folder: Path, *, strict: bool = False, say: Callable[[str], None]
+) -> MeasuredTrace | None:
+    """The booked traces of a stored run in `folder`; None if it has none. Unless `strict`, damaged traces count as
+    none, and `say` is called with a message."""
     traces = store.traces(folder, run)
     try:
-        axis = run.job.layout.only_axis
-        measured = measure_files(traces, source=run.id, axis=axis, strict=strict) if traces else None
+        return measure_files(traces, source=run.id, axis=run.job.trace_axis, strict=strict) if traces else None
     except BadFile as error:
         if strict:
             raise
         say(f"{error} Run {run.id} is taken without its traces.")
-        measured = None
-    shown_name = run.id if os.path.exists(path) or run.id.startswith(name) else name
-    return Named(shown_name, measured=measured, run=run)
+        return None
 
 
 def _short(path: Path) -> str:

@@ -39,7 +39,7 @@ def run(job: JobSource, *, session: Session | None = None) -> RunResult:
     after storing the measurements so far.
     """
     read, text = _read_job(job)
-    booking, booked = _with_booking(session, read.layout.only_axis)
+    booking, booked = _with_booking(session, read.trace_axis)
     return booking.result(harness.execute(read, text, booked), booked)
 
 
@@ -71,10 +71,10 @@ def resume(name: str, job: JobSource | None = None, *, session: Session | None =
     """
     session = session or Session()
     if job is None:
-        booking, booked = _with_booking(session, session.store.load(name).job.layout.only_axis)
+        booking, booked = _with_booking(session, session.store.load(name).job.trace_axis)
         return booking.result(harness.resume(name, booked), booked)
     read, text = _read_job(job)
-    booking, booked = _with_booking(session, read.layout.only_axis)
+    booking, booked = _with_booking(session, read.trace_axis)
     return booking.result(fork_run.execute(name, read, text, booked), booked)
 
 
@@ -98,7 +98,7 @@ def chaos(
     """
     faults = plan if isinstance(plan, FaultPlan) else fault_plan.load(os.fspath(plan))
     read, text = _read_job(job)
-    booking, booked = _with_booking(session, read.layout.only_axis)
+    booking, booked = _with_booking(session, read.trace_axis)
     ended = experiment.execute(read, text, faults, booked, against=against)
     return booking.result(ended.run, booked, ended.failure)
 

@@ -10,8 +10,7 @@ from rich.text import Text
 from trainyard.compare.gate.bisect_commits import Bisection
 from trainyard.report.gate import sentences
 from trainyard.report.gate.gate_report import BisectReport
-from trainyard.report.gate.gate_terminal import print_next
-from trainyard.report.render.terminal import Part, fitted, plain
+from trainyard.report.render.terminal import Part, fitted, next_steps, plain
 from trainyard.report.view.next_step import NextStep
 
 _SUSPECTS = 12
@@ -58,4 +57,4 @@ def print_bisection(bisection: BisectReport, console: Console, full: bool = Fals
     )
     if len(bisection.suspects) == 1:
         step = NextStep(command=f"git show {bisection.suspects[0][:10]}", purpose="the commit")
-        print_next([step], console)
+        console.print(*next_steps([step], console.width), sep="\n")

@@ -13,7 +13,7 @@ from trainyard import units, words
 from trainyard.compare.gate.changed_accounts import ChangedAccount, ChangedAccounts
 from trainyard.report.gate import sentences
 from trainyard.report.gate.gate_report import GateReport
-from trainyard.report.render.terminal import Part, fitted, plain
+from trainyard.report.render.terminal import Part, fitted, next_steps, plain
 from trainyard.report.render.unit_scale import Scale, scale_of
 from trainyard.report.view.next_step import NextStep
 
@@ -40,7 +40,7 @@ def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
     differences = [f"{item.name}: {item.was} against {item.now}" for item in gate.differences]
     print_some([*differences, *map(sentences.reading, gate.changed_readings)], "differs", console, full)
     print_some(gate.caveats, "note", console, full, style="yellow")
-    print_next(gate.next_steps, console)
+    console.print(*next_steps(gate.next_steps, console.width), sep="\n")
 
 
 def print_some(lines: Iterable[str], label: str, console: Console, full: bool, style: str = "dim") -> None:
@@ -51,19 +51,6 @@ def print_some(lines: Iterable[str], label: str, console: Console, full: bool, s
         console.print(Text(f"{label}: {plain(line)}", style=style))
     if len(lines) > len(shown):
         console.print(Text(f"{label}: {len(lines) - len(shown)} more with --full", style=style))
-
-
-def print_next(steps: Iterable[NextStep], console: Console) -> None:
-    """Prints where to look next; a purpose that does not fit behind its command is above it."""
-    for index, step in enumerate(steps):
-        if not index:
-            console.print(Text("\nWhere to look next:", style="dim"))
-        command, purpose = f"  {plain(step.command)}", f"  # {plain(step.purpose)}"
-        if len(command) + len(purpose) > console.width:
-            console.print(Text(purpose, style="dim"))
-            console.print(Text(command), soft_wrap=True)
-        else:
-            console.print(Text.assemble(command, (purpose, "dim")))
 
 
 def _draw_metrics(gate: GateReport, width: int) -> Table:
@@ -153,7 +140,10 @@ def _note_accounts(changed: ChangedAccounts, full: bool) -> list[str]:
     notes: list[str] = []
     if common.chance < 1:
         bounds = f", between {sentences.percent(common.low)} and {sentences.percent(common.high)}" if full else ""
-        notes.append(f"Changes exclude that common to all accounts: {sentences.percent(common.change)}{bounds}.")
+        notes.append(
+            f"Changes are medians over the pairs, less the {sentences.percent(common.change)}{bounds} that all accounts "
+            "share (clocks, load): they differ from head minus base."
+        )
     if full and changed.small:
         notes.append(f"{units.counted(changed.small, 'account')} below 0.1 % of the step left out.")
     return notes

@@ -13,7 +13,7 @@ from trainyard.compare.gate.machine_noise import Noise
 from trainyard.compare.gate.verdict import Rule
 from trainyard.report.gate import sentences
 from trainyard.report.gate.gate_report import SelfCheckReport
-from trainyard.report.gate.gate_terminal import print_next
+from trainyard.report.render.terminal import next_steps
 from trainyard.report.view.next_step import NextStep
 
 _SIGNIFICANT = 0.01
@@ -75,7 +75,7 @@ def print_noise(noise: SelfCheckReport, console: Console) -> None:
     margin = noise.smallest_detected
     if margin is not None and margin != noise.rule.margin:
         command = f"trainyard gate run JOB --base BASE --margin {100 * margin:g}%"
-        print_next([NextStep(command=command, purpose="with a margin that is detected here")], console)
+        console.print(*next_steps([NextStep(command=command, purpose="with a margin that is detected here")], console.width), sep="\n")
 
 
 def _show_share(share: float) -> str:

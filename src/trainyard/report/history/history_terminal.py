@@ -11,10 +11,10 @@ from rich.text import Text
 
 from trainyard import units, words
 from trainyard.compare.history.judge_changes import History, JudgedChange
-from trainyard.report.gate.gate_terminal import print_next, print_some
+from trainyard.report.gate.gate_terminal import print_some
 from trainyard.report.history.history_report import HistoryReport
 from trainyard.report.history.sentences import explain_change, show_interval, show_share
-from trainyard.report.render.terminal import Part, fitted, plain
+from trainyard.report.render.terminal import Part, fitted, next_steps, plain
 from trainyard.report.render.unit_scale import scale_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -54,7 +54,7 @@ def print_history(history: HistoryReport, console: Console, full: bool = False) 
                 console.print(Text(f"{more} with --full", style="dim"))
     console.print(Text(history.evidence, style="dim"))
     print_some(history.notes, "note", console, full)
-    print_next(history.next_steps, console)
+    console.print(*next_steps(history.next_steps, console.width), sep="\n")
 
 
 def picture(history: History, width: int) -> list[str]:

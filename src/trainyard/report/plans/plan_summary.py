@@ -8,6 +8,7 @@ from trainyard.plan import Plan
 from trainyard.report.plans import hetero_tables
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
+from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import show_count, show_rate
 
@@ -16,6 +17,7 @@ _LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 6, 4, 3
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
 
+_ABBREVIATIONS = "mbs: micro-batch size; recompute: activation checkpointing."
 
 def headline(plans: Plans) -> str:
     """The first layout with its step time, throughput, MFU and memory; and how it compares with the fastest."""
@@ -28,29 +30,33 @@ def summary(plans: Plans) -> tuple[Table, ...]:
     return (_layouts(plans), _ledger(plans), _memory(plans))
 
 
-def next_steps(plans: Plans) -> tuple[str, ...]:
-    """Lines for "Where to look next": commands, each with its purpose."""
+def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
+    """Commands for "Where to look next"."""
     extra = ["every account and part of memory"]
     extra += ["the stages, and each kind of device alone"] if plans.unlike else []
     extra += ["scaling over devices"] if plans.scaling else []
-    steps = [f"--full: {len(plans.choices)} layouts, {', '.join(extra)}."]
+    steps = [NextStep("--full", f"{len(plans.choices)} layouts, {', '.join(extra)}")]
     if plans.choices[plans.as_it_is :]:
-        steps.append("--out FILE: write the launch configuration of the fastest layout.")
+        steps.append(NextStep("--out FILE", "write the launch configuration of the fastest layout"))
     if plans.as_it_is:
-        steps.append("trainyard diff PLANS.json RUN: compare --json output with a measured run.")
+        steps.append(NextStep("trainyard diff PLANS.json RUN", "compare --json output with a measured run"))
     else:
-        steps.append("trainyard plan check FILE: predict your own configuration.")
+        steps.append(NextStep("trainyard plan check FILE", "predict your own configuration"))
     return tuple(steps)
 
 
 def _recipe(plans: Plans, index: int) -> str:
     """The layout, its micro-batch and activation checkpointing."""
+    recipe = plans.choices[index].plan.job.recipe
+    checkpointing = tables.activation_checkpoint(recipe)
+    return f"{_layout(plans, index)}, micro-batch {recipe.micro_batch_size}, activation checkpointing {checkpointing}"
+
+
+def _layout(plans: Plans, index: int) -> str:
+    """The parallelism of a layout; on unlike devices, with the layers of each stage."""
     job = plans.choices[index].plan.job
     layout = tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
-    if plans.unlike:
-        layout += f" ({hetero_tables.stage_layers(plans.unlike.stages[index])})"
-    recipe = f"micro-batch {job.recipe.micro_batch_size}, activation checkpointing"
-    return f"{layout}, {recipe} {tables.activation_checkpoint(job.recipe)}"
+    return layout + (f" ({hetero_tables.stage_layers(plans.unlike.stages[index])})" if plans.unlike else "")
 
 
 def _figures(plans: Plans, record: PlanRecord) -> str:
@@ -101,16 +107,18 @@ def _layouts(plans: Plans) -> Table:
     for index, record in enumerate(plans.choices[:most]):
         prefix = "As configured: " if plans.as_it_is and not index else ""
         row: tuple[Cell, ...] = (
-            prefix + _recipe(plans, index), record.plan.ledger.wall_ns / unit_ns, 100 * record.bill.mfu,
-            record.reserved_bytes / 1e9,
+            prefix + _layout(plans, index), record.plan.job.recipe.micro_batch_size,
+            tables.activation_checkpoint(record.plan.job.recipe), record.plan.ledger.wall_ns / unit_ns,
+            100 * record.bill.mfu, record.reserved_bytes / 1e9,
         )  # fmt: skip
         rows.append(row + ((record.bill.days,) if plans.tokens else ()))
     more = len(plans.choices) - len(rows)
     return Table(
         title="Layout",
-        notes=(*((f"{more} more: --full.",) if more else ()), _constants(plans)),
+        notes=(*((f"{more} more: --full.",) if more else ()), _ABBREVIATIONS, _constants(plans)),
         columns=(
-            Column(head="", prose=True), Column(head=f"step, {unit}", digits=2), Column(head="MFU, %", digits=1),
+            Column(head="", prose=True), Column(head="mbs", digits=0), Column(head="recompute"),
+            Column(head=f"step, {unit}", digits=2), Column(head="MFU, %", digits=1),
             Column(head="memory, GB", digits=1),
             *((Column(head="days", digits=1),) if plans.tokens else ()),
         ),

@@ -69,7 +69,7 @@ def _tone(comparison: Comparison) -> str:
 
 def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[ComparedAccount], width: int) -> Table:
     """The accounts in ms: a row for each `large` change, one for all that are `folded`, one for the step. In a narrow
-    terminal the range is left out first, then the two sides, then the verdict."""
+    terminal the range is left out first, then the two sides."""
     before, after = comparison.before, comparison.after
     rows: list[tuple[Text, ...]] = []
     for change in large:
@@ -101,7 +101,7 @@ def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[Co
         [
             Part("account", account, name=True, least=_NAME_WIDTH), Part("before ms", before_ms, spare=3, right=True),
             Part("after ms", after_ms, spare=2, right=True), Part("change ms", change_ms, right=True),
-            Part("range over steps, ms", spread, spare=4, right=True), Part("", verdict, spare=1),
+            Part("range over steps, ms", spread, spare=4, right=True), Part("", verdict),
         ],
         width,
     )  # fmt: skip

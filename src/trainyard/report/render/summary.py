@@ -42,14 +42,21 @@ _NAME_WIDTH = 34
 """Width of an account in characters from which the bar is left out before it is shortened."""
 
 
-def print_analysis(analysis: Analysis, console: Console, full: bool = False, steps: Sequence[NextStep] = ()) -> None:
-    """Prints one screen, or everything if `full`. Names come from files: they are printed as text, never as markup."""
+def print_analysis(
+    analysis: Analysis,
+    console: Console,
+    full: bool = False,
+    steps: Sequence[NextStep] = (),
+    full_command: str = "--full",
+) -> None:
+    """Prints one screen, or everything if `full`; `full_command` is the command or option that prints everything. Names
+    come from files: they are printed as text, never as markup."""
     view = view_of(analysis)
     if full:
         print_view(view, console, kernels=sys.maxsize)
         print_parts(analysis.ledgers, console)
     else:
-        console.print(Group(*_parts(view, analysis.mean, console.width), *next_steps((*_omitted(view), *steps))))
+        console.print(Group(*_parts(view, analysis.mean, console.width), *next_steps((*_omitted(view, full_command), *steps))))
 
 
 def what_if_step(analysis: Analysis) -> tuple[NextStep, ...]:
@@ -130,7 +137,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def _omitted(view: View) -> tuple[NextStep, ...]:
+def _omitted(view: View, full_command: str) -> tuple[NextStep, ...]:
     """The command that shows the rest, with the numbers of findings, tables and notes left out."""
     counts = {
         "more finding": len(view.findings[_MOST_FINDINGS:]),
@@ -138,4 +145,6 @@ def _omitted(view: View) -> tuple[NextStep, ...]:
         "note": len(view.notes[_MOST_NOTES:]),
     }
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
-    return (NextStep("--full", ", ".join(["evidence of each finding", *listed])),)
+    evidence = ["evidence of each finding"] if view.findings else []
+    contents = ", ".join([*evidence, *listed])
+    return (NextStep(full_command, contents),) if contents else ()

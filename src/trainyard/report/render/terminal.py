@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from rich.text import Text
 from trainyard import units, words
 from trainyard.ledger import Ledger
 from trainyard.printable import printable
+from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Bar, Cell, Column, KernelRow, KeyFigure, View
 from trainyard.report.view.view import Table as Facts
 
@@ -30,6 +31,8 @@ _FIRST_NAME, _NAME, _LEAST_NAME = 44, 28, 8
 """Width of names in characters: maximum in the first column, maximum in other columns, minimum in any column."""
 _KERNEL = 60
 """Maximum width of a kernel's or a module's name, in characters."""
+_LONG_COMMAND = 50
+"""Width of a command in characters from which it has a line of its own if its purpose does not fit on the line."""
 _LONGEST = 2000  # characters of any text: a name in a file may be a megabyte
 
 
@@ -140,17 +143,18 @@ def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
     )
 
 
-class NextStep(NamedTuple):
-    """A command or option, and its purpose: `answers`."""
-
-    command: str
-    answers: str
-
-
-def next_steps(steps: Sequence[NextStep]) -> list[RenderableType]:
-    """Where to look next: a line for each step."""
-    lines = [Padding(Text(plain(f"{step.command}: {step.answers}"), style="dim"), (0, 0, 0, 2)) for step in steps]
-    return ["", Text("Where to look next", style="dim"), *lines]
+def next_steps(steps: Iterable[NextStep], width: int = 80) -> list[RenderableType]:
+    """Where to look next: a line for each step; a command that is too long for its purpose to follow has a line of its
+    own, unbroken, so that it can be copied. Nothing without steps."""
+    lines: list[RenderableType] = []
+    for step in steps:
+        command, purpose = plain(step.command), plain(step.purpose)
+        if 2 + len(command) + 2 + len(purpose) <= width or len(command) < _LONG_COMMAND:
+            lines.append(Padding(Text(f"{command}: {purpose}", style="dim"), (0, 0, 0, 2)))
+        else:
+            lines.append(Padding(Text(f"{purpose}:", style="dim"), (0, 0, 0, 2)))
+            lines.append(Text(f"    {command}", style="dim", no_wrap=True, overflow="ignore"))
+    return ["", Text("Where to look next", style="dim"), *lines] if lines else []
 
 
 class _Flow:
