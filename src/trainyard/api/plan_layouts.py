@@ -137,7 +137,7 @@ def _search(
     best = result.choices[0]
     notes += _shortages(best, machine)
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run
-    if check and framework == "trainyard" and not best.waiting:
+    if check and framework == "trainyard" and not best.host_bytes:
         try:
             job = best.plan.job
             sampled_ranks = held_memory.representative_ranks(job)
@@ -192,8 +192,8 @@ def _shortages(best: LayoutCost, machine: Machine) -> list[str]:
         notes.append(
             f"It does not fit: it needs {show_size(best.reserved)} of {show_size(machine.rank_memory)} per rank."
         )
-    if best.waiting > offload_variants.usable_memory(machine).host:
-        offloaded = best.waiting * machine.ranks_per_node
+    if best.host_bytes > offload_variants.usable_memory(machine).host:
+        offloaded = best.host_bytes * machine.ranks_per_node
         host = machine.host.memory.value if machine.host else 0.0
         notes.append(
             f"It does not fit in host memory: it offloads {show_size(offloaded)} per host of {show_size(host)}."

@@ -76,8 +76,9 @@ def goodput(
     draws: int = 400,
     seed: int = 0,
 ) -> Goodput:
-    """Goodput of a run of `work_s` seconds without failures, with the best checkpoint interval. Raises `BadInput` if
-    the run would not advance."""
+    """Goodput of a run of `work_s` seconds without failures on `nodes` nodes, with the best checkpoint interval.
+    `rate`: failures per node and day; `restart`, `save`: seconds; `draws`: simulated runs. Raises `BadInput` if the run
+    would not advance."""
     mtbf_s = mean_time_between_failures(nodes, rate)
     interval_s = best_interval(mtbf_s, save.value)
     longest_s = max(interval_s + save.value, restart.value)
@@ -101,7 +102,8 @@ def goodput(
 def _draw_elapsed(
     work_s: float, every_s: float, save_s: float, restart_s: float, mtbf_s: float, draws: int, seed: int
 ) -> np.ndarray:
-    """Elapsed seconds of `draws` simulated runs: each segment is repeated until it completes without a failure."""
+    """Elapsed seconds, [draw], of `draws` simulated runs of `work_s` seconds of work: each segment between checkpoints
+    is repeated until it completes without a failure."""
     random = np.random.default_rng(seed)
     segments = max(1.0, work_s / every_s)
     failure_probability = -expm1(-(every_s + save_s) / mtbf_s)  # per segment

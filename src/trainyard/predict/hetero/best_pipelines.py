@@ -56,8 +56,9 @@ class HeteroResult:
 def find(
     wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework, most: int = 10, budget: float = 0.0
 ) -> HeteroResult:
-    """Finds the `most` fastest pipelines. `wanted.devices`: ranks of all parts. Raises `BadInput` for parts that
-    cannot run one job, and `BadJob` if no layout divides them and the model, or none fits."""
+    """Finds the `most` fastest pipelines. `wanted.devices`: ranks of all parts. `budget`: tokens to train on, for days
+    and dollars; 0 for none. Raises `BadInput` for parts that cannot run one job, and `BadJob` if no layout divides them
+    and the model, or none fits."""
     search.check_dtype(wanted, framework)
     fleet.check(parts)
     if wanted.fixed.get("interleave", 1) != 1 or wanted.fixed.get("schedule", _SCHEDULE) != _SCHEDULE:
@@ -168,7 +169,7 @@ def _explain_too_large(
         f"{wanted.model.name} fits on {part_names} in none of {len(layouts):,} layouts with any partition of layers"
     )
     message += f": each device lacks {show_size(missing)}." if missing > 1 else "."
-    for factor in (2, 4, 8, 16, 32, 64):
+    for factor in infeasible.CLUSTER_FACTORS:
         larger_parts = tuple(FleetPart(part.machine, part.devices * factor) for part in parts)
         larger_input = wanted._replace(devices=wanted.devices * factor)
         larger_layouts = pipelines.enumerate_layouts(larger_input, larger_parts, framework)

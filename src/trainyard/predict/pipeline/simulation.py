@@ -141,7 +141,7 @@ def simulate(pipelines: Sequence[PipelineTimes]) -> list[SimulatedPipeline]:
 
 
 def rounds(ranks: Column | int) -> Column:
-    """Fewest micro-batches per rank that are simulated before the rest is extrapolated."""
+    """Fewest micro-batches, as a multiple of the ranks, that are simulated before the rest is extrapolated."""
     return np.maximum(4.0, np.ceil(SIMULATED_MICRO_BATCHES / np.asarray(ranks)))
 
 
@@ -160,7 +160,8 @@ def _sample_counts(pipeline: PipelineTimes) -> tuple[int, int] | None:
 def _simulate_samples(
     pipelines: Sequence[PipelineTimes], samples: Sequence[tuple[int, int] | None]
 ) -> list[SimulatedPipeline]:
-    """Simulate the pipelines; extrapolate those with many micro-batches."""
+    """Simulates the pipelines. `samples`: for each the two numbers of micro-batches from which it is extrapolated, or
+    None if it is simulated as it is."""
     counts = [counts or (pipeline.micro_batches,) for pipeline, counts in zip(pipelines, samples, strict=True)]
     partial = [
         pipeline._replace(micro_batches=count)
@@ -178,7 +179,7 @@ def _extrapolate(
     pipeline: PipelineTimes, counts: Sequence[int], results: Sequence[SimulatedPipeline]
 ) -> SimulatedPipeline:
     """The step of `pipeline` by linear extrapolation in the number of micro-batches. `results`: its simulations with
-    each number in `counts`, one (the exact result) or two."""
+    each number of micro-batches in `counts`, one (the exact result) or two."""
     if len(results) == 1:
         return results[0]
     (count_1, count_2), (result_1, result_2) = counts, results

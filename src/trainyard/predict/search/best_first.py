@@ -53,8 +53,8 @@ class BestFirstSearch:
         hardware: RankHardware,
         constants: Constants,
     ) -> None:
-        """Sort the `remaining` cases (row numbers) by `bounds`: lower bounds of their step's seconds. `required`: bytes
-        of memory of each case."""
+        """Sorts the `remaining` cases (row numbers in `cases`) by `bounds`, lower bounds of their step's seconds.
+        `required`: bytes of device memory of each case."""
         order = np.argsort(bounds, kind="stable")
         self._cases, self._required, self._hardware, self._constants = cases, required, hardware, constants
         self._remaining, self._bounds = remaining[order], bounds[order] * _ROUNDING_TOLERANCE
@@ -95,7 +95,7 @@ class BestFirstSearch:
             )
 
     def only_below(self, required: float) -> None:
-        """Restricts the rest of the search to cases that need less than `required` bytes."""
+        """Restricts the rest of the search to cases that need less than `required` bytes of device memory."""
         smaller = self._required[self._remaining] < required
         self._remaining, self._bounds = self._remaining[smaller], self._bounds[smaller]
         self._simulated = [timed for timed in self._simulated if timed.required < required]

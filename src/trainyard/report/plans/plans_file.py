@@ -139,7 +139,7 @@ def from_search(
                 bill=candidate.bill,
                 reserved_bytes=candidate.reserved,
                 front=candidate.front,
-                host_bytes=candidate.waiting,
+                host_bytes=candidate.host_bytes,
             )
             for candidate in result.choices
         ),

@@ -88,8 +88,8 @@ class _DeepSpeedReader:
         return value
 
     def _layout(self) -> tuple[int, Layout]:
-        """The ZeRO stage and the layout. Raises `BadInput` if the degrees do not divide the devices, `BadFile` for a
-        combination that DeepSpeed refuses."""
+        """(ZeRO stage, layout). Raises `BadInput` if the degrees do not divide the devices, `BadFile` for a combination
+        that DeepSpeed refuses."""
         keys = self.keys
         stage = self._zero_stage()
         self._value_not_auto("pipeline.stages")
@@ -164,7 +164,8 @@ class _DeepSpeedReader:
         return stage
 
     def _batch(self, dp: int) -> tuple[int, int]:
-        """Micro-batch and global batch size. Two of the three sizes give the third; one alone means no accumulation."""
+        """(micro-batch, global batch) in sequences. Two of the three sizes in the file give the third; one alone means
+        no accumulation. `dp`: ranks that have samples of their own."""
         sizes = {key: self.keys.get(key) for key in deepspeed_keys.BATCHES}
         stated_keys = [key for key, value in sizes.items() if value not in (None, "auto")]
         if len(stated_keys) < 2:
@@ -190,7 +191,7 @@ class _DeepSpeedReader:
         return micro_batch_size, product
 
     def _dtype(self, stage: int, layout: Layout) -> tuple[str, tuple[int, int, int] | None]:
-        """Compute dtype, and bytes of a weight, its gradient and its optimizer state if they are not the defaults."""
+        """(compute dtype, bytes of a weight, its gradient and its optimizer state; None if they are the defaults)."""
         keys = self.keys
         bf16 = "bf16" if any(key.startswith("bf16") for key in keys.values) else "bfloat16"
         for key in ("bf16.enabled", "fp16.enabled"):
