@@ -61,7 +61,8 @@ _WEAK = 0.2
 
 
 def print_noise(noise: SelfCheckReport, console: Console) -> None:
-    """Prints the share of slowdowns that were detected and the pairs of runs that took, by size of the slowdown."""
+    """Prints, for each size of a slowdown, the share of slowdowns detected and the mean number of pairs of runs
+    needed."""
     console.print(Text(noise.headline, style="bold"))
     for line in noise.sentences:
         console.print(Text(line))

@@ -68,7 +68,8 @@ def _change(account: Account) -> str:
 
 
 def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
-    """What one screen shows, in order: title, remedy, key figures, warnings, largest accounts, findings and notes."""
+    """The content of one screen, in order: title, remedy, key figures, warnings, largest accounts, findings and notes.
+    `width`: in characters."""
     leading = view.findings[0] if view.findings and view.findings[0].says == view.title else None
     parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
     if leading and leading.remedy:
@@ -87,7 +88,7 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
 
 
 def _accounts(view: View, mean: Ledger, width: int) -> Table:
-    """The largest accounts, and a row for the others."""
+    """The table of the largest accounts of the mean step, with a row for the others, fitted to `width` characters."""
     accounts = sorted(((ns, account) for account, ns in mean.by_account().items() if ns), key=lambda row: -row[0])
     large = [row for row in accounts[:_MOST_ACCOUNTS] if row[0] >= _SMALL_SHARE * mean.wall_ns]
     folded = accounts[len(large) :]
@@ -102,10 +103,10 @@ def _accounts(view: View, mean: Ledger, width: int) -> Table:
     bars = [_bar(ns, longest, style) for _, ns, style in rows]
     return fitted(
         [
-            Part("account", names, name=True, least=_NAME_WIDTH),
+            Part("account", names, name=True, min_width=_NAME_WIDTH),
             Part("ms", [Text(f"{ns / 1e6:,.3f}") for _, ns, _ in rows], right=True),
             Part("share", [Text(units.show_share(ns, mean.wall_ns)) for _, ns, _ in rows], right=True),
-            Part("", bars, spare=1),
+            Part("", bars, drop_order=1),
         ],
         width,
     )
@@ -131,7 +132,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
 
 
 def _omitted(view: View) -> tuple[NextStep, ...]:
-    """The command that shows the rest, with the numbers of findings, tables and notes left out."""
+    """The command that shows the rest, with the numbers of findings, tables and notes left out on one screen."""
     counts = {
         "more finding": len(view.findings[_MOST_FINDINGS:]),
         "table": len(view.tables) + bool(view.kernels) + bool(view.modules),
