@@ -22,6 +22,7 @@ from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
 
 _GRACE_S = 5.0
+"""Seconds that the supervisor has to end every process before it is killed."""
 
 
 class Local:
