@@ -73,9 +73,11 @@ _UNTIED = (*_GATED, "nemotron")
 _LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "rope_dim": 64, "value_dim": 128, "head_dim": 128}
 _KNOWN: dict[str, dict[str, float]] = {
     "deepseek-v3": {**_LATENT, "width": 7168, "heads": 128, "kv_heads": 128, "ffn": 18432, "vocab": 129280,
-                    "experts": 256, "active_experts": 8, "moe_ffn_hidden_size": 2048, "shared_experts": 1, "dense_layers": 3},
+                    "experts": 256, "active_experts": 8,
+                    "moe_ffn_hidden_size": 2048, "shared_experts": 1, "dense_layers": 3},
     "deepseek-v2": {**_LATENT, "width": 5120, "heads": 128, "kv_heads": 128, "ffn": 12288, "vocab": 102400,
-                    "experts": 160, "active_experts": 6, "moe_ffn_hidden_size": 1536, "shared_experts": 2, "dense_layers": 1},
+                    "experts": 160, "active_experts": 6,
+                    "moe_ffn_hidden_size": 1536, "shared_experts": 2, "dense_layers": 1},
     "llama-7b": {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000},
     "llama-13b": {"layers": 40, "width": 5120, "heads": 40, "kv_heads": 40, "ffn": 13824, "vocab": 32000},
     "llama-65b": {"layers": 80, "width": 8192, "heads": 64, "kv_heads": 64, "ffn": 22016, "vocab": 32000},
@@ -210,7 +212,9 @@ def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
     known = next((dims for name, dims in _KNOWN.items() if model.startswith(name)), {})
     columns = _preset(hybrid) if hybrid else PLAIN | _model(values, model, known)
     columns |= _layout(values, notes)
-    columns["ends_as_layers"] = float(partition.counted("uneven", columns["layers"], columns["pp"] * columns["interleave"]))
+    columns["ends_as_layers"] = float(
+        partition.counted("uneven", columns["layers"], columns["pp"] * columns["interleave"])
+    )
     columns["schedule"] = float(schedules.SCHEDULES.index("interleaved")) if columns["interleave"] > 1 else 0.0
     columns |= _recipe(values, notes, columns) | {"seq_len": _number(values, "seq", known.get("seq_len"))}
     ranks = prod(columns[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
