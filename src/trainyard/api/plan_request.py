@@ -87,7 +87,7 @@ def _request(model: str | None, check: str | None, ranks: int | None, seq_len: i
     known_seq_len = seq_len or (model_request.job.recipe.seq_len if model_request.job else None)
     known_ranks = ranks or (model_request.job.layout.ranks if model_request.job else None)
     return _read(
-        check, CommandArguments(devices=known_ranks, seq_len=known_seq_len, model=model_request.model), only=True
+        check, CommandArguments(devices=known_ranks, seq_len=known_seq_len, model=model_request.model), config_only=True
     )
 
 

@@ -184,8 +184,8 @@ def scaling(plans: Plans) -> tuple[Table, ...]:
         return ()
     weak = "Samples per device stay the same. A larger batch may need more tokens to reach the same loss."
     return (
-        _scaled("Same batch", device_scaling.strong, plans, device_scaling.says, layout=True),
-        _scaled("Batch grows", device_scaling.weak, plans, weak, layout=False),
+        _scaled("Same batch", device_scaling.strong, plans, device_scaling.says, with_layouts=True),
+        _scaled("Batch grows", device_scaling.weak, plans, weak, with_layouts=False),
     )
 
 
