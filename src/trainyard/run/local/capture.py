@@ -57,5 +57,5 @@ def _export(profiler: profile, path: Path) -> None:
     # For a name that ends in .gz, torch compresses line by line, which is ten times slower.
     with replacing_own(path) as compressed:
         with uncompressed.open("rb") as source:
-            copy_redacted(source, compressed, pack=True)
+            copy_redacted(source, compressed, compress=True)
         uncompressed.unlink()
