@@ -19,7 +19,7 @@ from trainyard.train.rules.data_parallel_rules import divides_state
 from trainyard.train.rules.recipe_rules import update
 from trainyard.train.step.gradient_clipping import mesh_of
 
-FALLS_TO = 0.1
+FINAL_RATE_FRACTION = 0.1
 """Fraction of the learning rate that remains after `decay_steps`."""
 
 
@@ -48,9 +48,10 @@ def rate(recipe: Recipe, step: int) -> float:
     if not recipe.decay_steps:
         return recipe.learning_rate
     decay_fraction = min(1.0, (step - recipe.warmup_steps) / recipe.decay_steps)
-    return recipe.learning_rate * (FALLS_TO + (1 - FALLS_TO) * (1 + cos(pi * decay_fraction)) / 2)
+    return recipe.learning_rate * (FINAL_RATE_FRACTION + (1 - FINAL_RATE_FRACTION) * (1 + cos(pi * decay_fraction)) / 2)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> None:
+    """Sets the learning rate of `step` in all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate(recipe, step)
