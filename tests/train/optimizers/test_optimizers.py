@@ -276,10 +276,12 @@ def test_fused_sgd_refuses_sharded_weights():
 def test_automatic_update_is_supported(name, spread):
     job = a_job(optimizer=name, spread=Layout(**spread))
     trainable.check(job)
-    settled = recipe_rules.update(job.recipe, job.layout)
+    settled = recipe_rules.update_implementation(job.recipe, job.layout)
     trainable.check(a_job(optimizer=name, optimizer_implementation=settled, spread=job.layout))
     assert settled == ("foreach" if name == "sgd" and spread in ({"dp_shard": 2}, {"tp": 2}) else "fused")
-    assert recipe_rules.update(a_job(optimizer_implementation="for-loop").recipe, job.layout) == "for-loop"
+    assert (
+        recipe_rules.update_implementation(a_job(optimizer_implementation="for-loop").recipe, job.layout) == "for-loop"
+    )
 
 
 @given(st.sampled_from(["tp", "cp", "pp"]))

@@ -16,7 +16,7 @@ from trainyard.job import Layout, Recipe
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.parallel.zero import Zero
 from trainyard.train.rules.data_parallel_rules import divides_state
-from trainyard.train.rules.recipe_rules import update
+from trainyard.train.rules.recipe_rules import update_implementation
 from trainyard.train.step.gradient_clipping import mesh_of
 
 FINAL_RATE_FRACTION = 0.1
@@ -27,7 +27,10 @@ def make(modules: Sequence[nn.Module], recipe: Recipe, meshes: Meshes | None) ->
     """Creates the optimizer of all parameters of `modules`; under ZeRO-1 each rank has the state of its part."""
     named = [pair for module in modules for pair in module.named_parameters()]
     plugin = plugins.load("optimizers", recipe.optimizer)
-    recipe = replace(recipe, optimizer_implementation=update(recipe, meshes.layout if meshes is not None else Layout()))
+    recipe = replace(
+        recipe,
+        optimizer_implementation=update_implementation(recipe, meshes.layout if meshes is not None else Layout()),
+    )
     if meshes is not None and divides_state(meshes.layout):
         return Zero(named, meshes.data.get_group("dp_shard"), lambda own: plugin.make(own, recipe))
     return plugin.make(named, recipe)

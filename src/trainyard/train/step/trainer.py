@@ -23,7 +23,7 @@ from trainyard.train.step.outcome import About, Outcome
 from trainyard.train.step.profiler_span import span
 from trainyard.train.task import Batch, HasAuxiliaryLoss, ReportsCounts, Samples, Task, UpdatesAfterStep
 
-Kind = TypeVar("Kind")
+PartT = TypeVar("PartT")
 
 CLIP = 1.0
 """Maximum global gradient norm."""
@@ -77,9 +77,11 @@ class Trainer:
             loss.item() / factor / self.parallel_model.loss_ranks, norm.nan_to_num(nan=inf, posinf=inf).item()
         )
 
-    def _parts(self, kind: type[Kind]) -> list[Kind]:
+    def _parts(self, part_type: type[PartT]) -> list[PartT]:
         """The submodules of the given type."""
-        return [part for module in self.parallel_model.modules for part in module.modules() if isinstance(part, kind)]
+        return [
+            part for module in self.parallel_model.modules for part in module.modules() if isinstance(part, part_type)
+        ]
 
     def _data(self, step: int) -> Batch:
         """This rank's samples of the step, on the device."""
