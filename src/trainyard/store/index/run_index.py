@@ -121,8 +121,8 @@ class Index:
 
 
 def _sort_rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
-    """The rows with their tags, newest run first. A tag of two folders belongs to the one that got it last."""
-    # A tag in two folders (a move that was killed half-way) belongs to the one that got it last.
+    """The rows with their tags, newest run first. A tag of two folders (a move that was killed half-way) belongs to the
+    one that got it last."""
     assignments = sorted((when, id, tag) for id, entry in indexed.items() for tag, when in entry.tag_times.items())
     run_by_tag = {tag: id for _, id, tag in assignments}
     rows = [

@@ -137,6 +137,8 @@ def smooth_by_median(values: NDArray[np.float64], width: int) -> NDArray[np.floa
 
 
 def _fit_steps(values: NDArray[np.float64], steps: list[int]) -> float:
+    """Squared error of the values from the means of the parts that `steps` (the first index of each part but the first)
+    divides them into."""
     return float(sum(((part - part.mean()) ** 2).sum() for part in np.split(values, steps)))
 
 
@@ -148,12 +150,15 @@ def _subtract_line(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _fit_step_on_line(residuals: NDArray[np.float64]) -> tuple[float, int]:
-    """(gain, position): reduction of the squared error of `residuals` (n,) from a line by the best upward step in
-    addition to it, and the first point after that step."""
+    """(gain, position): reduction of the squared error of `residuals` (n,) from a fitted line by the best upward step
+    in addition to it, and the first point after that step. No step is tried near the ends."""
+    # Entry k of the arrays (n - 1,): the step function that is 0 for the first k + 1 points and 1 for the others, of
+    # which only the part orthogonal to the line's mean and slope can reduce the error.
     n = residuals.size
     left_count = np.arange(1, n)
-    moment = left_count * (n - left_count) / 2.0  # of the times after a split
-    squared_norm = left_count * (n - left_count) / n - moment**2 * 12 / (n * (n * n - 1.0))
+    sum_of_centred_times = left_count * (n - left_count) / 2.0  # after the step
+    # The sum of all squared centred times is n (n^2 - 1) / 12.
+    squared_norm = left_count * (n - left_count) / n - sum_of_centred_times**2 * 12 / (n * (n * n - 1.0))
     gain = np.minimum(residuals.cumsum()[:-1], 0) ** 2 / np.where(squared_norm > _LEAST_WIDTH, squared_norm, np.inf)
     gain[: _SHORTEST_RAMP // 2] = gain[n - 1 - _SHORTEST_RAMP // 2 :] = 0
     at = int(gain.argmax())
@@ -161,7 +166,7 @@ def _fit_step_on_line(residuals: NDArray[np.float64]) -> tuple[float, int]:
 
 
 def _list_ramps(n: int) -> NDArray[np.int64]:
-    """Begin and end (r, 2) of the ramps to try."""
+    """Begin and end (r, 2) of the ramps to try in a series of n points: indices on a grid."""
     knots = np.unique(np.linspace(0, n - 1, _RAMP_POSITIONS).round().astype(int))
     pairs = [(a, b) for i, a in enumerate(knots) for b in knots[i + 1 :] if b - a >= max(_SHORTEST_RAMP, n // 5)]
     return np.array(pairs, dtype=int).reshape(-1, 2)
