@@ -152,7 +152,7 @@ def test_the_first_optimizer_that_steps_ends_a_step(tmp_path):
     for _ in range(4):
         for optimizer in (first, second, second):
             hooks[0](optimizer, (), {})
-    assert watch.took == 3  # nobody saw where the first began
+    assert watch.took == 3  # the start of the first was not recorded
     del first, optimizer
     hooks[0](second, (), {})
     watch.close()

@@ -61,7 +61,7 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
 
 
 def _profilers_cost(added_ns: int, step_ns: int) -> KeyFigure:
-    """The profiler's cost, from the `added_ns` of a profiled step over an unprofiled one of `step_ns`; "cannot tell" if
+    """The profiler's cost, from the `added_ns` of a profiled step over an unprofiled one of `step_ns`; not known if
     profiled steps were faster."""
     label, means = "profiler's cost", "How much longer the median profiled step took than the median unprofiled one."
     if added_ns < 0:

@@ -266,8 +266,8 @@ class _Storages(TorchDispatchMode):
 @contextmanager
 def _storage_tracking(storages: _Storages) -> Iterator[None]:
     """Context in which `storages` is updated when a storage is resized, and does not count the unsharded tensors that
-    DTensor's sharding propagation creates. Within it, fake tensors stand in for what they do not support: DDP's
-    reducer, the exchange of shapes between stages, and the norms and attention of the CPU."""
+    DTensor's sharding propagation creates. Within it, DDP's reducer and the exchange of shapes between stages, which
+    fake tensors do not support, are left out, and norms and attention save as much as an accelerator's."""
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:

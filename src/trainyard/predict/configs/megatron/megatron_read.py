@@ -245,7 +245,7 @@ class _MegatronReader:
         return True
 
     def _activation_checkpoint(self, layout: Layout, model: Model) -> tuple[Literal["none", "full", "selective"], int]:
-        """(activation checkpointing mode, n), where one of n layers is checkpointed."""
+        """(activation checkpointing mode, n), with one checkpointed layer in n."""
         keys = self.keys
         granularity: dict[str, Literal["none", "full", "selective"]] = {"full": "full", "selective": "selective"}
         default: Literal["none", "full", "selective"] = "selective" if keys.flag("recompute-activations") else "none"

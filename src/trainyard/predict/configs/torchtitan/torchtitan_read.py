@@ -226,7 +226,7 @@ class _TorchtitanReader:
         return size
 
     def _activation_checkpoint(self) -> tuple[Literal["none", "full", "selective"], int]:
-        """(activation checkpointing mode, n), where one of n layers is checkpointed."""
+        """(activation checkpointing mode, n), with one checkpointed layer in n."""
         keys, mode = self.keys, self._text("activation_checkpoint.mode", "selective")
         option = keys.get("activation_checkpoint.selective_ac_option")
         if mode == "memory_budget":
