@@ -40,7 +40,7 @@ class Local:
         sizes: Sequence[int] = (),
         preload: Sequence[str] = (),
     ) -> None:
-        """Starts nothing; `submit` does."""
+        """Keeps the settings, which the class describes; `submit` starts jobs."""
         self.port = port
         self.environment = environment or {}
         self.sizes = tuple(sizes)

@@ -24,7 +24,10 @@ from trainyard.predict.time.shapes import Product
 from trainyard.record import DeviceSeen
 
 _NOISE = 0.1
-"""Standard deviation of the logarithm of a probe's seconds."""
+"""Standard deviation of the logarithm of a probe's time."""
+_COLLECTIVE_NOISE = 3 * _NOISE
+_PROBE_PRIOR = 1.5
+"""Standard deviation of the logarithms of constants around their assumed values: wide, as probes determine them."""
 _PROBE_HEADS = 4
 _CPU_CONSTANTS = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
 """Constants of CPU devices, whose operations wait for Python: host seconds of a layer, and eager memory passes."""
@@ -148,7 +151,7 @@ def _fit_probe_constants(
     products and attention, launch time and, for several ranks, those of collectives."""
     device, ranks = probed.device, probed.per_node
     launch_s = probes_by_kind["launch"][0].seconds
-    assumed = Constants()._replace(
+    assumed = Constants()._replace(  # the fit starts from them and stays near them
         matmul=0.95,
         rows=20.0,
         columns=20.0,
@@ -167,7 +170,7 @@ def _fit_probe_constants(
     def product_residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         return np.log(product(rank_hardware, tuned, probed_products) / measured_s) / _NOISE
 
-    fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), product_residuals, prior=1.5)
+    fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), product_residuals, prior=_PROBE_PRIOR)
     forward = [probe for probe in probes_by_kind["attention"] if not probe.size[2]]
     backward = [probe for probe in probes_by_kind["attention"] if probe.size[2]]
     peak_share = np.median([probe.rate for probe in forward]) / device.peak[dtype].value
@@ -181,7 +184,7 @@ def _fit_probe_constants(
             fitted,
             ("inside", "inside_s", "dispatch"),
             _collective_residuals(probes_by_kind, rank_hardware, ranks),
-            prior=1.5,
+            prior=_PROBE_PRIOR,
         )
         fitted_names += ["inside", "inside_s", "dispatch"]
     return {name: getattr(fitted, name) for name in fitted_names}
@@ -190,8 +193,8 @@ def _fit_probe_constants(
 def _collective_residuals(
     probes_by_kind: Mapping[str, list[ProbedTime]], rank_hardware: RankHardware, ranks: int
 ) -> Residuals:
-    """Residuals of the collective probes as a function of the constants, in standard deviations of three times a
-    product's."""
+    """Residuals of the collective probes as a function of the constants, in standard deviations
+    (`_COLLECTIVE_NOISE`)."""
     ranks_of_node = RankGroup(column(ranks), column(ranks))
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
@@ -208,7 +211,7 @@ def _collective_residuals(
                 predicted_s = collective_time.send(rank_hardware, tuned, sizes_bytes, column(1))
             else:
                 predicted_s = collective_time.gather(rank_hardware, tuned, ranks_of_node, sizes_bytes)
-            collective_residuals.append(np.log(predicted_s / measured_s) / (3 * _NOISE))
+            collective_residuals.append(np.log(predicted_s / measured_s) / _COLLECTIVE_NOISE)
         return np.concatenate(collective_residuals)
 
     return residuals

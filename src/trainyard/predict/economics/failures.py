@@ -16,6 +16,8 @@ from trainyard.errors import BadInput
 from trainyard.machine import Claim
 
 _SECONDS_PER_DAY = 86_400.0
+_GOODPUT_QUANTILES = (0.1, 0.9)
+"""Of simulated runs: the range of the goodput."""
 RATE = Claim(
     value=419 / 54 / 2048,
     unit="1/(node day)",
@@ -93,7 +95,7 @@ def goodput(
     if work_s / mtbf_s * exp(2 * longest_s / mtbf_s) > _MEAN_SUFFICES_FAILURES:
         return Goodput(share=share, low=share, high=share, every_s=interval_s, mtbf_s=mtbf_s)
     elapsed_s = _draw_elapsed(work_s, interval_s, save.value, restart.value, mtbf_s, draws, seed)
-    low, high = np.quantile(work_s / elapsed_s, (0.1, 0.9))
+    low, high = np.quantile(work_s / elapsed_s, _GOODPUT_QUANTILES)
     return Goodput(
         share=share, low=min(float(low), share), high=max(float(high), share), every_s=interval_s, mtbf_s=mtbf_s
     )

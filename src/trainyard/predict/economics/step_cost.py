@@ -57,6 +57,7 @@ def model_flops(cases: Cases) -> Column:
     )
     entry_flops = shapes.entry_product(cases).flops + shapes.modulation_product(cases).flops * cases.layers
     end_flops = shapes.head_product(cases).flops + entry_flops / cases.tp
+    # A backward pass has twice the products of a forward pass.
     return 3 * (layer_flops + space_flops + end_flops) * model_ranks * cases.accumulate
 
 

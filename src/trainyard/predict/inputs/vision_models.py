@@ -101,7 +101,8 @@ def columns(model: VisionModel) -> dict[str, Any]:
 def _vit_columns(net: Vit) -> dict[str, Any]:
     """Columns (name -> value) of an image classifier that a decoder does not have."""
     patch_values = net.patch**2 * net.channels
-    norms, biases = 4 * net.width, 5 * net.width + net.ffn
+    norms = 4 * net.width  # weight and bias of two norms
+    biases = 5 * net.width + net.ffn  # of queries, keys, values and attention's output; down; up
     return {
         "vocab": net.classes,
         "head_rows": 1,
@@ -121,6 +122,7 @@ def _dit_columns(net: Dit) -> dict[str, Any]:
     width, layers = net.width, net.double + net.single + net.plain
     text_ends = int(net.double > 0 and not net.single)
     streams = 2 * net.double + net.single + net.plain
+    # Six for each stream (shift, scale and gate of attention and MLP), two if it ends; three for a single-stream block.
     modulation_vectors = 12 * net.double - 4 * text_ends + 3 * net.single + 6 * net.plain
     biases = (
         streams * 3 * width

@@ -21,6 +21,9 @@ from trainyard.predict.time import offload, shapes
 from trainyard.predict.time.shapes import Weights
 
 _FLOAT32 = 4.0
+_INT64 = 8.0
+_INDICES_PER_ROW = 4
+"""Integers kept per row that is sent to an expert, such as its expert and its place in the order of the rows."""
 _BACKWARD_TEMPORARIES = 3.0
 """Temporary tensors of the MLP's inner width in a layer's backward pass."""
 
@@ -89,7 +92,11 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
     expert_bytes = value_bytes * (
         rows_between * cases.width + routed_rows * (2 * cases.width + inner_tensors * cases.moe_ffn_hidden_size)
     )
-    expert_bytes = expert_bytes + tokens * (cases.width * _FLOAT32 + 3 * cases.experts * _FLOAT32) + routed_rows * 4 * 8
+    expert_bytes = (
+        expert_bytes
+        + tokens * (cases.width * _FLOAT32 + 3 * cases.experts * _FLOAT32)
+        + routed_rows * _INDICES_PER_ROW * _INT64
+    )
     shared_expert_bytes = (
         value_bytes * tokens * (cases.width + inner_tensors * cases.shared_experts * cases.moe_ffn_hidden_size)
     )

@@ -21,6 +21,8 @@ from trainyard.predict.pipeline.schedules import FORWARD, INPUTS, WEIGHTS, Numbe
 
 _AVAILABLE_RESULT, _MISSING_RESULT = 0, 1
 """Indices of a result that is available from the beginning, and of one that never is."""
+_MIN_ROUNDS = 4.0
+"""Micro-batches per rank, at least, of a pipeline from which longer ones are extrapolated."""
 _TURNS_PER_CHECK = 64
 """Turns between checks whether all ranks are done."""
 _BATCH_OPERATIONS = 1 << 18
@@ -142,7 +144,7 @@ def simulate(pipelines: Sequence[PipelineTimes]) -> list[SimulatedPipeline]:
 
 def rounds(ranks: Column | int) -> Column:
     """Fewest micro-batches, as a multiple of the ranks, that are simulated before the rest is extrapolated."""
-    return np.maximum(4.0, np.ceil(SIMULATED_MICRO_BATCHES / np.asarray(ranks)))
+    return np.maximum(_MIN_ROUNDS, np.ceil(SIMULATED_MICRO_BATCHES / np.asarray(ranks)))
 
 
 def _sample_counts(pipeline: PipelineTimes) -> tuple[int, int] | None:

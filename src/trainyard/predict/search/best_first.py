@@ -85,8 +85,10 @@ class BestFirstSearch:
         """Adds the pipeline operations of these cases to the count before they are simulated. Raises `BadJob` above the
         limit."""
         batch = self._cases.take(indices)
+        # Pipelines with more than four times the rounds are extrapolated from fewer micro-batches.
         micro_batches = np.minimum(batch.accumulate, 4 * simulation.rounds(batch.pp) * batch.pp)
-        self._operations += float(np.sum(np.where(batch.pp > 1, 2 * batch.pp * batch.interleave * micro_batches, 0.0)))
+        passes = 2 * batch.interleave * micro_batches  # of a rank, forward and backward
+        self._operations += float(np.sum(np.where(batch.pp > 1, batch.pp * passes, 0.0)))
         if self._operations > MAX_SIMULATED_OPERATIONS:
             raise BadJob(
                 f"the fastest layouts are pipelines with more than {MAX_SIMULATED_OPERATIONS:,} operations per step "

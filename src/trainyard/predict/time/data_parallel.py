@@ -183,7 +183,7 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Col
 
 
 def count_end_parameters(cases: Cases) -> Column:
-    """Trained parameters before the layers and after them, on a rank of tp, of all stages."""
+    """Trained parameters outside the layers, per case: the embedding and the head of all stages, on one rank of tp."""
     table = shapes.weights(cases).trained(cases).table
     return (
         table * np.where(cases.lead_parameters > 0, 1.0, count_tables(cases))

@@ -19,6 +19,8 @@ _FUSED_SOFTMAX = 4.0
 _MODULATION_WIDTHS = 6.0
 """Additional values, in units of `width`, that a modulated layer (adaLN) moves per token: two norms are scaled and
 shifted (two each), and two gates are read next to their operands."""
+_VALUE_BYTES = 2
+"""Operands and results of products are in 16 bits."""
 _LEAST_SIZE = 1e-9
 """Dimension of an empty product, to avoid a division by 0."""
 _UNFUSED_KERNELS, _ROUTING_KERNELS, _LOSS_KERNELS = 4, 10, 8
@@ -70,8 +72,10 @@ class Phase(NamedTuple):
 def product(
     hardware: RankHardware, tuned: Constants, matmul: Product, is_low: Column | None = None, rate_share: float = 1.0
 ) -> Column:
-    """Seconds of a matrix product: the longer of arithmetic and memory traffic; 0 if it is empty. `is_low`: 1 if it
-    runs below 16 bits; None: it never does. `rate_share`: fraction of the usual rate that it attains."""
+    """Seconds of a matrix product: the longer of arithmetic and memory traffic; 0 if it is empty. Its rate reaches half
+    of the peak if one of its dimensions is as large as `tuned.rows`, `tuned.columns` or `tuned.depth`, and the others
+    are much larger. `is_low`: 1 if it runs below 16 bits; None: it never does. `rate_share`: fraction of the usual rate
+    that it attains."""
     rows, columns, depth = (np.maximum(size, _LEAST_SIZE) for size in matmul[:3])
     if is_low is None:
         peak_rate = hardware.peak * tuned.matmul
@@ -80,7 +84,7 @@ def product(
     attained_flops = (
         peak_rate * rate_share / ((1 + tuned.rows / rows) * (1 + tuned.columns / columns) * (1 + tuned.depth / depth))
     )
-    traffic_bytes = 2 * (rows * columns + columns * depth + rows * depth) * matmul.count
+    traffic_bytes = _VALUE_BYTES * (rows * columns + columns * depth + rows * depth) * matmul.count
     seconds = (
         np.maximum(matmul.flops / attained_flops, traffic_bytes / (hardware.bandwidth * tuned.bandwidth))
         + tuned.kernel_s

@@ -112,8 +112,9 @@ def convolution_channels(cases: Cases) -> Column:
 def _space_vectors(cases: Cases) -> Column:
     """Parameters of a state space outside its matrices: convolution, decays, step sizes and inner norm."""
     inner = cases.ssm_heads * cases.ssm_head_dim
-    heads = cases.ssm_heads * np.where(cases.step_rank > 0, cases.ssm_state_size + 2, 3.0)
-    return ((cases.kernel + 1) * convolution_channels(cases) + heads + inner) / cases.tp
+    # Decay, skip weight and bias of the step size of each head; Mamba-1 has a decay for each value of the state.
+    head_parameters = cases.ssm_heads * np.where(cases.step_rank > 0, cases.ssm_state_size + 2, 3.0)
+    return ((cases.kernel + 1) * convolution_channels(cases) + head_parameters + inner) / cases.tp
 
 
 def adapter_products(cases: Cases) -> list[Product]:

@@ -297,7 +297,7 @@ def segment_map(memory: MeasuredMemory, label: str, moment: int, used_kinds: Seq
     for segment in shown:
         first, last = np.searchsorted(addresses, (segment.start, segment.end)).tolist()
         blocks = [
-            (int(lives.address[row]), int(lives.size[row]), _look(memory, row, moment, index_of_kind))
+            (int(lives.address[row]), int(lives.size[row]), _kind_index_of(memory, row, moment, index_of_kind))
             for row in active[first:last].tolist()
         ]
         rows.append(_segment_row(segment, blocks))
@@ -310,23 +310,26 @@ def segment_map(memory: MeasuredMemory, label: str, moment: int, used_kinds: Seq
     )
 
 
-def _look(memory: MeasuredMemory, row: int, moment: int, index_of_kind: dict[int, int]) -> int:
+def _kind_index_of(memory: MeasuredMemory, row: int, moment: int, index_of_kind: dict[int, int]) -> int:
+    """`PENDING` if the block of `row` was freed before `moment` and waits for its stream; else the index of its
+    kind."""
     pending = int(memory.replay.lives.stop[row]) < moment
     return PENDING if pending else index_of_kind[int(memory.category[row])]
 
 
 def _segment_row(segment: ReservedRange, blocks: list[tuple[int, int, int]]) -> SegmentRow:
-    """A segment as pieces in order of address; `blocks` are (address, size in bytes, number of the look)."""
+    """A segment as pieces in order of address. `blocks`: (address, size in bytes, kind index) of its blocks; the rest
+    is `FREE`."""
     pieces: list[tuple[int, int]] = []
     cursor = segment.start
-    for address, size, look in [*blocks, (segment.end, 0, FREE)]:
+    for address, size, kind_index in [*blocks, (segment.end, 0, FREE)]:
         if address > cursor:
             pieces.append((FREE, address - cursor))
         end = min(address + size, segment.end)
         if end > max(address, cursor):
-            pieces.append((look, end - max(address, cursor)))
+            pieces.append((kind_index, end - max(address, cursor)))
         cursor = max(cursor, end)
-    free = [size for look, size in pieces if look == FREE]
+    free = [size for kind_index, size in pieces if kind_index == FREE]
     return SegmentRow(
         address=segment.start,
         size=segment.end - segment.start,
@@ -334,19 +337,19 @@ def _segment_row(segment: ReservedRange, blocks: list[tuple[int, int, int]]) -> 
         small=segment.small,
         free=sum(free),
         largest=max(free, default=0),
-        pieces=_drawn(pieces, segment.end - segment.start),
+        pieces=_merge_pieces(pieces, segment.end - segment.start),
     )
 
 
-def _drawn(pieces: list[tuple[int, int]], segment_bytes: int) -> list[tuple[int, int]]:
-    """The pieces, (kind, bytes), with neighbours of one kind merged. If there are too many, pieces too thin to be
+def _merge_pieces(pieces: list[tuple[int, int]], segment_bytes: int) -> list[tuple[int, int]]:
+    """The pieces, (kind index, bytes), with neighbours of one kind merged. If there are too many, pieces too thin to be
     visible in a segment of `segment_bytes` are merged into the one before."""
     thin_bytes = segment_bytes // _MOST_PIECES if len(pieces) > _MOST_PIECES else 0
     merged: list[tuple[int, int]] = []
-    for look, length in pieces:
-        if merged and (merged[-1][0] == look or length < thin_bytes or merged[-1][1] < thin_bytes):
-            kept_kind = merged[-1][0] if merged[-1][1] >= length else look
+    for kind_index, length in pieces:
+        if merged and (merged[-1][0] == kind_index or length < thin_bytes or merged[-1][1] < thin_bytes):
+            kept_kind = merged[-1][0] if merged[-1][1] >= length else kind_index
             merged[-1] = (kept_kind, merged[-1][1] + length)
         else:
-            merged.append((look, length))
+            merged.append((kind_index, length))
     return merged
