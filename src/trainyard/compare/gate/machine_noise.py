@@ -30,6 +30,8 @@ _TRIED_SLOWDOWNS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 """Slowdowns whose power is estimated, as fractions."""
 _FIXED_THRESHOLD = 0.05
 """Threshold, as a fraction, of the simple rule that the gate is compared with."""
+_MIN_MODE_RUNS = 3
+"""Fewest runs in each group of a bimodal set."""
 _MIN_SEPARATION = 3.0
 """Ashman's D from which two groups of runs are two modes."""
 
@@ -111,15 +113,18 @@ def _estimate_power(differences: Column, effect: float, rule: Rule, rng: np.rand
 
 
 def _log_step_times(run: Run) -> Column:
+    """Logarithms of the wall time (ns) of each measured step of a run."""
     return np.log(np.array([wall for wall in step_walls(run.measured()) if wall > 0], float))
 
 
 def _deviate_within_run(run: Run) -> float | None:
+    """Standard deviation of the logarithms of a run's step times; None for fewer than three steps."""
     walls = _log_step_times(run)
     return float(np.std(walls, ddof=1)) if len(walls) > 2 else None
 
 
 def _correlate_steps(run: Run) -> float | None:
+    """Correlation of the step times of a run with those of the next step; None if it cannot be estimated."""
     walls = _log_step_times(run)
     if len(walls) < 4 or not np.std(walls):
         return None
@@ -127,6 +132,7 @@ def _correlate_steps(run: Run) -> float | None:
 
 
 def _average_known(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known and finite; None without any."""
     known = [value for value in values if value is not None and np.isfinite(value)]
     return sum(known) / len(known) if known else None
 
@@ -139,11 +145,14 @@ def _test_drift(log_values: Column) -> tuple[float, float]:
     slopes = (log_values[later_index] - log_values[earlier_index]) / (later_index - earlier_index)
     n = len(log_values)
     score = float(np.sum(np.sign(log_values[later_index] - log_values[earlier_index])))
-    z = (abs(score) - 1) / sqrt(n * (n - 1) * (2 * n + 5) / 18) if score else 0.0
+    # Kendall's score of independent values has the mean 0 and this variance.
+    score_variance = n * (n - 1) * (2 * n + 5) / 18
+    z = (abs(score) - 1) / sqrt(score_variance) if score else 0.0
     return expm1(float(np.median(slopes)) * (n - 1)), float(min(1.0, _two_sided_normal(max(0.0, z))))
 
 
 def _two_sided_normal(z: float) -> float:
+    """Probability that a standard normal deviate is at least `z` from 0."""
     return 2 * NormalDist().cdf(-z)
 
 
@@ -153,7 +162,7 @@ def _find_modes(log_values: Column) -> tuple[float, float] | None:
     metric."""
     ordered = np.sort(log_values)
     best_separation, split_index = 0.0, 0
-    for index in range(3, len(ordered) - 2):
+    for index in range(_MIN_MODE_RUNS, len(ordered) - _MIN_MODE_RUNS + 1):
         low, high = ordered[:index], ordered[index:]
         width = sqrt((np.var(low, ddof=1) + np.var(high, ddof=1)) / 2)
         separation = (high.mean() - low.mean()) / width if width else 0.0

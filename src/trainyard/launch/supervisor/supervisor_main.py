@@ -37,6 +37,9 @@ from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.05
 """Seconds between two exchanges of plans and reports."""
+_STORE_TIMEOUT = timedelta(seconds=20)
+_MAX_WAITING_CONNECTIONS = 512
+"""Connections that may wait to be accepted: all ranks connect at once."""
 _SHUTDOWN_S = 3.0
 """Seconds that agents have to end after the job."""
 _FAILED_STARTS = 3
@@ -62,7 +65,7 @@ class SupervisorStore:
             port,
             None,
             True,
-            timedelta(seconds=20),
+            _STORE_TIMEOUT,
             wait_for_workers=False,
             master_listen_fd=listening.detach(),
         )
@@ -92,7 +95,7 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen(512)
+        listening.listen(_MAX_WAITING_CONNECTIONS)
     except OSError:
         listening.close()
         raise

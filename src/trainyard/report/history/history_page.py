@@ -29,6 +29,11 @@ from trainyard.report.view.view import Column, KeyFigure, Table
 
 SCRIPTS = ("base", "export", "frame", "plot", "tables", "history")
 """The page's JavaScript files in order of use."""
+_AXIS_PERCENTILES = (0.5, 99.5)
+"""Percentiles of the values between which the axis always reaches."""
+_AXIS_MARGIN, _AXIS_PADDING = 0.6, 0.08
+"""The axis goes beyond the percentiles by at most this fraction of their range, and beyond all points by this fraction
+of that margin."""
 _LIMITS = (
     "Steps are tested by ranks: a step with fewer than five points on either side of it cannot be significant.",
     "Noise that wanders slowly over many points, without a trend, is reported as steps or drift.",
@@ -81,13 +86,14 @@ def _scale(typical_value: float, unit: str) -> dict[str, Any]:
 
 
 def _range(history: History) -> tuple[float, float]:
-    """Limits of the vertical axis. Spikes beyond them are drawn at the edge, so that one does not flatten the rest."""
+    """Limits (low, high) of the vertical axis: the values without the lowest and highest 0.5 %, with a margin, but not
+    beyond the range of all values. Spikes beyond them are drawn at the edge, so that one does not flatten the rest."""
     values = np.array(history.series.values)
-    low, high = np.percentile(values, [0.5, 99.5])
-    margin = 0.6 * (high - low) or abs(float(values[0])) * 0.01 or 1.0
-    return max(float(values.min()), low - margin) - 0.08 * margin, min(
-        float(values.max()), high + margin
-    ) + 0.08 * margin
+    low, high = np.percentile(values, _AXIS_PERCENTILES)
+    # A constant series has no range: 1 % of its value then, or 1.
+    margin = _AXIS_MARGIN * (high - low) or abs(float(values[0])) * 0.01 or 1.0
+    padding = _AXIS_PADDING * margin
+    return max(float(values.min()), low - margin) - padding, min(float(values.max()), high + margin) + padding
 
 
 def _levels(history: History) -> list[dict[str, float]]:

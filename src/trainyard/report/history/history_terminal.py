@@ -28,6 +28,7 @@ _CAUSES = 6
 """Lines on the cause of a change in the default output."""
 _POINT_NAME = 10
 """Characters of a point's name that are always shown: those of an abbreviated commit."""
+_PICTURE_PERCENTILES = (2, 98)
 _MAX_PICTURE = 100
 """Columns of the picture at most."""
 
@@ -64,7 +65,7 @@ def picture(history: History, width: int) -> list[str]:
     columns = min(width, values.size)
     edges = np.linspace(0, values.size, columns + 1).astype(int)
     medians = np.array([np.median(values[a:b]) for a, b in pairwise(edges)])
-    low, high = np.percentile(values, [2, 98])
+    low, high = np.percentile(values, _PICTURE_PERCENTILES)
     heights = np.clip((medians - low) / ((high - low) or 1.0), 0, 1) * (len(_BLOCKS) - 1)
     marks = [" "] * columns
     for judged in history.changes:

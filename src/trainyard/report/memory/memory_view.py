@@ -26,6 +26,7 @@ from trainyard.trace.memory.snapshot import Snapshot
 
 SCRIPTS = ("base", "export", "frame", "area", "segments", "memory")
 """The page's JavaScript files in order of use."""
+_MOMENTS_PER_BUCKET = 5
 _BUCKETS = 400
 """Time intervals of the curve; of each, the extremes are kept."""
 _MOST_HOLDERS, _MOST_SEGMENTS, _MOST_PIECES, _MOST_MARKS, _MOST_FRAMES = 40, 40, 150, 200, 24
@@ -269,7 +270,7 @@ def moments_kept(
 ) -> NDArray[np.int64]:
     """Indices of at most 5 moments per bucket of time: the first, the last, the minimum and the maximum of allocated
     bytes, the maximum of reserved bytes."""
-    if len(ns) <= 5 * bucket_count:
+    if len(ns) <= _MOMENTS_PER_BUCKET * bucket_count:
         return np.arange(len(ns))
     edges = np.searchsorted(ns, ns[0] + (np.arange(bucket_count + 1) * (int(ns[-1] - ns[0]) + 1)) // bucket_count)
     edges[0], edges[-1] = 0, len(ns)

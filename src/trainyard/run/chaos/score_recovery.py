@@ -17,6 +17,7 @@ from trainyard.run.chaos.fault_plan import Fault, FaultPlan
 CLOSE = 1e-5
 """Relative loss difference up to which two runs count as the same training on different layouts."""
 _NS_PER_S = 1_000_000_000
+_NS_PER_MS = 1_000_000
 
 
 class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,9 +136,10 @@ def _identifies(incident: Incident, fault: Fault) -> bool:
 def _noticed_ns(incident: Incident) -> int:
     """When an incident was noticed, in ns since the epoch, rounded up: incidents are stored to the millisecond."""
     return (
-        round(datetime.fromisoformat(incident.when).timestamp() * 1000) * 1_000_000
+        round(datetime.fromisoformat(incident.when).timestamp() * 1000) * _NS_PER_MS
         + round(incident.detect_s * _NS_PER_S)
-        + 999_999
+        + _NS_PER_MS
+        - 1
     )
 
 

@@ -178,8 +178,8 @@ def _png(path: Path) -> NDArray[np.uint8]:
 
 def rng(purpose: str, seed: int, step: int, index: int) -> np.random.Generator:
     """Random number generator of sample `index` of the global batch of `step`, independent for each purpose."""
-    mixed = hashlib.blake2b(struct.pack("<QQQ", seed, step, index) + purpose.encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(mixed, "little")))
+    digest = hashlib.blake2b(struct.pack("<QQQ", seed, step, index) + purpose.encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
 def sample(image_set: ImageSet, side: int, channels: int, seed: int, step: int, index: int) -> tuple[Pixels, int]:

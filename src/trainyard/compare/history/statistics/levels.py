@@ -42,9 +42,8 @@ def estimate_shift(before: NDArray[np.float64], after: NDArray[np.float64], vari
     before, after = before[-_MAX_POINTS_PER_SIDE:], after[:_MAX_POINTS_PER_SIDE]
     before_count, after_count = before.size, after.size
     differences = np.sort((after[:, None] - before).ravel())
-    half_width = _Z_95_PERCENT * np.sqrt(
-        variance_inflation * before_count * after_count * (before_count + after_count + 1) / 12
-    )
+    rank_sum_variance = variance_inflation * before_count * after_count * (before_count + after_count + 1) / 12
+    half_width = _Z_95_PERCENT * np.sqrt(rank_sum_variance)
     low_index, high_index = (
         int(np.floor(before_count * after_count / 2 - half_width)),
         int(np.ceil(before_count * after_count / 2 + half_width)) - 1,

@@ -45,7 +45,8 @@ def choose_shape(
     clipped = clip_spikes(values)
 
     def bic(cost: float, parameters: int) -> float:
-        """Bayesian information criterion of a fit with the squared error `cost`; the least is best."""
+        """Bayesian information criterion of a fit with the squared error `cost` and that many fitted parameters; the
+        least is best."""
         return n / variance_inflation * np.log(max(cost, _LEAST_COST) / n) + parameters * np.log(n)
 
     steps = _refine_steps(clipped, steps)
