@@ -81,7 +81,7 @@ def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
 def read_digests(remote: Remote, id: str, signers: Path | None) -> Digests:
     """Read the list of a run's digests and its signature. Raises `BadFile` for a run without digests, or, if `signers`
     are given, without a signature by one of them."""
-    data, signed = _read_list(remote, id), remote.read(id, digests.SIGNATURE, signature.MAX_BYTES_BY_FILE)
+    data, signed = _read_list(remote, id), remote.read(id, digests.SIGNATURE, signature.MAX_BYTES)
     if signers is None:
         return Digests(data=data, signature=signed, signer="")
     if signed is None:
