@@ -418,6 +418,7 @@ def _workspace_bytes(stage: NativeStage) -> Column:
     accumulated; or, near its end under FSDP, the gradients of all its weights and attention's remaining activations."""
     layer, value_bytes, is_sharded = stage.layer, stage.cases.width_bytes, uses_fsdp(stage.cases) > 0
     cast_value_bytes = np.where(value_bytes < _FLOAT32, value_bytes, 0.0)
+    # With tp, four more tensors of the layer's width (tokens x width) exist near its end.
     split_gradient_bytes = np.where(stage.cases.tp > 1, 4 * value_bytes * stage.cases.tokens * stage.cases.width, 0.0)
     near_end_bytes = (
         stage.matrix_weights * value_bytes

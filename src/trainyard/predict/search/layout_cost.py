@@ -52,7 +52,17 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0
     reserved = float(framework_memory.memory(case).total[0]) * framework_memory.RESERVED
     host_bytes = float(framework_memory.on_host(case)[0])
     times = step.step(case, model.hardware, model.values)
-    return cost_case(case, job, model, times, 0, reserved, host_bytes, budget, front=False)
+    return cost_case(
+        case,
+        job,
+        model,
+        times,
+        row=0,
+        reserved=reserved,
+        host_bytes=host_bytes,
+        budget=budget,
+        front=False,
+    )
 
 
 def _make_case(job: Job, framework: Framework) -> Cases:

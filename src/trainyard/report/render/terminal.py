@@ -80,9 +80,11 @@ def print_table(table: Facts, console: Console, top: int | None = None) -> None:
     """Prints one table, as far as its columns fit the terminal: all of its rows, or the first `top`. Names the columns
     left out, except those marked `spare`."""
     console.print(_table(table, len(table.rows) if top is None else top, console.width))
-    heads = {column.head for column in _fitting(table, console.width).columns}
-    if left_out := [column.head for column in table.columns if column.head not in heads and not column.spare]:
-        names = ", ".join(left_out)
+    fitting_heads = {column.head for column in _fitting(table, console.width).columns}
+    if left_out_heads := [
+        column.head for column in table.columns if column.head not in fitting_heads and not column.spare
+    ]:
+        names = ", ".join(left_out_heads)
         console.print(Text(plain(f"left out at this width: {names}; --json has all columns"), style="dim"))
 
 
