@@ -33,16 +33,16 @@ def least_p(counts: Sequence[tuple[int, int]]) -> float:
 
 
 def adjusted(groups: Groups, floor: float) -> F64:
-    """Family-wise adjusted p-values of the segments. `floor`: a spread below which differences are irrelevant; it keeps
-    segments with little noise from dominating those with visible differences (Tusher et al. 2001). Both `floor` and the
-    spread are the same for all outcomes, so the test stays exact."""
+    """Family-wise adjusted p-values [segment]. `floor`: a difference in log-loss below which segments are irrelevant;
+    it keeps segments with little noise from dominating those with visible differences (Tusher et al. 2001). Both
+    `floor` and the spread are the same for all outcomes, so the test stays exact."""
     spread = sum(_sum_of_squares(np.concatenate(group)) for group in groups)
     statistics = np.abs(_outcomes(groups)) / np.sqrt(spread + floor**2)
     observed = statistics[0] * (1 - _TIE_TOLERANCE)
     order = np.argsort(-statistics[0], kind="stable")
     largest = np.maximum.accumulate(statistics[:, order[::-1]], axis=1)[:, ::-1]
     p = np.maximum.accumulate((largest >= observed[order]).mean(axis=0))
-    # Segment i has rank order[i] by its observed statistic; back to the order of segments.
+    # p[k] is that of segment order[k], which has the k-th largest observed statistic.
     result = np.empty_like(p)
     result[order] = p
     return result

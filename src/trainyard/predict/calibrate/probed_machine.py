@@ -26,8 +26,6 @@ from trainyard.record import DeviceSeen
 _NOISE = 0.1
 """Standard deviation of the logarithm of a probe's time."""
 _COLLECTIVE_NOISE = 3 * _NOISE
-_PROBE_PRIOR = 1.5
-"""Standard deviation of the logarithms of constants around their assumed values: wide, as probes determine them."""
 _PROBE_HEADS = 4
 _CPU_CONSTANTS = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
 """Constants of CPU devices, whose operations wait for Python: host seconds of a layer, and eager memory passes."""
@@ -51,9 +49,11 @@ class ProbedTime(NamedTuple):
     def rate(self) -> float:
         """FLOP/s of products and attention, else bytes/s."""
         if self.what == "matmul":
-            return 2.0 * self.size[0] * self.size[1] * self.size[2] / self.seconds
+            m, n, k = self.size
+            return 2.0 * m * n * k / self.seconds
         if self.what == "attention":
-            return _attention_flops(self.size) * (2 if self.size[2] else 1) / self.seconds
+            is_backward = self.size[2]
+            return _attention_flops(self.size) * (2 if is_backward else 1) / self.seconds
         return self.size[0] / self.seconds
 
 
@@ -170,7 +170,7 @@ def _fit_probe_constants(
     def product_residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         return np.log(product(rank_hardware, tuned, probed_products) / measured_s) / _NOISE
 
-    fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), product_residuals, prior=_PROBE_PRIOR)
+    fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), product_residuals, prior=_PROBED_PRIOR)
     forward = [probe for probe in probes_by_kind["attention"] if not probe.size[2]]
     backward = [probe for probe in probes_by_kind["attention"] if probe.size[2]]
     peak_share = np.median([probe.rate for probe in forward]) / device.peak[dtype].value
@@ -184,7 +184,7 @@ def _fit_probe_constants(
             fitted,
             ("inside", "inside_s", "dispatch"),
             _collective_residuals(probes_by_kind, rank_hardware, ranks),
-            prior=_PROBE_PRIOR,
+            prior=_PROBED_PRIOR,
         )
         fitted_names += ["inside", "inside_s", "dispatch"]
     return {name: getattr(fitted, name) for name in fitted_names}

@@ -175,7 +175,9 @@ def _score_values(cases: Cases) -> Column:
 
 
 def _selective_activations(cases: Cases) -> Column:
-    """Bytes of a micro-batch that a layer keeps if it recomputes everything but attention and most products."""
+    """Bytes of a micro-batch that a layer of the mean kind keeps if it recomputes everything but attention and most
+    products: results of the products that are not recomputed, of attention or the state space, and the layer's
+    input."""
     attention_share, space_share = shapes.mixer_shares(cases)
     mlp_share = sum(shapes.layer_kinds(cases), np.zeros(1)) / cases.layers
     product_values = cases.residual_tokens * cases.width * shapes.sublayer_count(cases) + cases.tokens / cases.tp * (

@@ -207,7 +207,8 @@ def _merge_tags(our_tags: dict[str, str], their_tags: dict[str, str]) -> dict[st
 
 
 def _read_remote_tags(remote: Remote, id: str) -> tuple[dict[str, str], str]:
-    """(tag -> when it was assigned in the remote store, empty); or, if they cannot be read, (no tags, the reason)."""
+    """(tags, problem): tag -> when it was assigned in the remote store, and an empty text; or no tags and the reason
+    why they cannot be read."""
     try:
         data = remote.read(id, tags.FILE, tags.MAX_BYTES)
         return tags.from_remote(data, remote.path(id, tags.FILE)) if data is not None else {}, ""
