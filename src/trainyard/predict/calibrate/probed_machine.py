@@ -116,7 +116,8 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
 
 
 def _probe_claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:
-    """A claim with 5 digits, dated today, with `source` after `trainyard probe:`."""
+    """A claim with 5 digits, dated today, with `source` after `trainyard probe:`. `measured`: whether the value was
+    measured, not only stated."""
     return Claim(
         value=float(f"{value:.5g}"),
         unit=unit,
@@ -193,8 +194,8 @@ def _fit_probe_constants(
 def _collective_residuals(
     probes_by_kind: Mapping[str, list[ProbedTime]], rank_hardware: RankHardware, ranks: int
 ) -> Residuals:
-    """Residuals of the collective probes as a function of the constants, in standard deviations
-    (`_COLLECTIVE_NOISE`)."""
+    """Residuals of the collective probes as a function of the constants, in standard deviations (`_COLLECTIVE_NOISE`).
+    `probes_by_kind`: by `ProbedTime.what`."""
     ranks_of_node = RankGroup(column(ranks), column(ranks))
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:

@@ -44,8 +44,8 @@ def kind(data: bytes) -> Kind | None:
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
-    """Reads the job of another framework's configuration. Raises `BadFile` and `BadInput` as the framework's reader
-    does, and if the layout does not divide the model."""
+    """Reads the job of another framework's configuration. `where`: the name of the file in messages. Raises `BadFile`
+    and `BadInput` as the framework's reader does, and if the layout does not divide the model."""
     if len(data) > LARGEST:
         raise FileTooLarge(f"{where}: more than {LARGEST:,} bytes, too large for a configuration.")
     framework = kind(data)
@@ -58,7 +58,7 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
 
 def _check_divisible(job: Job, where: str) -> None:
     """Raises `BadInput`, with the remainder, if the layout does not divide the model's heads, groups and experts, a
-    stage's ranks or the sequence."""
+    stage's ranks or the sequence. `where`: the name of the file in messages."""
     model, layout, recipe = job.decoder, job.layout, job.recipe
     stage_ranks = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
     for size_name, size, divisor, axis_name in (

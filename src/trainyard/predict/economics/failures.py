@@ -57,7 +57,8 @@ def mean_time_between_failures(nodes: int, rate: Claim = RATE) -> float:
 
 
 def best_interval(mtbf_s: float, save_s: float) -> float:
-    """Optimal seconds of work between checkpoints (Daly 2006, equation 37)."""
+    """Optimal seconds of work between checkpoints (Daly 2006, equation 37). `mtbf_s`: mean time between failures of the
+    job; `save_s`: seconds to save a checkpoint, without other work."""
     if save_s >= 2 * mtbf_s:
         return mtbf_s
     ratio = save_s / (2 * mtbf_s)
@@ -65,7 +66,9 @@ def best_interval(mtbf_s: float, save_s: float) -> float:
 
 
 def expected_seconds(work_s: float, every_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Expected elapsed seconds of `work_s` seconds of work (Daly 2006, equation 20)."""
+    """Expected elapsed seconds of `work_s` seconds of work (Daly 2006, equation 20). `every_s`: seconds of work between
+    checkpoints; `save_s`, `restart_s`: to save one, and to restart from it; `mtbf_s`: mean time between failures of the
+    job."""
     return mtbf_s * exp(restart_s / mtbf_s) * expm1((every_s + save_s) / mtbf_s) * work_s / every_s
 
 
@@ -105,7 +108,7 @@ def _draw_elapsed(
     work_s: float, every_s: float, save_s: float, restart_s: float, mtbf_s: float, draws: int, seed: int
 ) -> np.ndarray:
     """Elapsed seconds, [draw], of `draws` simulated runs of `work_s` seconds of work: each segment between checkpoints
-    is repeated until it completes without a failure."""
+    is repeated until it completes without a failure. The arguments in seconds are those of `expected_seconds`."""
     random = np.random.default_rng(seed)
     segments = max(1.0, work_s / every_s)
     failure_probability = -expm1(-(every_s + save_s) / mtbf_s)  # per segment

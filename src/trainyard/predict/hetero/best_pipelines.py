@@ -97,7 +97,7 @@ def find_best(
     tables: list[PipelineTable], wanted: PlannerInput, most: int = _SIMULATED_LAYOUTS
 ) -> list[HeteroPipeline]:
     """The `most` best pipelines by the times of their stages, the fastest first. Candidates are tried in the order of
-    their lower bound, until no other can be among the best."""
+    their lower bound, until no other can be among the best. `tables`: one per depth and order of the parts."""
     runs, run_index = stages.runs(pipelines.require_decoder(wanted))
     candidates = [(table, row) for table in tables for row in range(len(table.cases))]
     bounds = np.concatenate([table.bound for table in tables]) if tables else np.zeros(0)
@@ -117,7 +117,8 @@ def find_best(
 
 
 def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budget: float) -> PartResult:
-    """The fastest layout of one part alone, without the pipeline axes that were fixed for the whole cluster."""
+    """The fastest layout of one part alone, without the pipeline axes that were fixed for the whole cluster. `budget`:
+    tokens to train on, for days and dollars; 0 for none."""
     fixed = {axis: value for axis, value in wanted.fixed.items() if axis not in ("pp", "interleave")}
     part_input = wanted._replace(devices=part.ranks, per_node=part.machine.ranks_per_node, fixed=fixed)
     try:

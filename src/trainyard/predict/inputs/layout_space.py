@@ -125,7 +125,8 @@ MOST_ALLOWED = 1 << 21
 
 
 def too_many_layouts(count: int, most: int) -> BadJob:
-    """The error for a space that would take minutes and gigabytes to search."""
+    """The error for a space that would take minutes and gigabytes to search. `count`: its layouts, at least; `most`:
+    the limit."""
     return BadJob(
         f"more than {most:,} layouts divide the devices, the batch and the model ({count:,} so far).",
         "Fix some of the axes, as --fix pp=8 --fix micro_batch_size=1.",
@@ -271,7 +272,7 @@ def _inner_axes(
 ) -> npt.NDArray[np.int64]:
     """The inner axes (ZeRO stage, interleave, micro-batch, recomputation, offload, schedule) of all layouts with the
     same outer axes, [axis, layout], in the order of `AXES`. `unsharded`: there is one rank to shard over, so that all
-    ZeRO stages are the same."""
+    ZeRO stages are the same. `samples_per_replica`: of a step, which the micro-batch size must divide."""
     rows: list[tuple[int, ...]] = []
     checkpoints = _filter_fixed(wanted, "activation_checkpoint", list(range(len(ACTIVATION_CHECKPOINTS))))
     zero_stages = _filter_fixed(wanted, "zero", [3] if unsharded else [1, 2, 3] if pp == 1 else [1, 2])

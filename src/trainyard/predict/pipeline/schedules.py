@@ -53,7 +53,7 @@ class Order(NamedTuple):
 
 def stages_of(rank: int, schedule: str, pp: int, interleave: int) -> Numbers:
     """Stages of a rank's chunks (its stages, in the order of their forward passes), counted from the model's first
-    layer."""
+    layer. `interleave`: stages of each rank."""
     if schedule in V_SHAPED:
         return np.array([rank, 2 * pp - 1 - rank])
     return rank + pp * np.arange(interleave)
@@ -68,8 +68,8 @@ def takes(schedule: str, pp: int, micro_batches: int) -> bool:
 
 
 def order(schedule: str, pp: int, interleave: int, micro_batches: int) -> Order:
-    """Operations of all ranks for `micro_batches` micro-batches. Raises `BadInput` if the schedule does not support as
-    many."""
+    """Operations of all ranks for `micro_batches` micro-batches. `interleave`: stages of each rank. Raises `BadInput`
+    if the schedule does not support as many."""
     if pp * interleave * micro_batches > MOST_OPERATIONS:
         raise BadInput(
             f"a pipeline of {pp:,} ranks, {interleave:,} stages each and {micro_batches:,} micro-batches has "

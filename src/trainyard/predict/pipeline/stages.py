@@ -57,7 +57,7 @@ def alone(cases: Cases, run: StageLayers, has_end: Column) -> Cases:
 
 def across(cases: Cases, source: tuple[RankHardware, Constants], target: tuple[RankHardware, Constants]) -> Column:
     """Seconds to send a micro-batch's activations, or their gradients, from one part of a cluster to another: the
-    slower of the two links between nodes sets the rate."""
+    slower of the two links between nodes sets the rate. `source`, `target`: (hardware, constants) of each part."""
     size_bytes, internode = cases.tokens * cases.width * cases.width_bytes / cases.tp, column(np.inf)
     return np.maximum(
         collective_time.send(*source, size_bytes, internode), collective_time.send(*target, size_bytes, internode)

@@ -184,7 +184,8 @@ def _pipeline_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]],
     """One case's seconds by stage. `case_row`: schedule, pp, interleave, layers, ends, micro-batches, and seconds of
     the head's forward pass with the loss, the head's backward pass and a transfer; `kinds`: for each kind of layer,
     their count, the layers before them, and seconds of a layer's forward pass, backward pass, and the part of the
-    latter for the gradients of weights."""
+    latter for the gradients of weights. `host_s`: seconds of the host per micro-batch on each rank, outside the
+    layers."""
     schedule, pp, interleave, layers, ends, micro_batches, head_forward, head_backward, hop = case_row
     stages, name = round(pp * interleave), schedules.SCHEDULES[round(schedule)]
     layers_before = partition.divided(layers, stages, ends).before(np.arange(stages + 1.0))

@@ -106,8 +106,8 @@ def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
 def fastest(
     wanted: PlannerInput, machine: Machine, framework: Framework, budget: float, refuses: Callable[[Job], None]
 ) -> LayoutCost:
-    """The cost of the fastest layout, the first result of `search`. Raises `BadJob` in the same cases, without
-    suggesting a larger cluster."""
+    """The cost of the fastest layout, the first result of `search`. `budget`: as in `search`. Raises `BadJob` in the
+    same cases, without suggesting a larger cluster."""
     space = _build_search_space(wanted, machine, framework)
     if not len(space.fits):
         raise BadJob(infeasible.explain_too_large(wanted, space.sizes, space.searched, machine))

@@ -19,7 +19,8 @@ _SUSPECTS = 12
 
 
 def headline(bisection: Bisection, subjects: Mapping[str, str]) -> str:
-    """The commit that made it slower, the number of suspects, or that the bad end is not worse."""
+    """The commit that made it slower, the number of suspects, or that the bad end is not worse. `subjects`: commit ->
+    first line of its message."""
     if len(bisection.suspects) > 1:
         return f"One of {len(bisection.suspects)} commits made it slower; the runs do not show which."
     for culprit in bisection.suspects:

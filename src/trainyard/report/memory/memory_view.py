@@ -113,7 +113,8 @@ def busiest(memories: Sequence[MeasuredMemory]) -> MeasuredMemory:
 def view_of(
     snapshot: Snapshot, memory: MeasuredMemory, others: Sequence[MeasuredMemory] = (), generated: str = ""
 ) -> MemoryView:
-    """The view of one device; the notes list the peaks of `others`."""
+    """The view of one device; the notes list the peaks of `others`. `generated`: the program and its version, for the
+    foot of the page."""
     used_kinds = [kind for kind in range(len(KINDS)) if memory.by_kind[kind].any()]
     shown = memory.peak.holders[:_MOST_HOLDERS]
     left = memory.peak.holders[_MOST_HOLDERS:]

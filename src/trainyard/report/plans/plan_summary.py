@@ -44,7 +44,7 @@ def next_steps(plans: Plans) -> tuple[str, ...]:
 
 
 def _recipe(plans: Plans, index: int) -> str:
-    """The layout, its micro-batch and activation checkpointing."""
+    """The layout, its micro-batch and activation checkpointing. `index`: of the choice in `plans.choices`."""
     job = plans.choices[index].plan.job
     layout = tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
     if plans.unlike:

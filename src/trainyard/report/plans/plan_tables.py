@@ -190,7 +190,8 @@ def scaling(plans: Plans) -> tuple[Table, ...]:
 
 
 def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, note: str, with_layouts: bool) -> Table:
-    """The table of the best plans for other numbers of devices. `with_layouts`: show layouts instead of batch sizes."""
+    """The table of the best plans for other numbers of devices. `with_layouts`: show layouts instead of batch sizes.
+    `note`: a sentence below the table."""
     unit, unit_ns = time_unit(plans)
     columns = (
         Column(head="devices", digits=0), *(() if with_layouts else (Column(head="samples", digits=0),)),

@@ -43,7 +43,8 @@ _NAME_WIDTH = 34
 
 
 def print_analysis(analysis: Analysis, console: Console, full: bool = False, steps: Sequence[NextStep] = ()) -> None:
-    """Prints one screen, or everything if `full`. Names come from files: they are printed as text, never as markup."""
+    """Prints one screen, or everything if `full`. Names come from files: they are printed as text, never as markup.
+    `steps`: suggested commands."""
     view = view_of(analysis)
     if full:
         print_view(view, console, kernels=sys.maxsize)

@@ -20,8 +20,8 @@ _DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
-    """Reads `data`. Raises `BadFile` if it is not a list of arguments or cannot be represented, `BadInput` if devices
-    or batch do not divide."""
+    """Reads `data`. `where`: the name of the file in messages. Raises `BadFile` if it is not a list of arguments or
+    cannot be represented, `BadInput` if devices or batch do not divide."""
     if len(data) > _LONGEST:
         raise FileTooLarge(f"{where}: {len(data):,} bytes; Megatron arguments may have {_LONGEST:,}.")
     try:

@@ -16,8 +16,8 @@ _REPLICAS_ONLY = "torchtitan refuses replication without sharding combined with 
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
-    """Reads `data`. Raises `BadFile` if it is not such a file or cannot be represented, `BadInput` if devices or batch
-    do not divide."""
+    """Reads `data`. `where`: the name of the file in messages. Raises `BadFile` if it is not such a file or cannot be
+    represented, `BadInput` if devices or batch do not divide."""
     try:
         document = flat(toml.loads(data.decode()))
     except (UnicodeDecodeError, toml.DecodeError) as error:
@@ -102,7 +102,8 @@ class _TorchtitanReader:
         )
 
     def _shard(self, devices: int | None, replicate: int, tp: int, cp: int, pp: int) -> int:
-        """Sharded data-parallel degree: as given, or the devices divided by the other degrees."""
+        """Sharded data-parallel degree: as given, or the devices divided by the other degrees. `replicate`: the
+        replicated data-parallel degree."""
         key, other_ranks = "parallelism.data_parallel_shard_degree", replicate * tp * cp * pp
         product = f"replicate {replicate} x tensor {tp} x context {cp} x pipeline {pp}"
         if self.keys.get(key) in (None, -1):
