@@ -115,19 +115,21 @@ class _Booking:
         return self.measured.ledgers
 
     def result(self, run: Run, session: Session, failure: TrainyardError | None = None) -> RunResult:
-        """The result of the run, whose traces were the last that were booked."""
+        """The result of `run`, whose traces were the last that were booked. `failure`: the reason if a chaos experiment
+        did not recover."""
         error = report_of(failure) if failure else None
         return result_of_run(run, session.store.runs / run.id, self.measured if run.ledgers else None, error=error)
 
 
 def _with_booking(session: Session | None, axis: str) -> tuple[_Booking, Session]:
-    """The session with a booking of traces. `axis`: the only mesh axis of the layout, if there is one."""
+    """(booking, session that books with it): the booking keeps the measured trace. `axis`: the only mesh axis of the
+    layout, if there is one."""
     booking = _Booking(axis)
     return booking, replace(session or Session(), book=booking)
 
 
 def _read_job(job: JobSource) -> tuple[Job, str]:
-    """A job and the text of its file; the text is written for a job that is passed as an object."""
+    """(job, text of its file); the text is written for a job that is passed as an object."""
     if isinstance(job, Job):
         return job, job_file.write(job)
     name = os.fspath(job)

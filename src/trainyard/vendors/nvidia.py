@@ -45,7 +45,8 @@ class Nvidia(Catalogue):
 
 
 def _read_by_library(read_device: Callable[[Any, Any, int], Any]) -> list[Any]:
-    """`read_device(nvml, handle, index)` of each device; empty without the library."""
+    """Results of `read_device(nvml, handle, index)`, one per device; empty without the library or the driver. Raises
+    `DriverError` if the library fails."""
     try:
         import pynvml
     except ImportError:
@@ -106,10 +107,10 @@ def _read_telemetry(nvml: Any, handle: Any, index: int) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _read_fact(nvml: Any, call: Callable[[Any], Any], handle: Any) -> str:
-    """Calls a reader of one fact as text; empty if this device or library version does not have it."""
+def _read_fact(nvml: Any, read: Callable[[Any], Any], handle: Any) -> str:
+    """The text of the fact that `read(handle)` returns; empty if this device or library version does not have it."""
     try:
-        return _decode_text(call(handle))
+        return _decode_text(read(handle))
     except (nvml.NVMLError, AttributeError, IndexError):
         return ""
 

@@ -18,7 +18,8 @@ _SUSPECTS = 12
 
 
 def headline(bisection: Bisection, subjects: Mapping[str, str]) -> str:
-    """The commit that made it slower, the number of suspects, or that the bad end is not worse."""
+    """The commit that made it slower, the number of suspects, or that the bad end is not worse. `subjects`: commit ->
+    first line of its message."""
     if len(bisection.suspects) > 1:
         return f"One of {len(bisection.suspects)} commits made it slower; the runs do not show which."
     for culprit in bisection.suspects:
@@ -31,7 +32,7 @@ def headline(bisection: Bisection, subjects: Mapping[str, str]) -> str:
 
 
 def print_bisection(bisection: BisectReport, console: Console, full: bool = False) -> None:
-    """Prints the suspects and every tested commit."""
+    """Prints the headline, the suspects and every tested commit; without `full`, the first suspects only."""
     console.print(Text(plain(bisection.headline), style="bold"))
     suspects = bisection.suspects if len(bisection.suspects) > 1 else ()
     shown = suspects if full else suspects[:_SUSPECTS]
@@ -47,9 +48,13 @@ def print_bisection(bisection: BisectReport, console: Console, full: bool = Fals
             [
                 Part("tested commit", [Text(plain(name)) for name in names], name=True),
                 Part("worse by", [Text(sentences.percent(verdict.change)) for verdict in verdicts], right=True),
-                Part("at least", [Text(sentences.percent(verdict.low)) for verdict in verdicts], right=True, spare=1),
-                Part("at most", [Text(sentences.percent(verdict.high)) for verdict in verdicts], right=True, spare=1),
-                Part("pairs", [Text(str(verdict.pairs)) for verdict in verdicts], right=True, spare=2),
+                Part(
+                    "at least", [Text(sentences.percent(verdict.low)) for verdict in verdicts], right=True, drop_order=1
+                ),
+                Part(
+                    "at most", [Text(sentences.percent(verdict.high)) for verdict in verdicts], right=True, drop_order=1
+                ),
+                Part("pairs", [Text(str(verdict.pairs)) for verdict in verdicts], right=True, drop_order=2),
                 Part("", [Text(verdict.outcome) for verdict in verdicts]),
             ],
             console.width,

@@ -79,17 +79,18 @@ def _draw_metrics(gate: GateReport, width: int) -> Table:
             Part("base", columns[1], right=True),
             Part("head", columns[2], right=True),
             Part("worse by", columns[3], right=True),
-            Part("at least", columns[4], right=True, spare=2),
-            Part("at most", columns[5], right=True, spare=2),
-            Part("pairs", columns[6], right=True, spare=3),
-            Part("", columns[7], spare=1),
+            Part("at least", columns[4], right=True, drop_order=2),
+            Part("at most", columns[5], right=True, drop_order=2),
+            Part("pairs", columns[6], right=True, drop_order=3),
+            Part("", columns[7], drop_order=1),
         ],
         width,
     )
 
 
 def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
-    """The accounts, the changed ones first. By default the largest, and a row for the others."""
+    """The table of the accounts, the changed ones first, fitted to `width` characters. By default the largest, and a
+    row for the others."""
     rows = changed.by_interest()
     shown = rows if full or len(rows) <= _MOST_ACCOUNTS + 1 else rows[:_MOST_ACCOUNTS]
     scale = scale_of(max((max(row.before_ns, row.after_ns) for row in rows), default=0.0), "ns")
@@ -107,12 +108,16 @@ def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
     return fitted(
         [
             Part("account", name, name=True),
-            Part(f"base {scale.unit}", before, right=True, spare=1),
-            Part(f"head {scale.unit}", after, right=True, spare=1),
+            Part(f"base {scale.unit}", before, right=True, drop_order=1),
+            Part(f"head {scale.unit}", after, right=True, drop_order=1),
             Part(f"change {scale.unit}", change, right=True),
             Part("change %", share, right=True),
-            *([Part("between", bounds, right=True, spare=3), Part("p", chance, right=True, spare=4)] if full else []),
-            Part("", verdict, spare=2),
+            *(
+                [Part("between", bounds, right=True, drop_order=3), Part("p", chance, right=True, drop_order=4)]
+                if full
+                else []
+            ),
+            Part("", verdict, drop_order=2),
         ],
         width,
     )

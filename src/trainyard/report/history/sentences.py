@@ -94,7 +94,7 @@ def suggest_commands(history: History) -> tuple[NextStep, ...]:
 
 
 def name_point(history: History, at: int) -> str:
-    """Index, name and date of a point."""
+    """Index, name and date of the point at index `at`."""
     point = history.series.points[at]
     date = point.when[:10] if point.name != point.when[:16] else ""
     return " ".join(part for part in (str(at), point.name, date) if part)

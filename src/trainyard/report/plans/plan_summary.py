@@ -19,6 +19,7 @@ _ACCOUNTS, _PARTS = 5, 3
 
 _ABBREVIATIONS = "mbs: micro-batch size; recompute: activation checkpointing."
 
+
 def headline(plans: Plans) -> str:
     """The first layout with its step time, throughput, MFU and memory; and how it compares with the fastest."""
     best = plans.best
@@ -77,7 +78,7 @@ def _rounded(amount: float) -> str:
 
 
 def _fastest(plans: Plans) -> str:
-    """How the fastest layout compares with a checked configuration."""
+    """How the fastest layout compares with a checked configuration; empty if none was checked."""
     if not plans.as_it_is:
         return ""
     if len(plans.choices) == 1:
@@ -89,7 +90,7 @@ def _fastest(plans: Plans) -> str:
 
 
 def _budget(plans: Plans) -> str:
-    """Days, dollars and energy of the token budget."""
+    """Days, dollars and energy of the token budget; empty without a budget."""
     if not plans.tokens:
         return ""
     bill = plans.best.bill
@@ -102,9 +103,9 @@ def _budget(plans: Plans) -> str:
 def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
-    most = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
+    max_rows = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
-    for index, record in enumerate(plans.choices[:most]):
+    for index, record in enumerate(plans.choices[:max_rows]):
         prefix = "As configured: " if plans.as_it_is and not index else ""
         row: tuple[Cell, ...] = (
             prefix + _layout(plans, index), record.plan.job.recipe.micro_batch_size,
@@ -112,10 +113,10 @@ def _layouts(plans: Plans) -> Table:
             100 * record.bill.mfu, record.reserved_bytes / 1e9,
         )  # fmt: skip
         rows.append(row + ((record.bill.days,) if plans.tokens else ()))
-    more = len(plans.choices) - len(rows)
+    hidden_rows = len(plans.choices) - len(rows)
     return Table(
         title="Layout",
-        notes=(*((f"{more} more: --full.",) if more else ()), _ABBREVIATIONS, _constants(plans)),
+        notes=(*((f"{hidden_rows} more: --full.",) if hidden_rows else ()), _ABBREVIATIONS, _constants(plans)),
         columns=(
             Column(head="", prose=True), Column(head="mbs", digits=0), Column(head="recompute"),
             Column(head=f"step, {unit}", digits=2), Column(head="MFU, %", digits=1),
@@ -151,11 +152,11 @@ def _memory(plans: Plans) -> Table:
     """The table of the fullest rank's memory in GB by part, with the sizes allocated, reserved and kept in host
     memory."""
     sizes = [(tables.part_label(part), size) for part, size in plans.best.plan.memory.items() if size]
-    counted = max(plans.exact_bytes.values(), default=0)
+    counted_bytes = max(plans.exact_bytes.values(), default=0)
     rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in _largest(sizes, _PARTS, "other parts")]
-    rows += [("Allocated, counted in a simulated run", counted / 1e9)] if counted else []
-    beyond = plans.best.reserved_bytes - sum(size for _, size in sizes)
-    rows.append(("Reserved beyond these parts", beyond / 1e9))
+    rows += [("Allocated, counted in a simulated run", counted_bytes / 1e9)] if counted_bytes else []
+    excess_bytes = plans.best.reserved_bytes - sum(size for _, size in sizes)
+    rows.append(("Reserved beyond these parts", excess_bytes / 1e9))
     rows.append((f"Reserved, of {plans.memory_bytes / 1e9:.1f} GB", plans.best.reserved_bytes / 1e9))
     rows += [("In host memory", plans.best.host_bytes / 1e9)] if plans.best.host_bytes else []
     return Table(
@@ -166,10 +167,11 @@ def _memory(plans: Plans) -> Table:
     )
 
 
-def _largest(amounts: Sequence[tuple[str, int]], most: int, others: str) -> list[tuple[str, int]]:
-    """The largest amounts, and the sum of the others if there are several."""
+def _largest(amounts: Sequence[tuple[str, int]], max_rows: int, others: str) -> list[tuple[str, int]]:
+    """The largest `amounts`, (name, amount), and the sum of the rest in one row named `others` if there are several
+    more."""
     ordered = sorted(amounts, key=lambda amount: -amount[1])
-    if len(ordered) <= most + 1:
+    if len(ordered) <= max_rows + 1:
         return ordered
-    rest = ordered[most:]
-    return [*ordered[:most], (f"{len(rest)} {others}", sum(amount for _, amount in rest))]
+    rest = ordered[max_rows:]
+    return [*ordered[:max_rows], (f"{len(rest)} {others}", sum(amount for _, amount in rest))]

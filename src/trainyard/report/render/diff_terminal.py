@@ -20,7 +20,7 @@ _NAME_WIDTH = 34
 
 
 def print_comparison(comparison: Comparison, console: Console, full: bool = False) -> None:
-    """Prints the changes of all accounts if `full`, else of those that changed most."""
+    """Prints the comparison of two sides: the changes of all accounts if `full`, else of those that changed most."""
     before, after, tone = comparison.before, comparison.after, _tone(comparison)
     console.print(Text(plain(comparison.headline), style=f"bold {tone}".strip()))
     # Reasons why the sides cannot be compared make doubts about which is faster irrelevant.
@@ -99,9 +99,10 @@ def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[Co
     account, before_ms, after_ms, change_ms, spread, verdict = zip(*rows, strict=True)
     return fitted(
         [
-            Part("account", account, name=True, least=_NAME_WIDTH), Part("before ms", before_ms, spare=3, right=True),
-            Part("after ms", after_ms, spare=2, right=True), Part("change ms", change_ms, right=True),
-            Part("range over steps, ms", spread, spare=4, right=True), Part("", verdict),
+            Part("account", account, name=True, min_width=_NAME_WIDTH),
+            Part("before ms", before_ms, drop_order=3, right=True),
+            Part("after ms", after_ms, drop_order=2, right=True), Part("change ms", change_ms, right=True),
+            Part("range over steps, ms", spread, drop_order=4, right=True), Part("", verdict),
         ],
         width,
     )  # fmt: skip

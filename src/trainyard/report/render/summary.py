@@ -56,7 +56,9 @@ def print_analysis(
         print_view(view, console, kernels=sys.maxsize)
         print_parts(analysis.ledgers, console)
     else:
-        console.print(Group(*_parts(view, analysis.mean, console.width), *next_steps((*_omitted(view, full_command), *steps))))
+        console.print(
+            Group(*_parts(view, analysis.mean, console.width), *next_steps((*_omitted(view, full_command), *steps)))
+        )
 
 
 def what_if_step(analysis: Analysis) -> tuple[NextStep, ...]:
@@ -75,7 +77,8 @@ def _change(account: Account) -> str:
 
 
 def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
-    """What one screen shows, in order: title, remedy, key figures, warnings, largest accounts, findings and notes."""
+    """The content of one screen, in order: title, remedy, key figures, warnings, largest accounts, findings and notes.
+    `width`: in characters."""
     leading = view.findings[0] if view.findings and view.findings[0].says == view.title else None
     parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
     if leading and leading.remedy:
@@ -94,7 +97,7 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
 
 
 def _accounts(view: View, mean: Ledger, width: int) -> Table:
-    """The largest accounts, and a row for the others."""
+    """The table of the largest accounts of the mean step, with a row for the others, fitted to `width` characters."""
     accounts = sorted(((ns, account) for account, ns in mean.by_account().items() if ns), key=lambda row: -row[0])
     large = [row for row in accounts[:_MOST_ACCOUNTS] if row[0] >= _SMALL_SHARE * mean.wall_ns]
     folded = accounts[len(large) :]
@@ -109,10 +112,10 @@ def _accounts(view: View, mean: Ledger, width: int) -> Table:
     bars = [_bar(ns, longest, style) for _, ns, style in rows]
     return fitted(
         [
-            Part("account", names, name=True, least=_NAME_WIDTH),
+            Part("account", names, name=True, min_width=_NAME_WIDTH),
             Part("ms", [Text(f"{ns / 1e6:,.3f}") for _, ns, _ in rows], right=True),
             Part("share", [Text(units.show_share(ns, mean.wall_ns)) for _, ns, _ in rows], right=True),
-            Part("", bars, spare=1),
+            Part("", bars, drop_order=1),
         ],
         width,
     )
