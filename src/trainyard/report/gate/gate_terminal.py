@@ -15,7 +15,6 @@ from trainyard.report.gate import sentences
 from trainyard.report.gate.gate_report import GateReport
 from trainyard.report.render.terminal import Part, fitted, next_steps, plain
 from trainyard.report.render.unit_scale import Scale, scale_of
-from trainyard.report.view.next_step import NextStep
 
 _STYLES = {"worse": "red", "not worse": "green", "unclear": "yellow", "better": "green", "same": "dim", "unknown": ""}
 _MOST_ACCOUNTS = 6
@@ -146,8 +145,8 @@ def _note_accounts(changed: ChangedAccounts, full: bool) -> list[str]:
     if common.chance < 1:
         bounds = f", between {sentences.percent(common.low)} and {sentences.percent(common.high)}" if full else ""
         notes.append(
-            f"Changes are medians over the pairs, less the {sentences.percent(common.change)}{bounds} that all accounts "
-            "share (clocks, load): they differ from head minus base."
+            f"Changes are medians over the pairs, less the {sentences.percent(common.change)}{bounds} that all "
+            "accounts share (clocks, load): they differ from head minus base."
         )
     if full and changed.small:
         notes.append(f"{units.counted(changed.small, 'account')} below 0.1 % of the step left out.")

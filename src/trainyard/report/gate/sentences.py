@@ -170,5 +170,9 @@ def suggest_commands(gate: GateResult) -> tuple[NextStep, ...]:
     if gate.outcome == "not worse":
         return ()
     if gate.outcome == "unclear":
-        return (NextStep(command="trainyard gate self-check JOB", purpose="the smallest slowdown detected here"),)
+        return (
+            NextStep(
+                command="trainyard gate self-check JOB.toml | -- COMMAND", purpose="the smallest slowdown detected here"
+            ),
+        )
     return (NextStep(command=f"trainyard diff {base} {head}", purpose="the last pair, account by account"),)

@@ -57,7 +57,7 @@ def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     steps = [NextStep("--full", ", ".join([*listed, "range over steps"]))]
     if comparison.before.timed_ns and comparison.after.timed_ns:
-        command = "trainyard gate run JOB.toml --base REVISION"
+        command = "trainyard gate run --base REVISION JOB.toml | -- COMMAND"
         return [*steps, NextStep(command, "test for a slowdown with known error rates")]
     return [*steps, NextStep("trainyard trace PATH", "what each step spends its time on")]
 

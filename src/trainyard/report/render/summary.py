@@ -49,7 +49,7 @@ def print_analysis(
     steps: Sequence[NextStep] = (),
     full_command: str = "--full",
 ) -> None:
-    """Prints one screen, or everything if `full`; `full_command` is the command or option that prints everything. Names
+    """Prints one screen, or everything if `full`; `full_command` is the command or option that prints everything; it is not suggested if empty. Names
     come from files: they are printed as text, never as markup."""
     view = view_of(analysis)
     if full:
@@ -150,4 +150,4 @@ def _omitted(view: View, full_command: str) -> tuple[NextStep, ...]:
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     evidence = ["evidence of each finding"] if view.findings else []
     contents = ", ".join([*evidence, *listed])
-    return (NextStep(full_command, contents),) if contents else ()
+    return (NextStep(full_command, contents),) if contents and full_command else ()
