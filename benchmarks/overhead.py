@@ -19,7 +19,7 @@ import torch
 
 from trainyard.job import Job, Measure, Model, Recipe
 from trainyard.run.local.step_clock import StepClock
-from trainyard.run.local.worker import Rank, Turn
+from trainyard.run.local.worker import PlannedStep, Rank
 from trainyard.train.model import initial_weights
 from trainyard.train.model.language_task import Bytes, Language
 from trainyard.train.process_group import find
@@ -62,7 +62,7 @@ def harness(folder: Path) -> Callable[[int], float]:
     rank = Rank(JOB, ranks, training, StepClock(), (folder / "samples.jsonl").open("wb"), said.write)
 
     def step(number: int) -> float:
-        rank._take_step(Turn(number, 0))
+        rank._take_step(PlannedStep(number, 0))
         return 0.0
 
     return step

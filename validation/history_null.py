@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compare.history.statistics.autocorrelation import estimate_inflation
+from trainyard.compare.history.statistics.autocorrelation import estimate_variance_inflation
 from trainyard.compare.history.statistics.change_points import find_change_points
 from trainyard.compare.history.statistics.critical_values import look_up_critical
 from trainyard.compare.history.statistics.split_scan import SplitScan
@@ -42,7 +42,7 @@ def reached(values: NDArray[np.float64]) -> float:
     """The least critical strength at which no change of the series is reported, to 0.005, and at least LEAST."""
     scan = SplitScan()
     scan.extend(values)
-    splits, wide = scan.splits(), float(estimate_inflation(values[None])[0])
+    splits, wide = scan.splits(), float(estimate_variance_inflation(values[None])[0])
     low, high = LEAST, float(splits.strengths(wide).max())
     if high <= low or not find_change_points(values, splits, wide, low):
         return low

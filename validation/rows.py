@@ -73,9 +73,11 @@ _UNTIED = (*_GATED, "nemotron")
 _LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "rope_dim": 64, "value_dim": 128, "head_dim": 128}
 _KNOWN: dict[str, dict[str, float]] = {
     "deepseek-v3": {**_LATENT, "width": 7168, "heads": 128, "kv_heads": 128, "ffn": 18432, "vocab": 129280,
-                    "experts": 256, "active": 8, "moe_ffn_hidden_size": 2048, "shared_experts": 1, "dense_layers": 3},
+                    "experts": 256, "active_experts": 8,
+                    "moe_ffn_hidden_size": 2048, "shared_experts": 1, "dense_layers": 3},
     "deepseek-v2": {**_LATENT, "width": 5120, "heads": 128, "kv_heads": 128, "ffn": 12288, "vocab": 102400,
-                    "experts": 160, "active": 6, "moe_ffn_hidden_size": 1536, "shared_experts": 2, "dense_layers": 1},
+                    "experts": 160, "active_experts": 6,
+                    "moe_ffn_hidden_size": 1536, "shared_experts": 2, "dense_layers": 1},
     "llama-7b": {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000},
     "llama-13b": {"layers": 40, "width": 5120, "heads": 40, "kv_heads": 40, "ffn": 13824, "vocab": 32000},
     "llama-65b": {"layers": 80, "width": 8192, "heads": 64, "kv_heads": 64, "ffn": 22016, "vocab": 32000},
@@ -210,7 +212,9 @@ def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
     known = next((dims for name, dims in _KNOWN.items() if model.startswith(name)), {})
     columns = _preset(hybrid) if hybrid else PLAIN | _model(values, model, known)
     columns |= _layout(values, notes)
-    columns["ends"] = float(partition.counted("uneven", columns["layers"], columns["pp"] * columns["interleave"]))
+    columns["ends_as_layers"] = float(
+        partition.counted("uneven", columns["layers"], columns["pp"] * columns["interleave"])
+    )
     columns["schedule"] = float(schedules.SCHEDULES.index("interleaved")) if columns["interleave"] > 1 else 0.0
     columns |= _recipe(values, notes, columns) | {"seq_len": _number(values, "seq", known.get("seq_len"))}
     ranks = prod(columns[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
@@ -239,9 +243,9 @@ def _model(values: dict[str, str], model: str, known: dict[str, float]) -> dict[
     return {
         "layers": size("layers", "layers"), "width": width, "ffn": known.get("ffn", ffn) if latent else ffn,
         "heads": heads, "kv_heads": size("kv_heads", "kv_heads", heads), "head_dim": known.get("head_dim", dim),
-        "vocab": size("vocab", "vocab", 51200.0), "gated": float(gated), "learned": float(not gated),
+        "vocab": size("vocab", "vocab", 51200.0), "gated": float(gated), "learned_positions": float(not gated),
         "tied": float(not model.startswith(_UNTIED)), "experts": experts,
-        "active": _number(values, "moe_topk", known.get("active", 0.0)) if experts else 0.0,
+        "active_experts": _number(values, "moe_topk", known.get("active_experts", 0.0)) if experts else 0.0,
         "moe_ffn_hidden_size": (known.get("moe_ffn_hidden_size", ffn)) if experts else 0.0,
         "shared_experts": known.get("shared_experts", 0.0) if experts else 0.0,
         "dense_layers": _dense_layers(values, known) if experts else 0.0,
@@ -277,7 +281,7 @@ def _layout(values: dict[str, str], notes: str) -> dict[str, float]:
         shard = gcd(int(dp), max(1, _nodes_of(MACHINES.get(values["accelerator"], "")) // int(tp * cp)))
     return {
         "dp_replicate": dp / shard, "dp_shard": shard, "tp": tp, "cp": cp, "pp": pp,
-        "ep": ep, "interleave": max(interleave, 1.0), "divided": float(divided),
+        "ep": ep, "interleave": max(interleave, 1.0), "is_sharded": float(divided),
         "zero": float(stage), "loss_parallel": 1.0,
     }  # fmt: skip
 
@@ -307,9 +311,9 @@ def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dic
         "samples": samples, "micro_batch_size": each, "activation_checkpoint": activation_checkpoint,
         "activation_checkpoint_every": 1.0,
         "sequence_parallel": float(not old), "flash": float(not old), "low_precision": float(small), "offload": 0.0,
-        "width_bytes": 2.0, "weight_bytes": weight, "gradient_bytes": gradient, "normed_heads": 0.0, "own": 0.0,
+        "width_bytes": 2.0, "weight_bytes": weight, "gradient_bytes": gradient, "qk_norm": 0.0, "native": 0.0,
         "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else gradient,
-        "remade": 0.5 if sharded and activation_checkpoint == 1 else 0.0,
+        "recomputed_share": 0.5 if sharded and activation_checkpoint == 1 else 0.0,
         "adapters": _RANK if _LORA in notes or "lora" in values["model"].lower() else 0.0,
     }  # fmt: skip
 
@@ -331,7 +335,7 @@ def _seconds(lines: list[dict[str, str]], columns: dict[str, float], values: dic
 def _kind(columns: dict[str, float]) -> str:
     if not columns:
         return "unsupported"
-    if columns["spaces"]:
+    if columns["space_layers"]:
         return "hybrid"
     return "adapters" if columns["adapters"] else "experts" if columns["experts"] else "dense"
 

@@ -421,6 +421,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self.model
 
     @property
+    def trace_axis(self) -> str:
+        """The mesh axis of all communication in the job's traces; empty if there are several, or if it is unknown: the
+        layout of a script is only its number of ranks."""
+        return "" if self.workload == SCRIPT else self.layout.only_axis
+
+    @property
     def accumulate(self) -> int:
         """Gradient accumulation: micro-batches per rank and step."""
         return self.recipe.tokens_per_step // (

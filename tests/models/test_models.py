@@ -198,7 +198,7 @@ def test_invalid_preset_is_reported_with_file_and_key(section, kind, values, tmp
     (tmp_path / "odd.toml").write_text("[modle]\nlayers = 1\n")
     (tmp_path / "broken.toml").write_bytes(b"\xff\xfe")
     (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
-    (tmp_path / "large.json").write_bytes(b" " * (presets.LARGEST + 1))
+    (tmp_path / "large.json").write_bytes(b" " * (presets.MAX_FILE_BYTES + 1))
     (tmp_path / "folder").mkdir()
     with refused(kind, *values):
         parse(job_text(section), "job.toml", tmp_path)

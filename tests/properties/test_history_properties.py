@@ -9,7 +9,7 @@ from tests.refused import refused
 from trainyard.compare.history.detect_changes import detect
 from trainyard.compare.history.online_detection import OnlineDetector
 from trainyard.compare.history.series_changes import DetectedChanges
-from trainyard.compare.history.statistics.autocorrelation import estimate_inflation
+from trainyard.compare.history.statistics.autocorrelation import estimate_variance_inflation
 from trainyard.compare.history.statistics.change_points import find_change_points
 from trainyard.compare.history.statistics.critical_values import MIN_POINTS, look_up_critical
 from trainyard.compare.history.statistics.levels import estimate_level, estimate_shift
@@ -91,7 +91,7 @@ def test_changes_depend_on_ranks_only(seed):
     for transformed in (values, np.exp(values), np.sinh(3 * values)):
         scan = SplitScan()
         scan.extend(transformed)
-        wide = float(estimate_inflation(transformed[None])[0])
+        wide = float(estimate_variance_inflation(transformed[None])[0])
         changes.append(find_change_points(transformed, scan.splits(), wide, look_up_critical(transformed.size)))
     assert changes[0] == changes[1] == changes[2]
 
@@ -182,7 +182,7 @@ def test_inflation_reflects_autocorrelation_but_not_steps(seed):
     rng = np.random.default_rng(seed)
     white = rng.standard_normal(400)
     slow = np.convolve(rng.standard_normal(420), 0.8 ** np.arange(20), "valid")[:400]
-    wide, narrow = estimate_inflation(slow[None])[0], estimate_inflation(white[None])[0]
+    wide, narrow = estimate_variance_inflation(slow[None])[0], estimate_variance_inflation(white[None])[0]
     assert 1 <= narrow < 2 < wide
     stepped = white + 10 * (np.arange(400) >= 200)
-    assert estimate_inflation(stepped[None])[0] < 2
+    assert estimate_variance_inflation(stepped[None])[0] < 2

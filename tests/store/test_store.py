@@ -32,7 +32,7 @@ from trainyard.store.index.index_tables import TABLE
 from trainyard.store.run_damage import missing_evidence
 from trainyard.store.run_summary import summarise
 from trainyard.store.store import Store, default_root, new_id
-from trainyard.store.unfinished_writes import OLD_S, writer
+from trainyard.store.unfinished_writes import ABANDONED_AFTER_S, writer
 
 
 @pytest.fixture
@@ -505,14 +505,14 @@ def test_reindex_removes_only_what_nobody_writes(store: Store, kind: str) -> Non
     live = writer()
     host = live.split(".")[1]
     kept = [
-        _left(store, f".{kind}-0000000a-{live}", 10 * OLD_S),
-        _left(store, f".{kind}-0000000a-1.00000000.0123abcd", OLD_S / 2),
-        _left(store, f".{kind}-0000000a-0123abcd", OLD_S / 2),
+        _left(store, f".{kind}-0000000a-{live}", 10 * ABANDONED_AFTER_S),
+        _left(store, f".{kind}-0000000a-1.00000000.0123abcd", ABANDONED_AFTER_S / 2),
+        _left(store, f".{kind}-0000000a-0123abcd", ABANDONED_AFTER_S / 2),
     ]
     removed = [
         _left(store, f".{kind}-0000000b-{dead.pid}.{host}.0123abcd"),
-        _left(store, f".{kind}-0000000b-1.00000000.0123abcd", 2 * OLD_S),
-        _left(store, f".{kind}-0000000b-0123abcd", 2 * OLD_S),
+        _left(store, f".{kind}-0000000b-1.00000000.0123abcd", 2 * ABANDONED_AFTER_S),
+        _left(store, f".{kind}-0000000b-0123abcd", 2 * ABANDONED_AFTER_S),
     ]
     assert store.reindex() == 0
     assert [path.exists() for path in kept] == [True] * 3

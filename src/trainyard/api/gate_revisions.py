@@ -59,12 +59,12 @@ def gate_run(
     commands["base"] = commands["head"] if base_job is None else _read_base_job(target, base_job, together)
     request = GateRequest(tuple(metrics), Rule(alpha=alpha, margin=margin, cap=pairs))
     base_sha, head_sha = known_revision(working_tree, base), known_revision(working_tree, head) if head else ""
-    with ExitStack() as trees:
+    with ExitStack() as checkouts:
         folders = {
-            "base": trees.enter_context(checkout(working_tree, base_sha)),
-            "head": trees.enter_context(checkout(working_tree, head_sha)) if head else working_tree,
+            "base": checkouts.enter_context(checkout(working_tree, base_sha)),
+            "head": checkouts.enter_context(checkout(working_tree, head_sha)) if head else working_tree,
         }
-        results = interleave_runs(
+        measured_pairs = interleave_runs(
             lambda order: in_revision.run_pair(
                 [RevisionRun(folders[side], commands[side]) for side in order], store, together=together
             ),
@@ -74,16 +74,20 @@ def gate_run(
             tuple(across),
         )
     head_name = f"{head} ({head_sha[:10]})" if head else "the working tree"
-    pairs_with_caveats = PairedRuns(tuple(results), tuple(loaded_runs_caveats(*zip(*results))))
     result = gate(
-        f"{base} ({base_sha[:10]})", head_name, pairs_with_caveats, request, profile_reader(store, say),
+        f"{base} ({base_sha[:10]})",
+        head_name,
+        PairedRuns(pairs=tuple(measured_pairs), caveats=tuple(loaded_runs_caveats(*zip(*measured_pairs)))),
+        request,
+        profile_reader(store, say),
         ignored=("code",),
-    )  # fmt: skip
+    )
     return report_gate(result, _suggest(result.outcome, target, base, head))
 
 
 def _read_base_job(target: Target, base_job: str | os.PathLike[str], together: bool) -> list[str]:
-    """The base's job file is not checked here: the base's own code reads it."""
+    """The words that run the base's job file: its absolute path. The file is not checked here, because the base's own
+    code reads it. Raises `BadInput` if `target` is a command or there is no such file."""
     path = Path(base_job)
     if len(read_target(target, together=together)) != 1:
         raise BadInput("--base-job is for a job file, but a command was given.", "Omit --base-job.")
@@ -93,7 +97,7 @@ def _read_base_job(target: Target, base_job: str | os.PathLike[str], together: b
 
 
 def _suggest(outcome: str, target: Target, base: str, head: str | None) -> tuple[NextStep, ...]:
-    """The command that locates the commit of a slowdown."""
+    """The command that locates the commit of a slowdown, if `outcome` is worse."""
     if outcome != "worse":
         return ()
     command = f"trainyard gate bisect {base} {head or 'HEAD'} {show_target(target)}"
@@ -134,7 +138,7 @@ def gate_bisect(
         request = GateRequest((metric,), rule)
         with checkout(working_tree, first) as base, checkout(working_tree, commit) as head:
             folders = {"base": base, "head": head}
-            results = interleave_runs(
+            measured_pairs = interleave_runs(
                 lambda order: in_revision.run_pair(
                     [RevisionRun(folders[side], command) for side in order], store, together=together
                 ),
@@ -142,12 +146,14 @@ def gate_bisect(
                 SystemRandom(),
                 lambda *_: None,
             )
-        return judge_metrics(results, request)[0]
+        return judge_metrics(measured_pairs, request)[0]
 
     def report_step(step: BisectStep) -> None:
         verdict = f"{LABELS[step.verdict.outcome]}: {describe_verdict(step.verdict)}"
         say(f"{step.commit[:10]} {subject(working_tree, step.commit)}: {verdict}")
 
     result = bisect(first, commits, judge_commit, rule, report_step)
-    named = {*result.suspects, *(step.commit for step in result.steps)}
-    return report_bisection(result, {commit: subject(working_tree, commit) for commit in commits if commit in named})
+    named_commits = {*result.suspects, *(step.commit for step in result.steps)}
+    return report_bisection(
+        result, {commit: subject(working_tree, commit) for commit in commits if commit in named_commits}
+    )

@@ -29,14 +29,14 @@ def load_side(
     For a revision: its complete runs from a clean tree, of `job` if given. `or_before`: if the revision has no runs,
     use those of its newest ancestor that has some, since a branch may be ahead of its stored runs. `say`: called with
     the runs of a revision, and with those left out."""
-    by_id: dict[str, Run] = {}
+    runs_by_id: dict[str, Run] = {}
     for name in names:
         try:
             runs = [store.load(name)]
         except UnknownName as error:
             runs = _load_revision(store, name, job, error, or_before, say)
-        by_id |= {run.id: run for run in runs}
-    return list(by_id.values())
+        runs_by_id |= {run.id: run for run in runs}
+    return list(runs_by_id.values())
 
 
 def load_complete(store: Store, rows: Sequence[RunRow], say: Callable[[str], None]) -> Iterator[Run]:
@@ -54,28 +54,29 @@ def load_complete(store: Store, rows: Sequence[RunRow], say: Callable[[str], Non
 def _load_revision(
     store: Store, name: str, job: str, error: UnknownName, or_before: bool, say: Callable[[str], None]
 ) -> list[Run]:
-    """Complete runs of the revision `name`, made from a tree without changes. `or_before`: else of its last ancestor
-    that has any. Raises `UnknownName` if there are none, `BadInput` if they are of several jobs."""
+    """Complete runs of the revision `name`, made from a tree without changes. `error`: that `name` is not a run, for
+    the message; `or_before`: else of its last ancestor that has any. Raises `UnknownName` if there are none, `BadInput`
+    if they are of several jobs."""
     sha = revision(Path.cwd(), name)
     if not sha:
         raise UnknownName(f"{error.says[:-1]}, nor is there such a revision here.", error.next_step)
     rows = [row for row in store.rows() if row.state == "complete" and job in ("", row.job)]
     by_commit: dict[str, list[Run]] = {}
-    unclean = 0
+    unclean_count = 0
     for run in load_complete(store, rows, say):
         if run.provenance.code.get("dirty") == "no":
             by_commit.setdefault(run.provenance.code.get("sha", ""), []).append(run)
         else:
-            unclean += run.provenance.code.get("sha") == sha
-    line = ancestors(Path.cwd(), sha) if or_before else [sha]
-    commit_with_runs = next((commit for commit in line if commit in by_commit), sha)
+            unclean_count += run.provenance.code.get("sha") == sha
+    candidate_commits = ancestors(Path.cwd(), sha) if or_before else [sha]
+    commit_with_runs = next((commit for commit in candidate_commits if commit in by_commit), sha)
     runs = by_commit.get(commit_with_runs, [])
     jobs = sorted({run.job.name for run in runs})
     if not runs:
         of_job = f" of job {job}" if job else ""
         which = " or its last ancestors" if or_before else ""
-        own = units.counted(unclean, "of its runs is", "of its runs are")
-        left_out = f" {own} from a tree with uncommitted changes or files." if unclean else ""
+        unclean_runs = units.counted(unclean_count, "of its runs is", "of its runs are")
+        left_out = f" {unclean_runs} from a tree with uncommitted changes or files." if unclean_count else ""
         raise UnknownName(
             f"there are no stored runs{of_job} of {name} ({sha[:10]}){which}.{left_out}",
             "`trainyard gate run` makes some.",
@@ -84,6 +85,7 @@ def _load_revision(
         raise BadInput(f"{name} has runs of several jobs: {', '.join(jobs)}.", "Select one with --job NAME.")
     older = ""
     if commit_with_runs != sha:
-        older = f", {units.counted(line.index(commit_with_runs), 'commit')} before it, the newest that has runs"
+        commits_before = units.counted(candidate_commits.index(commit_with_runs), "commit")
+        older = f", {commits_before} before it, the newest that has runs"
     say(f"{name}: {units.counted(len(runs), 'run')} of {commit_with_runs[:10]}{older}")
     return runs

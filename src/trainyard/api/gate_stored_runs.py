@@ -66,7 +66,7 @@ def profile_reader(store: Store, say: Callable[[str], None]) -> ReadProfile:
         """The booked events of a run's traces; none, with a message, if they cannot be read."""
         files = store.traces(store.find(run.id), run)
         try:
-            return all_booked(measure_files(files, source=run.id, axis=run.job.layout.only_axis)) if files else []
+            return all_booked(measure_files(files, source=run.id, axis=run.job.trace_axis)) if files else []
         except BadFile as error:
             say(f"{error} Run {run.id} is judged without its traces.")
             return []

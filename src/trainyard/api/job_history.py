@@ -50,7 +50,7 @@ def history(
     if (job is None) == (series is None):
         raise BadInput("Give either a job or --series.", "trainyard history JOB, or trainyard history --series FILE.")
     if series is not None:
-        return report_history(judge(_load_file(Path(series), metric), (), _load_accepted(accepted)))
+        return report_history(judge(_load_file(Path(series), metric), (), _load_accepted(accepted)), stored=False)
     name = _job_name(os.fspath(job or ""))
     points, runs = stored_runs.build_series(name, _load_runs(name, say), metric or _RUN_METRIC)
     return report_history(judge(points, runs, _load_accepted(accepted)))

@@ -32,8 +32,8 @@ class Named(NamedTuple):
     plans: Plans | None = None
 
     def side(self) -> Side:
-        """What a comparison needs of this input. Raises `WrongRunState` for a damaged run, `UnknownName` for one
-        without a ledger."""
+        """This input as a side of a comparison. Raises `WrongRunState` for a damaged run, `UnknownName` for one without
+        a ledger."""
         if self.plans is not None:
             plan = self.plans.best.plan
             return Side(name=self.name, mean=plan.ledger, ledgers=(plan.ledger,), plan=plan)
@@ -46,13 +46,13 @@ class Named(NamedTuple):
                 left_out=self.measured.damage,
             )  # fmt: skip
         if self.run is None or not self.run.ledgers:
-            complete = self.run is not None and self.run.state == "complete"
-            why = (
+            is_complete = self.run is not None and self.run.state == "complete"
+            reason = (
                 "It was asked for no profile, or too short for one."
-                if complete
+                if is_complete
                 else "It ended before its profile was booked."
             )
-            raise UnknownName(f"run {self.name} holds no ledger.", why)
+            raise UnknownName(f"run {self.name} holds no ledger.", reason)
         return Side(name=self.name, mean=self.run.ledgers[-1], ledgers=self.run.ledgers, run=self.run)
 
     def stored(self) -> Run:
@@ -62,7 +62,7 @@ class Named(NamedTuple):
         return self.run
 
     def reported(self, draw: bool) -> Reported:
-        """What a report is made of; `draw`: with the timeline."""
+        """The data that a report is written from. `draw`: with the timeline."""
         if self.plans is not None:
             return Reported(view_of_plans(self.plans), ledgers=(self.plans.best.plan.ledger,))
         if self.run is not None or self.measured is None:
@@ -74,28 +74,34 @@ class Named(NamedTuple):
 
 
 def find(name: str, strict: bool = False, *, say: Callable[[str], None]) -> Named:
-    """What `name` stands for. Raises `UnknownName` for a name that is neither a path nor a run. Unless `strict`, a
-    run is returned without its damaged traces, and `say` is called with a message. Plans are compared by the first,
-    which is the fastest."""
+    """The input that `name` stands for: a file of plans, profiler files, or a stored run. Raises `UnknownName` for a
+    name that is neither a path nor a run. Unless `strict`, a run is returned without its damaged traces, and `say` is
+    called with a message."""
     path = Path(name)
     if plans := read_plans(path):
         return Named(_short(path), plans=plans)
     if os.path.exists(path) and not (path / "run.json").is_file():
         return Named(_short(path), measured=measure_files([path], strict=strict))
     store = Store(say=say)
-    folder = store.find(name)
     run = store.load(name)
+    measured = measure_run(store, run, store.find(name), strict=strict, say=say)
+    shown_name = run.id if os.path.exists(path) or run.id.startswith(name) else name
+    return Named(shown_name, measured=measured, run=run)
+
+
+def measure_run(
+    store: Store, run: Run, folder: Path, *, strict: bool = False, say: Callable[[str], None]
+) -> MeasuredTrace | None:
+    """The booked traces of a stored run in `folder`; None if it has none. Unless `strict`, damaged traces count as
+    none, and `say` is called with a message."""
     traces = store.traces(folder, run)
     try:
-        axis = run.job.layout.only_axis
-        measured = measure_files(traces, source=run.id, axis=axis, strict=strict) if traces else None
+        return measure_files(traces, source=run.id, axis=run.job.trace_axis, strict=strict) if traces else None
     except BadFile as error:
         if strict:
             raise
         say(f"{error} Run {run.id} is taken without its traces.")
-        measured = None
-    shown_name = run.id if os.path.exists(path) or run.id.startswith(name) else name
-    return Named(shown_name, measured=measured, run=run)
+        return None
 
 
 def _short(path: Path) -> str:

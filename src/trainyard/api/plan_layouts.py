@@ -90,22 +90,23 @@ def _ranks(options: PlanOptions, machine: Machine | None) -> int | None:
 
 
 def _planner_input(request: PlanRequest, machine: Machine | None, options: PlanOptions) -> PlannerInput:
-    """What to search for. `machine`: None for a mixed cluster, where 0 devices are all of them."""
+    """The model, devices and batch to search layouts for. `machine`: None for a mixed cluster, for which 0 devices are
+    all of them."""
     job, devices = request.job, options.devices
-    fixed = dict(_parse_fix(text) for text in options.fix)
-    dtype = str(fixed.pop("dtype", job.recipe.dtype if job else "bfloat16"))
+    fixed_values = dict(_parse_fix(text) for text in options.fix)
+    dtype = str(fixed_values.pop("dtype", job.recipe.dtype if job else "bfloat16"))
     words.check(dtype, words.DTYPES, "dtype")
-    samples, length = _step_size(request, options.batch, options.seq_len)
-    axes = {axis: int(value) for axis, value in fixed.items()}
+    samples, seq_len = _step_size(request, options.batch, options.seq_len)
+    axes = {axis: int(value) for axis, value in fixed_values.items()}
     if machine is None:
         return PlannerInput(
-            model=request.model, devices=devices or 0, per_node=1, samples=samples, seq_len=length,
+            model=request.model, devices=devices or 0, per_node=1, samples=samples, seq_len=seq_len,
             dtype=dtype, fixed=axes,
         )  # fmt: skip
     ranks = job.layout.ranks if job and not devices else (devices or machine.devices) * machine.device.ranks
     limits.check_value("ranks", ranks, limits.DEVICES)
     return PlannerInput(
-        model=request.model, devices=ranks, per_node=machine.ranks_per_node, samples=samples, seq_len=length,
+        model=request.model, devices=ranks, per_node=machine.ranks_per_node, samples=samples, seq_len=seq_len,
         dtype=dtype, fixed=axes,
     )  # fmt: skip
 
@@ -137,7 +138,7 @@ def _search(
     best = result.choices[0]
     notes += _shortages(best, machine)
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run
-    if check and framework == "trainyard" and not best.waiting:
+    if check and framework == "trainyard" and not best.host_bytes:
         try:
             job = best.plan.job
             sampled_ranks = held_memory.representative_ranks(job)
@@ -166,15 +167,15 @@ def _check_numbers(options: PlanOptions) -> None:
 def _step_size(request: PlanRequest, batch: int | None, seq_len: int | None) -> tuple[int, int]:
     """Samples of a step, and tokens of a sample (1 for images). Raises `BadInput` if neither the options nor the
     configuration has them."""
-    job, text = request.job, isinstance(request.model, Model)
+    job, is_text = request.job, isinstance(request.model, Model)
     samples = batch or (job.batch if job else 0)
-    length = (seq_len or (job.recipe.seq_len if job else 0)) if text else 1
-    if not samples or not length:
-        flags = "--batch (sequences per step) and --seq-len" if text else "--batch (samples per step)"
+    seq_len = (seq_len or (job.recipe.seq_len if job else 0)) if is_text else 1
+    if not samples or not seq_len:
+        flags = "--batch (sequences per step) and --seq-len" if is_text else "--batch (samples per step)"
         raise BadInput("No global batch given.", f"Pass {flags}.")
     limits.check_value("samples a step:", samples, limits.SAMPLES)
-    limits.check_value(f"{samples:,} samples of {length:,} tokens:", samples * length, limits.STEP)
-    return samples, length
+    limits.check_value(f"{samples:,} samples of {seq_len:,} tokens:", samples * seq_len, limits.STEP)
+    return samples, seq_len
 
 
 def _cost_configuration(request: PlanRequest, machine: Machine, runner: Framework, tokens: float) -> LayoutCost | None:
@@ -186,14 +187,14 @@ def _cost_configuration(request: PlanRequest, machine: Machine, runner: Framewor
 
 
 def _shortages(best: LayoutCost, machine: Machine) -> list[str]:
-    """Why the first layout does not fit, if it does not."""
+    """Sentences on the memory that the first layout lacks on the device and on the host; empty if it fits."""
     notes = []
     if best.reserved > USABLE * machine.rank_memory:
         notes.append(
             f"It does not fit: it needs {show_size(best.reserved)} of {show_size(machine.rank_memory)} per rank."
         )
-    if best.waiting > offload_variants.usable_memory(machine).host:
-        offloaded = best.waiting * machine.ranks_per_node
+    if best.host_bytes > offload_variants.usable_memory(machine).host:
+        offloaded = best.host_bytes * machine.ranks_per_node
         host = machine.host.memory.value if machine.host else 0.0
         notes.append(
             f"It does not fit in host memory: it offloads {show_size(offloaded)} per host of {show_size(host)}."
@@ -202,26 +203,30 @@ def _shortages(best: LayoutCost, machine: Machine) -> list[str]:
 
 
 def _describe_step(wanted: PlannerInput, machine: Machine, job: Job) -> str:
-    """The model, the devices, and what a step trains on."""
-    shared = f" ({machine.device.ranks} ranks each)" if machine.device.ranks > 1 else ""
+    """A description of the model, the devices, and the samples of a step."""
+    ranks_note = f" ({machine.device.ranks} ranks each)" if machine.device.ranks > 1 else ""
     samples = (
         f"sequences of {wanted.seq_len:,} tokens"
         if isinstance(wanted.model, Model)
         else f"{plan_tables.unit_of(job)} of {wanted.model.positions:,} positions"
     )
     devices = wanted.devices // machine.device.ranks
-    return f"{wanted.model.name} on {devices:,} x {machine.device.name}{shared}: {wanted.samples:,} {samples} per step"
+    return (
+        f"{wanted.model.name} on {devices:,} x {machine.device.name}{ranks_note}: {wanted.samples:,} {samples} per step"
+    )
 
 
 def _check_same(job: Job, file: str, devices: int, samples: int, length: int) -> None:
-    """Raises `BadInput` if the arguments contradict the configuration that is to be checked as it is."""
-    for flag, given, own in (
+    """Raises `BadInput` if an argument contradicts the job of the configuration `file`, which is to be checked as it
+    is."""
+    for flag, requested, configured in (
         ("--devices", devices, job.layout.ranks), ("--batch", samples, job.batch),
         ("--seq-len", length, job.recipe.seq_len),
     ):  # fmt: skip
-        if given != own:
+        if requested != configured:
             raise BadInput(
-                f"{flag} {given:,}, but {file} has {own:,}.", f"Leave out {flag}: plan check evaluates a file as it is."
+                f"{flag} {requested:,}, but {file} has {configured:,}.",
+                f"Leave out {flag}: plan check evaluates a file as it is.",
             )
 
 
@@ -240,9 +245,10 @@ def _parse_fix(text: str) -> tuple[str, int | str]:
     if axis == "dtype":
         return axis, value
     if axis not in AXES:
-        new = renamed_keys.new_key("recipe", axis)
+        current_name = renamed_keys.new_key("recipe", axis)
         raise UnknownName(
-            f"--fix {text}: there is no axis {axis!r}.", f"Use {new}." if new in AXES else nearest(axis, AXES)
+            f"--fix {text}: there is no axis {axis!r}.",
+            f"Use {current_name}." if current_name in AXES else nearest(axis, AXES),
         )
     if axis == "activation_checkpoint" and value in ACTIVATION_CHECKPOINTS:
         return axis, ACTIVATION_CHECKPOINTS.index(value)

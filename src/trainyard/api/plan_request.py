@@ -67,7 +67,7 @@ def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
 
 
 def _request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
-    """What to plan for: `model`, or the configuration `check`, which may take its model from `model`. `ranks` and
+    """The model, or the configuration `check`, which may take its model from `model`, as a request. `ranks` and
     `seq_len` replace values that a file leaves open. Raises `BadInput` without a model or a configuration."""
     if check is None:
         if not model:
@@ -77,33 +77,35 @@ def _request(model: str | None, check: str | None, ranks: int | None, seq_len: i
             )
         return _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
     if not model:
-        return _read(check, CommandArguments(devices=ranks, seq_len=seq_len), only=True)
-    trained = _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
-    if not isinstance(trained.model, Model):
+        return _read(check, CommandArguments(devices=ranks, seq_len=seq_len), config_only=True)
+    model_request = _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
+    if not isinstance(model_request.model, Model):
         raise BadInput(
             f"{check} with --model {model}: only configurations of decoders take their model from --model.",
             "Leave out --model.",
         )
-    length = seq_len or (trained.job.recipe.seq_len if trained.job else None)
-    count = ranks or (trained.job.layout.ranks if trained.job else None)
-    return _read(check, CommandArguments(devices=count, seq_len=length, model=trained.model), only=True)
+    known_seq_len = seq_len or (model_request.job.recipe.seq_len if model_request.job else None)
+    known_ranks = ranks or (model_request.job.layout.ranks if model_request.job else None)
+    return _read(
+        check, CommandArguments(devices=known_ranks, seq_len=known_seq_len, model=model_request.model), config_only=True
+    )
 
 
-def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanRequest:
-    """The request of one name: a preset, a model file, or a configuration, which it must be if `only`. `arguments`:
-    values of the command line that a file leaves open."""
-    data = _bytes(Path(name), must=only)
+def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> PlanRequest:
+    """The request of one name: a preset, a model file, or a configuration, which it must be if `config_only`.
+    `arguments`: values of the command line that a file leaves open."""
+    data = _bytes(Path(name), required=config_only)
     kind: Kind | None = detect_format.kind(data) if data is not None else None
     if kind == "trainyard":
         job = job_file.load(name)
         job = replace(job, model=arguments.model) if arguments.model else job
         return PlanRequest(model=cases.subject(job), job=job, file=name)
-    if data is None and only:
+    if data is None and config_only:
         raise BadInput(
             f"{name} is a model, not a training configuration.",
             f"Search its layouts: trainyard plan {name}; or pass a configuration, with --model {name}.",
         )
-    if data is None or (kind is None and not only):
+    if data is None or (kind is None and not config_only):
         return PlanRequest(_model(name))
     read = detect_format.read(data, name, arguments)
     return PlanRequest(
@@ -112,15 +114,16 @@ def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanReq
     )  # fmt: skip
 
 
-def _bytes(path: Path, must: bool) -> bytes | None:
-    """The first bytes of a file, one more than a configuration may have; None if there is no such file."""
+def _bytes(path: Path, required: bool) -> bytes | None:
+    """The first bytes of a file, one more than a configuration may have; None if there is no such file. `required`:
+    raise `BadFile` instead."""
     try:
-        if str(path) in presets.known() or (not must and not path.is_file()):
+        if str(path) in presets.known() or (not required and not path.is_file()):
             return None
         with path.open("rb") as file:
             return file.read(LARGEST + 1)
     except (OSError, ValueError) as error:
-        if not must:
+        if not required:
             return None
         raise unreadable(path, error, "Pass the file of a training configuration.") from error
 

@@ -39,7 +39,7 @@ def run(job: JobSource, *, session: Session | None = None) -> RunResult:
     after storing the measurements so far.
     """
     read, text = _read_job(job)
-    booking, booked = _with_booking(session, read.layout.only_axis)
+    booking, booked = _with_booking(session, read.trace_axis)
     return booking.result(harness.execute(read, text, booked), booked)
 
 
@@ -71,10 +71,10 @@ def resume(name: str, job: JobSource | None = None, *, session: Session | None =
     """
     session = session or Session()
     if job is None:
-        booking, booked = _with_booking(session, session.store.load(name).job.layout.only_axis)
+        booking, booked = _with_booking(session, session.store.load(name).job.trace_axis)
         return booking.result(harness.resume(name, booked), booked)
     read, text = _read_job(job)
-    booking, booked = _with_booking(session, read.layout.only_axis)
+    booking, booked = _with_booking(session, read.trace_axis)
     return booking.result(fork_run.execute(name, read, text, booked), booked)
 
 
@@ -98,7 +98,7 @@ def chaos(
     """
     faults = plan if isinstance(plan, FaultPlan) else fault_plan.load(os.fspath(plan))
     read, text = _read_job(job)
-    booking, booked = _with_booking(session, read.layout.only_axis)
+    booking, booked = _with_booking(session, read.trace_axis)
     ended = experiment.execute(read, text, faults, booked, against=against)
     return booking.result(ended.run, booked, ended.failure)
 
@@ -115,19 +115,21 @@ class _Booking:
         return self.measured.ledgers
 
     def result(self, run: Run, session: Session, failure: TrainyardError | None = None) -> RunResult:
-        """The result of the run, whose traces were the last that were booked."""
+        """The result of `run`, whose traces were the last that were booked. `failure`: the reason if a chaos experiment
+        did not recover."""
         error = report_of(failure) if failure else None
         return result_of_run(run, session.store.runs / run.id, self.measured if run.ledgers else None, error=error)
 
 
 def _with_booking(session: Session | None, axis: str) -> tuple[_Booking, Session]:
-    """The session with a booking of traces. `axis`: the only mesh axis of the layout, if there is one."""
+    """(booking, session that books with it): the booking keeps the measured trace. `axis`: the only mesh axis of the
+    layout, if there is one."""
     booking = _Booking(axis)
     return booking, replace(session or Session(), book=booking)
 
 
 def _read_job(job: JobSource) -> tuple[Job, str]:
-    """A job and the text of its file; the text is written for a job that is passed as an object."""
+    """(job, text of its file); the text is written for a job that is passed as an object."""
     if isinstance(job, Job):
         return job, job_file.write(job)
     name = os.fspath(job)

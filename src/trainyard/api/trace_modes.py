@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from trainyard.errors import UnknownName
 from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
+    from trainyard.job import Job
     from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
     from trainyard.trace.measured_trace import MeasuredTrace
 
@@ -127,10 +130,41 @@ def measure_paths(
     engine: str = "auto",
     strict: bool = False,
 ) -> MeasuredTrace:
-    """Books profiler files, or folders of them. The options are those of `analyse`."""
+    """Books profiler files, folders of them, or the traces of a stored run. The options are those of `analyse`."""
     from trainyard.plugins import ReadOptions
     from trainyard.trace.measure import measure_files
 
     listed = [paths] if isinstance(paths, str | os.PathLike) else paths
     files = [os.fspath(path) for path in listed]
-    return measure_files(files, window, engine=engine, how=ReadOptions(limit, mark), strict=strict)
+    how = ReadOptions(limit, mark)
+    if len(files) == 1 and (run := _stored_run(files[0])):
+        axis = run.job.trace_axis
+        return measure_files(run.traces, window, source=run.id, axis=axis, engine=engine, how=how, strict=strict)
+    return measure_files(files, window, engine=engine, how=how, strict=strict)
+
+
+class _StoredTraces(NamedTuple):
+    """The traces of a stored run: its id, its job and its profiler files."""
+
+    id: str
+    job: Job
+    traces: list[FilePath]
+
+
+def _stored_run(name: str) -> _StoredTraces | None:
+    """The traces of the stored run `name`: an id prefix or a tag, if no file has that name, or a run's folder. None if
+    there is no such run. Raises `UnknownName` for a run without traces."""
+    from trainyard.store.store import Store
+
+    if os.path.lexists(name) and not os.path.isfile(os.path.join(name, "run.json")):
+        return None
+    store = Store()
+    try:
+        folder = store.find(name)
+    except UnknownName:
+        return None
+    run = store.load(name)
+    traces = store.traces(folder, run)
+    if not traces:
+        raise UnknownName(f"run {run.id} holds no traces.", f"`trainyard runs show {run.id}` shows what it has.")
+    return _StoredTraces(id=run.id, job=run.job, traces=traces)

@@ -18,25 +18,27 @@ def compare_accounts(before: Side, after: Side, judge: bool = True) -> tuple[Acc
     Steps of one run are not independent samples: this describes two recordings and is not a statistical test.
     """
     mean_changes = diff(before.mean, after.mean)
-    old, new = before.steps(), after.steps()
-    if not judge or min(len(old), len(new)) < 2:
+    old_steps, new_steps = before.steps(), after.steps()
+    if not judge or min(len(old_steps), len(new_steps)) < 2:
         return mean_changes
     judged: list[AccountChange] = []
     for change in mean_changes:
-        old_ns = [step.get(change.account, 0) for step in old]
-        new_ns = [step.get(change.account, 0) for step in new]
-        low, high = min(new_ns) - max(old_ns), max(new_ns) - min(old_ns)
+        old_ns = [step.get(change.account, 0) for step in old_steps]
+        new_ns = [step.get(change.account, 0) for step in new_steps]
+        low_ns, high_ns = min(new_ns) - max(old_ns), max(new_ns) - min(old_ns)
         judged.append(
-            msgspec.structs.replace(change, low_ns=low, high_ns=high, verdict=_judge_bounds(change.ns, low, high))
+            msgspec.structs.replace(
+                change, low_ns=low_ns, high_ns=high_ns, verdict=_judge_bounds(change.ns, low_ns, high_ns)
+            )
         )
     return tuple(judged)
 
 
-def _judge_bounds(ns: int, low: int, high: int) -> Literal["better", "worse", "same", "unknown"]:
-    """The verdict on a change of `ns` with the confidence bounds `low` and `high`: more time is worse; `unknown` if the
+def _judge_bounds(ns: int, low_ns: int, high_ns: int) -> Literal["better", "worse", "same", "unknown"]:
+    """The verdict on a change of `ns` between the bounds `low_ns` and `high_ns`: more time is worse; `unknown` if the
     bounds include 0."""
-    if low > 0:
+    if low_ns > 0:
         return "worse"
-    if high < 0:
+    if high_ns < 0:
         return "better"
     return "same" if ns == 0 else "unknown"

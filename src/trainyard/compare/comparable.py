@@ -14,7 +14,7 @@ from trainyard.units import show_time
 
 
 class Comparability(NamedTuple):
-    """The result of `comparable`, as sentences for the user.
+    """The result of `check_comparability`, as sentences for the user.
 
     `reasons`: why the two sides cannot be compared, empty if they can. `doubts`: why it is unknown whether they did the
     same work. `unsure`: why it is unknown which step is faster. `caveats`: differences to print with the comparison."""
@@ -77,14 +77,19 @@ def check_comparability(a: Side, b: Side) -> Comparability:
 
 
 def _find_contradiction(a: Side, b: Side) -> str:
-    """Why the change is unclear if the timed steps and the profiled steps changed in opposite directions; else empty.
-    The accounts come from the profiled steps."""
-    timed, profiled = b.timed_ns - a.timed_ns, b.mean.wall_ns - a.mean.wall_ns
-    if a.plan or b.plan or not (a.timed_ns and b.timed_ns and a.mean.wall_ns) or timed * profiled >= 0:
+    """The reason why the change is unclear if the timed steps and the profiled steps changed in opposite directions;
+    else empty. The accounts come from the profiled steps."""
+    timed_change_ns, profiled_change_ns = b.timed_ns - a.timed_ns, b.mean.wall_ns - a.mean.wall_ns
+    if (
+        a.plan
+        or b.plan
+        or not (a.timed_ns and b.timed_ns and a.mean.wall_ns)
+        or timed_change_ns * profiled_change_ns >= 0
+    ):
         return ""
     return (
-        f"The timed step is {100 * timed / a.timed_ns:+.1f} %, the profiled step "
-        f"{100 * profiled / a.mean.wall_ns:+.1f} %: the steps of one run vary by more than the runs differ. "
+        f"The timed step is {100 * timed_change_ns / a.timed_ns:+.1f} %, the profiled step "
+        f"{100 * profiled_change_ns / a.mean.wall_ns:+.1f} %: the steps of one run vary by more than the runs differ. "
         "Measure both again, on an idle machine and with more steps."
     )
 
@@ -98,7 +103,7 @@ def _show_ranks(side: Side) -> str:
 _WORK_DIFFERENCES = {"recipe seq_len", "recipe tokens_per_step"}
 """Differences that are reasons, not caveats."""
 _KINDS_REPORTED_APART = ("command", "devices")
-"""Kinds that `comparable` reports itself."""
+"""Kinds that `check_comparability` reports itself."""
 _MAX_PER_KIND = 4
 """Differences of one kind that are listed; the rest are counted."""
 

@@ -29,11 +29,13 @@ def compute_metrics(run: Run) -> dict[str, float]:
 
 
 def _estimate_compile_ns(run: Run) -> float:
-    """Excess of the first step over the median step, if the job is compiled and its first step is a warm-up step;
+    """Excess in ns of the first step over the median step, if the job is compiled and its first step is a warm-up step;
     else 0."""
-    measured = step_walls(run.measured())
-    first = min((sample.step for sample in run.samples), default=0)
-    cold = [sample for sample in run.kept() if sample.step == first and sample.warmup and not sample.profiled]
-    if not (run.job.recipe.compile and measured and cold):
+    walls_ns = step_walls(run.measured())
+    first_step = min((sample.step for sample in run.samples), default=0)
+    cold_samples = [
+        sample for sample in run.kept() if sample.step == first_step and sample.warmup and not sample.profiled
+    ]
+    if not (run.job.recipe.compile and walls_ns and cold_samples):
         return 0.0
-    return max(0.0, max(sample.wall_ns for sample in cold) - median(measured))
+    return max(0.0, max(sample.wall_ns for sample in cold_samples) - median(walls_ns))

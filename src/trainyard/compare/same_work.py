@@ -55,13 +55,13 @@ def sum_forward_flops(side: Side) -> int:
     activation checkpointing changes them."""
     if WINDOW in side.mean.scope.steps:
         return 0
-    counted = [
+    entry_flops = [
         entry.flops
         for entry in side.mean.entries
         if entry.phase == "forward" and entry.account.kind == "compute" and entry.account.what in _COUNTED_CLASSES
     ]
-    flops_of_ranks = [flops for flops in counted if flops is not None]
-    return sum(flops_of_ranks) if len(flops_of_ranks) == len(counted) else 0
+    known_flops = [flops for flops in entry_flops if flops is not None]
+    return sum(known_flops) if len(known_flops) == len(entry_flops) else 0
 
 
 def _tokens_per_step(side: Side) -> int:
@@ -100,8 +100,8 @@ def _compare_flops(before: int, after: int) -> tuple[str, ...]:
 
 
 def _compare_operations(a: Side, b: Side, similarity: float) -> tuple[str, ...]:
-    """Reasons why the recordings differ; empty if they are similar enough. `similarity`: share of framework ops that
-    agree."""
+    """Reasons why the recordings differ; empty if they are similar enough. `similarity`: of their framework ops, from 0
+    to 1 (`measure_similarity`)."""
     if similarity >= _MIN_SIMILARITY:
         return ()
     if all(events.marks for side in (a, b) for events in side.events):
@@ -113,8 +113,9 @@ def _compare_operations(a: Side, b: Side, similarity: float) -> tuple[str, ...]:
 
 
 def _compare_scripts(before: Run, after: Run, tokens: tuple[int, int], similarity: float) -> list[str]:
-    """Doubts about two runs of scripts. The same command is assumed to do the same work; so are different arguments
-    with the same tokens per step and the same ops."""
+    """Doubts about two runs of scripts, empty if they did the same work. The same command is assumed to do the same
+    work; so are different arguments with the same tokens per step and the same ops. `tokens`: per step of both, 0 if
+    unknown; `similarity`: as in `_compare_operations`."""
     doubts: list[str] = []
     old, new = describe_command(before), describe_command(after)
     if similarity < _MIN_SIMILARITY:

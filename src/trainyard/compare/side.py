@@ -70,7 +70,7 @@ class Side(NamedTuple):
 def count_operations(events: Sequence[Events]) -> Counter[str]:
     """Calls of each framework op per step, times 1000: a signature of the job that does not depend on the device. A
     trace without step marks counts as one step."""
-    total: Counter[str] = Counter()
+    calls_by_op: Counter[str] = Counter()
     steps = 0
     for rank in events:
         host = rank.host
@@ -78,14 +78,14 @@ def count_operations(events: Sequence[Events]) -> Counter[str]:
         if rank.marks:
             rows &= (host.start >= rank.marks[0].start) & (host.start < rank.marks[-1].stop)
         steps += max(1, len(rank.marks))
-        numbers, counts = np.unique(host.name[rows], return_counts=True)
-        for name_index, count in zip(numbers.tolist(), counts.tolist()):
+        name_indices, counts = np.unique(host.name[rows], return_counts=True)
+        for name_index, count in zip(name_indices.tolist(), counts.tolist()):
             if rank.names[name_index].startswith("aten::"):
-                total[rank.names[name_index]] += count
-    return Counter({name: 1000 * count // max(1, steps) for name, count in total.items()})
+                calls_by_op[rank.names[name_index]] += count
+    return Counter({name: 1000 * count // max(1, steps) for name, count in calls_by_op.items()})
 
 
 def measure_similarity(a: Counter[str], b: Counter[str]) -> float:
     """Weighted Jaccard similarity of two op counts: 1 if they are equal, 0 if they have no op in common."""
-    either = sum((a | b).values())
-    return sum((a & b).values()) / either if either else 1.0
+    union = sum((a | b).values())
+    return sum((a & b).values()) / union if union else 1.0

@@ -104,7 +104,7 @@ def _assign_claimants(booked: Booked) -> I8:
     is_refill = _is_refill(booked, claimant)
     claimant[is_refill] = Claimant.SYNC
     if has_unfused_optimizer(booked):
-        is_optimizer_phase = booked.keys(lambda _, is_optimizer_phase: is_optimizer_phase == "optimizer")
+        is_optimizer_phase = booked.keys(lambda _, phase: phase == "optimizer")
         claimant[(claimant == Claimant.HOST) & is_optimizer_phase[idle.key]] = Claimant.OPTIMIZER
     storms = find_storms(booked)
     sync_storms = [storm for storm in storms if storm.syncs]
@@ -114,19 +114,20 @@ def _assign_claimants(booked: Booked) -> I8:
 
 
 def _is_refill(booked: Booked, claimant: I8) -> Mask:
-    """Mask over idle intervals: host time in gaps that began with a sync, if the sync waited longer than the gap
-    lasted. Without it, the host would have been that far ahead and there would be no gap. `claimant`: by account."""
-    # Adjacent idle intervals form one gap.
+    """Mask over idle intervals: those in which the host refills the launch queue after a sync that emptied it. They are
+    booked to the host and lie in a gap (adjacent idle intervals) that begins with a sync. The sync must have waited at
+    least as long as the gap lasts: without it, the host would have been that far ahead, and there would be no gap.
+    `claimant`: of each idle interval, by its account alone."""
     idle = booked.idle
     none = np.zeros(len(claimant), bool)
     if not booked.on_device or not len(claimant) or not len(booked.events.host):
         return none
-    opens_gap = np.concatenate([[True], idle.start[1:] > idle.stop[:-1]])
-    gap_of_row = np.cumsum(opens_gap) - 1
-    last_row = np.concatenate([np.flatnonzero(opens_gap)[1:] - 1, [len(claimant) - 1]])
-    gap_start, gap_stop = idle.start[opens_gap], idle.stop[last_row]
-    open_span = idle.host[opens_gap]
+    starts_gap = np.concatenate([[True], idle.start[1:] > idle.stop[:-1]])
+    gap_of_row = np.cumsum(starts_gap) - 1
+    last_row_of_gap = np.concatenate([np.flatnonzero(starts_gap)[1:] - 1, [len(claimant) - 1]])
+    gap_start, gap_stop = idle.start[starts_gap], idle.stop[last_row_of_gap]
+    host_span_at_start = idle.host[starts_gap]
     host = booked.events.host
-    waited_ns = np.where(open_span >= 0, gap_start - host.start[open_span], 0)
-    refilled = (claimant[opens_gap] == Claimant.SYNC) & (waited_ns >= gap_stop - gap_start)
+    waited_ns = np.where(host_span_at_start >= 0, gap_start - host.start[host_span_at_start], 0)
+    refilled = (claimant[starts_gap] == Claimant.SYNC) & (waited_ns >= gap_stop - gap_start)
     return refilled[gap_of_row] & (claimant == Claimant.HOST)

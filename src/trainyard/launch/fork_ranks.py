@@ -30,15 +30,15 @@ def run_ranks(
     ranks: int,
     work: Work[Result],
     preload: Sequence[str],
-    patience_s: float,
+    timeout_s: float,
     variables: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """Run `work` on `ranks` processes and return its results by rank. `variables`: environment variables for them,
-    in addition to RANK etc. `preload`: modules that are imported once for all.
+    """Run `work` on `ranks` processes and return its results by rank. `variables`: environment variables for them, in
+    addition to RANK etc. `preload`: modules that are imported once for all.
 
-    Raises `RankDied` with the error of the first rank that fails, or after `patience_s` seconds.
+    Raises `RankDied` with the error of the first rank that fails, or after `timeout_s` seconds.
     """
-    deadline_s = time.monotonic() + patience_s
+    deadline_s = time.monotonic() + timeout_s
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
@@ -62,8 +62,8 @@ def run_ranks(
 
 
 def _receive_results(pipes: list[Any], deadline_s: float, folder: Path) -> list[Any]:
-    """Receive one result from each rank's pipe; return them by rank. `deadline_s`: monotonic time. Raises
-    `RankDied`."""
+    """Receive one result from each rank's pipe; return them by rank. `deadline_s`: monotonic time; `folder`: that of
+    the ranks' logs. Raises `RankDied`."""
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
         waiting = [rank for rank in range(len(pipes)) if rank not in results]

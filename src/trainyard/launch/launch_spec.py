@@ -9,6 +9,8 @@ from trainyard.launch.epoch import EpochClock
 
 FILE = "launch.json"
 
+FAILED = 4
+"""Exit code of a job that failed, and of an agent that lost its supervisor."""
 LEFT = 75
 """Exit code of a rank that saved its state and left as requested (EX_TEMPFAIL of sysexits.h: try again)."""
 

@@ -22,6 +22,7 @@ from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
 
 _GRACE_S = 5.0
+"""Seconds that the supervisor has to end every process before it is killed."""
 
 
 class Local:
@@ -39,7 +40,7 @@ class Local:
         sizes: Sequence[int] = (),
         preload: Sequence[str] = (),
     ) -> None:
-        """Starts nothing; `submit` does."""
+        """Keeps the settings, which the class describes; `submit` starts jobs."""
         self.port = port
         self.environment = environment or {}
         self.sizes = tuple(sizes)

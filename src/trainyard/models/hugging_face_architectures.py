@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from trainyard.errors import BadFile, nearest
 from trainyard.models import hugging_face_hybrids
-from trainyard.models.hugging_face_config import HuggingFaceKeys, short
+from trainyard.models.hugging_face_config import MAX_NUMBER, HuggingFaceKeys, short
 
 
 def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = False) -> dict[str, Any]:
@@ -32,16 +32,16 @@ def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = 
         raise BadFile(f"{where}: not a model's config.json: the top level is not an object.")
     document = cast("dict[str, Any]", document)
     config = HuggingFaceKeys(document, where, without, planned)
-    keys = _architecture(config)(config)
-    left_out = config.done()
+    fields = _architecture(config)(config)
+    left_out = config.check_refused()
     name = _name(document, where) + (f" without {', '.join(left_out)}" if left_out else "")
-    return {"name": name, **keys}
+    return {"name": name, **fields}
 
 
 def _name(document: dict[str, Any], where: str) -> str:
-    """The model's name: from the file, else the name of its folder."""
-    named = document.get("_name_or_path")
-    path = PurePath(named if isinstance(named, str) and named else PurePath(where).parent.name)
+    """The model's name: of the config, else of the folder that it lies in. `where`: the path of the config."""
+    config_name = document.get("_name_or_path")
+    path = PurePath(config_name if isinstance(config_name, str) and config_name else PurePath(where).parent.name)
     return path.name[:100] or "unnamed"
 
 
@@ -65,8 +65,9 @@ def _architecture(config: HuggingFaceKeys) -> Callable[[HuggingFaceKeys], dict[s
     return ARCHITECTURES[name]
 
 
-def _rotary(config: HuggingFaceKeys, base: float) -> float:
-    """The base of RoPE, from the old keys (`rope_theta`, `rope_scaling`) or the new one (`rope_parameters`)."""
+def _rope_base(config: HuggingFaceKeys, default: float) -> float:
+    """The base of RoPE, from the old keys (`rope_theta`, `rope_scaling`) or the new one (`rope_parameters`); `default`
+    if none of them has it. Refuses scaled RoPE."""
     for key in ("rope_scaling", "rope_parameters"):
         value = config.get(key)
         if value is None:
@@ -74,17 +75,18 @@ def _rotary(config: HuggingFaceKeys, base: float) -> float:
         if not isinstance(value, dict):
             raise BadFile(f"{config.where} at $.{key}: {short(value)}, not a table.")
         scaling = cast("dict[str, Any]", value)
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind != "default":
-            config.refuse(key, f"RoPE scaling is not modelled, and it is {short(kind)}")
+        scaling_type = scaling.get("rope_type", scaling.get("type", "default"))
+        if scaling_type != "default":
+            config.refuse(key, f"RoPE scaling is not modelled, and it is {short(scaling_type)}")
         theta = scaling.get("rope_theta")
-        if isinstance(theta, int | float) and 0 < theta < 1e300:
-            base = float(theta)
-    return config.number("rope_theta", base)
+        if isinstance(theta, int | float) and 0 < theta < MAX_NUMBER:
+            default = float(theta)
+    return config.number("rope_theta", default)
 
 
-def _common(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
-    """The keys common to the Llama family: RMSNorm, RoPE, SwiGLU."""
+def _llama_family(config: HuggingFaceKeys, default_rope_base: float = 10_000.0) -> dict[str, Any]:
+    """Model fields common to the Llama family: RMSNorm, RoPE, SwiGLU. `default_rope_base`: of configs without a
+    base."""
     config.must("hidden_act", ["silu"], "only SwiGLU is modelled")
     config.must("attention_dropout", [0, 0.0], "dropout is not modelled")
     return {
@@ -97,14 +99,14 @@ def _common(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
         "mlp": "swiglu",
         "position": "rope",
         "norm_eps": config.number("rms_norm_eps", 1e-6),
-        "rope_base": _rotary(config, base),
+        "rope_base": _rope_base(config, default_rope_base),
         "tied": config.flag("tie_word_embeddings"),
     }
 
 
-def _grouped(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
-    """The keys of `_common` with grouped-query attention."""
-    common = _common(config, base)
+def _llama_family_grouped(config: HuggingFaceKeys, default_rope_base: float = 10_000.0) -> dict[str, Any]:
+    """The fields of `_llama_family` and those of grouped-query attention."""
+    common = _llama_family(config, default_rope_base)
     heads, width = common["heads"], common["hidden_size"]
     if config.get("head_dim") is None and width % heads:
         raise BadFile(
@@ -120,11 +122,11 @@ def _llama(config: HuggingFaceKeys) -> dict[str, Any]:
     if attention_bias != mlp_bias:
         biased_part = "attention_bias" if attention_bias else "mlp_bias"
         config.refuse(biased_part, "either all matrices have biases or none")
-    return {**_grouped(config), "bias": "all" if attention_bias and mlp_bias else "none"}
+    return {**_llama_family_grouped(config), "bias": "all" if attention_bias and mlp_bias else "none"}
 
 
 def _check_window(config: HuggingFaceKeys) -> None:
-    """Checks Qwen's sliding window, which only applies if a flag enables it."""
+    """Refuses Qwen's sliding window, which only applies if a flag enables it."""
     if config.flag("use_sliding_window"):
         config.refuse("use_sliding_window", "only full causal attention is modelled, and it is true")
     config.get("sliding_window")
@@ -133,21 +135,23 @@ def _check_window(config: HuggingFaceKeys) -> None:
 
 
 def _qwen2(config: HuggingFaceKeys) -> dict[str, Any]:
+    """Model fields of a Qwen2 config: grouped attention, with biases of queries, keys and values."""
     _check_window(config)
-    return {**_grouped(config), "bias": "qkv"}
+    return {**_llama_family_grouped(config), "bias": "qkv"}
 
 
 def _qwen3(config: HuggingFaceKeys) -> dict[str, Any]:
+    """Model fields of a Qwen3 config: grouped attention, with normalised queries and keys."""
     _check_window(config)
     config.must("attention_bias", [False], "biases with normalised queries and keys are not modelled")
-    return {**_grouped(config), "bias": "none", "qk_norm": True}
+    return {**_llama_family_grouped(config), "bias": "none", "qk_norm": True}
 
 
 def _mixtral(config: HuggingFaceKeys) -> dict[str, Any]:
     """Model fields of a Mixtral config: Llama's, with a softmax router over experts."""
     config.must("sliding_window", [], "only full causal attention is modelled")
     config.must("router_jitter_noise", [0, 0.0], "router noise is not modelled")
-    grouped = _grouped(config, 1e6)
+    grouped = _llama_family_grouped(config, 1e6)
     return {
         **grouped,
         "experts": config.integer("num_local_experts", 8),
@@ -169,7 +173,7 @@ def _deepseek_v3(config: HuggingFaceKeys) -> dict[str, Any]:
     config.must("num_nextn_predict_layers", [0], "multi-token prediction is not modelled")
     nope_dim, rope_dim = config.integer("qk_nope_head_dim"), config.integer("qk_rope_head_dim")
     config.must("qk_head_dim", [nope_dim + rope_dim], "it must be qk_nope_head_dim + qk_rope_head_dim")
-    common = _common(config)
+    common = _llama_family(config)
     config.must("head_dim", [rope_dim], "it must equal qk_rope_head_dim")
     config.must("num_key_value_heads", [common["heads"]], "every head must have its own keys and values")
     return {

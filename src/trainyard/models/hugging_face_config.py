@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.errors import BadFile, nearest
 from trainyard.models.typed_keys import TypedKeys
 
-_SAYS_NOTHING = re.compile(
+_IRRELEVANT_KEYS = re.compile(
     # Names, special tokens, generation, caching, initialisation, storage format and provenance.
     r"_.*|architectures|auto_map|model_type|transformers_version|.*_token_id|use_cache|initializer_range|torch_dtype"
     r"|dtype|task_specific_params|output_past|output_hidden_states|output_attentions|return_dict|use_return_dict"
@@ -22,7 +22,9 @@ _SAYS_NOTHING = re.compile(
 )
 
 
-_COSTS_NOTHING = re.compile(
+MAX_NUMBER = 1e300
+"""Bound of numbers, which may be multiplied without becoming infinite."""
+_UNTIMED_KEYS = re.compile(
     r"rope_scaling|rope_parameters|partial_rotary_factor|.*dropout|.*_pdrop|router_jitter_noise|scale_attn.*|reorder_and_upcast_attn"
     r"|attention_bias|mlp_bias|use_bias|use_conv_bias|mamba_proj_bias|mamba_conv_bias|scoring_func|topk_method"
     r"|norm_topk_prob|.*_multiplier|logits_scaling"
@@ -41,6 +43,7 @@ class HuggingFaceKeys(TypedKeys):
         self.refused: dict[str, str] = {}
 
     def invalid(self, key: str, expected: str) -> BadFile:
+        """The error for a key whose value is missing or not `expected`, a description of valid values."""
         return BadFile(f"{self.where} at $.{key}: {short(self.values.get(key))}, not {expected}.")
 
     def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
@@ -48,11 +51,12 @@ class HuggingFaceKeys(TypedKeys):
         return self.integer(key, default)
 
     def number(self, key: str, default: float) -> float:
-        """A positive number of the config; `default` if the key is absent or null. Raises if it is something else."""
+        """A positive number of the config; `default` if the key is absent or null. Raises `BadFile` if it is something
+        else."""
         value = self.get(key)
         if value is None:
             return default
-        if type(value) not in (int, float) or not 0 < value < 1e300:
+        if type(value) not in (int, float) or not 0 < value < MAX_NUMBER:
             raise self.invalid(key, "a positive number")
         return float(value)
 
@@ -65,13 +69,15 @@ class HuggingFaceKeys(TypedKeys):
             self.refuse(key, f"{reason}, and it is {short(value)}")
 
     def refuse(self, key: str, reason: str) -> None:
+        """Records that the key cannot be modelled; the first reason for a key counts."""
         self.refused.setdefault(key, reason)
 
-    def done(self) -> list[str]:
-        """The keys left out as requested. Raises `BadFile` if other keys cannot be modelled."""
-        skipped = {key for key in self.refused if self.planned and _COSTS_NOTHING.fullmatch(key)}
+    def check_refused(self) -> list[str]:
+        """The keys that are left out: requested by `without`, or with `planned` of no effect on the time. Raises
+        `BadFile` if other keys cannot be modelled, and for a requested key that can."""
+        skipped = {key for key in self.refused if self.planned and _UNTIMED_KEYS.fullmatch(key)}
         for key, value in self.values.items():
-            if key not in self.requested and value is not None and not _SAYS_NOTHING.fullmatch(key):
+            if key not in self.requested and value is not None and not _IRRELEVANT_KEYS.fullmatch(key):
                 skipped |= {key} if self.planned else set()
                 self.refuse(key, f"unknown key, may change the arithmetic, and it is {short(value)}")
         for key in self.without:
@@ -90,5 +96,6 @@ class HuggingFaceKeys(TypedKeys):
 
 
 def short(value: object) -> str:
+    """The value in at most 60 characters, for messages; `missing` for None."""
     text = "missing" if value is None else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

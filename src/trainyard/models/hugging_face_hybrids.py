@@ -62,16 +62,16 @@ def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
         "tied": config.flag("tie_word_embeddings"),
         "ssm_heads": config.integer("mamba_num_heads", 128),
         "ssm_head_dim": config.integer("mamba_head_dim", 64),
-        "ssm_groups": _first_of(config, "n_groups", "mamba_n_groups", 8),
+        "ssm_groups": _integer_of_either(config, "n_groups", "mamba_n_groups", 8),
         "ssm_state_size": config.integer("ssm_state_size", 128),
-        "kernel": _first_of(config, "conv_kernel", "mamba_d_conv", 4),
-        "chunk": _first_of(config, "chunk_size", "mamba_chunk_size", 128),
+        "kernel": _integer_of_either(config, "conv_kernel", "mamba_d_conv", 4),
+        "chunk": _integer_of_either(config, "chunk_size", "mamba_chunk_size", 128),
         **_routed(config, "E" in pattern),
     }
 
 
-def _routed(config: HuggingFaceKeys, experts: bool) -> dict[str, Any]:
-    """Model fields of the routed experts; none if the pattern has no layer of experts."""
+def _routed(config: HuggingFaceKeys, has_experts: bool) -> dict[str, Any]:
+    """Model fields of the routed experts; none if the pattern has no layer of experts (`has_experts`)."""
     names = (
         "n_routed_experts",
         "n_shared_experts",
@@ -84,7 +84,7 @@ def _routed(config: HuggingFaceKeys, experts: bool) -> dict[str, Any]:
         "topk_group",
         "norm_topk_prob",
     )
-    if not experts:
+    if not has_experts:
         _ignore(config, *names)
         return {}
     config.must("norm_topk_prob", [True], "routing weights are normalised over the active experts")
@@ -95,7 +95,7 @@ def _routed(config: HuggingFaceKeys, experts: bool) -> dict[str, Any]:
         "experts": config.integer("n_routed_experts"),
         "top_k": config.integer("num_experts_per_tok"),
         "moe_ffn_hidden_size": moe_ffn_hidden_size,
-        "shared_experts": _multiple(config, "moe_shared_expert_intermediate_size", shared, moe_ffn_hidden_size),
+        "shared_experts": _divide_width(config, "moe_shared_expert_intermediate_size", shared, moe_ffn_hidden_size),
         "expert_width": config.integer("moe_latent_size", 0),
         "router": "sigmoid",
         "balance": "bias",
@@ -112,7 +112,7 @@ def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
     has_attention, has_experts = _every_nth(config, "attn_layer", 8, 4), _every_nth(config, "expert_layer", 2, 1)
     kinds = ["*" if has_attention(layer) else "M" for layer in range(layers)]
     mlp_kinds = ["E" if experts > 1 and has_experts(layer) else "-" for layer in range(layers)]
-    _silu_gate(config)
+    _check_silu_gate(config)
     config.must("sliding_window", [], "only full causal attention is modelled")
     expert_sizes = {
         "experts": experts,
@@ -147,7 +147,7 @@ def bamba(config: HuggingFaceKeys) -> dict[str, Any]:
     if not isinstance(listed, list) or not all(type(layer) is int and 0 <= layer < layers for layer in listed):
         raise BadFile(f"{config.where} at $.attn_layer_indices: {short(listed)}, not numbers of {layers} layers.")
     attention_layers = set(cast("list[int]", listed))
-    _silu_gate(config)
+    _check_silu_gate(config)
     return {
         **_attention(config, width),
         **_state_spaces(config, width),
@@ -172,14 +172,14 @@ def granite(config: HuggingFaceKeys) -> dict[str, Any]:
         config.must(key, [1, 1.0], "constant multipliers are not modelled")
     position = config.get("position_embedding_type")
     config.must("position_embedding_type", ["rope", "nope"], "only RoPE or no positions are modelled")
-    _silu_gate(config)
+    _check_silu_gate(config)
     expert_sizes = (
         {
             "experts": experts,
             "top_k": config.integer("num_experts_per_tok", 1),
             "moe_ffn_hidden_size": moe_ffn_hidden_size,
             "router": "softmax",
-            "shared_experts": _multiple(config, "shared_intermediate_size", shared, moe_ffn_hidden_size),
+            "shared_experts": _divide_width(config, "shared_intermediate_size", shared, moe_ffn_hidden_size),
             "balance": "loss" if config.flag("output_router_logits") else "none",
         }
         if experts
@@ -227,15 +227,20 @@ def _pattern_of_text(config: HuggingFaceKeys) -> str:
     return pattern
 
 
-def _layer_pairs(kinds: Sequence[str], mlp_kinds: Sequence[str]) -> dict[str, Any]:
-    pattern = "".join(mixer + mlp for mixer, mlp in zip(kinds, mlp_kinds, strict=True))
+def _layer_pairs(mixers: Sequence[str], mlps: Sequence[str]) -> dict[str, Any]:
+    """The pattern of layers that each have a mixer (`M` or `*`) and an MLP or experts (`-` or `E`), and its length."""
+    pattern = "".join(mixer + mlp for mixer, mlp in zip(mixers, mlps, strict=True))
     return {"layers": len(pattern), "hybrid_pattern": pattern}
 
 
 def _every_nth(config: HuggingFaceKeys, prefix: str, period: int, offset: int) -> Callable[[int], bool]:
-    """A predicate: whether the index of a layer is `offset` modulo `period`, both read from the keys of `prefix`."""
-    every, first = config.integer(f"{prefix}_period", period), config.integer(f"{prefix}_offset", offset, least=0)
-    return lambda layer: layer % every == first
+    """A predicate on the index of a layer: whether it is `offset` modulo `period`. Both are read from the keys
+    `<prefix>_period` and `<prefix>_offset`; the arguments are the defaults."""
+    layer_period, layer_offset = (
+        config.integer(f"{prefix}_period", period),
+        config.integer(f"{prefix}_offset", offset, least=0),
+    )
+    return lambda layer: layer % layer_period == layer_offset
 
 
 def _attention(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
@@ -276,18 +281,19 @@ def _state_spaces(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
 
 
 def _check_biases(config: HuggingFaceKeys) -> None:
+    """Refuses matrices with biases and convolutions without."""
     for key in ("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias"):
         config.must(key, [False], "biases of matrices are not modelled")
     for key in ("mamba_conv_bias", "use_conv_bias"):
         config.must(key, [True], "the convolution must have a bias")
 
 
-def _silu_gate(config: HuggingFaceKeys) -> None:
+def _check_silu_gate(config: HuggingFaceKeys) -> None:
     config.must("hidden_act", ["silu"], "only SwiGLU is modelled")
 
 
 def _rotary(config: HuggingFaceKeys) -> dict[str, float]:
-    """The base of the rotary embedding; refuses scaled and partial ones."""
+    """Model fields of the rotary embedding: its base. Refuses scaled and partial ones."""
     for key in ("rope_scaling", "rope_parameters", "partial_rotary_factor"):
         value = config.get(key)
         if value not in (None, 1, 1.0):
@@ -295,15 +301,17 @@ def _rotary(config: HuggingFaceKeys) -> dict[str, float]:
     return {"rope_base": config.number("rope_theta", 10_000.0)}
 
 
-def _first_of(config: HuggingFaceKeys, key: str, other: str, default: int) -> int:
-    """The value of the first of two names that is present: old and new files differ."""
-    return config.integer(key if config.get(key) is not None else other, default)
+def _integer_of_either(config: HuggingFaceKeys, key: str, other_key: str, default: int) -> int:
+    """The integer at `key`, or at `other_key` if the file, of an older version, has that name for it."""
+    return config.integer(key if config.get(key) is not None else other_key, default)
 
 
-def _multiple(config: HuggingFaceKeys, key: str, total: int, part: int) -> int:
-    if total % part:
-        config.refuse(key, f"shared experts must be as wide as the others, and {total} % {part} = {total % part}")
-    return total // part
+def _divide_width(config: HuggingFaceKeys, key: str, total: int, divisor: int) -> int:
+    """The number of experts of `divisor` width that are as wide as `total`. Refuses `key`, which gave the total width,
+    if it is not a multiple."""
+    if total % divisor:
+        config.refuse(key, f"shared experts must be as wide as the others, and {total} % {divisor} = {total % divisor}")
+    return total // divisor
 
 
 def _ignore(config: HuggingFaceKeys, *keys: str) -> None:

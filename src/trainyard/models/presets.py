@@ -20,8 +20,8 @@ from trainyard.formats.regular_files import unreadable
 from trainyard.machine import Claim
 from trainyard.models import hugging_face_architectures
 
-LARGEST = 1 << 20
-"""Largest size of a file in bytes: the largest real one has a few thousand."""
+MAX_FILE_BYTES = 1 << 20
+"""The largest real model file has a few thousand bytes."""
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,14 +150,14 @@ def _find(name_or_path: str, folder: Path) -> Path:
 
 
 def _read(path: Path) -> bytes:
-    """The bytes of a model file. Raises if it cannot be read or has more than `LARGEST` bytes."""
+    """The bytes of a model file. Raises if it cannot be read or has more than `MAX_FILE_BYTES` bytes."""
     try:
         with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise unreadable(path, error) from error
-    if len(data) > LARGEST:
-        raise FileTooLarge(f"{path}: more than {LARGEST:,} bytes, too large for a model file.")
+    if len(data) > MAX_FILE_BYTES:
+        raise FileTooLarge(f"{path}: more than {MAX_FILE_BYTES:,} bytes, too large for a model file.")
     return data
 
 

@@ -28,7 +28,8 @@ class TypedKeys(ABC):
         return self.values.get(key)
 
     def integer(self, key: str, default: int | None = None, least: int = 1, most: int | None = None) -> int:
-        """A whole number from `least` to `most`, by default the limit of the key's quantity."""
+        """A whole number from `least` to `most`, by default the limit of the key's quantity; `default` if the key is
+        absent or null. Raises the error of `invalid` for another value."""
         value = self.get(key)
         if value is None and default is not None:
             return default
@@ -38,7 +39,7 @@ class TypedKeys(ABC):
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A Boolean of the config; `default` if the key is absent or null. Raises if it is something else."""
+        """A Boolean; `default` if the key is absent or null. Raises the error of `invalid` for another value."""
         value = self.get(key)
         if value is None:
             return default

@@ -18,7 +18,7 @@ TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 2e-3, "
 """Dtype -> largest relative error allowed of any step's loss or gradient norm. A different order of summation changes
 some units in the last place (2^-24, 2^-11, 2^-9, 2^-4), and that grows over a few steps."""
 
-_ITSELF = "one process, compared with itself: that does not test a layout"
+_SELF_COMPARISON = "one process, compared with itself: that does not test a layout"
 
 Run = Callable[[Job, int], Trial]
 
@@ -70,20 +70,20 @@ def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterato
         try:
             parallel_trial = run(mix.job, steps)
         except (BadJob, MissingLibrary) as error:
-            yield _without(mix, "refused", str(error))
+            yield _unfinished(mix, "refused", str(error))
             continue
         except RankDied as error:
-            yield _without(mix, "different", str(error).strip().splitlines()[-1])
+            yield _unfinished(mix, "different", str(error).strip().splitlines()[-1])
             continue
         reference = alone(mix.job)
         key = msgspec.json.encode(reference)
         if key not in outcomes_by_reference:
             outcomes_by_reference[key] = run(reference, steps).outcomes
-        yield _judged(mix, parallel_trial, outcomes_by_reference[key], is_reference=reference == mix.job)
+        yield _compare_steps(mix, parallel_trial, outcomes_by_reference[key], is_reference=reference == mix.job)
 
 
-def _without(mix: ParityMix, verdict: Literal["different", "refused"], why: str) -> Parity:
-    """The result of a mix that did not finish its steps. `why`: the reason."""
+def _unfinished(mix: ParityMix, verdict: Literal["different", "refused"], why: str) -> Parity:
+    """The result of a mix that did not finish its steps. `why`: the reason, in words."""
     recipe = mix.job.recipe
     return Parity(
         mix=mix.name,
@@ -96,7 +96,7 @@ def _without(mix: ParityMix, verdict: Literal["different", "refused"], why: str)
     )
 
 
-def _judged(mix: ParityMix, parallel_trial: Trial, reference: Sequence[Outcome], is_reference: bool) -> Parity:
+def _compare_steps(mix: ParityMix, parallel_trial: Trial, reference: Sequence[Outcome], is_reference: bool) -> Parity:
     """Compares losses and gradient norms of the parallel run with those of the single-rank `reference`, step by step.
     `is_reference`: the mix is its own reference, as it runs on one rank."""
     tolerance = TOLERANCE[mix.job.recipe.dtype]
@@ -118,7 +118,7 @@ def _judged(mix: ParityMix, parallel_trial: Trial, reference: Sequence[Outcome],
         grad_norm_error=norm_error,
         tolerance=tolerance,
         verdict="equal" if equal else "different",
-        why=f"{wrong} off by more than {tolerance:g}" if not equal else _ITSELF if is_reference else "",
+        why=f"{wrong} off by more than {tolerance:g}" if not equal else _SELF_COMPARISON if is_reference else "",
         seconds=round(parallel_trial.seconds, 2),
     )
 

@@ -23,6 +23,7 @@ _LAYOUT = set(Layout.__struct_fields__)
 
 
 def _job(**model: Any) -> Job:
+    """A decoder job of the smallest size, with changes to fields of its model."""
     return Job(model=replace(_MODEL, **model), recipe=_RECIPE)
 
 
@@ -69,6 +70,7 @@ def _tensor() -> Iterator[ParityMix]:
 
 
 def _context() -> Iterator[ParityMix]:
+    """Mixes of context parallelism alone, by each method."""
     for label, method in (("all-gather", "all_gather"), ("Ulysses", "ulysses"), ("ring", "ring")):
         yield _mix(f"CP {label}", cp=2, cp_method=method)
         yield _mix(f"CP {label} on 4", cp=4, cp_method=method)

@@ -34,10 +34,10 @@ class Trial(NamedTuple):
 
 
 def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
-    """Train `steps` steps on `job.layout.ranks` processes with one thread each.
+    """Trains `steps` steps on `job.layout.ranks` processes with one thread each.
 
-    Raises `BadJob` if the job cannot be trained, `RankDied` with the error of the first rank that died, or after
-    `patience_s`.
+    Raises `BadJob` if the job cannot be trained, `RankDied` with the error of the first rank that died, if ranks report
+    different losses, or after `patience_s` seconds.
     """
     workload, host = plugins.load("workloads", job.workload), plugins.load("vendors", "cpu").devices()[0]
     workload.expect(job)
@@ -45,21 +45,23 @@ def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
     memory_rules.check(job, workload.weights(job), host.memory_bytes, host.name, shared=True)
     began = time.monotonic()
     outcomes = run_ranks(job.layout.ranks, partial(_train, job, steps), _PRELOAD, patience_s)
-    different = [rank for rank, own in enumerate(outcomes) if own != outcomes[0]]
-    if different:
+    differing_ranks = [rank for rank, rank_outcomes in enumerate(outcomes) if rank_outcomes != outcomes[0]]
+    if differing_ranks:
         raise RankDied(
-            f"ranks {different} and rank 0 report different losses: {outcomes[different[0]]}, {outcomes[0]}."
+            f"ranks {differing_ranks} and rank 0 report different losses: "
+            f"{outcomes[differing_ranks[0]]}, {outcomes[0]}."
         )
     return Trial(outcomes[0], time.monotonic() - began)
 
 
-def _train(job: Job, steps: int, meet: str) -> list[Outcome]:
-    """Trains `steps` steps of the job on this rank's CPU. `meet`: the file by which the ranks find each other."""
+def _train(job: Job, steps: int, rendezvous_file: str) -> list[Outcome]:
+    """Trains `steps` steps of the job on this rank's CPU. `rendezvous_file`: the file by which the ranks find each
+    other."""
     import torch
 
     from trainyard.train import process_group
 
     torch.set_num_threads(1)
-    with process_group.joined(process_group.find("cpu"), meet):
+    with process_group.joined(process_group.find("cpu"), rendezvous_file):
         training = plugins.load("workloads", job.workload).build(job, "cpu")
         return [training(step) for step in range(steps)]

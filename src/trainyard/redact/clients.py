@@ -92,8 +92,8 @@ class ClientOptions:
         return -1
 
     def _find_secret(self, word: str, value_index: int) -> int:
-        """Index in `word` at which the secret in the value at `value_index` begins; -1 if the client's separator
-        (`Client.after`) is missing."""
+        """Index in `word` at which the secret in the value at `value_index` begins; -1 if the separator after which it
+        begins (`Client.after`) is missing."""
         after = self._client.after if self._client else ""
         if not after:
             return value_index

@@ -15,8 +15,8 @@ from trainyard.redact.text_secrets import is_suspect, redact
 _TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*+"?)(?P<colon>\s*+:)?|[{}\[\],:]|[^\s{}\[\]:,"]++', re.DOTALL)
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[A-Za-z_][^\s"{}\[\],:]*+', re.DOTALL)
 _LITERAL = re.compile(r"-?[\d.eE+\-]++\Z|true\Z|false\Z|null\Z|-?Infinity\Z|NaN\Z")
-_PIECE = 1 << 16
-_MOST_PLAIN = 100_000
+_PIECE_BYTES = 1 << 16
+_MAX_CACHED_STRINGS = 100_000
 _HIDDEN = f'"{HIDDEN}"'
 
 
@@ -30,7 +30,8 @@ def redact_json(data: bytes, keep_numbers: bool = False) -> bytes:
 
 
 def secret_paths(value: object, path: str = "$", key: str = "") -> Iterator[str]:
-    """Paths of the strings in a decoded document that contain a secret: `$.sizes.text`, `$.list[2]`."""
+    """Paths of the strings in a decoded document that contain a secret: `$.sizes.text`, `$.list[2]`. `path`, `key`: of
+    `value` in the document; elements of a list have the key of the list."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield from secret_paths(part, f"{path}.{redact(name)}", name)
@@ -38,39 +39,42 @@ def secret_paths(value: object, path: str = "$", key: str = "") -> Iterator[str]
         for index, part in enumerate(value):
             yield from secret_paths(part, f"{path}[{index}]", key)
     elif isinstance(value, str):
-        named = is_secret(key) and not is_plain(key, value)
-        if value != HIDDEN and (named or is_random_key(key, value) or redact(value) != value):
+        has_secret_name = is_secret(key) and not is_plain(key, value)
+        if value != HIDDEN and (has_secret_name or is_random_key(key, value) or redact(value) != value):
             yield path
 
 
 def redact_json_lines(file: IO[bytes]) -> Iterator[bytes]:
     """Redact a JSON document of many lines in pieces. Most strings of a large document repeat; each is checked once."""
-    reader, plain = _DocumentReader(), set[bytes]()
-    while lines := file.readlines(_PIECE):
+    reader, plain_strings = _DocumentReader(), set[bytes]()
+    while lines := file.readlines(_PIECE_BYTES):
         piece = b"".join(lines)
-        if reader.waits or not _is_plain(piece, plain):
-            yield from (_redact_line(reader, line, plain) for line in lines)
+        if reader.must_read_next or not _is_plain(piece, plain_strings):
+            yield from (_redact_line(reader, line, plain_strings) for line in lines)
         else:
             yield piece
 
 
-def _redact_line(reader: _DocumentReader, line: bytes, plain: set[bytes]) -> bytes:
-    if not reader.waits and _is_plain(line, plain):
+def _redact_line(reader: _DocumentReader, line: bytes, plain_strings: set[bytes]) -> bytes:
+    """The redacted line; unchanged if it can contain no secret. `plain_strings`: the cache of `_is_plain`."""
+    if not reader.must_read_next and _is_plain(line, plain_strings):
         return line
     return reader.feed(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
-def _is_plain(piece: bytes, plain: set[bytes]) -> bool:
-    """Whether no string in `piece` can contain a secret. `plain`: cache of strings known to contain none."""
-    new = [text for text in set(_TEXT.findall(piece)) if text not in plain]
-    suspect = [text for text in new if b"\\u00" in text or is_suspect(text.decode("utf-8", "replace") + '"')]
-    if len(plain) < _MOST_PLAIN:
-        plain.update(set(new).difference(suspect))
+def _is_plain(piece: bytes, plain_strings: set[bytes]) -> bool:
+    """Whether no string in `piece` can contain a secret. `plain_strings`: cache of strings known to contain none; new
+    ones are added."""
+    new_strings = [text for text in set(_TEXT.findall(piece)) if text not in plain_strings]
+    suspect = [text for text in new_strings if b"\\u00" in text or is_suspect(text.decode("utf-8", "replace") + '"')]
+    if len(plain_strings) < _MAX_CACHED_STRINGS:
+        plain_strings.update(set(new_strings).difference(suspect))
     return not suspect
 
 
 class _DocumentReader:
-    """Reads a document in pieces that end between two tokens. Pieces without a secret may be left out unless `waits`.
+    """Reads a document in pieces that end between two tokens. Pieces without a secret may be left out unless
+    `must_read_next`.
 
     `_depth`: brackets open since a secret key. `_key`, `_option`: the secret key or option whose value comes next.
     """
@@ -82,7 +86,8 @@ class _DocumentReader:
         self._clients = ClientOptions()
 
     @property
-    def waits(self) -> bool:
+    def must_read_next(self) -> bool:
+        """Whether the next piece must be read, since a secret value may begin in it."""
         return bool(self._depth or self._key or self._option or self._clients.active)
 
     def feed(self, text: str) -> str:
@@ -117,6 +122,7 @@ class _DocumentReader:
         return None
 
     def _replace_name(self, literal: str) -> str | None:
+        """The replacement of a key, given its JSON literal; None if it stays. Keeps the key if it names a secret."""
         name = _decode_string(literal)
         self._key = name if is_secret(name) or name.lower().endswith("key") else ""
         self._option = ""
@@ -130,8 +136,8 @@ class _DocumentReader:
         if self._keep_numbers and not is_text and _LITERAL.match(literal):
             return None
         value = _decode_string(literal) if is_text else literal
-        secret = (is_secret(key) and not is_plain(key, value)) or is_random_key(key, value)
-        if self._depth or secret or (option and not is_plain(option, value)):
+        names_secret = (is_secret(key) and not is_plain(key, value)) or is_random_key(key, value)
+        if self._depth or names_secret or (option and not is_plain(option, value)):
             return None if is_plain("", value) or value == HIDDEN else _HIDDEN
         if not is_text:
             return None
@@ -153,4 +159,5 @@ def _decode_string(literal: str) -> str:
 
 
 def _encode_if_changed(before: str, after: str) -> str | None:
+    """The JSON literal of `after`; None if it equals `before`."""
     return None if before == after else json.dumps(after)

@@ -10,7 +10,7 @@ _URL = re.compile(r"://?|%(?:25)*3A(?:%(?:25)*2F){2}", re.IGNORECASE)
 """`://`, which a path shortens to `:/`."""
 _SCHEME = re.compile(r"[A-Za-z0-9+.\-]*\Z")
 _LONGEST_SCHEME = 32
-_ALWAYS = re.compile(r"(?:https?|ftps?|wss?)\Z", re.IGNORECASE)
+_TOKEN_SCHEMES = re.compile(r"(?:https?|ftps?|wss?)\Z", re.IGNORECASE)
 """Schemes in which a user without a password is hidden too: it may be a token."""
 _AUTHORITY_END = re.compile(r"[/?#\\]")
 _ENCODED_ENDS = ("2f", "3f", "23")
@@ -29,9 +29,9 @@ def find_in_urls(text: str) -> Iterator[tuple[int, int]]:
     """Spans of user and password in every URL of `text`."""
     marks = [match.span() for match in _URL.finditer(text)]
     schemes = [_scheme(text, begin) for begin, _ in marks]
-    for (begin, end), scheme, until in zip(marks, schemes, [*schemes[1:], len(text)]):
-        run = _QUOTED_RUN.get(text[scheme - 1 : scheme], _RUN).match(text, end, max(end, until))
-        if run and (length := _login_length(run[0], text[scheme:begin], text[begin:end])):
+    for (begin, end), scheme, next_scheme in zip(marks, schemes, [*schemes[1:], len(text)]):
+        after_mark = _QUOTED_RUN.get(text[scheme - 1 : scheme], _RUN).match(text, end, max(end, next_scheme))
+        if after_mark and (length := _login_length(after_mark[0], text[scheme:begin], text[begin:end])):
             yield end, end + length
 
 
@@ -41,26 +41,28 @@ def _scheme(text: str, end: int) -> int:
     return end - len(match[0]) if match else end
 
 
-def _login_length(run: str, scheme: str, mark: str) -> int:
-    """Number of leading characters of `run`, the text after the `mark` `://`, that are a login to hide."""
-    authority = run[: _authority_end(run, mark)]
+def _login_length(after_mark: str, scheme: str, mark: str) -> int:
+    """Number of leading characters of `after_mark` that are a login to hide: user, password and separators, up
+    to the `@`. `after_mark`: the text of a URL after the `mark`, its `://` as written, perhaps percent-encoded."""
+    authority = after_mark[: _authority_end(after_mark, mark)]
     colon = _COLON.search(authority)
     at = _last_index(_AT, authority)
     if at >= 0:
-        return at if (colon and colon.start() < at) or _ALWAYS.search(scheme) else 0
+        return at if (colon and colon.start() < at) or _TOKEN_SCHEMES.search(scheme) else 0
     if colon is None or _PORT.match(authority, colon.end()):
         return 0
-    return max(0, _last_index(_AT, run))  # a password with an unescaped slash
+    return max(0, _last_index(_AT, after_mark))  # a password with an unescaped slash
 
 
-def _authority_end(run: str, mark: str) -> int:
-    """Index at which login, host and port end: at a `/`, `?` or `#` that is percent-encoded as often as the mark."""
+def _authority_end(after_mark: str, mark: str) -> int:
+    """Index in `after_mark` at which login, host and port end: at a `/`, `?` or `#` that is percent-encoded as often as
+    the `mark`, the `://` before it."""
     if "%" not in mark:
-        end = _AUTHORITY_END.search(run)
-        return end.start() if end else len(run)
-    lower, percent = run.lower(), mark[: mark.lower().index("3a")]
-    ends = [lower.find(percent + code) for code in _ENCODED_ENDS]
-    return min((end for end in ends if end >= 0), default=len(run))
+        end = _AUTHORITY_END.search(after_mark)
+        return end.start() if end else len(after_mark)
+    lower, encoded_percent = after_mark.lower(), mark[: mark.lower().index("3a")]
+    ends = [lower.find(encoded_percent + code) for code in _ENCODED_ENDS]
+    return min((end for end in ends if end >= 0), default=len(after_mark))
 
 
 def find_in_words(text: str) -> Iterator[tuple[int, int]]:

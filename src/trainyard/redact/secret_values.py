@@ -14,7 +14,8 @@ _CLOSERS = ")]}>.,;:!"
 
 
 def value_at(text: str, at: int, unquoted: re.Pattern[str]) -> tuple[int, int]:
-    """The span of the value that begins at `at`, without its quotes or brackets."""
+    """The span (begin, end) of the value that begins at `at`, without its quotes or brackets. `unquoted`: the pattern
+    of a value without them, `RUN` or `LINE`."""
     if quoted := _OPENING.match(text, at):
         return quoted.end(), _closing_quote(text, quoted.end(), quoted[2], len(quoted[1]))
     if text[at : at + 1] in ("[", "{", "("):
@@ -25,7 +26,8 @@ def value_at(text: str, at: int, unquoted: re.Pattern[str]) -> tuple[int, int]:
 
 
 def _closing_quote(text: str, at: int, quote: str, escapes: int) -> int:
-    """End of the quoted text that begins at `at`. `escapes`: number of backslashes before its opening quote."""
+    """End of the quoted text that begins at `at`: the index of its closing `quote`, or of the backslashes that escape
+    it. `escapes`: number of backslashes before its opening quote."""
     end = text.find(quote, at)
     while end >= 0:
         first = end

@@ -46,6 +46,9 @@ _TOKEN = re.compile(
 )
 _SHORTEST_JSON_TOKEN = 20
 _SHORTEST_SIGNATURE = 8
+_SHORTEST_RANDOM_WORD, _SHORTEST_MIXED_WORD, _SHORTEST_MIXED_TEXT = 16, 8, 24
+"""Characters from which a part of a token counts as random: a word, a word of letters and digits, and words of letters
+in both cases and digits."""
 _KEY_MARK = re.compile(r"-----(?:BEGIN|(?P<end>END)) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _BASIC = re.compile(r"(?<![A-Za-z0-9])basic[ \t]++([A-Za-z0-9+/_\-]{4,}+={0,2})", re.IGNORECASE)
 _BEARER = re.compile(r"(?<![A-Za-z0-9])bearer(?:[ \t=:+]|%(?:25)*+20)++", re.IGNORECASE)
@@ -106,7 +109,8 @@ def _hide_spans(text: str, spans: Iterator[tuple[int, int]]) -> str:
 
 
 def _find_private_keys(text: str) -> Iterator[tuple[int, int]]:
-    """From the line that begins a key to the one that ends it; of a key that is cut off, the part that is there."""
+    """Spans of private keys: from the line that begins a key to the one that ends it; of a key that is cut off, the
+    part that is there."""
     last_end, begin = 0, None
     for mark in _KEY_MARK.finditer(text):
         if mark["end"]:
@@ -131,7 +135,7 @@ def _find_client_options(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _find_named_values(text: str) -> Iterator[tuple[int, int]]:
-    """Values of options, assignments, keys and headers."""
+    """Spans of the values of options, assignments, keys and headers whose name means a secret."""
     at = 0
     while match := _NAME.search(text, at):
         at = match.end()
@@ -193,10 +197,11 @@ def _hide_token(match: re.Match[str]) -> str:
 def _is_random(text: str) -> bool:
     """Whether the part of a token after its prefix is random, unlike the words in `hf_transfer`."""
     runs = re.split("[-_]", text)
-    return any(len(run) >= 16 or (len(run) >= 8 and _is_mixed(run)) for run in runs) or (
-        len(text) >= 24 and _is_mixed(text) and text.lower() != text
-    )
+    return any(
+        len(run) >= _SHORTEST_RANDOM_WORD or (len(run) >= _SHORTEST_MIXED_WORD and _is_mixed(run)) for run in runs
+    ) or (len(text) >= _SHORTEST_MIXED_TEXT and _is_mixed(text) and text.lower() != text)
 
 
 def _is_mixed(text: str) -> bool:
+    """Whether the text has both letters and digits."""
     return any(sign.isdigit() for sign in text) and any(sign.isalpha() for sign in text)

@@ -19,16 +19,16 @@ SIGNATURE = "SHA256SUMS.sig"
 HEAD = "run.json"
 _LOCAL = ("tags.json", "lock", "checkpoints", FILE, SIGNATURE)
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)\Z")
-_LONGEST_NAME, _LONGEST_PART, _DEEPEST = 1024, 255, 16
+_MAX_NAME_BYTES, _MAX_PART_BYTES, _MAX_PARTS = 1024, 255, 16
 
 
 def is_listed(name: str) -> bool:
     """Whether a file has a digest and is pushed and pulled. `name`: relative to the run's folder, with slashes."""
     parts = PurePosixPath(name).parts
-    return not wrong_name(name) and parts[0] not in _LOCAL and not any(part.startswith(".") for part in parts)
+    return not name_problem(name) and parts[0] not in _LOCAL and not any(part.startswith(".") for part in parts)
 
 
-def wrong_name(name: str) -> str:
+def name_problem(name: str) -> str:
     """The reason why a file name is rejected, or an empty string: it is outside the run's folder, contains control
     characters, or is too long to create."""
     parts = name.split("/")
@@ -37,30 +37,32 @@ def wrong_name(name: str) -> str:
     if not name.isprintable() or "\\" in name:
         return "with control characters or backslashes in its name"
     longest = max(len(part.encode()) for part in parts)
-    if len(name.encode()) > _LONGEST_NAME or longest > _LONGEST_PART or len(parts) > _DEEPEST:
+    if len(name.encode()) > _MAX_NAME_BYTES or longest > _MAX_PART_BYTES or len(parts) > _MAX_PARTS:
         return f"whose name is too long ({len(name)} characters)"
     return ""
 
 
 def compute(folder: Path, new_contents: Mapping[str, bytes] | None = None) -> dict[str, str]:
-    """Name -> digest of every listed file in the folder. `new_contents`: file name -> contents that are about to be
-    written, used instead of those on the disk. Raises `BadFile` for a file that cannot be read."""
+    """File name -> SHA-256 digest (hexadecimal) of every listed file in the folder. `new_contents`: file name ->
+    contents that are about to be written, used instead of those on the disk. Raises `BadFile` for a file that cannot be
+    read."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in (new_contents or {}).items()}
     for name, path in files(folder).items():
         if name not in digests:
-            digests[name] = of_file(path)
+            digests[name] = file_digest(path)
     return digests
 
 
 def files(folder: Path) -> dict[str, Path]:
-    """The listed files by name."""
+    """File name -> path of the listed files, in order of their names. Names are relative to the folder, with
+    slashes."""
     paths_by_name = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     return {
         name: path for name, path in sorted(paths_by_name.items()) if is_listed(name) and is_regular(path, links=False)
     }
 
 
-def of_file(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """The SHA-256 digest of a file, in hexadecimal. Raises `BadFile`."""
     try:
         return sha256_of(path)
@@ -69,11 +71,13 @@ def of_file(path: Path) -> str:
 
 
 def render(digests: Mapping[str, str]) -> bytes:
+    """The contents of a SHA256SUMS that lists these digests, sorted by file name."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
 
 
 def parse(data: bytes, shown: str) -> dict[str, str]:
-    """Name -> digest. Raises `BadFile` for anything but a list of files inside a run's folder, run.json among them."""
+    """File name -> SHA-256 digest (hexadecimal) from the contents of a SHA256SUMS. `shown`: the file's name in
+    messages. Raises `BadFile` for anything but a list of files inside a run's folder, run.json among them."""
     try:
         lines = data.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -84,7 +88,7 @@ def parse(data: bytes, shown: str) -> dict[str, str]:
         if match is None:
             raise BadFile(f"{shown}:{number}: not a digest and the name of a file.")
         digest, name = match.groups()
-        if reason := wrong_name(name):
+        if reason := name_problem(name):
             raise BadFile(f"{shown}:{number}: lists a file {reason}: {name!r}.")
         if not is_listed(name):
             raise BadFile(f"{shown}:{number}: lists {name!r}, which is not a file of a run that is pushed and pulled.")
@@ -94,6 +98,6 @@ def parse(data: bytes, shown: str) -> dict[str, str]:
     if HEAD not in digests:
         raise BadFile(f"{shown}: does not list {HEAD}.")
     for name in digests:
-        if blocked := next((str(up) for up in PurePosixPath(name).parents if str(up) in digests), ""):
-            raise BadFile(f"{shown}: lists {blocked!r} as a file and as a folder.")
+        if listed_parent := next((str(parent) for parent in PurePosixPath(name).parents if str(parent) in digests), ""):
+            raise BadFile(f"{shown}: lists {listed_parent!r} as a file and as a folder.")
     return digests

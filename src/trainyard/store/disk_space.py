@@ -12,8 +12,16 @@ from trainyard.errors import DiskFull, EnvironmentFailed, PlaceUnwritable
 from trainyard.formats.atomic import write_durable
 from trainyard.units import show_size
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT}
+_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
+_NOT_WRITABLE_ERRNOS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.ENOTEMPTY,
+    errno.ENOENT,
+}
 
 
 @contextmanager
@@ -25,12 +33,12 @@ def writing(path: Path, size: int = 0) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        if error.errno in _FULL:
+        if error.errno in _FULL_ERRNOS:
             raise DiskFull(
                 f"{path}: the disk is full: {show_size(size)} to write, {show_size(free_bytes(path))} free.",
                 "Free some space, or set TRAINYARD_STORE to a folder on another disk.",
             ) from error
-        if error.errno in _REFUSED:
+        if error.errno in _NOT_WRITABLE_ERRNOS:
             raise PlaceUnwritable(
                 f"{path}: cannot be written: {reason}.", "Set TRAINYARD_STORE to a folder that you can write to."
             ) from error

@@ -19,7 +19,7 @@ from trainyard.redact import redact, redact_json, redact_json_lines, redact_line
 from trainyard.store.disk_space import write_whole, writing
 
 _LOGS = "logs"
-_CLEAN = ("run.json", "ledgers.json", "tags.json")
+_WRITTEN_REDACTED = ("run.json", "ledgers.json", "tags.json")
 _DOCUMENTS = ("*.json", "facts/*.json", "life/*.jsonl", "chaos/*.json")
 _LONG_DOCUMENTS = ("samples/*.jsonl", "traces/*.json", "traces/*.json.gz")
 _TOML = re.compile(
@@ -35,7 +35,9 @@ def redact_files(folder: Path, skip: Container[str] = ()) -> bool:
     """Rewrite the files that contain a secret; returns whether any did. `skip`: file names relative to the folder.
 
     run.json, samples, ledgers and traces are not checked: they are written without secrets."""
-    documents = [path for pattern in _DOCUMENTS for path in sorted(folder.glob(pattern)) if path.name not in _CLEAN]
+    documents = [
+        path for pattern in _DOCUMENTS for path in sorted(folder.glob(pattern)) if path.name not in _WRITTEN_REDACTED
+    ]
 
     def is_checked(path: Path) -> bool:
         return _is_file(path) and path.relative_to(folder).as_posix() not in skip
@@ -65,9 +67,9 @@ def redact_job(text: str) -> str:
         return redact(shown)
 
 
-def copy_redacted(source: IO[bytes], target: Path, pack: bool) -> None:
-    """Copy the JSON document `source`, such as a trace, without its secrets. `pack`: compress with gzip."""
-    with gzip.open(target, "wb", compresslevel=6) if pack else target.open("wb") as file:
+def copy_redacted(source: IO[bytes], target: Path, compress: bool) -> None:
+    """Copy the JSON document `source`, such as a trace, without its secrets. `compress`: compress with gzip."""
+    with gzip.open(target, "wb", compresslevel=6) if compress else target.open("wb") as file:
         file.writelines(redact_json_lines(source))
 
 
@@ -99,24 +101,29 @@ def _redact_comments(comments: str) -> str:
 
 
 def _redact_long_document(path: Path) -> bool:
-    """Redact a document in pieces, and write it only if it changes."""
-    packed = path.suffix == ".gz"
+    """Redacts a document in pieces, and writes it only if it changes; returns whether it did."""
+    is_compressed = path.suffix == ".gz"
     try:
-        with _open_document(path, packed) as before, _open_document(path, packed) as file:
+        with _open_document(path, is_compressed) as before, _open_document(path, is_compressed) as file:
             if _digest(iter(lambda: before.read(_CHUNK_BYTES), b"")) == _digest(redact_json_lines(file)):
                 return False
-        with _open_document(path, packed) as file, writing(path, path.stat().st_size), replacing_own(path) as part:
-            copy_redacted(file, part, packed)
+        with (
+            _open_document(path, is_compressed) as file,
+            writing(path, path.stat().st_size),
+            replacing_own(path) as part,
+        ):
+            copy_redacted(file, part, is_compressed)
     except (OSError, EOFError, zlib.error) as error:
         raise BadFile(f"{path}: cannot be read: {error}.", "Delete it if it is no longer needed.") from error
     return True
 
 
-def _open_document(path: Path, packed: bool) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(path)) if packed else path.open("rb")
+def _open_document(path: Path, is_compressed: bool) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path)) if is_compressed else path.open("rb")
 
 
 def _digest(pieces: Iterable[bytes]) -> bytes:
+    """The SHA-256 digest over the concatenation of the pieces."""
     hasher = hashlib.sha256()
     for piece in pieces:
         hasher.update(piece)
@@ -124,7 +131,7 @@ def _digest(pieces: Iterable[bytes]) -> bytes:
 
 
 def _redact_log(path: Path) -> bool:
-    """Redact a log line by line, as it may be long, and write it only if a line changes."""
+    """Redacts a log line by line, as it may be long, and writes it only if a line changes; returns whether one did."""
     changed = any(before != after for before, after in zip_longest(_read_lines(path), _read_redacted_lines(path)))
     if changed:
         with writing(path, path.stat().st_size), replacing_own(path) as part, part.open("wb") as target:
@@ -133,6 +140,7 @@ def _redact_log(path: Path) -> bool:
 
 
 def _read_redacted_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a log with secrets redacted; bytes that are not UTF-8 are kept."""
     lines = (line.decode("utf-8", "surrogateescape") for line in _read_lines(path))
     for line in redact_lines(lines):
         yield line.encode("utf-8", "surrogateescape")

@@ -20,7 +20,7 @@ from trainyard.store import digests
 from trainyard.store import run_folder as folders
 
 RESTORE = "Copy its folder back from a backup, or delete the run and pull it again: `trainyard runs pull RUN`."
-_SHOWN = 3
+_MAX_REASONS = 3
 
 
 def marked(folder: Path, run: Run) -> Run:
@@ -61,7 +61,8 @@ def missing_evidence(folder: Path) -> list[str]:
 
 
 def listed(reasons: list[str]) -> str:
-    return units.listed(reasons, _SHOWN, between="; ")
+    """The reasons as one text, the first three in full and the number of others."""
+    return units.listed(reasons, _MAX_REASONS, between="; ")
 
 
 def is_record(name: str) -> bool:
@@ -89,7 +90,7 @@ def _compare_digests(folder: Path, recorded: dict[str, str]) -> Iterator[str]:
     for name in filter(is_record, recorded):
         if not is_regular(folder / name):
             yield f"{name} is missing"
-        elif digests.of_file(folder / name) != recorded[name]:
+        elif digests.file_digest(folder / name) != recorded[name]:
             yield f"{name} was altered after it was written"
     for path in folders.sample_files(folder):
         if f"samples/{path.name}" not in recorded:

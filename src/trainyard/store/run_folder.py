@@ -34,7 +34,7 @@ PARTS = ("samples", "traces", "facts", "logs")
 _RANK = re.compile(r"rank(\d{1,6})(\.[a-z.]+)\Z")
 
 
-class _Version(msgspec.Struct):
+class _SchemaOnly(msgspec.Struct):
     schema: str = ""
 
 
@@ -103,10 +103,11 @@ def read_head(folder: Path, shown: str = "") -> Run:
 
 
 def decode_head(data: bytes, shown: str) -> Run:
-    """Decode and redact the contents of a run.json. Raises `BadFile`."""
+    """The run in the contents of a run.json, without samples and ledgers, redacted. `shown`: the file's name in
+    messages. Raises `BadFile`."""
     data = redact_json(data, keep_numbers=True)
     try:
-        schema = msgspec.json.decode(data, type=_Version).schema
+        schema = msgspec.json.decode(data, type=_SchemaOnly).schema
         if schema not in (SCHEMA, OLD_SCHEMA):
             raise BadFile(
                 f"{shown}: its schema is {schema!r}, but this version reads {SCHEMA!r}.",
@@ -151,7 +152,8 @@ def read_ledgers(folder: Path, shown: str = "") -> tuple[ledgers.Ledger, ...]:
 
 
 def read_samples(folder: Path, shown: str = "") -> list[Sample]:
-    """Read all samples in rank order. An incomplete last line, which a killed rank leaves, is skipped."""
+    """All samples in rank order. An incomplete last line, which a killed rank leaves, is skipped. `shown`: the name of
+    the folder in messages. Raises `BadFile` for any other bad line."""
     return [
         sample
         for path in sample_files(folder)
@@ -186,10 +188,10 @@ def sample_files(folder: Path) -> list[Path]:
     return rank_files(folder / "samples", ".jsonl")
 
 
-def rank_files(part: Path, *endings: str, ranks: int = 0) -> list[Path]:
-    """Regular files `rank<N>` with one of the `endings`, by number, without those of unfinished writes. `ranks`: if not
-    0, only the files of the first `ranks` ranks."""
-    matches = [(path, _RANK.match(path.name)) for path in part.glob("rank*")]
+def rank_files(folder: Path, *endings: str, ranks: int = 0) -> list[Path]:
+    """Regular files `rank<N><ending>` in `folder` with one of the `endings` (with their dots), by number, without those
+    of unfinished writes. `ranks`: if not 0, only the files of the first `ranks` ranks."""
+    matches = [(path, _RANK.match(path.name)) for path in folder.glob("rank*")]
     numbered = sorted(
         (int(match[1]), path) for path, match in matches if match and match[2] in endings and is_regular(path)
     )
@@ -197,7 +199,7 @@ def rank_files(part: Path, *endings: str, ranks: int = 0) -> list[Path]:
 
 
 def digest(folder: Path) -> str:
-    """sha256 over job, samples and ledgers: each file's name, length and contents."""
+    """The SHA-256 digest (hexadecimal) over job, samples and ledgers: each file's name, length and contents."""
     hasher = hashlib.sha256()
     for path in (folder / "job.toml", *sample_files(folder), folder / "ledgers.json"):
         data = read_bytes(path)

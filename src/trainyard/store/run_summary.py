@@ -48,11 +48,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def summarise(run: Run) -> Summary:
     """Summarise a run in any state; fields that were not measured keep their default."""
-    repeats = {sample.repeat for sample in run.measured()}
-    walls_by_repeat = {
-        repeat: step_walls(s for s in run.measured() if s.repeat == repeat) for repeat in sorted(repeats)
+    repeat_numbers = {sample.repeat for sample in run.measured()}
+    walls_ns_by_repeat = {
+        repeat: step_walls(s for s in run.measured() if s.repeat == repeat) for repeat in sorted(repeat_numbers)
     }
-    all_walls_ns = [wall for repeat in walls_by_repeat.values() for wall in repeat]
+    all_walls_ns = [wall for repeat in walls_ns_by_repeat.values() for wall in repeat]
     step_ns = round(median(all_walls_ns)) if all_walls_ns else 0
     losses = [
         sample.loss
@@ -64,7 +64,7 @@ def summarise(run: Run) -> Summary:
     is_share_possible = matmul_share is None or matmul_share.value <= 1
     return Summary(
         step_ns=step_ns,
-        repeats_ns=tuple(round(median(repeat)) for repeat in walls_by_repeat.values()),
+        repeats_ns=tuple(round(median(repeat)) for repeat in walls_ns_by_repeat.values()),
         tokens_per_s=run.job.recipe.tokens_per_step * 1e9 / step_ns if step_ns else 0.0,
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
@@ -78,27 +78,27 @@ def summarise(run: Run) -> Summary:
 
 
 def step_walls(samples: Iterable[Sample]) -> list[int]:
-    """Wall time of each step (ns): that of its slowest rank."""
+    """Wall time of each step in ns: that of its slowest rank. In the order in which the steps first occur in
+    `samples`."""
     slowest_ns: dict[int, int] = {}
     for sample in samples:
         slowest_ns[sample.step] = max(slowest_ns.get(sample.step, 0), sample.wall_ns)
     return list(slowest_ns.values())
 
 
-def _utilisation(run: Run, step_ns: int, rate: str, reference: str) -> ModelFlopsShare | None:
-    """Utilisation relative to the run's claim `rate` ("peak" or "matmul_rate", in FLOP/s per rank), described by
-    `reference`; None if something needed for it was not measured."""
-    flops, reached_rate = run.claims.get("model_flops"), run.claims.get(rate)
-    if flops is None or reached_rate is None or not reached_rate.value or not step_ns:
+def _utilisation(run: Run, step_ns: int, claim: str, reference: str) -> ModelFlopsShare | None:
+    """The model FLOPs of a step of `step_ns` relative to those possible at the rate in the run's claim `claim` ("peak"
+    or "matmul_rate", in FLOP/s per rank), which `reference` describes; None if something needed for it was not
+    measured."""
+    flops, rate = run.claims.get("model_flops"), run.claims.get(claim)
+    if flops is None or rate is None or not rate.value or not step_ns:
         return None
     ranks = len({sample.rank for sample in run.measured()})  # a job that lost a node may have had fewer
-    possible_flops = reached_rate.value * ranks * step_ns / 1e9
-    if not possible_flops:  # too small for a float
+    reachable_flops = rate.value * ranks * step_ns / 1e9
+    if not reachable_flops:  # too small for a float
         return None
-    value = flops.value / possible_flops
-    return ModelFlopsShare(
-        value=value, flops=flops.value, step_ns=step_ns, ranks=ranks, rate=reached_rate.value, of=reference
-    )
+    value = flops.value / reachable_flops
+    return ModelFlopsShare(value=value, flops=flops.value, step_ns=step_ns, ranks=ranks, rate=rate.value, of=reference)
 
 
 def _explain_missing_mfu(run: Run, step_ns: int) -> str:

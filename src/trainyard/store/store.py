@@ -51,6 +51,7 @@ def _base(root: Path) -> Base:
 
 
 def new_id() -> str:
+    """A random run id."""
     seed = f"{time.time_ns()} {socket.gethostname()} {secrets.token_hex(16)}"
     return hashlib.sha256(seed.encode()).hexdigest()[:8]
 
@@ -99,15 +100,16 @@ class Store:
         return run
 
     def find(self, name: str) -> Path:
-        """The folder of the run `name`: a folder, else a tag, else a prefix of an id."""
+        """The folder of the run `name`: a folder, else a whole id, else a tag, else a prefix of an id. Raises
+        `UnknownName`, or `BadInput` for an ambiguous prefix."""
         if name and is_regular(Path(name) / "run.json"):
             return Path(name).absolute()
         if is_id(name) and is_regular(self.runs / name / "run.json"):
             return self.runs / name
         rows = self.rows()
-        tagged = {tag: row.id for row in rows for tag in row.tags}
-        if name in tagged:
-            return self.runs / tagged[name]
+        id_by_tag = {tag: row.id for row in rows for tag in row.tags}
+        if name in id_by_tag:
+            return self.runs / id_by_tag[name]
         matches = [row for row in rows if name and row.id.startswith(name)]
         if len(matches) == 1:
             return self.runs / matches[0].id
@@ -116,7 +118,7 @@ class Store:
             raise BadInput(f"{name!r} is a prefix of {len(matches)} runs: {listed}.", "Give more characters.")
         raise UnknownName(
             f"there is no run {name!r} in {self.root}.",
-            nearest(name, tagged) if tagged else "`trainyard runs` lists the stored runs.",
+            nearest(name, id_by_tag) if id_by_tag else "`trainyard runs` lists the stored runs.",
         )
 
     def traces(self, folder: Path, run: Run) -> list[Path]:

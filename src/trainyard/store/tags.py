@@ -15,11 +15,11 @@ from trainyard.formats.regular_files import read_bytes
 from trainyard.store.disk_space import write_whole
 
 FILE = "tags.json"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _TAG = r"\A(?![0-9a-f]{8}\Z)[A-Za-z][A-Za-z0-9._\-]{0,63}\Z"
 _WHEN = r"\A\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+\-]\d\d:\d\d)?)?\Z"
 _Table = dict[Annotated[str, msgspec.Meta(pattern=_TAG)], Annotated[str, msgspec.Meta(pattern=_WHEN)]]
-_CLOCKS_DIFFER = timedelta(days=1)
+_MAX_CLOCK_DIFFERENCE = timedelta(days=1)
 
 
 def check_tag(tag: str) -> None:
@@ -56,7 +56,7 @@ def from_remote(data: bytes, shown: str) -> dict[str, str]:
     """Decode the tags of a run in a remote store. Raises `BadFile`, also for a time in the future: such an assignment
     would override all later ones until then."""
     tags = _decode(data, shown, "Push the run again from the store that has its tags: that replaces them.")
-    latest = (datetime.now(UTC) + _CLOCKS_DIFFER).isoformat()
+    latest = (datetime.now(UTC) + _MAX_CLOCK_DIFFERENCE).isoformat()
     for tag, when in tags.items():
         if when > latest:
             raise BadFile(f"{shown}: the tag {tag!r} was assigned at {when}, which is in the future.")

@@ -11,7 +11,7 @@ import socket
 import time
 from pathlib import Path
 
-OLD_S = 86_400
+ABANDONED_AFTER_S = 86_400
 """Seconds without a change after which files of a process on another host, whose state is unknown, are abandoned."""
 _WRITER = re.compile(r"[.-](?P<pid>[1-9]\d{0,9})\.(?P<host>[0-9a-f]{8})\.[0-9a-f]{8}\Z", re.ASCII)
 
@@ -23,11 +23,11 @@ def writer() -> str:
 
 def is_abandoned(path: Path) -> bool:
     """Whether no process writes `path` any more: its process on this host has ended or, for other hosts, nothing in it
-    has changed for `OLD_S`."""
+    has changed for `ABANDONED_AFTER_S`."""
     match = _WRITER.search(path.name)
     if match and match["host"] == _host():
         return not _is_alive(int(match["pid"]))
-    return time.time() - _last_change(path) > OLD_S
+    return time.time() - _last_change(path) > ABANDONED_AFTER_S
 
 
 def _host() -> str:

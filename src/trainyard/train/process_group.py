@@ -57,7 +57,7 @@ def find(vendor: str) -> Ranks:
 
     Raises `DeviceUnusable` if there are fewer devices than local ranks.
     """
-    local_rank, local_world = _count("LOCAL_RANK", 0), _count("LOCAL_WORLD_SIZE", 1)
+    local_rank, local_world = _environment_int("LOCAL_RANK", 0), _environment_int("LOCAL_WORLD_SIZE", 1)
     if vendor == "cpu":
         device = torch.device("cpu")
     elif local_world > torch.cuda.device_count():
@@ -68,16 +68,17 @@ def find(vendor: str) -> Ranks:
     else:
         device = torch.device("cuda", local_rank)
     return Ranks(
-        rank=_count("RANK", 0),
+        rank=_environment_int("RANK", 0),
         local_rank=local_rank,
-        world=_count("WORLD_SIZE", 1),
+        world=_environment_int("WORLD_SIZE", 1),
         local_world=local_world,
         vendor=vendor,
         device=device,
     )
 
 
-def _count(variable: str, default: int) -> int:
+def _environment_int(variable: str, default: int) -> int:
+    """The integer in an environment variable, or the default if it is not set."""
     return int(os.environ.get(variable, default))
 
 
@@ -92,14 +93,14 @@ def joined(ranks: Ranks, init_method: str | None = None, timeout: timedelta = TI
     if ranks.world == 1:
         yield
         return
-    bound = ranks.device if ranks.device.type == "cuda" else None
+    bound_device = ranks.device if ranks.device.type == "cuda" else None
     dist.init_process_group(
         ranks.backend,
         init_method=init_method,
         rank=ranks.rank,
         world_size=ranks.world,
         timeout=timeout,
-        device_id=bound,
+        device_id=bound_device,
     )
     yield
     # Not after an error: the peers may wait in another collective, and the process ends anyway.
@@ -108,6 +109,7 @@ def joined(ranks: Ranks, init_method: str | None = None, timeout: timedelta = TI
 
 
 def barrier(ranks: Ranks) -> None:
+    """Waits until all ranks have called it."""
     if ranks.world > 1:
         dist.barrier()
 

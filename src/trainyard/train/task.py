@@ -29,7 +29,7 @@ class Batch(NamedTuple):
         """Splits into consecutive batches of equal size."""
         inputs = zip(*(part.chunk(parts) for part in self.inputs))
         targets = zip(*(part.chunk(parts) for part in self.targets))
-        return [Batch(first, second) for first, second in zip(inputs, targets)]
+        return [Batch(micro_inputs, micro_targets) for micro_inputs, micro_targets in zip(inputs, targets)]
 
 
 class Samples(Protocol):

@@ -37,7 +37,8 @@ class Amd(Catalogue):
 
 
 def _read_by_library(read_device: Any) -> list[Any]:
-    """`read_device(amdsmi, handle, index)` of each device; empty without the library or the driver."""
+    """Results of `read_device(amdsmi, handle, index)`, one per device; empty without the library. Raises `DriverError`
+    if the library fails."""
     try:
         import amdsmi
     except (ImportError, KeyError, OSError):  # it looks for its shared library when imported
@@ -91,10 +92,10 @@ def _read_telemetry(amdsmi: Any, handle: Any, index: int) -> dict[str, str]:
     return _drop_missing({**facts, "power.draw": _read_fact(amdsmi, power)})
 
 
-def _read_fact(amdsmi: Any, call: Any) -> str:
+def _read_fact(amdsmi: Any, read: Any) -> str:
     """Calls a reader of one fact; empty if this device or library version does not have it."""
     try:
-        return str(call())
+        return str(read())
     except (amdsmi.AmdSmiException, AttributeError, KeyError):
         return ""
 

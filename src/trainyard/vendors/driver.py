@@ -15,10 +15,12 @@ from trainyard.record import DeviceSeen
 from trainyard.vendors import kernel_names
 
 _TOOL_TIMEOUT_S = 20
+_MIN_UUID_CHARACTERS = 5
+"""Characters from which an entry of a visibility variable can be the beginning of a UUID, which starts with GPU-."""
 
 
 class DriverError(Exception):
-    """A driver library or tool is installed but fails; the message is its output."""
+    """A driver library or tool is installed but fails. The message is the error that it reports."""
 
 
 class Catalogue:
@@ -35,7 +37,8 @@ class Catalogue:
 
 
 def run_tool(*command: str) -> str | None:
-    """Runs a tool and returns its output; None if it is not installed. Raises `DriverBroken` if it fails or hangs."""
+    """Runs a tool and returns its output (stdout); None if it is not installed. Raises `DriverError` if it fails or
+    hangs."""
     tool = shutil.which(command[0])
     if tool is None:
         return None
@@ -67,7 +70,8 @@ def select_visible(devices: Sequence[DeviceSeen], *variables: str) -> tuple[Devi
         if entry.startswith("MIG-") and devices:
             matches = [replace(devices[0], name=f"{devices[0].name} MIG", memory_bytes=0, facts={"uuid": entry})]
         else:
-            matches = [d for d in devices if entry == str(d.index) or (len(entry) > 4 and _uuid(d).startswith(entry))]
+            is_uuid = len(entry) >= _MIN_UUID_CHARACTERS
+            matches = [d for d in devices if entry == str(d.index) or (is_uuid and _uuid(d).startswith(entry))]
         if not matches:
             break
         selected.append(replace(matches[0], index=len(selected)))

@@ -149,7 +149,8 @@ _FUSED_REDUCTIONS = (
 
 @lru_cache(maxsize=65536)
 def account_of(name: str) -> Account | None:
-    """The account of a kernel by its name; None if no pattern matches."""
+    """The account of a kernel by its name: communication, a copy or the op class of a computation. None if no pattern
+    matches."""
     lower_name = name.lower()
     if is_communication(name):
         return Account("comm", collective_of(_function_name(lower_name)))
@@ -195,9 +196,9 @@ def class_of_inductor(name: str) -> str | None:
 def copy_of(name: str) -> str:
     """The direction of a copy by its name (`Memcpy HtoD (Pageable -> Device)`): h2d, d2h or d2d. Host to host counts as
     h2d, peer to peer as d2d."""
-    plain = re.sub(r"[\W_]", "", name.lower())
+    letters = re.sub(r"[\W_]", "", name.lower())
     texts_of_direction = (("h2d", ("htod", "htoh", "h2d", "hosttodevice")), ("d2h", ("dtoh", "d2h", "devicetohost")))
-    return next((direction for direction, texts in texts_of_direction if any(text in plain for text in texts)), "d2d")
+    return next((direction for direction, texts in texts_of_direction if any(text in letters for text in texts)), "d2d")
 
 
 def _function_name(text: str) -> str:

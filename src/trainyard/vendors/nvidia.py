@@ -53,7 +53,8 @@ class Nvidia(Catalogue):
 
 
 def _read_by_library(read_device: Callable[[Any, Any, int], Any]) -> list[Any]:
-    """`read_device(nvml, handle, index)` of each device; empty without the library."""
+    """Results of `read_device(nvml, handle, index)`, one per device; empty without the library or the driver. Raises
+    `DriverError` if the library fails."""
     try:
         import pynvml
     except ImportError:
@@ -123,10 +124,10 @@ def describe_slowdown(throttle_reasons: int) -> str:
     return ", ".join(text for bit, text in _SLOWDOWNS.items() if throttle_reasons & bit)
 
 
-def _read_fact(nvml: Any, call: Callable[[Any], Any], handle: Any) -> str:
-    """Calls a reader of one fact as text; empty if this device or library version does not have it."""
+def _read_fact(nvml: Any, read: Callable[[Any], Any], handle: Any) -> str:
+    """The text of the fact that `read(handle)` returns; empty if this device or library version does not have it."""
     try:
-        return _decode_text(call(handle))
+        return _decode_text(read(handle))
     except (nvml.NVMLError, AttributeError, IndexError):
         return ""
 

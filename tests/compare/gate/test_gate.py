@@ -333,7 +333,7 @@ def test_slow_operation_is_located_by_shape() -> None:
     result = gate("a", "b", _sides(1.1), GateRequest(("step_time",), Rule()), profile)
     (inside,) = result.changed_operations.values()
     assert [row.account for row in inside.culprits] == ["aten::mm [8, 64] x [64, 32]"]
-    assert "aten::mm [8, 64] x [64, 32] +1" in sentences.address("compute/matmul", inside)
+    assert "aten::mm [8, 64] x [64, 32] +1" in sentences.name_operations("compute/matmul", inside)
     assert "aten::mm" in ci_formats.write(result, "markdown")
     assert not gate("a", "b", _sides(1.0), GateRequest(("step_time",), Rule()), profile).changed_operations
 

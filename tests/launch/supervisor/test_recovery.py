@@ -328,9 +328,9 @@ class World:
             before = self.plan.serial
             self._act()
             reports = {node: self._report(node) for node in self.lives if node not in self.silent}
-            self.supervision.hear(self.now, reports)
+            self.supervision.receive_reports(self.now, reports)
             state = self.supervision.state
-            self.supervision.look(self.now)
+            self.supervision.advance(self.now)
             assert self.supervision.state in {state, *FOLLOWING[state]}
             if self.plan.serial != before:
                 self.plans.append(self.plan.do)
@@ -794,7 +794,7 @@ def test_rank_is_slow_after_consecutive_slow_windows(rank: int, factor: float, s
             )
             for number in range(4)
         ]  # fmt: skip
-        slow += looking.look(ranks)
+        slow += looking.update(ranks)
     if factor > 1.6:
         assert [number for number, _ in slow] == [rank], "told once"
         assert slow[0][1] == pytest.approx(factor, rel=0.02)
@@ -810,7 +810,7 @@ def test_one_slow_step_is_no_slow_rank() -> None:
             RankReport(rank=rank, pid=1, done=10 * window, own_ns=400 * window + late * rank, at=window)
             for rank in (0, 1)
         ]
-        assert not looking.look(ranks)
+        assert not looking.update(ranks)
 
 
 # What becomes of its processes

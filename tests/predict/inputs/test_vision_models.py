@@ -134,7 +134,7 @@ ROWS = st.fixed_dictionaries(
         "offload": st.just(0), "schedule": st.just(0),
     }
 )  # fmt: skip
-KEEPS = st.sampled_from([Keeps(4, 4, 8, own=True), Keeps(2, 4, 12)])
+KEEPS = st.sampled_from([Keeps(4, 4, 8, native=True), Keeps(2, 4, 12)])
 NAMES = st.sampled_from(["vit-b-16", "vit-l-16", "sd3-medium", "flux1-dev", "dit-xl2"])
 
 
@@ -195,7 +195,7 @@ def test_recomputation_and_zero_never_need_more_memory(name: str, row: dict[str,
     assert need(activation_checkpoint=0, micro_batch_size=2 * row["micro_batch_size"]) >= most * (1 - 1e-9)
     for part in framework_memory.memory(one_case(name, row, keeps)).parts().values():
         assert float(np.min(part)) >= 0
-    if not keeps.own:
+    if not keeps.native:
         stages = [framework_memory.memory(one_case(name, row | {"zero": zero}, keeps)) for zero in (1, 2, 3)]
         for part in ("parameters", "gradients", "optimizer"):
             sizes = [float(np.ravel(getattr(memory, part))[0]) for memory in stages]

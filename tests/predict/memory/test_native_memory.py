@@ -185,7 +185,7 @@ def test_in_flight_micro_batches_match_the_order_of_operations(name, pp, interle
 
 
 def test_native_and_other_cases_cannot_be_mixed():
-    mixed = with_column(cases.of_jobs([a_job(), a_job()]), "own", 0)
-    mixed = replace(mixed, own=np.array([0.0, 1.0]))
+    mixed = with_column(cases.of_jobs([a_job(), a_job()]), "native", 0)
+    mixed = replace(mixed, native=np.array([0.0, 1.0]))
     with refused(ValueError, 1, 2):
         framework_memory.memory(mixed)

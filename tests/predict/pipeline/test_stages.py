@@ -96,7 +96,8 @@ def layouts(draw: st.DrawFn) -> tuple[Cases, str, int]:
         recipe=Recipe(seq_len=256, tokens_per_step=256 * 4 * count, micro_batch_size=1, dtype="bfloat16"),
     )  # fmt: skip
     case = replace(
-        cases.of_jobs([job]), schedule=column(schedules.SCHEDULES.index(name)), ends=column(draw(st.integers(0, 1))),
+        cases.of_jobs([job]), schedule=column(schedules.SCHEDULES.index(name)),
+        ends_as_layers=column(draw(st.integers(0, 1))),
         samples=column(count * job.layout.batch_ranks), dense_layers=column(draw(st.integers(0, layers))),
     )  # fmt: skip
     return case, name, count

@@ -263,7 +263,7 @@ def test_a_case_costs_the_same_alone_and_in_a_batch(choices: list[tuple[Model, i
 def replace_own(batch: Cases) -> Cases:
     """The cases as a published framework runs them."""
     columns = {field.name: getattr(batch, field.name) for field in fields(Cases)}
-    return Cases(**(columns | {"own": cases.column(0)}))
+    return Cases(**(columns | {"native": cases.column(0)}))
 
 
 @given(SOME, ROWS)

@@ -42,7 +42,7 @@ KINDS = st.sampled_from(offload.KINDS[1:])
 def a_case(model: Model, row: dict[str, int], kind: offload.Kind, own: bool = False, **more: int) -> Cases:
     wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["micro_batch_size"] * 4, 512)
     layouts = LayoutSpace({name: np.array([value]) for name, value in scheduled(row | more).items()})
-    return layout_space.as_cases(wanted, layouts, Keeps(4, 4, 8, own=own, offload=kind))
+    return layout_space.as_cases(wanted, layouts, Keeps(4, 4, 8, native=own, offload=kind))
 
 
 # Properties
@@ -283,4 +283,4 @@ def test_native_job_with_offload_has_copies(tmp_path: Path, capsys: pytest.Captu
         choice = cost_job(jobs.load(path), H100, FRAMEWORKS["trainyard"])
         copied = {str(entry.account) for entry in choice.plan.ledger.entries if str(entry.account).startswith("copy/")}
         assert copied == ({"copy/h2d", "copy/d2h"} if away else set())
-        assert (choice.waiting > 0) == away
+        assert (choice.host_bytes > 0) == away

@@ -31,7 +31,7 @@ def case(layout: dict[str, int], activation_checkpoint: str = "none") -> Cases:
         recipe=Recipe(seq_len=512, tokens_per_step=512 * 16, activation_checkpoint=activation_checkpoint,
                       dtype="bfloat16"),
     )  # fmt: skip
-    return replace(cases.of_jobs([job]), own=cases.column(0))
+    return replace(cases.of_jobs([job]), native=cases.column(0))
 
 
 def seconds(case: Cases) -> float:
@@ -69,7 +69,7 @@ def test_a_frozen_model_takes_less_time() -> None:
 @pytest.mark.parametrize("activation_checkpoint", ["none", "selective"])
 def test_recomputed_products_trade_time_for_memory(activation_checkpoint: str) -> None:
     plain = large(activation_checkpoint)
-    half = replace(plain, remade=cases.column(0.5))
+    half = replace(plain, recomputed_share=cases.column(0.5))
     activations = [
         float(np.ravel(framework_memory.of_stage(variant, first=True).activations)[0]) for variant in (plain, half)
     ]

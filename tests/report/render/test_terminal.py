@@ -141,8 +141,8 @@ def test_comparisons_keep_their_figures(width, times):
     parts = [
         Part("account", [Text("communication of a long name") for _ in times], name=True),
         Part("ms", [Text(f"{ns / 1e6:+,.3f}") for ns in times], right=True),
-        Part("range", [Text(f"{ns / 1e6:+,.3f} … {ns / 1e6:+,.3f}") for ns in times], spare=2, right=True),
-        Part("verdict", [Text("better") for _ in times], spare=1),
+        Part("range", [Text(f"{ns / 1e6:+,.3f} … {ns / 1e6:+,.3f}") for ns in times], drop_order=2, right=True),
+        Part("verdict", [Text("better") for _ in times], drop_order=1),
     ]
     out = StringIO()
     Console(width=width, color_system=None, file=out).print(fitted(parts, width))

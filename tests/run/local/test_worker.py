@@ -22,7 +22,7 @@ from trainyard.record import Sample  # noqa: E402
 from trainyard.run.local import worker  # noqa: E402
 from trainyard.run.local.rank_facts import RankFacts, read_facts  # noqa: E402
 from trainyard.run.local.step_clock import StepClock  # noqa: E402
-from trainyard.run.local.worker import Rank, Turn, turns  # noqa: E402
+from trainyard.run.local.worker import PlannedStep, Rank, plan_steps  # noqa: E402
 from trainyard.store.run_folder import read_samples  # noqa: E402
 from trainyard.train.process_group import Ranks, vendor_here  # noqa: E402
 from trainyard.train.step.outcome import Outcome  # noqa: E402
@@ -92,16 +92,16 @@ def test_clocks_are_read_once_by_rank_0_after_the_warm_up(folder, monkeypatch):
 
 
 def test_turns_are_warmup_repeats_window():
-    assert list(turns(Measure(warmup=1, steps=2, repeats=2, profiled=1))) == [
-        Turn(0, 0, warmup=True),
-        Turn(1, 0, first=True),
-        Turn(2, 0),
-        Turn(3, 1, first=True),
-        Turn(4, 1),
-        Turn(5, 2, warmup=True, profiled=True, first=True),
-        Turn(6, 2, profiled=True),
+    assert list(plan_steps(Measure(warmup=1, steps=2, repeats=2, profiled=1))) == [
+        PlannedStep(0, 0, warmup=True),
+        PlannedStep(1, 0, starts_repeat=True),
+        PlannedStep(2, 0),
+        PlannedStep(3, 1, starts_repeat=True),
+        PlannedStep(4, 1),
+        PlannedStep(5, 2, warmup=True, profiled=True, starts_repeat=True),
+        PlannedStep(6, 2, profiled=True),
     ]
-    assert not [turn for turn in turns(Measure(profiled=0)) if turn.profiled]
+    assert not [turn for turn in plan_steps(Measure(profiled=0)) if turn.profiled]
 
 
 def test_a_rank_writes_each_step_as_it_ends(folder):

@@ -225,7 +225,7 @@ def test_absurd_sizes_and_counts_are_refused(
     here: Store, there: Store, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = _pushed(here, bucket)
-    monkeypatch.setattr("trainyard.store.exchange.check_fetched._MOST_FILES", 3)
+    monkeypatch.setattr("trainyard.store.exchange.check_fetched._MAX_FILES", 3)
     _refused(there, bucket, "7 files", "3")
     monkeypatch.undo()
     monkeypatch.setattr("trainyard.store.exchange.check_fetched.free_bytes", lambda _: 1000)

@@ -554,7 +554,7 @@ def test_stall_is_booked_to_the_checkpoint(tmp_path, mode):
     training = plugins.load("workloads", "transformer").build(job, "cpu")
     saver = Saver(tmp_path, job, ranks, training)
     stalls = []
-    with capture(tmp_path, 0, 3, ranks.device, together=lambda: None) as profiler:
+    with capture(tmp_path, 0, 3, ranks.device, barrier=lambda: None) as profiler:
         for step in range(4):
             training(step)
             before = saver.stalled_ns
@@ -683,9 +683,9 @@ def test_killed_rank_resumes_at_its_step(tmp_path, monkeypatch):
 def test_remaining_steps_of_a_run(begin, rest):
     """(step, warm-up, profiled) of the steps that remain."""
     pytest.importorskip("torch")
-    from trainyard.run.local.worker import remaining_turns, turns
+    from trainyard.run.local.worker import plan_steps, remaining_steps
 
-    every = remaining_turns(turns(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin, 1)
+    every = remaining_steps(plan_steps(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin, 1)
     assert [(turn.step, turn.warmup, turn.profiled) for turn in every] == rest
     assert not every or every[0].first
 
@@ -695,12 +695,12 @@ def test_remaining_steps_of_a_run(begin, rest):
 def test_resumed_run_warms_up_again(warmup, steps, repeats, profiled, data):
     """The first steps of a new process are not measured, and ranks synchronize before those that are."""
     pytest.importorskip("torch")
-    from trainyard.run.local.worker import remaining_turns, turns
+    from trainyard.run.local.worker import plan_steps, remaining_steps
 
     measure = Measure(warmup=warmup, steps=steps, repeats=repeats, profiled=profiled)
-    whole = list(turns(measure))
+    whole = list(plan_steps(measure))
     begin = data.draw(st.integers(0, measure.in_all))
-    rest = remaining_turns(whole, begin, measure.warmup)
+    rest = remaining_steps(whole, begin, measure.warmup)
     assert [(turn.step, turn.repeat) for turn in rest] == [(turn.step, turn.repeat) for turn in whole[begin:]]
     bare = [turn for turn in rest if not turn.profiled]
     assert all(turn.warmup for turn in bare[: measure.warmup])

@@ -41,7 +41,7 @@ def steps_of(optimizer, parameter, grads):
 @given(rise=st.integers(0, 50), fall=st.integers(0, 50), top=st.floats(1e-6, 1.0), step=st.integers(0, 200))
 def test_learning_rate_rises_to_its_peak_and_falls_to_a_tenth(rise, fall, top, step):
     pytest.importorskip("torch")
-    from trainyard.train.optimizers.make_optimizer import FALLS_TO, rate
+    from trainyard.train.optimizers.make_optimizer import FINAL_RATE_FRACTION, rate
 
     recipe = Recipe(tokens_per_step=1, learning_rate=top, warmup_steps=rise, decay_steps=fall)
     rates = [rate(recipe, number) for number in range(step, step + 2)]
@@ -53,7 +53,7 @@ def test_learning_rate_rises_to_its_peak_and_falls_to_a_tenth(rise, fall, top, s
     assert rate(recipe, max(0, rise - 1)) == pytest.approx(top) or (rise == 0 and rate(recipe, 0) == pytest.approx(top))
     assert rate(recipe, rise) == pytest.approx(top), "the fall begins at the top"
     last = rate(recipe, rise + fall + step)
-    assert last == pytest.approx(top * (FALLS_TO if fall else 1.0))
+    assert last == pytest.approx(top * (FINAL_RATE_FRACTION if fall else 1.0))
 
 
 @pytest.mark.torch
@@ -276,10 +276,12 @@ def test_fused_sgd_refuses_sharded_weights():
 def test_automatic_update_is_supported(name, spread):
     job = a_job(optimizer=name, spread=Layout(**spread))
     trainable.check(job)
-    settled = recipe_rules.update(job.recipe, job.layout)
+    settled = recipe_rules.update_implementation(job.recipe, job.layout)
     trainable.check(a_job(optimizer=name, optimizer_implementation=settled, spread=job.layout))
     assert settled == ("foreach" if name == "sgd" and spread in ({"dp_shard": 2}, {"tp": 2}) else "fused")
-    assert recipe_rules.update(a_job(optimizer_implementation="for-loop").recipe, job.layout) == "for-loop"
+    assert (
+        recipe_rules.update_implementation(a_job(optimizer_implementation="for-loop").recipe, job.layout) == "for-loop"
+    )
 
 
 @given(st.sampled_from(["tp", "cp", "pp"]))

@@ -194,7 +194,7 @@ def test_ids_follow_zipfs_law(skew):
 
 def test_hot_rows_are_spread_by_a_permutation():
     planted = clicks.Planted(recommender_ops.check(a_job(TINY)), 7)
-    for rows, turn in zip(planted.rows_I, planted.turns_I):
+    for rows, turn in zip(planted.rows_I, planted.strides_I):
         assert len(set(np.arange(rows) * turn % rows)) == rows
     ids = planted.batch(0, range(2000)).ids[:, 4:9]  # of the table with 1000 rows
     halves = np.histogram(ids, bins=[0, 500, 1000])[0] / ids.size

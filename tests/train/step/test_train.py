@@ -89,7 +89,7 @@ def test_folder_is_read_in_order_without_hidden_files_or_path(tmp_path):
 
 
 def test_text_is_cut_at_the_cap(tmp_path, monkeypatch):
-    monkeypatch.setattr(texts, "CAP", 10)
+    monkeypatch.setattr(texts, "MAX_BYTES", 10)
     (tmp_path / "long").write_bytes(b"x" * 25)
     text = texts.read(str(tmp_path / "long"))
     assert len(text.data) == 10
@@ -229,7 +229,7 @@ def test_weights_too_large_to_digest_are_reported(text, monkeypatch):
     pytest.importorskip("torch")
     from trainyard.train.model import initial_weights
 
-    monkeypatch.setattr(initial_weights, "DIGEST_CAP", 1000)
+    monkeypatch.setattr(initial_weights, "MAX_DIGEST_BYTES", 1000)
     _, trainer = train(a_job(dataset=text), steps=1)
     about = trainer.about()
     assert about.digests.keys() == {"text", "weights"}

@@ -16,12 +16,12 @@ class Percent(click.ParamType):
     name = "percent"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The fraction that `3%` or `0.03` stands for. Raises `BadInput` for other text."""
+        """The fraction written as `3%` or `0.03`: 0.03 for both. Raises `BadInput` for other text."""
         if isinstance(value, float):
             return value
-        text, times = (value.strip()[:-1], 0.01) if value.strip().endswith("%") else (value, 1.0)
+        text, factor = (value.strip()[:-1], 0.01) if value.strip().endswith("%") else (value, 1.0)
         try:
-            return float(text) * times
+            return float(text) * factor
         except ValueError:
             raise BadInput(f"{value!r} is not a percentage.", "Write 3% or 0.03.") from None
 

@@ -43,14 +43,13 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
 def _print_screen(plans: Plans) -> None:
     """Prints one screen of the plans: headline, shortened tables, and next steps."""
     from trainyard.report.plans import plan_summary
+    from trainyard.report.render.terminal import next_steps
 
     screen = console()
     screen.print(f"{plans.step}.", markup=False)
     screen.print(plan_summary.headline(plans), markup=False)
     _print_tables(plan_summary.summary(plans), screen)
-    screen.print("\nWhere to look next")
-    for step in plan_summary.next_steps(plans):
-        screen.print(f"  {step}", markup=False)
+    screen.print(*next_steps(plan_summary.suggest_commands(plans), screen.width), sep="\n")
 
 
 def _print_full(plans: Plans) -> None:

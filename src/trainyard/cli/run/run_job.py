@@ -37,13 +37,14 @@ def command(
     from trainyard.cli.run.run_options import script_session_of, session_of
     from trainyard.cli.support.pipes import regular
 
-    first = target[0] if target else ""
-    if len(target) > 1 or _is_command(first):
+    first_word = target[0] if target else ""
+    # --profile applies to commands only: a job file sets its own window. --port applies to jobs only: a command starts
+    # its own ranks.
+    if len(target) > 1 or _is_command(first_word):
         result = api.run_script(target, profile=profile, session=script_session_of(tag, quiet))
     else:
-        job = regular(first)
         with session_of(tag, port, quiet) as session:
-            result = api.run(job, session=session)
+            result = api.run(regular(first_word), session=session)
     show_run(result, as_json, full)
 
 

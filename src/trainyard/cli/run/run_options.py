@@ -29,8 +29,8 @@ def session_of(tag: str, port: int | None, quiet: bool) -> Iterator[Session]:
     from trainyard.store.store import Store
 
     with _progress_display(quiet) as progress:
-        talk = _ignore if quiet else say
-        yield Session(Store(say=say), progress=progress, say=talk, port=port, tag=tag)
+        say_or_ignore = _ignore if quiet else say
+        yield Session(Store(say=say), progress=progress, say=say_or_ignore, port=port, tag=tag)
 
 
 def script_session_of(tag: str, quiet: bool) -> Session:

@@ -16,30 +16,32 @@ def copy_runs(copies: Mapping[str, Callable[[], CopiedRun]], done: str, as_json:
     Raises `BadInput` at the end if some could not be copied, or `EnvironmentFailed` if the environment failed for one
     of them."""
     copied: list[CopiedRun] = []
-    refused: dict[str, BadInput | EnvironmentFailed] = {}
+    errors_by_id: dict[str, BadInput | EnvironmentFailed] = {}
     for id, copy in copies.items():
         try:
             copied.append(copy())
         except (BadInput, EnvironmentFailed) as error:
-            refused[id] = error
+            errors_by_id[id] = error
             if len(copies) > 1:
                 say(f"not copied: {error}")
     if as_json:
-        reasons = tuple(RefusedRun(id=id, error=str(error)) for id, error in refused.items())
+        reasons = tuple(RefusedRun(id=id, error=str(error)) for id, error in errors_by_id.items())
         print_json(CopiedRuns(runs=tuple(copied), refused=reasons))
     else:
         _show_copied(copied, len(copies), done)
-    _raise_refusal(refused, [run.id for run in copied if run.problem], len(copies))
+    _raise_refusal(errors_by_id, [run.id for run in copied if run.problem], len(copies))
 
 
-def _raise_refusal(refused: Mapping[str, BadInput | EnvironmentFailed], untagged: Sequence[str], count: int) -> None:
+def _raise_refusal(
+    errors_by_id: Mapping[str, BadInput | EnvironmentFailed], untagged: Sequence[str], count: int
+) -> None:
     """Raise an error if runs were not copied, or without their tags. `count`: number of runs to copy."""
-    if count == 1 and refused:
-        raise next(iter(refused.values()))
+    if count == 1 and errors_by_id:
+        raise next(iter(errors_by_id.values()))
     of_all = f"of {units.counted(count, 'run')}"
-    if refused:
-        kind = EnvironmentFailed if any(isinstance(e, EnvironmentFailed) for e in refused.values()) else BadInput
-        raise kind(f"Not copied: {len(refused)} {of_all}: {', '.join(refused)}.")
+    if errors_by_id:
+        kind = EnvironmentFailed if any(isinstance(e, EnvironmentFailed) for e in errors_by_id.values()) else BadInput
+        raise kind(f"Not copied: {len(errors_by_id)} {of_all}: {', '.join(errors_by_id)}.")
     if untagged:
         raise BadInput(f"Copied without their tags: {len(untagged)} {of_all}: {', '.join(untagged)}.")
 
@@ -55,8 +57,8 @@ def _show_copied(copied: Sequence[CopiedRun], count: int, done: str) -> None:
             say(f"run {run.id}: already there{signature}")
         for note in filter(None, (*run.notes, run.problem)):
             say(f"run {run.id}: {note}")
-    fresh = sum(1 for run in copied if run.files)
-    present_note = f", {len(copied) - fresh} already there" if fresh < len(copied) else ""
+    new_count = sum(1 for run in copied if run.files)
+    present_note = f", {len(copied) - new_count} already there" if new_count < len(copied) else ""
     signatures = sum(run.signed for run in copied)
     signed_note = f", {signatures} signed" if signatures else ""
-    say(f"{fresh} of {units.counted(count, 'run')} {done}{present_note}{signed_note}.")
+    say(f"{new_count} of {units.counted(count, 'run')} {done}{present_note}{signed_note}.")

@@ -21,18 +21,21 @@ def command(context: click.Context, run: str, as_json: bool, full: bool) -> None
     """Show RUN: its figures, its mean ledger and its provenance.
 
     For a damaged run, the readable parts are shown, and the exit code is 2."""
+    from trainyard.api.named_inputs import measure_run
     from trainyard.cli.support.output import print_json, say
     from trainyard.errors import BadInput
     from trainyard.report.view.run_result import result_of_run
     from trainyard.store.run_damage import listed, missing_evidence, read_any
     from trainyard.store.store import Store
 
-    folder = Store(say=say).find(run)
+    store = Store(say=say)
+    folder = store.find(run)
     stored = read_any(folder)
     if stored.state == "damaged":
         say(f"{folder}: the run is damaged: {stored.failure}.")
     missing = missing_evidence(folder)
-    result = result_of_run(stored, folder, missing=missing)
+    measured = measure_run(store, stored, folder, say=say) if stored.ledgers and not missing else None
+    result = result_of_run(stored, folder, measured, missing=missing)
     if as_json:
         print_json(result)
     else:
@@ -47,7 +50,7 @@ def _show(result: RunResult, full: bool) -> None:
     """Prints a stored run's analysis; `full` adds its folder, injected faults and provenance."""
     from pathlib import Path
 
-    from trainyard.cli.run.print_run import pages_of
+    from trainyard.cli.run.print_run import full_command, pages_of
     from trainyard.cli.support.output import console, echo
     from trainyard.report.render.chaos_table import table
     from trainyard.report.render.provenance import provenance_rows
@@ -57,7 +60,7 @@ def _show(result: RunResult, full: bool) -> None:
     screen = console(full=full)
     folder = f"  {result.folder}" if full else ""
     echo(f"run {Path(result.folder).name}  {plain(result.started)}{folder}\n")
-    print_analysis(result.analysis, screen, full, pages_of(result))
+    print_analysis(result.analysis, screen, full, pages_of(result), full_command(result))
     if full and result.chaos:
         screen.print()
         print_table(table(result.chaos), screen)

@@ -15,6 +15,8 @@ from trainyard.errors import BadInput
 _DEFAULT = ""
 """The name under which the group resolves its default command; no word of a command line is empty."""
 _HELP = ("-h", "--help")
+_LEAST_SIMILARITY = 0.65
+"""Similarity from which a word is taken for a misspelt mode, 0 to 1 (difflib's ratio)."""
 
 
 class Mode(NamedTuple):
@@ -87,7 +89,7 @@ class DefaultGroup(click.Group):
     def _suggestion(self, ctx: click.Context) -> str:
         """A sentence on the mode that a word of the default's command line resembles, or an empty string."""
         for word in _words(ctx):
-            if mode := get_close_matches(word, self.modes, n=1, cutoff=0.65):
+            if mode := get_close_matches(word, self.modes, n=1, cutoff=_LEAST_SIMILARITY):
                 return f"For the mode {mode[0]}, pass it first: {ctx.command_path} {mode[0]}."
         return ""
 

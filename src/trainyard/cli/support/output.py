@@ -45,7 +45,8 @@ class _OutputStream(io.TextIOBase):
             stream.reconfigure(errors="backslashreplace")  # for characters that the locale's encoding lacks
 
     def write(self, text: str, /) -> int:
-        """Writes text and returns its length; a failed write is left to `_lose`, an error of stdout alone."""
+        """Writes text and returns its length in characters; a failed write is passed to `_lose`, and raises only on
+        stdout."""
         if not isinstance(text, str):
             raise TypeError(f"not text: {type(text).__name__}")
         if not text:  # click probes a stream with an empty text, and ignores the result
@@ -116,7 +117,8 @@ def guarded() -> Iterator[tuple[_Data, _OutputStream]]:
 
 
 def console(err: bool = False, full: bool = False) -> Console:
-    """Rich's console on stdout, or on stderr; plain if piped, and then wider if `full`."""
+    """Rich's console on stdout, or on stderr if `err`. In a pipe it is plain and 80 characters wide, 120 if `full`,
+    unless COLUMNS is set."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -145,7 +147,8 @@ def shown_as(copy: str, name: str) -> None:
 
 
 def _text(text: str, spell: Callable[[str], str] = str) -> str:
-    """Replace the paths of pipes' copies in `text` by the names of the pipes. `spell`: encodes a path in the format."""
+    """`text` with the paths of pipes' copies replaced by the names of the pipes. `spell`: encodes a path in the text's
+    format."""
     for copy, name in _NAMES.items():
         text = text.replace(spell(copy), spell(name))
     return text

@@ -60,20 +60,20 @@ def regular(name: str) -> str:
 
 def _pieces(name: str) -> Iterator[bytes]:
     """Yields the bytes of a named pipe until its writer closes it. Raises `BadFile` if no data arrives for too long."""
-    limit_s = _silence_s()
+    timeout_s = _silence_s()
     try:
         pipe = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe without a writer must not wait for one
         try:
-            while select.select([pipe], [], [], limit_s)[0]:
-                if not (piece := os.read(pipe, _PIECE)):
+            while select.select([pipe], [], [], timeout_s)[0]:
+                if not (data := os.read(pipe, _PIECE)):
                     return
-                yield piece
+                yield data
         finally:
             os.close(pipe)
     except OSError as error:
         raise unreadable(name, error) from error
     raise BadFile(
-        f"{name}: no data arrived through the pipe for {limit_s:g} s.",
+        f"{name}: no data arrived through the pipe for {timeout_s:g} s.",
         f"Check that the program that writes it still runs. {_TIMEOUT_VARIABLE} sets the timeout in seconds.",
     )
 

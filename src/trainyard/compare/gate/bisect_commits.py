@@ -44,8 +44,8 @@ def bisect(
 
     A commit with an unclear verdict is skipped: its neighbours are judged, and it stays a suspect unless they clear
     it."""
-    questions = 1 + ceil(log2(max(2, len(commits))))
-    commit_rule = rule.among(questions)
+    judgement_count = 1 + ceil(log2(max(2, len(commits))))
+    commit_rule = rule.among(judgement_count)
     steps: list[BisectStep] = []
 
     def judge(index: int) -> str:
@@ -55,16 +55,16 @@ def bisect(
 
     if judge(len(commits) - 1) != "worse":
         return Bisection(good=good, suspects=(), steps=tuple(steps))
-    cleared, guilty = -1, len(commits) - 1
+    last_cleared, first_worse = -1, len(commits) - 1
     unclear: set[int] = set()
-    while remaining := [index for index in range(cleared + 1, guilty) if index not in unclear]:
-        middle_index = (cleared + guilty) / 2
+    while remaining := [index for index in range(last_cleared + 1, first_worse) if index not in unclear]:
+        middle_index = (last_cleared + first_worse) / 2
         nearest = min(remaining, key=lambda index: abs(index - middle_index))
         result = judge(nearest)
         if result == "worse":
-            guilty = nearest
+            first_worse = nearest
         elif result == "not worse":
-            cleared = nearest
+            last_cleared = nearest
         else:
             unclear.add(nearest)
-    return Bisection(good=good, suspects=tuple(commits[cleared + 1 : guilty + 1]), steps=tuple(steps))
+    return Bisection(good=good, suspects=tuple(commits[last_cleared + 1 : first_worse + 1]), steps=tuple(steps))

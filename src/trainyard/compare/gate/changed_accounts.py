@@ -84,31 +84,34 @@ class ChangedAccounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_changed_accounts(pairs: PairedLedgers, alpha: float, matters: float = 0.0) -> ChangedAccounts:
-    """Test every account. `matters`: a change below this fraction of the step is judged the same, however significant.
-    Raises `NotEnoughEvidence` for fewer than three pairs."""
+    """Tests every account. `pairs`: as in `PairedLedgers`; `alpha`: error rate of all accounts together; `matters`: a
+    change below this fraction of the step is judged the same, however significant. Raises `NotEnoughEvidence` for fewer
+    than three pairs."""
     if len(pairs) < MIN_PAIRS:
         raise NotEnoughEvidence(
             f"{len(pairs)} pairs have ledgers on both sides, but finding the changed account needs {MIN_PAIRS}.",
             "Run more pairs, with profiled steps.",
         )
     names = sorted({name for pair in pairs for side in pair for name in side})
-    base, head = (np.array([[pair[side].get(name, 0.0) for name in names] for pair in pairs]) for side in (0, 1))
-    wall = float(np.mean(base.sum(axis=1)))
-    large = np.maximum(base.mean(axis=0), head.mean(axis=0))
-    large_enough = large >= _MIN_SHARE * wall
-    small = int(np.count_nonzero(~large_enough & (large > 0)))
-    names = [name for name, keep in zip(names, large_enough, strict=True) if keep]
-    base, head, large = base[:, large_enough], head[:, large_enough], large[large_enough]
-    floor = _FLOOR_SHARE * wall
-    ratios = np.log((head + floor) / (base + floor))
-    used = large >= _MIN_COMMON_SHARE * wall
-    common = (
-        np.median(ratios[:, used], axis=1) if np.count_nonzero(used) >= _MIN_COMMON_ACCOUNTS else np.zeros(len(pairs))
+    base_ns, head_ns = (np.array([[pair[side].get(name, 0.0) for name in names] for pair in pairs]) for side in (0, 1))
+    wall_ns = float(np.mean(base_ns.sum(axis=1)))
+    larger_ns = np.maximum(base_ns.mean(axis=0), head_ns.mean(axis=0))
+    is_large = larger_ns >= _MIN_SHARE * wall_ns
+    small_count = int(np.count_nonzero(~is_large & (larger_ns > 0)))
+    names = [name for name, keep in zip(names, is_large, strict=True) if keep]
+    base_ns, head_ns, larger_ns = base_ns[:, is_large], head_ns[:, is_large], larger_ns[is_large]
+    floor_ns = _FLOOR_SHARE * wall_ns
+    ratios = np.log((head_ns + floor_ns) / (base_ns + floor_ns))
+    is_common_evidence = larger_ns >= _MIN_COMMON_SHARE * wall_ns
+    common_ratios = (
+        np.median(ratios[:, is_common_evidence], axis=1)
+        if np.count_nonzero(is_common_evidence) >= _MIN_COMMON_ACCOUNTS
+        else np.zeros(len(pairs))
     )
-    own_ratios = ratios - common[:, None]
-    rows = _test_accounts(names, base, head, common, own_ratios, alpha, matters * wall)
+    own_ratios = ratios - common_ratios[:, None]
+    rows = _test_accounts(names, base_ns, head_ns, common_ratios, own_ratios, alpha, matters * wall_ns)
     return ChangedAccounts(
-        pairs=len(pairs), alpha=alpha, common=_test_common_change(common, alpha, matters), small=small,
+        pairs=len(pairs), alpha=alpha, common=_test_common_change(common_ratios, alpha, matters), small=small_count,
         accounts=tuple(sorted(_mark_shifted(rows), key=lambda row: -row.ns)),
     )  # fmt: skip
 
@@ -135,29 +138,31 @@ def _test_accounts(
     alpha: float,
     least_ns: float,
 ) -> list[ChangedAccount]:
-    """One row per account, with adjusted p-values. `base`, `head`: ns, and `own`: log ratios without the common change,
-    all [pair, account]; `common`: log ratio common to all accounts in each pair; `least_ns`: smallest change that
-    matters."""
+    """One row per account, with adjusted p-values. `base`, `head`: ns per step, and `own_ratios`: log ratios without
+    the common change, all [pair, account]; `common`: log ratio common to all accounts in each pair; `least_ns`:
+    smallest change that matters."""
     count = len(base)
     variances, freedom = moderate_variances(own_ratios.var(axis=0, ddof=1), count - 1)
     standard_errors = np.sqrt(variances / count)
     mean_ratios = own_ratios.mean(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ts = np.where(standard_errors > 0, mean_ratios / standard_errors, np.where(mean_ratios == 0, 0.0, np.inf))
-    chances = adjust_by_holm(np.array([two_sided_p(t, freedom) for t in ts]))
+        t_statistics = np.where(
+            standard_errors > 0, mean_ratios / standard_errors, np.where(mean_ratios == 0, 0.0, np.inf)
+        )
+    chances = adjust_by_holm(np.array([two_sided_p(t, freedom) for t in t_statistics]))
     # Intervals at the strictest step of Holm's method, so that they hold simultaneously.
     half_width = quantile(1 - alpha / 2 / max(1, len(names)), freedom) * standard_errors
     rows: list[ChangedAccount] = []
-    for at, name in enumerate(names):
-        expected = float(np.mean(base[:, at] * np.exp(common)))
-        ns = float(np.mean(head[:, at])) - expected
-        significant = chances[at] <= alpha
+    for column, name in enumerate(names):
+        expected = float(np.mean(base[:, column] * np.exp(common)))
+        ns = float(np.mean(head[:, column])) - expected
+        significant = chances[column] <= alpha
         relevant = significant and abs(ns) >= least_ns
         rows.append(
             ChangedAccount(
-                account=name, before_ns=float(base[:, at].mean()), after_ns=float(head[:, at].mean()), ns=ns,
-                change=expm1(float(mean_ratios[at])), low=expm1(float(mean_ratios[at] - half_width[at])),
-                high=exp(float(mean_ratios[at] + half_width[at])) - 1, chance=float(chances[at]),
+                account=name, before_ns=float(base[:, column].mean()), after_ns=float(head[:, column].mean()), ns=ns,
+                change=expm1(float(mean_ratios[column])), low=expm1(float(mean_ratios[column] - half_width[column])),
+                high=exp(float(mean_ratios[column] + half_width[column])) - 1, chance=float(chances[column]),
                 verdict=("worse" if ns > 0 else "better") if relevant else "same" if significant else "unknown",
             )
         )  # fmt: skip
@@ -167,9 +172,9 @@ def _test_accounts(
 def adjust_by_holm(chances: Column) -> Column:
     """Adjusted p-values (n,) (Holm 1979, Scandinavian Journal of Statistics 6(2))."""
     order = np.argsort(chances, kind="stable")
-    times = np.arange(len(chances), 0, -1)
+    multipliers = np.arange(len(chances), 0, -1)
     adjusted = np.empty(len(chances))
-    adjusted[order] = np.minimum(np.maximum.accumulate(chances[order] * times), 1.0)
+    adjusted[order] = np.minimum(np.maximum.accumulate(chances[order] * multipliers), 1.0)
     return adjusted
 
 

@@ -31,8 +31,10 @@ def find_changed_operations(
     accounts = [row.account for row in changed.culprits[:_MAX_ACCOUNTS]]
     if not accounts:
         return {}
-    by_pair = [tuple(_average_operations(profile(run), accounts) for run in pair) for pair in pairs[-_MAX_PAIRS:]]
-    complete = [(base, head) for base, head in by_pair if base and head]
+    operations_of_pairs = [
+        tuple(_average_operations(profile(run), accounts) for run in pair) for pair in pairs[-_MAX_PAIRS:]
+    ]
+    complete = [(base, head) for base, head in operations_of_pairs if base and head]
     if len(complete) < MIN_PAIRS:
         return {}
     return {
@@ -43,7 +45,7 @@ def find_changed_operations(
 
 
 def _average_operations(ranks: Sequence[Booked], accounts: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Account -> operation -> ns per step, the mean over ranks."""
+    """Account -> operation with shapes -> ns per step, the mean over ranks; empty without ranks."""
     if not ranks:
         return {}
     return {account: _average_ranks([sum_operations(rank, account) for rank in ranks]) for account in accounts}
@@ -58,11 +60,11 @@ def sum_operations(rank: Booked, account: str) -> dict[str, float]:
     """Operation with its shapes -> ns per full step that its work has in the account."""
     rows = np.flatnonzero(rank.keys(lambda key, _: str(key) == account)[rank.key] & rank.full(rank.start))
     ops = _find_operations(rank, rank.launcher[rows])
-    totals: dict[str, float] = {}
+    ns_by_operation: dict[str, float] = {}
     for op in np.unique(ops).tolist():
         name = _name_operation(rank, op)
-        totals[name] = totals.get(name, 0.0) + float(rank.owned[rows[ops == op]].sum()) / rank.steps
-    return totals
+        ns_by_operation[name] = ns_by_operation.get(name, 0.0) + float(rank.owned[rows[ops == op]].sum()) / rank.steps
+    return ns_by_operation
 
 
 def _find_operations(rank: Booked, rows: I32) -> I32:

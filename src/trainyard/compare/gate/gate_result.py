@@ -79,8 +79,9 @@ def judge_metrics(pairs: Sequence[Pair], request: GateRequest) -> tuple[Verdict,
 def gate(
     base: str, head: str, runs: PairedRuns, request: GateRequest, profile: ReadProfile, ignored: Collection[str] = ()
 ) -> GateResult:
-    """Judge head against base. `profile`: called only if an account caused a slowdown; `ignored`: kinds of difference
-    to leave out. Raises `BadInput` if there is no pair or a run lacks a metric."""
+    """Judges head against base. `base`, `head`: names of the sides; `profile`: reads the traces of a run, called only
+    if an account caused a slowdown; `ignored`: kinds of difference to leave out. Raises `BadInput` if there is no pair
+    or a run lacks a metric."""
     pairs = runs.pairs
     if not pairs:
         raise BadInput(f"0 pairs of runs: a comparison of {head} with {base} needs at least 1 run of each.")

@@ -20,8 +20,9 @@ Report = Callable[[int, tuple[Verdict, ...]], None]
 def interleave_runs(
     measure: Measure, request: GateRequest, rng: Random, report: Report, across: tuple[str, ...] = ()
 ) -> list[Pair]:
-    """Measure pairs until every verdict is clear, one is worse, or the cap is reached. `rng` decides which side of a
-    pair runs first: the error rate of the test depends on that. `report`: called with the verdicts after each pair."""
+    """Measures pairs until every verdict is clear, one is worse, or the cap of the rule is reached. `rng` decides which
+    side of a pair runs first: the error rate of the test depends on that. `report`: called with the number of pairs and
+    the verdicts after each pair; `across`: kinds of difference that the sides may have in addition to code."""
     pairs: list[Pair] = []
     while len(pairs) < request.rule.cap:
         order: list[Side] = ["base", "head"]
@@ -29,10 +30,10 @@ def interleave_runs(
         runs = dict(zip(order, measure(order)))
         pairs.append(Pair(runs["base"], runs["head"]))
         pair_runs([runs["base"]], [runs["head"]], across)  # rejects the first pair rather than the twentieth
-        current = judge_metrics(pairs, request)
-        report(len(pairs), current)
-        if all(verdict.outcome != "unclear" for verdict in current) or any(
-            verdict.outcome == "worse" for verdict in current
+        verdicts = judge_metrics(pairs, request)
+        report(len(pairs), verdicts)
+        if all(verdict.outcome != "unclear" for verdict in verdicts) or any(
+            verdict.outcome == "worse" for verdict in verdicts
         ):
             break
     return pairs

@@ -30,6 +30,8 @@ _TRIED_SLOWDOWNS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 """Slowdowns whose power is estimated, as fractions."""
 _FIXED_THRESHOLD = 0.05
 """Threshold, as a fraction, of the simple rule that the gate is compared with."""
+_MIN_MODE_RUNS = 3
+"""Fewest runs in each group of a bimodal set."""
 _MIN_SEPARATION = 3.0
 """Ashman's D from which two groups of runs are two modes."""
 
@@ -59,7 +61,8 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0) -> Noise:
-    """Measure the noise. Raises `BadInput` for fewer than two pairs, or a run that lacks the metric."""
+    """Measures the noise of a metric with pairs of identical runs. `seed`: of the resampling. Raises `BadInput` for
+    fewer than two pairs, or a run that lacks the metric."""
     if len(pairs) < 2:
         raise BadInput(
             f"{len(pairs)} pair is too few to measure noise: at least 2 are needed.", "Set --pairs to 5 or more."
@@ -82,7 +85,8 @@ def measure_noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0)
 
 
 def _count_false_alarms(differences: Column, rule: Rule, rng: np.random.Generator) -> float:
-    """Fraction of all sign patterns of pairs of these sizes that end in an alarm, by enumeration."""
+    """Fraction of all sign patterns of pairs of these sizes (`differences`: log ratios) that end in an alarm, by
+    enumeration."""
     drawn = np.abs(rng.choice(differences, (_RESAMPLED_ORDERS, rule.cap)))
     return float(
         np.mean([list(sequential_test.look_after_each(sizes, rule.alpha, rule.cap))[-1].alarms for sizes in drawn])
@@ -90,33 +94,37 @@ def _count_false_alarms(differences: Column, rule: Rule, rng: np.random.Generato
 
 
 def _estimate_power(differences: Column, effect: float, rule: Rule, rng: np.random.Generator) -> tuple[float, float]:
-    """(power, mean number of pairs) for pairs resampled from these with random signs and slower by `effect`. The
-    boundaries are those of one random order of sizes, on which they depend little."""
+    """(power, mean number of pairs) of the gate for series of pairs resampled from `differences` (log ratios) with
+    random signs and slower by `effect` (a log ratio). The boundaries are those of one random order of sizes, on which
+    they depend little."""
     shape = (_RESAMPLED_SERIES, rule.cap)
-    drawn = rng.choice(differences, shape) * rng.choice((-1.0, 1.0), shape) + effect - log1p(rule.negligible)
-    open_, pairs = np.ones(_RESAMPLED_SERIES, bool), 0
+    drawn_series = rng.choice(differences, shape) * rng.choice((-1.0, 1.0), shape) + effect - log1p(rule.negligible)
+    is_open, pairs_run = np.ones(_RESAMPLED_SERIES, bool), 0
     for count, look in enumerate(sequential_test.look_after_each(rng.random(rule.cap), rule.alpha, rule.cap), 1):
-        pairs += int(open_.sum())
+        pairs_run += int(is_open.sum())
         if look.critical_sum is None:
             continue
-        for at in np.flatnonzero(open_):
-            drawn_differences = drawn[at, :count]
-            open_[at] = (
+        for row in np.flatnonzero(is_open):
+            drawn_differences = drawn_series[row, :count]
+            is_open[row] = (
                 sequential_test.double_ranks(np.abs(drawn_differences))[drawn_differences > 0].sum() < look.critical_sum
             )
-    return 1 - float(open_.mean()), pairs / _RESAMPLED_SERIES
+    return 1 - float(is_open.mean()), pairs_run / _RESAMPLED_SERIES
 
 
 def _log_step_times(run: Run) -> Column:
+    """Logarithms of the wall time (ns) of each measured step of a run."""
     return np.log(np.array([wall for wall in step_walls(run.measured()) if wall > 0], float))
 
 
 def _deviate_within_run(run: Run) -> float | None:
+    """Standard deviation of the logarithms of a run's step times; None for fewer than three steps."""
     walls = _log_step_times(run)
     return float(np.std(walls, ddof=1)) if len(walls) > 2 else None
 
 
 def _correlate_steps(run: Run) -> float | None:
+    """Correlation of the step times of a run with those of the next step; None if it cannot be estimated."""
     walls = _log_step_times(run)
     if len(walls) < 4 or not np.std(walls):
         return None
@@ -124,35 +132,41 @@ def _correlate_steps(run: Run) -> float | None:
 
 
 def _average_known(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known and finite; None without any."""
     known = [value for value in values if value is not None and np.isfinite(value)]
     return sum(known) / len(known) if known else None
 
 
-def _test_drift(logs: Column) -> tuple[float, float]:
-    """(relative drift, p-value): the median slope of all pairs (Sen 1968, JASA 63), and the normal approximation of
-    Kendall's tau."""
-    earlier_index, later_index = np.triu_indices(len(logs), 1)
-    slopes = (logs[later_index] - logs[earlier_index]) / (later_index - earlier_index)
-    n = len(logs)
-    score = float(np.sum(np.sign(logs[later_index] - logs[earlier_index])))
-    z = (abs(score) - 1) / sqrt(n * (n - 1) * (2 * n + 5) / 18) if score else 0.0
+def _test_drift(log_values: Column) -> tuple[float, float]:
+    """(relative drift from the first to the last run, p-value): the median slope of all pairs (Sen 1968, JASA 63),
+    and the normal approximation of Kendall's tau. `log_values`: logarithms of the runs' metric in the order of their
+    start."""
+    earlier_index, later_index = np.triu_indices(len(log_values), 1)
+    slopes = (log_values[later_index] - log_values[earlier_index]) / (later_index - earlier_index)
+    n = len(log_values)
+    score = float(np.sum(np.sign(log_values[later_index] - log_values[earlier_index])))
+    # Kendall's score of independent values has the mean 0 and this variance.
+    score_variance = n * (n - 1) * (2 * n + 5) / 18
+    z = (abs(score) - 1) / sqrt(score_variance) if score else 0.0
     return expm1(float(np.median(slopes)) * (n - 1)), float(min(1.0, _two_sided_normal(max(0.0, z))))
 
 
 def _two_sided_normal(z: float) -> float:
+    """Probability that a standard normal deviate is at least `z` from 0."""
     return 2 * NormalDist().cdf(-z)
 
 
-def _find_modes(logs: Column) -> tuple[float, float] | None:
+def _find_modes(log_values: Column) -> tuple[float, float] | None:
     """Means of the two groups, of at least three runs each, with the largest separation relative to their width (Ashman
-    et al. 1994, Astronomical Journal 108); None if the runs are not bimodal."""
-    ordered = np.sort(logs)
-    best, split = 0.0, 0
-    for at in range(3, len(ordered) - 2):
-        low, high = ordered[:at], ordered[at:]
+    et al. 1994, Astronomical Journal 108); None if the runs are not bimodal. `log_values`: logarithms of the runs'
+    metric."""
+    ordered = np.sort(log_values)
+    best_separation, split_index = 0.0, 0
+    for index in range(_MIN_MODE_RUNS, len(ordered) - _MIN_MODE_RUNS + 1):
+        low, high = ordered[:index], ordered[index:]
         width = sqrt((np.var(low, ddof=1) + np.var(high, ddof=1)) / 2)
         separation = (high.mean() - low.mean()) / width if width else 0.0
-        best, split = max((best, split), (float(separation), at))
-    if best < 2 * _MIN_SEPARATION:  # splitting a single group gives about half of this
+        best_separation, split_index = max((best_separation, split_index), (float(separation), index))
+    if best_separation < 2 * _MIN_SEPARATION:  # splitting a single group gives about half of this
         return None
-    return exp(float(ordered[:split].mean())), exp(float(ordered[split:].mean()))
+    return exp(float(ordered[:split_index].mean())), exp(float(ordered[split_index:].mean()))

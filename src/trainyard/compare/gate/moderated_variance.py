@@ -13,6 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 Column = npt.NDArray[np.float64]
+_ASYMPTOTIC_FROM = 8
+"""Argument from which the asymptotic series of digamma and trigamma are used."""
+_TRIGAMMA_RANGE, _BISECTIONS = (1e-9, 1e9), 200
+"""Range in which trigamma is inverted, and the halvings of its logarithm: enough for full precision."""
 _MAX_PRIOR_FREEDOM = 20.0
 """Upper limit of the prior's degrees of freedom: a dozen accounts do not determine it better. Without it, the false
 positive rate of accounts exceeds its nominal value (`validation.gate`)."""
@@ -24,17 +28,19 @@ def moderate_variances(variances: Column, freedom: int) -> tuple[Column, float]:
     if np.count_nonzero(is_positive) < 2:
         return variances, float(freedom)
     logs = np.log(variances[is_positive]) - digamma(freedom / 2) + log(freedom / 2)
-    excess = float(np.var(logs, ddof=1)) - trigamma(freedom / 2)
-    prior = min(_MAX_PRIOR_FREEDOM, 2 * _invert_trigamma(excess)) if excess > 0 else _MAX_PRIOR_FREEDOM
-    common = exp(float(np.mean(logs)) + digamma(prior / 2) - log(prior / 2))
-    return (prior * common + freedom * variances) / (prior + freedom), prior + freedom
+    excess_variance = float(np.var(logs, ddof=1)) - trigamma(freedom / 2)
+    prior_freedom = (
+        min(_MAX_PRIOR_FREEDOM, 2 * _invert_trigamma(excess_variance)) if excess_variance > 0 else _MAX_PRIOR_FREEDOM
+    )
+    prior_variance = exp(float(np.mean(logs)) + digamma(prior_freedom / 2) - log(prior_freedom / 2))
+    return (prior_freedom * prior_variance + freedom * variances) / (prior_freedom + freedom), prior_freedom + freedom
 
 
 def digamma(x: float) -> float:
-    """The derivative of log gamma: by recurrence up to x >= 8, then the asymptotic series (Abramowitz & Stegun
-    6.3.18)."""
+    """The derivative of log gamma: by recurrence up to x >= `_ASYMPTOTIC_FROM`, then the asymptotic series (Abramowitz
+    & Stegun 6.3.18)."""
     shift = 0.0
-    while x < 8:
+    while x < _ASYMPTOTIC_FROM:
         shift -= 1 / x
         x += 1
     square = 1 / (x * x)
@@ -43,10 +49,10 @@ def digamma(x: float) -> float:
 
 
 def trigamma(x: float) -> float:
-    """The derivative of digamma: by recurrence up to x >= 8, then the asymptotic series (Abramowitz & Stegun
-    6.4.12)."""
+    """The derivative of digamma: by recurrence up to x >= `_ASYMPTOTIC_FROM`, then the asymptotic series (Abramowitz &
+    Stegun 6.4.12)."""
     shift = 0.0
-    while x < 8:
+    while x < _ASYMPTOTIC_FROM:
         shift += 1 / (x * x)
         x += 1
     square = 1 / (x * x)
@@ -56,8 +62,8 @@ def trigamma(x: float) -> float:
 
 def _invert_trigamma(value: float) -> float:
     """The x with trigamma(x) = `value`, by bisection on a logarithmic scale; trigamma decreases."""
-    low, high = 1e-9, 1e9
-    for _ in range(200):
-        at = sqrt(low * high)
-        low, high = (at, high) if trigamma(at) > value else (low, at)
+    low, high = _TRIGAMMA_RANGE
+    for _ in range(_BISECTIONS):
+        middle = sqrt(low * high)
+        low, high = (middle, high) if trigamma(middle) > value else (low, middle)
     return sqrt(low * high)

@@ -36,8 +36,9 @@ class PairedRuns(NamedTuple):
 
 
 def pair_runs(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = ()) -> PairedRuns:
-    """Pair the runs in order of their start. Raises `WrongRunState` for a run that is not complete, `BadInput` if a run
-    is on both sides, runs did different work, or they differ in more than code and `across`."""
+    """Pairs the runs of base and head in order of their start. `across`: kinds of difference that they may have in
+    addition to code. Raises `WrongRunState` for a run that is not complete, `BadInput` if a run is on both sides, runs
+    did different work, or they differ in more."""
     check_kinds(across)
     base, head = (sorted(side, key=lambda run: (run.started, run.id)) for side in (base, head))
     for run in (*base, *head):
@@ -89,13 +90,16 @@ def _show_difference(difference: Difference) -> str:
 
 
 def _are_interleaved(pairs: Sequence[Pair]) -> bool:
-    """Whether each pair had ended before the next began."""
-    ends = [(min(pair.base.started, pair.head.started), max(pair.base.started, pair.head.started)) for pair in pairs]
-    return all(before[1] <= after[0] for before, after in pairwise(ends))
+    """Whether both runs of each pair started before any run of the next pair."""
+    start_ranges = [
+        (min(pair.base.started, pair.head.started), max(pair.base.started, pair.head.started)) for pair in pairs
+    ]
+    return all(before[1] <= after[0] for before, after in pairwise(start_ranges))
 
 
 def compute_log_ratios(pairs: Sequence[Pair], metric: str) -> list[float]:
-    """Log ratio of head to base for each pair, with the sign such that positive is worse. Raises what `logged` does."""
+    """Log ratio of head to base for each pair, with the sign such that positive is worse. Raises what `log_metric`
+    does."""
     sign = -1 if words.metric(metric).better == "higher" else 1
     return [sign * (log_metric(pair.head, metric) - log_metric(pair.base, metric)) for pair in pairs]
 

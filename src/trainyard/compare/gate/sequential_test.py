@@ -22,13 +22,15 @@ Values = npt.NDArray[np.float64]
 MAX_PAIRS = 24
 """Largest number of pairs: the sign patterns of more do not fit into a laptop's memory."""
 
+_LOG_TOLERANCE = 1e-12
+"""Tolerance for logarithms that should be integers but are slightly larger."""
 _ROUNDING_TOLERANCE = 1e-9
 """Tolerance for products that should be integers but are slightly smaller."""
 
 
 def find_first_look(alpha: float) -> int:
     """Smallest number of pairs at which the test can stop: with fewer, even a single sign pattern exceeds `alpha`."""
-    return max(1, int(np.ceil(-log2(alpha) - 1e-12)))
+    return max(1, int(np.ceil(-log2(alpha) - _LOG_TOLERANCE)))
 
 
 def spend_alpha(alpha: float, cap: int) -> Values:
@@ -54,7 +56,8 @@ class Look(NamedTuple):
 
 
 def find_stop(differences: Sequence[float] | Values, alpha: float, cap: int) -> int:
-    """Number of differences after which they are shown to be above zero; 0 if they are not."""
+    """Number of differences after which the test stops because they are shown to be above zero, at the error rate
+    `alpha` over at most `cap` looks; 0 if they are not."""
     values = np.asarray(differences, float)
     for count, look in enumerate(look_after_each(np.abs(values), alpha, cap), 1):
         if (
@@ -66,22 +69,23 @@ def find_stop(differences: Sequence[float] | Values, alpha: float, cap: int) -> 
 
 
 def look_after_each(sizes: Values, alpha: float, cap: int) -> Iterator[Look]:
-    """Yields a look after each difference of these sizes, at most `cap`."""
-    allowed = spend_alpha(alpha, cap)
-    crossed = np.zeros(1, bool)  # each pattern of signs so far; the newest is the highest bit
+    """Yields a look after each difference of these `sizes` (absolute values, in the order of the pairs), at most `cap`.
+    `alpha`: error rate of all looks together."""
+    allowed_error = spend_alpha(alpha, cap)
+    has_stopped = np.zeros(1, bool)  # for each pattern of signs so far, whose newest sign is the highest bit
     for count in range(1, min(len(sizes), cap) + 1):
-        crossed = np.concatenate([crossed, crossed])
-        already = int(np.count_nonzero(crossed))
-        allowance, critical_sum = int(allowed[count] * 2**count + _ROUNDING_TOLERANCE) - already, None
+        has_stopped = np.concatenate([has_stopped, has_stopped])
+        stopped_count = int(np.count_nonzero(has_stopped))
+        allowance, critical_sum = int(allowed_error[count] * 2**count + _ROUNDING_TOLERANCE) - stopped_count, None
         if allowance > 0:
             sums = _rank_sums(sizes[:count])
-            as_large = np.cumsum(np.bincount(sums[~crossed])[::-1])[::-1]
-            rare = np.flatnonzero(as_large <= allowance)
-            if rare.size:
-                critical_sum = int(rare[0])
-                already += int(as_large[critical_sum])
-                crossed |= sums >= critical_sum
-        yield Look(critical_sum, already / 2**count)
+            patterns_with_sum_from = np.cumsum(np.bincount(sums[~has_stopped])[::-1])[::-1]
+            critical_sums = np.flatnonzero(patterns_with_sum_from <= allowance)
+            if critical_sums.size:
+                critical_sum = int(critical_sums[0])
+                stopped_count += int(patterns_with_sum_from[critical_sum])
+                has_stopped |= sums >= critical_sum
+        yield Look(critical_sum, stopped_count / 2**count)
 
 
 def _rank_sums(sizes: Values) -> npt.NDArray[np.int64]:

@@ -66,47 +66,48 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     more: int | None = None
 
 
-def judge(metric: str, worse: Sequence[float], rule: Rule) -> Verdict:
-    """Judge a metric. `worse`: log ratio of each pair, positive if head is worse, in the order of the runs. "Worse" is
-    tested first, then "not worse". Raises `BadInput` for a value that is not finite."""
-    values = np.asarray(worse, float)
+def judge(metric: str, log_ratios: Sequence[float], rule: Rule) -> Verdict:
+    """Judges a metric. `log_ratios`: of head to base, one per pair, positive if head is worse, in the order of the
+    runs. "Worse" is tested first, then "not worse". Raises `BadInput` for a value that is not finite."""
+    values = np.asarray(log_ratios, float)
     if not np.isfinite(values).all():
         raise BadInput(f"{metric}: the log ratio of a pair is {values[~np.isfinite(values)][0]}, which is not finite.")
     margin = log1p(rule.margin)
-    is_worse = sequential_test.find_stop(values - log1p(rule.negligible), rule.alpha, rule.cap)
-    is_not = sequential_test.find_stop(margin - values, rule.alpha, rule.cap)
+    worse_after = sequential_test.find_stop(values - log1p(rule.negligible), rule.alpha, rule.cap)
+    not_worse_after = sequential_test.find_stop(margin - values, rule.alpha, rule.cap)
     result = "unclear"
-    if is_worse and (not is_not or is_worse <= is_not):
+    if worse_after and (not not_worse_after or worse_after <= not_worse_after):
         result = "worse"
-    elif is_not:
+    elif not_worse_after:
         result = "not worse"
-    pairs = {"worse": is_worse, "not worse": is_not, "unclear": len(values)}[result]
-    used = values[:pairs]
-    change = float(np.median(_walsh_averages(used))) if pairs else 0.0
-    low, high = find_lower_bound(used, rule), find_lower_bound(-used, rule)
+    pairs = {"worse": worse_after, "not worse": not_worse_after, "unclear": len(values)}[result]
+    used_values = values[:pairs]
+    change = float(np.median(_walsh_averages(used_values))) if pairs else 0.0
+    low, high = find_lower_bound(used_values, rule), find_lower_bound(-used_values, rule)
     return Verdict(
         metric=metric, outcome=result, pairs=pairs, change=expm1(change), rule=rule,
         low=None if low is None else expm1(low), high=None if high is None else expm1(-high),
-        more=_estimate_more_pairs(used, rule) if result == "unclear" else None,
+        more=_estimate_more_pairs(used_values, rule) if result == "unclear" else None,
     )  # fmt: skip
 
 
 def find_lower_bound(values: np.ndarray, rule: Rule) -> float | None:
-    """Lower confidence bound of the differences over all looks; None if the test rejects no shift.
+    """Lower confidence bound of the shift of `values` (log ratios) over all looks; None if the test rejects no shift.
 
     The statistic changes only at the means of two differences (Walsh averages: Hodges & Lehmann 1963, Annals of
     Mathematical Statistics 34(2)), so one shift between each two of these is tested: the bound is the upper end of the
-    last interval that the test rejects."""
-    ends = np.unique(_walsh_averages(values))
-    shifts = np.concatenate([ends[:1] - 1, (ends[1:] + ends[:-1]) / 2])
-    low, high = 0, len(ends)  # all before `low` are rejected, none from `high` on
+    last interval that the test rejects.
+    """
+    averages = np.unique(_walsh_averages(values))
+    shifts = np.concatenate([averages[:1] - 1, (averages[1:] + averages[:-1]) / 2])
+    low, high = 0, len(averages)  # all before `low` are rejected, none from `high` on
     while low < high:
-        at = (low + high) // 2
-        if sequential_test.find_stop(values - shifts[at], rule.alpha, rule.cap):
-            low = at + 1
+        middle = (low + high) // 2
+        if sequential_test.find_stop(values - shifts[middle], rule.alpha, rule.cap):
+            low = middle + 1
         else:
-            high = at
-    return float(ends[low - 1]) if low else None
+            high = middle
+    return float(averages[low - 1]) if low else None
 
 
 def _walsh_averages(values: np.ndarray) -> np.ndarray:

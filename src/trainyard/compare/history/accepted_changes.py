@@ -53,9 +53,9 @@ class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def find_point(self, points: tuple[SeriesPoint, ...]) -> int | None:
         """Index of the first point that matches; None if there is none."""
-        for at, point in enumerate(points):
+        for index, point in enumerate(points):
             if (self.run and point.run.startswith(self.run)) or (self.commit and point.commit.startswith(self.commit)):
-                return at
+                return index
         return None
 
     @property
@@ -69,17 +69,17 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def find_begin(self, points: tuple[SeriesPoint, ...], metric: str) -> int:
         """Index of the point at which the history begins: that of the last reset."""
-        return max((entry.find_point(points) or 0 for entry in self.reset if entry.metric in ("", metric)), default=0)
+        return max((reset.find_point(points) or 0 for reset in self.reset if reset.metric in ("", metric)), default=0)
 
     def find_entry(self, change: SeriesChange, points: tuple[SeriesPoint, ...], metric: str) -> AcceptedChange | None:
-        """The entry that accepts a change."""
+        """The entry that accepts a change of the series `points` and `metric`; None if there is none."""
         last = max(change.high, change.until)
         for entry in self.accepted:
-            at = entry.find_point(points)
+            index = entry.find_point(points)
             if (
                 entry.metric in ("", metric)
-                and at is not None
-                and change.low - _RANGE_TOLERANCE <= at <= last + _RANGE_TOLERANCE
+                and index is not None
+                and change.low - _RANGE_TOLERANCE <= index <= last + _RANGE_TOLERANCE
             ):
                 return entry
         return None

@@ -36,20 +36,21 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_cause(change: SeriesChange, runs: Sequence[Run]) -> Cause:
-    """`runs`: those of the series' points."""
-    before, after = max(0, change.low - 1), min(len(runs) - 1, max(change.high, change.until))
-    old, new = (
+    """Differences and changed accounts between the runs before a change and those after it. `runs`: those of the
+    series' points."""
+    last_before, first_after = max(0, change.low - 1), min(len(runs) - 1, max(change.high, change.until))
+    old_ledger, new_ledger = (
         _average_ledgers(runs[max(0, change.low - _MAX_RUNS) : change.low]),
-        _average_ledgers(runs[after : after + _MAX_RUNS]),
+        _average_ledgers(runs[first_after : first_after + _MAX_RUNS]),
     )
-    changes = ledgers.diff(old, new) if old and new else ()
+    changes = ledgers.diff(old_ledger, new_ledger) if old_ledger and new_ledger else ()
     shifts = [
         AccountShift(account=account.account, before_ns=account.before_ns, after_ns=account.after_ns)
         for account in changes
         if account.ns
     ]
     return Cause(
-        differences=tuple(list_differences(runs[before], runs[after])),
+        differences=tuple(list_differences(runs[last_before], runs[first_after])),
         accounts=tuple(sorted(shifts, key=lambda account: -abs(account.ns))),
         wall_ns=sum(account.ns for account in shifts),
     )
@@ -57,5 +58,5 @@ def find_cause(change: SeriesChange, runs: Sequence[Run]) -> Cause:
 
 def _average_ledgers(runs: Sequence[Run]) -> Ledger | None:
     """Mean ledger of the runs that were profiled over a full step; None if there is none."""
-    whole = [run.ledgers[-1] for run in runs if run.ledgers and not run.ledgers[-1].scope.partial]
-    return ledgers.mean(whole) if whole else None
+    full_ledgers = [run.ledgers[-1] for run in runs if run.ledgers and not run.ledgers[-1].scope.partial]
+    return ledgers.mean(full_ledgers) if full_ledgers else None

@@ -14,15 +14,19 @@ from trainyard.compare.history.statistics.step_or_drift import locate_step
 
 _LEVEL_POINTS = 15
 """Points on each side from which a level is estimated if it does not extend further."""
+_MIN_LEVEL_POINTS = 5
+"""Fewest points before or after a drift from which a level is estimated."""
 
 
 def describe_step(
-    values: NDArray[np.float64], at: int, start: int, stop: int, inflation: float, drifting: bool = False
+    values: NDArray[np.float64], at: int, start: int, stop: int, variance_inflation: float, drifting: bool = False
 ) -> SeriesChange:
-    """Describe a step at `at` between the neighbouring changes at `start` and `stop`."""
+    """Describes a step at point `at` between the neighbouring changes at `start` and `stop`. `drifting`: there is a
+    drift too, so that only the points next to the step give its levels. `variance_inflation`: as in
+    `estimate_variance_inflation`."""
     if drifting:
         start, stop = max(start, at - _LEVEL_POINTS), min(stop, at + _LEVEL_POINTS)
-    low, high = locate_step(values[start:stop], at - start, inflation)
+    low, high = locate_step(values[start:stop], at - start, variance_inflation)
     before, after = values[start:at], values[at:stop]
     split = find_best_splits(values, np.array([start]), stop - start)
     return SeriesChange(
@@ -31,24 +35,36 @@ def describe_step(
         until=at,
         low=start + low,
         high=start + high,
-        before=estimate_level(before, inflation),
-        after=estimate_level(after, inflation),
-        shift=estimate_shift(before, after, inflation),
-        strength=float(split.strengths(inflation)[0]),
+        before=estimate_level(before, variance_inflation),
+        after=estimate_level(after, variance_inflation),
+        shift=estimate_shift(before, after, variance_inflation),
+        strength=float(split.strengths(variance_inflation)[0]),
     )
 
 
 def describe_drift(
-    values: NDArray[np.float64], ramp: tuple[int, int], begins: tuple[int, int], start: int, stop: int, inflation: float
+    values: NDArray[np.float64],
+    ramp: tuple[int, int],
+    begins: tuple[int, int],
+    start: int,
+    stop: int,
+    variance_inflation: float,
 ) -> SeriesChange:
-    """Describe a drift from ramp[0] to ramp[1], between `start` and `stop`. The levels are those before and after it;
-    if it begins or ends with the interval, those of its first or last points."""
+    """Describes a drift from point ramp[0] to ramp[1], which may begin at begins[0] to begins[1], between the
+    neighbouring changes at `start` and `stop`. The levels are those before and after it; if it begins or ends with the
+    interval, those of its first or last points."""
     begin, end = ramp
-    edge_points = min(_LEVEL_POINTS, max(5, (end - begin) // 10))
+    edge_points = min(_LEVEL_POINTS, max(_MIN_LEVEL_POINTS, (end - begin) // 10))
     before = (
-        values[max(start, begin - _LEVEL_POINTS) : begin] if begin - start >= 5 else values[begin : begin + edge_points]
+        values[max(start, begin - _LEVEL_POINTS) : begin]
+        if begin - start >= _MIN_LEVEL_POINTS
+        else values[begin : begin + edge_points]
     )
-    after = values[end : min(stop, end + _LEVEL_POINTS)] if stop - end >= 5 else values[end - edge_points : end]
+    after = (
+        values[end : min(stop, end + _LEVEL_POINTS)]
+        if stop - end >= _MIN_LEVEL_POINTS
+        else values[end - edge_points : end]
+    )
     split = find_best_splits(values, np.array([start]), stop - start)
     return SeriesChange(
         kind="drift",
@@ -56,24 +72,25 @@ def describe_drift(
         until=end,
         low=begins[0],
         high=begins[1],
-        before=estimate_level(before, inflation),
-        after=estimate_level(after, inflation),
-        shift=estimate_shift(before, after, inflation),
-        strength=float(split.strengths(inflation)[0]),
+        before=estimate_level(before, variance_inflation),
+        after=estimate_level(after, variance_inflation),
+        shift=estimate_shift(before, after, variance_inflation),
+        strength=float(split.strengths(variance_inflation)[0]),
     )
 
 
 def describe_excursion(
-    values: NDArray[np.float64], at: int, until: int, start: int, stop: int, inflation: float
+    values: NDArray[np.float64], at: int, until: int, start: int, stop: int, variance_inflation: float
 ) -> SeriesChange:
-    """Describe an excursion between the neighbouring changes, compared with the points around it."""
+    """Describes an excursion from point `at` to before `until`, between the neighbouring changes at `start` and `stop`,
+    compared with the points around it."""
     around = np.concatenate([values[start:at], values[until:stop]])
-    return _describe_temporary(values, "excursion", at, until, around, inflation)
+    return _describe_temporary(values, "excursion", at, until, around, variance_inflation)
 
 
-def describe_spike(values: NDArray[np.float64], at: int, until: int, inflation: float) -> SeriesChange:
+def describe_spike(values: NDArray[np.float64], at: int, until: int, variance_inflation: float) -> SeriesChange:
     around = np.concatenate([values[max(0, at - _LEVEL_POINTS) : at], values[until : until + _LEVEL_POINTS]])
-    return _describe_temporary(values, "spike", at, until, around, inflation)
+    return _describe_temporary(values, "spike", at, until, around, variance_inflation)
 
 
 def _describe_temporary(
@@ -82,17 +99,17 @@ def _describe_temporary(
     at: int,
     until: int,
     around: NDArray[np.float64],
-    inflation: float,
+    variance_inflation: float,
 ) -> SeriesChange:
-    """A change that ends again: the values from `at` to before `until` against those `around` them. `inflation`: of the
-    variance of a mean, from autocorrelation."""
+    """A change that ends again: the values from point `at` to before `until` against those `around` them.
+    `variance_inflation`: as in `estimate_variance_inflation`."""
     return SeriesChange(
         kind=kind,
         at=at,
         until=until,
         low=at,
         high=at,
-        before=estimate_level(around, inflation),
-        after=estimate_level(values[at:until], inflation),
-        shift=estimate_shift(around, values[at:until], inflation),
+        before=estimate_level(around, variance_inflation),
+        after=estimate_level(values[at:until], variance_inflation),
+        shift=estimate_shift(around, values[at:until], variance_inflation),
     )

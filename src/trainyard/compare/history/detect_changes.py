@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainyard.compare.history import describe_change
 from trainyard.compare.history.series_changes import DetectedChanges, SeriesChange
-from trainyard.compare.history.statistics.autocorrelation import estimate_inflation, is_steady_trend
+from trainyard.compare.history.statistics.autocorrelation import estimate_variance_inflation, is_steady_trend
 from trainyard.compare.history.statistics.change_points import find_change_points
 from trainyard.compare.history.statistics.critical_values import MIN_POINTS, look_up_critical
 from trainyard.compare.history.statistics.excursions import MAX_EXCURSION, find_excursions
@@ -39,7 +39,8 @@ def check_values(values: Iterable[float]) -> NDArray[np.float64]:
 
 
 def find_changes(scan: SplitScan, allowance: float = 0.0) -> DetectedChanges:
-    """The changes in the points so far. `allowance`: added to the critical value of a single look."""
+    """The changes in the points of `scan` so far. `allowance`: added to the critical value of a single look, in normal
+    deviations."""
     values = scan.values
     n = values.size
     if n < MIN_POINTS:
@@ -47,26 +48,26 @@ def find_changes(scan: SplitScan, allowance: float = 0.0) -> DetectedChanges:
             f"{n} point{'s are' if n != 1 else ' is'} too few: detecting a change needs at least {MIN_POINTS}.",
             "Wait for more runs.",
         )
-    inflation, critical = float(estimate_inflation(values[None])[0]), look_up_critical(n) + allowance
-    steps = find_change_points(values, scan.splits(), inflation, critical)
-    changes = _join_excursions(_classify_steps(values, steps, inflation, critical))
+    variance_inflation, critical = float(estimate_variance_inflation(values[None])[0]), look_up_critical(n) + allowance
+    steps = find_change_points(values, scan.splits(), variance_inflation, critical)
+    changes = _join_excursions(_classify_steps(values, steps, variance_inflation, critical))
     if not any(change.lasting for change in changes) and is_steady_trend(values):
         changes = [describe_change.describe_drift(values, (0, n), (0, 0), 0, n, 1.0)]
     for start, stop in pairwise(_list_edges(changes, n)):
         if not any(change.kind == "drift" and change.at <= start < change.until for change in changes):
-            windows = find_excursions(values[start:stop], inflation, critical)
+            windows = find_excursions(values[start:stop], variance_inflation, critical)
             changes += [
-                describe_change.describe_excursion(values, start + a, start + b, start, stop, inflation)
+                describe_change.describe_excursion(values, start + a, start + b, start, stop, variance_inflation)
                 for a, b in windows
             ]
     changes += [
-        describe_change.describe_spike(values, at, until, inflation)
+        describe_change.describe_spike(values, at, until, variance_inflation)
         for at, until in find_spikes(values, _list_edges(changes, n))
     ]
     return DetectedChanges(
         points=n,
         changes=tuple(sorted(changes, key=lambda change: change.at)),
-        inflation=inflation,
+        inflation=variance_inflation,
         critical=critical,
     )
 
@@ -76,54 +77,62 @@ def _list_edges(changes: list[SeriesChange], n: int) -> list[int]:
 
 
 def _classify_steps(
-    values: NDArray[np.float64], steps: list[int], inflation: float, critical: float
+    values: NDArray[np.float64], steps: list[int], variance_inflation: float, critical: float
 ) -> list[SeriesChange]:
-    """Classify each sequence of steps in one direction as steps or as a drift."""
+    """The changes that `steps` (first points of new levels) form: each sequence of steps in one direction is described
+    as steps or as a drift."""
     bounds = [0, *steps, values.size]
-    middles = [float(np.median(values[a:b])) for a, b in pairwise(bounds)]
-    is_rise = [after > before for before, after in pairwise(middles)]
+    medians = [float(np.median(values[a:b])) for a, b in pairwise(bounds)]
+    is_rise = [after > before for before, after in pairwise(medians)]
     changes: list[SeriesChange] = []
     first = 0
     while first < len(steps):
         last = first
         while last + 1 < len(steps) and is_rise[last + 1] == is_rise[first]:
             last += 1
-        changes += _describe_run(values, bounds[first : last + 3], inflation, critical)
+        changes += _describe_run(values, bounds[first : last + 3], variance_inflation, critical)
         first = last + 1
     return sorted(changes, key=lambda change: change.at)
 
 
 def _describe_run(
-    values: NDArray[np.float64], bounds: list[int], inflation: float, critical: float
+    values: NDArray[np.float64], bounds: list[int], variance_inflation: float, critical: float
 ) -> list[SeriesChange]:
-    """The steps between the first and the last of `bounds`, all in one direction, as one drift, or else each separately
-    as a step or a drift."""
+    """The steps between the first and the last of `bounds` (points), all in one direction, as one drift, or else each
+    separately as a step or a drift."""
     start, *steps, stop = bounds
-    best = choose_shape(values[start:stop], [at - start for at in steps], inflation, critical)
-    drifts = best.end > best.begin
-    if not drifts and len(steps) > 1:
-        bounds_of_steps = [start, *(start + at for at in best.steps), stop]
+    shape = choose_shape(values[start:stop], [at - start for at in steps], variance_inflation, critical)
+    is_drift = shape.end > shape.begin
+    if not is_drift and len(steps) > 1:
+        bounds_of_steps = [start, *(start + at for at in shape.steps), stop]
         triples = zip(bounds_of_steps, bounds_of_steps[1:], bounds_of_steps[2:])
-        return [change for triple in triples for change in _describe_run(values, list(triple), inflation, critical)]
-    step_edges = [start, *(start + at for at in best.steps), stop]
+        return [
+            change for triple in triples for change in _describe_run(values, list(triple), variance_inflation, critical)
+        ]
+    step_edges = [start, *(start + at for at in shape.steps), stop]
     changes = [
-        describe_change.describe_step(values, at, a, b, inflation, drifts)
+        describe_change.describe_step(values, at, a, b, variance_inflation, is_drift)
         for a, at, b in zip(step_edges, step_edges[1:], step_edges[2:])
     ]
-    if drifts:
-        ramp, begins = (start + best.begin, start + best.end), (start + best.begins[0], start + best.begins[1])
-        changes.append(describe_change.describe_drift(values, ramp, begins, start, stop, inflation))
+    if is_drift:
+        ramp, begins = (start + shape.begin, start + shape.end), (start + shape.begins[0], start + shape.begins[1])
+        changes.append(describe_change.describe_drift(values, ramp, begins, start, stop, variance_inflation))
     return changes
 
 
+_LEAST_REVERSED, _MOST_REVERSED = 2 / 3, 4 / 3
+"""Fractions of a step that the next one may reverse for both to form an excursion."""
+
+
 def _join_excursions(changes: list[SeriesChange]) -> list[SeriesChange]:
-    """Join two steps into an excursion if they are few points apart and the second reverses 2/3 to 4/3 of the first."""
+    """The changes with each two steps joined into an excursion if they are at most `MAX_EXCURSION` points apart and the
+    second reverses about as much as the first."""
     merged: list[SeriesChange] = []
     for change in changes:
         last = merged[-1] if merged else None
         if last and last.kind == change.kind == "step" and change.at - last.at <= MAX_EXCURSION:
-            undone = -change.shift.value / last.shift.value if last.shift.value else 0.0
-            if 2 / 3 <= undone <= 4 / 3:
+            reversed_share = -change.shift.value / last.shift.value if last.shift.value else 0.0
+            if _LEAST_REVERSED <= reversed_share <= _MOST_REVERSED:
                 merged[-1] = replace(last, kind="excursion", until=change.at)
                 continue
         merged.append(change)

@@ -53,8 +53,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(series: Series, runs: Sequence[Run] = (), accepted: Accepted | None = None) -> History:
-    """Detect and judge the changes. `runs`: those of the series' points, if they are stored. Raises what `detect`
-    does."""
+    """Detects and judges the changes of a series. `runs`: those of the series' points, if they are stored; `accepted`:
+    the changes that users accepted. Raises what `detect` does."""
     accepted = accepted or Accepted()
     begin = accepted.find_begin(series.points, series.metric)
     detection = detect(series.values[begin:])

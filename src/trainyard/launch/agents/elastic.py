@@ -41,13 +41,14 @@ from trainyard.launch.agents import rank_process
 from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.agents.rank_progress import HeartbeatBoard
-from trainyard.launch.launch_spec import Spec
+from trainyard.launch.launch_spec import FAILED, Spec
 from trainyard.launch.supervisor import messages, resource_exhaustion
 from trainyard.launch.supervisor.failure_report import tail
 from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
 from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.05
+"""Seconds between two reports of an agent."""
 _STORE_TIMEOUT = timedelta(seconds=20)
 """Time without an answer of the store, after which the supervisor counts as lost."""
 
@@ -62,8 +63,8 @@ class SupervisorLink:
         """Number of reports sent so far."""
 
     def report(self, generation: int = -1, serial: int = -1, ranks: tuple[RankReport, ...] = ()) -> AgentPlan:
-        """Report the state of this node; return the supervisor's current plan. `generation`: that of `ranks`. `serial`:
-        that of the last plan the ranks were sent a signal for; -1 if there is none yet."""
+        """Report the state of this node; return the supervisor's current plan. `generation`: the generation of `ranks`;
+        `serial`: that of the last plan the ranks were sent a signal for; both -1 if there is none yet."""
         self._beat += 1
         node, life = self.member.node, self.member.life
         report = AgentReport(
@@ -83,7 +84,8 @@ class PlanRendezvous(RendezvousHandler):
         """Whether the ranks must stop."""
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for a plan to run a new generation with this agent as a member."""
+        """Wait for a plan to run a new generation with this agent as a member; return the members' stores, this agent's
+        rank among them and their number. Raises `RendezvousGracefulExitError` if the job is over."""
         while True:
             plan = self.link.report()
             if plan.do == "end":
@@ -225,7 +227,7 @@ class Agent(SimpleElasticAgent):
 
     def _report_ranks(self) -> tuple[RankReport, ...]:
         """Report all ranks, and count the kernel's out-of-memory kills for those that run."""
-        self.kills.look(process.pid or 0 for rank, process in self.processes.items() if rank not in self.ends_ns)
+        self.kills.update(process.pid or 0 for rank, process in self.processes.items() if rank not in self.ends_ns)
         return tuple(self._report_rank(local_rank, process) for local_rank, process in self.processes.items())
 
     def _report_rank(self, local_rank: int, process: ForkProcess) -> RankReport:
@@ -293,7 +295,7 @@ def main(path: Path, node: int, parent: int | None) -> int:
         agent.run()
     except DistError as error:
         sys.stderr.write(f"node {node}: the supervisor at {spec.host}:{spec.port} is lost: {error}\n")
-        return 4
+        return FAILED
     return 0
 
 

@@ -3,7 +3,7 @@
 The supervisor cannot fork agents itself once its store runs, in threads of its own. It therefore forks this process
 first and sends it, through a socket, which agents to start and to kill; the process reports which have ended. Agents
 die with this process, and this process with the supervisor. If this process dies alone, the supervisor starts a new one
-as `python -m trainyard.launch.agents.fork_server SPEC.json PARENT LINE`, which takes seconds to import torch.
+as `python -m trainyard.launch.agents.fork_server SPEC.json PARENT SOCKET`, which takes seconds to import torch.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ from trainyard.launch.launch_spec import Spec
 from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.02
+"""Seconds between two checks whether an agent has ended."""
+_RECEIVED_BYTES = 4096
+"""Largest number of bytes received at once."""
+_INTERNAL_ERROR = 70
+"""Exit code of an agent that raised an exception (EX_SOFTWARE of sysexits.h)."""
 
 
 class ForkServer:
@@ -66,7 +71,7 @@ class ForkServer:
     def ended(self) -> list[int]:
         """Return the nodes whose agents have ended since the last call."""
         try:
-            while data := self._socket.recv(4096):
+            while data := self._socket.recv(_RECEIVED_BYTES):
                 self._partial_line += data
         except BlockingIOError:
             *lines, self._partial_line = self._partial_line.split(b"\n")
@@ -112,18 +117,18 @@ def agent(path: Path, node: int, parent: int) -> int:
     return elastic.main(path, node, parent)
 
 
-def _serve_orders(parent: int, supervisor: socket.socket, run: Callable[[int, int], int]) -> NoReturn:
-    """Start and kill agents as ordered through the socket `supervisor`, and report through it which have ended, until
-    the process with the id `parent` is gone. An order is a line `start NODE` or `kill NODE`, a report a line with the
-    node."""
-    die_with_parent(parent, signal.SIGKILL)
+def _serve_orders(supervisor_pid: int, supervisor_socket: socket.socket, run: Callable[[int, int], int]) -> NoReturn:
+    """Start and kill agents as ordered through `supervisor_socket`, and report through it which have ended, until the
+    process `supervisor_pid` is gone. An order is a line `start NODE` or `kill NODE`, a report a line with the node.
+    `run`: as in `ForkServer`."""
+    die_with_parent(supervisor_pid, signal.SIGKILL)
     set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a SIGTERM sent to all processes is handled by the supervisor
     own_pid, partial_line = os.getpid(), b""
-    nodes: dict[int, int] = {}  # process id of an agent -> its node
+    node_of_pid: dict[int, int] = {}  # process id of an agent -> its node
     while True:
-        if select.select([supervisor], [], [], _TURN_S)[0]:
-            data = supervisor.recv(4096)
+        if select.select([supervisor_socket], [], [], _TURN_S)[0]:
+            data = supervisor_socket.recv(_RECEIVED_BYTES)
             if not data:
                 os._exit(0)
             *orders, partial_line = (partial_line + data).split(b"\n")
@@ -131,23 +136,24 @@ def _serve_orders(parent: int, supervisor: socket.socket, run: Callable[[int, in
                 verb, node_digits = order.split()
                 ordered_node = int(node_digits)
                 if verb == b"kill":
-                    for pid in [pid for pid, node in nodes.items() if node == ordered_node]:
+                    for pid in [pid for pid, node in node_of_pid.items() if node == ordered_node]:
                         os.kill(pid, signal.SIGKILL)
                 elif pid := os.fork():
-                    nodes[pid] = ordered_node
+                    node_of_pid[pid] = ordered_node
                 else:
-                    supervisor.close()
+                    supervisor_socket.close()
                     _run_agent(run, ordered_node, own_pid)
-        while nodes:
+        while node_of_pid:
             pid, _ = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
-            supervisor.sendall(b"%d\n" % nodes.pop(pid))
+            supervisor_socket.sendall(b"%d\n" % node_of_pid.pop(pid))
 
 
 def _run_agent(run: Callable[[int, int], int], node: int, parent: int) -> NoReturn:
-    """Run an agent in the process that was just forked for it, and exit with its code, or with 70 if it raises."""
-    exit_code = 70
+    """Run the agent of `node` in the process that was just forked for it, and exit with its code. `run`: as in
+    `ForkServer`; `parent`: process id of the fork server."""
+    exit_code = _INTERNAL_ERROR
     try:
         exit_code = run(node, parent)
     except BaseException:  # do not return into the caller's code, which belongs to the parent
@@ -157,14 +163,14 @@ def _run_agent(run: Callable[[int, int], int], node: int, parent: int) -> NoRetu
         os._exit(exit_code)
 
 
-def main(path: Path, parent: int, line: int) -> NoReturn:
-    """Run a fork server for the job at `path`, a SPEC. `parent`: the supervisor's process id; `line`: file descriptor
-    of the socket to it."""
+def main(path: Path, parent: int, socket_descriptor: int) -> NoReturn:
+    """Run a fork server for the job at `path`, a SPEC. `parent`: the supervisor's process id; `socket_descriptor`: file
+    descriptor of the socket to it."""
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     load(msgspec.json.decode(path.read_bytes(), type=Spec))
-    _serve_orders(parent, socket.socket(fileno=line), partial(agent, path))
+    _serve_orders(parent, socket.socket(fileno=socket_descriptor), partial(agent, path))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from trainyard.launch.launch_spec import LEFT, Spec
+from trainyard.launch.launch_spec import FAILED, LEFT, Spec
 from trainyard.launch.supervisor import find_cause
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.launch.supervisor.failure_report import Failure
@@ -81,7 +81,7 @@ class Heard(NamedTuple):
 
 
 class Supervision:
-    """Supervision of a job. Call `look` repeatedly; it updates `plan` for the agents and appends to `events`.
+    """Supervision of a job. Call `advance` repeatedly; it updates `plan` for the agents and appends to `events`.
 
     `state`: the current state. `result`: exit code, None until the job is over and no rank is left: 0, 4 (see
     `failure`) or `LEFT`, if it was asked to leave. `lost`: nodes whose agents must be killed if they still run. `port`:
@@ -132,7 +132,7 @@ class Supervision:
 
     # Reports
 
-    def hear(self, now: Now, reports: Mapping[int, AgentReport]) -> None:
+    def receive_reports(self, now: Now, reports: Mapping[int, AgentReport]) -> None:
         """Take the last report of each agent. Ignores a second agent of a node while the first one still reports."""
         for node, report in reports.items():
             known = self._heard.get(node)
@@ -177,7 +177,7 @@ class Supervision:
 
     # Events and state transitions
 
-    def look(self, now: Now) -> None:
+    def advance(self, now: Now) -> None:
         """Handle the current state once; at most one change of state."""
         if self.result is None:
             HANDLERS[self.state](self, now)
@@ -191,7 +191,7 @@ class Supervision:
     def abort(self, now: Now, reason: str) -> None:
         """End the job as failed, whatever its ranks do."""
         if self._ending is None:
-            self._end(now, 4, Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=reason))
+            self._end(now, FAILED, Failure(rank=-1, pid=0, exit_code=FAILED, when=now.epoch / 1e9, last_words=reason))
 
     def _gather(self, now: Now) -> None:
         """Launch as soon as the largest size is available, or after the wait the largest one that is; abort the job
@@ -222,7 +222,7 @@ class Supervision:
             if self._all_reported(ranks):
                 self._ask_to_leave()
             return
-        for rank, ratio in self._slowness.look([rank for rank in ranks if rank.exit_code is None]):
+        for rank, ratio in self._slowness.update([rank for rank in ranks if rank.exit_code is None]):
             message = f"rank {rank} takes {ratio:.1f} times as long as its peers for its own share of a step"
             self._record(now, "slow", now.epoch, rank, message)
         if self._can_grow(now, ranks):
@@ -298,8 +298,8 @@ class Supervision:
                 self._progress[rank.rank] = (rank.count, now.seconds)
 
     def _without_progress(self, now: Now, ranks: list[RankReport]) -> list[int]:
-        """Ranks without progress for longer than the longest limit of the running ranks. Ranks in lockstep exceed it
-        within moments of each other, so that none is reported until the last of them must have."""
+        """The numbers of the ranks without progress for longer than the longest limit of the running ranks. Ranks in
+        lockstep exceed it within moments of each other, so that none is reported until the last of them must have."""
         running = [rank for rank in ranks if rank.exit_code is None]
         limit_s = self.spec.hang_s * max((LONGER[rank.phase] for rank in running), default=0.0)
         still_s = {rank.rank: now.seconds - self._progress[rank.rank][1] for rank in running}
@@ -348,17 +348,17 @@ class Supervision:
         if stacks != self._stacks_read:  # the main thread's stack is written last
             self._stacks_read, self._stacks_settled_s = stacks, now.seconds + SETTLE_S
         incomplete = not all(stacks.get(rank.rank) for rank in running) or now.seconds < self._stacks_settled_s
-        waits = incomplete and not missing and not find_cause.stopped(running)
-        if waits and now.seconds < self._deadline_s + STACKS_MOST_S - STACKS_S:
+        must_wait = incomplete and not missing and not find_cause.stopped(running)
+        if must_wait and now.seconds < self._deadline_s + STACKS_MOST_S - STACKS_S:
             return
         if missing:  # a replacement agent knows nothing of the ranks
             causes = [self._agent_died(now, node) for node in missing]
         else:
             if self._only_still_rank >= 0 and not find_cause.waits_for_data(stacks.get(self._only_still_rank, "")):
-                hung = [(self._only_still_rank, "it makes no progress, while its peers do")]
+                hung_ranks = [(self._only_still_rank, "it makes no progress, while its peers do")]
             else:
-                hung = find_cause.hung(running, self._ticks, stacks)
-            causes = [self._hung(now, rank, why) for rank, why in hung]
+                hung_ranks = find_cause.hung(running, self._ticks, stacks)
+            causes = [self._hung(now, rank, evidence) for rank, evidence in hung_ranks]
         self._fault(now, causes)
 
     def _died(self, now: Now, rank: RankReport) -> _Cause:
@@ -373,13 +373,13 @@ class Supervision:
         )
         return _Cause(at=rank.told or rank.ended, failure=failure)
 
-    def _hung(self, now: Now, rank: int, why: str) -> _Cause:
-        """The failure of a hung rank (-1: of no particular one) with the evidence `why`, at its last heartbeat."""
+    def _hung(self, now: Now, rank: int, evidence: str) -> _Cause:
+        """The failure of a hung rank (-1: of no particular one) with the `evidence` for it, at its last heartbeat."""
         reports = [report for report in self.ranks() if report.rank == rank]
-        at = max(report.at for report in reports or self.ranks())
+        failed_at_ns = max(report.at for report in reports or self.ranks())
         pid = reports[0].pid if reports else 0
-        failure = Failure(rank=rank, pid=pid, exit_code=4, when=now.epoch / 1e9, last_words=why, kind="hang")
-        return _Cause(at=at, failure=failure)
+        failure = Failure(rank=rank, pid=pid, exit_code=FAILED, when=now.epoch / 1e9, last_words=evidence, kind="hang")
+        return _Cause(at=failed_at_ns, failure=failure)
 
     def _agent_died(self, now: Now, node: int) -> _Cause:
         """The failure of a node whose agent ended or was replaced or is silent, at its last report; a silent agent is
@@ -390,7 +390,9 @@ class Supervision:
         if heard.report.life == life and not heard.dead:  # a dead agent is being replaced already
             self.lost.add(node)
             message += f": its agent has not reported for {SILENT_S:g} s"
-        failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=message, kind="agent_death")
+        failure = Failure(
+            rank=-1, pid=0, exit_code=FAILED, when=now.epoch / 1e9, last_words=message, kind="agent_death"
+        )
         return _Cause(at=self._last_heard[life].epoch, failure=failure, node=node)
 
     def _fault(self, now: Now, causes: list[_Cause]) -> None:
@@ -401,12 +403,12 @@ class Supervision:
         self.restarts += 1
         if self.restarts > self.spec.restarts:
             first, *others = (cause.failure for cause in causes)
-            self._ending = 4, replace(first, others=tuple(others))
+            self._ending = FAILED, replace(first, others=tuple(others))
         self._stop_ranks(now)
 
     def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1) -> None:
-        """Append a fault to the events. `at`: when it occurred, in ns since the epoch; its step is the last one that
-        all ranks can have completed."""
+        """Append a fault to the events. `at`: when it occurred, in ns since the epoch; `rank`, `node`: to blame, -1 if
+        none. Its step is the last one that all ranks can have completed."""
         step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
             what="fault",
@@ -463,7 +465,7 @@ HANDLERS: Mapping[State, Callable[[Supervision, Now], None]] = {
     State.STACKS: Supervision._stacks,
     State.STOP: Supervision._stop,
 }
-"""The method that `Supervision.look` calls in each state."""
+"""The method that `Supervision.advance` calls in each state."""
 
 
 def _describe_change(before: set[int], after: set[int]) -> str:

@@ -126,21 +126,23 @@ class Slowness:
         self._slow_windows: dict[int, int] = {}
         """Number of consecutive windows, up to the last one, in which a rank was slow."""
 
-    def look(self, ranks: Sequence[RankReport]) -> list[tuple[int, float]]:
+    def update(self, ranks: Sequence[RankReport]) -> list[tuple[int, float]]:
         """Return (rank, ratio to the other ranks' median own time), once for each rank that has become slow."""
-        current = {rank.rank: rank for rank in ranks}
-        if current.keys() != self._window_start.keys() or len(current) < 2:
-            self._window_start = current
+        current_by_rank = {rank.rank: rank for rank in ranks}
+        if current_by_rank.keys() != self._window_start.keys() or len(current_by_rank) < 2:
+            self._window_start = current_by_rank
             return []
-        steps = min(current[rank].done - self._window_start[rank].done for rank in current)
-        if steps < self.WINDOW:
+        steps_in_window = min(current_by_rank[rank].done - self._window_start[rank].done for rank in current_by_rank)
+        if steps_in_window < self.WINDOW:
             return []
         own_ns_per_step = {
-            rank: (current[rank].own_ns - start.own_ns) / (current[rank].done - start.done)
+            rank: (current_by_rank[rank].own_ns - start.own_ns) / (current_by_rank[rank].done - start.done)
             for rank, start in self._window_start.items()
         }
-        step_ns = max(current[rank].at - start.at for rank, start in self._window_start.items()) / steps
-        self._window_start = current
+        step_ns = (
+            max(current_by_rank[rank].at - start.at for rank, start in self._window_start.items()) / steps_in_window
+        )
+        self._window_start = current_by_rank
         slow_ranks: list[tuple[int, float]] = []
         for rank, own_ns in own_ns_per_step.items():
             others_ns = sorted(own_ns_per_step[other] for other in own_ns_per_step if other != rank)

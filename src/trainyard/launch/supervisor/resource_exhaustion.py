@@ -22,7 +22,8 @@ _STORAGE_WORDS = ("no space left", "shared memory", "unable to write to file", "
 _LOADER = "torch/utils/data/dataloader.py"
 """Raises errors of many types when its workers end."""
 _LITTLE_BYTES = 1 << 16
-_EVERY_S, _WINDOW_S = 1.0, 10.0
+_COUNT_INTERVAL_S, _WINDOW_S = 1.0, 10.0
+"""Least time between two counts, and the time for which counts are kept."""
 
 
 def memory_group(pid: int) -> str:
@@ -31,8 +32,8 @@ def memory_group(pid: int) -> str:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
         return ""
-    paths = {tuple(line.split(":", 2)[1:]) for line in lines if line.count(":") >= 2}
-    for controllers, path in sorted(paths, reverse=True):  # version 2 has no name, and comes last
+    controllers_and_paths = {tuple(line.split(":", 2)[1:]) for line in lines if line.count(":") >= 2}
+    for controllers, path in sorted(controllers_and_paths, reverse=True):  # version 2 has no name, and comes last
         if not controllers or "memory" in controllers.split(","):
             mount = _GROUPS / "memory" if controllers else _GROUPS
             for folder in (mount / path.lstrip("/"), mount):  # a container may see its own group as the root
@@ -68,15 +69,15 @@ class Kills:
         self._readings: list[tuple[float, dict[str, int]]] = []
         """(monotonic seconds, counter -> number of kills, -1 if unknown), oldest first."""
 
-    def look(self, pids: Iterable[int]) -> None:
+    def update(self, pids: Iterable[int]) -> None:
         """Count for running processes, at most about once a second."""
-        now = time.monotonic()
-        if self._readings and now - self._readings[-1][0] < _EVERY_S:
+        now_s = time.monotonic()
+        if self._readings and now_s - self._readings[-1][0] < _COUNT_INTERVAL_S:
             return
         self._groups = {pid: memory_group(pid) for pid in pids}
-        while len(self._readings) > 1 and now - self._readings[1][0] > _WINDOW_S:
+        while len(self._readings) > 1 and now_s - self._readings[1][0] > _WINDOW_S:
             del self._readings[0]
-        self._readings.append((now, {counter: kills(counter) for counter in {*self._groups.values(), _HOST}}))
+        self._readings.append((now_s, {counter: kills(counter) for counter in {*self._groups.values(), _HOST}}))
 
     def cause(self, pid: int) -> str:
         """Return why a process was killed, if a count has grown recently; else an empty string."""

@@ -28,7 +28,7 @@ from trainyard.formats.atomic import replacing_own
 from trainyard.launch import epoch
 from trainyard.launch.agents.fork_server import ForkServer, agent, load
 from trainyard.launch.agents.process_title import set_process_name
-from trainyard.launch.launch_spec import LEFT, Spec
+from trainyard.launch.launch_spec import FAILED, LEFT, Spec
 from trainyard.launch.supervisor import event_log, messages
 from trainyard.launch.supervisor.event_log import SUPERVISOR, EventLogWriter, JobEvent
 from trainyard.launch.supervisor.failure_detection import Now, Supervision
@@ -36,7 +36,12 @@ from trainyard.launch.supervisor.failure_report import Failure, tail, write
 from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.05
+"""Seconds between two exchanges of plans and reports."""
+_STORE_TIMEOUT = timedelta(seconds=20)
+_MAX_WAITING_CONNECTIONS = 512
+"""Connections that may wait to be accepted: all ranks connect at once."""
 _SHUTDOWN_S = 3.0
+"""Seconds that agents have to end after the job."""
 _FAILED_STARTS = 3
 """Consecutive agents of a node that may end without a report before the job is aborted."""
 
@@ -60,7 +65,7 @@ class SupervisorStore:
             port,
             None,
             True,
-            timedelta(seconds=20),
+            _STORE_TIMEOUT,
             wait_for_workers=False,
             master_listen_fd=listening.detach(),
         )
@@ -90,7 +95,7 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen(512)
+        listening.listen(_MAX_WAITING_CONNECTIONS)
     except OSError:
         listening.close()
         raise
@@ -103,11 +108,11 @@ def now() -> Now:
 
 def stacks(logs: Path) -> dict[int, str]:
     """Return the stacks that faulthandler wrote, by rank."""
-    by_rank: dict[int, str] = {}
+    stack_by_rank: dict[int, str] = {}
     for path in logs.glob("rank*.stacks"):
         if match := re.fullmatch(r"rank(\d+)\.stacks", path.name):
-            by_rank[int(match[1])] = path.read_text("utf-8", "replace")
-    return by_rank
+            stack_by_rank[int(match[1])] = path.read_text("utf-8", "replace")
+    return stack_by_rank
 
 
 def attempts(folder: Path) -> int:
@@ -148,8 +153,8 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
         listening = listen(spec.host, spec.port)
     except OSError as error:
         message = f"the ranks cannot meet at {spec.host}:{spec.port}: {(error.strerror or str(error)).lower()}"
-        write(folder, Failure(rank=-1, pid=os.getpid(), exit_code=4, when=time.time(), last_words=message))
-        return 4
+        write(folder, Failure(rank=-1, pid=os.getpid(), exit_code=FAILED, when=time.time(), last_words=message))
+        return FAILED
     spec = replace(spec, port=listening.getsockname()[1])
     with replacing_own(path) as part:
         part.write_bytes(msgspec.json.encode(spec))
@@ -174,7 +179,7 @@ def _record_early_leave(folder: Path, spec: Spec, began: Now) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     job = Supervision(spec, began, lambda: 0, dict, attempts(folder))
     job.notice(now())
-    job.look(now())
+    job.advance(now())
     _write_events(EventLogWriter(folder, SUPERVISOR), job.events)
     if job.failure:
         write(folder, job.failure)
@@ -204,7 +209,7 @@ class SupervisorLoop:
         """Serial of the last published plan."""
 
     def follow(self, signals: list[int]) -> int:
-        """Run the job to its end; return the exit code. `signals`: received SIGTERM signals, which this
+        """Run the job to its end; return the exit code. `signals`: numbers of received SIGTERM signals, which this
         clears."""
         for node in self.own_nodes:
             self.fork_server.start(node)
@@ -212,12 +217,12 @@ class SupervisorLoop:
         while job.result is None:
             self._publish()
             reports = self.store.reports(job.spec.nodes)
-            job.hear(now(), reports)
+            job.receive_reports(now(), reports)
             self._replace_agents(reports)
             if signals:
                 signals.clear()
                 job.notice(now())
-            job.look(now())
+            job.advance(now())
             for node in job.lost & set(self.own_nodes):
                 self.fork_server.kill(node)
             job.lost.clear()

@@ -23,7 +23,8 @@ MARGIN = 0.001
 
 
 class SeedFound(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed: the numbers of its distinct runs, and the relative difference of their tails."""
+    """One seed: the numbers of its distinct runs on each side, and the relative difference of their mean tail loss,
+    head / base - 1."""
 
     seed: str
     heads: int
@@ -63,7 +64,9 @@ class Convergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) -> Convergence:
-    """`margin`: relative differences of the tail's loss below it are irrelevant. `alpha`: the rate of false alarms.
+    """Judges whether heads and bases converge to the same loss.
+
+    `margin`: relative differences of the tail's loss below it are irrelevant. `alpha`: the rate of false alarms.
 
     "differs": a difference is significant and its estimate exceeds the margin. "same": the interval of the tail's
     difference lies within the margin (two one-sided tests, Schuirmann 1987, at half of alpha each). Raises `BadInput`
@@ -74,7 +77,7 @@ def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) ->
     groups = [(means(np.log(seed.heads), segment_starts), means(np.log(seed.bases), segment_starts)) for seed in seeds]
     common_fields: dict[str, Any] = {
         "pairs": len(seeds),
-        "seeds": tuple(_found(seed.label, *group) for seed, group in zip(seeds, groups)),
+        "seeds": tuple(_seed_summary(seed.label, *group) for seed, group in zip(seeds, groups)),
         "heads": sum(len(seed.heads) for seed in seeds),
         "bases": sum(len(seed.bases) for seed in seeds),
         "steps": steps,
@@ -97,36 +100,37 @@ def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) ->
     log_margin = np.log1p(margin)
     effect = sizes(groups, alpha)
     is_exact = least_p([(len(seed.heads), len(seed.bases)) for seed in seeds]) <= alpha
-    p = adjusted(groups, log_margin) if is_exact else _from_the_tail(effect, alpha)
+    p = adjusted(groups, log_margin) if is_exact else _p_from_tail(effect, alpha)
     differing = np.flatnonzero((p <= alpha) & (np.abs(effect.mean) >= log_margin))
     is_within_margin = bool(-log_margin < effect.low[-1] and effect.high[-1] < log_margin)
     verdict = "differs" if len(differing) else "same" if is_within_margin else "cannot tell"
-    noise, repeats = float(effect.noise[-1]), effect.freedom - (len(seeds) - 1)
+    noise, repeat_freedom = float(effect.noise[-1]), effect.freedom - (len(seeds) - 1)
     return Convergence(
         verdict=verdict,
-        difference=_share(effect.mean[-1]),
-        low=_share(effect.low[-1]),
-        high=_share(effect.high[-1]),
+        difference=_relative_difference(effect.mean[-1]),
+        low=_relative_difference(effect.low[-1]),
+        high=_relative_difference(effect.high[-1]),
         p=float(p[-1]),
         onset=int(paired.steps[segment_starts[differing[0]]]) if len(differing) else None,
-        onset_difference=_share(float(effect.mean[differing[0]])) if len(differing) else None,
+        onset_difference=_relative_difference(float(effect.mean[differing[0]])) if len(differing) else None,
         healed=bool(len(differing)) and is_within_margin,
         noise=noise if isfinite(noise) else None,
-        pairs_needed=pairs_needed(noise, repeats, log_margin, alpha) if verdict == "cannot tell" else None,
+        pairs_needed=pairs_needed(noise, repeat_freedom, log_margin, alpha) if verdict == "cannot tell" else None,
         test="relabelling" if is_exact else "student" if effect.freedom else "none",
         **common_fields,
     )
 
 
-def _found(label: str, heads: F64, bases: F64) -> SeedFound:
+def _seed_summary(label: str, heads: F64, bases: F64) -> SeedFound:
     """Summary of one seed; `heads`, `bases`: log-losses [run, segment]."""
     difference = float(heads[:, -1].mean() - bases[:, -1].mean())
-    return SeedFound(seed=label, heads=len(heads), bases=len(bases), difference=_share(difference))
+    return SeedFound(seed=label, heads=len(heads), bases=len(bases), difference=_relative_difference(difference))
 
 
-def _from_the_tail(effect: Sizes, alpha: float) -> F64:
-    """p-values by Student's t, from the tail backwards as long as each is rejected: a fixed order of tests controls the
-    family-wise error rate without a correction for the number of segments (Westfall and Krishen 2001)."""
+def _p_from_tail(effect: Sizes, alpha: float) -> F64:
+    """p-value of each segment by Student's t, from the tail backwards as long as each is rejected; segments before the
+    first that is not rejected get 1. A fixed order of tests controls the family-wise error rate without a correction
+    for the number of segments (Westfall and Krishen 2001)."""
     p = np.ones_like(effect.mean)
     largest_p = 0.0
     for segment in reversed(range(len(p))):
@@ -136,5 +140,6 @@ def _from_the_tail(effect: Sizes, alpha: float) -> F64:
     return p
 
 
-def _share(log: float) -> float | None:
-    return exp(log) - 1 if abs(log) < inf else None
+def _relative_difference(log_ratio: float) -> float | None:
+    """The relative difference head / base - 1 from log(head / base); None if it is infinite."""
+    return exp(log_ratio) - 1 if abs(log_ratio) < inf else None

@@ -9,21 +9,22 @@ from trainyard.numerics.convergence.paired_curves import F64
 
 TAIL = 0.2
 """Fraction of the steps that forms the tail."""
-_WINDOWS = 16
+_MAX_WINDOWS = 16
 """Largest number of windows before the tail: a twentieth of the steps each."""
-_LEAST = 2
+_MIN_STEPS_PER_WINDOW = 2
 """Smallest number of steps in a window."""
 
 
 def starts(steps: int) -> NDArray[np.int64]:
-    """First step of each segment; the last segment is the tail. Fewer than 10 steps have fewer segments."""
+    """Index of the first step of each segment of a curve of `steps` steps; the last segment is the tail. Curves of a
+    few steps have fewer segments."""
     tail_start = min(round(steps * (1 - TAIL)), steps - 1)
-    windows = min(_WINDOWS, tail_start // _LEAST)
+    windows = min(_MAX_WINDOWS, tail_start // _MIN_STEPS_PER_WINDOW)
     window_starts = np.arange(windows) * tail_start // max(windows, 1)
     return np.append(window_starts, tail_start if windows else 0).astype(np.int64)
 
 
-def means(rows: F64, at: NDArray[np.int64]) -> F64:
-    """Means [run, segment] of rows [run, step]; `at`: first step of each segment."""
-    counts = np.diff([*at, rows.shape[1]])
-    return np.add.reduceat(rows, at, axis=1) / counts
+def means(rows: F64, segment_starts: NDArray[np.int64]) -> F64:
+    """Means [run, segment] of rows [run, step]; `segment_starts`: first step of each segment."""
+    counts = np.diff([*segment_starts, rows.shape[1]])
+    return np.add.reduceat(rows, segment_starts, axis=1) / counts

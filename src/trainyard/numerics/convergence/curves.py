@@ -86,7 +86,7 @@ def _work(run: Run) -> str:
 
 def same_work(curves: Sequence[LossCurve]) -> None:
     """Raises `BadInput` if two curves have different data."""
-    name_by_work = {curve.work: curve.name for curve in reversed(curves) if curve.work}
+    name_by_work = {curve.work: curve.name for curve in reversed(curves) if curve.work}  # the first curve of each
     if len(name_by_work) > 1:
         listed = "; ".join(f"{name}: {work}" for work, name in name_by_work.items())
         raise BadInput(

@@ -11,17 +11,17 @@ import numpy as np
 from trainyard.numerics.convergence.paired_curves import F64
 from trainyard.stats.student_t import quantile, two_sided_p
 
-_SURE = 0.9
+_POWER = 0.9
 """Probability with which the estimated number of pairs settles the verdict."""
-_MOST = 10_000
-_LIKE_NORMAL = 50
-"""Number of pairs from which on the quantiles hardly change."""
+_MAX_PAIRS = 10_000
+_PAIRS_LIKE_NORMAL = 50
+"""Number of pairs from which on the quantiles of Student's t hardly change with it."""
 
 
 class Sizes(NamedTuple):
     """Per segment: `mean`: head minus base in log-loss, with the interval `low` to `high`; `error`: its standard error;
-    `noise`: standard deviation of a run within its seed. `freedom`: degrees of freedom; with 0, intervals are
-    infinite."""
+    `noise`: standard deviation of a run's log-loss within its seed. `freedom`: degrees of freedom of the noise, equal
+    for all segments; with 0, intervals are infinite."""
 
     mean: F64
     low: F64
@@ -49,9 +49,9 @@ def sizes(groups: Sequence[tuple[F64, F64]], alpha: float) -> Sizes:
     mean_difference = (weights * differences).sum(axis=0) / weights.sum()
     sum_of_squares = (weights * (differences - mean_difference) ** 2).sum(axis=0)
     freedom = len(groups) - 1
-    for side in (side for group in groups for side in group):
-        sum_of_squares = sum_of_squares + ((side - side.mean(axis=0)) ** 2).sum(axis=0)
-        freedom += len(side) - 1
+    for side_losses in (side_losses for group in groups for side_losses in group):
+        sum_of_squares = sum_of_squares + ((side_losses - side_losses.mean(axis=0)) ** 2).sum(axis=0)
+        freedom += len(side_losses) - 1
     if not freedom:
         unknown = np.full_like(mean_difference, inf)
         return Sizes(mean=mean_difference, low=-unknown, high=unknown, error=unknown, noise=unknown, freedom=0)
@@ -68,17 +68,18 @@ def sizes(groups: Sequence[tuple[F64, F64]], alpha: float) -> Sizes:
     )
 
 
-def pairs_needed(noise: float, repeats: int, margin: float, alpha: float) -> int | None:
-    """Number of seeds, with one head and one base each and `repeats` degrees of freedom from A/A runs, with which
-    identical training is judged the same with a probability of 90 %. None: over 10,000, or the noise is unknown."""
+def pairs_needed(noise: float, repeat_freedom: int, margin: float, alpha: float) -> int | None:
+    """Number of seeds, with one head and one base each, with which identical training is judged the same with a
+    probability of 90 %; None: over 10,000, or the noise is unknown. `noise`, `margin`: in log-loss. `repeat_freedom`:
+    degrees of freedom of the noise from A/A runs."""
     if noise == inf:
         return None
-    for pairs in range(2, _MOST):
-        freedom = pairs - 1 + repeats
-        quantile_sum = quantile(1 - alpha / 2, freedom) + quantile((1 + _SURE) / 2, freedom)
+    for pairs in range(2, _MAX_PAIRS):
+        freedom = pairs - 1 + repeat_freedom
+        quantile_sum = quantile(1 - alpha / 2, freedom) + quantile((1 + _POWER) / 2, freedom)
         estimated_pairs = 2 * (quantile_sum * noise / margin) ** 2
         if estimated_pairs <= pairs:
             return pairs
-        if pairs > _LIKE_NORMAL:
-            return ceil(estimated_pairs) if estimated_pairs < _MOST else None
+        if pairs > _PAIRS_LIKE_NORMAL:
+            return ceil(estimated_pairs) if estimated_pairs < _MAX_PAIRS else None
     return None

@@ -15,7 +15,7 @@ from trainyard.formats.regular_files import unreadable
 from trainyard.numerics.convergence.curves import LossCurve
 from trainyard.store.disk_space import write_whole
 
-_LARGEST = 1 << 28
+_MAX_FILE_BYTES = 1 << 28
 
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,8 +33,8 @@ def write(path: Path, curves: Sequence[LossCurve]) -> None:
 def read(path: Path) -> tuple[LossCurve, ...]:
     """The curves of a file that `write` stored. Raises `BadFile` if it is another file, or empty."""
     try:
-        if path.stat().st_size > _LARGEST:
-            raise FileTooLarge(f"{path}: larger than {_LARGEST >> 20} MiB: not a file of golden curves.")
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise FileTooLarge(f"{path}: larger than {_MAX_FILE_BYTES >> 20} MiB: not a file of golden curves.")
         golden = msgspec.json.decode(path.read_bytes(), type=Golden)
     except OSError as error:
         raise unreadable(path, error) from error

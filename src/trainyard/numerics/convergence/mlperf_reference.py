@@ -24,13 +24,15 @@ from trainyard.formats.regular_files import unreadable
 from trainyard.stats.student_t import quantile
 
 _ALPHA = 0.05
-_REJECTED = {"unet3d": 4}
+_LEFT_OUT_PER_END = {"unet3d": 4}
 """Benchmark -> runs left out at each end; 1 for all others."""
 _UNITS = {"samples to converge": "samples_count", "Epochs to converge": "epoch_num"}
+"""Key of a reference point's file -> unit: the key of an evaluation's metadata in a log."""
 
 
 class Result(NamedTuple):
-    """A run, from its log. `needed`: epochs and samples to the target, as logged; empty if it missed the target."""
+    """A run, from its log. `batch`: the global batch size in samples. `needed`: unit (a value of `_UNITS`) -> epochs or
+    samples to the target, as logged; empty if the run missed the target."""
 
     benchmark: str
     batch: int
@@ -107,19 +109,21 @@ def _point(record: dict[str, Any]) -> ReferencePoint:
         msgspec.convert(record["BS"], int),
         msgspec.convert(record[key], list[float]),
     )
-    return _of(msgspec.convert(record["Benchmark"], str), batch, _UNITS[key], needed)
+    return _reference_from_runs(msgspec.convert(record["Benchmark"], str), batch, _UNITS[key], needed)
 
 
 def point_of(results: Sequence[Result]) -> ReferencePoint:
-    """A reference from the user's own logs."""
-    benchmark, batch = _alike(results)
+    """A reference from the user's own logs, in the first unit that all of them report. Raises `BadInput` if there is
+    none."""
+    benchmark, batch = _benchmark_and_batch(results)
     unit = next((unit for unit in _UNITS.values() if all(unit in result.needed for result in results)), "")
     if not unit:
         raise BadInput("a run of the reference did not reach its target, or does not say when.", "Leave it out.")
-    return _of(benchmark, batch, unit, [result.needed[unit] for result in results])
+    return _reference_from_runs(benchmark, batch, unit, [result.needed[unit] for result in results])
 
 
-def _of(benchmark: str, batch: int, unit: str, needed: Sequence[float]) -> ReferencePoint:
+def _reference_from_runs(benchmark: str, batch: int, unit: str, needed: Sequence[float]) -> ReferencePoint:
+    """The reference point of the runs whose `needed` epochs or samples (`unit`) are given."""
     kept = _olympic(benchmark, needed, "the reference")
     return ReferencePoint(
         benchmark=benchmark,
@@ -131,19 +135,19 @@ def _of(benchmark: str, batch: int, unit: str, needed: Sequence[float]) -> Refer
     )
 
 
-def _olympic(benchmark: str, needed: Sequence[float], whose: str) -> list[float]:
-    """The units to convergence without the best and the worst runs, as many as the benchmark's rule says. Raises
-    `BadInput` if too few remain."""
-    rejected_per_end = _REJECTED.get(benchmark, 1)
-    if len(needed) <= 2 * rejected_per_end:
+def _olympic(benchmark: str, needed: Sequence[float], side: str) -> list[float]:
+    """Epochs or samples to convergence, increasing, without the best and the worst runs, as many as the benchmark's
+    rule says. `side`: the owner of the runs, for the message of the `BadInput` raised if too few remain."""
+    left_out_per_end = _LEFT_OUT_PER_END.get(benchmark, 1)
+    if len(needed) <= 2 * left_out_per_end:
         raise BadInput(
-            f"{whose} has {len(needed)} runs, of which the rule leaves out {2 * rejected_per_end}.",
-            f"Give {2 * rejected_per_end + 1} or more.",
+            f"{side} has {len(needed)} runs, of which the rule leaves out {2 * left_out_per_end}.",
+            f"Give {2 * left_out_per_end + 1} or more.",
         )
-    return sorted(needed)[rejected_per_end : len(needed) - rejected_per_end]
+    return sorted(needed)[left_out_per_end : len(needed) - left_out_per_end]
 
 
-def _alike(results: Sequence[Result]) -> tuple[str, int]:
+def _benchmark_and_batch(results: Sequence[Result]) -> tuple[str, int]:
     """The benchmark and batch size that all results share. Raises `BadInput` if there are several."""
     kinds = sorted({(result.benchmark, result.batch) for result in results})
     if len(kinds) != 1:
@@ -157,23 +161,23 @@ def _alike(results: Sequence[Result]) -> tuple[str, int]:
 
 def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> ReferenceComparison:
     """Apply the rule. Raises `BadInput` if there is no reference for the benchmark and batch size."""
-    benchmark, batch = _alike(results)
+    benchmark, batch = _benchmark_and_batch(results)
     references = _pruned([point for point in points if point.benchmark == benchmark], len(results))
     if not references:
         raise BadInput(
             f"the logs are of {benchmark}, the reference of "
             f"{', '.join(sorted({point.benchmark for point in points})) or 'nothing'}."
         )
-    point, how = _at(batch, references, len(results))
+    point, reference_text = _reference_at(batch, references, len(results))
     unit = point.unit
     if unit == "epoch_num" and not any(unit in result.needed for result in results):
         unit = "samples_count"  # newer references are labelled epochs but count samples
     needed = [result.needed.get(unit, inf) for result in results]
-    missed, rejected_per_end = needed.count(inf), _REJECTED.get(benchmark, 1)
+    missed, left_out_per_end = needed.count(inf), _LEFT_OUT_PER_END.get(benchmark, 1)
     mean_units = float(np.mean(_olympic(benchmark, needed, "HEAD")))
     allowed_distance = _allowed_distance(point, len(needed))
     slowest, fastest = point.mean + allowed_distance, point.mean - allowed_distance
-    misses_too_many = missed > rejected_per_end
+    misses_too_many = missed > left_out_per_end
     fails = mean_units < fastest or misses_too_many
     return ReferenceComparison(
         verdict="slower" if mean_units > slowest or misses_too_many else "faster" if mean_units < fastest else "same",
@@ -188,26 +192,28 @@ def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> Refere
         fastest=fastest,
         slowest=slowest,
         scale=max(1.0, point.mean / mean_units),
-        how=how,
+        how=reference_text,
     )
 
 
 def _allowed_distance(point: ReferencePoint, runs: int) -> float:
-    """Largest distance of a mean of `runs` runs from the reference's mean, by the t-test."""
-    kept = runs - 2 * _REJECTED.get(point.benchmark, 1)
+    """Largest distance of the mean of `runs` runs from the reference's mean, in the reference's unit, by the t-test.
+    `runs`: with those that the rule leaves out."""
+    kept = runs - 2 * _LEFT_OUT_PER_END.get(point.benchmark, 1)
     return quantile(1 - _ALPHA, kept + point.runs - 2) * point.spread * sqrt(1 / kept + 1 / point.runs)
 
 
 def _pruned(points: list[ReferencePoint], runs: int) -> list[ReferencePoint]:
-    """Drop batch sizes below that of the fastest convergence, and points that need more than the interpolation of their
-    neighbours: a larger batch is assumed never to converge in fewer samples."""
+    """Drops batch sizes below that of the fastest convergence, and points that need more than the interpolation of
+    their neighbours: a larger batch is assumed never to converge in fewer samples. `points`: of one benchmark, by batch
+    size; `runs`: of the submission."""
     if not points:
         return points
     fastest = min(points, key=lambda point: point.mean)
     kept_points = [point for point in points if point.batch >= fastest.batch]
     index = 1
     while index < len(kept_points) - 1:
-        interpolated = _between(kept_points[index].batch, kept_points[index - 1], kept_points[index + 1], runs)
+        interpolated = _interpolate(kept_points[index].batch, kept_points[index - 1], kept_points[index + 1], runs)
         if kept_points[index].mean > interpolated.mean:
             del kept_points[index]
             index = max(index - 1, 1)
@@ -216,8 +222,9 @@ def _pruned(points: list[ReferencePoint], runs: int) -> list[ReferencePoint]:
     return kept_points
 
 
-def _between(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -> ReferencePoint:
-    """Interpolated point, counted as twice as many runs as the submission has, as required for references."""
+def _interpolate(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -> ReferencePoint:
+    """The point at `batch` between two references, counted as twice as many runs as the submission has (`runs`), as
+    required for references."""
     mean, spread = (
         float(np.interp(batch, [low.batch, high.batch], ends))
         for ends in ([low.mean, high.mean], [low.spread, high.spread])
@@ -225,9 +232,9 @@ def _between(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -
     return ReferencePoint(benchmark=low.benchmark, batch=batch, unit=low.unit, mean=mean, spread=spread, runs=2 * runs)
 
 
-def _at(batch: int, points: Sequence[ReferencePoint], runs: int) -> tuple[ReferencePoint, str]:
-    """The reference at a batch size: listed, interpolated between its neighbours, or the smallest above; and in words
-    which. Raises `BadInput` above all listed sizes."""
+def _reference_at(batch: int, points: Sequence[ReferencePoint], runs: int) -> tuple[ReferencePoint, str]:
+    """The reference at a batch size: listed, interpolated between its neighbours, or the smallest above; and a text
+    that names it. `points`: by batch size; `runs`: of the submission. Raises `BadInput` above all listed sizes."""
     for point in points:
         if point.batch == batch:
             return point, f"the reference at batch {batch}"
@@ -235,7 +242,7 @@ def _at(batch: int, points: Sequence[ReferencePoint], runs: int) -> tuple[Refere
     above = [point for point in points if point.batch > batch]
     if below and above:
         low, high = below[-1], above[0]
-        return _between(batch, low, high, runs), f"between the references at batch {low.batch} and {high.batch}"
+        return _interpolate(batch, low, high, runs), f"between the references at batch {low.batch} and {high.batch}"
     if above:
         return above[0], f"the reference at batch {above[0].batch}, the smallest"
     raise BadInput(

@@ -27,6 +27,7 @@ class Seed(NamedTuple):
 
     @property
     def identical(self) -> bool:
+        """Whether the seed has one distinct curve a side, and both are bitwise equal."""
         return len(self.heads) == len(self.bases) == 1 and bool(np.array_equal(self.heads, self.bases))
 
 
@@ -39,13 +40,14 @@ class PairedCurves(NamedTuple):
 
     @property
     def identical(self) -> bool:
+        """Whether the curves of every seed are identical."""
         return all(seed.identical for seed in self.seeds)
 
     @property
     def diverged(self) -> int | None:
         """The first step at which a head's loss is not finite; the bases' all are."""
-        lost = np.any([~np.isfinite(seed.heads).all(axis=0) for seed in self.seeds], axis=0)
-        return int(self.steps[np.argmax(lost)]) if lost.any() else None
+        is_not_finite = np.any([~np.isfinite(seed.heads).all(axis=0) for seed in self.seeds], axis=0)
+        return int(self.steps[np.argmax(is_not_finite)]) if is_not_finite.any() else None
 
 
 def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves:
@@ -56,19 +58,21 @@ def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves
     notes: list[str] = []
     groups = _by_seed(heads, bases, notes)
     curves = [curve for group in groups.values() for side in group for curve in side]
-    steps = _common(curves, notes)
+    steps = _common_steps(curves, notes)
     for curve in curves:
         _check_positive(curve)
     seeds = tuple(
-        Seed(label=label, heads=_rows(ours, steps), bases=_rows(theirs, steps))
-        for label, (ours, theirs) in groups.items()
+        Seed(label=label, heads=_rows(seed_heads, steps), bases=_rows(seed_bases, steps))
+        for label, (seed_heads, seed_bases) in groups.items()
     )
-    for label, (ours, theirs) in groups.items():
-        if len({curve.start for curve in (*ours, *theirs) if curve.start}) > 1:
+    for label, (seed_heads, seed_bases) in groups.items():
+        if len({curve.start for curve in (*seed_heads, *seed_bases) if curve.start}) > 1:
             notes.append(
                 f"Seed {label} starts from different weights on the two sides: they differ by more than rounding."
             )
-    for curve, row in ((c, r) for (_, theirs), seed in zip(groups.values(), seeds) for c, r in zip(theirs, seed.bases)):
+    for curve, row in (
+        (c, r) for (_, seed_bases), seed in zip(groups.values(), seeds) for c, r in zip(seed_bases, seed.bases)
+    ):
         if not np.isfinite(row).all():
             raise BadInput(
                 f"{curve.name}, a base, has a loss that is not finite at step {steps[~np.isfinite(row)][0] + 1}.",
@@ -78,10 +82,10 @@ def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves
         Seed(label=seed.label, heads=np.unique(seed.heads, axis=0), bases=np.unique(seed.bases, axis=0))
         for seed in seeds
     )
-    if repeats := len(curves) - sum(len(seed.heads) + len(seed.bases) for seed in distinct):
+    if repeat_count := len(curves) - sum(len(seed.heads) + len(seed.bases) for seed in distinct):
         notes.append(
-            f"Runs that are bitwise equal to another of their seed and side: {repeats}. They count once, as they show "
-            "no noise; runs with another order of summation would (another micro-batch size or layout)."
+            f"Runs that are bitwise equal to another of their seed and side: {repeat_count}. They count once, as they "
+            "show no noise; runs with another order of summation would (another micro-batch size or layout)."
         )
     return PairedCurves(seeds=distinct, steps=steps, notes=tuple(notes))
 
@@ -98,7 +102,7 @@ def _by_seed(
                 "Give as many of each, in the same order; the seed of a script is read from --seed N.",
             )
         notes.append("The runs' seeds are unknown: paired in the order given.")
-        return {str(number): ([ours], [theirs]) for number, (ours, theirs) in enumerate(zip(heads, bases))}
+        return {str(number): ([head], [base]) for number, (head, base) in enumerate(zip(heads, bases))}
     if unknown_names := [curve.name for curve in (*heads, *bases) if curve.seed is None]:
         known_seeds = sorted({curve.seed for curve in (*heads, *bases) if curve.seed is not None})
         raise BadInput(
@@ -122,7 +126,7 @@ def _by_seed(
     }
 
 
-def _common(curves: Sequence[LossCurve], notes: list[str]) -> NDArray[np.int64]:
+def _common_steps(curves: Sequence[LossCurve], notes: list[str]) -> NDArray[np.int64]:
     """The steps that all curves have, increasing. Raises `BadInput` if there are none."""
     common = set(curves[0].steps).intersection(*(curve.steps for curve in curves[1:]))
     if not common:
@@ -150,7 +154,7 @@ def _check_positive(curve: LossCurve) -> None:
 
 
 def _rows(curves: Sequence[LossCurve], steps: NDArray[np.int64]) -> F64:
-    """Losses [curve, step]."""
+    """Losses [curve, step] at `steps`, which all curves have; NaN: not finite."""
     rows = np.empty((len(curves), len(steps)))
     for row, curve in zip(rows, curves):
         losses = np.array([np.nan if loss is None else loss for loss in curve.losses])

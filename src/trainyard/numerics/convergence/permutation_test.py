@@ -16,9 +16,9 @@ import numpy as np
 
 from trainyard.numerics.convergence.paired_curves import F64
 
-_ALL = 1 << 15
+_MAX_OUTCOMES = 1 << 15
 """Largest number of outcomes that are enumerated; of more, this many are drawn, including the observed one."""
-_SAME = 1e-9
+_TIE_TOLERANCE = 1e-9
 """Relative tolerance of ties: the same sum in another order differs by rounding."""
 
 Groups = Sequence[tuple[F64, F64]]
@@ -33,41 +33,47 @@ def least_p(counts: Sequence[tuple[int, int]]) -> float:
 
 
 def adjusted(groups: Groups, floor: float) -> F64:
-    """Family-wise adjusted p-values of the segments. `floor`: a spread below which differences are irrelevant; it keeps
-    segments with little noise from dominating those with visible differences (Tusher et al. 2001). Both `floor` and the
-    spread are the same for all outcomes, so the test stays exact."""
+    """Family-wise adjusted p-values [segment]. `floor`: a difference in log-loss below which segments are irrelevant;
+    it keeps segments with little noise from dominating those with visible differences (Tusher et al. 2001). Both
+    `floor` and the spread are the same for all outcomes, so the test stays exact."""
     spread = sum(_sum_of_squares(np.concatenate(group)) for group in groups)
     statistics = np.abs(_outcomes(groups)) / np.sqrt(spread + floor**2)
-    observed = statistics[0] * (1 - _SAME)
+    observed = statistics[0] * (1 - _TIE_TOLERANCE)
     order = np.argsort(-statistics[0], kind="stable")
     largest = np.maximum.accumulate(statistics[:, order[::-1]], axis=1)[:, ::-1]
     p = np.maximum.accumulate((largest >= observed[order]).mean(axis=0))
+    # p[k] is that of segment order[k], which has the k-th largest observed statistic.
     result = np.empty_like(p)
     result[order] = p
     return result
 
 
 def _sum_of_squares(runs: F64) -> F64:
-    """Sum of squares [segment] around the seed's mean, which does not depend on the labels."""
+    """Sum of squares [segment] of `runs` [run, segment] around their mean, which does not depend on the labels."""
     return ((runs - runs.mean(axis=0)) ** 2).sum(axis=0)
 
 
 def _outcomes(groups: Groups) -> F64:
-    """[outcome, segment]: the sum over seeds of head's mean minus base's, the observed labels first."""
-    choices = [_choices(heads, bases) for heads, bases in groups]
-    if prod(len(choice) for choice in choices) > _ALL:
+    """[outcome, segment]: the sum over seeds of head's mean minus base's, for all labellings or a sample of them; the
+    observed labels first."""
+    differences_by_seed = [_relabelled(heads, bases) for heads, bases in groups]
+    if prod(len(differences) for differences in differences_by_seed) > _MAX_OUTCOMES:
         draw = np.random.default_rng(0)
-        sampled_choices = [choice[np.append(0, draw.integers(len(choice), size=_ALL - 1))] for choice in choices]
+        sampled_choices = [
+            differences[np.append(0, draw.integers(len(differences), size=_MAX_OUTCOMES - 1))]
+            for differences in differences_by_seed
+        ]
         return np.sum(sampled_choices, axis=0)
     total = np.zeros((1, groups[0][0].shape[1]))
-    for choice in choices:
-        total = (total[:, None] + choice[None]).reshape(-1, total.shape[1])
+    for differences in differences_by_seed:
+        total = (total[:, None] + differences[None]).reshape(-1, total.shape[1])
     return total
 
 
-def _choices(heads: F64, bases: F64) -> F64:
-    """[labels, segment] of one seed; the observed labels first."""
+def _relabelled(heads: F64, bases: F64) -> F64:
+    """Head's mean minus base's [labelling, segment] of one seed, for each choice of the runs that are labelled heads;
+    the observed labels first."""
     runs = np.concatenate([heads, bases])
-    chosen = np.array(list(combinations(range(len(runs)), len(heads))))
-    sums, all_of_them = runs[chosen].sum(axis=1), runs.sum(axis=0)
-    return sums / len(heads) - (all_of_them - sums) / len(bases)
+    head_rows = np.array(list(combinations(range(len(runs)), len(heads))))
+    sums, total = runs[head_rows].sum(axis=1), runs.sum(axis=0)
+    return sums / len(heads) - (total - sums) / len(bases)

@@ -53,8 +53,8 @@ class MeasuredRun(NamedTuple):
     seconds: float
 
     def parts(self, split_backward: bool = False) -> dict[str, float]:
-        """Seconds by part, if the profiler slows all parts equally. `split_backward`: list the backward pass
-        separately."""
+        """Seconds of a step by part (as named by `part_of_account`), if the profiler slows all parts equally.
+        `split_backward`: list the backward pass separately, as `matmul backward`."""
         seconds_by_part: dict[str, float] = {}
         for entry in self.ledger.entries:
             part = part_of_account(entry.account) + _direction_suffix(entry.phase, split_backward)
@@ -63,7 +63,8 @@ class MeasuredRun(NamedTuple):
 
 
 def part_of_account(account: Account) -> str:
-    """The part of a step that an account belongs to: a prediction has fewer accounts than a trace."""
+    """The part of a step that an account belongs to: matmul, attention, optimizer, elementwise, comm, bubble or host. A
+    prediction has fewer accounts than a trace."""
     if account.kind == "compute":
         return account.what if account.what in ("matmul", "attention", "optimizer") else "elementwise"
     return {"comm": "comm", "imbalance": "comm", "bubble": "bubble"}.get(account.kind, "host")
@@ -75,7 +76,8 @@ def _direction_suffix(phase: str, split_backward: bool) -> str:
 
 
 def predicted_parts(predicted: StepTime, split_backward: bool = False) -> list[dict[str, float]]:
-    """Predicted seconds by part, for each case. `split_backward`: list the backward pass separately."""
+    """Predicted seconds of a step by part (as named by `part_of_account`), a dict for each case. `split_backward`: list
+    the backward pass separately, as `matmul backward`."""
     case_count = np.size(predicted.wall)
     parts: dict[str, npt.NDArray[np.float64]] = {}
     for line in predicted.lines:
@@ -112,17 +114,20 @@ def _residuals(measured: MeasuredSeconds, predicted: StepTime) -> npt.NDArray[np
 
 def _fit_constants(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Constants:
     """The constants that fit the runs best. `assumed`: their values before; the prior around them is narrow for probed
-    constants and wide for assumed host times."""
+    constants and wide for assumed host times. Which constants are fitted depends on the device and on whether a run has
+    several ranks."""
     names = _FITTED_ALWAYS + (_FITTED_WITH_RANKS if any(run.job.layout.ranks > 1 for run in runs) else ())
     names += _FITTED_ON_CPU if machine.device.vendor == "cpu" else ()
-    priors = [_ASSUMED_SIGMA if name.startswith(("host", "microbatch", "step")) else _PROBED_SIGMA for name in names]
+    prior_sigmas = [
+        _ASSUMED_SIGMA if name.startswith(("host", "microbatch", "step")) else _PROBED_SIGMA for name in names
+    ]
     measured = [(run.seconds, run.parts(split_backward=True)) for run in runs]
-    case_columns, rank_hardware = (
+    run_cases, rank_hardware = (
         cases.of_jobs([run.job for run in runs]),
         hardware.of_machine(machine, runs[0].job.recipe.dtype),
     )
     return solve(
-        assumed, names, lambda tuned: _residuals(measured, step.step(case_columns, rank_hardware, tuned)), priors
+        assumed, names, lambda tuned: _residuals(measured, step.step(run_cases, rank_hardware, tuned)), prior_sigmas
     )
 
 
@@ -167,7 +172,7 @@ def _leave_one_out_spread(
 
 
 def predicted(machine: Machine, tuned: Constants, jobs: Sequence[Job]) -> StepTime:
-    """The predicted steps of `jobs`, a case per job; all compute in the dtype of the first."""
+    """The predicted steps of `jobs`, a case per job. All compute in the dtype of the first."""
     return step.step(cases.of_jobs(jobs), hardware.of_machine(machine, jobs[0].recipe.dtype), tuned)
 
 

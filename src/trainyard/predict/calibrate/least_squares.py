@@ -13,16 +13,23 @@ Residuals = Callable[[Constants], npt.NDArray[np.float64]]
 """Constants -> residual of each prediction, in units of its expected standard deviation."""
 PRIOR = 0.4
 """Standard deviation of a constant's logarithm around its assumed value."""
-_MAX_ITERATIONS, _DIFFERENCE_STEP, _MAX_DAMPING = 100, 1e-4, 1e12
+_MAX_ITERATIONS, _DIFFERENCE_STEP = 100, 1e-4
+"""Iterations, and the step in a logarithm with which the Jacobian is computed as a difference quotient."""
+_FIRST_DAMPING, _DAMPING_FACTOR, _MAX_DAMPING = 1e-3, 4, 1e12
+_CONVERGED_GAIN = 1e-9
+"""Relative decrease of the cost below which an iteration is the last."""
+_LARGEST_LOG_SHARE = -1e-6
+"""Largest logarithm of a share, just below that of 1."""
 
 
 def solve(
     assumed: Constants, names: Sequence[str], residuals: Residuals, prior: float | Sequence[float] = PRIOR
 ) -> Constants:
-    """Fit the constants `names` with the Levenberg-Marquardt method. Shares stay between 0 and 1, constants of
-    `AT_LEAST_ONE` at 1 or more. `prior`: standard deviation of all, or one per name."""
+    """Fits the constants `names` with the Levenberg-Marquardt method, starting from `assumed`, and returns all
+    constants. Shares stay between 0 and 1, constants of `AT_LEAST_ONE` at 1 or more. `prior`: standard deviation of the
+    logarithms around the assumed values, of all or one per name."""
     start = np.log([getattr(assumed, name) for name in names])
-    upper = np.array([-1e-6 if name in SHARES else np.inf for name in names])
+    upper = np.array([_LARGEST_LOG_SHARE if name in SHARES else np.inf for name in names])
     lower = np.array([0.0 if name in AT_LEAST_ONE else -np.inf for name in names])
 
     def to_constants(logs: npt.NDArray[np.float64]) -> Constants:
@@ -32,26 +39,26 @@ def solve(
         return np.concatenate([residuals(to_constants(logs)), (logs - start) / np.asarray(prior)])
 
     logs: npt.NDArray[np.float64] = np.clip(start, lower, upper)
-    damping = 1e-3
-    current = weighted_errors(logs)
+    damping: float = _FIRST_DAMPING
+    errors = weighted_errors(logs)
     for _ in range(_MAX_ITERATIONS):
         jacobian = np.stack(
             [
-                (weighted_errors(logs + _DIFFERENCE_STEP * direction) - current) / _DIFFERENCE_STEP
+                (weighted_errors(logs + _DIFFERENCE_STEP * direction) - errors) / _DIFFERENCE_STEP
                 for direction in np.eye(len(names))
             ],
             axis=1,
         )
-        old_cost = current @ current
+        old_cost = errors @ errors
         while damping < _MAX_DAMPING:
             damped_jacobian = np.concatenate([jacobian, np.sqrt(damping) * np.eye(len(names))])
-            step = np.linalg.lstsq(damped_jacobian, np.concatenate([-current, np.zeros(len(names))]), rcond=None)[0]
+            step = np.linalg.lstsq(damped_jacobian, np.concatenate([-errors, np.zeros(len(names))]), rcond=None)[0]
             trial: npt.NDArray[np.float64] = np.clip(logs + step, lower, upper)
             trial_errors = weighted_errors(trial)
             if trial_errors @ trial_errors < old_cost:
-                logs, current, damping = trial, trial_errors, damping / 4
+                logs, errors, damping = trial, trial_errors, damping / _DAMPING_FACTOR
                 break
-            damping *= 4
-        if old_cost - current @ current < 1e-9 * (1 + old_cost):
+            damping *= _DAMPING_FACTOR
+        if old_cost - errors @ errors < _CONVERGED_GAIN * (1 + old_cost):
             break
     return to_constants(logs)

@@ -24,10 +24,14 @@ from trainyard.predict.time.shapes import Product
 from trainyard.record import DeviceSeen
 
 _NOISE = 0.1
-"""Standard deviation of the logarithm of a probe's seconds."""
+"""Standard deviation of the logarithm of a probe's time."""
+_COLLECTIVE_NOISE = 3 * _NOISE
 _PROBE_HEADS = 4
 _CPU_CONSTANTS = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
 """Constants of CPU devices, whose operations wait for Python: host seconds of a layer, and eager memory passes."""
+_PROBED_PRIOR = 1.5
+"""Standard deviation of a constant's logarithm around its assumed value: wide, because the probes measure it
+directly."""
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send")
 
 
@@ -45,9 +49,11 @@ class ProbedTime(NamedTuple):
     def rate(self) -> float:
         """FLOP/s of products and attention, else bytes/s."""
         if self.what == "matmul":
-            return 2.0 * self.size[0] * self.size[1] * self.size[2] / self.seconds
+            m, n, k = self.size
+            return 2.0 * m * n * k / self.seconds
         if self.what == "attention":
-            return _attention_flops(self.size) * (2 if self.size[2] else 1) / self.seconds
+            is_backward = self.size[2]
+            return _attention_flops(self.size) * (2 if is_backward else 1) / self.seconds
         return self.size[0] / self.seconds
 
 
@@ -57,13 +63,13 @@ def _attention_flops(size: tuple[int, ...]) -> float:
 
 
 def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: Sequence[ProbedTime]) -> Machine:
-    """A machine of one node with `ranks` devices, as probed while all of them work. `device_seen`: one of the devices;
-    if it is a CPU, the ranks divide its cores and memory."""
-    by_kind: Mapping[str, list[ProbedTime]] = defaultdict(list)
+    """A machine of one node with `ranks` devices, as probed while all of them work. `name`: of the machine; `dtype`:
+    that of the products; `device_seen`: one of the devices; if it is a CPU, the ranks divide its cores and memory."""
+    probes_by_kind: Mapping[str, list[ProbedTime]] = defaultdict(list)
     for probe in probes:
-        by_kind[probe.what].append(probe)
-    best_product = max(by_kind["matmul"], key=lambda probe: probe.rate)
-    largest_copy = max(by_kind["copy"], key=lambda probe: probe.size)  # a small one stays in a cache
+        probes_by_kind[probe.what].append(probe)
+    best_product = max(probes_by_kind["matmul"], key=lambda probe: probe.rate)
+    largest_copy = max(probes_by_kind["copy"], key=lambda probe: probe.size)  # a small one stays in a cache
     sharing_ranks = ranks if device_seen.vendor == "cpu" else 1
     memory = _probe_claim(device_seen.memory_bytes / sharing_ranks, "bytes", "its vendor", measured=False)
     device = Device(
@@ -78,11 +84,11 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
                 best_product.rate, "FLOP/s", "the best product: " + " x ".join(map(str, best_product.size))
             )
         },
-        reached={kind: _rate_curve(by_kind[kind], kind) for kind in ("matmul", "attention")},
+        reached={kind: _rate_curve(probes_by_kind[kind], kind) for kind in ("matmul", "attention")},
         aliases=(device_seen.name,) if sharing_ranks == 1 else (),
     )
-    small_send = next((probe for probe in by_kind["send"]), None)
-    best_gather = max(by_kind["all_gather"], key=lambda probe: probe.rate, default=None)
+    small_send = next((probe for probe in probes_by_kind["send"]), None)
+    best_gather = max(probes_by_kind["all_gather"], key=lambda probe: probe.rate, default=None)
     link_bytes_per_s = best_gather.rate * (ranks - 1) / ranks if best_gather else largest_copy.rate
     link = Link(
         name="between its devices",
@@ -93,12 +99,12 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
             f"an all-gather of {best_gather.size[0]:,} bytes" if best_gather else "one device: a copy",
         ),
         latency=_probe_claim(small_send.seconds if small_send else 0.0, "s", "a small message"),
-        reached={kind: _rate_curve(by_kind[kind], kind) for kind in COLLECTIVES if by_kind[kind]},
+        reached={kind: _rate_curve(probes_by_kind[kind], kind) for kind in COLLECTIVES if probes_by_kind[kind]},
     )
     probed = Machine(name=name, device=device, per_node=ranks, inside=link)
     tuned = {
         key: _probe_claim(value, _unit_of_constant(key), "fitted to its own probes")
-        for key, value in _fit_probe_constants(probed, dtype, by_kind).items()
+        for key, value in _fit_probe_constants(probed, dtype, probes_by_kind).items()
     }
     if device_seen.vendor == "cpu":
         source = "assumed for CPU devices, which launch their own work"
@@ -110,7 +116,8 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
 
 
 def _probe_claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:
-    """A claim with 5 digits, dated today, with `source` after `trainyard probe:`."""
+    """A claim with 5 digits, dated today, with `source` after `trainyard probe:`. `measured`: whether the value was
+    measured, not only stated."""
     return Claim(
         value=float(f"{value:.5g}"),
         unit=unit,
@@ -126,21 +133,26 @@ def _unit_of_constant(name: str) -> str:
 
 
 def _rate_curve(probes: Sequence[ProbedTime], kind: str) -> RateCurve:
-    """Rate by FLOPs or bytes; the best of all probes of one size."""
-    best: dict[float, float] = {}
+    """Rate (FLOP/s or bytes/s) by FLOPs or bytes of a call; the best of all probes of one size. `kind`:
+    `ProbedTime.what`."""
+    best_rate_by_size: dict[float, float] = {}
     for probe in probes:
         size = probe.rate * probe.seconds
-        best[size] = max(best.get(size, 0.0), float(f"{probe.rate:.5g}"))
+        best_rate_by_size[size] = max(best_rate_by_size.get(size, 0.0), float(f"{probe.rate:.5g}"))
     unit = "FLOP/s" if kind in ("matmul", "attention") else "bytes/s"
-    return RateCurve(points=tuple(sorted(best.items())), claim=_probe_claim(max(best.values()), unit, kind))
+    return RateCurve(
+        points=tuple(sorted(best_rate_by_size.items())), claim=_probe_claim(max(best_rate_by_size.values()), unit, kind)
+    )
 
 
-def _fit_probe_constants(probed: Machine, dtype: str, by_kind: Mapping[str, list[ProbedTime]]) -> dict[str, float]:
-    """Constants of the cost model (name -> value) fitted to the probes: rates of matrix products and attention, launch
-    time and, for several ranks, those of collectives."""
+def _fit_probe_constants(
+    probed: Machine, dtype: str, probes_by_kind: Mapping[str, list[ProbedTime]]
+) -> dict[str, float]:
+    """Constants of the cost model (name -> value) fitted to the probes by kind (`ProbedTime.what`): rates of matrix
+    products and attention, launch time and, for several ranks, those of collectives."""
     device, ranks = probed.device, probed.per_node
-    launch_s = by_kind["launch"][0].seconds
-    assumed = Constants()._replace(
+    launch_s = probes_by_kind["launch"][0].seconds
+    assumed = Constants()._replace(  # the fit starts from them and stays near them
         matmul=0.95,
         rows=20.0,
         columns=20.0,
@@ -152,16 +164,16 @@ def _fit_probe_constants(probed: Machine, dtype: str, by_kind: Mapping[str, list
         inside_s=probed.inside.latency.value or 1e-6,
     )
     rank_hardware = hardware.of_machine(probed, dtype)
-    mnk = np.array([probe.size for probe in by_kind["matmul"]], np.float64)
-    measured_s = np.array([probe.seconds for probe in by_kind["matmul"]])
+    mnk = np.array([probe.size for probe in probes_by_kind["matmul"]], np.float64)
+    measured_s = np.array([probe.seconds for probe in probes_by_kind["matmul"]])
     probed_products = Product(mnk[:, 0], mnk[:, 1], mnk[:, 2])
 
     def product_residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         return np.log(product(rank_hardware, tuned, probed_products) / measured_s) / _NOISE
 
-    fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), product_residuals, prior=1.5)
-    forward = [probe for probe in by_kind["attention"] if not probe.size[2]]
-    backward = [probe for probe in by_kind["attention"] if probe.size[2]]
+    fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), product_residuals, prior=_PROBED_PRIOR)
+    forward = [probe for probe in probes_by_kind["attention"] if not probe.size[2]]
+    backward = [probe for probe in probes_by_kind["attention"] if probe.size[2]]
     peak_share = np.median([probe.rate for probe in forward]) / device.peak[dtype].value
     backward_ratio = np.median([b.seconds / f.seconds for f, b in zip(forward, backward, strict=True)])
     fitted = fitted._replace(
@@ -170,25 +182,28 @@ def _fit_probe_constants(probed: Machine, dtype: str, by_kind: Mapping[str, list
     fitted_names = ["matmul", "rows", "columns", "depth", "attention", "attention_backward", "bandwidth", "kernel_s"]
     if ranks > 1:
         fitted = solve(
-            fitted, ("inside", "inside_s", "dispatch"), _collective_residuals(by_kind, rank_hardware, ranks), prior=1.5
+            fitted,
+            ("inside", "inside_s", "dispatch"),
+            _collective_residuals(probes_by_kind, rank_hardware, ranks),
+            prior=_PROBED_PRIOR,
         )
         fitted_names += ["inside", "inside_s", "dispatch"]
     return {name: getattr(fitted, name) for name in fitted_names}
 
 
 def _collective_residuals(
-    by_kind: Mapping[str, list[ProbedTime]], rank_hardware: RankHardware, ranks: int
+    probes_by_kind: Mapping[str, list[ProbedTime]], rank_hardware: RankHardware, ranks: int
 ) -> Residuals:
-    """Residuals of the collective probes as a function of the constants, in standard deviations of three times a
-    product's."""
+    """Residuals of the collective probes as a function of the constants, in standard deviations (`_COLLECTIVE_NOISE`).
+    `probes_by_kind`: by `ProbedTime.what`."""
     ranks_of_node = RankGroup(column(ranks), column(ranks))
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         """Log ratio of predicted to measured seconds of each probe, divided by the tolerated noise."""
-        residuals_of: list[npt.NDArray[np.float64]] = []
+        collective_residuals: list[npt.NDArray[np.float64]] = []
         for collective in COLLECTIVES:
-            sizes_bytes = np.array([float(probe.size[0]) for probe in by_kind[collective]])
-            measured_s = np.array([probe.seconds for probe in by_kind[collective]])
+            sizes_bytes = np.array([float(probe.size[0]) for probe in probes_by_kind[collective]])
+            measured_s = np.array([probe.seconds for probe in probes_by_kind[collective]])
             if collective == "all_reduce":
                 predicted_s = collective_time.reduce(rank_hardware, tuned, ranks_of_node, sizes_bytes)
             elif collective == "all_to_all":
@@ -197,7 +212,7 @@ def _collective_residuals(
                 predicted_s = collective_time.send(rank_hardware, tuned, sizes_bytes, column(1))
             else:
                 predicted_s = collective_time.gather(rank_hardware, tuned, ranks_of_node, sizes_bytes)
-            residuals_of.append(np.log(predicted_s / measured_s) / (3 * _NOISE))
-        return np.concatenate(residuals_of)
+            collective_residuals.append(np.log(predicted_s / measured_s) / _COLLECTIVE_NOISE)
+        return np.concatenate(collective_residuals)
 
     return residuals

@@ -145,5 +145,6 @@ class ConfigKeys(TypedKeys):
 
 
 def _rule(rules: Mapping[str, str], key: str, value: object) -> str:
+    """The reason of the first rule whose pattern matches `key` or `key=value`; empty if none does."""
     texts = (key, f"{key}={value:.60}") if isinstance(value, str) else (key,)
     return next((reason for pattern, reason in rules.items() if any(re.fullmatch(pattern, text) for text in texts)), "")

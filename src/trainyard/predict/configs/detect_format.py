@@ -44,8 +44,8 @@ def kind(data: bytes) -> Kind | None:
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
-    """Reads the job of another framework's configuration. Raises `BadFile` and `BadInput` as the framework's reader
-    does, and if the layout does not divide the model."""
+    """Reads the job of another framework's configuration. `where`: the name of the file in messages. Raises `BadFile`
+    and `BadInput` as the framework's reader does, and if the layout does not divide the model."""
     if len(data) > LARGEST:
         raise FileTooLarge(f"{where}: more than {LARGEST:,} bytes, too large for a configuration.")
     framework = kind(data)
@@ -58,10 +58,10 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
 
 def _check_divisible(job: Job, where: str) -> None:
     """Raises `BadInput`, with the remainder, if the layout does not divide the model's heads, groups and experts, a
-    stage's ranks or the sequence."""
+    stage's ranks or the sequence. `where`: the name of the file in messages."""
     model, layout, recipe = job.decoder, job.layout, job.recipe
     stage_ranks = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
-    for quantity, number, divisor, name in (
+    for size_name, size, divisor, axis_name in (
         ("heads", model.heads, layout.tp, "tensor parallelism"),
         ("key/value heads", 0 if model.kv_lora_rank else model.kv_heads, layout.tp, "tensor parallelism"),
         ("groups of state spaces", model.ssm_groups if model.hybrid_pattern else 0, layout.tp, "tensor parallelism"),
@@ -69,7 +69,7 @@ def _check_divisible(job: Job, where: str) -> None:
         ("ranks of a stage", stage_ranks, layout.ep, "expert parallelism"),
         ("tokens", recipe.seq_len, 2 * layout.cp if layout.cp > 1 else 1, "twice context parallelism"),
     ):
-        if number % divisor:
-            raise BadInput(f"{where}: {number} {quantity} % {name} {divisor} = {number % divisor}.")
+        if size % divisor:
+            raise BadInput(f"{where}: {size} {size_name} % {axis_name} {divisor} = {size % divisor}.")
     if layout.pp * layout.interleave > model.layers + 2:
         raise BadInput(f"{where}: {layout.pp * layout.interleave} pipeline stages are more than {model.layers} layers.")

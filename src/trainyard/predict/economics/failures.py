@@ -16,6 +16,8 @@ from trainyard.errors import BadInput
 from trainyard.machine import Claim
 
 _SECONDS_PER_DAY = 86_400.0
+_GOODPUT_QUANTILES = (0.1, 0.9)
+"""Of simulated runs: the range of the goodput."""
 RATE = Claim(
     value=419 / 54 / 2048,
     unit="1/(node day)",
@@ -55,7 +57,8 @@ def mean_time_between_failures(nodes: int, rate: Claim = RATE) -> float:
 
 
 def best_interval(mtbf_s: float, save_s: float) -> float:
-    """Optimal seconds of work between checkpoints (Daly 2006, equation 37)."""
+    """Optimal seconds of work between checkpoints (Daly 2006, equation 37). `mtbf_s`: mean time between failures of the
+    job; `save_s`: seconds to save a checkpoint, without other work."""
     if save_s >= 2 * mtbf_s:
         return mtbf_s
     ratio = save_s / (2 * mtbf_s)
@@ -63,7 +66,9 @@ def best_interval(mtbf_s: float, save_s: float) -> float:
 
 
 def expected_seconds(work_s: float, every_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Expected elapsed seconds of `work_s` seconds of work (Daly 2006, equation 20)."""
+    """Expected elapsed seconds of `work_s` seconds of work (Daly 2006, equation 20). `every_s`: seconds of work between
+    checkpoints; `save_s`, `restart_s`: to save one, and to restart from it; `mtbf_s`: mean time between failures of the
+    job."""
     return mtbf_s * exp(restart_s / mtbf_s) * expm1((every_s + save_s) / mtbf_s) * work_s / every_s
 
 
@@ -76,8 +81,9 @@ def goodput(
     draws: int = 400,
     seed: int = 0,
 ) -> Goodput:
-    """Goodput of a run of `work_s` seconds without failures, with the best checkpoint interval. Raises `BadInput` if
-    the run would not advance."""
+    """Goodput of a run of `work_s` seconds without failures on `nodes` nodes, with the best checkpoint interval.
+    `rate`: failures per node and day; `restart`, `save`: seconds; `draws`: simulated runs. Raises `BadInput` if the run
+    would not advance."""
     mtbf_s = mean_time_between_failures(nodes, rate)
     interval_s = best_interval(mtbf_s, save.value)
     longest_s = max(interval_s + save.value, restart.value)
@@ -92,7 +98,7 @@ def goodput(
     if work_s / mtbf_s * exp(2 * longest_s / mtbf_s) > _MEAN_SUFFICES_FAILURES:
         return Goodput(share=share, low=share, high=share, every_s=interval_s, mtbf_s=mtbf_s)
     elapsed_s = _draw_elapsed(work_s, interval_s, save.value, restart.value, mtbf_s, draws, seed)
-    low, high = np.quantile(work_s / elapsed_s, (0.1, 0.9))
+    low, high = np.quantile(work_s / elapsed_s, _GOODPUT_QUANTILES)
     return Goodput(
         share=share, low=min(float(low), share), high=max(float(high), share), every_s=interval_s, mtbf_s=mtbf_s
     )
@@ -101,7 +107,8 @@ def goodput(
 def _draw_elapsed(
     work_s: float, every_s: float, save_s: float, restart_s: float, mtbf_s: float, draws: int, seed: int
 ) -> np.ndarray:
-    """Elapsed seconds of `draws` simulated runs: each segment is repeated until it completes without a failure."""
+    """Elapsed seconds, [draw], of `draws` simulated runs of `work_s` seconds of work: each segment between checkpoints
+    is repeated until it completes without a failure. The arguments in seconds are those of `expected_seconds`."""
     random = np.random.default_rng(seed)
     segments = max(1.0, work_s / every_s)
     failure_probability = -expm1(-(every_s + save_s) / mtbf_s)  # per segment

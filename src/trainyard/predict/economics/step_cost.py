@@ -28,7 +28,7 @@ def model_flops(cases: Cases) -> Column:
     """Model FLOPs per step over all ranks: three times the forward pass, with the unmasked scores of causal attention
     and the recurrence of state spaces, without recomputation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B)."""
     dense_layers, moe_layers = shapes.layer_kinds(cases)
-    attention_layers, space_layers = (share * cases.layers for share in shapes.mixers(cases))
+    attention_layers, space_layers = (share * cases.layers for share in shapes.mixer_shares(cases))
     model_ranks = cases.dp * cases.tp * cases.cp
     attention_flops = (
         sum((product.flops for product in shapes.attention_products(cases)), np.zeros(1)) * attention_layers
@@ -53,10 +53,11 @@ def model_flops(cases: Cases) -> Column:
         attention_flops
         + mlp_flops
         + np.where(cases.experts > 0, expert_flops + shared_flops, 0.0)
-        + score_flops * (1 + cases.whole)
+        + score_flops * (1 + cases.unmasked)
     )
     entry_flops = shapes.entry_product(cases).flops + shapes.modulation_product(cases).flops * cases.layers
     end_flops = shapes.head_product(cases).flops + entry_flops / cases.tp
+    # A backward pass has twice the products of a forward pass.
     return 3 * (layer_flops + space_flops + end_flops) * model_ranks * cases.accumulate
 
 
@@ -81,14 +82,14 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
                 "not negative, and tokens/s positive."
             )
 
-    def slower(self, times: float) -> Bill:
-        """The bill of a step `times` times as long on the same devices. The goodput is the same."""
+    def slower(self, factor: float) -> Bill:
+        """The bill of a step `factor` times as long on the same devices. The goodput is the same."""
         return Bill(
-            tokens_per_s=self.tokens_per_s / times,
-            mfu=self.mfu / times,
-            days=self.days * times,
-            dollars=None if self.dollars is None else self.dollars * times,
-            kwh=None if self.kwh is None else self.kwh * times,
+            tokens_per_s=self.tokens_per_s / factor,
+            mfu=self.mfu / factor,
+            days=self.days * factor,
+            dollars=None if self.dollars is None else self.dollars * factor,
+            kwh=None if self.kwh is None else self.kwh * factor,
             goodput=self.goodput,
         )
 
@@ -96,20 +97,20 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 def bill(
     fleet: Sequence[tuple[Machine, int]], wall_s: float, tokens: float, flops: float, peak: float, budget: float
 ) -> Bill:
-    """The bill of a step time. `fleet`: machines with their numbers of ranks. `tokens`, `flops`: per step over all
-    devices; `peak`: FLOP/s of all devices; `budget`: tokens to train on."""
+    """The bill of a step that takes `wall_s`. `fleet`: machines with their numbers of ranks. `tokens`, `flops`: per
+    step over all devices; `peak`: FLOP/s of all devices; `budget`: tokens to train on; 0 for none."""
     tokens_per_s, mfu = tokens / wall_s, flops / wall_s / peak
     if not budget:
         return Bill(tokens_per_s=tokens_per_s, mfu=mfu)
     work_s = budget / tokens_per_s
-    failures = goodput(work_s, sum(-(-ranks // machine.ranks_per_node) for machine, ranks in fleet))
-    days = work_s / failures.share / _SECONDS_PER_DAY
-    device_hours_of = [(machine, days * 24 * ranks / machine.device.ranks) for machine, ranks in fleet]
+    run_goodput = goodput(work_s, sum(-(-ranks // machine.ranks_per_node) for machine, ranks in fleet))
+    days = work_s / run_goodput.share / _SECONDS_PER_DAY
+    device_hours = [(machine, days * 24 * ranks / machine.device.ranks) for machine, ranks in fleet]
     dollars = _sum_if_all_known(
-        hours * machine.price.value if machine.price else None for machine, hours in device_hours_of
+        hours * machine.price.value if machine.price else None for machine, hours in device_hours
     )
-    kwh = _sum_if_all_known(energy(machine, hours) for machine, hours in device_hours_of)
-    return Bill(tokens_per_s=tokens_per_s, mfu=mfu, days=days, dollars=dollars, kwh=kwh, goodput=failures)
+    kwh = _sum_if_all_known(energy(machine, hours) for machine, hours in device_hours)
+    return Bill(tokens_per_s=tokens_per_s, mfu=mfu, days=days, dollars=dollars, kwh=kwh, goodput=run_goodput)
 
 
 def _sum_if_all_known(values: Iterable[float | None]) -> float | None:

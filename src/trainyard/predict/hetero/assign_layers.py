@@ -21,29 +21,31 @@ assignment."""
 
 
 def assign(costs: Costs, micro_batches: int) -> tuple[int, ...] | None:
-    """Layers per stage that minimise the time of all micro-batches: the first passes through all stages, the others
-    follow at the pace of the slowest. None if no assignment is feasible.
+    """Layers per stage that minimise the time of `micro_batches` micro-batches: the first passes through all stages,
+    the others follow at the pace (seconds per micro-batch) of the slowest stage. None if no assignment is feasible.
 
     Finds the least sum of stage times under a limit on the slowest stage, for ever lower limits.
     """
-    slowest, later_micro_batches = least_slowest_seconds(costs), micro_batches - 1
-    costs = costs * (1 + _UNEVENNESS_PENALTY * costs / slowest) if 0 < slowest < np.inf else costs
-    slowest = least_slowest_seconds(costs)
-    best = _find_least_sum(costs, slowest)
+    slowest_s, later_micro_batches = least_slowest_seconds(costs), micro_batches - 1
+    costs = costs * (1 + _UNEVENNESS_PENALTY * costs / slowest_s) if 0 < slowest_s < np.inf else costs
+    slowest_s = least_slowest_seconds(costs)
+    best = _find_least_sum(costs, slowest_s)
     if best is None:
         return None
-    least_time = later_micro_batches * slowest + best.total
+    least_time_s = later_micro_batches * slowest_s + best.total
     limit_s, candidate = np.inf, _find_least_sum(costs)
-    while candidate is not None and later_micro_batches * slowest + candidate.total < least_time:
-        if later_micro_batches * candidate.slowest + candidate.total < least_time:
-            best, least_time = candidate, later_micro_batches * candidate.slowest + candidate.total
-        limit_s = min(candidate.slowest * _STRICTLY_BELOW, (least_time - candidate.total) / max(later_micro_batches, 1))
+    while candidate is not None and later_micro_batches * slowest_s + candidate.total < least_time_s:
+        if later_micro_batches * candidate.slowest + candidate.total < least_time_s:
+            best, least_time_s = candidate, later_micro_batches * candidate.slowest + candidate.total
+        limit_s = min(
+            candidate.slowest * _STRICTLY_BELOW, (least_time_s - candidate.total) / max(later_micro_batches, 1)
+        )
         candidate = _find_least_sum(costs, limit_s)
     return tuple(np.diff(best.ends, prepend=0).tolist())
 
 
 def least_slowest_seconds(costs: Costs) -> float:
-    """The least possible time of the slowest stage, in seconds."""
+    """The least possible time of the slowest stage over all assignments, in seconds; infinite if none is feasible."""
     slowest_so_far = np.full(costs.shape[1], np.inf)
     slowest_so_far[0] = 0.0
     for stage_costs in costs:

@@ -56,8 +56,9 @@ class HeteroResult:
 def find(
     wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework, most: int = 10, budget: float = 0.0
 ) -> HeteroResult:
-    """Finds the `most` fastest pipelines. `wanted.devices`: ranks of all parts. Raises `BadInput` for parts that
-    cannot run one job, and `BadJob` if no layout divides them and the model, or none fits."""
+    """Finds the `most` fastest pipelines. `wanted.devices`: ranks of all parts. `budget`: tokens to train on, for days
+    and dollars; 0 for none. Raises `BadInput` for parts that cannot run one job, and `BadJob` if no layout divides them
+    and the model, or none fits."""
     search.check_dtype(wanted, framework)
     fleet.check(parts)
     if wanted.fixed.get("interleave", 1) != 1 or wanted.fixed.get("schedule", _SCHEDULE) != _SCHEDULE:
@@ -96,7 +97,7 @@ def find_best(
     tables: list[PipelineTable], wanted: PlannerInput, most: int = _SIMULATED_LAYOUTS
 ) -> list[HeteroPipeline]:
     """The `most` best pipelines by the times of their stages, the fastest first. Candidates are tried in the order of
-    their lower bound, until no other can be among the best."""
+    their lower bound, until no other can be among the best. `tables`: one per depth and order of the parts."""
     runs, run_index = stages.runs(pipelines.require_decoder(wanted))
     candidates = [(table, row) for table in tables for row in range(len(table.cases))]
     bounds = np.concatenate([table.bound for table in tables]) if tables else np.zeros(0)
@@ -116,7 +117,8 @@ def find_best(
 
 
 def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budget: float) -> PartResult:
-    """The fastest layout of one part alone, without the pipeline axes that were fixed for the whole cluster."""
+    """The fastest layout of one part alone, without the pipeline axes that were fixed for the whole cluster. `budget`:
+    tokens to train on, for days and dollars; 0 for none."""
     fixed = {axis: value for axis, value in wanted.fixed.items() if axis not in ("pp", "interleave")}
     part_input = wanted._replace(devices=part.ranks, per_node=part.machine.ranks_per_node, fixed=fixed)
     try:
@@ -168,7 +170,7 @@ def _explain_too_large(
         f"{wanted.model.name} fits on {part_names} in none of {len(layouts):,} layouts with any partition of layers"
     )
     message += f": each device lacks {show_size(missing)}." if missing > 1 else "."
-    for factor in (2, 4, 8, 16, 32, 64):
+    for factor in infeasible.CLUSTER_FACTORS:
         larger_parts = tuple(FleetPart(part.machine, part.devices * factor) for part in parts)
         larger_input = wanted._replace(devices=wanted.devices * factor)
         larger_layouts = pipelines.enumerate_layouts(larger_input, larger_parts, framework)

@@ -104,7 +104,7 @@ class PartModel(NamedTuple):
 
 def model_parts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[PartModel, ...]:
     """The performance model of each part. Raises `UnknownName` for a device without a peak in the dtype."""
-    models = ((part, machine_model.of(part.machine, framework.software, wanted.dtype)) for part in parts)
+    models = ((part, machine_model.build(part.machine, framework.software, wanted.dtype)) for part in parts)
     return tuple(
         PartModel(part=part, hardware=model.hardware, tuned=model.tuned, values=model.values) for part, model in models
     )

@@ -73,7 +73,7 @@ class HeteroPipeline:
 
     @cached_property
     def stage_layers(self) -> StageLayers:
-        """Layers of each stage, without and with experts; dense layers are the model's first ones."""
+        """Layers of each stage, [stage], without and with experts; dense layers are the model's first ones."""
         stage_ends, dense_layers = (
             np.cumsum(self.layers_per_stage),
             self.table.layer_counts[0] if self.has_dense_layers else 0,
@@ -100,7 +100,7 @@ class HeteroPipeline:
 
     @cached_property
     def once_per_step(self) -> Once:
-        """Work done once per step, on each stage."""
+        """Work done once per step; each column is [stage]."""
         part_of_stage, stage_count = self.table.part_of_stage, len(self.table.part_of_stage)
         is_end = column(np.isin(np.arange(stage_count), (0, stage_count - 1)))
         # Rows: exposed and hidden seconds of the four communications, seconds of the update and of the host.
@@ -135,7 +135,7 @@ class HeteroPipeline:
 
     @property
     def stage_seconds(self) -> Column:
-        """Seconds of a micro-batch on each stage, forward and backward, with its transfers."""
+        """Seconds of a micro-batch on each stage, [stage], forward and backward, with its transfers."""
         layer_seconds = [
             seconds[self.row] * count
             for seconds, count in zip(self.table.layer_seconds, self.layers_by_kind, strict=True)
@@ -184,7 +184,8 @@ class HeteroPipeline:
 def cost_pipeline(
     pipeline: HeteroPipeline, simulated: SimulatedPipeline, job: Job, budget: float
 ) -> HeteroPipelineStep:
-    """The cost of a step. `simulated`: the simulation of `pipeline`. `budget`: tokens to train on."""
+    """The cost of a step: its plan, its bill, and times and memory of each stage. `simulated`: the simulation of
+    `pipeline`. `budget`: tokens to train on, for days and dollars; 0 for none."""
     table, case, memory = pipeline.table, pipeline.case, pipeline.memory
     step_time = predict_step(pipeline, simulated)
     idle_s = simulated.warmup + simulated.steady + step_time.wall - _stage_end_seconds(pipeline, simulated)
@@ -201,7 +202,7 @@ def cost_pipeline(
     )
     first_layers = np.cumsum([0, *pipeline.layers_per_stage])
     return HeteroPipelineStep(
-        choice=LayoutCost(plan=plan, bill=bill, reserved=int(reserved_bytes[fullest_stage]), waiting=0, front=False),
+        choice=LayoutCost(plan=plan, bill=bill, reserved=int(reserved_bytes[fullest_stage]), host_bytes=0, front=False),
         order=parts,
         stages=tuple(
             HeteroStage(
@@ -232,8 +233,8 @@ def _make_plan(
     stage `fullest`."""
     models, depth = pipeline.table.part_models, len(pipeline.layers_per_stage)
     ledger = predicted_ledger.ledger(step_time, 0, job.layout.ranks, ", ".join(str(part) for part in parts))
-    kind = "experts" if float(pipeline.case.experts[0]) else "dense"
-    intervals = [model.tuned.interval(kind) for model in models]
+    model_kind = "experts" if float(pipeline.case.experts[0]) else "dense"
+    intervals = [model.tuned.interval(model_kind) for model in models]
     low, high = min(low for low, _ in intervals), max(high for _, high in intervals)
     return Plan(
         job=job,
@@ -246,7 +247,7 @@ def _make_plan(
 
 
 def _stage_end_seconds(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> Column:
-    """Time at which each stage has finished its once-per-step work, in seconds."""
+    """Time at which each stage has finished its once-per-step work, in seconds from the start of the step, [stage]."""
     return simulated.wall - simulated.drain + pipeline.once_per_step.seconds
 
 

@@ -29,8 +29,14 @@ from trainyard.predict.pipeline import stages, step_bounds
 from trainyard.predict.pipeline.stages import StageLayers
 from trainyard.predict.pipeline.step_bounds import Parts
 
+StageColumns = npt.NDArray[np.float64]
+"""A value for each case and each stage of its pipeline: [case, stage]."""
 DENSE, ROUTED = StageLayers(column(1), column(0)), StageLayers(column(0), column(1))
-"""A layer of each kind."""
+"""A layer of each kind: with a dense MLP, and with experts."""
+_BISECTIONS = 40
+"""Halvings of an interval in which a threshold is searched: to 1 part in 10^12 of it."""
+_LAYER_TOLERANCE = 1e-6
+"""Fraction of a layer by which a capacity is rounded up: base and layer bytes are differences of large numbers."""
 MAX_STAGE_RUNS = 1 << 24
 """Largest product of stages and squared layers, all of which are costed: 126 layers on 126 stages have 2 million."""
 ONE_STAGE_PIPELINES = PipelineSupport(schedules=("1f1b",))
@@ -39,33 +45,35 @@ ONE_STAGE_PIPELINES = PipelineSupport(schedules=("1f1b",))
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineTable:
-    """Pipelines with the same stages, one per row of `cases`. `part_of_stage`: stage -> index in `part_models`. By kind
-    of layer: `layer_seconds` of one layer, [case, stage]; `layer_capacities`: most layers that fit, [case, stage];
-    `layer_counts`: layers of the model. `fixed_seconds`: time of a stage outside its layers, [case, stage]."""
+    """Pipelines with the same stages, one per row of `cases`. `part_of_stage`: stage -> index in `part_models`. Lists
+    have an item for each kind of layer that the model has, dense before MoE: `layer_seconds` of one layer for a
+    micro-batch, forward and backward; `layer_capacities`: most layers that fit; `layer_counts`: layers of the model.
+    `fixed_seconds`: seconds of a micro-batch on a stage outside its layers."""
 
     cases: Cases
     part_models: tuple[PartModel, ...]
     part_of_stage: npt.NDArray[np.intp]
-    layer_seconds: list[Column]
-    layer_capacities: list[Column]
+    layer_seconds: list[StageColumns]
+    layer_capacities: list[StageColumns]
     layer_counts: list[int]
-    fixed_seconds: Column
+    fixed_seconds: StageColumns
 
     @cached_property
     def bound(self) -> Column:
-        """Lower bound in seconds over all assignments of a case; infinite if none fits."""
+        """Lower bound in seconds of the micro-batches of a step, [case], over all assignments of the layers to stages:
+        one micro-batch passes all stages, the others follow at the pace, seconds per micro-batch, of the slowest."""
         layers, layer_seconds = sum(self.layer_counts), np.minimum.reduce(self.layer_seconds)
         best_capacity = np.maximum.reduce(self.layer_capacities)
-        pace = _lower_bound_of_pace(layer_seconds, self.fixed_seconds, best_capacity, layers, 1)
+        pace_s = _lower_bound_of_pace(layer_seconds, self.fixed_seconds, best_capacity, layers, 1)
         for seconds, capacity, count in zip(self.layer_seconds, self.layer_capacities, self.layer_counts):
-            pace = np.maximum(pace, _lower_bound_of_pace(seconds, self.fixed_seconds, capacity, count, 0))
-        spare = layers - layer_seconds.shape[1]
-        total = np.sum(self.fixed_seconds + layer_seconds, axis=1) + spare * np.min(layer_seconds, axis=1)
-        return (self.cases.accumulate - 1) * pace + total
+            pace_s = np.maximum(pace_s, _lower_bound_of_pace(seconds, self.fixed_seconds, capacity, count, 0))
+        extra_layers = layers - layer_seconds.shape[1]
+        pass_s = np.sum(self.fixed_seconds + layer_seconds, axis=1) + extra_layers * np.min(layer_seconds, axis=1)
+        return (self.cases.accumulate - 1) * pace_s + pass_s
 
     def costs(self, row: int, runs: StageLayers, run_index: npt.NDArray[np.intp]) -> Costs:
-        """Seconds of each stage of one case with each run of layers; infinite if the run does not fit in memory.
-        `runs`, `run_index`: as returned by `stages.runs`."""
+        """Seconds of each stage of the case at `row` with each run of layers, [stage, first layer, end]; infinite if
+        the run does not fit in memory. `runs`, `run_index`: as returned by `stages.runs`."""
         depth, case = len(self.part_of_stage), self.cases.take(np.array([row]))
         run_counts = [count for count in runs if count.any()]
         seconds = self.fixed_seconds[row][:, None] + sum(
@@ -75,23 +83,25 @@ class PipelineTable:
         stage_runs = StageLayers(*(np.tile(count, depth) for count in runs))
         with np.errstate(invalid="ignore", divide="ignore"):  # runs without a layer
             memory = stages.memory(case, stage_runs, remaining_stages, column(remaining_stages == depth)).total
-            need = memory.reshape(depth, -1) * RESERVED
-        limits = np.array([self.part_models[part].usable_memory for part in self.part_of_stage])
-        allowed = (need <= limits[:, None]) & (runs.layers > 0)
-        return np.where(allowed, seconds, np.inf)[:, run_index]
+            device_bytes = memory.reshape(depth, -1) * RESERVED
+        usable_bytes = np.array([self.part_models[part].usable_memory for part in self.part_of_stage])
+        fits = (device_bytes <= usable_bytes[:, None]) & (runs.layers > 0)
+        return np.where(fits, seconds, np.inf)[:, run_index]
 
 
 def _lower_bound_of_pace(
-    layer_seconds: Column, fixed_seconds: Column, capacity: Column, count: int, min_layers: int
+    layer_seconds: StageColumns, fixed_seconds: StageColumns, capacity: StageColumns, layer_count: int, min_layers: int
 ) -> Column:
-    """Least pace at which the stages hold `count` layers in all, each at least `min_layers`: an approximation from
-    below."""
+    """Lower bound, [case], of a pipeline's pace: the seconds per micro-batch of its slowest stage. It is the least time
+    in which each stage, with at least `min_layers` layers and at most its `capacity`, can run so many layers that all
+    stages together hold `layer_count`. Found by bisection, and rounded down. `layer_seconds`: of one layer;
+    `fixed_seconds`: of a stage outside its layers; both for a micro-batch."""
     low_s = np.max(fixed_seconds + min_layers * layer_seconds, axis=1)
     high_s = np.max(fixed_seconds + layer_seconds * np.maximum(capacity, 1), axis=1)
-    for _ in range(40):
+    for _ in range(_BISECTIONS):
         middle_s = (low_s + high_s) / 2
         layers_of_stage = np.clip(np.floor((middle_s[:, None] - fixed_seconds) / layer_seconds), 0.0, capacity)
-        holds_all = np.sum(layers_of_stage, axis=1) >= count
+        holds_all = np.sum(layers_of_stage, axis=1) >= layer_count
         low_s, high_s = np.where(holds_all, low_s, middle_s), np.where(holds_all, middle_s, high_s)
     return low_s
 
@@ -108,7 +118,7 @@ def require_decoder(wanted: PlannerInput) -> Model:
 
 
 def enumerate_layouts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> LayoutSpace:
-    """All layouts whose stages each lie within one part."""
+    """All layouts whose stages each lie within one of `parts`, and that `framework` supports."""
     spaces: list[LayoutSpace] = []
     for ranks, per_node in product(
         layout_space.divisors(fleet.max_stage_ranks(parts)), {part.machine.ranks_per_node for part in parts}
@@ -125,7 +135,8 @@ def enumerate_layouts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framew
 
 
 def _check_runs(wanted: PlannerInput, depth: int) -> None:
-    """Raises `BadJob` for more runs of layers than can be costed."""
+    """Raises `BadJob` if `depth` stages, each with any contiguous run of layers, are more combinations than can be
+    costed."""
     runs = depth * wanted.model.layers**2
     if runs > MAX_STAGE_RUNS:
         raise BadJob(
@@ -137,28 +148,29 @@ def _check_runs(wanted: PlannerInput, depth: int) -> None:
 
 
 class _PipelineRows(NamedTuple):
-    """Pipelines of one depth and one order of the parts. `part_of_stage`: index of each stage's part; by kind of layer:
-    `layer_counts` of the model, `base_bytes` of a stage without layers and `layer_bytes` per layer, both [case, stage].
-    `limit`: usable bytes per device of each stage."""
+    """Pipelines of one depth and one order of the parts. `part_of_stage`: index of each stage's part. Lists have an
+    item for each kind of layer that the model has, dense before MoE: `layer_counts` of the model, `base_bytes` of a
+    stage without layers and `layer_bytes` per layer. `usable_bytes`: per device of each stage, [stage]."""
 
     cases: Cases
     part_of_stage: npt.NDArray[np.intp]
-    base_bytes: list[Column]
-    layer_bytes: list[Column]
-    limit: Column
+    base_bytes: list[StageColumns]
+    layer_bytes: list[StageColumns]
+    usable_bytes: Column
     layer_counts: list[int]
 
-    def capacities(self, more: Column | float = 0.0) -> list[Column]:
-        """Most layers that fit, by kind, with `more` bytes added to each device."""
-        limit = self.limit + more
+    def capacities(self, extra_bytes: Column | float = 0.0) -> list[StageColumns]:
+        """For each kind of layer, the largest number of layers of only that kind that fit on each stage if its device
+        had `extra_bytes` more memory (a number, or one per case in shape [case, 1])."""
+        usable_bytes = self.usable_bytes + extra_bytes
         return [
-            np.maximum(np.floor((limit - base) / layer + 1e-6), 0.0)
+            np.maximum(np.floor((usable_bytes - base) / layer + _LAYER_TOLERANCE), 0.0)
             for base, layer in zip(self.base_bytes, self.layer_bytes)
         ]
 
-    def fits(self, capacities: list[Column]) -> npt.NDArray[np.bool_]:
-        """Mask of the cases that may fit: every stage holds a layer, and the stages hold all layers of each kind and in
-        total."""
+    def fits(self, capacities: list[StageColumns]) -> npt.NDArray[np.bool_]:
+        """Mask of the cases that may fit, given the `capacities` of stages for each kind of layer: every stage holds a
+        layer, and the stages hold all layers of each kind and in total."""
         largest, layers = np.maximum.reduce(capacities), sum(self.layer_counts)
         fits_kinds = [np.sum(capacity, axis=1) >= count for capacity, count in zip(capacities, self.layer_counts)]
         return np.logical_and.reduce([*fits_kinds, np.sum(largest, axis=1) >= layers, np.min(largest, axis=1) >= 1])
@@ -179,13 +191,13 @@ def _enumerate_pipelines(
         for order in fleet.orders(tuple(model.part for model in part_models)):
             stage_counts = [part_models[index].part.ranks * depth // wanted.devices for index in order]
             part_of_stage = np.repeat(order, stage_counts)
-            limit = np.array([model.usable_memory for model in part_models])[part_of_stage]
+            usable_bytes = np.array([model.usable_memory for model in part_models])[part_of_stage]
             yield _PipelineRows(
                 cases=cases,
                 part_of_stage=part_of_stage,
                 base_bytes=list(base_bytes),
                 layer_bytes=list(layer_bytes),
-                limit=limit,
+                usable_bytes=usable_bytes,
                 layer_counts=layer_counts,
             )
 
@@ -209,13 +221,13 @@ def build_tables(
 def missing_bytes(
     wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, part_models: tuple[PartModel, ...]
 ) -> float:
-    """Least number of additional bytes per device with which one of these pipelines would fit."""
+    """Least number of additional bytes per device with which one of these pipelines would fit, by bisection."""
     least_missing = np.inf
     for rows in _enumerate_pipelines(wanted, layouts, framework, part_models):
         low_bytes = np.zeros(len(rows.cases))
         layers, bytes_of_kind = wanted.model.layers, zip(rows.base_bytes, rows.layer_bytes)
         high_bytes = np.max([base + layer * layers for base, layer in bytes_of_kind], axis=(0, 2))
-        for _ in range(40):
+        for _ in range(_BISECTIONS):
             middle_bytes = (low_bytes + high_bytes) / 2
             fits = rows.fits(rows.capacities(middle_bytes[:, None]))
             low_bytes, high_bytes = np.where(fits, low_bytes, middle_bytes), np.where(fits, middle_bytes, high_bytes)
@@ -227,23 +239,23 @@ def _build_table(
     cases: Cases,
     part_models: tuple[PartModel, ...],
     part_of_stage: npt.NDArray[np.intp],
-    layer_capacities: list[Column],
+    layer_capacities: list[StageColumns],
     layer_counts: list[int],
 ) -> PipelineTable:
-    """The costs of pipelines that may fit. By kind of layer: `layer_capacities`, the most layers that fit on each
-    stage, [case, stage], and `layer_counts` of the model."""
-    parts = [step_bounds.parts(cases, model.hardware, model.values) for model in part_models]
-    last_part = parts[part_of_stage[-1]]
-    fixed_seconds = np.stack([np.full(len(cases), parts[part].host_s) for part in part_of_stage], axis=1)
-    hop_seconds = hops(cases, part_models, part_of_stage, parts)
+    """The costs of the pipelines `cases`, which may fit. Lists have an item for each kind of layer: `layer_capacities`,
+    the most layers that fit on each stage, and `layer_counts` of the model."""
+    times_of_part = [step_bounds.parts(cases, model.hardware, model.values) for model in part_models]
+    last_times = times_of_part[part_of_stage[-1]]
+    fixed_seconds = np.stack([np.full(len(cases), times_of_part[part].host_s) for part in part_of_stage], axis=1)
+    hop_seconds = hops(cases, part_models, part_of_stage, times_of_part)
     fixed_seconds[:, :-1] += hop_seconds
     fixed_seconds[:, 1:] += hop_seconds
-    fixed_seconds[:, -1] += last_part.head_forward_s + last_part.head_backward_s + last_part.loss_s
+    fixed_seconds[:, -1] += last_times.head_forward_s + last_times.head_backward_s + last_times.loss_s
     layer_seconds = [
         np.stack([np.broadcast_to(kind.forward_s + kind.backward_s, len(cases)) for kind in kinds], axis=1)[
             :, part_of_stage
         ]
-        for kinds in zip(*(part.kinds for part in parts), strict=True)
+        for kinds in zip(*(part.kinds for part in times_of_part), strict=True)
     ]
     return PipelineTable(
         cases=cases,
@@ -257,27 +269,29 @@ def _build_table(
 
 
 def hops(
-    cases: Cases, part_models: tuple[PartModel, ...], part_of_stage: npt.NDArray[np.intp], parts: list[Parts]
-) -> Column:
-    """Seconds of the transfer from each stage but the last to the next one, [case, stage]."""
+    cases: Cases, part_models: tuple[PartModel, ...], part_of_stage: npt.NDArray[np.intp], times_of_part: list[Parts]
+) -> StageColumns:
+    """Seconds of a micro-batch's transfer from each stage but the last to the next one. `times_of_part`: times of a
+    micro-batch on each of `part_models`; `part_of_stage`: stage -> index in both."""
     seconds: list[Column] = []
     for part, next_part in pairwise(part_of_stage):
         sender, receiver = part_models[part], part_models[next_part]
         crosses = part != next_part
-        hop = (
+        transfer_s = (
             stages.across(cases, (sender.hardware, sender.values), (receiver.hardware, receiver.values))
             if crosses
-            else parts[part].transfer_s
+            else times_of_part[part].transfer_s
         )
-        seconds.append(np.broadcast_to(hop, len(cases)))
+        seconds.append(np.broadcast_to(transfer_s, len(cases)))
     return np.stack(seconds, axis=1)
 
 
-def _stage_bytes(cases: Cases, kind: StageLayers, depth: int) -> tuple[Column, Column]:
-    """Bytes of each stage without layers, and per layer, [case, stage]. Both are linear in the in-flight
-    micro-batches."""
+def _stage_bytes(cases: Cases, kind: StageLayers, depth: int) -> tuple[StageColumns, StageColumns]:
+    """Reserved bytes of each of `depth` stages without layers, and per layer of a `kind`, `DENSE` or `ROUTED`. Both are
+    linear in the in-flight micro-batches."""
 
     def bytes_at(remaining_stages: int, is_first: int, layers: int) -> Column:
+        """Bytes, [case], of a stage with `layers` layers and `remaining_stages` stages from it on."""
         run = StageLayers(*(layers * count for count in kind))
         memory = stages.memory(cases, run, column(remaining_stages), column(is_first)).total
         return np.broadcast_to(memory * RESERVED, len(cases))
@@ -298,11 +312,11 @@ def _stage_bytes(cases: Cases, kind: StageLayers, depth: int) -> tuple[Column, C
     return 2 * one_layer - two_layers, two_layers - one_layer
 
 
-def _interpolate(highest: Column, lowest: Column, in_flight: Column) -> Column:
-    """Values of the stages between the first and the last, interpolated between those with most and with fewest
-    in-flight micro-batches."""
+def _interpolate(highest: Column, lowest: Column, in_flight: StageColumns) -> StageColumns:
+    """Values of the stages between the first and the last, interpolated by their in-flight micro-batches (`in_flight`,
+    descending) between `highest` and `lowest`, [case], of the stages with most and with fewest."""
     if not in_flight.shape[1]:
         return in_flight
-    high, low = in_flight[:, :1], in_flight[:, -1:]
-    share = (in_flight - low) / np.maximum(high - low, 1.0)
+    most_in_flight, least_in_flight = in_flight[:, :1], in_flight[:, -1:]
+    share = (in_flight - least_in_flight) / np.maximum(most_in_flight - least_in_flight, 1.0)
     return lowest[:, None] + (highest - lowest)[:, None] * share

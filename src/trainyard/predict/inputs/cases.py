@@ -22,6 +22,10 @@ Column = npt.NDArray[np.float64]
 
 ACTIVATION_CHECKPOINTS = ("none", "selective", "full")
 """A case's `activation_checkpoint` is an index into this tuple."""
+SELECTIVE, FULL = 1, 2
+"""Indices of "selective" and "full"."""
+_OFFLOAD_ALL = 2
+"""`offload.ALL`, whose module imports this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +51,11 @@ class Cases:
     patch."""
     gated: Column
     """1 if MLPs have a gate (SwiGLU), else 0."""
-    learned: Column
+    learned_positions: Column
     """1 if positions have a learned embedding, else 0."""
     tied: Column
     """1 if the head's matrix is the embedding's, else 0."""
-    normed_heads: Column
+    qk_norm: Column
     """1 if the queries and keys of each head are normalised (QK norm), else 0."""
     adapters: Column
     """Rank of the LoRA adapters of attention's matrices, the only trained weights (Hu et al. 2021,
@@ -60,7 +64,7 @@ class Cases:
     # Experts and latent attention
     experts: Column
     """Routed experts of a layer; 0 in a dense model."""
-    active: Column
+    active_experts: Column
     """Routed experts that each token uses."""
     moe_ffn_hidden_size: Column
     """Channels between the two matrices of an expert."""
@@ -79,10 +83,10 @@ class Cases:
     value_dim: Column
     """Channels of a head's values; latent attention only."""
 
-    # State spaces, if `spaces` > 0
-    attentions: Column
+    # State spaces, if `space_layers` > 0
+    attention_layers: Column
     """Attention layers of a hybrid; 0 in other models, all of whose layers have attention."""
-    spaces: Column
+    space_layers: Column
     """State-space layers of a hybrid; 0: the model is not a hybrid."""
     ssm_heads: Column
     """Heads of a state space; Mamba-1: its channels."""
@@ -90,7 +94,7 @@ class Cases:
     """Channels of such a head."""
     ssm_groups: Column
     """Groups of heads that share the state's input and output matrices (B and C)."""
-    state: Column
+    ssm_state_size: Column
     """Numbers of state per channel."""
     kernel: Column
     """Tokens under the causal convolution."""
@@ -100,27 +104,28 @@ class Cases:
     """Channels from which each channel's step size (delta) is computed, in Mamba-1; 0: Mamba-2."""
 
     # Vision and diffusion Transformers: 0 in a decoder
-    whole: Column
+    unmasked: Column
     """1 if attention has no causal mask, else 0."""
-    text: Column
-    """Positions of text with weights of their own in `doubles` layers (of the `seq_len` positions of a sample)."""
-    doubles: Column
+    text_positions: Column
+    """Positions of text with weights of their own in `double_layers` layers (of the `seq_len` positions of a
+    sample)."""
+    double_layers: Column
     """Layers with separate weights for image and text (double-stream blocks)."""
     text_ends: Column
     """Double-stream layers without anything after attention in the text stream."""
-    modulated: Column
+    modulation_vectors: Column
     """Vectors of `width` channels per sample that modulate a layer (adaLN), mean over layers."""
-    vectors: Column
+    vector_parameters: Column
     """Parameters of a layer outside matrices, without `width` for each norm, mean over layers."""
-    entry: Column
+    entry_values: Column
     """Numbers of a sample that are projected to `width` before the layers, all projections together."""
-    lead: Column
+    lead_parameters: Column
     """Parameters before the layers; 0: the model is a decoder with an embedding."""
-    tail: Column
+    tail_parameters: Column
     """Parameters after the layers, without the head's matrix."""
     head_rows: Column
     """Rows of a sample that the head is applied to; 0: every token."""
-    given: Column
+    input_values: Column
     """Float32 numbers of a sample that are copied to the device."""
 
     # The layout
@@ -140,9 +145,9 @@ class Cases:
     """Pipeline stages of a rank."""
     schedule: Column
     """Place of the pipeline schedule in `schedules.SCHEDULES`."""
-    ends: Column
+    ends_as_layers: Column
     """1 if the embedding and the head count as a layer each when layers are divided over stages, else 0."""
-    divided: Column
+    is_sharded: Column
     """1 if the ranks of dp_shard and cp shard the tensors that `zero` names, else 0: each rank has all of them."""
     zero: Column
     """ZeRO stage: dp_shard shards the optimizer's state (1), gradients too (2), weights too (3)."""
@@ -162,7 +167,7 @@ class Cases:
     """Place of the word for activation recomputation in `ACTIVATION_CHECKPOINTS`."""
     activation_checkpoint_every: Column
     """1 of so many layers recomputes activations."""
-    remade: Column
+    recomputed_share: Column
     """Share of matrix products that selective activation checkpointing recomputes: torchtitan recomputes every second
     one."""
     offload: Column
@@ -181,11 +186,11 @@ class Cases:
     """Bytes of the optimizer's state per weight, with a float32 copy of the weight if there is one."""
     reduce_bytes: Column
     """Bytes of a gradient in a reduction over data-parallel ranks."""
-    own: Column
+    native: Column
     """1 if trainyard's own trainer runs the case, whose memory is modelled moment by moment, else 0."""
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Cases:
-        """The cases of these rows."""
+        """The cases at these rows: indices, or a mask over all cases."""
         n = len(self)
         return replace(
             self, **{field.name: np.broadcast_to(getattr(self, field.name), n)[rows] for field in fields(self)}
@@ -212,7 +217,7 @@ class Cases:
         return self.micro_batch_size * self.seq_len / self.cp
 
     @property
-    def between(self) -> Column:
+    def residual_tokens(self) -> Column:
         """Tokens of a micro-batch that a rank has outside matrix products: sequence parallelism divides them."""
         return self.tokens / np.where(self.sequence_parallel > 0, self.tp, 1.0)
 
@@ -245,19 +250,19 @@ _EXPERTS_AND_MLA = (
 """Columns of mixture-of-experts layers and of multi-head latent attention; 0 in models without them."""
 _STATE_SPACE = ("ssm_heads", "ssm_head_dim", "ssm_groups", "kernel", "chunk", "step_rank", "expert_width")
 _VISION = (
-    "whole",
-    "text",
-    "doubles",
+    "unmasked",
+    "text_positions",
+    "double_layers",
     "text_ends",
-    "modulated",
-    "vectors",
-    "entry",
-    "lead",
-    "tail",
+    "modulation_vectors",
+    "vector_parameters",
+    "entry_values",
+    "lead_parameters",
+    "tail_parameters",
     "head_rows",
-    "given",
+    "input_values",
 )
-PLAIN = dict.fromkeys(("attentions", "spaces", "state", *_STATE_SPACE, *_VISION), 0.0)
+PLAIN = dict.fromkeys(("attention_layers", "space_layers", "ssm_state_size", *_STATE_SPACE, *_VISION), 0.0)
 """Columns that are 0 in a decoder whose layers each have attention and an MLP."""
 
 
@@ -267,8 +272,9 @@ def column(values: Any) -> Column:
 
 
 def of_model(model: Model) -> dict[str, Any]:
-    """Columns of a decoder's dimensions."""
-    plain = (
+    """Columns of a decoder's dimensions: name of a column of `Cases` -> its value. In a hybrid, `hybrid_pattern` gives
+    the number of layers of each kind."""
+    copied_names = (
         "layers",
         "heads",
         "kv_heads",
@@ -278,39 +284,42 @@ def of_model(model: Model) -> dict[str, Any]:
         *_STATE_SPACE,
     )
     count = model.hybrid_pattern.count
-    parts = (
-        {"attentions": count(ATTENTION), "spaces": count(SPACE), "dense_layers": count(MLP)}
+    layer_counts = (
+        {"attention_layers": count(ATTENTION), "space_layers": count(SPACE), "dense_layers": count(MLP)}
         if model.hybrid_pattern
         else {}
     )
     return (
-        {name: getattr(model, name) for name in plain}
-        | parts
+        {name: getattr(model, name) for name in copied_names}
+        | layer_counts
         | {
             "width": model.hidden_size,
             "ffn": model.ffn_hidden_size,
-            "active": model.top_k,
-            "state": model.ssm_state_size,
+            "active_experts": model.top_k,
+            "ssm_state_size": model.ssm_state_size,
             "gated": model.mlp == "swiglu",
-            "learned": model.position == "learned",
+            "learned_positions": model.position == "learned",
             "tied": model.tied,
-            "normed_heads": model.qk_norm,
+            "qk_norm": model.qk_norm,
         }
     )
 
 
 def of_layout(layout: Layout) -> dict[str, Any]:
-    """Columns of a layout."""
-    names = (*words.AXES, "interleave", "zero", "sequence_parallel", "loss_parallel")
-    return {name: getattr(layout, name) for name in names} | {"divided": layout.dp_shard * layout.cp > 1, "ends": 0}
+    """Columns of a layout: name of a column of `Cases` -> its value."""
+    copied_names = (*words.AXES, "interleave", "zero", "sequence_parallel", "loss_parallel")
+    return {name: getattr(layout, name) for name in copied_names} | {
+        "is_sharded": layout.dp_shard * layout.cp > 1,
+        "ends_as_layers": 0,
+    }
 
 
 def of_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Columns of a recipe, as trainyard's own trainer runs it: weights, gradients and state are in float32, whatever
-    the compute dtype."""
-    low = recipe.dtype.startswith("float8")
-    compute = words.DTYPES["bfloat16" if low else recipe.dtype]
-    states = {"adamw": 8, "sgd": 4, "muon": 4}
+    """Columns of a recipe (name -> value) as trainyard's own trainer runs it: weights, gradients and state are in
+    float32, whatever the compute dtype."""
+    is_low_precision = recipe.dtype.startswith("float8")
+    value_bytes = words.DTYPES["bfloat16" if is_low_precision else recipe.dtype]
+    state_bytes_of_optimizer = {"adamw": 8, "sgd": 4, "muon": 4}
     return {
         "seq_len": recipe.seq_len,
         "samples": recipe.tokens_per_step / recipe.seq_len,
@@ -318,17 +327,17 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "schedule": 0 if recipe.schedule == "none" else schedules.SCHEDULES.index(recipe.schedule),
         "activation_checkpoint": ACTIVATION_CHECKPOINTS.index(recipe.activation_checkpoint),
         "activation_checkpoint_every": recipe.activation_checkpoint_every,
-        "offload": 2 * recipe.offload,
+        "offload": _OFFLOAD_ALL if recipe.offload else 0,
         "flash": 1,
-        "low_precision": low,
-        "width_bytes": compute,
+        "low_precision": is_low_precision,
+        "width_bytes": value_bytes,
         "weight_bytes": 4,
         "gradient_bytes": 4,
-        "state_bytes": states.get(recipe.optimizer, 8),
+        "state_bytes": state_bytes_of_optimizer.get(recipe.optimizer, 8),
         "reduce_bytes": 4,
         "adapters": 0,
-        "remade": 0,
-        "own": 1,
+        "recomputed_share": 0,
+        "native": 1,
     }
 
 
@@ -349,7 +358,7 @@ def subject(job: Job) -> Model | VisionModel:
 
 
 def of_subject(model: Model | VisionModel) -> dict[str, Any]:
-    """Columns of a model; those of a vision model replace some of its layout's and recipe's columns."""
+    """Columns (name -> value) of a model; those of a vision model replace some of its layout's and recipe's columns."""
     if isinstance(model, Model):
         return of_model(model)
-    return dict.fromkeys(("active", *_EXPERTS_AND_MLA), 0) | vision_models.columns(model)
+    return dict.fromkeys(("active_experts", *_EXPERTS_AND_MLA), 0) | vision_models.columns(model)

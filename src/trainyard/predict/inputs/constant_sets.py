@@ -15,6 +15,8 @@ from trainyard.predict.inputs.constants import Constants
 
 ASSUMED = (0.7, 2.0)
 """Assumed range of measured over predicted without any similar measurement."""
+_MAX_MATMUL_SHARE = 0.95
+"""Largest share of the peak that is assumed from a measured product."""
 
 
 class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -83,26 +85,26 @@ def load(path: Path) -> ConstantSet:
 
 
 def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
-    """The constants measured on the machine itself."""
-    first = next(iter(machine.tuned.values()))
-    kinds = ("dense", "experts", "hybrid", "pictures")
+    """The constants measured on the machine itself (`machine.tuned`), as a set for `software`."""
+    first_claim = next(iter(machine.tuned.values()))
+    model_kinds = ("dense", "experts", "hybrid", "pictures")
     return ConstantSet(
         name=machine.name,
-        says=f"Its own: {first.source}.",
+        says=f"Its own: {first_claim.source}.",
         devices=(machine.name,),
         software=software,
-        date=first.date,
+        date=first_claim.date,
         rows=0,
-        source=first.source,
-        spread=dict.fromkeys(kinds, machine.spread) if machine.spread else {},
+        source=first_claim.source,
+        spread=dict.fromkeys(model_kinds, machine.spread) if machine.spread else {},
         constants={name: claim.value for name, claim in machine.tuned.items()},
     )
 
 
 def choose(machine: Machine, software: str) -> ConstantSet:
     """The set of this device and software, or of another release of the software; else of this device with other
-    software, with the wide spread of unmeasured cases. For a device without a set: assumed values, with its own best
-    matrix-product rate if that was measured."""
+    software, with the assumed spread of unmeasured cases. For a device without a set: assumed values, with its own best
+    matrix-product rate if that was measured. `software`: as in `ConstantSet`."""
     if machine.tuned:
         return _machines_own_set(machine, software)
     family = software.partition("-")[0]
@@ -128,12 +130,12 @@ def choose(machine: Machine, software: str) -> ConstantSet:
 
 
 def _measured_matmul_shares(machine: Machine) -> dict[str, float]:
-    """Attainable shares of the peaks, if the best matrix product was measured in bfloat16: the device's limits there
-    (clocks, power) apply below 16 bits too."""
+    """Attainable shares of the peaks by name of the constant (`matmul`, `low_matmul`), if the best matrix product was
+    measured in bfloat16, else empty. The device's limits there (clocks, power) apply below 16 bits too."""
     curve, peak = machine.device.reached.get("matmul"), machine.device.peak.get("bfloat16")
     if not curve or not peak:
         return {}
-    share = min(0.95, max(rate for _, rate in curve.points) / peak.value)
+    share = min(_MAX_MATMUL_SHARE, max(flops_per_s for _, flops_per_s in curve.points) / peak.value)
     low = Constants().low_matmul * min(1.0, share / Constants().matmul)
     return {"matmul": share, "low_matmul": low}
 

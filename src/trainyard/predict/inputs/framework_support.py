@@ -48,8 +48,8 @@ class Framework(NamedTuple):
     offloads: Callable[[PlannerInput, LayoutSpace], Mask]
 
     def layouts(self, wanted: PlannerInput) -> LayoutSpace:
-        """The layouts it allows, of all that divide devices, heads, layers and batch."""
-        return concatenate(lot.keep(self.allows(wanted, lot)) for lot in enumerate_batches(wanted, self.offers))
+        """The layouts it allows, of all that divide the devices, heads, layers and batch of `wanted`."""
+        return concatenate(batch.keep(self.allows(wanted, batch)) for batch in enumerate_batches(wanted, self.offers))
 
 
 def _micro_batches(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
@@ -58,14 +58,15 @@ def _micro_batches(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]])
 
 
 def _fills_pipeline(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
-    """torch's 1F1B needs at least one micro-batch per stage."""
-    plain = axes["schedule"] == schedules.SCHEDULES.index("1f1b")
-    return ~plain | (axes["pp"] == 1) | (_micro_batches(wanted, axes) >= axes["pp"])
+    """Mask of the layouts with enough micro-batches: torch's 1F1B needs at least one per stage. `axes`: axis -> its
+    value in each layout."""
+    is_1f1b = axes["schedule"] == schedules.SCHEDULES.index("1f1b")
+    return ~is_1f1b | (axes["pp"] == 1) | (_micro_batches(wanted, axes) >= axes["pp"])
 
 
 def _native_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Layouts that `train/rules` accepts; the remaining rules are checked for the fastest layouts only. With cp, ZeRO-1
-    shards weights like ZeRO-2."""
+    """Mask of the layouts that `train/rules` accepts; the remaining rules are checked for the fastest layouts only.
+    With cp, ZeRO-1 shards weights like ZeRO-2."""
     axes = space.columns
     other_ranks = axes["tp"] * axes["cp"] * axes["pp"] * axes["ep"]
     zero_allowed = (axes["zero"] != 1) | (other_ranks == 1)
@@ -77,28 +78,30 @@ def _native_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
 
 
 def _megatron_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """float16 excludes expert parallelism (`megatron/training/arguments.py`); hybrids have one stage per rank, all with
-    as many layers (`megatron/core/ssm/mamba_block.py`); vision models have data parallelism only
+    """Mask of the layouts that Megatron Core runs. float16 excludes expert parallelism
+    (`megatron/training/arguments.py`); interleaving needs rounds of pp micro-batches; hybrids have one stage per rank,
+    all with as many layers (`megatron/core/ssm/mamba_block.py`); vision models have data parallelism only
     (`pretrain_vision_classify.py`)."""
     axes = space.columns
     ep_allowed = (axes["ep"] == 1) if wanted.dtype == "float16" else True
-    whole_rounds = (axes["interleave"] == 1) | (_micro_batches(wanted, axes) % axes["pp"] == 0)
-    even_stages = (
+    has_whole_rounds = (axes["interleave"] == 1) | (_micro_batches(wanted, axes) % axes["pp"] == 0)
+    has_even_stages = (
         (axes["interleave"] == 1) & (wanted.model.layers % axes["pp"] == 0) if _is_hybrid(wanted.model) else True
     )
     tp_allowed = True if isinstance(wanted.model, Model) else axes["tp"] == 1
     return (
-        whole_rounds
+        has_whole_rounds
         & ((axes["zero"] == 1) | (axes["dp_shard"] * axes["cp"] == 1))
         & ep_allowed
-        & even_stages
+        & has_even_stages
         & tp_allowed
     )
 
 
 def _torchtitan_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Replicated data parallelism excludes tensor and pipeline parallelism, and with these only FSDP computes in two
-    bytes (`parallelize.py`, `distributed/utils.py`); ep uses the ranks that shard (`parallel_dims.py`)."""
+    """Mask of the layouts that torchtitan runs. Replicated data parallelism excludes tensor and pipeline parallelism,
+    and with these only FSDP computes in two bytes (`parallelize.py`, `distributed/utils.py`); ep uses the ranks that
+    shard (`parallel_dims.py`)."""
     axes = space.columns
     is_sharded, data_parallel_only = axes["dp_shard"] * axes["cp"] > 1, axes["tp"] * axes["pp"] == 1
     may_replicate = (axes["dp_replicate"] == 1) & (wanted.dtype == "float32")
@@ -123,8 +126,9 @@ def _makes_stages(layers: int, stages: int) -> bool:
 
 
 def _deepspeed_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Weights are sharded over all ranks or none; a pipeline supports neither tensor parallelism nor more than ZeRO-1;
-    layers are recomputed as a whole. Models other than decoders have neither tensor nor pipeline parallelism."""
+    """Mask of the layouts that DeepSpeed runs. Weights are sharded over all ranks or none; a pipeline supports neither
+    tensor parallelism nor more than ZeRO-1; layers are recomputed as a whole. Models other than decoders have neither
+    tensor nor pipeline parallelism."""
     axes = space.columns
     whole_model = _is_hybrid(wanted.model) or not isinstance(wanted.model, Model)
     one_sharding = (axes["dp_shard"] == 1) | (axes["dp_replicate"] == 1)
@@ -141,14 +145,15 @@ def _deepspeed_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
 
 
 def _native_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Only FSDP may shard weights (`train/rules/recipe_rules.py`): over all ranks, and gathered for each layer."""
+    """Mask of the layouts that can offload: only FSDP may shard weights (`train/rules/recipe_rules.py`), over all
+    ranks, and gathers them for each layer."""
     axes = space.columns
     return (axes["dp_shard"] == wanted.devices) & (axes["dp_shard"] > 1) & (axes["zero"] == 3) & (axes["ep"] == 1)
 
 
 def _megatron_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Offloading needs the precision-aware optimizer, which requires the distributed one
-    (`megatron/training/arguments.py`), separate main weights, and no loss scaling."""
+    """Mask of the layouts that can offload, which needs the precision-aware optimizer; that requires the distributed
+    one (`megatron/training/arguments.py`), separate main weights, and no loss scaling."""
     axes = space.columns
     divides = (axes["dp_shard"] * axes["cp"] > 1) | (axes["dp_replicate"] == 1)
     return divides & (wanted.dtype not in ("float16", "float32"))
@@ -195,8 +200,9 @@ def _torchtitan_refuses(model: Model | VisionModel) -> str:
     return "" if model.joined else "FLUX is its only image model (models/flux)."
 
 
-def _decoders_only(framework: str, writes: Callable[[Job], str]) -> Callable[[Job], str]:
-    """`writes` for decoders; raises `BadJob` for vision and diffusion models."""
+def _decoders_only(framework: str, write_decoder: Callable[[Job], str]) -> Callable[[Job], str]:
+    """Wraps `write_decoder`, which returns the configuration's text for a decoder: the result raises `BadJob` for
+    vision and diffusion models. `framework`: its name in the message."""
 
     def write_config(job: Job) -> str:
         """The configuration's text. Raises `BadJob` if the job's model is defined by a program."""
@@ -205,7 +211,7 @@ def _decoders_only(framework: str, writes: Callable[[Job], str]) -> Callable[[Jo
                 f"trainyard cannot write a {framework} configuration for {job.name}: its sizes are set in a program.",
                 "Leave out --out, and set the planned layout in that program.",
             )
-        return writes(job)
+        return write_decoder(job)
 
     return write_config
 
@@ -214,7 +220,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "trainyard": Framework(
         means="our own runner (trainyard run)",
         software="fsdp",
-        keeps=Keeps(weight=4, gradient=4, state=8, own=True, ends="never", offload="all"),
+        keeps=Keeps(weight=4, gradient=4, state=8, native=True, ends="never", offload="all"),
         dtypes=tuple(words.DTYPES),
         offers=PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
         allows=_native_allows,
@@ -236,7 +242,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan": Framework(
         means="torchtitan",
         software="fsdp",
-        keeps=Keeps(weight=4, gradient=4, state=8, remade=0.5, ends="always", offload="all"),
+        keeps=Keeps(weight=4, gradient=4, state=8, recomputed_share=0.5, ends="always", offload="all"),
         dtypes=("bfloat16", "float32", "float8"),
         offers=PipelineSupport(divides=_makes_stages),
         allows=_torchtitan_allows,
@@ -247,7 +253,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "deepspeed": Framework(
         means="DeepSpeed",
         software="fsdp",
-        keeps=Keeps(weight=2, gradient=2, state=12, between=False, ends="never", offload="state"),
+        keeps=Keeps(weight=2, gradient=2, state=12, splits_activations=False, ends="never", offload="state"),
         dtypes=("bfloat16", "float16", "float32"),
         offers=PipelineSupport(("1f1b",)),
         allows=_deepspeed_allows,

@@ -58,22 +58,22 @@ def _peak_flops(machine: Machine, dtype: str) -> float:
     return peaks[dtype].value
 
 
-def of_machine(machine: Machine, dtype: str, low: str = "") -> RankHardware:
-    """Columns of `machine`. `low`: dtype of the matrix products of layers, if other than `dtype`. Raises `UnknownName`
-    without a peak for one of them."""
-    between, part = machine.between or machine.inside, 1 / machine.device.ranks
+def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardware:
+    """Columns of shape (1,) of `machine`, per rank. `dtype`: the compute dtype; `low_dtype`: dtype of the matrix
+    products of layers, if another. Raises `UnknownName` without a peak for one of them."""
+    between, device_share = machine.between or machine.inside, 1 / machine.device.ranks
     host, ranks = machine.host, machine.ranks_per_node
     return RankHardware(
-        peak=column(_peak_flops(machine, dtype) * part),
-        low_peak=column(_peak_flops(machine, low or dtype) * part),
+        peak=column(_peak_flops(machine, dtype) * device_share),
+        low_peak=column(_peak_flops(machine, low_dtype or dtype) * device_share),
         memory=column(machine.rank_memory),
-        bandwidth=column(machine.device.bandwidth.value * part),
-        inside=column(machine.inside.bandwidth.value * part),
-        peer=column((machine.inside.peer or machine.inside.bandwidth).value * part),
-        between=column(between.bandwidth.value * part),
+        bandwidth=column(machine.device.bandwidth.value * device_share),
+        inside=column(machine.inside.bandwidth.value * device_share),
+        peer=column((machine.inside.peer or machine.inside.bandwidth).value * device_share),
+        between=column(between.bandwidth.value * device_share),
         per_node=column(machine.ranks_per_node),
         host=column(machine.device.vendor == "cpu"),
         host_bandwidth=column(host.bandwidth.value / ranks if host else np.inf),
-        host_link=column(host.link.bandwidth.value * part if host else np.inf),
+        host_link=column(host.link.bandwidth.value * device_share if host else np.inf),
         host_link_s=column(host.link.latency.value if host else 0.0),
     )

@@ -44,21 +44,22 @@ class PlannerInput(NamedTuple):
 
 
 class Keeps(NamedTuple):
-    """How a framework keeps tensors: bytes of a weight, of its gradient and of its optimizer's state. `own`: it is
-    trainyard's own trainer. `remade`: as in `Cases`. `between`: tp divides activations between matrices by sequence,
-    and the loss by vocabulary. `ends`: when the embedding and the head count as layers in the partition over stages.
+    """How a framework keeps tensors: bytes of a weight, of its gradient and of its optimizer's state. `native`: it is
+    trainyard's own trainer. `recomputed_share`: as in `Cases`. `splits_activations`: tp divides activations outside
+    matrix products by sequence, and the loss by vocabulary. `ends`: when the embedding and the head count as layers in
+    the partition over stages.
     `offload`: the tensors in the host's memory if a layout offloads."""
 
     weight: int
     gradient: int
     state: int
-    own: bool = False
-    remade: float = 0.0
-    between: bool = True
+    native: bool = False
+    recomputed_share: float = 0.0
+    splits_activations: bool = True
     ends: Ends = "uneven"
     offload: offload.Kind = ""
 
-    def of(self, dtype: str) -> Keeps:
+    def in_dtype(self, dtype: str) -> Keeps:
         """The bytes with compute dtype `dtype`: float32 needs no separate main weights."""
         return self._replace(weight=4, gradient=4, state=8) if dtype == "float32" else self
 
@@ -93,7 +94,7 @@ class LayoutSpace(NamedTuple):
         return len(next(iter(self.columns.values())))
 
     def pieces(self) -> Iterator[LayoutSpace]:
-        """The layouts in order, in pieces of `TOGETHER` and the rest."""
+        """The layouts in order, in pieces of `CASES_PER_PIECE` and the rest."""
         for start in range(0, len(self), CASES_PER_PIECE):
             yield LayoutSpace({name: values[start : start + CASES_PER_PIECE] for name, values in self.columns.items()})
 
@@ -124,7 +125,8 @@ MOST_ALLOWED = 1 << 21
 
 
 def too_many_layouts(count: int, most: int) -> BadJob:
-    """The error for a space that would take minutes and gigabytes to search."""
+    """The error for a space that would take minutes and gigabytes to search. `count`: its layouts, at least; `most`:
+    the limit."""
     return BadJob(
         f"more than {most:,} layouts divide the devices, the batch and the model ({count:,} so far).",
         "Fix some of the axes, as --fix pp=8 --fix micro_batch_size=1.",
@@ -145,7 +147,7 @@ def _filter_fixed(wanted: PlannerInput, axis: str, values: Iterable[int]) -> lis
 
 
 def tp_divided_sizes(model: Model | VisionModel) -> dict[str, int]:
-    """The dimensions that tp must divide evenly, by name."""
+    """The dimensions that tp must divide evenly: name in messages -> size."""
     if not isinstance(model, Model):
         return model.divides
     keys = {} if model.kv_lora_rank else {"heads of keys and values": model.kv_heads}
@@ -154,17 +156,18 @@ def tp_divided_sizes(model: Model | VisionModel) -> dict[str, int]:
 
 
 def _context_sizes(wanted: PlannerInput, tp: int, ranks: int) -> list[int]:
-    """Possible cp: each rank has an early and a late part of the sequence, and some whole heads of a state space.
-    Images are not divided."""
+    """Possible values of cp, if cp x dp is `ranks`: each rank has an early and a late part of the sequence, and some
+    whole heads of a state space. Images are not divided."""
     model = wanted.model
     if not isinstance(model, Model):
         return [1]
-    spaces = model.ssm_heads if model.hybrid_pattern else 0
-    return [cp for cp in divisors(ranks) if wanted.seq_len % (2 * cp * tp) == 0 and spaces % (cp * tp) == 0]
+    ssm_heads = model.ssm_heads if model.hybrid_pattern else 0
+    return [cp for cp in divisors(ranks) if wanted.seq_len % (2 * cp * tp) == 0 and ssm_heads % (cp * tp) == 0]
 
 
 def _enumerate_axes(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Combinations of parallelism axes, in the order of `words.AXES`."""
+    """Combinations (dp_replicate, dp_shard, tp, cp, pp, ep) of parallelism axes that divide the model, the devices and
+    the samples of a step. Sharding is over all data-parallel ranks, none, or those of a node."""
     model, divided_sizes = wanted.model, tp_divided_sizes(wanted.model).values()
     tp_values = _filter_fixed(
         wanted, "tp", [tp for tp in divisors(model.heads) if not any(part % tp for part in divided_sizes)]
@@ -192,18 +195,19 @@ def _enumerate_axes(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, 
 
 
 def _enumerate_pipelines(
-    wanted: PlannerInput, offers: PipelineSupport, pp: int, accumulate: int
+    wanted: PlannerInput, offers: PipelineSupport, pp: int, micro_batches: int
 ) -> list[tuple[int, int]]:
-    """(index of a schedule, stages of a rank). GPipe is not faster than 1F1B and needs more memory: it is listed for
-    fewer micro-batches than stages only."""
+    """(index into `schedules.SCHEDULES`, stages of a rank) of each pipeline with `pp` ranks and `micro_batches` per
+    rank and step. GPipe is not faster than 1F1B and needs more memory: it is listed for fewer micro-batches than stages
+    only."""
     if pp == 1:
         return [(0, 1)]
     choices: list[tuple[int, int]] = []
     for index, name in enumerate(schedules.SCHEDULES):
-        if name not in offers.schedules or not schedules.takes(name, pp, accumulate):
+        if name not in offers.schedules or not schedules.takes(name, pp, micro_batches):
             continue
         if name in schedules.ONE_STAGE:
-            choices += [(index, 1)] if name == "1f1b" or accumulate < pp else []
+            choices += [(index, 1)] if name == "1f1b" or micro_batches < pp else []
             continue
         interleaves = (
             [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, MAX_INTERLEAVE + 1)
@@ -218,26 +222,27 @@ def space(wanted: PlannerInput, offers: PipelineSupport = USUAL) -> LayoutSpace:
 
 
 def enumerate_batches(wanted: PlannerInput, offers: PipelineSupport) -> Iterator[LayoutSpace]:
-    """All layouts, in lots of `TOGETHER` or slightly more: a framework may support only few of them."""
+    """All layouts, in batches of `CASES_PER_PIECE` or slightly more: a framework may support only few of them. Raises
+    `BadJob` above `MOST_LAYOUTS`."""
     outer_axes: list[tuple[int, ...]] = []
     inner_axes: list[npt.NDArray[np.int64]] = []
-    pending = count = 0
+    pending_layouts = total_layouts = 0
     # Thousands of splits share a few hundred tables of inner axes.
-    inner_axes_of: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
+    inner_axes_by_key: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
     for split in _enumerate_axes(wanted):
         replicate, shard, _, cp, pp, _ = split
         key = wanted.samples // (replicate * shard), pp, shard * cp == 1
-        if key not in inner_axes_of:
-            inner_axes_of[key] = _inner_axes(wanted, offers, *key)
+        if key not in inner_axes_by_key:
+            inner_axes_by_key[key] = _inner_axes(wanted, offers, *key)
         outer_axes.append(split)
-        inner_axes.append(inner_axes_of[key])
-        pending += inner_axes[-1].shape[1]
-        count += inner_axes[-1].shape[1]
-        if count > MOST_LAYOUTS:
-            raise too_many_layouts(count, MOST_LAYOUTS)
-        if pending >= CASES_PER_PIECE:
+        inner_axes.append(inner_axes_by_key[key])
+        pending_layouts += inner_axes[-1].shape[1]
+        total_layouts += inner_axes[-1].shape[1]
+        if total_layouts > MOST_LAYOUTS:
+            raise too_many_layouts(total_layouts, MOST_LAYOUTS)
+        if pending_layouts >= CASES_PER_PIECE:
             yield _combine_batch(outer_axes, inner_axes)
-            outer_axes, inner_axes, pending = [], [], 0
+            outer_axes, inner_axes, pending_layouts = [], [], 0
     if outer_axes:
         yield _combine_batch(outer_axes, inner_axes)
 
@@ -249,11 +254,11 @@ def _combine_batch(outer_axes: list[tuple[int, ...]], inner_axes: list[npt.NDArr
     return LayoutSpace(dict(zip(AXES, [*outer_columns, *np.concatenate(inner_axes, axis=1)], strict=True)))
 
 
-def concatenate(enumerate_batches: Iterable[LayoutSpace]) -> LayoutSpace:
+def concatenate(batches: Iterable[LayoutSpace]) -> LayoutSpace:
     """One layout space of all batches. Raises `BadJob` above `MOST_ALLOWED` layouts."""
     collected: list[LayoutSpace] = []
     count = 0
-    for batch in enumerate_batches:
+    for batch in batches:
         collected.append(batch)
         count += len(batch)
         if count > MOST_ALLOWED:
@@ -263,42 +268,45 @@ def concatenate(enumerate_batches: Iterable[LayoutSpace]) -> LayoutSpace:
 
 
 def _inner_axes(
-    wanted: PlannerInput, offers: PipelineSupport, each: int, pp: int, alone: bool
+    wanted: PlannerInput, offers: PipelineSupport, samples_per_replica: int, pp: int, unsharded: bool
 ) -> npt.NDArray[np.int64]:
-    """The inner axes (ZeRO stage, interleave, micro-batch, recomputation, schedule) for one split, with `each` samples
-    per replica: a row per axis, ordered as in `AXES`."""
+    """The inner axes (ZeRO stage, interleave, micro-batch, recomputation, offload, schedule) of all layouts with the
+    same outer axes, [axis, layout], in the order of `AXES`. `unsharded`: there is one rank to shard over, so that all
+    ZeRO stages are the same. `samples_per_replica`: of a step, which the micro-batch size must divide."""
     rows: list[tuple[int, ...]] = []
     checkpoints = _filter_fixed(wanted, "activation_checkpoint", list(range(len(ACTIVATION_CHECKPOINTS))))
-    zeros = _filter_fixed(wanted, "zero", [3] if alone else [1, 2, 3] if pp == 1 else [1, 2])
-    splits = [schedules.SCHEDULES.index(name) for name in schedules.SPLIT]
-    for micro_batch_size in _filter_fixed(wanted, "micro_batch_size", divisors(each)):
-        for schedule, interleave in _enumerate_pipelines(wanted, offers, pp, each // micro_batch_size):
+    zero_stages = _filter_fixed(wanted, "zero", [3] if unsharded else [1, 2, 3] if pp == 1 else [1, 2])
+    split_schedules = [schedules.SCHEDULES.index(name) for name in schedules.SPLIT]
+    for micro_batch_size in _filter_fixed(wanted, "micro_batch_size", divisors(samples_per_replica)):
+        for schedule, interleave in _enumerate_pipelines(wanted, offers, pp, samples_per_replica // micro_batch_size):
             if wanted.fixed.get("interleave", interleave) == interleave:
                 # A split backward pass would recompute a block for each of its weights.
                 allowed = [
                     activation_checkpoint
                     for activation_checkpoint in checkpoints
-                    if not activation_checkpoint or schedule not in splits
+                    if not activation_checkpoint or schedule not in split_schedules
                 ]
                 rows.extend(
                     (zero, interleave, micro_batch_size, activation_checkpoint, 0, schedule)
-                    for zero, activation_checkpoint in product(zeros, allowed)
+                    for zero, activation_checkpoint in product(zero_stages, allowed)
                 )
     table = np.array(rows, np.int64).reshape(-1, len(AXES) - len(words.AXES))
-    wished = wanted.fixed.get("schedule")
-    return np.ascontiguousarray((table if wished is None else table[(table[:, -1] == wished) & (pp > 1)]).T)
+    wanted_schedule = wanted.fixed.get("schedule")
+    return np.ascontiguousarray(
+        (table if wanted_schedule is None else table[(table[:, -1] == wanted_schedule) & (pp > 1)]).T
+    )
 
 
 def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
-    """The layouts as cases, with how a framework keeps tensors."""
+    """The layouts as cases, a row per layout. `keeps`: how the framework keeps tensors."""
     is_low_precision = words.DTYPES[wanted.dtype] < 2
-    keeps = keeps.of(wanted.dtype)
+    keeps = keeps.in_dtype(wanted.dtype)
     fixed: dict[str, Any] = {
         "seq_len": wanted.seq_len,
         "samples": wanted.samples,
         "activation_checkpoint_every": 1,
-        "sequence_parallel": keeps.between,
-        "loss_parallel": keeps.between,
+        "sequence_parallel": keeps.splits_activations,
+        "loss_parallel": keeps.splits_activations,
         "flash": 1,
         "low_precision": is_low_precision,
         "width_bytes": max(2, words.DTYPES[wanted.dtype]),
@@ -307,25 +315,25 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
         "state_bytes": keeps.state,
         "reduce_bytes": keeps.gradient,
         "adapters": 0,
-        "remade": keeps.remade,
-        "own": keeps.own,
+        "recomputed_share": keeps.recomputed_share,
+        "native": keeps.native,
     } | cases.of_subject(wanted.model)
     columns = layouts.columns
-    divided = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
+    is_sharded = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
     stages = cases.column(columns["pp"] * columns["interleave"])
     ends = partition.counted(keeps.ends, wanted.model.layers, stages)
     offload_kind = columns["offload"] * offload.KINDS.index(keeps.offload)
-    return cases.build(**fixed, **columns | {"offload": offload_kind}, divided=divided, ends=ends)
+    return cases.build(**fixed, **columns | {"offload": offload_kind}, is_sharded=is_sharded, ends_as_layers=ends)
 
 
-def job_of(wanted: PlannerInput, row: dict[str, int], between: bool = True) -> Job:
-    """The job of a layout. `row`: axis -> value; `between`: tp divides activations between matrices by sequence, and
-    the loss by vocabulary."""
+def job_of(wanted: PlannerInput, row: dict[str, int], splits_activations: bool = True) -> Job:
+    """The job of a layout. `row`: axis -> value, as from `LayoutSpace.row`; `splits_activations`: tp divides
+    activations outside matrix products by sequence, and the loss by vocabulary."""
     axes: dict[str, Any] = {name: row[name] for name in (*words.AXES, "interleave", "zero")}
     schedule: Any = "none" if row["pp"] == 1 else schedules.SCHEDULES[row["schedule"]]
     model = wanted.model
-    tensor = between and row["tp"] > 1 and isinstance(model, Model)
-    layout = Layout(**axes, sequence_parallel=tensor, loss_parallel=tensor)
+    splits = splits_activations and row["tp"] > 1 and isinstance(model, Model)
+    layout = Layout(**axes, sequence_parallel=splits, loss_parallel=splits)
     recipe = Recipe(
         seq_len=wanted.seq_len,
         tokens_per_step=wanted.samples * wanted.seq_len,

@@ -22,10 +22,13 @@ class MachineModel(NamedTuple):
     values: Constants
 
 
-def of(machine: Machine, software: str, dtype: str) -> MachineModel:
-    """Below 16 bits only the matrix products of layers run in `dtype`, and everything else in bfloat16. Raises
-    `UnknownName` for a device without a peak in one of them."""
-    low = words.DTYPES[dtype] < 2
-    columns = hardware.of_machine(machine, "bfloat16" if low else dtype, dtype if low else "")
+def build(machine: Machine, software: str, dtype: str) -> MachineModel:
+    """The performance model of `machine` for jobs that compute in `dtype` under `software`, the framework whose fitted
+    constants apply (`ConstantSet.software`). Below 16 bits only the matrix products of layers run in `dtype`,
+    everything else in bfloat16. Raises `UnknownName` for a device without a peak in one of them."""
+    is_low_precision = words.DTYPES[dtype] < 2
+    rank_hardware = hardware.of_machine(
+        machine, "bfloat16" if is_low_precision else dtype, dtype if is_low_precision else ""
+    )
     tuned = constant_sets.choose(machine, software)
-    return MachineModel(machine=machine, hardware=columns, tuned=tuned, values=tuned.values())
+    return MachineModel(machine=machine, hardware=rank_hardware, tuned=tuned, values=tuned.values())

@@ -77,7 +77,8 @@ def of_job(job: Job) -> VisionModel:
 
 
 def columns(model: VisionModel) -> dict[str, Any]:
-    """Columns of the model: those of a decoder's dimensions, and those of vision models only."""
+    """Columns of the model (name of a column of `Cases` -> value): those of a decoder's dimensions, and those of vision
+    models only."""
     net = model.network
     common = {
         "layers": model.layers,
@@ -87,10 +88,10 @@ def columns(model: VisionModel) -> dict[str, Any]:
         "kv_heads": net.heads,
         "head_dim": net.width // net.heads,
         "gated": 0,
-        "learned": 0,
+        "learned_positions": 0,
         "tied": 0,
         "seq_len": model.positions,
-        "whole": 1,
+        "unmasked": 1,
         "sequence_parallel": 0,
         "loss_parallel": 0,
     }
@@ -98,27 +99,30 @@ def columns(model: VisionModel) -> dict[str, Any]:
 
 
 def _vit_columns(net: Vit) -> dict[str, Any]:
-    """Columns of an image classifier that a decoder does not have."""
+    """Columns (name -> value) of an image classifier that a decoder does not have."""
     patch_values = net.patch**2 * net.channels
-    norms, biases = 4 * net.width, 5 * net.width + net.ffn
+    norms = 4 * net.width  # weight and bias of two norms
+    biases = 5 * net.width + net.ffn  # of queries, keys, values and attention's output; down; up
     return {
         "vocab": net.classes,
         "head_rows": 1,
-        "normed_heads": 0,
-        "entry": (net.tokens - 1) * patch_values,
-        "vectors": norms + biases - 2 * net.width,
-        "lead": (patch_values + 2 + net.tokens) * net.width,
-        "tail": 2 * net.width + net.classes,
-        "given": net.channels * net.image**2,
+        "qk_norm": 0,
+        "entry_values": (net.tokens - 1) * patch_values,
+        "vector_parameters": norms + biases - 2 * net.width,
+        "lead_parameters": (patch_values + 2 + net.tokens) * net.width,
+        "tail_parameters": 2 * net.width + net.classes,
+        "input_values": net.channels * net.image**2,
     }
 
 
 def _dit_columns(net: Dit) -> dict[str, Any]:
-    """Each stream of a block has its own matrices and biases. If the last block is a double-stream block, its text
-    stream has nothing after attention, and no modulation for it."""
+    """Columns (name -> value) of a diffusion Transformer that a decoder does not have. Each stream of a block has its
+    own matrices and biases. If the last block is a double-stream block, its text stream has nothing after attention,
+    and no modulation for it."""
     width, layers = net.width, net.double + net.single + net.plain
     text_ends = int(net.double > 0 and not net.single)
     streams = 2 * net.double + net.single + net.plain
+    # Six for each stream (shift, scale and gate of attention and MLP), two if it ends; three for a single-stream block.
     modulation_vectors = 12 * net.double - 4 * text_ends + 3 * net.single + 6 * net.plain
     biases = (
         streams * 3 * width
@@ -136,14 +140,14 @@ def _dit_columns(net: Dit) -> dict[str, Any]:
     return {
         "vocab": net.dots,
         "head_rows": net.patches,
-        "normed_heads": net.qk_norm,
-        "entry": entry_values,
-        "lead": lead_parameters,
-        "tail": final_modulation * (width + 1) + net.dots,
-        "text": net.text_tokens,
-        "doubles": net.double,
+        "qk_norm": net.qk_norm,
+        "entry_values": entry_values,
+        "lead_parameters": lead_parameters,
+        "tail_parameters": final_modulation * (width + 1) + net.dots,
+        "text_positions": net.text_tokens,
+        "double_layers": net.double,
         "text_ends": text_ends,
-        "given": 2 * net.channels * net.latent**2 + net.text_tokens * net.text_width + net.pooled_width,
-        "modulated": modulation_vectors / layers,
-        "vectors": (biases + qk_norm_parameters) / layers - 2 * width,
+        "input_values": 2 * net.channels * net.latent**2 + net.text_tokens * net.text_width + net.pooled_width,
+        "modulation_vectors": modulation_vectors / layers,
+        "vector_parameters": (biases + qk_norm_parameters) / layers - 2 * width,
     }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column
 from trainyard.predict.memory import native_memory
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
 from trainyard.predict.pipeline.in_flight import in_flight
@@ -23,13 +23,15 @@ RESERVED = 1.2
 USABLE = 0.94
 """Fraction of a device's memory that can be used: the rest is for the driver, the framework and the collectives."""
 _FLOAT32 = 4.0
+_VALUES_PER_SCORE = 2.5
+"""Values kept for each score of unfused attention: the score, its softmax, and a byte of dropout."""
 
 
 def memory(cases: Cases) -> MemoryParts:
-    """Memory of the first or the last stage, whichever needs more: the first has the embedding and most in-flight
-    micro-batches, the last has the head and the logits. For trainyard's own trainer the memory is modelled at each
-    moment of a step (`native_memory.py`)."""
-    native = np.broadcast_to(cases.own > 0, len(cases))
+    """Bytes by part of the first or the last stage, whichever needs more: the first has the embedding and most
+    in-flight micro-batches, the last has the head and the logits. For trainyard's own trainer the memory is modelled at
+    each moment of a step (`native_memory.py`); such cases cannot be mixed with others."""
+    native = np.broadcast_to(cases.native > 0, len(cases))
     if native.any() and not native.all():
         raise ValueError(
             f"{native.sum()} of {len(cases)} cases run on trainyard's own trainer; pass the others separately"
@@ -52,13 +54,13 @@ def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], C
     """A function (ZeRO stage, weights) -> number of weights that a rank of the first or last stage keeps, if data
     parallelism shards them from this ZeRO stage on."""
     is_only_stage, layer_count = cases.pp == 1, _stage_layers(cases)
-    dense, routed = shapes.kinds_of(cases, layer_count, first)
-    tables = np.where(is_only_stage & (cases.lead == 0), np.where(cases.tied > 0, 1.0, 2.0), 1.0)
-    shard = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
-    owners = np.where(cases.divided > 0, _expert_ranks(cases), 1.0)
+    dense, routed = shapes.stage_layer_kinds(cases, layer_count, first)
+    tables = np.where(is_only_stage & (cases.lead_parameters == 0), np.where(cases.tied > 0, 1.0, 2.0), 1.0)
+    shard = np.where(cases.is_sharded > 0, cases.dp_shard * cases.cp, 1.0)
+    owners = np.where(cases.is_sharded > 0, _expert_ranks(cases), 1.0)
 
     def count_kept(stage: int, layer_weights: Weights) -> Column:
-        ends = layer_weights.table * tables + cases.lead + cases.tail
+        ends = layer_weights.table * tables + cases.lead_parameters + cases.tail_parameters
         common = layer_count * layer_weights.shared + dense * layer_weights.dense + routed * layer_weights.routed + ends
         expert, divided = routed * layer_weights.expert, cases.zero >= stage
         return common / np.where(divided, shard, 1.0) + expert / np.where(divided, owners, 1.0)
@@ -67,18 +69,18 @@ def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], C
 
 
 def of_stage(cases: Cases, first: bool) -> MemoryParts:
-    """Memory of the first or the last stage, with a published framework."""
+    """Bytes by part of the first or the last stage, with a published framework."""
     is_alone, stage_layers, weights, count_kept = (
         cases.pp == 1,
         _stage_layers(cases),
         shapes.weights(cases),
         _count_kept_weights(cases, first),
     )
-    dense, routed = shapes.kinds_of(cases, stage_layers, first)
+    dense, routed = shapes.stage_layer_kinds(cases, stage_layers, first)
     trained = weights.trained(cases)
-    state_offloaded, all_offloaded = cases.offload > 0, cases.offload > 1
+    state_offloaded, all_offloaded = cases.offload > 0, cases.offload == offload.ALL
     layer_weights = sum(data_parallel.layer_weights(cases), np.zeros(1))
-    unsharded = np.where((cases.divided > 0) & (cases.zero >= 2), 1.0, 0.0)
+    unsharded = np.where((cases.is_sharded > 0) & (cases.zero >= 2), 1.0, 0.0)
     weight_bytes = count_kept(3, weights) * cases.weight_bytes
     return MemoryParts(
         parameters=np.where(all_offloaded, 0.0, weight_bytes),
@@ -106,35 +108,36 @@ def _expert_ranks(cases: Cases) -> Column:
     return np.maximum(cases.dp_shard * cases.cp * cases.tp / spread, 1.0)
 
 
-def _activations(cases: Cases, here: Column, dense: Column, routed: Column, first: bool) -> Column:
-    """Bytes of activations of the first or last stage at its peak, with activation checkpointing. `here`, `dense`,
-    `routed`: its layers, those without and those with experts."""
-    all_bytes = layer_activations(cases, here, dense, routed)
-    input_bytes = here * cases.between * cases.width * cases.width_bytes
-    score_bytes = here * _score_values(cases) * cases.width_bytes
-    selective_bytes = np.where(cases.flash > 0, here * _selective_activations(cases), all_bytes - score_bytes)
+def _activations(cases: Cases, stage_layers: Column, dense: Column, routed: Column, first: bool) -> Column:
+    """Bytes of activations of the first or last stage at its peak, with activation checkpointing. `stage_layers`,
+    `dense`, `routed`: its layers, those without and those with experts."""
+    all_bytes = layer_activations(cases, stage_layers, dense, routed)
+    input_bytes = stage_layers * cases.residual_tokens * cases.width * cases.width_bytes
+    score_bytes = stage_layers * _score_values(cases) * cases.width_bytes
+    selective_bytes = np.where(cases.flash > 0, stage_layers * _selective_activations(cases), all_bytes - score_bytes)
     micro_batch_bytes = np.where(
-        cases.activation_checkpoint == 2,
+        cases.activation_checkpoint == FULL,
         input_bytes,
-        np.where(cases.activation_checkpoint == 1, selective_bytes, all_bytes),
+        np.where(cases.activation_checkpoint == SELECTIVE, selective_bytes, all_bytes),
     )
     micro_batch_bytes = (
         micro_batch_bytes + (cases.activation_checkpoint_every - 1) * all_bytes
     ) / cases.activation_checkpoint_every
     return micro_batch_bytes * in_flight(cases, first) + np.where(
-        cases.activation_checkpoint > 0, all_bytes / here, 0.0
+        cases.activation_checkpoint > 0, all_bytes / stage_layers, 0.0
     )
 
 
-def layer_activations(cases: Cases, here: Column, dense: Column, routed: Column) -> Column:
-    """Bytes of a micro-batch that `here` layers keep, of which `dense` have an MLP and `routed` have experts."""
+def layer_activations(cases: Cases, stage_layers: Column, dense: Column, routed: Column) -> Column:
+    """Bytes of a micro-batch that `stage_layers` layers keep without recomputation, of which `dense` have an MLP and
+    `routed` have experts."""
     value_bytes, tp = cases.width_bytes, cases.tp
-    attention_share, space_share = shapes.mixers(cases)
-    residual_values = shapes.parts(cases) * cases.between * cases.width  # inputs of norms
+    attention_share, space_share = shapes.mixer_shares(cases)
+    residual_values = shapes.sublayer_count(cases) * cases.residual_tokens * cases.width  # inputs of norms
     input_ratio = np.where(
         cases.low_precision > 0, 1 / value_bytes, 1.0
     )  # products save their inputs in the dtype they compute in
-    normed_values = shapes.parts(cases) * cases.between * cases.width * input_ratio
+    normed_values = shapes.sublayer_count(cases) * cases.residual_tokens * cases.width * input_ratio
     tokens_per_tp = cases.tokens / tp
     key_channels = np.where(cases.kv_lora_rank > 0, cases.queries, cases.kv_heads * cases.head_dim)
     value_channels = np.where(cases.kv_lora_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
@@ -155,39 +158,44 @@ def layer_activations(cases: Cases, here: Column, dense: Column, routed: Column)
         attention_values + statistics + _score_values(cases)
     ) + space_share * state_space.activations(cases)
     modulation_values = np.where(
-        cases.modulated > 0, 4 * cases.tokens * cases.width, 0.0
+        cases.modulation_vectors > 0, 4 * cases.tokens * cases.width, 0.0
     )  # two norms before scaling, two gates
     return value_bytes * (
-        here * (residual_values + normed_values + mixer_values + modulation_values)
+        stage_layers * (residual_values + normed_values + mixer_values + modulation_values)
         + dense * mlp_values
         + routed * expert_values
     )
 
 
 def _score_values(cases: Cases) -> Column:
-    """Values of a layer's scores and softmax, with a byte of dropout for each, if attention writes them; else 0."""
+    """Values of a layer's scores if attention writes them, else 0: the scores, their softmax, and a byte of dropout
+    (half a value) for each."""
     pairs = cases.micro_batch_size * cases.heads / cases.tp * cases.seq_len**2 / cases.cp
-    return np.where(cases.flash > 0, 0.0, 2.5 * pairs)
+    return np.where(cases.flash > 0, 0.0, _VALUES_PER_SCORE * pairs)
 
 
 def _selective_activations(cases: Cases) -> Column:
-    """Bytes of a layer that recomputes everything but attention and most products."""
-    attention_share, space_share = shapes.mixers(cases)
+    """Bytes of a micro-batch that a layer of the mean kind keeps if it recomputes everything but attention and most
+    products: results of the products that are not recomputed, of attention or the state space, and the layer's
+    input."""
+    attention_share, space_share = shapes.mixer_shares(cases)
     mlp_share = sum(shapes.layer_kinds(cases), np.zeros(1)) / cases.layers
-    product_values = cases.between * cases.width * shapes.parts(cases) + cases.tokens / cases.tp * (
+    product_values = cases.residual_tokens * cases.width * shapes.sublayer_count(cases) + cases.tokens / cases.tp * (
         attention_share * (cases.queries + 2 * cases.kv_heads * cases.head_dim)
         + mlp_share * (1 + cases.gated) * cases.ffn
     )
     mixer_values = attention_share * cases.tokens / cases.tp * cases.values + space_share * state_space.activations(
         cases
     )
-    return cases.width_bytes * (product_values * (1 - cases.remade) + mixer_values + cases.between * cases.width)
+    return cases.width_bytes * (
+        product_values * (1 - cases.recomputed_share) + mixer_values + cases.residual_tokens * cases.width
+    )
 
 
 def _logit_bytes(cases: Cases) -> Column:
     """Bytes at the larger of two peaks: the logits with a float32 copy, or their gradient with the head's own, which is
     accumulated in float32."""
-    values = shapes.head_rows(cases) * cases.vocab / cases.tp
-    loss = values * (cases.width_bytes + _FLOAT32)
-    head = values * cases.width_bytes + shapes.weights(cases).table * (cases.width_bytes + _FLOAT32)
-    return np.maximum(loss, head)
+    logit_count = shapes.head_rows(cases) * cases.vocab / cases.tp
+    loss_bytes = logit_count * (cases.width_bytes + _FLOAT32)
+    head_bytes = logit_count * cases.width_bytes + shapes.weights(cases).table * (cases.width_bytes + _FLOAT32)
+    return np.maximum(loss_bytes, head_bytes)

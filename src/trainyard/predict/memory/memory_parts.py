@@ -37,7 +37,7 @@ class MemoryParts(NamedTuple):
 
 
 def fullest(moments: Sequence[MemoryParts]) -> MemoryParts:
-    """The moment with most bytes, for each case; the first of equal ones."""
+    """Bytes by part at the moment with most bytes in total, for each case; the first of equal ones."""
     fullest_moment = moments[0]
     for moment in moments[1:]:
         is_fuller = moment.total > fullest_moment.total

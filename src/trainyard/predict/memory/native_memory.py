@@ -12,15 +12,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column
 from trainyard.predict.memory import native_vision_memory
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
 from trainyard.predict.memory.native_vision_memory import VisionLayerBytes
 from trainyard.predict.pipeline import in_flight, schedules
-from trainyard.predict.time import shapes
+from trainyard.predict.time import offload, shapes
 from trainyard.predict.time.shapes import Weights
 
 _FLOAT32 = 4.0
+_INT64 = 8.0
+_INDICES_PER_ROW = 4
+"""Integers kept per row that is sent to an expert, such as its expert and its place in the order of the rows."""
 _BACKWARD_TEMPORARIES = 3.0
 """Temporary tensors of the MLP's inner width in a layer's backward pass."""
 
@@ -38,9 +41,9 @@ class KeptActivations(NamedTuple):
 
 
 def peak(cases: Cases, first: bool) -> MemoryParts:
-    """The peak of the first or the last stage."""
+    """Bytes by part at the peak of the first or the last stage."""
     count = len(cases)
-    gathers, piped = (np.broadcast_to(mask, count) for mask in (sharded(cases) > 0, cases.pp > 1))
+    gathers, piped = (np.broadcast_to(mask, count) for mask in (uses_fsdp(cases) > 0, cases.pp > 1))
     peak_parts = MemoryParts(*np.zeros((len(MemoryParts._fields), count)))
     for mask, moments in (
         (piped, _pipeline_moments),
@@ -53,19 +56,17 @@ def peak(cases: Cases, first: bool) -> MemoryParts:
     return peak_parts
 
 
-def sharded(cases: Cases) -> Column:
+def uses_fsdp(cases: Cases) -> Column:
     """1 if FSDP wraps the weights and gathers them, else 0. FSDP also replicates if there are other axes."""
     replicated = (cases.dp == cases.ranks) & (cases.ep == 1) & ((cases.dp_shard == 1) | (cases.zero == 1))
     return np.where((cases.dp * cases.cp > 1) & ~replicated, 1.0, 0.0)
 
 
 def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivations:
-    """Activations of the mean layer of a stage with `dense` and `routed` (MoE) layers, their numbers in each case.
-
-    Elements of attention: `head_elements` of queries, keys, values and its output; `latent_elements` of MLA's low-rank
-    projections; `normed_elements` of normalized queries and keys. Recomputation 2: whole layers; 1: all but products.
-    """
-    value_bytes, tp, tokens, rows_between = cases.width_bytes, cases.tp, cases.tokens, cases.between
+    """Bytes of activations of the mean layer of a stage with `dense` layers and `routed` (MoE) layers, their numbers in
+    each case. Elements of attention: `head_elements` of queries, keys, values and its output; `latent_elements` of
+    MLA's low-rank projections; `normed_elements` of normalized queries and keys."""
+    value_bytes, tp, tokens, rows_between = cases.width_bytes, cases.tp, cases.tokens, cases.residual_tokens
     has_latent_attention = cases.kv_lora_rank > 0
     key_width = np.where(has_latent_attention, cases.queries, cases.kv_heads * cases.head_dim)
     value_width = np.where(
@@ -75,8 +76,8 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
     latent_elements = np.where(
         has_latent_attention, tokens * (2 * cases.q_lora_rank + 2 * cases.kv_lora_rank + cases.rope_dim), 0.0
     )
-    normed_elements = cases.normed_heads * tokens / tp * (cases.queries + key_width)
-    statistics_bytes = tokens / tp * _FLOAT32 * (cases.heads + cases.normed_heads * (cases.heads + cases.kv_heads))
+    normed_elements = cases.qk_norm * tokens / tp * (cases.queries + key_width)
+    statistics_bytes = tokens / tp * _FLOAT32 * (cases.heads + cases.qk_norm * (cases.heads + cases.kv_heads))
     statistics_bytes = statistics_bytes + 2 * rows_between * _FLOAT32
     attention_bytes = (
         value_bytes
@@ -87,11 +88,15 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
     mlp_bytes = value_bytes * (
         rows_between * cases.width + tokens * cases.width + inner_tensors * tokens * cases.ffn / tp
     )
-    routed_rows = cases.active * tokens
+    routed_rows = cases.active_experts * tokens
     expert_bytes = value_bytes * (
         rows_between * cases.width + routed_rows * (2 * cases.width + inner_tensors * cases.moe_ffn_hidden_size)
     )
-    expert_bytes = expert_bytes + tokens * (cases.width * _FLOAT32 + 3 * cases.experts * _FLOAT32) + routed_rows * 4 * 8
+    expert_bytes = (
+        expert_bytes
+        + tokens * (cases.width * _FLOAT32 + 3 * cases.experts * _FLOAT32)
+        + routed_rows * _INDICES_PER_ROW * _INT64
+    )
     shared_expert_bytes = (
         value_bytes * tokens * (cases.width + inner_tensors * cases.shared_experts * cases.moe_ffn_hidden_size)
     )
@@ -107,14 +112,14 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
     product_bytes = value_bytes * (head_elements + latent_elements + (1 + cases.gated) * ffn_elements) + result_bytes
     selective_bytes = input_bytes + product_bytes
     recomputed_bytes = np.where(
-        cases.activation_checkpoint == 2,
+        cases.activation_checkpoint == FULL,
         all_bytes,
-        np.where(cases.activation_checkpoint == 1, all_bytes - input_bytes - product_bytes + result_bytes, 0.0),
+        np.where(cases.activation_checkpoint == SELECTIVE, all_bytes - input_bytes - product_bytes + result_bytes, 0.0),
     )
     saved_bytes = np.where(
-        cases.activation_checkpoint == 2,
+        cases.activation_checkpoint == FULL,
         input_bytes,
-        np.where(cases.activation_checkpoint == 1, selective_bytes, all_bytes),
+        np.where(cases.activation_checkpoint == SELECTIVE, selective_bytes, all_bytes),
     )
     return KeptActivations(
         (saved_bytes + (cases.activation_checkpoint_every - 1) * all_bytes) / cases.activation_checkpoint_every,
@@ -166,8 +171,8 @@ class NativeStage(NamedTuple):
     def moment(
         self, gradients: Column, activations: Column, logits: Column | float = 0.0, gathered: Column | float = 0.0
     ) -> MemoryParts:
-        """Bytes at one moment: those that always exist, with these bytes of gradients, activations, logits and gathered
-        weights."""
+        """Bytes by part at one moment: those that always exist, with these bytes of gradients, activations, logits and
+        gathered weights."""
         parts = (self.parameter_bytes, gradients, self.state_bytes, activations + self.sample_bytes, logits, gathered)
         count = len(self.cases)
         return MemoryParts(*(np.broadcast_to(part, count) for part in parts))
@@ -180,7 +185,7 @@ class NativeStage(NamedTuple):
 
     @property
     def update(self) -> MemoryParts:
-        return self.moment(self.parameter_bytes, np.zeros(1))
+        return self.moment(gradients=self.parameter_bytes, activations=np.zeros(1))
 
 
 def _stage(cases: Cases, first: bool) -> NativeStage:
@@ -189,26 +194,26 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
     has_head = is_only_stage | is_v_shaped if first else ~is_v_shaped | is_only_stage
     has_embedding = np.ones(len(cases), bool) if first else is_only_stage
     layer_count = np.ceil(cases.layers / cases.pp) if first else np.maximum(np.floor(cases.layers / cases.pp), 1.0)
-    dense, routed = shapes.kinds_of(cases, layer_count, first)
+    dense, routed = shapes.stage_layer_kinds(cases, layer_count, first)
     weights, norms, tokens = shapes.weights(cases), 2 * cases.width, cases.tokens
     layer_weights, expert_weights = (
         layer_count * weights.shared + dense * weights.dense + routed * weights.routed,
         routed * weights.expert,
     )
     embedding_weights = np.where(
-        has_embedding, weights.table + cases.learned * cases.seq_len * cases.width / cases.tp, 0.0
+        has_embedding, weights.table + cases.learned_positions * cases.seq_len * cases.width / cases.tp, 0.0
     )
     head_weights = np.where(has_head & ~((cases.tied > 0) & is_only_stage), weights.table, 0.0)
     common_weights = layer_weights + embedding_weights + head_weights + np.where(has_head, cases.width, 0.0)
-    is_sharded = sharded(cases) > 0
+    is_sharded = uses_fsdp(cases) > 0
     shards = np.where(is_sharded, cases.dp_shard * cases.cp, 1.0)
     expert_shards = np.where(is_sharded, np.maximum(cases.dp_shard * cases.cp / cases.ep, 1.0), 1.0)
     own_weights = common_weights / shards + expert_weights / expert_shards
     state_shards = np.where(~is_sharded & (cases.zero == 1), cases.dp_shard, 1.0)
-    active_experts = cases.active + cases.shared_experts
+    active_experts = cases.active_experts + cases.shared_experts
     inner_width = (dense * cases.ffn / cases.tp + routed * active_experts * cases.moe_ffn_hidden_size) / layer_count
     rotary_width = np.where(cases.kv_lora_rank > 0, cases.rope_dim, cases.head_dim)
-    rotary_bytes = np.where(cases.learned > 0, 0.0, 2 * _FLOAT32 * cases.seq_len / cases.cp * rotary_width)
+    rotary_bytes = np.where(cases.learned_positions > 0, 0.0, 2 * _FLOAT32 * cases.seq_len / cases.cp * rotary_width)
     channels = cases.queries + 2 * cases.kv_heads * cases.head_dim + cases.values
     micro_batches = in_flight.native_in_flight(cases, first)
     layer, is_on_device = kept_activations(cases, dense, routed), _on_device(cases)
@@ -234,7 +239,7 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
             has_head & schedules.among(cases.schedule, ("gpipe", "looped_bfs")), cases.accumulate - 1, 0.0
         ),
         end_bytes=micro_batches * rotary_bytes
-        + np.where(has_head, 2 * cases.width_bytes * cases.between * cases.width, 0.0),
+        + np.where(has_head, 2 * cases.width_bytes * cases.residual_tokens * cases.width, 0.0),
         temporary_bytes=cases.width_bytes
         * tokens
         * (_BACKWARD_TEMPORARIES * inner_width + np.where(cases.tp > 1, 2 * cases.width, 0.0)),
@@ -245,12 +250,12 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
         logit_count=np.where(has_head, tokens * cases.vocab / np.where(cases.loss_parallel > 0, cases.tp, 1.0), 0.0),
         sample_bytes=np.zeros(1),
     )
-    return _replace_vision_cases(stage, weights) if (cases.lead > 0).any() else stage
+    return _replace_vision_cases(stage, weights) if (cases.lead_parameters > 0).any() else stage
 
 
 def _on_device(cases: Cases) -> Column:
     """1 if weights, gradients and state are on the device, 0 if they are offloaded."""
-    return np.where(cases.offload > 1, 0.0, 1.0)
+    return np.where(cases.offload == offload.ALL, 0.0, 1.0)
 
 
 def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeStage:
@@ -258,9 +263,9 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
     cases, value_bytes, is_on_device = stage.cases, stage.cases.width_bytes, _on_device(stage.cases)
     mean_layer = native_vision_memory.mean(cases)
     saved_bytes = np.where(
-        cases.activation_checkpoint == 2,
+        cases.activation_checkpoint == FULL,
         mean_layer.inputs,
-        np.where(cases.activation_checkpoint == 1, mean_layer.products, mean_layer.whole),
+        np.where(cases.activation_checkpoint == SELECTIVE, mean_layer.products, mean_layer.whole),
     )
     kept_bytes = (
         saved_bytes + (cases.activation_checkpoint_every - 1) * mean_layer.whole
@@ -269,32 +274,34 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
         shapes.head_rows(cases),
         stage.layer_count * (layer_weights.shared + layer_weights.dense),
     )
-    all_weights = layers_weights + cases.lead + cases.tail + layer_weights.table
-    own_weights = all_weights / np.where(sharded(cases) > 0, cases.dp_shard, 1.0)
-    state_shards = np.where((sharded(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
+    all_weights = layers_weights + cases.lead_parameters + cases.tail_parameters + layer_weights.table
+    own_weights = all_weights / np.where(uses_fsdp(cases) > 0, cases.dp_shard, 1.0)
+    state_shards = np.where((uses_fsdp(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
     cast_samples = np.where(
-        (value_bytes < _FLOAT32) | (cases.modulated > 0), value_bytes * cases.micro_batch_size * cases.entry, 0.0
+        (value_bytes < _FLOAT32) | (cases.modulation_vectors > 0),
+        value_bytes * cases.micro_batch_size * cases.entry_values,
+        0.0,
     )
     forward_copies = np.where(cases.tp > 1, 4.0, 1.0)  # sums being reduced, and the patches, during the forward pass
     vision = stage._replace(
         layer=stage.layer._replace(kept=kept_bytes),
-        embedding_weights=cases.lead,
-        head_weights=layer_weights.table + cases.tail,
+        embedding_weights=cases.lead_parameters,
+        head_weights=layer_weights.table + cases.tail_parameters,
         all_weights=all_weights,
         parameter_bytes=is_on_device * _FLOAT32 * own_weights,
         state_bytes=is_on_device * cases.state_bytes * own_weights / state_shards,
         mean_layer_weights=layers_weights / stage.layer_count,
         end_bytes=value_bytes * ((1 + forward_copies) * cases.tokens * cases.width + head_rows * cases.width),
         logit_count=head_rows * cases.vocab,
-        sample_bytes=_FLOAT32 * cases.samples / cases.dp * cases.given + cast_samples,
+        sample_bytes=_FLOAT32 * cases.samples / cases.dp * cases.input_values + cast_samples,
     )
-    return _select_stage(cases.lead > 0, _use_layer_bytes(vision, native_vision_memory.last(cases)), stage)
+    return _select_stage(cases.lead_parameters > 0, _use_layer_bytes(vision, native_vision_memory.last(cases)), stage)
 
 
 def _use_layer_bytes(stage: NativeStage, vision_layer: VisionLayerBytes) -> NativeStage:
-    """The stage during the backward pass of this layer."""
-    recomputed = np.where(stage.cases.activation_checkpoint > 0, vision_layer.recomputed, 0.0)
-    layer = stage.layer._replace(recomputed=recomputed, attention=vision_layer.attention)
+    """The stage during the backward pass of a layer with the sizes `vision_layer`."""
+    recomputed_bytes = np.where(stage.cases.activation_checkpoint > 0, vision_layer.recomputed, 0.0)
+    layer = stage.layer._replace(recomputed=recomputed_bytes, attention=vision_layer.attention)
     return stage._replace(
         layer=layer,
         matrix_weights=vision_layer.matrix_weights,
@@ -305,15 +312,21 @@ def _use_layer_bytes(stage: NativeStage, vision_layer: VisionLayerBytes) -> Nati
 def _select_stage(mask: npt.NDArray[np.bool_], if_true: NativeStage, if_false: NativeStage) -> NativeStage:
     """Selects the columns of `if_true` for the cases in `mask`, and those of `if_false` for the rest."""
     layer = KeptActivations(
-        *(np.where(mask, mine, theirs) for mine, theirs in zip(if_true.layer, if_false.layer, strict=True))
+        *(
+            np.where(mask, if_true_part, if_false_part)
+            for if_true_part, if_false_part in zip(if_true.layer, if_false.layer, strict=True)
+        )
     )
-    other_fields = (np.where(mask, mine, theirs) for mine, theirs in zip(if_true[2:], if_false[2:], strict=True))
+    other_fields = (
+        np.where(mask, if_true_part, if_false_part)
+        for if_true_part, if_false_part in zip(if_true[2:], if_false[2:], strict=True)
+    )
     return NativeStage(if_true.cases, layer, *other_fields)
 
 
 def _set_bottom_layer(stage: NativeStage) -> NativeStage:
     """The stage during the backward pass of the first layer, whose sizes differ in vision models."""
-    is_vision = stage.cases.lead > 0
+    is_vision = stage.cases.lead_parameters > 0
     return (
         _select_stage(is_vision, _use_layer_bytes(stage, native_vision_memory.first(stage.cases)), stage)
         if is_vision.any()
@@ -322,17 +335,17 @@ def _set_bottom_layer(stage: NativeStage) -> NativeStage:
 
 
 def _last_matrix(stage: NativeStage) -> Column:
-    """Bytes of the gradient of a layer's last matrix, without its cast."""
+    """Bytes of the gradient of a layer's last matrix, less those of its cast."""
     cases = stage.cases
     bytes_beside_cast = np.where(cases.width_bytes < _FLOAT32, _FLOAT32 - cases.width_bytes, _FLOAT32)
-    return stage.largest_matrix_weights * np.where(sharded(cases) > 0, cases.width_bytes, bytes_beside_cast)
+    return stage.largest_matrix_weights * np.where(uses_fsdp(cases) > 0, cases.width_bytes, bytes_beside_cast)
 
 
 def _cast_bytes(stage: NativeStage) -> tuple[Column, Column]:
     """Bytes of the mean layer's weights and of the head's (0 on a stage without logits), cast from float32 to the
     compute dtype; 0 if that is float32 or if FSDP gathers them in it."""
     cases = stage.cases
-    is_cast = (cases.width_bytes < _FLOAT32) & (sharded(cases) == 0)
+    is_cast = (cases.width_bytes < _FLOAT32) & (uses_fsdp(cases) == 0)
     head_weights = np.where(stage.logit_count > 0, shapes.weights(cases).table, 0.0)
     return np.where(is_cast, stage.mean_layer_weights * cases.width_bytes, 0.0), np.where(
         is_cast, head_weights * cases.width_bytes, 0.0
@@ -340,7 +353,9 @@ def _cast_bytes(stage: NativeStage) -> tuple[Column, Column]:
 
 
 def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
-    """Moments without FSDP: each rank has its weights in float32; their cast lives until the backward pass used it."""
+    """Bytes at the moments of a step without FSDP: each rank has its weights in float32; their cast lives until the
+    backward pass used it. In order: the loss, the head's backward pass, that of a layer, the embedding's, and the
+    update."""
     cases, value_bytes = stage.cases, stage.cases.width_bytes
     gradients_persist = (cases.accumulate > 1) | (cases.ranks > cases.tp)  # buckets of gradients are always allocated
     gradients_before = np.where(gradients_persist, stage.parameter_bytes, 0.0)
@@ -350,50 +365,47 @@ def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
     head_gradients = np.where(gradients_persist, 0.0, _FLOAT32 * stage.head_weights)
     return [
         stage.moment(
-            gradients_before,
-            layer_activations + stage.end_bytes,
-            stage.loss_bytes,
-            stage.layer_count * kept_cast_bytes + head_cast_bytes,
+            gradients=gradients_before,
+            activations=layer_activations + stage.end_bytes,
+            logits=stage.loss_bytes,
+            gathered=stage.layer_count * kept_cast_bytes + head_cast_bytes,
         ),
         stage.moment(
-            gradients_before,
-            layer_activations,
-            0.0,
-            stage.layer_count * kept_cast_bytes + stage.head_weights * (value_bytes + _FLOAT32),
+            gradients=gradients_before,
+            activations=layer_activations,
+            gathered=stage.layer_count * kept_cast_bytes + stage.head_weights * (value_bytes + _FLOAT32),
         ),
         stage.moment(
-            gradients_before + head_gradients,
-            layer_activations + _workspace_bytes(stage),
-            0.0,
-            stage.layer_count * kept_cast_bytes + layer_cast_bytes - kept_cast_bytes,
+            gradients=gradients_before + head_gradients,
+            activations=layer_activations + _workspace_bytes(stage),
+            gathered=stage.layer_count * kept_cast_bytes + layer_cast_bytes - kept_cast_bytes,
         ),
         stage.moment(
-            stage.parameter_bytes,
-            np.zeros(1),
-            0.0,
-            np.where(gradients_persist, _FLOAT32 * stage.embedding_weights, 0.0),
+            gradients=stage.parameter_bytes,
+            activations=np.zeros(1),
+            gathered=np.where(gradients_persist, _FLOAT32 * stage.embedding_weights, 0.0),
         ),
         stage.update,
         *_vision_moments(
             stage,
             stage.moment(
-                np.where(
+                gradients=np.where(
                     gradients_persist,
                     stage.parameter_bytes,
                     stage.parameter_bytes - _FLOAT32 * (stage.mean_layer_weights + stage.embedding_weights),
                 ),
-                stage.layer.kept + _workspace_bytes(_set_bottom_layer(stage)),
-                0.0,
-                layer_cast_bytes,
+                activations=stage.layer.kept + _workspace_bytes(_set_bottom_layer(stage)),
+                gathered=layer_cast_bytes,
             ),
         ),
     ]
 
 
-def _vision_moments(stage: NativeStage, moment: MemoryParts) -> list[MemoryParts]:
-    """A moment that may be the peak of vision models only; the logits of decoders are larger."""
-    is_vision = stage.cases.lead > 0
-    parts = zip(moment, stage.update, strict=True)
+def _vision_moments(stage: NativeStage, vision_moment: MemoryParts) -> list[MemoryParts]:
+    """`vision_moment` as a list for vision models, whose peak it may be; empty without any. Decoders have their update
+    instead, because their logits are larger than this moment."""
+    is_vision = stage.cases.lead_parameters > 0
+    parts = zip(vision_moment, stage.update, strict=True)
     return (
         [MemoryParts(*(np.where(is_vision, moment_bytes, update_bytes) for moment_bytes, update_bytes in parts))]
         if is_vision.any()
@@ -404,8 +416,9 @@ def _vision_moments(stage: NativeStage, moment: MemoryParts) -> list[MemoryParts
 def _workspace_bytes(stage: NativeStage) -> Column:
     """Bytes of a layer's backward pass: recomputed activations, temporaries and the gradient of a matrix before it is
     accumulated; or, near its end under FSDP, the gradients of all its weights and attention's remaining activations."""
-    layer, value_bytes, is_sharded = stage.layer, stage.cases.width_bytes, sharded(stage.cases) > 0
+    layer, value_bytes, is_sharded = stage.layer, stage.cases.width_bytes, uses_fsdp(stage.cases) > 0
     cast_value_bytes = np.where(value_bytes < _FLOAT32, value_bytes, 0.0)
+    # With tp, four more tensors of the layer's width (tokens x width) exist near its end.
     split_gradient_bytes = np.where(stage.cases.tp > 1, 4 * value_bytes * stage.cases.tokens * stage.cases.width, 0.0)
     near_end_bytes = (
         stage.matrix_weights * value_bytes
@@ -413,7 +426,9 @@ def _workspace_bytes(stage: NativeStage) -> Column:
         + np.where(layer.recomputed > 0, layer.attention, -layer.kept)
     )
     matrix_gradient_bytes = np.where(
-        is_sharded | (stage.cases.lead > 0), 0.0, stage.largest_matrix_weights * (cast_value_bytes + _FLOAT32)
+        is_sharded | (stage.cases.lead_parameters > 0),
+        0.0,
+        stage.largest_matrix_weights * (cast_value_bytes + _FLOAT32),
     )
     return np.maximum(
         layer.recomputed + np.maximum(stage.temporary_bytes, matrix_gradient_bytes),
@@ -422,9 +437,9 @@ def _workspace_bytes(stage: NativeStage) -> Column:
 
 
 def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
-    """Moments under FSDP: a layer's weights are gathered in the compute dtype, the next layer's are prefetched, and its
-    gradients are reduced in float32 during the next layer; the tables stay gathered for the whole backward pass, and
-    their gradients stay until its end."""
+    """Bytes at the moments of a step under FSDP: a layer's weights are gathered in the compute dtype, the next layer's
+    are prefetched, and its gradients are reduced in float32 during the next layer; the tables stay gathered for the
+    whole backward pass, and their gradients stay until its end."""
     cases, value_bytes, bottom = stage.cases, stage.cases.width_bytes, _set_bottom_layer(stage)
     gradients_persist = cases.accumulate > 1
     gradients_before = np.where(gradients_persist, stage.parameter_bytes, 0.0)
@@ -453,50 +468,55 @@ def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
             cases.ep > 1, 2 * stage.split_expert_weights, at.matrix_weights
         )
         return stage.moment(
-            gradients_above,
-            activations,
-            0.0,
-            remaining_weights + table_bytes + stage.head_weights * value_bytes + gathered + reduced_gradients,
+            gradients=gradients_above,
+            activations=activations,
+            gathered=remaining_weights + table_bytes + stage.head_weights * value_bytes + gathered + reduced_gradients,
         )
 
     return [
         stage.moment(
-            gradients_before,
-            layer_activations + stage.end_bytes,
-            stage.loss_bytes,
-            gathered_layers + np.where(weights_persist, table_bytes, 0.0),
+            gradients=gradients_before,
+            activations=layer_activations + stage.end_bytes,
+            logits=stage.loss_bytes,
+            gathered=gathered_layers + np.where(weights_persist, table_bytes, 0.0),
         ),
         stage.moment(
-            gradients_before,
-            layer_activations + stage.end_bytes,
-            value_bytes * stage.logit_count,
-            gathered_layers + np.where(weights_persist, table_bytes, 2 * table_bytes),
+            gradients=gradients_before,
+            activations=layer_activations + stage.end_bytes,
+            logits=value_bytes * stage.logit_count,
+            gathered=gathered_layers + np.where(weights_persist, table_bytes, 2 * table_bytes),
         ),
         at_layer(stage, np.maximum(stage.layer_count - 2, 0.0), gathered_bytes(stage, 2)),
         at_layer(bottom, np.clip(stage.layer_count - 2, 0.0, 1.0), gathered_bytes(bottom, 2)),
         at_layer(bottom, np.zeros(1), gathered_bytes(bottom, 1)),
-        stage.moment(gradients_after, np.zeros(1), 0.0, 2 * table_bytes + _FLOAT32 * bottom.matrix_weights),
         stage.moment(
-            gradients_after, np.zeros(1), 0.0, np.maximum(table_bytes + float_tables, float_tables + sharded_tables)
+            gradients=gradients_after,
+            activations=np.zeros(1),
+            gathered=2 * table_bytes + _FLOAT32 * bottom.matrix_weights,
+        ),
+        stage.moment(
+            gradients=gradients_after,
+            activations=np.zeros(1),
+            gathered=np.maximum(table_bytes + float_tables, float_tables + sharded_tables),
         ),
         stage.update,
         *_vision_moments(
             stage,
             stage.moment(
-                gradients_before,
-                layer_activations + _workspace_bytes(stage),
-                0.0,
-                gathered_layers + table_bytes + stage.head_weights * value_bytes + gathered_bytes(stage, 2),
+                gradients=gradients_before,
+                activations=layer_activations + _workspace_bytes(stage),
+                gathered=gathered_layers + table_bytes + stage.head_weights * value_bytes + gathered_bytes(stage, 2),
             ),
         ),
     ]
 
 
 def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
-    """Moments in a pipeline: buffers to receive every micro-batch are allocated at the beginning; under FSDP a stage is
-    gathered once, and its gradients are unsharded and in float32 until the last micro-batch."""
+    """Bytes at the moments of a step in a pipeline: buffers to receive every micro-batch are allocated at the
+    beginning; under FSDP a stage is gathered once, and its gradients are unsharded and in float32 until the last
+    micro-batch."""
     cases, value_bytes, stages_per_rank = stage.cases, stage.cases.width_bytes, stage.cases.interleave
-    is_sharded = sharded(cases) > 0
+    is_sharded = uses_fsdp(cases) > 0
     gathered_weights = np.where(
         is_sharded, stage.all_weights * value_bytes * np.minimum(_ACTIVE_STAGES / stages_per_rank, 1.0), 0.0
     )
@@ -508,7 +528,7 @@ def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     kept_cast_bytes = np.where(cases.activation_checkpoint > 0, 0.0, layer_cast_bytes)
     stage_activations = stage.layer_count * stage.layer.kept
     kept_casts = stage.in_flight * stage.layer_count * kept_cast_bytes
-    receive_buffers = cases.accumulate * value_bytes * cases.between * cases.width * (2 * stages_per_rank - 1)
+    receive_buffers = cases.accumulate * value_bytes * cases.residual_tokens * cases.width * (2 * stages_per_rank - 1)
     constant_activations = stage.end_bytes + receive_buffers
     has_steady_state, gradients_before = (
         cases.accumulate > stage.in_flight,
@@ -523,7 +543,9 @@ def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     )
     workspace = _workspace_bytes(stage) + stage.delayed_micro_batches * delayed_gradients
     waiting_loss_bytes = stage.waiting_losses * (
-        stage.logit_count * (value_bytes + _FLOAT32) + head_cast_bytes + value_bytes * cases.between * cases.width
+        stage.logit_count * (value_bytes + _FLOAT32)
+        + head_cast_bytes
+        + value_bytes * cases.residual_tokens * cases.width
     )
     gathered_in_backward = gathered_weights + layer_cast_bytes - kept_cast_bytes + stage.head_weights * value_bytes
     embedding_gradients = stage.embedding_weights * np.where(is_sharded, value_bytes, _FLOAT32)
@@ -535,28 +557,25 @@ def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     )
     return [
         stage.moment(
-            np.where((stage.logit_count > 0) & (stage.waiting_losses == 0), gradients_before, 0.0),
-            activations_at_loss,
-            waiting_loss_bytes + stage.loss_bytes + value_bytes * stage.logit_count,
-            gathered_weights + kept_casts + head_cast_bytes,
+            gradients=np.where((stage.logit_count > 0) & (stage.waiting_losses == 0), gradients_before, 0.0),
+            activations=activations_at_loss,
+            logits=waiting_loss_bytes + stage.loss_bytes + value_bytes * stage.logit_count,
+            gathered=gathered_weights + kept_casts + head_cast_bytes,
         ),
         stage.moment(
-            np.where(has_steady_state, gradients, 0.0),
-            stage.in_flight * stage_activations + workspace + constant_activations,
-            0.0,
-            gathered_in_backward + kept_casts,
+            gradients=np.where(has_steady_state, gradients, 0.0),
+            activations=stage.in_flight * stage_activations + workspace + constant_activations,
+            gathered=gathered_in_backward + kept_casts,
         ),
         stage.moment(
-            gradients_before,
-            backward_micro_batches * stage_activations + workspace + constant_activations,
-            0.0,
-            gathered_in_backward + backward_micro_batches * stage.layer_count * kept_cast_bytes,
+            gradients=gradients_before,
+            activations=backward_micro_batches * stage_activations + workspace + constant_activations,
+            gathered=gathered_in_backward + backward_micro_batches * stage.layer_count * kept_cast_bytes,
         ),
         stage.moment(
-            gradients,
-            last_micro_batches * stage_activations + constant_activations,
-            0.0,
-            gathered_weights + last_micro_batches * stage.layer_count * kept_cast_bytes + embedding_gradients,
+            gradients=gradients,
+            activations=last_micro_batches * stage_activations + constant_activations,
+            gathered=gathered_weights + last_micro_batches * stage.layer_count * kept_cast_bytes + embedding_gradients,
         ),
         stage.update,
     ]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.inputs.cases import FULL, Cases, Column
 
 _FLOAT32 = 4.0
 
@@ -31,48 +31,50 @@ class VisionLayerBytes(NamedTuple):
 
 def mean(cases: Cases) -> VisionLayerBytes:
     """The mean layer."""
-    return _layer(cases, cases.doubles / cases.layers, cases.text_ends / cases.layers)
+    return _layer(cases, cases.double_layers / cases.layers, cases.text_ends / cases.layers)
 
 
 def last(cases: Cases) -> VisionLayerBytes:
     """The last layer, with which the backward pass begins."""
-    alone = np.where(cases.doubles == cases.layers, 1.0, 0.0)
-    return _layer(cases, alone, alone * cases.text_ends)
+    is_double = np.where(cases.double_layers == cases.layers, 1.0, 0.0)
+    return _layer(cases, is_double, is_double * cases.text_ends)
 
 
 def first(cases: Cases) -> VisionLayerBytes:
     """The first layer, with which the backward pass ends."""
-    return _layer(cases, np.where(cases.doubles > 0, 1.0, 0.0), np.zeros(1))
+    return _layer(cases, np.where(cases.double_layers > 0, 1.0, 0.0), np.zeros(1))
 
 
-def _layer(cases: Cases, apart: Column, ends: Column) -> VisionLayerBytes:
-    """`apart`: share of layers with separate weights for text; `ends`: share with nothing after attention for text.
-
-    Saved tensors of `width` channels: the input and output of a norm, and its modulated output; queries, keys, values
-    and attention's output; two of the MLP; and the operands of gates."""
+def _layer(cases: Cases, double_share: Column, text_end_share: Column) -> VisionLayerBytes:
+    """Bytes of the mean of some layers. `double_share`: share of them with separate weights for text; `text_end_share`:
+    share with nothing after attention for text. Saved tensors of `width` channels: the input and output of a norm, and
+    its modulated output; queries, keys, values and attention's output; two of the MLP; and the operands of gates."""
     value_bytes, width, tp, ffn = cases.width_bytes, cases.width, cases.tp, cases.ffn / cases.tp
-    token_rows, text_rows = cases.tokens, cases.micro_batch_size * cases.text
-    is_modulated, has_text = np.where(cases.modulated > 0, 1.0, 0.0), cases.text > 0
-    single_share = np.where(has_text, 1 - apart, 0.0)  # attention and MLP side by side: one norm, one gate
-    mlp_rows = token_rows - text_rows * ends
+    token_rows, text_rows = cases.tokens, cases.micro_batch_size * cases.text_positions
+    is_modulated, has_text = np.where(cases.modulation_vectors > 0, 1.0, 0.0), cases.text_positions > 0
+    single_share = np.where(has_text, 1 - double_share, 0.0)  # attention and MLP side by side: one norm, one gate
+    mlp_rows = token_rows - text_rows * text_end_share
     norm_rows = mlp_rows - token_rows * single_share  # rows with a norm of their own before the MLP
     norm_bytes = (2 + is_modulated) * value_bytes * width + 2 * _FLOAT32
-    head_norm_bytes = cases.normed_heads * (2 * value_bytes * width + 2 * _FLOAT32 * cases.heads) / tp
+    head_norm_bytes = cases.qk_norm * (2 * value_bytes * width + 2 * _FLOAT32 * cases.heads) / tp
     attention_bytes = token_rows * (
         norm_bytes + 4 * value_bytes * width / tp + _FLOAT32 * cases.heads / tp + head_norm_bytes
     )
     gate_bytes = value_bytes * width * is_modulated * (2 * norm_rows + token_rows * single_share)
     joined_bytes = (
-        value_bytes * width / tp * np.where(has_text, mlp_rows * apart, 0.0)
+        value_bytes * width / tp * np.where(has_text, mlp_rows * double_share, 0.0)
     )  # each stream's part of attention's output
     all_bytes = attention_bytes + norm_rows * norm_bytes + mlp_rows * 2 * value_bytes * ffn + gate_bytes + joined_bytes
     input_bytes = value_bytes * token_rows * width
     result_bytes = value_bytes * mlp_rows * 2 * width
     product_bytes = value_bytes * (token_rows * 4 * width / tp + mlp_rows * ffn) + result_bytes
-    modulation_matrices = np.where(has_text, 12 * apart + 3 * single_share - 4 * ends, 6.0) * is_modulated
-    streams, mlp_weights = 1 + apart, 2 * width * ffn
+    # Of width x width, per stream: six (shift, scale and gate of attention and MLP), two if it ends; three if single.
+    modulation_matrices = (
+        np.where(has_text, 12 * double_share + 3 * single_share - 4 * text_end_share, 6.0) * is_modulated
+    )
+    streams, mlp_weights = 1 + double_share, 2 * width * ffn
     matrix_weights = (
-        streams * (4 * width**2 / tp + mlp_weights) - ends * (width**2 / tp + mlp_weights)
+        streams * (4 * width**2 / tp + mlp_weights) - text_end_share * (width**2 / tp + mlp_weights)
     ) + modulation_matrices * width**2
     return VisionLayerBytes(
         whole=all_bytes,
@@ -82,7 +84,7 @@ def _layer(cases: Cases, apart: Column, ends: Column) -> VisionLayerBytes:
         matrix_weights=matrix_weights,
         recomputed=all_bytes
         - input_bytes
-        - np.where(cases.activation_checkpoint == 2, 0.0, product_bytes - result_bytes * (1 - is_modulated)),
+        - np.where(cases.activation_checkpoint == FULL, 0.0, product_bytes - result_bytes * (1 - is_modulated)),
         # The gradient of the MLP's result and of what GELU takes, less what GELU gave, and the layer's own.
         temporaries=value_bytes * (mlp_rows * ffn + token_rows * width),
     )

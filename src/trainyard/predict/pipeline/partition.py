@@ -19,7 +19,7 @@ Ends = Literal["never", "uneven", "always"]
 
 
 def counted(ends: Ends, layers: Column | float, stages: Column | float) -> Column:
-    """1 if the embedding and the head count as a layer each, else 0."""
+    """1 if the embedding and the head count as a layer each when `layers` are divided over `stages`, else 0."""
     is_uneven = np.mod(layers, stages) != 0
     counts = {"never": np.zeros_like(is_uneven), "uneven": is_uneven, "always": np.ones_like(is_uneven)}
     return np.where(counts[ends] & (np.asarray(stages) > 1), 1.0, 0.0)

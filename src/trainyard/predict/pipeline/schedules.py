@@ -52,7 +52,8 @@ class Order(NamedTuple):
 
 
 def stages_of(rank: int, schedule: str, pp: int, interleave: int) -> Numbers:
-    """Stages of a rank's chunks, counted from the model's first layer."""
+    """Stages of a rank's chunks (its stages, in the order of their forward passes), counted from the model's first
+    layer. `interleave`: stages of each rank."""
     if schedule in V_SHAPED:
         return np.array([rank, 2 * pp - 1 - rank])
     return rank + pp * np.arange(interleave)
@@ -67,8 +68,8 @@ def takes(schedule: str, pp: int, micro_batches: int) -> bool:
 
 
 def order(schedule: str, pp: int, interleave: int, micro_batches: int) -> Order:
-    """Operations of all ranks for `micro_batches` micro-batches. Raises `BadInput` if the schedule does not support as
-    many."""
+    """Operations of all ranks for `micro_batches` micro-batches. `interleave`: stages of each rank. Raises `BadInput`
+    if the schedule does not support as many."""
     if pp * interleave * micro_batches > MOST_OPERATIONS:
         raise BadInput(
             f"a pipeline of {pp:,} ranks, {interleave:,} stages each and {micro_batches:,} micro-batches has "
@@ -104,7 +105,8 @@ def order(schedule: str, pp: int, interleave: int, micro_batches: int) -> Order:
 def _breadth_first_order(
     pp: int, interleave: int, micro_batches: int, reverse_backward: bool
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Kinds, chunks and micro-batches, a row per rank: all forward passes, then all backward passes."""
+    """(kinds, chunks, micro-batches) of the operations, [rank, position]: all forward passes, then all backward passes.
+    `reverse_backward`: the last micro-batch is first in the backward passes."""
     chunks, micros = np.repeat(np.arange(interleave), micro_batches), np.tile(np.arange(micro_batches), interleave)
     kind = np.repeat([FORWARD, BACKWARD], len(chunks))
     backward_micros = micros[::-1] if reverse_backward else micros
@@ -115,9 +117,10 @@ def _breadth_first_order(
 def _one_forward_one_backward(
     schedule: str, pp: int, interleave: int, micro_batches: int
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Kinds, chunks and micro-batches, a row per rank: warm-up forward passes, then one forward and one backward pass
-    in turn, then the remaining backward passes; in rounds of about `pp` micro-batches that pass a rank's chunks one
-    after the other. In zero bubble, rank r computes the gradients of weights r turns after those of inputs."""
+    """(kinds, chunks, micro-batches) of the operations, [rank, position]: warm-up forward passes, then one forward and
+    one backward pass in turn, then the remaining backward passes; in rounds of about `pp` micro-batches that pass a
+    rank's chunks one after the other. In zero bubble, rank r computes the gradients of weights r turns after those of
+    inputs."""
     round_size = micro_batches // max(1, micro_batches // pp)
     passes, rank = interleave * micro_batches, np.arange(pp)[:, None]
     splits = schedule == "zero_bubble"
@@ -153,7 +156,7 @@ _KIND_OF_LETTER = {"F": FORWARD, "B": BACKWARD, "I": INPUTS, "W": WEIGHTS}
 
 
 def _expand_runs(runs: list[_Run]) -> tuple[Numbers, Numbers]:
-    """(kinds, chunks) of the operations of all runs, one entry per operation."""
+    """(kinds, chunks) of the operations of all `runs`, one entry per operation. A chunk is a stage of the rank."""
     pairs = [
         np.tile([(_KIND_OF_LETTER[code[0]], int(code[1])) for code in operations.split()], (times, 1))
         for operations, times in runs
@@ -173,8 +176,8 @@ def _count_earlier_equal(*columns: Numbers) -> Numbers:
 
 
 def _zbv_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """(kinds, chunks, micro-batches, held) of one rank's operations for ZBV (Qi et al. 2023), one entry per operation;
-    `held` is 0 for all."""
+    """(kinds, chunks, micro-batches, send delays) of one rank's operations for ZBV (Qi et al. 2023), one entry per
+    operation; no result is delayed."""
     ranks_from_here, pattern_micro_batches = pp - rank, max(2 * pp - 1, micro_batches)
     kind, chunk = _expand_runs(
         [
@@ -214,8 +217,8 @@ def _dualpipev_runs(rank: int, pp: int, micro_batches: int) -> list[_Run]:
 
 
 def _dualpipev_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Kinds, chunks, micro-batches and held results of one rank, for DualPipeV. A forward pass before a full backward
-    pass forms one operation with it, except for the first of the last rank."""
+    """(kinds, chunks, micro-batches, send delays as in `Order`) of one rank's operations for DualPipeV. A forward pass
+    before a full backward pass forms one operation with it, except for the first of the last rank."""
     kind, chunk = _expand_runs(_dualpipev_runs(rank, pp, micro_batches))
     is_forward, is_weights, is_inputs = kind == FORWARD, kind == WEIGHTS, kind == INPUTS
     micro = np.zeros(len(kind), np.int64)

@@ -21,6 +21,8 @@ from trainyard.predict.pipeline.schedules import FORWARD, INPUTS, WEIGHTS, Numbe
 
 _AVAILABLE_RESULT, _MISSING_RESULT = 0, 1
 """Indices of a result that is available from the beginning, and of one that never is."""
+_MIN_ROUNDS = 4.0
+"""Micro-batches per rank, at least, of a pipeline from which longer ones are extrapolated."""
 _TURNS_PER_CHECK = 64
 """Turns between checks whether all ranks are done."""
 _BATCH_OPERATIONS = 1 << 18
@@ -141,8 +143,8 @@ def simulate(pipelines: Sequence[PipelineTimes]) -> list[SimulatedPipeline]:
 
 
 def rounds(ranks: Column | int) -> Column:
-    """Fewest micro-batches per rank that are simulated before the rest is extrapolated."""
-    return np.maximum(4.0, np.ceil(SIMULATED_MICRO_BATCHES / np.asarray(ranks)))
+    """Fewest micro-batches, as a multiple of the ranks, that are simulated before the rest is extrapolated."""
+    return np.maximum(_MIN_ROUNDS, np.ceil(SIMULATED_MICRO_BATCHES / np.asarray(ranks)))
 
 
 def _sample_counts(pipeline: PipelineTimes) -> tuple[int, int] | None:
@@ -160,7 +162,8 @@ def _sample_counts(pipeline: PipelineTimes) -> tuple[int, int] | None:
 def _simulate_samples(
     pipelines: Sequence[PipelineTimes], samples: Sequence[tuple[int, int] | None]
 ) -> list[SimulatedPipeline]:
-    """Simulate the pipelines; extrapolate those with many micro-batches."""
+    """Simulates the pipelines. `samples`: for each the two numbers of micro-batches from which it is extrapolated, or
+    None if it is simulated as it is."""
     counts = [counts or (pipeline.micro_batches,) for pipeline, counts in zip(pipelines, samples, strict=True)]
     partial = [
         pipeline._replace(micro_batches=count)
@@ -178,7 +181,7 @@ def _extrapolate(
     pipeline: PipelineTimes, counts: Sequence[int], results: Sequence[SimulatedPipeline]
 ) -> SimulatedPipeline:
     """The step of `pipeline` by linear extrapolation in the number of micro-batches. `results`: its simulations with
-    each number in `counts`, one (the exact result) or two."""
+    each number of micro-batches in `counts`, one (the exact result) or two."""
     if len(results) == 1:
         return results[0]
     (count_1, count_2), (result_1, result_2) = counts, results

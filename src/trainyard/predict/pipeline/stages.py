@@ -32,12 +32,12 @@ class StageLayers(NamedTuple):
         return self.dense + self.routed
 
 
-def memory(cases: Cases, run: StageLayers, stages_left: Column, begins: Column) -> MemoryParts:
-    """Bytes on a rank of a stage, with a published framework. `run`: its layers; `stages_left`: stages from this one
-    on; `begins`: 1 if it is the first."""
+def memory(cases: Cases, run: StageLayers, stages_left: Column, is_first: Column) -> MemoryParts:
+    """Bytes by part on a rank of a stage, with a published framework. `run`: its layers; `stages_left`: stages from
+    this one on; `is_first`: 1 if it is the first."""
     equal_stages, is_last, zero = np.maximum(stages_left, 2.0), stages_left == 1, column(0)
-    vocab = np.where(begins > 0, cases.vocab, 0.0)
-    uniform = replace(cases, pp=equal_stages, layers=equal_stages * run.layers, ends=zero)
+    vocab = np.where(is_first > 0, cases.vocab, 0.0)
+    uniform = replace(cases, pp=equal_stages, layers=equal_stages * run.layers, ends_as_layers=zero)
     first = replace(uniform, dense_layers=run.dense, vocab=vocab)
     last = replace(uniform, dense_layers=equal_stages * run.layers - run.routed)
     both_ends = framework_memory.of_stage(first, first=True), framework_memory.of_stage(last, first=False)
@@ -46,16 +46,18 @@ def memory(cases: Cases, run: StageLayers, stages_left: Column, begins: Column) 
     )
 
 
-def alone(cases: Cases, run: StageLayers, ends: Column) -> Cases:
-    """The stage as one of two equal stages, for its work once per step. `ends`: 1 if it has the embedding or the
-    head."""
-    vocab = np.where(ends > 0, cases.vocab, 0.0)
-    return replace(cases, pp=column(2), layers=2 * run.layers, dense_layers=2 * run.dense, ends=column(0), vocab=vocab)
+def alone(cases: Cases, run: StageLayers, has_end: Column) -> Cases:
+    """The stage as one of two equal stages, for its work once per step. `run`: its layers; `has_end`: 1 if it has the
+    embedding or the head."""
+    vocab = np.where(has_end > 0, cases.vocab, 0.0)
+    return replace(
+        cases, pp=column(2), layers=2 * run.layers, dense_layers=2 * run.dense, ends_as_layers=column(0), vocab=vocab
+    )
 
 
 def across(cases: Cases, source: tuple[RankHardware, Constants], target: tuple[RankHardware, Constants]) -> Column:
     """Seconds to send a micro-batch's activations, or their gradients, from one part of a cluster to another: the
-    slower of the two links between nodes sets the rate."""
+    slower of the two links between nodes sets the rate. `source`, `target`: (hardware, constants) of each part."""
     size_bytes, internode = cases.tokens * cases.width * cases.width_bytes / cases.tp, column(np.inf)
     return np.maximum(
         collective_time.send(*source, size_bytes, internode), collective_time.send(*target, size_bytes, internode)
@@ -63,8 +65,8 @@ def across(cases: Cases, source: tuple[RankHardware, Constants], target: tuple[R
 
 
 def runs(model: Model) -> tuple[StageLayers, npt.NDArray[np.intp]]:
-    """The distinct runs of layers, by their numbers of dense and routed layers; and a table [first, end] -> index of
-    the run."""
+    """(runs, run index) of all contiguous runs of layers: the distinct numbers of dense and routed layers of a run, and
+    a table [first layer, end] -> index of the run among them."""
     layer_ends = np.arange(model.layers + 1)
     dense_layers = model.dense_layers if model.experts else model.layers
     run_layers = np.maximum(layer_ends - layer_ends[:, None], 0)

@@ -42,7 +42,7 @@ class LayerKind(NamedTuple):
         return self.recompute_and_backward.seconds * self.backward.matmul / 2 / self.recompute_and_backward.device
 
     def within(self, start: Column, end: Column) -> Column:
-        """Number of these layers among the layers from `start` to `end`."""
+        """Number of these layers among the layers from `start` to `end` (exclusive), counted in the whole model."""
         return np.clip(end - self.layers_before, 0, self.count) - np.clip(start - self.layers_before, 0, self.count)
 
 
@@ -78,9 +78,10 @@ def parts(cases: Cases, hardware: RankHardware, tuned: Constants) -> Parts:
 
 
 def _split_by_kind(cases: Cases) -> Iterator[tuple[Cases, Column, Column]]:
-    """Cases with layers of one kind each, dense ones first; the number of these layers, and of layers before them."""
+    """(cases, number of layers, layers before them) for each kind of layer, dense ones first. The cases have layers of
+    that kind only."""
     dense, routed = shapes.layer_kinds(cases)
-    mixed = (cases.spaces > 0).any()  # a hybrid's kinds alternate: each stage has their mean
+    mixed = (cases.space_layers > 0).any()  # a hybrid's kinds alternate: each stage has their mean
     if mixed or not ((dense > 0) & (routed > 0)).any():
         yield cases, cases.layers, np.zeros(1)
         return
@@ -111,19 +112,19 @@ def _layer_kind_times(
 
 
 def alone(cases: Cases, parts: Parts) -> Column:
-    """Seconds of all micro-batches on a single stage."""
+    """Seconds of all micro-batches of a step on a single stage."""
     layers_s = sum((kind.count * (kind.forward_s + kind.backward_s) for kind in parts.kinds), np.zeros(1))
     return cases.accumulate * (layers_s + parts.head_forward_s + parts.head_backward_s + parts.loss_s + parts.host_s)
 
 
 def bound(cases: Cases, parts: Parts) -> Column:
-    """Lower bound of the seconds of all micro-batches; exact without a pipeline. Before a rank begins, the first
-    micro-batch has passed all previous stages; after it ends, the last one passes back through them; in between the
-    rank has its own work. The bound is the maximum over the first rank, the last two, and the last rank with most
+    """Lower bound of the seconds of all micro-batches of a step; exact without a pipeline. Before a rank begins, the
+    first micro-batch has passed all previous stages; after it ends, the last one passes back through them; in between
+    the rank has its own work. The bound is the maximum over the first rank, the last two, and the last rank with most
     layers."""
     if np.max(cases.pp) == 1:
         return alone(cases, parts)
-    stages = partition.divided(cases.layers, cases.pp * cases.interleave, cases.ends)
+    stages = partition.divided(cases.layers, cases.pp * cases.interleave, cases.ends_as_layers)
     rank_with_most_layers = np.mod(stages.rest - 1, cases.pp)
     ranks = (np.zeros(1), np.maximum(cases.pp - 2, 0), cases.pp - 1, rank_with_most_layers)
     return np.maximum.reduce([_rank_bound(cases, parts, stages, rank) for rank in ranks])
@@ -136,8 +137,8 @@ def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column
         schedules.among(cases.schedule, names) for names in (schedules.SPLIT, schedules.ONE_STAGE, schedules.V_SHAPED)
     )
     # Schedules that split the backward pass may end with the gradients of weights, when all other ranks are done.
-    hops = np.where(splits_backward, rank, np.where(waits_for_transfers, np.maximum(2 * rank - 1, 0), 2 * rank))
-    fill_s = hops * parts.transfer_s + np.where(splits_backward, 0.5, 1.0) * rank * parts.host_s / cases.interleave
+    transfers = np.where(splits_backward, rank, np.where(waits_for_transfers, np.maximum(2 * rank - 1, 0), 2 * rank))
+    fill_s = transfers * parts.transfer_s + np.where(splits_backward, 0.5, 1.0) * rank * parts.host_s / cases.interleave
     transfers_received = np.where(waits_for_transfers, (rank > 0) * 1.0 + (rank < cases.pp - 1), 0.0)
     head_s = np.where(
         rank == np.where(is_v_shaped, 0, cases.pp - 1), parts.head_forward_s + parts.head_backward_s + parts.loss_s, 0.0
@@ -159,13 +160,13 @@ def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column
 
 
 def pipelines(cases: Cases, parts: Parts) -> list[PipelineTimes]:
-    """The input of the simulation for each case."""
+    """The input of the simulation for each case, one item per case."""
     count = len(cases)
 
     def by_case(column: Column) -> Column:
         return np.broadcast_to(column, count)
 
-    shape_columns = (cases.schedule, cases.pp, cases.interleave, cases.layers, cases.ends, cases.accumulate)
+    shape_columns = (cases.schedule, cases.pp, cases.interleave, cases.layers, cases.ends_as_layers, cases.accumulate)
     end_columns = (parts.head_forward_s + parts.loss_s, parts.head_backward_s, parts.transfer_s)
     kind_columns = [
         (kind.count, kind.layers_before, kind.forward_s, kind.backward_s, kind.weight_gradient_s)
@@ -183,7 +184,8 @@ def _pipeline_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]],
     """One case's seconds by stage. `case_row`: schedule, pp, interleave, layers, ends, micro-batches, and seconds of
     the head's forward pass with the loss, the head's backward pass and a transfer; `kinds`: for each kind of layer,
     their count, the layers before them, and seconds of a layer's forward pass, backward pass, and the part of the
-    latter for the gradients of weights."""
+    latter for the gradients of weights. `host_s`: seconds of the host per micro-batch on each rank, outside the
+    layers."""
     schedule, pp, interleave, layers, ends, micro_batches, head_forward, head_backward, hop = case_row
     stages, name = round(pp * interleave), schedules.SCHEDULES[round(schedule)]
     layers_before = partition.divided(layers, stages, ends).before(np.arange(stages + 1.0))

@@ -53,8 +53,8 @@ class BestFirstSearch:
         hardware: RankHardware,
         constants: Constants,
     ) -> None:
-        """Sort the `remaining` cases (row numbers) by `bounds`: lower bounds of their step's seconds. `required`: bytes
-        of memory of each case."""
+        """Sorts the `remaining` cases (row numbers in `cases`) by `bounds`, lower bounds of their step's seconds.
+        `required`: bytes of device memory of each case."""
         order = np.argsort(bounds, kind="stable")
         self._cases, self._required, self._hardware, self._constants = cases, required, hardware, constants
         self._remaining, self._bounds = remaining[order], bounds[order] * _ROUNDING_TOLERANCE
@@ -85,8 +85,10 @@ class BestFirstSearch:
         """Adds the pipeline operations of these cases to the count before they are simulated. Raises `BadJob` above the
         limit."""
         batch = self._cases.take(indices)
+        # Pipelines with more than four times the rounds are extrapolated from fewer micro-batches.
         micro_batches = np.minimum(batch.accumulate, 4 * simulation.rounds(batch.pp) * batch.pp)
-        self._operations += float(np.sum(np.where(batch.pp > 1, 2 * batch.pp * batch.interleave * micro_batches, 0.0)))
+        passes = 2 * batch.interleave * micro_batches  # of a rank, forward and backward
+        self._operations += float(np.sum(np.where(batch.pp > 1, batch.pp * passes, 0.0)))
         if self._operations > MAX_SIMULATED_OPERATIONS:
             raise BadJob(
                 f"the fastest layouts are pipelines with more than {MAX_SIMULATED_OPERATIONS:,} operations per step "
@@ -95,7 +97,7 @@ class BestFirstSearch:
             )
 
     def only_below(self, required: float) -> None:
-        """Restricts the rest of the search to cases that need less than `required` bytes."""
+        """Restricts the rest of the search to cases that need less than `required` bytes of device memory."""
         smaller = self._required[self._remaining] < required
         self._remaining, self._bounds = self._remaining[smaller], self._bounds[smaller]
         self._simulated = [timed for timed in self._simulated if timed.required < required]

@@ -19,6 +19,9 @@ from trainyard.predict.search import offload_variants
 from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.units import show_size
 
+CLUSTER_FACTORS = (2, 4, 8, 16, 32, 64)
+"""Multiples of a cluster that are tried, if nothing fits on it, until one is large enough."""
+
 
 def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str, str]:
     """(message, next step) if no layout divides the devices, model and batch of `wanted` evenly: the first fixed axis
@@ -65,13 +68,16 @@ def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str
 
 
 def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, machine: Machine) -> str:
-    """The message for layouts that do not fit. `sizes`: of all layouts, with and without offloading; `searched`: the
-    number of layouts without."""
+    """The message for layouts that do not fit: the smallest, and what it lacks on the device or the host. `sizes`: of
+    all layouts, with and without offloading; `searched`: the number of layouts without."""
     usable_bytes = offload_variants.usable_memory(machine)
-    excess_bytes = np.maximum(sizes.need - usable_bytes.device, 0.0)
+    excess_bytes = np.maximum(sizes.device_bytes - usable_bytes.device, 0.0)
     # Among layouts that fit on a device, the one with the least offloaded bytes is the closest to fitting.
-    closest_index = int(np.lexsort((sizes.waiting, excess_bytes))[0])
-    job, least_bytes = layout_space.job_of(wanted, sizes.layouts.row(closest_index)), float(sizes.need[closest_index])
+    closest_index = int(np.lexsort((sizes.host_bytes, excess_bytes))[0])
+    job, least_bytes = (
+        layout_space.job_of(wanted, sizes.layouts.row(closest_index)),
+        float(sizes.device_bytes[closest_index]),
+    )
     summary = f"{wanted.model.name} fits on {wanted.devices:,} devices in none of {searched:,} layouts: the "
     activation_memory = (
         f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
@@ -80,7 +86,7 @@ def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, m
     summary += f"{show_size(least_bytes)} of each, and {show_size(usable_bytes.device)} can be used"
     if least_bytes > usable_bytes.device:
         return f"{summary}: {show_size(least_bytes - usable_bytes.device)} too much."
-    ranks, host_bytes = min(wanted.devices, machine.ranks_per_node), float(sizes.waiting[closest_index])
+    ranks, host_bytes = min(wanted.devices, machine.ranks_per_node), float(sizes.host_bytes[closest_index])
     host_memory = usable_bytes.host * ranks
     return (
         f"{summary}; but {show_size(host_bytes)} * {ranks} ranks = {show_size(host_bytes * ranks)} would be offloaded "
@@ -91,7 +97,7 @@ def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, m
 
 def suggest_device_count(wanted: PlannerInput, framework: Framework, machine: Machine) -> str:
     """The next step: a number of these devices that would be enough."""
-    for factor in (2, 4, 8, 16, 32, 64):
+    for factor in CLUSTER_FACTORS:
         larger = wanted._replace(devices=wanted.devices * factor)
         if larger.devices > limits.DEVICES.most:
             break

@@ -26,13 +26,13 @@ from trainyard.predict.time.step import StepTime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutCost:
-    """A layout with its cost. `front`: every layout that is as fast or faster needs more memory. `reserved`, `waiting`:
-    bytes of a rank on its device and in its host's memory."""
+    """A layout with its cost. `front`: every layout that is as fast or faster needs more memory. `reserved`,
+    `host_bytes`: bytes of a rank on its device and in its host's memory."""
 
     plan: Plan
     bill: Bill
     reserved: int
-    waiting: int
+    host_bytes: int
     front: bool
 
     @property
@@ -43,30 +43,40 @@ class LayoutCost:
 
 
 def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0.0) -> LayoutCost:
-    """The cost of one job as it is, whether it fits or not. Raises `BadJob` if it offloads to hosts that the machine's
-    file does not describe."""
+    """The cost of one job as it is, whether it fits or not. `budget`: tokens to train on, for days and dollars; 0 for
+    none. Raises `BadJob` if it offloads to hosts that the machine's file does not describe."""
     if job.recipe.offload:
         offload_variants.check_host(machine)
     case = _make_case(job, framework)
-    model = machine_model.of(machine, framework.software, job.recipe.dtype)
+    model = machine_model.build(machine, framework.software, job.recipe.dtype)
     reserved = float(framework_memory.memory(case).total[0]) * framework_memory.RESERVED
-    waiting = float(framework_memory.on_host(case)[0])
+    host_bytes = float(framework_memory.on_host(case)[0])
     times = step.step(case, model.hardware, model.values)
-    return cost_case(case, job, model, times, 0, reserved, waiting, budget, front=False)
+    return cost_case(
+        case,
+        job,
+        model,
+        times,
+        row=0,
+        reserved=reserved,
+        host_bytes=host_bytes,
+        budget=budget,
+        front=False,
+    )
 
 
 def _make_case(job: Job, framework: Framework) -> Cases:
     """The job as a case, with the sizes of weights and state of `framework`."""
-    bytes_per_parameter = framework.keeps.of(job.recipe.dtype)
+    bytes_per_parameter = framework.keeps.in_dtype(job.recipe.dtype)
     ends = partition.counted(bytes_per_parameter.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
     columns = {
         "weight_bytes": bytes_per_parameter.weight,
         "gradient_bytes": bytes_per_parameter.gradient,
         "state_bytes": bytes_per_parameter.state,
         "reduce_bytes": bytes_per_parameter.gradient,
-        "remade": bytes_per_parameter.remade,
-        "own": bytes_per_parameter.own,
-        "ends": ends,
+        "recomputed_share": bytes_per_parameter.recomputed_share,
+        "native": bytes_per_parameter.native,
+        "ends_as_layers": ends,
         "offload": job.recipe.offload * offload.KINDS.index(bytes_per_parameter.offload),
     }
     return replace(cases.of_jobs([job]), **{name: cases.column(value) for name, value in columns.items()})
@@ -79,12 +89,13 @@ def cost_case(
     times: StepTime,
     row: int,
     reserved: float,
-    waiting: float,
+    host_bytes: float,
     budget: float,
     front: bool,
 ) -> LayoutCost:
     """Computes a layout's cost from its simulated step. `case`: the job's single case, which is at `row` of `times`.
-    `reserved`, `waiting`: bytes of a rank on its device and in its host's memory. `budget`: tokens to train on."""
+    `reserved`, `host_bytes`: bytes of a rank on its device and in its host's memory. `budget`: tokens to train on, for
+    days and dollars. `front`: as in `LayoutCost`."""
     ledger = predicted_ledger.ledger(times, row, job.layout.ranks, model.machine.name)
     low, high = expected_range(ledger.wall_ns, model.tuned, case)
     memory = framework_memory.memory(case).parts()
@@ -99,7 +110,7 @@ def cost_case(
     tokens = float(job.recipe.tokens_per_step)
     flops, peak = float(step_cost.model_flops(case)[0]), float(model.hardware.peak[0]) * job.layout.ranks
     bill = step_cost.bill([(model.machine, job.layout.ranks)], ledger.wall_ns / 1e9, tokens, flops, peak, budget)
-    return LayoutCost(plan=plan, bill=bill, reserved=int(reserved), waiting=int(waiting), front=front)
+    return LayoutCost(plan=plan, bill=bill, reserved=int(reserved), host_bytes=int(host_bytes), front=front)
 
 
 def expected_range(wall_ns: int, tuned: ConstantSet, case: Cases) -> tuple[int, int]:
@@ -111,6 +122,6 @@ def expected_range(wall_ns: int, tuned: ConstantSet, case: Cases) -> tuple[int, 
 def _model_kind(case: Cases) -> str:
     """The kind of model, which selects the prediction interval in a set of constants: hybrid, pictures (a vision
     model), experts or dense."""
-    if float(case.spaces[0]):
+    if float(case.space_layers[0]):
         return "hybrid"
-    return "pictures" if float(case.lead[0]) else "experts" if float(case.experts[0]) else "dense"
+    return "pictures" if float(case.lead_parameters[0]) else "experts" if float(case.experts[0]) else "dense"

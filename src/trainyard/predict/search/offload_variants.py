@@ -28,22 +28,22 @@ class UsableMemory(NamedTuple):
 
 
 class LayoutSizes(NamedTuple):
-    """Layouts with the bytes per rank that each needs: `need` on the device, `waiting` on the host."""
+    """Layouts with the bytes per rank that each needs: `device_bytes` on the device, `host_bytes` on the host."""
 
     layouts: LayoutSpace
-    need: Column
-    waiting: Column
+    device_bytes: Column
+    host_bytes: Column
 
     def fits(self, usable_memory: UsableMemory) -> Mask:
         """Mask of the layouts that fit on the device and on the host."""
-        return (self.need <= usable_memory.device) & (self.waiting <= usable_memory.host)
+        return (self.device_bytes <= usable_memory.device) & (self.host_bytes <= usable_memory.host)
 
     def keep(self, mask: Mask) -> LayoutSizes:
-        return LayoutSizes(self.layouts.keep(mask), self.need[mask], self.waiting[mask])
+        return LayoutSizes(self.layouts.keep(mask), self.device_bytes[mask], self.host_bytes[mask])
 
     def joined(self, other: LayoutSizes) -> LayoutSizes:
-        need, waiting = (np.concatenate(pair) for pair in zip(self[1:], other[1:], strict=True))
-        return LayoutSizes(self.layouts.concat(other.layouts), need, waiting)
+        device_bytes, host_bytes = (np.concatenate(pair) for pair in zip(self[1:], other[1:], strict=True))
+        return LayoutSizes(self.layouts.concat(other.layouts), device_bytes, host_bytes)
 
 
 def usable_memory(machine: Machine) -> UsableMemory:
@@ -64,16 +64,16 @@ def check_host(machine: Machine) -> None:
 
 def size_layouts(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework) -> LayoutSizes:
     """The bytes per rank that each layout needs, computed in pieces to bound the memory."""
-    need, waiting = np.zeros((2, len(layouts)))
+    device_bytes, host_bytes = np.zeros((2, len(layouts)))
     first = 0
     for piece in layouts.pieces():
         cases, end = layout_space.as_cases(wanted, piece, framework.keeps), first + len(piece)
-        need[first:end], waiting[first:end] = (
+        device_bytes[first:end], host_bytes[first:end] = (
             framework_memory.memory(cases).total * RESERVED,
             framework_memory.on_host(cases),
         )
         first = end
-    return LayoutSizes(layouts, need, waiting)
+    return LayoutSizes(layouts, device_bytes, host_bytes)
 
 
 def add_offloaded(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, machine: Machine) -> LayoutSizes:

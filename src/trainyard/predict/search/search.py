@@ -65,8 +65,10 @@ def search(
     refuses: Callable[[Job], None] = lambda _: None,
     front: bool = False,
 ) -> SearchResult:
-    """Finds the `most` fastest layouts that fit. `refuses` raises `BadJob` for a job that cannot be run. Raises
-    `BadJob` if no layout divides the model, or none fits, with the arithmetic and a cluster that is large enough."""
+    """Finds the `most` fastest layouts that fit. `budget`: tokens to train on, for days and dollars; 0 for none.
+    `refuses`: raises `BadJob` for a job that cannot be run. `front`: also find the Pareto front of time and memory.
+    Raises `BadJob` if no layout divides the model, or none fits, with the arithmetic and a cluster that is large
+    enough."""
     check_dtype(wanted, framework)
     space = _build_search_space(wanted, machine, framework)
     if not len(space.fits):
@@ -76,7 +78,7 @@ def search(
         )
     refused: list[str] = []
     choices: list[LayoutCost] = []
-    runnable = _runnable_cases(wanted, space, framework.keeps.between, refuses, refused)
+    runnable = _runnable_cases(wanted, space, framework.keeps.splits_activations, refuses, refused)
     for timed, job in islice(runnable, most):
         least_reserved = min((choice.reserved for choice in choices), default=np.inf)
         choices.append(_cost_choice(space, timed, job, budget, int(timed.required) < least_reserved))
@@ -104,22 +106,28 @@ def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
 def fastest(
     wanted: PlannerInput, machine: Machine, framework: Framework, budget: float, refuses: Callable[[Job], None]
 ) -> LayoutCost:
-    """The first result of `search`. Raises `BadJob` in the same cases, without suggesting a larger cluster."""
+    """The cost of the fastest layout, the first result of `search`. `budget`: as in `search`. Raises `BadJob` in the
+    same cases, without suggesting a larger cluster."""
     space = _build_search_space(wanted, machine, framework)
     if not len(space.fits):
         raise BadJob(infeasible.explain_too_large(wanted, space.sizes, space.searched, machine))
     refused: list[str] = []
-    for timed, job in _runnable_cases(wanted, space, framework.keeps.between, refuses, refused):
+    for timed, job in _runnable_cases(wanted, space, framework.keeps.splits_activations, refuses, refused):
         return _cost_choice(space, timed, job, budget, front=True)
     raise BadJob(_explain_refusals(refused))
 
 
 def _runnable_cases(
-    wanted: PlannerInput, space: _SearchSpace, stores_between: bool, refuses: Callable[[Job], None], refused: list[str]
+    wanted: PlannerInput,
+    space: _SearchSpace,
+    splits_activations: bool,
+    refuses: Callable[[Job], None],
+    refused: list[str],
 ) -> Iterator[tuple[TimedCase, Job]]:
-    """The cases that are not refused, in the order of their time. Appends the reasons for the others to `refused`."""
+    """The cases that are not refused with their jobs, in the order of their time. Appends the reasons for the others to
+    `refused`. `splits_activations`: as in `layout_space.job_of`."""
     for timed in space.by_time:
-        job = layout_space.job_of(wanted, space.sizes.layouts.row(timed.index), stores_between)
+        job = layout_space.job_of(wanted, space.sizes.layouts.row(timed.index), splits_activations)
         try:
             refuses(job)
         except BadJob as error:
@@ -142,11 +150,13 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
         if not any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers)):
             raise BadJob(*infeasible.explain_indivisible(wanted, framework))
         raise BadJob(f"{framework.means} supports none of the layouts that divide evenly.", _NEXT_STEP)
-    model = machine_model.of(machine, framework.software, wanted.dtype)
+    model = machine_model.build(machine, framework.software, wanted.dtype)
     sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)
     fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(machine)))
-    by_time = BestFirstSearch(cases, fits, _lower_bounds(cases, model, fits), sizes.need, model.hardware, model.values)
+    by_time = BestFirstSearch(
+        cases, fits, _lower_bounds(cases, model, fits), sizes.device_bytes, model.hardware, model.values
+    )
     return _SearchSpace(
         sizes=sizes, searched=min(len(layouts), len(cases)), cases=cases, fits=fits, by_time=by_time, model=model
     )
@@ -155,16 +165,17 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
 def _extend_front(
     space: _SearchSpace, choices: list[LayoutCost], runnable: Iterator[tuple[TimedCase, Job]]
 ) -> Iterator[LayoutPoint]:
-    """The Pareto front of `choices` and of the slower `runnable` cases."""
+    """The Pareto front of time and memory, the fastest first: the `choices` on it, then the slower `runnable` cases
+    with less memory."""
     yield from (choice.point for choice in choices if choice.front)
     fastest_choice, least_memory = choices[0], min(choice.reserved for choice in choices)
     step_ns = fastest_choice.plan.ledger.wall_ns
     space.by_time.only_below(least_memory)
     for timed, job in runnable:
-        required, wall_ns = int(timed.required), round(timed.wall_seconds * 1e9)
+        reserved_bytes, wall_ns = int(timed.required), round(timed.wall_seconds * 1e9)
         low, high = expected_range(wall_ns, space.model.tuned, space.cases.take(np.array([timed.index])))
-        yield points.of_job(job, wall_ns, low, high, required, fastest_choice.bill.slower(wall_ns / step_ns))
-        space.by_time.only_below(required)
+        yield points.of_job(job, wall_ns, low, high, reserved_bytes, fastest_choice.bill.slower(wall_ns / step_ns))
+        space.by_time.only_below(reserved_bytes)
 
 
 def _lower_bounds(cases: Cases, model: MachineModel, indices: npt.NDArray[np.intp]) -> Column:
@@ -180,6 +191,7 @@ def _lower_bounds(cases: Cases, model: MachineModel, indices: npt.NDArray[np.int
 
 
 def _cost_choice(space: _SearchSpace, timed: TimedCase, job: Job, budget: float, front: bool) -> LayoutCost:
-    """The cost of a simulated layout. `front`: whether all faster layouts need more memory."""
-    case, waiting = space.cases.take(np.array([timed.index])), float(space.sizes.waiting[timed.index])
-    return cost_case(case, job, space.model, timed.times, timed.row, timed.required, waiting, budget, front)
+    """The cost of a simulated layout. `budget`: tokens to train on; `front`: whether all faster layouts need more
+    memory."""
+    case, host_bytes = space.cases.take(np.array([timed.index])), float(space.sizes.host_bytes[timed.index])
+    return cost_case(case, job, space.model, timed.times, timed.row, timed.required, host_bytes, budget, front)

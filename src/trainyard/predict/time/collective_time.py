@@ -27,9 +27,9 @@ class RankGroup(NamedTuple):
         return self.ranks / self.near
 
 
-def group(hardware: RankHardware, ranks: Column, step: Column) -> RankGroup:
-    """The group of `ranks` whose global ranks are `step` apart (its stride)."""
-    return RankGroup(ranks, np.clip(np.floor(hardware.per_node / step), 1.0, ranks))
+def group(hardware: RankHardware, ranks: Column, stride: Column) -> RankGroup:
+    """The group of `ranks` ranks whose global ranks are `stride` apart; consecutive global ranks share a node."""
+    return RankGroup(ranks, np.clip(np.floor(hardware.per_node / stride), 1.0, ranks))
 
 
 def tensor(cases: Cases, hardware: RankHardware) -> RankGroup:
@@ -47,7 +47,7 @@ def shards(cases: Cases, hardware: RankHardware) -> RankGroup:
 
 def replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
     """The ranks that hold the same weights, or the same shards of them."""
-    divides = cases.divided > 0
+    divides = cases.is_sharded > 0
     ranks = cases.dp_replicate * np.where(divides, 1.0, cases.cp)
     return group(hardware, ranks, cases.tp * np.where(divides, cases.cp * cases.dp_shard, 1.0))
 
@@ -61,12 +61,14 @@ def _inside(hardware: RankHardware, near: Column) -> Column:
     return np.minimum(hardware.inside, hardware.peer * np.maximum(near - 1, 1.0))
 
 
-def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size: Column) -> Column:
-    """Seconds of data transfer for one pass around the ring, without latency."""
-    inside = _inside(hardware, members.near) * tuned.inside
-    inside_s = (members.near - 1) / members.near * size / inside
-    ports = np.minimum(hardware.between * members.near * tuned.between, np.where(members.near > 1, inside, np.inf))
-    between_s = (members.nodes - 1) / members.nodes * size / ports
+def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
+    """Seconds of data transfer for one pass of `size_bytes` around the ring of `members`, without latency."""
+    inside_bytes_per_s = _inside(hardware, members.near) * tuned.inside
+    inside_s = (members.near - 1) / members.near * size_bytes / inside_bytes_per_s
+    port_bytes_per_s = np.minimum(
+        hardware.between * members.near * tuned.between, np.where(members.near > 1, inside_bytes_per_s, np.inf)
+    )
+    between_s = (members.nodes - 1) / members.nodes * size_bytes / port_bytes_per_s
     return np.where(members.nodes > 1, np.maximum(inside_s, between_s), inside_s)
 
 
@@ -74,54 +76,60 @@ def _hops(tuned: Constants, members: RankGroup) -> Column:
     return (members.near - 1) * tuned.inside_s + (members.nodes - 1) * tuned.between_s
 
 
-def gather(hardware: RankHardware, tuned: Constants, members: RankGroup, size: Column) -> Column:
-    """Seconds of an all-gather or reduce-scatter of `size` bytes in total; 0 for a single rank."""
-    wire = _wire(hardware, tuned, members, size) + _hops(tuned, members)
-    return np.where(members.ranks > 1, wire, 0.0)
+def gather(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
+    """Seconds of an all-gather or reduce-scatter, of `size_bytes` over all ranks; 0 for a single rank."""
+    seconds = _wire(hardware, tuned, members, size_bytes) + _hops(tuned, members)
+    return np.where(members.ranks > 1, seconds, 0.0)
 
 
-def reduce(hardware: RankHardware, tuned: Constants, members: RankGroup, size: Column) -> Column:
-    """Seconds of an all-reduce of `size` bytes; a tree takes fewer hops over many nodes."""
-    far = np.minimum(members.nodes - 1, 2 * np.log2(np.maximum(members.nodes, 1.0)))
-    hops = (members.near - 1) * tuned.inside_s + far * tuned.between_s
-    return np.where(members.ranks > 1, 2 * (_wire(hardware, tuned, members, size) + hops), 0.0)
+def reduce(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
+    """Seconds of an all-reduce of `size_bytes`; a tree takes fewer hops over many nodes. 0 for a single rank."""
+    between_hops = np.minimum(members.nodes - 1, 2 * np.log2(np.maximum(members.nodes, 1.0)))
+    latency_s = (members.near - 1) * tuned.inside_s + between_hops * tuned.between_s
+    return np.where(members.ranks > 1, 2 * (_wire(hardware, tuned, members, size_bytes) + latency_s), 0.0)
 
 
-def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size: Column) -> Column:
-    """Seconds of an all-to-all; each rank's input is `size` bytes in total, including the part it keeps."""
-    inside_s = (members.near - 1) / members.ranks * size / (_inside(hardware, members.near) * tuned.dispatch)
-    between_s = (members.ranks - members.near) / members.ranks * size / (hardware.between * tuned.dispatch)
-    hops = tuned.inside_s + np.where(members.nodes > 1, tuned.between_s, 0.0)
-    return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + hops, 0.0)
+def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
+    """Seconds of an all-to-all; each rank's input is `size_bytes` in total, including the part it keeps."""
+    inside_s = (members.near - 1) / members.ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
+    between_s = (members.ranks - members.near) / members.ranks * size_bytes / (hardware.between * tuned.dispatch)
+    latency_s = tuned.inside_s + np.where(members.nodes > 1, tuned.between_s, 0.0)
+    return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + latency_s, 0.0)
 
 
-def dispatch(hardware: RankHardware, tuned: Constants, members: RankGroup, size: Column, experts: Column) -> Column:
-    """Seconds to dispatch tokens of `size` bytes in total to their experts, `experts` per token. A token is sent once
-    to each node with one of its experts, and from there once to each device (DeepSeek-V3, arXiv:2412.19437,
+def dispatch(
+    hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, experts_per_token: Column
+) -> Column:
+    """Seconds to dispatch tokens of `size_bytes` in total to their experts, `experts_per_token` each. A token is sent
+    once to each node with one of its experts, and from there once to each device (DeepSeek-V3, arXiv:2412.19437,
     section 3.2.2)."""
     inside_s = (
         (members.ranks - 1)
-        * _hit_probability(members.ranks, experts)
-        * size
+        * _hit_probability(members.ranks, experts_per_token)
+        * size_bytes
         / (_inside(hardware, members.near) * tuned.dispatch)
     )
     between_s = (
-        (members.nodes - 1) * _hit_probability(members.nodes, experts) * size / (hardware.between * tuned.dispatch)
+        (members.nodes - 1)
+        * _hit_probability(members.nodes, experts_per_token)
+        * size_bytes
+        / (hardware.between * tuned.dispatch)
     )
-    hops = tuned.inside_s + np.where(members.nodes > 1, tuned.between_s, 0.0)
-    return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + hops, 0.0)
+    latency_s = tuned.inside_s + np.where(members.nodes > 1, tuned.between_s, 0.0)
+    return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + latency_s, 0.0)
 
 
-def _hit_probability(places: Column, experts: Column) -> Column:
-    """Probability that at least one of a token's `experts` is at a given one of `places`, if all are equally likely."""
-    return 1 - (1 - 1 / np.maximum(places, 1.0)) ** experts
+def _hit_probability(targets: Column, experts_per_token: Column) -> Column:
+    """Probability that at least one of a token's `experts_per_token` experts is at a given one of `targets` ranks or
+    nodes, if all are equally likely."""
+    return 1 - (1 - 1 / np.maximum(targets, 1.0)) ** experts_per_token
 
 
-def send(hardware: RankHardware, tuned: Constants, size: Column, step: Column) -> Column:
-    """Seconds to send `size` bytes to the rank `step` ranks away."""
-    is_same_node = step < hardware.per_node
+def send(hardware: RankHardware, tuned: Constants, size_bytes: Column, stride: Column) -> Column:
+    """Seconds to send `size_bytes` to the rank `stride` global ranks away."""
+    is_same_node = stride < hardware.per_node
     return np.where(
         is_same_node,
-        size / (hardware.peer * tuned.inside) + tuned.inside_s,
-        size / (hardware.between * tuned.between) + tuned.between_s,
+        size_bytes / (hardware.peer * tuned.inside) + tuned.inside_s,
+        size_bytes / (hardware.between * tuned.between) + tuned.between_s,
     )

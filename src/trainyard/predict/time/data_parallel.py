@@ -25,15 +25,15 @@ class Exposed(NamedTuple):
         return Exposed(self.seconds * factor, self.hidden * factor)
 
 
-def overlap(tuned: Constants, communication: Column, compute: Column) -> Exposed:
-    """Hides the fraction `tuned.overlap` of the shorter duration under the longer."""
-    hidden = tuned.overlap * np.minimum(communication, compute)
-    return Exposed(communication - hidden, hidden)
+def overlap(tuned: Constants, communication_s: Column, compute_s: Column) -> Exposed:
+    """Hides the fraction `tuned.overlap` of the shorter of two durations in seconds under the longer."""
+    hidden_s = tuned.overlap * np.minimum(communication_s, compute_s)
+    return Exposed(communication_s - hidden_s, hidden_s)
 
 
 def layer_weights(cases: Cases, trained: bool = False) -> tuple[Column, Column]:
-    """Parameters of the mean layer on a rank: those that all its data-parallel ranks share, and those of experts.
-    `trained`: count trained parameters only."""
+    """(common, expert) parameters of the mean layer on a rank, before data parallelism shards them: those that all its
+    data-parallel ranks share, and those of experts. `trained`: count trained parameters only."""
     dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
     weights = shapes.weights(cases)
     weights = weights.trained(cases) if trained else weights
@@ -48,18 +48,18 @@ def expert_replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
 
 
 def count_owned_parameters(cases: Cases, hardware: RankHardware) -> tuple[Column, Column]:
-    """Trained parameters whose optimizer state a rank keeps: of the mean layer, and outside the layers (embedding and
-    head, mean over stages)."""
+    """Trained parameters whose optimizer state a rank keeps: (of the mean layer, outside the layers). The latter are
+    the embedding and the head, mean over stages."""
     common, expert = layer_weights(cases, trained=True)
-    shards = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
-    owners = np.where(cases.divided > 0, expert_replicas(cases, hardware).ranks, 1.0)
+    shards = np.where(cases.is_sharded > 0, cases.dp_shard * cases.cp, 1.0)
+    owners = np.where(cases.is_sharded > 0, expert_replicas(cases, hardware).ranks, 1.0)
     return common / shards + expert / owners, count_end_parameters(cases) / cases.pp / shards
 
 
 def _gathers_per_micro_batch(cases: Cases) -> np.ndarray:
     """Whether weights are gathered for every micro-batch. torch's pipelines gather a stage's weights and scatter its
     gradients once per step."""
-    return (cases.divided > 0) & (cases.zero >= 2) & (cases.pp == 1)
+    return (cases.is_sharded > 0) & (cases.zero >= 2) & (cases.pp == 1)
 
 
 class Sharded(NamedTuple):
@@ -90,10 +90,10 @@ class Sharded(NamedTuple):
         )
 
 
-def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Column, backward: Column) -> Sharded:
-    """Communication of one layer and micro-batch, overlapped with its `forward` and `backward` seconds. ZeRO-2 keeps
-    the gathered weights for the backward pass, ZeRO-1 never shards them (Rajbhandari et al. 2020, arXiv:1910.02054,
-    section 5)."""
+def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: Column, backward_s: Column) -> Sharded:
+    """Communication of one layer and micro-batch, overlapped with its compute, `forward_s` and `backward_s`. ZeRO-2
+    keeps the gathered weights for the backward pass, ZeRO-1 never shards them (Rajbhandari et al. 2020,
+    arXiv:1910.02054, section 5)."""
     shards, owners = collective_time.shards(cases, hardware), expert_replicas(cases, hardware)
     gathers = _gathers_per_micro_batch(cases)
 
@@ -109,10 +109,10 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Col
 
     gathered, scattered = time_exchange(cases.width_bytes, False), time_exchange(cases.reduce_bytes, True)
     regathered = np.where(cases.zero >= 3, gathered, 0.0)
-    if not (cases.offload > 1).any():
+    if not (cases.offload == offload.ALL).any():
         forward_gather, (backward_gather, scatter) = (
-            overlap(tuned, gathered, forward),
-            overlap_in_sequence(tuned, (regathered, scattered), backward),
+            overlap(tuned, gathered, forward_s),
+            overlap_in_sequence(tuned, (regathered, scattered), backward_s),
         )
         return Sharded(
             forward_gather=forward_gather,
@@ -122,16 +122,16 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Col
             backward_copy=_NO_COMMUNICATION,
             gradient_copy=_NO_COMMUNICATION,
         )
-    (owned_parameters, _), offloads = count_owned_parameters(cases, hardware), gathers & (cases.offload > 1)
+    (owned_parameters, _), offloads = count_owned_parameters(cases, hardware), gathers & (cases.offload == offload.ALL)
     weight_copy_s = np.where(
         offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.weight_bytes), 0.0
     )
     gradient_copy_s = np.where(
         offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.gradient_bytes), 0.0
     )
-    forward_gather, forward_copy = overlap_in_sequence(tuned, (gathered, weight_copy_s), forward)
+    forward_gather, forward_copy = overlap_in_sequence(tuned, (gathered, weight_copy_s), forward_s)
     parts_s = regathered, scattered, np.where(cases.zero >= 3, weight_copy_s, 0.0), gradient_copy_s
-    backward_gather, scatter, backward_copy, gradient_copy = overlap_in_sequence(tuned, parts_s, backward)
+    backward_gather, scatter, backward_copy, gradient_copy = overlap_in_sequence(tuned, parts_s, backward_s)
     return Sharded(
         forward_gather=forward_gather,
         backward_gather=backward_gather,
@@ -145,10 +145,11 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Col
 _NO_COMMUNICATION = Exposed(np.zeros(1), np.zeros(1))
 
 
-def overlap_in_sequence(tuned: Constants, parts_s: Sequence[Column], compute: Column) -> list[Exposed]:
-    """Overlap consecutive communications with the same compute; each has a proportional share of what is hidden."""
+def overlap_in_sequence(tuned: Constants, parts_s: Sequence[Column], compute_s: Column) -> list[Exposed]:
+    """Overlaps consecutive communications, `parts_s` seconds each, with the same compute; each has a proportional share
+    of what is hidden."""
     total_s = sum(parts_s, np.zeros(1))
-    overlapped_total = overlap(tuned, total_s, compute)
+    overlapped_total = overlap(tuned, total_s, compute_s)
     return [
         overlapped_total.times(
             np.divide(part_s, total_s, out=np.zeros_like(overlapped_total.seconds), where=total_s > 0)
@@ -157,14 +158,14 @@ def overlap_in_sequence(tuned: Constants, parts_s: Sequence[Column], compute: Co
     ]
 
 
-def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward: Column) -> tuple[Exposed, Exposed]:
-    """Communication once per step: the all-reduce of gradients over ranks with the same weights; and, with ZeRO-1 or in
-    a pipeline, the reduce-scatter of gradients and the all-gather of new weights. Both may overlap with `backward`, the
-    seconds of the last micro-batch's backward pass on a stage."""
+def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Column) -> tuple[Exposed, Exposed]:
+    """(all-reduce, sharded exchange): communication once per step. The all-reduce sums gradients over ranks with the
+    same weights; the exchange, with ZeRO-1 or in a pipeline, is the reduce-scatter of gradients and the all-gather of
+    new weights. Both may overlap with `backward_s`, the seconds of the last micro-batch's backward pass on a stage."""
     stage_layers = cases.layers / cases.pp
     common, expert = (stage_layers * weights for weights in layer_weights(cases, trained=True))
     common = common + count_end_parameters(cases) / cases.pp
-    is_sharded = cases.divided > 0
+    is_sharded = cases.is_sharded > 0
     shard_ranks = np.where(is_sharded, cases.dp_shard * cases.cp, 1.0)
     replica_group = collective_time.replicas(cases, hardware)
     all_reduce_s = collective_time.reduce(hardware, tuned, replica_group, common * cases.reduce_bytes / shard_ranks)
@@ -176,13 +177,19 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward: Colum
         cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes), 0.0
     )
     sharding_s = np.where(is_sharded & ~_gathers_per_micro_batch(cases), gather_scatter_s, 0.0)
-    return overlap(tuned, all_reduce_s, backward), overlap(tuned, sharding_s, np.maximum(backward - all_reduce_s, 0.0))
+    return overlap(tuned, all_reduce_s, backward_s), overlap(
+        tuned, sharding_s, np.maximum(backward_s - all_reduce_s, 0.0)
+    )
 
 
 def count_end_parameters(cases: Cases) -> Column:
-    """Trained parameters before the layers and after them, on a rank of tp, of all stages."""
+    """Trained parameters outside the layers, per case: the embedding and the head of all stages, on one rank of tp."""
     table = shapes.weights(cases).trained(cases).table
-    return table * np.where(cases.lead > 0, 1.0, count_tables(cases)) + cases.lead + cases.tail
+    return (
+        table * np.where(cases.lead_parameters > 0, 1.0, count_tables(cases))
+        + cases.lead_parameters
+        + cases.tail_parameters
+    )
 
 
 def count_tables(cases: Cases) -> Column:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, shapes, state_space
@@ -19,6 +19,12 @@ _FUSED_SOFTMAX = 4.0
 _MODULATION_WIDTHS = 6.0
 """Additional values, in units of `width`, that a modulated layer (adaLN) moves per token: two norms are scaled and
 shifted (two each), and two gates are read next to their operands."""
+_VALUE_BYTES = 2
+"""Operands and results of products are in 16 bits."""
+_LEAST_SIZE = 1e-9
+"""Dimension of an empty product, to avoid a division by 0."""
+_UNFUSED_KERNELS, _ROUTING_KERNELS, _LOSS_KERNELS = 4, 10, 8
+"""Kernels of unfused attention, of routing tokens to experts and back, and of the loss with its gradient."""
 _PERMUTED_WIDTHS = 3.0
 """Values, in units of `width`, moved per routed token to permute it to its expert and back."""
 
@@ -64,19 +70,21 @@ class Phase(NamedTuple):
 
 
 def product(
-    hardware: RankHardware, tuned: Constants, matmul: Product, low: Column | None = None, share: float = 1.0
+    hardware: RankHardware, tuned: Constants, matmul: Product, is_low: Column | None = None, rate_share: float = 1.0
 ) -> Column:
-    """Seconds of a matrix product: the longer of arithmetic and memory traffic. `low`: 1 if it runs below 16 bits.
-    `share`: fraction of the usual rate."""
-    rows, columns, depth = (np.maximum(size, 1e-9) for size in matmul[:3])
-    if low is None:
-        rate = hardware.peak * tuned.matmul
+    """Seconds of a matrix product: the longer of arithmetic and memory traffic; 0 if it is empty. Its rate reaches half
+    of the peak if one of its dimensions is as large as `tuned.rows`, `tuned.columns` or `tuned.depth`, and the others
+    are much larger. `is_low`: 1 if it runs below 16 bits; None: it never does. `rate_share`: fraction of the usual rate
+    that it attains."""
+    rows, columns, depth = (np.maximum(size, _LEAST_SIZE) for size in matmul[:3])
+    if is_low is None:
+        peak_rate = hardware.peak * tuned.matmul
     else:
-        rate = np.where(low > 0, hardware.low_peak * tuned.low_matmul, hardware.peak * tuned.matmul)
+        peak_rate = np.where(is_low > 0, hardware.low_peak * tuned.low_matmul, hardware.peak * tuned.matmul)
     attained_flops = (
-        rate * share / ((1 + tuned.rows / rows) * (1 + tuned.columns / columns) * (1 + tuned.depth / depth))
+        peak_rate * rate_share / ((1 + tuned.rows / rows) * (1 + tuned.columns / columns) * (1 + tuned.depth / depth))
     )
-    traffic_bytes = 2 * (rows * columns + columns * depth + rows * depth) * matmul.count
+    traffic_bytes = _VALUE_BYTES * (rows * columns + columns * depth + rows * depth) * matmul.count
     seconds = (
         np.maximum(matmul.flops / attained_flops, traffic_bytes / (hardware.bandwidth * tuned.bandwidth))
         + tuned.kernel_s
@@ -85,43 +93,50 @@ def product(
 
 
 def products(
-    hardware: RankHardware, tuned: Constants, matmuls: list[Product], low: Column, trained: Column, share: float = 1.0
+    hardware: RankHardware,
+    tuned: Constants,
+    matmuls: list[Product],
+    is_low: Column,
+    trained: Column,
+    rate_share: float = 1.0,
 ) -> tuple[Column, Column]:
-    """Seconds of several products, forward and backward."""
+    """(forward, backward) seconds of several products of a micro-batch. `is_low`, `rate_share`: as in `product`;
+    `trained`: 1 if the gradients of their weights are computed."""
     backward_matmuls = [part for matmul in matmuls for part in matmul.backward(trained)]
     forward, backward = (
-        sum((product(hardware, tuned, matmul, low, share) for matmul in direction), np.zeros(1))
+        sum((product(hardware, tuned, matmul, is_low, rate_share) for matmul in direction), np.zeros(1))
         for direction in (matmuls, backward_matmuls)
     )
     return forward, backward
 
 
 def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
-    """Seconds of the attention kernel, forward and backward; half of the scores are masked if attention is causal."""
+    """(forward, backward) seconds of the attention kernel for a micro-batch; half of the scores are masked if attention
+    is causal."""
     heads = cases.heads / cases.tp
     score_count = cases.micro_batch_size * cases.seq_len * cases.seq_len / cases.cp
     flops = 2 * score_count * (cases.queries + cases.values) / cases.tp
-    fused_s = flops * np.where(cases.whole > 0, 1.0, 0.5) / (hardware.peak * tuned.attention) + tuned.kernel_s
+    fused_s = flops * np.where(cases.unmasked > 0, 1.0, 0.5) / (hardware.peak * tuned.attention) + tuned.kernel_s
     score_traffic_s = score_count * heads * cases.width_bytes * tuned.scores / (hardware.bandwidth * tuned.bandwidth)
-    unfused_s = score_traffic_s + flops / (hardware.peak * tuned.matmul) + 4 * tuned.kernel_s
+    unfused_s = score_traffic_s + flops / (hardware.peak * tuned.matmul) + _UNFUSED_KERNELS * tuned.kernel_s
     forward = np.where(cases.flash > 0, fused_s, unfused_s)
     return forward, np.where(cases.flash > 0, fused_s * tuned.attention_backward, 2 * unfused_s)
 
 
 def _elementwise_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
-    """Seconds of the operations outside matrix products and attention (norms, residuals, activation functions), forward
-    and backward; mean over kinds of layers."""
+    """(forward, backward) seconds of the operations outside matrix products and attention (norms, residuals, activation
+    functions) in the mean layer, for a micro-batch."""
     inner_tokens = (2 + cases.gated) * cases.tokens / cases.tp
     expert_channels = np.where(
         cases.experts > 0,
-        cases.active * cases.moe_ffn_hidden_size + cases.shared_experts * cases.moe_ffn_hidden_size,
+        cases.active_experts * cases.moe_ffn_hidden_size + cases.shared_experts * cases.moe_ffn_hidden_size,
         0.0,
     )
     dense_layers, moe_layers = shapes.layer_kinds(cases)
     mean_ffn = (dense_layers * cases.ffn + moe_layers * expert_channels) / cases.layers
-    sublayer_share = shapes.parts(cases) / 2
-    width_passes = sublayer_share * tuned.passes + np.where(cases.modulated > 0, _MODULATION_WIDTHS, 0.0)
-    values = width_passes * cases.between * cases.width + inner_tokens * mean_ffn
+    sublayer_share = shapes.sublayer_count(cases) / 2
+    width_passes = sublayer_share * tuned.passes + np.where(cases.modulation_vectors > 0, _MODULATION_WIDTHS, 0.0)
+    values = width_passes * cases.residual_tokens * cases.width + inner_tokens * mean_ffn
     traffic_s = values * cases.width_bytes / (hardware.bandwidth * tuned.bandwidth)
     return (
         traffic_s + sublayer_share * _KERNELS_PER_LAYER["forward"] * tuned.kernel_s,
@@ -130,17 +145,19 @@ def _elementwise_seconds(cases: Cases, hardware: RankHardware, tuned: Constants)
 
 
 def _tensor_parallel_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
-    """Seconds of tensor parallelism in one direction: an all-reduce for each part of a layer, or with sequence
-    parallelism a reduce-scatter and an all-gather, which take as long."""
-    size = cases.tokens * cases.width * cases.width_bytes
-    return shapes.parts(cases) * collective_time.reduce(hardware, tuned, collective_time.tensor(cases, hardware), size)
+    """Seconds of a layer's tensor-parallel communication in one direction: an all-reduce for each sublayer, or with
+    sequence parallelism a reduce-scatter and an all-gather, which take as long."""
+    size_bytes = cases.tokens * cases.width * cases.width_bytes
+    return shapes.sublayer_count(cases) * collective_time.reduce(
+        hardware, tuned, collective_time.tensor(cases, hardware), size_bytes
+    )
 
 
 def _context_parallel_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds to all-gather keys and values over the ranks of cp."""
     channels = np.where(cases.kv_lora_rank > 0, cases.queries + cases.values, 2 * cases.kv_heads * cases.head_dim)
-    size = cases.micro_batch_size * cases.seq_len * channels / cases.tp * cases.width_bytes
-    return collective_time.gather(hardware, tuned, collective_time.context(cases, hardware), size)
+    size_bytes = cases.micro_batch_size * cases.seq_len * channels / cases.tp * cases.width_bytes
+    return collective_time.gather(hardware, tuned, collective_time.context(cases, hardware), size_bytes)
 
 
 def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
@@ -149,21 +166,22 @@ def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) ->
     members, token_bytes = collective_time.experts(cases, hardware), shapes.expert_width(cases) * cases.width_bytes
     sent_bytes = shapes.routed_tokens(cases) * token_bytes
     deduplicated = collective_time.dispatch(
-        hardware, tuned, members, sent_bytes / np.maximum(cases.active, 1.0), cases.active
+        hardware, tuned, members, sent_bytes / np.maximum(cases.active_experts, 1.0), cases.active_experts
     )
-    return 2 * np.where(cases.own > 0, collective_time.exchange(hardware, tuned, members, sent_bytes), deduplicated)
+    return 2 * np.where(cases.native > 0, collective_time.exchange(hardware, tuned, members, sent_bytes), deduplicated)
 
 
 def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase, Phase]:
-    """The mean layer of a model, forward and backward: kinds of layers weighted by their numbers."""
+    """(forward, backward) times of the mean layer of a model for a micro-batch: kinds of layers weighted by their
+    numbers. Pairs in the body are (forward, backward) too."""
     dense_share, moe_share = (kind / cases.layers for kind in shapes.layer_kinds(cases))
-    attention_share, space_share = shapes.mixers(cases)
-    low, trained = cases.low_precision, shapes.all_trained(cases)
-    projection_s = products(hardware, tuned, shapes.attention_products(cases), low, trained)
+    attention_share, space_share = shapes.mixer_shares(cases)
+    is_low, trained = cases.low_precision, shapes.all_trained(cases)
+    projection_s = products(hardware, tuned, shapes.attention_products(cases), is_low, trained)
     if (cases.adapters > 0).any():
         adapter_s = products(hardware, tuned, shapes.adapter_products(cases), np.zeros(1), np.ones(1))
         projection_s = projection_s[0] + adapter_s[0], projection_s[1] + adapter_s[1]
-    mlp_s = products(hardware, tuned, shapes.dense_products(cases), low, trained)
+    mlp_s = products(hardware, tuned, shapes.dense_products(cases), is_low, trained)
     adapter_slowdown = np.where(trained > 0, 1.0, tuned.adapted)
     attention_s, context_s = (
         attention(cases, hardware, tuned),
@@ -177,32 +195,33 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
         adapter_slowdown * (attention_share * projection_s[direction] + dense_share * mlp_s[direction])
         for direction in (0, 1)
     ]
-    if (cases.modulated > 0).any():
-        modulation_s = products(hardware, tuned, [shapes.modulation_product(cases)], low, trained)
+    if (cases.modulation_vectors > 0).any():
+        modulation_s = products(hardware, tuned, [shapes.modulation_product(cases)], is_low, trained)
         matmul = [matmul[direction] + modulation_s[direction] for direction in (0, 1)]
     scan, route = (np.zeros(1), np.zeros(1)), np.zeros(1)
     dispatch = route
     if (space_share > 0).any():
-        space_s = products(hardware, tuned, shapes.space_products(cases), low, trained)
+        space_s = products(hardware, tuned, shapes.space_products(cases), is_low, trained)
         matmul = [matmul[direction] + adapter_slowdown * space_share * space_s[direction] for direction in (0, 1)]
         scan = state_space.scan(cases, hardware, tuned)
         context_s = context_s + space_share * state_space.context_exchange_seconds(cases, hardware, tuned)
     if (cases.experts > 0).any():
         expert_products, shared_products = shapes.expert_products(cases)
-        expert_s = products(hardware, tuned, expert_products, low, trained, tuned.grouped / tuned.imbalance)
-        shared_s = products(hardware, tuned, shared_products, low, trained)
+        expert_s = products(hardware, tuned, expert_products, is_low, trained, tuned.grouped / tuned.imbalance)
+        shared_s = products(hardware, tuned, shared_products, is_low, trained)
         matmul = [
             matmul[direction] + adapter_slowdown * moe_share * (expert_s[direction] + shared_s[direction])
             for direction in (0, 1)
         ]
         routed_bytes = shapes.routed_tokens(cases) * shapes.expert_width(cases) * cases.width_bytes
         route = moe_share * (
-            2 * _PERMUTED_WIDTHS * routed_bytes / (hardware.bandwidth * tuned.bandwidth) + 10 * tuned.kernel_s
+            2 * _PERMUTED_WIDTHS * routed_bytes / (hardware.bandwidth * tuned.bandwidth)
+            + _ROUTING_KERNELS * tuned.kernel_s
         )
         dispatch = moe_share * _dispatch_seconds(cases, hardware, tuned)
-    host, share = (
+    host_extra_s, sublayer_share = (
         _host_collective_seconds(cases, hardware, tuned) + moe_share * tuned.host_forward_s,
-        shapes.parts(cases) / 2,
+        shapes.sublayer_count(cases) / 2,
     )
     phases = [
         Phase(
@@ -214,8 +233,8 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
             parallel=tensor_s,
             context=context_s,
             dispatch=dispatch,
-            host=(1 - hardware.host) * (host + share * host_s),
-            launch=hardware.host * (host + share * host_s),
+            host=(1 - hardware.host) * (host_extra_s + sublayer_share * host_s),
+            launch=hardware.host * (host_extra_s + sublayer_share * host_s),
         )
         for direction, host_s in ((0, tuned.host_forward_s), (1, tuned.host_backward_s))
     ]
@@ -226,10 +245,10 @@ def _host_collective_seconds(cases: Cases, hardware: RankHardware, tuned: Consta
     """Additional host seconds for a layer's collectives, in each direction. On CPU devices, which launch their own
     work, the wrappers dominate: distributed tensors and the hooks that gather weights."""
     tensor_collectives, expert_collectives = (
-        np.where(cases.tp > 1, shapes.parts(cases), 0.0),
+        np.where(cases.tp > 1, shapes.sublayer_count(cases), 0.0),
         np.where(cases.ep > 1, 2.0, 0.0),
     )
-    weight_gathers = np.where((cases.divided > 0) & (cases.zero >= 2), 0.5, 0.0)
+    weight_gathers = np.where((cases.is_sharded > 0) & (cases.zero >= 2), 0.5, 0.0)
     other_collectives = np.where(hardware.host > 0, weight_gathers, np.where(cases.cp > 1, 1.0, 0.0))
     misses_fused_softmax = (cases.flash == 0) & (
         np.mod(cases.heads / cases.tp * cases.micro_batch_size, _FUSED_SOFTMAX) != 0
@@ -240,12 +259,12 @@ def _host_collective_seconds(cases: Cases, hardware: RankHardware, tuned: Consta
 
 
 def time_recomputation(cases: Cases, forward: Phase) -> Phase:
-    """Recomputation of the forward pass: all of it ("full"), or the part that is cheap to compute and large to keep
-    ("selective"): all but attention and most products, or attention alone if it writes its scores (Korthikanti et al.
-    2022, section 5)."""
+    """Times of recomputing a layer's forward pass for a micro-batch: all of it ("full"), or the part that is cheap to
+    compute and large to keep ("selective"): all but attention and most products, or attention alone if it writes its
+    scores (Korthikanti et al. 2022, section 5). Zero without activation checkpointing."""
     zero, is_flash = np.zeros(1), cases.flash > 0
     selective = Phase(
-        matmul=np.where(is_flash, forward.matmul * cases.remade, 0.0),
+        matmul=np.where(is_flash, forward.matmul * cases.recomputed_share, 0.0),
         attention=np.where(is_flash, 0.0, forward.attention),
         elementwise=np.where(is_flash, forward.elementwise, 0.0),
         route=np.where(is_flash, forward.route, 0.0),
@@ -256,7 +275,7 @@ def time_recomputation(cases: Cases, forward: Phase) -> Phase:
         host=forward.host / 2,
         launch=forward.launch / 2,
     )
-    is_full, is_selective = cases.activation_checkpoint == 2, cases.activation_checkpoint == 1
+    is_full, is_selective = cases.activation_checkpoint == FULL, cases.activation_checkpoint == SELECTIVE
     layer_share = 1 / cases.activation_checkpoint_every
     return forward.times(np.where(is_full, layer_share, 0.0)).plus(
         selective.times(np.where(is_selective, layer_share, 0.0))
@@ -264,16 +283,16 @@ def time_recomputation(cases: Cases, forward: Phase) -> Phase:
 
 
 def head(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column, Column]:
-    """Seconds of a micro-batch's head and input projections: products forward, products backward, and the loss with its
-    gradient."""
+    """(forward, backward, loss) seconds of a micro-batch's head and input projections: products forward, products
+    backward, and the loss with its gradient."""
     logit_product, entry = shapes.head_product(cases), shapes.entry_product(cases)
     logit_count = logit_product.rows * logit_product.columns
-    loss_s = logit_count * tuned.logits / (hardware.bandwidth * tuned.bandwidth) + 8 * tuned.kernel_s
+    loss_s = logit_count * tuned.logits / (hardware.bandwidth * tuned.bandwidth) + _LOSS_KERNELS * tuned.kernel_s
     backward_s = sum(
         (product(hardware, tuned, part) for part in logit_product.backward(shapes.all_trained(cases))), np.zeros(1)
     )
     forward_s = product(hardware, tuned, logit_product)
-    if (cases.entry > 0).any():
+    if (cases.entry_values > 0).any():
         forward_s, backward_s = (
             forward_s + product(hardware, tuned, entry),
             backward_s + product(hardware, tuned, entry.backward()[1]),

@@ -19,22 +19,26 @@ from trainyard.predict.inputs.hardware import RankHardware
 Kind = Literal["", "state", "all"]
 KINDS: tuple[Kind, ...] = ("", "state", "all")
 """A case's `offload` is an index into this tuple."""
+ALL = KINDS.index("all")
 USABLE = 0.9
 """Fraction of a host's memory that can be used: the rest is for the system, the data and the programs."""
 
 
-def copy_seconds(hardware: RankHardware, tuned: Constants, size: Column) -> Column:
-    """Seconds of a copy between a device and its host in one direction, while the node's other devices do the same."""
-    return size / np.minimum(hardware.host_link, hardware.host_bandwidth) / tuned.host_link + hardware.host_link_s
+def copy_seconds(hardware: RankHardware, tuned: Constants, size_bytes: Column) -> Column:
+    """Seconds of a copy of `size_bytes` between a device and its host in one direction, while the node's other devices
+    do the same."""
+    return size_bytes / np.minimum(hardware.host_link, hardware.host_bandwidth) / tuned.host_link + hardware.host_link_s
 
 
-def update_seconds(cases: Cases, hardware: RankHardware, tuned: Constants, weights: Column) -> Column:
-    """Seconds of the host's update of `weights` parameters for each of its ranks: it reads and writes the state (and
-    the weights, if offloaded), reads gradients and writes weights for the device. Never less than the device's time."""
-    weight_bytes = np.where(cases.offload > 1, 2.0, 1.0) * cases.weight_bytes
-    moved = 2 * cases.state_bytes + cases.gradient_bytes + weight_bytes
-    return weights * np.maximum(
-        moved / (hardware.host_bandwidth * tuned.host_update), tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
+def update_seconds(cases: Cases, hardware: RankHardware, tuned: Constants, weight_count: Column) -> Column:
+    """Seconds of the optimizer update on the host, of `weight_count` parameters for each of its ranks: it reads and
+    writes the state (and the weights, if offloaded), reads gradients and writes weights for the device. Never less than
+    the device's time."""
+    weight_bytes = np.where(cases.offload == ALL, 2.0, 1.0) * cases.weight_bytes
+    bytes_per_weight = 2 * cases.state_bytes + cases.gradient_bytes + weight_bytes
+    return weight_count * np.maximum(
+        bytes_per_weight / (hardware.host_bandwidth * tuned.host_update),
+        tuned.optimizer / (hardware.bandwidth * tuned.bandwidth),
     )
 
 

@@ -38,7 +38,8 @@ class Product(NamedTuple):
 
 
 def attention_products(cases: Cases) -> list[Product]:
-    """Projections before and after attention in a layer; those of latent attention are empty in cases without it."""
+    """Projections before and after attention in a layer, for a micro-batch on a rank; those of latent attention are
+    empty in cases without it."""
     tokens, width, tp = cases.tokens, cases.width, cases.tp
     has_latent_attention = cases.kv_lora_rank > 0
     if not has_latent_attention.any():
@@ -57,7 +58,7 @@ def attention_products(cases: Cases) -> list[Product]:
             np.where(has_latent_attention & has_latent_queries, cases.q_lora_rank, width),
         ),
         Product(
-            cases.between,
+            cases.residual_tokens,
             np.where(has_latent_attention, cases.q_lora_rank + cases.kv_lora_rank + cases.rope_dim, 0.0),
             width,
         ),
@@ -68,18 +69,22 @@ def attention_products(cases: Cases) -> list[Product]:
 
 def streams(cases: Cases) -> list[tuple[Column, Column, Column]]:
     """(rows, share of layers, share of layers) of each stream with its own weights: all positions, or images and text
-    separately. The second share counts the part after attention, which the last layer may omit for text."""
-    apart = cases.doubles / cases.layers
-    shares = [(cases.tokens, 1 - apart, 1 - apart)]
-    if (apart > 0).any():
-        text = cases.micro_batch_size * cases.text
-        shares += [(cases.tokens - text, apart, apart), (text, apart, apart - cases.text_ends / cases.layers)]
+    separately. `rows` are those of a micro-batch; the second share counts the part after attention, which the last
+    layer may omit for text."""
+    double_share = cases.double_layers / cases.layers
+    shares = [(cases.tokens, 1 - double_share, 1 - double_share)]
+    if (double_share > 0).any():
+        text = cases.micro_batch_size * cases.text_positions
+        shares += [
+            (cases.tokens - text, double_share, double_share),
+            (text, double_share, double_share - cases.text_ends / cases.layers),
+        ]
     return shares
 
 
 def modulation_product(cases: Cases) -> Product:
     """Product that gives each sample's scales, shifts and gates (adaLN); not divided by tp."""
-    return Product(cases.micro_batch_size, cases.modulated * cases.width, cases.width)
+    return Product(cases.micro_batch_size, cases.modulation_vectors * cases.width, cases.width)
 
 
 def space_products(cases: Cases) -> list[Product]:
@@ -87,8 +92,8 @@ def space_products(cases: Cases) -> list[Product]:
     state's input and output are computed from the inner channels, not from `width`."""
     inner, tp = cases.ssm_heads * cases.ssm_head_dim, cases.tp
     mamba1 = cases.step_rank > 0
-    state_inputs = np.where(mamba1, 0.0, 2 * cases.ssm_groups * cases.state + cases.ssm_heads)
-    steps = np.where(mamba1, cases.step_rank + 2 * cases.state, 0.0)
+    state_inputs = np.where(mamba1, 0.0, 2 * cases.ssm_groups * cases.ssm_state_size + cases.ssm_heads)
+    steps = np.where(mamba1, cases.step_rank + 2 * cases.ssm_state_size, 0.0)
     return [
         Product(cases.tokens, (2 * inner + state_inputs) / tp, cases.width),
         Product(cases.tokens, steps, inner / tp),
@@ -99,14 +104,17 @@ def space_products(cases: Cases) -> list[Product]:
 
 def convolution_channels(cases: Cases) -> Column:
     """Channels of a state space's short convolution."""
-    return cases.ssm_heads * cases.ssm_head_dim + np.where(cases.step_rank > 0, 0.0, 2 * cases.ssm_groups * cases.state)
+    return cases.ssm_heads * cases.ssm_head_dim + np.where(
+        cases.step_rank > 0, 0.0, 2 * cases.ssm_groups * cases.ssm_state_size
+    )
 
 
 def _space_vectors(cases: Cases) -> Column:
     """Parameters of a state space outside its matrices: convolution, decays, step sizes and inner norm."""
     inner = cases.ssm_heads * cases.ssm_head_dim
-    heads = cases.ssm_heads * np.where(cases.step_rank > 0, cases.state + 2, 3.0)
-    return ((cases.kernel + 1) * convolution_channels(cases) + heads + inner) / cases.tp
+    # Decay, skip weight and bias of the step size of each head; Mamba-1 has a decay for each value of the state.
+    head_parameters = cases.ssm_heads * np.where(cases.step_rank > 0, cases.ssm_state_size + 2, 3.0)
+    return ((cases.kernel + 1) * convolution_channels(cases) + head_parameters + inner) / cases.tp
 
 
 def adapter_products(cases: Cases) -> list[Product]:
@@ -146,28 +154,29 @@ def expert_divided(cases: Cases) -> Column:
 
 def routed_tokens(cases: Cases) -> Column:
     """Tokens that a rank sends to experts, counted once for every expert they use."""
-    return cases.tokens / np.where(cases.ep > 1, cases.tp, 1.0) * cases.active
+    return cases.tokens / np.where(cases.ep > 1, cases.tp, 1.0) * cases.active_experts
 
 
 def expert_products(cases: Cases) -> tuple[list[Product], list[Product]]:
-    """Products of the routed experts (grouped), and those applied to every token: router and shared experts."""
-    local = np.maximum(cases.experts / cases.ep, 1.0)
-    rows = routed_tokens(cases) / local
+    """(grouped, common): products of the routed experts on a rank, and those applied to every token, of the router and
+    shared experts."""
+    local_experts = np.maximum(cases.experts / cases.ep, 1.0)
+    rows = routed_tokens(cases) / local_experts
     ffn, width = cases.moe_ffn_hidden_size / expert_divided(cases), expert_width(cases)
     grouped = [
-        Product(rows, (1 + cases.gated) * ffn, width, local),
-        Product(rows, width, ffn, local),
+        Product(rows, (1 + cases.gated) * ffn, width, local_experts),
+        Product(rows, width, ffn, local_experts),
     ]
-    dense_products = [
-        Product(cases.between, cases.experts, cases.width),
+    common_products = [
+        Product(cases.residual_tokens, cases.experts, cases.width),
         *_mlp_products(cases, cases.shared_experts * cases.moe_ffn_hidden_size, cases.tokens),
     ]
     if (cases.expert_width > 0).any():
-        dense_products += [
-            Product(cases.between, cases.expert_width, cases.width),
-            Product(cases.between, cases.width, cases.expert_width),
+        common_products += [
+            Product(cases.residual_tokens, cases.expert_width, cases.width),
+            Product(cases.residual_tokens, cases.width, cases.expert_width),
         ]
-    return grouped, dense_products
+    return grouped, common_products
 
 
 def expert_width(cases: Cases) -> Column:
@@ -187,7 +196,7 @@ def head_product(cases: Cases) -> Product:
 
 def entry_product(cases: Cases) -> Product:
     """Input projections of a sample's data to the model's width, not divided by tp; empty with an embedding table."""
-    return Product(cases.tokens, cases.width, cases.entry / cases.seq_len)
+    return Product(cases.tokens, cases.width, cases.entry_values / cases.seq_len)
 
 
 class Weights(NamedTuple):
@@ -203,22 +212,27 @@ class Weights(NamedTuple):
     table: Column
 
     def trained(self, cases: Cases) -> Weights:
-        """The trained ones of them: only the adapters, if there are any."""
-        every, few = all_trained(cases), _sum_weights(adapter_products(cases)) * mixers(cases)[0]
-        return Weights(np.where(cases.adapters > 0, few, self.shared), *(part * every for part in self[1:]))
+        """The trained parameters among these: only the adapters, if there are any."""
+        trained_share, adapter_weights = (
+            all_trained(cases),
+            _sum_weights(adapter_products(cases)) * mixer_shares(cases)[0],
+        )
+        return Weights(
+            np.where(cases.adapters > 0, adapter_weights, self.shared), *(part * trained_share for part in self[1:])
+        )
 
 
 def weights(cases: Cases) -> Weights:
-    """Parameters of a layer and of the vocabulary's table on a rank."""
-    grouped, shared = expert_products(cases)
-    attention, spaced = mixers(cases)
-    others = parts(cases) * cases.width + cases.vectors + modulation_product(cases).weights
-    if (spaced > 0).any():
-        others = others + spaced * (_sum_weights(space_products(cases)) + _space_vectors(cases))
+    """Parameters of the mean layer and of the vocabulary's table on a rank, before data parallelism shards them."""
+    grouped, common_products = expert_products(cases)
+    attention_share, space_share = mixer_shares(cases)
+    common_weights = sublayer_count(cases) * cases.width + cases.vector_parameters + modulation_product(cases).weights
+    if (space_share > 0).any():
+        common_weights = common_weights + space_share * (_sum_weights(space_products(cases)) + _space_vectors(cases))
     return Weights(
-        shared=attention * _sum_weights(attention_products(cases)) + others,
+        shared=attention_share * _sum_weights(attention_products(cases)) + common_weights,
         dense=_sum_weights(dense_products(cases)),
-        routed=_sum_weights(shared),
+        routed=_sum_weights(common_products),
         expert=_sum_weights(grouped),
         table=cases.vocab * cases.width / cases.tp,
     )
@@ -229,25 +243,26 @@ def _sum_weights(products: list[Product]) -> Column:
     return sum((product.weights for product in products), np.zeros(1))
 
 
-def mixers(cases: Cases) -> tuple[Column, Column]:
+def mixer_shares(cases: Cases) -> tuple[Column, Column]:
     """Shares of layers with attention, and with a state space."""
-    alone = cases.spaces > 0
-    return np.where(alone, cases.attentions / cases.layers, 1.0), cases.spaces / cases.layers
+    is_hybrid = cases.space_layers > 0
+    return np.where(is_hybrid, cases.attention_layers / cases.layers, 1.0), cases.space_layers / cases.layers
 
 
-def parts(cases: Cases) -> Column:
-    """Sublayers, each with its own norm and residual sum: attention and MLP; a layer of a hybrid has only one."""
-    return np.where(cases.spaces > 0, 1.0, 2.0)
+def sublayer_count(cases: Cases) -> Column:
+    """Sublayers of a layer, each with its own norm and residual sum: attention and MLP; a layer of a hybrid has only
+    one."""
+    return np.where(cases.space_layers > 0, 1.0, 2.0)
 
 
 def layer_kinds(cases: Cases) -> tuple[Column, Column]:
     """Number of layers with a dense MLP, and with experts."""
-    either = cases.layers - cases.spaces - cases.attentions
-    routed = np.where(cases.experts > 0, either - cases.dense_layers, 0.0)
-    return either - routed, routed
+    mlp_layers = cases.layers - cases.space_layers - cases.attention_layers
+    routed = np.where(cases.experts > 0, mlp_layers - cases.dense_layers, 0.0)
+    return mlp_layers - routed, routed
 
 
-def kinds_of(cases: Cases, stage_layers: Column, first: bool) -> tuple[Column, Column]:
+def stage_layer_kinds(cases: Cases, stage_layers: Column, first: bool) -> tuple[Column, Column]:
     """Number of layers with a dense MLP, and with experts, of the first or last stage, which has `stage_layers` layers.
     Dense layers come first."""
     dense, routed = layer_kinds(cases)
@@ -256,5 +271,5 @@ def kinds_of(cases: Cases, stage_layers: Column, first: bool) -> tuple[Column, C
         kinds = dense_of_stage, stage_layers - dense_of_stage
     else:
         kinds = stage_layers - np.minimum(routed, stage_layers), np.minimum(routed, stage_layers)
-    is_hybrid, stage_share = cases.spaces > 0, stage_layers / cases.layers  # a hybrid's kinds of layers alternate
+    is_hybrid, stage_share = cases.space_layers > 0, stage_layers / cases.layers  # a hybrid's kinds of layers alternate
     return np.where(is_hybrid, dense * stage_share, kinds[0]), np.where(is_hybrid, routed * stage_share, kinds[1])

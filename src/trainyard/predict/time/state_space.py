@@ -34,14 +34,19 @@ _BACKWARD_RATIO = 3.0
 
 def recurrence_flops(cases: Cases) -> Column:
     """FLOPs of the recurrence in a layer's forward pass of a micro-batch on a rank, whatever the algorithm."""
-    return _FLOPS_PER_STATE_ELEMENT * cases.tokens * _inner_channels(cases) / cases.tp * cases.state
+    return _FLOPS_PER_STATE_ELEMENT * cases.tokens * _inner_channels(cases) / cases.tp * cases.ssm_state_size
 
 
 def products(cases: Cases) -> list[Product]:
-    """Matrix products of the chunked scan; of size 0 in Mamba-1."""
+    """Matrix products of the chunked scan of a micro-batch on a rank; of size 0 in Mamba-1."""
     length = np.maximum(cases.chunk, 1.0)
     chunks = np.where(cases.step_rank > 0, 0.0, cases.tokens / length / cases.tp)
-    heads, groups, dim, state = chunks * cases.ssm_heads, chunks * cases.ssm_groups, cases.ssm_head_dim, cases.state
+    heads, groups, dim, state = (
+        chunks * cases.ssm_heads,
+        chunks * cases.ssm_groups,
+        cases.ssm_head_dim,
+        cases.ssm_state_size,
+    )
     return [
         Product(length, length, state, groups),
         Product(length, dim, length, heads),
@@ -51,20 +56,22 @@ def products(cases: Cases) -> list[Product]:
 
 
 def scan(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
-    """Seconds of a layer's convolution, scan, gate and inner norm, forward and backward."""
+    """(forward, backward) seconds of a layer's convolution, scan, gate and inner norm, for a micro-batch on a rank."""
     mamba1 = cases.step_rank > 0
-    by_chunk = sum((matmul.flops for matmul in products(cases)), np.zeros(1)) / hardware.peak
-    by_token = np.where(mamba1, recurrence_flops(cases) / (hardware.peak * _VECTOR_PEAK_RATIO), 0.0)
-    states = cases.tokens / np.maximum(cases.chunk, 1.0) * _inner_channels(cases) * cases.state / cases.tp
-    state_bytes = np.where(mamba1, 0.0, _STATE_PASSES * _FLOAT32_BYTES * states)
-    widths = (
+    chunk_s = sum((matmul.flops for matmul in products(cases)), np.zeros(1)) / hardware.peak
+    token_s = np.where(mamba1, recurrence_flops(cases) / (hardware.peak * _VECTOR_PEAK_RATIO), 0.0)
+    state_elements = (
+        cases.tokens / np.maximum(cases.chunk, 1.0) * _inner_channels(cases) * cases.ssm_state_size / cases.tp
+    )
+    state_bytes = np.where(mamba1, 0.0, _STATE_PASSES * _FLOAT32_BYTES * state_elements)
+    moved_values = (
         cases.tokens
         / cases.tp
         * (_CONVOLUTION_PASSES * shapes.convolution_channels(cases) + _GATED_NORM_PASSES * _inner_channels(cases))
     )
-    moved = (state_bytes + widths * cases.width_bytes) / hardware.bandwidth
+    traffic_s = (state_bytes + moved_values * cases.width_bytes) / hardware.bandwidth
     seconds = np.where(
-        cases.spaces > 0, tuned.scan * (by_chunk + by_token + moved) + _KERNELS_PER_LAYER * tuned.kernel_s, 0.0
+        cases.space_layers > 0, tuned.scan * (chunk_s + token_s + traffic_s) + _KERNELS_PER_LAYER * tuned.kernel_s, 0.0
     )
     return seconds, _BACKWARD_RATIO * seconds
 
@@ -74,8 +81,8 @@ def context_exchange_seconds(cases: Cases, hardware: RankHardware, tuned: Consta
     the heads, and back with the results."""
     channels = _inner_channels(cases) + shapes.convolution_channels(cases) + cases.ssm_heads
     ranks = collective_time.context(cases, hardware)
-    size = cases.tokens * (channels + _inner_channels(cases)) / cases.tp * cases.width_bytes
-    return collective_time.exchange(hardware, tuned, ranks, size)
+    size_bytes = cases.tokens * (channels + _inner_channels(cases)) / cases.tp * cases.width_bytes
+    return collective_time.exchange(hardware, tuned, ranks, size_bytes)
 
 
 def activations(cases: Cases) -> Column:
@@ -83,8 +90,10 @@ def activations(cases: Cases) -> Column:
     product, the output of the scan and the input of its last product; the rest is recomputed (mamba_ssm,
     ssd_combined.py). Mamba-1 also keeps the inputs of the scan."""
     inner, convolved = _inner_channels(cases), shapes.convolution_channels(cases)
-    steps = np.where(cases.step_rank > 0, 2 * inner + cases.step_rank + 2 * cases.state, cases.ssm_heads)
-    return cases.tokens / cases.tp * (inner + convolved + steps + 2 * inner)
+    step_channels = np.where(
+        cases.step_rank > 0, 2 * inner + cases.step_rank + 2 * cases.ssm_state_size, cases.ssm_heads
+    )
+    return cases.tokens / cases.tp * (inner + convolved + step_channels + 2 * inner)
 
 
 def _inner_channels(cases: Cases) -> Column:

@@ -51,7 +51,6 @@ class Once(NamedTuple):
     @property
     def seconds(self) -> Column:
         """All of it: the exposed parts of the communications, the update and the host's work."""
-        """All of it: the exposed parts of the communications, the update and the host's work."""
         communication_s = (
             self.gradient_all_reduce.seconds
             + self.sharded_exchange.seconds
@@ -112,53 +111,61 @@ def _simulate_pipelines(cases: Cases, parts: Parts) -> Means:
     piped = np.flatnonzero(np.broadcast_to(cases.pp > 1, count))
     if len(piped):
         pipelines = step_bounds.pipelines(cases, parts)
-        ran = simulation.simulate([pipelines[case] for case in piped])
+        simulated = simulation.simulate([pipelines[case] for case in piped])
         for column, field in zip(means, Means._fields, strict=True):
-            column[piped] = [np.mean(getattr(pipeline, field)) for pipeline in ran]
+            column[piped] = [np.mean(getattr(pipeline, field)) for pipeline in simulated]
     return means
 
 
-def outside_layers(parts: Parts, heads: Column, once: Once, ran: Means, host: Column) -> list[AccountSeconds]:
-    """Time outside the layers. `heads`: micro-batches per rank whose head it computes, mean over ranks; `host`: seconds
-    of the host."""
+def outside_layers(
+    parts: Parts, head_micro_batches: Column, once: Once, means: Means, host_s: Column
+) -> list[AccountSeconds]:
+    """Time of a step outside the layers, mean over ranks. `head_micro_batches`: micro-batches per rank whose head it
+    computes, mean over ranks; `means`: seconds in the pipeline; `host_s`: seconds of the host for all micro-batches."""
     return [
-        AccountSeconds("compute/matmul", "forward", heads * parts.head_forward_s),
-        AccountSeconds("compute/matmul", "backward", heads * parts.head_backward_s),
-        AccountSeconds("compute/softmax", "forward", heads * parts.loss_s),
+        AccountSeconds("compute/matmul", "forward", head_micro_batches * parts.head_forward_s),
+        AccountSeconds("compute/matmul", "backward", head_micro_batches * parts.head_backward_s),
+        AccountSeconds("compute/softmax", "forward", head_micro_batches * parts.loss_s),
         AccountSeconds(
-            account="comm/send_recv@pp", phase="other", seconds=ran.exchange, hidden=ran.moved - ran.exchange
+            account="comm/send_recv@pp", phase="other", seconds=means.exchange, hidden=means.moved - means.exchange
         ),
         _communication_account("comm/all_reduce@dp_replicate", "backward", once.gradient_all_reduce),
         _communication_account("comm/reduce_scatter@dp_shard", "optimizer", once.sharded_exchange),
         _communication_account("copy/d2h", "optimizer", once.gradient_copy),
         AccountSeconds("compute/optimizer", "optimizer", once.update_s),
         _communication_account("copy/h2d", "optimizer", once.weight_copy),
-        AccountSeconds("bubble/warmup@pp", "other", ran.warmup),
-        AccountSeconds("bubble/steady@pp", "other", ran.steady),
-        AccountSeconds("bubble/drain@pp", "other", ran.drain),
-        AccountSeconds("launch_gap/python", "other", host + once.host_s),
+        AccountSeconds("bubble/warmup@pp", "other", means.warmup),
+        AccountSeconds("bubble/steady@pp", "other", means.steady),
+        AccountSeconds("bubble/drain@pp", "other", means.drain),
+        AccountSeconds("launch_gap/python", "other", host_s + once.host_s),
     ]
 
 
-def layer_accounts(kind: LayerKind, times: Column) -> list[AccountSeconds]:
-    """The accounts of the layers of one kind. `times`: number of layers of this kind times micro-batches, per rank."""
+def layer_accounts(kind: LayerKind, layer_passes: Column) -> list[AccountSeconds]:
+    """The accounts of the layers of one kind. `layer_passes`: number of layers of this kind times micro-batches, per
+    rank."""
     return [
-        *_phase_accounts("forward", kind.forward, times),
-        AccountSeconds("launch_gap/launch", "forward", times * kind.forward.gap),
-        *_phase_accounts("recompute", kind.recomputation, times),
-        *_phase_accounts("backward", kind.backward, times),
-        AccountSeconds("launch_gap/launch", "backward", times * kind.recompute_and_backward.gap),
-        _communication_account("comm/all_gather@dp_shard", "forward", kind.sharded.forward_gather.times(times)),
-        _communication_account("comm/all_gather@dp_shard", "backward", kind.sharded.backward_gather.times(times)),
-        _communication_account("comm/reduce_scatter@dp_shard", "backward", kind.sharded.gradient_scatter.times(times)),
-        _communication_account("copy/h2d", "forward", kind.sharded.forward_copy.times(times)),
-        _communication_account("copy/h2d", "backward", kind.sharded.backward_copy.times(times)),
-        _communication_account("copy/d2h", "backward", kind.sharded.gradient_copy.times(times)),
+        *_phase_accounts("forward", kind.forward, layer_passes),
+        AccountSeconds("launch_gap/launch", "forward", layer_passes * kind.forward.gap),
+        *_phase_accounts("recompute", kind.recomputation, layer_passes),
+        *_phase_accounts("backward", kind.backward, layer_passes),
+        AccountSeconds("launch_gap/launch", "backward", layer_passes * kind.recompute_and_backward.gap),
+        _communication_account("comm/all_gather@dp_shard", "forward", kind.sharded.forward_gather.times(layer_passes)),
+        _communication_account(
+            "comm/all_gather@dp_shard", "backward", kind.sharded.backward_gather.times(layer_passes)
+        ),
+        _communication_account(
+            "comm/reduce_scatter@dp_shard", "backward", kind.sharded.gradient_scatter.times(layer_passes)
+        ),
+        _communication_account("copy/h2d", "forward", kind.sharded.forward_copy.times(layer_passes)),
+        _communication_account("copy/h2d", "backward", kind.sharded.backward_copy.times(layer_passes)),
+        _communication_account("copy/d2h", "backward", kind.sharded.gradient_copy.times(layer_passes)),
     ]
 
 
-def _phase_accounts(name: str, phase: Phase, times: Column) -> list[AccountSeconds]:
-    """The accounts of `times` layers in the phase `name`."""
+def _phase_accounts(phase_name: str, phase: Phase, layer_passes: Column) -> list[AccountSeconds]:
+    """The accounts of `layer_passes` passes through a layer in the phase `phase_name`, whose times per pass are
+    `phase`."""
     accounts = {
         "compute/matmul": phase.matmul,
         "compute/attention": phase.attention,
@@ -169,16 +176,17 @@ def _phase_accounts(name: str, phase: Phase, times: Column) -> list[AccountSecon
         "comm/all_gather@cp": phase.context,
         "comm/all_to_all@ep": phase.dispatch,
     }
-    return [AccountSeconds(account, name, seconds * times) for account, seconds in accounts.items()]
+    return [AccountSeconds(account, phase_name, seconds * layer_passes) for account, seconds in accounts.items()]
 
 
 def _communication_account(account: str, phase: str, part: Exposed) -> AccountSeconds:
     return AccountSeconds(account=account, phase=phase, seconds=part.seconds, hidden=part.hidden)
 
 
-def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -> Once:
-    """Work after the last micro-batch. `back`: seconds of a micro-batch's backward pass through a stage's layers."""
-    all_reduce, exchange = data_parallel.once(cases, hardware, tuned, back)
+def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Column) -> Once:
+    """Seconds of the work after the last micro-batch. `backward_s`: of a micro-batch's backward pass through a stage's
+    layers."""
+    all_reduce, exchange = data_parallel.once(cases, hardware, tuned, backward_s)
     layer_parameters, table_parameters = data_parallel.count_owned_parameters(cases, hardware)
     owned_parameters = cases.layers / cases.pp * layer_parameters + table_parameters
     update_s = owned_parameters * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
@@ -193,9 +201,9 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -
         )
     update_s = np.where(cases.offload > 0, offload.update_seconds(cases, hardware, tuned, owned_parameters), update_s)
     # If everything is offloaded, the tables are still copied, once per micro-batch: they stay gathered.
-    copied_parameters = np.where(cases.offload > 1, cases.accumulate * table_parameters, owned_parameters) * (
-        cases.offload > 0
-    )
+    copied_parameters = np.where(
+        cases.offload == offload.ALL, cases.accumulate * table_parameters, owned_parameters
+    ) * (cases.offload > 0)
     sizes_bytes = (copied_parameters * cases.gradient_bytes, copied_parameters * cases.weight_bytes)
     copies_s = (
         np.where(copied_parameters > 0, offload.copy_seconds(hardware, tuned, size), 0.0) for size in sizes_bytes
@@ -212,5 +220,5 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -
 
 
 def _stage_backward_seconds(cases: Cases, parts: Parts) -> Column:
-    """Seconds of a micro-batch's backward pass, mean over stages."""
+    """Seconds of a micro-batch's backward pass through the layers of a stage, with recomputation, mean over stages."""
     return sum((kind.count * kind.recompute_and_backward.seconds for kind in parts.kinds), np.zeros(1)) / cases.pp

@@ -10,8 +10,7 @@ from rich.text import Text
 from trainyard.compare.gate.bisect_commits import Bisection
 from trainyard.report.gate import sentences
 from trainyard.report.gate.gate_report import BisectReport
-from trainyard.report.gate.gate_terminal import print_next
-from trainyard.report.render.terminal import Part, fitted, plain
+from trainyard.report.render.terminal import Part, fitted, next_steps, plain
 from trainyard.report.view.next_step import NextStep
 
 _SUSPECTS = 12
@@ -19,7 +18,8 @@ _SUSPECTS = 12
 
 
 def headline(bisection: Bisection, subjects: Mapping[str, str]) -> str:
-    """The commit that made it slower, the number of suspects, or that the bad end is not worse."""
+    """The commit that made it slower, the number of suspects, or that the bad end is not worse. `subjects`: commit ->
+    first line of its message."""
     if len(bisection.suspects) > 1:
         return f"One of {len(bisection.suspects)} commits made it slower; the runs do not show which."
     for culprit in bisection.suspects:
@@ -32,7 +32,7 @@ def headline(bisection: Bisection, subjects: Mapping[str, str]) -> str:
 
 
 def print_bisection(bisection: BisectReport, console: Console, full: bool = False) -> None:
-    """Prints the suspects and every tested commit."""
+    """Prints the headline, the suspects and every tested commit; without `full`, the first suspects only."""
     console.print(Text(plain(bisection.headline), style="bold"))
     suspects = bisection.suspects if len(bisection.suspects) > 1 else ()
     shown = suspects if full else suspects[:_SUSPECTS]
@@ -48,9 +48,13 @@ def print_bisection(bisection: BisectReport, console: Console, full: bool = Fals
             [
                 Part("tested commit", [Text(plain(name)) for name in names], name=True),
                 Part("worse by", [Text(sentences.percent(verdict.change)) for verdict in verdicts], right=True),
-                Part("at least", [Text(sentences.percent(verdict.low)) for verdict in verdicts], right=True, spare=1),
-                Part("at most", [Text(sentences.percent(verdict.high)) for verdict in verdicts], right=True, spare=1),
-                Part("pairs", [Text(str(verdict.pairs)) for verdict in verdicts], right=True, spare=2),
+                Part(
+                    "at least", [Text(sentences.percent(verdict.low)) for verdict in verdicts], right=True, drop_order=1
+                ),
+                Part(
+                    "at most", [Text(sentences.percent(verdict.high)) for verdict in verdicts], right=True, drop_order=1
+                ),
+                Part("pairs", [Text(str(verdict.pairs)) for verdict in verdicts], right=True, drop_order=2),
                 Part("", [Text(verdict.outcome) for verdict in verdicts]),
             ],
             console.width,
@@ -58,4 +62,4 @@ def print_bisection(bisection: BisectReport, console: Console, full: bool = Fals
     )
     if len(bisection.suspects) == 1:
         step = NextStep(command=f"git show {bisection.suspects[0][:10]}", purpose="the commit")
-        print_next([step], console)
+        console.print(*next_steps([step], console.width), sep="\n")

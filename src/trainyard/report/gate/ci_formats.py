@@ -56,7 +56,7 @@ def junit(gate: GateResult) -> str:
 
 
 def github_action_benchmark(gate: GateResult) -> str:
-    """Medians of HEAD with half the interquartile range, for github-action-benchmark.
+    """JSON for github-action-benchmark: medians of HEAD with half the interquartile range.
 
     Such a file is for metrics where smaller is better or for metrics where larger is better: raises `BadInput` for a
     mixture of the two.
@@ -81,7 +81,7 @@ def github_action_benchmark(gate: GateResult) -> str:
 
 
 def bencher(gate: GateResult) -> str:
-    """Bencher Metric Format: benchmark -> measure -> value with its least and greatest."""
+    """JSON in Bencher Metric Format: benchmark -> measure -> value with its least and greatest, of HEAD."""
     measures = {
         name: {"value": median(figures.head), "lower_value": min(figures.head), "upper_value": max(figures.head)}
         for name, figures in gate.values.items()
@@ -90,8 +90,8 @@ def bencher(gate: GateResult) -> str:
 
 
 def asv(gate: GateResult) -> str:
-    """asv results file, version 2, with times in seconds. Its date is the start of the last run of HEAD; asv reads the
-    date of the commit from git."""
+    """JSON of an asv results file, version 2, of HEAD, with times in seconds. Its date is the start of the last run of
+    HEAD; asv reads the date of the commit from git."""
     columns = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25",
                "stats_q_75", "stats_number", "stats_repeat", "samples", "profile"]  # fmt: skip
     results: dict[str, list[Any]] = {}

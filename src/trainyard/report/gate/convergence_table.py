@@ -45,7 +45,7 @@ def sentence(convergence: Convergence) -> str:
 
 
 def _what_settles(convergence: Convergence) -> str:
-    """The cheapest step that would settle the verdict."""
+    """A sentence on the cheapest step that would settle the verdict."""
     if convergence.test == "student":
         return "A second base of each seed would help: for example the same job with half the micro-batch."
     if convergence.pairs_needed and convergence.pairs_needed <= _MOST_SEEDS:

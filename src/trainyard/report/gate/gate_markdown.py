@@ -39,7 +39,10 @@ def markdown(gate: GateResult) -> str:
     ]
     if gate.changed_accounts:
         parts += ["### Account by account", _accounts(gate.changed_accounts)]
-    parts += [escaped(sentences.address(account, inside)) for account, inside in gate.changed_operations.items()]
+    parts += [
+        escaped(sentences.name_operations(account, operations))
+        for account, operations in gate.changed_operations.items()
+    ]
     if shifted := sentences.shifts(gate.changed_accounts):
         parts.append(escaped(shifted))
     notes = [
@@ -56,7 +59,7 @@ def markdown(gate: GateResult) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _accounts(why: ChangedAccounts) -> str:
+def _accounts(changed: ChangedAccounts) -> str:
     """The Markdown table of the accounts that changed most, in ms a step, and the change common to all of them."""
     rows = [
         [
@@ -67,11 +70,11 @@ def _accounts(why: ChangedAccounts) -> str:
             f"{sentences.percent(account.low)} … {sentences.percent(account.high)}",
             "shifted" if account.shifted else words.VERDICTS[account.verdict].label,
         ]
-        for account in why.by_interest()[:_MOST_ACCOUNTS]
+        for account in changed.by_interest()[:_MOST_ACCOUNTS]
     ]
-    if why.common.chance < 1:
-        between = f"{sentences.percent(why.common.low)} … {sentences.percent(why.common.high)}"
-        rows.append([f"all accounts equally: {sentences.percent(why.common.change)}", "", "", "", between, ""])
+    if changed.common.chance < 1:
+        between = f"{sentences.percent(changed.common.low)} … {sentences.percent(changed.common.high)}"
+        rows.append([f"all accounts equally: {sentences.percent(changed.common.change)}", "", "", "", between, ""])
     return _table(["account", "base ms", "head ms", "own change, ms", "own change, between", ""], rows)
 
 

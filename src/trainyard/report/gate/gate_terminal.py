@@ -13,9 +13,8 @@ from trainyard import units, words
 from trainyard.compare.gate.changed_accounts import ChangedAccount, ChangedAccounts
 from trainyard.report.gate import sentences
 from trainyard.report.gate.gate_report import GateReport
-from trainyard.report.render.terminal import Part, fitted, plain
+from trainyard.report.render.terminal import Part, fitted, next_steps, plain
 from trainyard.report.render.unit_scale import Scale, scale_of
-from trainyard.report.view.next_step import NextStep
 
 _STYLES = {"worse": "red", "not worse": "green", "unclear": "yellow", "better": "green", "same": "dim", "unknown": ""}
 _MOST_ACCOUNTS = 6
@@ -40,7 +39,7 @@ def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
     differences = [f"{item.name}: {item.was} against {item.now}" for item in gate.differences]
     print_some([*differences, *map(sentences.reading, gate.changed_readings)], "differs", console, full)
     print_some(gate.caveats, "note", console, full, style="yellow")
-    print_next(gate.next_steps, console)
+    console.print(*next_steps(gate.next_steps, console.width), sep="\n")
 
 
 def print_some(lines: Iterable[str], label: str, console: Console, full: bool, style: str = "dim") -> None:
@@ -51,19 +50,6 @@ def print_some(lines: Iterable[str], label: str, console: Console, full: bool, s
         console.print(Text(f"{label}: {plain(line)}", style=style))
     if len(lines) > len(shown):
         console.print(Text(f"{label}: {len(lines) - len(shown)} more with --full", style=style))
-
-
-def print_next(steps: Iterable[NextStep], console: Console) -> None:
-    """Prints where to look next; a purpose that does not fit behind its command is above it."""
-    for index, step in enumerate(steps):
-        if not index:
-            console.print(Text("\nWhere to look next:", style="dim"))
-        command, purpose = f"  {plain(step.command)}", f"  # {plain(step.purpose)}"
-        if len(command) + len(purpose) > console.width:
-            console.print(Text(purpose, style="dim"))
-            console.print(Text(command), soft_wrap=True)
-        else:
-            console.print(Text.assemble(command, (purpose, "dim")))
 
 
 def _draw_metrics(gate: GateReport, width: int) -> Table:
@@ -92,17 +78,18 @@ def _draw_metrics(gate: GateReport, width: int) -> Table:
             Part("base", columns[1], right=True),
             Part("head", columns[2], right=True),
             Part("worse by", columns[3], right=True),
-            Part("at least", columns[4], right=True, spare=2),
-            Part("at most", columns[5], right=True, spare=2),
-            Part("pairs", columns[6], right=True, spare=3),
-            Part("", columns[7], spare=1),
+            Part("at least", columns[4], right=True, drop_order=2),
+            Part("at most", columns[5], right=True, drop_order=2),
+            Part("pairs", columns[6], right=True, drop_order=3),
+            Part("", columns[7], drop_order=1),
         ],
         width,
     )
 
 
 def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
-    """The accounts, the changed ones first. By default the largest, and a row for the others."""
+    """The table of the accounts, the changed ones first, fitted to `width` characters. By default the largest, and a
+    row for the others."""
     rows = changed.by_interest()
     shown = rows if full or len(rows) <= _MOST_ACCOUNTS + 1 else rows[:_MOST_ACCOUNTS]
     scale = scale_of(max((max(row.before_ns, row.after_ns) for row in rows), default=0.0), "ns")
@@ -120,12 +107,16 @@ def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
     return fitted(
         [
             Part("account", name, name=True),
-            Part(f"base {scale.unit}", before, right=True, spare=1),
-            Part(f"head {scale.unit}", after, right=True, spare=1),
+            Part(f"base {scale.unit}", before, right=True, drop_order=1),
+            Part(f"head {scale.unit}", after, right=True, drop_order=1),
             Part(f"change {scale.unit}", change, right=True),
             Part("change %", share, right=True),
-            *([Part("between", bounds, right=True, spare=3), Part("p", chance, right=True, spare=4)] if full else []),
-            Part("", verdict, spare=2),
+            *(
+                [Part("between", bounds, right=True, drop_order=3), Part("p", chance, right=True, drop_order=4)]
+                if full
+                else []
+            ),
+            Part("", verdict, drop_order=2),
         ],
         width,
     )
@@ -153,7 +144,10 @@ def _note_accounts(changed: ChangedAccounts, full: bool) -> list[str]:
     notes: list[str] = []
     if common.chance < 1:
         bounds = f", between {sentences.percent(common.low)} and {sentences.percent(common.high)}" if full else ""
-        notes.append(f"Changes exclude that common to all accounts: {sentences.percent(common.change)}{bounds}.")
+        notes.append(
+            f"Changes are medians over the pairs, less the {sentences.percent(common.change)}{bounds} that all "
+            "accounts share (clocks, load): they differ from head minus base."
+        )
     if full and changed.small:
         notes.append(f"{units.counted(changed.small, 'account')} below 0.1 % of the step left out.")
     return notes

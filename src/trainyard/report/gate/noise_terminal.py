@@ -13,7 +13,7 @@ from trainyard.compare.gate.machine_noise import Noise
 from trainyard.compare.gate.verdict import Rule
 from trainyard.report.gate import sentences
 from trainyard.report.gate.gate_report import SelfCheckReport
-from trainyard.report.gate.gate_terminal import print_next
+from trainyard.report.render.terminal import next_steps
 from trainyard.report.view.next_step import NextStep
 
 _SIGNIFICANT = 0.01
@@ -61,7 +61,8 @@ _WEAK = 0.2
 
 
 def print_noise(noise: SelfCheckReport, console: Console) -> None:
-    """Prints the share of slowdowns that were detected and the pairs of runs that took, by size of the slowdown."""
+    """Prints, for each size of a slowdown, the share of slowdowns detected and the mean number of pairs of runs
+    needed."""
     console.print(Text(noise.headline, style="bold"))
     for line in noise.sentences:
         console.print(Text(line))
@@ -75,7 +76,10 @@ def print_noise(noise: SelfCheckReport, console: Console) -> None:
     margin = noise.smallest_detected
     if margin is not None and margin != noise.rule.margin:
         command = f"trainyard gate run JOB --base BASE --margin {100 * margin:g}%"
-        print_next([NextStep(command=command, purpose="with a margin that is detected here")], console)
+        console.print(
+            *next_steps([NextStep(command=command, purpose="with a margin that is detected here")], console.width),
+            sep="\n",
+        )
 
 
 def _show_share(share: float) -> str:

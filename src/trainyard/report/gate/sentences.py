@@ -70,7 +70,8 @@ def _pairs_needed(verdict: Verdict) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A signed percentage; `?` if unknown, `<0.1 %` for a change that rounds to nothing, a multiple above 1,000 %."""
+    """A fraction as a signed percentage; `?` if unknown, `<0.1 %` for a change that rounds to nothing, a multiple above
+    1,000 %."""
     if share is None:
         return "?"
     if 0 < abs(share) < _SMALLEST_SHOWN:
@@ -78,28 +79,28 @@ def percent(share: float | None) -> str:
     return f"{100 * share:+.1f} %" if share < _TIMES else f"{1 + share:,.0f} times"
 
 
-def culprit(why: ChangedAccounts | None) -> str:
+def culprit(changed: ChangedAccounts | None) -> str:
     """The accounts that caused the change, or why they are not known."""
-    if why is None:
+    if changed is None:
         return "The responsible account is unknown: fewer than three pairs have ledgers of a full step."
     named = [
         f"{label(account)}, {time(account.ns)} per step ({percent(account.change)})"
-        for account in why.culprits[:_SHOWN]
+        for account in changed.culprits[:_SHOWN]
     ]
     parts: list[str] = []
     if named:
         parts.append(f"Caused by {'; '.join(named)}.")
-    if why.common.slower:
+    if changed.common.slower:
         parts.append(
-            f"All accounts take {percent(why.common.change)} longer: the cause is the clocks, power or another process,"
-            " not one operation."
+            f"All accounts take {percent(changed.common.change)} longer: the cause is the clocks, power or another "
+            "process, not one operation."
         )
-    return " ".join(parts) or _likeliest(why)
+    return " ".join(parts) or _likeliest(changed)
 
 
-def _likeliest(why: ChangedAccounts) -> str:
+def _likeliest(changed: ChangedAccounts) -> str:
     """A sentence on the account that got longer with the smallest p-value, when no change is significant."""
-    longer = [account for account in why.accounts if account.ns > 0 and account.chance < _LIKELY]
+    longer = [account for account in changed.accounts if account.ns > 0 and account.chance < _LIKELY]
     if not longer:
         return "No single account stands out."
     likeliest = min(longer, key=lambda account: account.chance)
@@ -109,7 +110,7 @@ def _likeliest(why: ChangedAccounts) -> str:
     )
 
 
-def address(account: str, operations: ChangedAccounts) -> str:
+def name_operations(account: str, operations: ChangedAccounts) -> str:
     """The operations of an account that caused its change; empty if none is significant."""
     named = [
         f"{operation.account} {time(operation.ns)} ({percent(operation.change)})"
@@ -128,9 +129,9 @@ def reading(machine_reading: MachineReading) -> str:
     return f"the machine's {machine_reading.name}: {base_value} against {head_value} (p = {machine_reading.chance:.2g})"
 
 
-def shifts(why: ChangedAccounts | None) -> str:
+def shifts(changed: ChangedAccounts | None) -> str:
     """Time that moved between accounts without changing the total."""
-    moved = [account for account in why.accounts if account.shifted] if why else []
+    moved = [account for account in changed.accounts if account.shifted] if changed else []
     if not moved:
         return ""
     listed = ", ".join(f"{label(account)} {time(account.ns)}" for account in moved)
@@ -157,7 +158,9 @@ def figure(metric: str, values: tuple[float, ...]) -> str:
 
 def explain(gate: GateResult) -> tuple[str, ...]:
     """Sentences on the operations of the responsible accounts, and on time that moved between accounts."""
-    operations = (address(account, inside) for account, inside in gate.changed_operations.items())
+    operations = (
+        name_operations(account, changed_operations) for account, changed_operations in gate.changed_operations.items()
+    )
     return tuple(line for line in (*operations, shifts(gate.changed_accounts)) if line)
 
 
@@ -167,5 +170,9 @@ def suggest_commands(gate: GateResult) -> tuple[NextStep, ...]:
     if gate.outcome == "not worse":
         return ()
     if gate.outcome == "unclear":
-        return (NextStep(command="trainyard gate self-check JOB", purpose="the smallest slowdown detected here"),)
+        return (
+            NextStep(
+                command="trainyard gate self-check JOB.toml | -- COMMAND", purpose="the smallest slowdown detected here"
+            ),
+        )
     return (NextStep(command=f"trainyard diff {base} {head}", purpose="the last pair, account by account"),)

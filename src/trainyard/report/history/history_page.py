@@ -29,6 +29,11 @@ from trainyard.report.view.view import Column, KeyFigure, Table
 
 SCRIPTS = ("base", "export", "frame", "plot", "tables", "history")
 """The page's JavaScript files in order of use."""
+_AXIS_PERCENTILES = (0.5, 99.5)
+"""Percentiles of the values between which the axis always reaches."""
+_AXIS_MARGIN, _AXIS_PADDING = 0.6, 0.08
+"""The axis goes beyond the percentiles by at most this fraction of their range, and beyond all points by this fraction
+of that margin."""
 _LIMITS = (
     "Steps are tested by ranks: a step with fewer than five points on either side of it cannot be significant.",
     "Noise that wanders slowly over many points, without a trend, is reported as steps or drift.",
@@ -73,23 +78,27 @@ def plain_view(history: History) -> dict[str, Any]:
     }
 
 
-def _scale(typical: float, unit: str) -> dict[str, Any]:
-    """Unit, size of the unit and decimals with which the page shows values like `typical`."""
-    scale = scale_of(typical, unit)
-    in_unit = typical / scale.divisor
+def _scale(typical_value: float, unit: str) -> dict[str, Any]:
+    """Unit, size of the unit and decimals with which the page shows values like `typical_value`."""
+    scale = scale_of(typical_value, unit)
+    in_unit = typical_value / scale.divisor
     return {"unit": scale.unit, "size": scale.divisor, "digits": 1 if in_unit >= 100 else 2 if in_unit >= 10 else 3}
 
 
 def _range(history: History) -> tuple[float, float]:
-    """Limits of the vertical axis. Spikes beyond them are drawn at the edge, so that one does not flatten the rest."""
+    """Limits (low, high) of the vertical axis: the values without the lowest and highest 0.5 %, with a margin, but not
+    beyond the range of all values. Spikes beyond them are drawn at the edge, so that one does not flatten the rest."""
     values = np.array(history.series.values)
-    low, high = np.percentile(values, [0.5, 99.5])
-    room = 0.6 * (high - low) or abs(float(values[0])) * 0.01 or 1.0
-    return max(float(values.min()), low - room) - 0.08 * room, min(float(values.max()), high + room) + 0.08 * room
+    low, high = np.percentile(values, _AXIS_PERCENTILES)
+    # A constant series has no range: 1 % of its value then, or 1.
+    margin = _AXIS_MARGIN * (high - low) or abs(float(values[0])) * 0.01 or 1.0
+    padding = _AXIS_PADDING * margin
+    return max(float(values.min()), low - margin) - padding, min(float(values.max()), high + margin) + padding
 
 
 def _levels(history: History) -> list[dict[str, float]]:
-    """The level between lasting changes; a drift is a line from level to level."""
+    """The level between lasting changes as the page reads it: `start`, `stop` (indices of points), the level at both
+    (`from`, `to`; a drift is a line), and its 95 % interval (`least`, `most`)."""
     values = np.array(history.series.values)
     edges = sorted(
         {history.begin, len(values), *(p for change in _lasting(history) for p in (change.at, change.until))}
@@ -162,19 +171,20 @@ def _table(history: History) -> Table:
 
 
 def _figures(history: History) -> list[KeyFigure]:
-    """Key figures: the level since the last lasting change with its growth over the first level, changes, points."""
+    """Key figures: the level since the last lasting change with its growth over the first level, number of changes,
+    number of points."""
     series, unit = history.series, history.series.about.unit
     values, lasting = np.array(series.values), _lasting(history)
-    begin = max([history.begin, *(change.until for change in lasting if change.until < len(values) - 2)])
-    latest = estimate_level(values[begin:], history.inflation)
-    value, _, name = show_value(latest.value, unit).rpartition(" ") if unit else ("", "", "")
-    first = estimate_level(
+    latest_start = max([history.begin, *(change.until for change in lasting if change.until < len(values) - 2)])
+    latest_level = estimate_level(values[latest_start:], history.inflation)
+    value, _, name = show_value(latest_level.value, unit).rpartition(" ") if unit else ("", "", "")
+    first_level = estimate_level(
         values[history.begin : min([len(values), *(change.at for change in lasting if change.at > 2)])]
     )
-    growth = (latest.value / first.value - 1) if first.value else 0.0
+    growth = (latest_level.value / first_level.value - 1) if first_level.value else 0.0
     better = (growth < 0) == (series.about.better == "lower") if lasting else None
     return [
-        KeyFigure(label="now", value=value or show_value(latest.value, unit), unit=name,
+        KeyFigure(label="now", value=value or show_value(latest_level.value, unit), unit=name,
                   means="The median since the last change.",
                   change=f"{100 * growth:+.1f} % since the first" if lasting else "", better=better),
         KeyFigure(label="changes", value=str(len(lasting)), means="Steps and drifts."),

@@ -36,13 +36,14 @@ class HistoryReport(History, frozen=True, kw_only=True):
         return frame(page(self))
 
 
-def report_history(history: History) -> HistoryReport:
-    """The report of a judged history: its data with the headline, the evidence and next steps in words."""
+def report_history(history: History, *, stored: bool = True) -> HistoryReport:
+    """The report of a judged history: its data with the headline, the evidence and next steps in words. `stored`: its
+    points are stored runs."""
     return HistoryReport(
         **asdict(history),
         headline=headline(history),
         worse=history.is_worse,
         alpha=ALPHA,
         evidence=describe_evidence(history),
-        next_steps=suggest_commands(history),
+        next_steps=suggest_commands(history, stored=stored),
     )

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from trainyard import units, words
 from trainyard.compare.history.judge_changes import History, JudgedChange
-from trainyard.report.gate.gate_terminal import print_next, print_some
+from trainyard.report.gate.gate_terminal import print_some
 from trainyard.report.history.history_report import HistoryReport
 from trainyard.report.history.sentences import explain_change, show_interval, show_share
-from trainyard.report.render.terminal import Part, fitted, plain
+from trainyard.report.render.terminal import Part, fitted, next_steps, plain
 from trainyard.report.render.unit_scale import scale_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -28,6 +28,7 @@ _CAUSES = 6
 """Lines on the cause of a change in the default output."""
 _POINT_NAME = 10
 """Characters of a point's name that are always shown: those of an abbreviated commit."""
+_PICTURE_PERCENTILES = (2, 98)
 _MAX_PICTURE = 100
 """Columns of the picture at most."""
 
@@ -54,24 +55,24 @@ def print_history(history: HistoryReport, console: Console, full: bool = False) 
                 console.print(Text(f"{more} with --full", style="dim"))
     console.print(Text(history.evidence, style="dim"))
     print_some(history.notes, "note", console, full)
-    print_next(history.next_steps, console)
+    console.print(*next_steps(history.next_steps, console.width), sep="\n")
 
 
 def picture(history: History, width: int) -> list[str]:
-    """The series as block characters and, below, marks at its changes. A column is the median of its points, scaled
-    between the 2nd and the 98th percentile."""
+    """The series as a line of at most `width` block characters and, below, marks at its changes. A column is the median
+    of its points, scaled between the 2nd and the 98th percentile."""
     values = np.array(history.series.values)
     columns = min(width, values.size)
     edges = np.linspace(0, values.size, columns + 1).astype(int)
-    middles = np.array([np.median(values[a:b]) for a, b in pairwise(edges)])
-    low, high = np.percentile(values, [2, 98])
-    steps = np.clip((middles - low) / ((high - low) or 1.0), 0, 1) * (len(_BLOCKS) - 1)
+    medians = np.array([np.median(values[a:b]) for a, b in pairwise(edges)])
+    low, high = np.percentile(values, _PICTURE_PERCENTILES)
+    heights = np.clip((medians - low) / ((high - low) or 1.0), 0, 1) * (len(_BLOCKS) - 1)
     marks = [" "] * columns
     for judged in history.changes:
         at = int(np.searchsorted(edges, judged.change.at, "right")) - 1
         if marks[at] in " ·":
             marks[at] = _MARKS[judged.change.kind]
-    return ["".join(_BLOCKS[round(step)] for step in steps), "".join(marks).rstrip()]
+    return ["".join(_BLOCKS[round(step)] for step in heights), "".join(marks).rstrip()]
 
 
 def _print_changes(history: HistoryReport, console: Console, full: bool) -> None:
@@ -101,14 +102,18 @@ def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int)
         [
             Part("", [Text(words.CHANGES[change.kind].label) for change in changes]),
             Part("point", [Text(str(change.at)) for change in changes], right=True),
-            Part("", [Text(plain(judged.point.name)) for judged in shown], name=True, least=_POINT_NAME),
-            Part("date", [_date(judged) for judged in shown], spare=5),
-            Part("may be", [Text(position) for position in positions], spare=3),
-            Part(f"before{unit}", [Text(scale.show(change.before.value)) for change in changes], right=True, spare=1),
-            Part(f"after{unit}", [Text(scale.show(change.after.value)) for change in changes], right=True, spare=1),
+            Part("", [Text(plain(judged.point.name)) for judged in shown], name=True, min_width=_POINT_NAME),
+            Part("date", [_date(judged) for judged in shown], drop_order=5),
+            Part("may be", [Text(position) for position in positions], drop_order=3),
+            Part(
+                f"before{unit}", [Text(scale.show(change.before.value)) for change in changes], right=True, drop_order=1
+            ),
+            Part(
+                f"after{unit}", [Text(scale.show(change.after.value)) for change in changes], right=True, drop_order=1
+            ),
             Part("change", [Text(show_share(change)) for change in changes], right=True),
-            Part("95 % interval", intervals, right=True, spare=4),
-            Part("", [_judgement(judged) for judged in shown], spare=2),
+            Part("95 % interval", intervals, right=True, drop_order=4),
+            Part("", [_judgement(judged) for judged in shown], drop_order=2),
         ],
         width,
     )

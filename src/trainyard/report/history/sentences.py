@@ -76,15 +76,16 @@ def describe_evidence(history: History) -> str:
     )
 
 
-def suggest_commands(history: History) -> tuple[NextStep, ...]:
-    """Commands that compare the runs and the commits on either side of the newest change; none without a change."""
+def suggest_commands(history: History, *, stored: bool) -> tuple[NextStep, ...]:
+    """Commands that compare the runs, if they are `stored`, and the commits on either side of the newest change; none
+    without a change."""
     newest = history.newest
     if newest is None:
         return ()
     points, first = history.series.points, newest.point
     last = points[max(0, newest.change.at - 1)]
     steps: list[NextStep] = []
-    if last.run and first.run:
+    if stored and last.run and first.run:
         command = f"trainyard diff {last.run} {first.run}"
         steps.append(NextStep(command=command, purpose="the runs before and after, account by account"))
     if last.commit and first.commit and last.commit != first.commit:
@@ -94,7 +95,7 @@ def suggest_commands(history: History) -> tuple[NextStep, ...]:
 
 
 def name_point(history: History, at: int) -> str:
-    """Index, name and date of a point."""
+    """Index, name and date of the point at index `at`."""
     point = history.series.points[at]
     date = point.when[:10] if point.name != point.when[:16] else ""
     return " ".join(part for part in (str(at), point.name, date) if part)

@@ -26,14 +26,14 @@ def tables(snapshot: MemorySnapshot) -> tuple[Table, ...]:
 def _kinds(record: MemoryRecord) -> Table:
     """The bytes at the peak by kind, largest first, with their sum."""
     peak = record.peak
-    held = sorted(peak.held.items(), key=lambda item: -item[1])
+    bytes_by_kind = sorted(peak.held.items(), key=lambda item: -item[1])
     shortages = map(describe_shortage, record.shortages)
     return Table(
         title=f"Device {record.device}: held at the peak",
         notes=(f"{units.show_size(peak.reserved)} reserved at the peak.", *shortages, *record.notes),
         columns=(Column(head="kind"), Column(head="MiB", digits=1), Column(head="allocations", digits=0)),
         rows=(
-            *((words.MEMORY[kind].label, size / 2**20, peak.counts.get(kind)) for kind, size in held),
+            *((words.MEMORY[kind].label, size / 2**20, peak.counts.get(kind)) for kind, size in bytes_by_kind),
             ("allocated", peak.allocated / 2**20, sum(peak.counts.values())),
         ),
     )

@@ -53,19 +53,19 @@ def print_memory(view: MemoryView, console: Console, top: int | None = 12) -> No
         console.print(*next_steps([*steps, NextStep("--page FILE", "memory over time and by segment")]), sep="\n")
 
 
-def sparkline(curve: MemoryCurve, wide: int = _SPARKLINE_WIDTH) -> str:
-    """The maximum allocated in each of `wide` time intervals, in eighths of the peak."""
+def sparkline(curve: MemoryCurve, width: int = _SPARKLINE_WIDTH) -> str:
+    """The maximum allocated in each of `width` equal time intervals, one character each, in eighths of the peak."""
     allocated = [sum(column) for column in zip(*curve.kinds)] or [0] * len(curve.ns)
-    most, end, start = max(allocated) or 1, curve.ns[-1] - curve.ns[0] + 1, curve.ns[0]
-    heights, now, at = [], 0, 0
-    for column in range(wide):
-        height = now
-        while at < len(curve.ns) and (curve.ns[at] - start) * wide < (column + 1) * end:
-            now = allocated[at]
-            height = max(height, now)
-            at += 1
+    peak_bytes, end, start = max(allocated) or 1, curve.ns[-1] - curve.ns[0] + 1, curve.ns[0]
+    heights, current_bytes, moment = [], 0, 0
+    for column in range(width):
+        height = current_bytes
+        while moment < len(curve.ns) and (curve.ns[moment] - start) * width < (column + 1) * end:
+            current_bytes = allocated[moment]
+            height = max(height, current_bytes)
+            moment += 1
         heights.append(height)
-    return "".join(_LEVELS[-(-8 * height // most)] for height in heights)
+    return "".join(_LEVELS[-(-8 * height // peak_bytes)] for height in heights)
 
 
 def _kinds(view: MemoryView, width: int) -> Table:
@@ -81,7 +81,10 @@ def _kinds(view: MemoryView, width: int) -> Table:
             Part("MiB", [Text(_mib(size)) for size in (*(size for _, size in rows), held_bytes)], right=True),
             Part("share", [*(Text(units.show_share(size, held_bytes)) for _, size in rows), Text("")], right=True),
             Part(
-                "bytes", [Text(f"{size:,}") for size in (*(size for _, size in rows), held_bytes)], spare=1, right=True
+                "bytes",
+                [Text(f"{size:,}") for size in (*(size for _, size in rows), held_bytes)],
+                drop_order=1,
+                right=True,
             ),
         ],
         width,
@@ -91,11 +94,11 @@ def _kinds(view: MemoryView, width: int) -> Table:
 def _holders(view: MemoryView, top: int | None, width: int) -> Table:
     """The largest holders of the peak, and a row for the others."""
     shown = view.holders[:top]
-    places, left_bytes, left_blocks = view.rest
+    other_places, other_bytes, other_blocks = view.rest
     hidden = view.holders[len(shown) :]
-    places += len(hidden)
-    left_bytes += sum(holder.size for holder in hidden)
-    left_blocks += sum(holder.count for holder in hidden)
+    other_places += len(hidden)
+    other_bytes += sum(holder.size for holder in hidden)
+    other_blocks += sum(holder.count for holder in hidden)
     rows = [
         (
             Text(plain(holder.where) or "(no stack)"),
@@ -106,15 +109,15 @@ def _holders(view: MemoryView, top: int | None, width: int) -> Table:
         )
         for holder in shown
     ]
-    if places:
-        others = Text(units.counted(places, "more place"), style="dim")
-        rows.append((others, Text(""), Text(_mib(left_bytes)), Text(f"{left_blocks:,}"), Text("")))
+    if other_places:
+        others = Text(units.counted(other_places, "more place"), style="dim")
+        rows.append((others, Text(""), Text(_mib(other_bytes)), Text(f"{other_blocks:,}"), Text("")))
     where, category, size, blocks, age = zip(*rows, strict=True) if rows else ((),) * 5
     return fitted(
         [
-            Part("where", where, name=True, least=_LOCATION_WIDTH), Part("category", category, spare=1),
-            Part("MiB", size, right=True), Part("blocks", blocks, spare=2, right=True),
-            Part("age, ms", age, spare=3, right=True),
+            Part("where", where, name=True, min_width=_LOCATION_WIDTH), Part("category", category, drop_order=1),
+            Part("MiB", size, right=True), Part("blocks", blocks, drop_order=2, right=True),
+            Part("age, ms", age, drop_order=3, right=True),
         ],
         width,
     )  # fmt: skip

@@ -26,6 +26,7 @@ from trainyard.trace.memory.snapshot import Snapshot
 
 SCRIPTS = ("base", "export", "frame", "area", "segments", "memory")
 """The page's JavaScript files in order of use."""
+_MOMENTS_PER_BUCKET = 5
 _BUCKETS = 400
 """Time intervals of the curve; of each, the extremes are kept."""
 _MOST_HOLDERS, _MOST_SEGMENTS, _MOST_PIECES, _MOST_MARKS, _MOST_FRAMES = 40, 40, 150, 200, 24
@@ -112,12 +113,13 @@ def busiest(memories: Sequence[MeasuredMemory]) -> MeasuredMemory:
 def view_of(
     snapshot: Snapshot, memory: MeasuredMemory, others: Sequence[MeasuredMemory] = (), generated: str = ""
 ) -> MemoryView:
-    """The view of one device; the notes list the peaks of `others`."""
-    used = [kind for kind in range(len(KINDS)) if memory.by_kind[kind].any()]
+    """The view of one device; the notes list the peaks of `others`. `generated`: the program and its version, for the
+    foot of the page."""
+    used_kinds = [kind for kind in range(len(KINDS)) if memory.by_kind[kind].any()]
     shown = memory.peak.holders[:_MOST_HOLDERS]
     left = memory.peak.holders[_MOST_HOLDERS:]
     count = len(memory.device.trace.action)
-    maps = [("at the peak", memory.peak.moment), ("at the end", count)] if count else [("in the snapshot", 0)]
+    moments = [("at the peak", memory.peak.moment), ("at the end", count)] if count else [("in the snapshot", 0)]
     lines = list(notes(snapshot, memory))
     for other in others:
         if other is not memory:
@@ -130,17 +132,19 @@ def view_of(
         chips=(Path(snapshot.source).name,),
         figures=_figures(memory),
         wall_ns=int(memory.ns[-1]),
-        kinds=tuple(_kind(KINDS[kind]) for kind in used),
-        curve=_curve(memory, used),
+        kinds=tuple(_kind(KINDS[kind]) for kind in used_kinds),
+        curve=_curve(memory, used_kinds),
         holders=tuple(msgspec.structs.replace(holder, stack=holder.stack[:_MOST_FRAMES]) for holder in shown),
         rest=(len(left), sum(holder.size for holder in left), sum(holder.count for holder in left)),
         held={_kind(kind).label: size for kind, size in memory.peak.held.items()},
         fragments=tuple(
             (label, fragments)
-            for (label, _), fragments in zip(maps, (memory.peak.fragments, memory.end))
+            for (label, _), fragments in zip(moments, (memory.peak.fragments, memory.end))
             if fragments is not None
         ),
-        segments=tuple(segment_map(memory, label, at, used) for label, at in maps) if snapshot.allocator else (),
+        segments=tuple(segment_map(memory, label, at, used_kinds) for label, at in moments)
+        if snapshot.allocator
+        else (),
         shortages=memory.shortages,
         whys={why: f"{word.label}: {word.means}" for why, word in words.SHORTAGES.items()},
         marks=tuple((mark.ns, mark.text) for mark in memory.marks[:_MOST_MARKS]),
@@ -192,9 +196,9 @@ def title_of(memory: MeasuredMemory) -> str:
     peak = memory.peak
     if not peak.allocated:
         return "Nothing was allocated."
-    most = max(peak.held, key=lambda kind: peak.held[kind])
-    share = units.show_share(peak.held[most], peak.allocated, 0)
-    sentence = f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {_kind(most).label.lower()}"
+    largest_kind = max(peak.held, key=lambda kind: peak.held[kind])
+    share = units.show_share(peak.held[largest_kind], peak.allocated, 0)
+    sentence = f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {_kind(largest_kind).label.lower()}"
     largest = peak.holders[0]
     if largest.where:
         sentence += f"; the largest holder is {largest.where} with {units.show_size(largest.size)}"
@@ -248,14 +252,14 @@ def _kind(name: str) -> MemoryKind:
     return MemoryKind(label=word.label, means=word.means, colour=word.colour)
 
 
-def _curve(memory: MeasuredMemory, used: Sequence[int]) -> MemoryCurve:
-    """Active and reserved bytes over time, in total and for each of the kinds `used`, thinned out for drawing."""
+def _curve(memory: MeasuredMemory, used_kinds: Sequence[int]) -> MemoryCurve:
+    """Active and reserved bytes over time, in total and for each of the kinds `used_kinds`, thinned out for drawing."""
     keep = moments_kept(memory.ns, memory.replay.allocated, memory.replay.reserved)
     return MemoryCurve(
         ns=memory.ns[keep].tolist(),
         active=memory.replay.active[keep].tolist(),
         reserved=memory.replay.reserved[keep].tolist(),
-        kinds=[memory.by_kind[kind][keep].tolist() for kind in used],
+        kinds=[memory.by_kind[kind][keep].tolist() for kind in used_kinds],
         peak=int(np.searchsorted(keep, memory.peak.moment)),
         timed=memory.device.trace.timed,
         moments=len(memory.ns),
@@ -263,13 +267,13 @@ def _curve(memory: MeasuredMemory, used: Sequence[int]) -> MemoryCurve:
 
 
 def moments_kept(
-    ns: NDArray[np.int64], allocated: NDArray[np.int64], reserved: NDArray[np.int64], buckets: int = _BUCKETS
+    ns: NDArray[np.int64], allocated: NDArray[np.int64], reserved: NDArray[np.int64], bucket_count: int = _BUCKETS
 ) -> NDArray[np.int64]:
     """Indices of at most 5 moments per bucket of time: the first, the last, the minimum and the maximum of allocated
     bytes, the maximum of reserved bytes."""
-    if len(ns) <= 5 * buckets:
+    if len(ns) <= _MOMENTS_PER_BUCKET * bucket_count:
         return np.arange(len(ns))
-    edges = np.searchsorted(ns, ns[0] + (np.arange(buckets + 1) * (int(ns[-1] - ns[0]) + 1)) // buckets)
+    edges = np.searchsorted(ns, ns[0] + (np.arange(bucket_count + 1) * (int(ns[-1] - ns[0]) + 1)) // bucket_count)
     edges[0], edges[-1] = 0, len(ns)
     kept: set[int] = set()
     for start, end in zip(edges[:-1].tolist(), edges[1:].tolist()):
@@ -281,66 +285,73 @@ def moments_kept(
     return np.array(sorted(kept), np.int64)
 
 
-def segment_map(memory: MeasuredMemory, label: str, moment: int, used: Sequence[int]) -> SegmentMap:
-    """The layout of the largest segments at `moment`. Kinds are numbered by their place in `used`."""
-    ranges = sorted(ranges_at(memory.device, moment), key=lambda part: (part.start - part.end, part.start))
+def segment_map(memory: MeasuredMemory, label: str, moment: int, used_kinds: Sequence[int]) -> SegmentMap:
+    """The layout of the largest segments at `moment`, an index of allocator events. Kinds are numbered by their place
+    in `used_kinds`, indices into `KINDS`."""
+    ranges = sorted(ranges_at(memory.device, moment), key=lambda segment: (segment.start - segment.end, segment.start))
     shown = sorted(ranges[:_MOST_SEGMENTS])
     lives = memory.replay.lives
     active = np.flatnonzero(lives.is_active(moment))
     active = active[np.argsort(lives.address[active])]
     addresses = lives.address[active]
-    index_of_kind = {kind: number for number, kind in enumerate(used)}
+    index_of_kind = {kind: number for number, kind in enumerate(used_kinds)}
     rows = []
-    for part in shown:
-        first, last = np.searchsorted(addresses, (part.start, part.end)).tolist()
+    for segment in shown:
+        first, last = np.searchsorted(addresses, (segment.start, segment.end)).tolist()
         blocks = [
-            (int(lives.address[row]), int(lives.size[row]), _look(memory, row, moment, index_of_kind))
+            (int(lives.address[row]), int(lives.size[row]), _kind_index_of(memory, row, moment, index_of_kind))
             for row in active[first:last].tolist()
         ]
-        rows.append(_segment_row(part, blocks))
-    left = ranges[_MOST_SEGMENTS:]
+        rows.append(_segment_row(segment, blocks))
+    smaller_segments = ranges[_MOST_SEGMENTS:]
     return SegmentMap(
-        label=label, rows=rows, left_out=len(left), left_bytes=sum(part.end - part.start for part in left)
+        label=label,
+        rows=rows,
+        left_out=len(smaller_segments),
+        left_bytes=sum(segment.end - segment.start for segment in smaller_segments),
     )
 
 
-def _look(memory: MeasuredMemory, row: int, moment: int, index_of_kind: dict[int, int]) -> int:
+def _kind_index_of(memory: MeasuredMemory, row: int, moment: int, index_of_kind: dict[int, int]) -> int:
+    """`PENDING` if the block of `row` was freed before `moment` and waits for its stream; else the index of its
+    kind."""
     pending = int(memory.replay.lives.stop[row]) < moment
     return PENDING if pending else index_of_kind[int(memory.category[row])]
 
 
-def _segment_row(part: ReservedRange, blocks: list[tuple[int, int, int]]) -> SegmentRow:
-    """A segment as pieces in order of address; `blocks` are (address, size in bytes, number of the look)."""
+def _segment_row(segment: ReservedRange, blocks: list[tuple[int, int, int]]) -> SegmentRow:
+    """A segment as pieces in order of address. `blocks`: (address, size in bytes, kind index) of its blocks; the rest
+    is `FREE`."""
     pieces: list[tuple[int, int]] = []
-    cursor = part.start
-    for address, size, look in [*blocks, (part.end, 0, FREE)]:
+    cursor = segment.start
+    for address, size, kind_index in [*blocks, (segment.end, 0, FREE)]:
         if address > cursor:
             pieces.append((FREE, address - cursor))
-        end = min(address + size, part.end)
+        end = min(address + size, segment.end)
         if end > max(address, cursor):
-            pieces.append((look, end - max(address, cursor)))
+            pieces.append((kind_index, end - max(address, cursor)))
         cursor = max(cursor, end)
-    free = [size for look, size in pieces if look == FREE]
+    free = [size for kind_index, size in pieces if kind_index == FREE]
     return SegmentRow(
-        address=part.start,
-        size=part.end - part.start,
-        stream=part.stream,
-        small=part.small,
+        address=segment.start,
+        size=segment.end - segment.start,
+        stream=segment.stream,
+        small=segment.small,
         free=sum(free),
         largest=max(free, default=0),
-        pieces=_drawn(pieces, part.end - part.start),
+        pieces=_merge_pieces(pieces, segment.end - segment.start),
     )
 
 
-def _drawn(pieces: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """Pieces with neighbours of one kind merged. If there are too many, pieces too thin to be visible are merged into
-    the one before."""
-    thin = size // _MOST_PIECES if len(pieces) > _MOST_PIECES else 0
-    joined: list[tuple[int, int]] = []
-    for look, length in pieces:
-        if joined and (joined[-1][0] == look or length < thin or joined[-1][1] < thin):
-            kept = joined[-1][0] if joined[-1][1] >= length else look
-            joined[-1] = (kept, joined[-1][1] + length)
+def _merge_pieces(pieces: list[tuple[int, int]], segment_bytes: int) -> list[tuple[int, int]]:
+    """The pieces, (kind index, bytes), with neighbours of one kind merged. If there are too many, pieces too thin to be
+    visible in a segment of `segment_bytes` are merged into the one before."""
+    thin_bytes = segment_bytes // _MOST_PIECES if len(pieces) > _MOST_PIECES else 0
+    merged: list[tuple[int, int]] = []
+    for kind_index, length in pieces:
+        if merged and (merged[-1][0] == kind_index or length < thin_bytes or merged[-1][1] < thin_bytes):
+            kept_kind = merged[-1][0] if merged[-1][1] >= length else kind_index
+            merged[-1] = (kept_kind, merged[-1][1] + length)
         else:
-            joined.append((look, length))
-    return joined
+            merged.append((kind_index, length))
+    return merged

@@ -45,9 +45,9 @@ def _millions(count: int | None) -> Cell:
 def _machines(machines: dict[str, Machine], full: bool) -> Table:
     """The table of machines: memory, peaks and links of one device of each. `full`: a column for each data type, and
     prices."""
-    every = dict.fromkeys(dtype for machine in machines.values() for dtype in machine.device.peak)
-    dtypes = [(dtype,) for dtype in every] if full else [("bfloat16", "float16"), ("float8",)]
-    heads = [f"{dtype}, TFLOP/s" for dtype in every] if full else ["16 bits, TFLOP/s", "float8, TFLOP/s"]
+    all_dtypes = dict.fromkeys(dtype for machine in machines.values() for dtype in machine.device.peak)
+    dtypes = [(dtype,) for dtype in all_dtypes] if full else [("bfloat16", "float16"), ("float8",)]
+    heads = [f"{dtype}, TFLOP/s" for dtype in all_dtypes] if full else ["16 bits, TFLOP/s", "float8, TFLOP/s"]
     return Table(
         title="Machine",
         notes=(
@@ -83,5 +83,5 @@ def _sources(catalogue: Catalogue) -> Table:
     return Table(title="Machine", notes=(), columns=(Column(head=""), Column(head="source", prose=True)), rows=rows)
 
 
-def _scaled(claim: Claim | None, unit: float) -> float | None:
-    return claim.value / unit if claim else None
+def _scaled(claim: Claim | None, divisor: float) -> float | None:
+    return claim.value / divisor if claim else None

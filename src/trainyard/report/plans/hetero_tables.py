@@ -52,9 +52,9 @@ def _part_alone(alone: PartResult) -> Apart:
     )
 
 
-def _joined_constants(several: Sequence[ConstantSet]) -> ConstantSet:
+def _joined_constants(constant_sets: Sequence[ConstantSet]) -> ConstantSet:
     """One set with the names, descriptions and sources of all of them."""
-    distinct = {constants.name: constants for constants in several}.values()
+    distinct = {constants.name: constants for constants in constant_sets}.values()
     return replace(
         next(iter(distinct)),
         name=" and ".join(constants.name for constants in distinct),
@@ -67,16 +67,18 @@ def _joined_constants(several: Sequence[ConstantSet]) -> ConstantSet:
 
 
 def _claims(parts: Sequence[FleetPart]) -> dict[str, Claim]:
-    every = [(plans_file.claims(part.machine), part.devices) for part in parts]
-    names = [name for name in every[0][0] if all(name in known for known, _ in every)]
-    return {name: _mean([(known[name], many) for known, many in every]) for name in names}
+    claims_of_parts = [(plans_file.claims(part.machine), part.devices) for part in parts]
+    names = [name for name in claims_of_parts[0][0] if all(name in claims for claims, _ in claims_of_parts)]
+    return {name: _mean([(claims[name], devices) for claims, devices in claims_of_parts]) for name in names}
 
 
-def _mean(several: list[tuple[Claim, int]]) -> Claim:
-    """The mean of claims weighted by device count."""
-    value = sum(claim.value * many for claim, many in several) / sum(many for _, many in several)
-    sources = dict.fromkeys(claim.source for claim, _ in several)
-    return replace(several[0][0], value=value, source="; ".join(sources))
+def _mean(claims_with_devices: list[tuple[Claim, int]]) -> Claim:
+    """The mean of claims, (claim, device count), weighted by device count."""
+    value = sum(claim.value * devices for claim, devices in claims_with_devices) / sum(
+        devices for _, devices in claims_with_devices
+    )
+    sources = dict.fromkeys(claim.source for claim, _ in claims_with_devices)
+    return replace(claims_with_devices[0][0], value=value, source="; ".join(sources))
 
 
 def layouts(plans: Plans) -> Table:
@@ -149,13 +151,14 @@ def _equal_stages(stages: Sequence[HeteroStage]) -> Iterator[tuple[int, list[Het
     ends = (0, len(stages) - 1)
     keys = [(stage.part, stage.layers, stage.experts, at if at in ends else -1) for at, stage in enumerate(stages)]
     for _, group in groupby(range(len(stages)), key=keys.__getitem__):
-        places = list(group)
-        yield places[0], [stages[at] for at in places]
+        indices = list(group)
+        yield indices[0], [stages[at] for at in indices]
 
 
-def _layers(stage: HeteroStage, times: int, first: int, last: int) -> str:
-    """`9, 6 of them with experts + head`."""
-    text = f"{stage.layers}{' each' if times > 1 else ''}"
+def _layers(stage: HeteroStage, stage_count: int, first: int, last: int) -> str:
+    """The layers of a stage in words: `9, 6 of them with experts + head`. `stage_count`: of equal stages in the row;
+    `first`, `last`: indices of the row's first stage and of the pipeline's last."""
+    text = f"{stage.layers}{' each' if stage_count > 1 else ''}"
     text += f", {stage.experts} of them with experts" if 0 < stage.experts < stage.layers else ""
     return text + (" + embedding" if first == 0 else " + head" if first == last else "")
 
@@ -196,10 +199,11 @@ def _row(part: Apart) -> tuple[Cell, ...]:
     return _reached(part.point, part.dollars) if part.point else (part.why, None, None, None, None)
 
 
-def _reached(point: LayoutPoint, hour: float | None) -> tuple[Cell, ...]:
-    """`hour`: dollars per hour of the devices. Failures are not counted."""
+def _reached(point: LayoutPoint, dollars_per_hour: float | None) -> tuple[Cell, ...]:
+    """Cells of a layout: name, step in s, tokens/s, MFU in %, dollars per billion tokens. `dollars_per_hour`: of the
+    devices; None if unknown. Failures are not counted."""
     rate = point.bill.tokens_per_s
-    dollars = hour / 3600 / rate * 1e9 if hour else None
+    dollars = dollars_per_hour / 3600 / rate * 1e9 if dollars_per_hour else None
     return tables.short(point.layout, offload=point.offload), point.wall_ns / 1e9, rate, 100 * point.bill.mfu, dollars
 
 
@@ -214,14 +218,14 @@ def verdict(plans: Plans, hetero: Unlike) -> str:
     fit = [(part.point.bill.tokens_per_s, part) for part in hetero.apart if part.point]
     if not fit:
         return "No part can train the model alone: all of them are needed."
-    rate, (most, best) = plans.best.bill.tokens_per_s, max(fit, key=lambda rated: rated[0])
-    if rate <= most:
-        text = f"Mixing is not worth it: {best.part} alone trains {most / rate:.2f} times as many tokens a second."
+    rate, (best_rate, best) = plans.best.bill.tokens_per_s, max(fit, key=lambda rated: rated[0])
+    if rate <= best_rate:
+        text = f"Mixing is not worth it: {best.part} alone trains {best_rate / rate:.2f} times as many tokens a second."
     else:
-        text = f"Mixing is worth it: {rate / most:.2f} times as many tokens a second as {best.part} alone"
+        text = f"Mixing is worth it: {rate / best_rate:.2f} times as many tokens a second as {best.part} alone"
         mixed_hour, alone_hour = _hour(hetero), best.dollars
         text += (
-            f", at {mixed_hour / rate * most / alone_hour:.2f} times its dollars a token."
+            f", at {mixed_hour / rate * best_rate / alone_hour:.2f} times its dollars a token."
             if mixed_hour and alone_hour
             else "."
         )

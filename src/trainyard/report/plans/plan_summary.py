@@ -8,6 +8,7 @@ from trainyard.plan import Plan
 from trainyard.report.plans import hetero_tables
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
+from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import show_count, show_rate
 
@@ -15,6 +16,8 @@ _LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 6, 4, 3
 """Rows of the table of layouts; a layout takes two lines of 80 columns, three with days, four with its parts."""
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
+
+_ABBREVIATIONS = "mbs: micro-batch size; recompute: activation checkpointing."
 
 
 def headline(plans: Plans) -> str:
@@ -28,29 +31,33 @@ def summary(plans: Plans) -> tuple[Table, ...]:
     return (_layouts(plans), _ledger(plans), _memory(plans))
 
 
-def next_steps(plans: Plans) -> tuple[str, ...]:
-    """Lines for "Where to look next": commands, each with its purpose."""
+def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
+    """Commands for "Where to look next"."""
     extra = ["every account and part of memory"]
     extra += ["the stages, and each kind of device alone"] if plans.unlike else []
     extra += ["scaling over devices"] if plans.scaling else []
-    steps = [f"--full: {len(plans.choices)} layouts, {', '.join(extra)}."]
+    steps = [NextStep("--full", f"{len(plans.choices)} layouts, {', '.join(extra)}")]
     if plans.choices[plans.as_it_is :]:
-        steps.append("--out FILE: write the launch configuration of the fastest layout.")
+        steps.append(NextStep("--out FILE", "write the launch configuration of the fastest layout"))
     if plans.as_it_is:
-        steps.append("trainyard diff PLANS.json RUN: compare --json output with a measured run.")
+        steps.append(NextStep("trainyard diff PLANS.json RUN", "compare --json output with a measured run"))
     else:
-        steps.append("trainyard plan check FILE: predict your own configuration.")
+        steps.append(NextStep("trainyard plan check FILE", "predict your own configuration"))
     return tuple(steps)
 
 
 def _recipe(plans: Plans, index: int) -> str:
     """The layout, its micro-batch and activation checkpointing."""
+    recipe = plans.choices[index].plan.job.recipe
+    checkpointing = tables.activation_checkpoint(recipe)
+    return f"{_layout(plans, index)}, micro-batch {recipe.micro_batch_size}, activation checkpointing {checkpointing}"
+
+
+def _layout(plans: Plans, index: int) -> str:
+    """The parallelism of a layout; on unlike devices, with the layers of each stage."""
     job = plans.choices[index].plan.job
     layout = tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
-    if plans.unlike:
-        layout += f" ({hetero_tables.stage_layers(plans.unlike.stages[index])})"
-    recipe = f"micro-batch {job.recipe.micro_batch_size}, activation checkpointing"
-    return f"{layout}, {recipe} {tables.activation_checkpoint(job.recipe)}"
+    return layout + (f" ({hetero_tables.stage_layers(plans.unlike.stages[index])})" if plans.unlike else "")
 
 
 def _figures(plans: Plans, record: PlanRecord) -> str:
@@ -71,7 +78,7 @@ def _rounded(amount: float) -> str:
 
 
 def _fastest(plans: Plans) -> str:
-    """How the fastest layout compares with a checked configuration."""
+    """How the fastest layout compares with a checked configuration; empty if none was checked."""
     if not plans.as_it_is:
         return ""
     if len(plans.choices) == 1:
@@ -83,7 +90,7 @@ def _fastest(plans: Plans) -> str:
 
 
 def _budget(plans: Plans) -> str:
-    """Days, dollars and energy of the token budget."""
+    """Days, dollars and energy of the token budget; empty without a budget."""
     if not plans.tokens:
         return ""
     bill = plans.best.bill
@@ -96,21 +103,23 @@ def _budget(plans: Plans) -> str:
 def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
-    most = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
+    max_rows = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
-    for index, record in enumerate(plans.choices[:most]):
+    for index, record in enumerate(plans.choices[:max_rows]):
         prefix = "As configured: " if plans.as_it_is and not index else ""
         row: tuple[Cell, ...] = (
-            prefix + _recipe(plans, index), record.plan.ledger.wall_ns / unit_ns, 100 * record.bill.mfu,
-            record.reserved_bytes / 1e9,
+            prefix + _layout(plans, index), record.plan.job.recipe.micro_batch_size,
+            tables.activation_checkpoint(record.plan.job.recipe), record.plan.ledger.wall_ns / unit_ns,
+            100 * record.bill.mfu, record.reserved_bytes / 1e9,
         )  # fmt: skip
         rows.append(row + ((record.bill.days,) if plans.tokens else ()))
-    more = len(plans.choices) - len(rows)
+    hidden_rows = len(plans.choices) - len(rows)
     return Table(
         title="Layout",
-        notes=(*((f"{more} more: --full.",) if more else ()), _constants(plans)),
+        notes=(*((f"{hidden_rows} more: --full.",) if hidden_rows else ()), _ABBREVIATIONS, _constants(plans)),
         columns=(
-            Column(head="", prose=True), Column(head=f"step, {unit}", digits=2), Column(head="MFU, %", digits=1),
+            Column(head="", prose=True), Column(head="mbs", digits=0), Column(head="recompute"),
+            Column(head=f"step, {unit}", digits=2), Column(head="MFU, %", digits=1),
             Column(head="memory, GB", digits=1),
             *((Column(head="days", digits=1),) if plans.tokens else ()),
         ),
@@ -143,11 +152,11 @@ def _memory(plans: Plans) -> Table:
     """The table of the fullest rank's memory in GB by part, with the sizes allocated, reserved and kept in host
     memory."""
     sizes = [(tables.part_label(part), size) for part, size in plans.best.plan.memory.items() if size]
-    counted = max(plans.exact_bytes.values(), default=0)
+    counted_bytes = max(plans.exact_bytes.values(), default=0)
     rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in _largest(sizes, _PARTS, "other parts")]
-    rows += [("Allocated, counted in a simulated run", counted / 1e9)] if counted else []
-    beyond = plans.best.reserved_bytes - sum(size for _, size in sizes)
-    rows.append(("Reserved beyond these parts", beyond / 1e9))
+    rows += [("Allocated, counted in a simulated run", counted_bytes / 1e9)] if counted_bytes else []
+    excess_bytes = plans.best.reserved_bytes - sum(size for _, size in sizes)
+    rows.append(("Reserved beyond these parts", excess_bytes / 1e9))
     rows.append((f"Reserved, of {plans.memory_bytes / 1e9:.1f} GB", plans.best.reserved_bytes / 1e9))
     rows += [("In host memory", plans.best.host_bytes / 1e9)] if plans.best.host_bytes else []
     return Table(
@@ -158,10 +167,11 @@ def _memory(plans: Plans) -> Table:
     )
 
 
-def _largest(amounts: Sequence[tuple[str, int]], most: int, others: str) -> list[tuple[str, int]]:
-    """The largest amounts, and the sum of the others if there are several."""
+def _largest(amounts: Sequence[tuple[str, int]], max_rows: int, others: str) -> list[tuple[str, int]]:
+    """The largest `amounts`, (name, amount), and the sum of the rest in one row named `others` if there are several
+    more."""
     ordered = sorted(amounts, key=lambda amount: -amount[1])
-    if len(ordered) <= most + 1:
+    if len(ordered) <= max_rows + 1:
         return ordered
-    rest = ordered[most:]
-    return [*ordered[:most], (f"{len(rest)} {others}", sum(amount for _, amount in rest))]
+    rest = ordered[max_rows:]
+    return [*ordered[:max_rows], (f"{len(rest)} {others}", sum(amount for _, amount in rest))]

@@ -20,6 +20,10 @@ _OFFLOADED = (
     "Offloaded: the optimizer's state is kept in host memory and updated there; if no weights are left on the device, "
     "weights and gradients are too. The constants were not fitted to any such step."
 )
+_LEAST_SHARE = 0.0005
+"""Smallest share that one decimal of a percentage shows."""
+_REASONS = 3
+"""Reasons for infeasible layouts in the notes."""
 INTERVAL = "80 % prediction interval"
 OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
 """Parts of memory that words.MEMORY lacks -> label."""
@@ -47,7 +51,7 @@ def layouts(plans: Plans) -> Table:
             *_unpriced(plans),
             *_powered(plans),
             *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
-            *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:3]),
+            *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:_REASONS]),
         ),
         columns=(Column(head="", prose=True), *columns),
         rows=tuple(_row(record, unit_ns, plans, plans.as_it_is and not at) for at, record in enumerate(plans.choices)),
@@ -69,7 +73,7 @@ def is_calibrated(plan: Plan) -> bool:
 
 
 def interval_note(plans: Plans) -> str:
-    """What the prediction interval means, and whether it is calibrated."""
+    """A sentence on the meaning of the prediction interval, and whether it is calibrated."""
     if all(is_calibrated(record.plan) for record in plans.choices):
         return f"{INTERVAL}: four of five measured steps are expected in it."
     low, high = ASSUMED
@@ -174,34 +178,38 @@ def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tu
 
 
 def scaling(plans: Plans) -> tuple[Table, ...]:
-    """Strong scaling (the same batch) and weak scaling (a batch that grows with the devices)."""
+    """The tables of strong scaling (the same batch) and weak scaling (a batch that grows with the devices)."""
     device_scaling = plans.scaling
     if device_scaling is None:
         return ()
     weak = "Samples per device stay the same. A larger batch may need more tokens to reach the same loss."
     return (
-        _scaled("Same batch", device_scaling.strong, plans, device_scaling.says, layout=True),
-        _scaled("Batch grows", device_scaling.weak, plans, weak, layout=False),
+        _scaled("Same batch", device_scaling.strong, plans, device_scaling.says, with_layouts=True),
+        _scaled("Batch grows", device_scaling.weak, plans, weak, with_layouts=False),
     )
 
 
-def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, note: str, layout: bool) -> Table:
-    """The table of the best plans for other numbers of devices; `layout` shows layouts instead of batch sizes."""
+def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, note: str, with_layouts: bool) -> Table:
+    """The table of the best plans for other numbers of devices. `with_layouts`: show layouts instead of batch sizes.
+    `note`: a sentence below the table."""
     unit, unit_ns = time_unit(plans)
     columns = (
-        Column(head="devices", digits=0), *(() if layout else (Column(head="samples", digits=0),)),
+        Column(head="devices", digits=0), *(() if with_layouts else (Column(head="samples", digits=0),)),
         Column(head=f"step, {unit}", digits=2), Column(head="tokens/s", digits=0, spare=True),
         Column(head="MFU, %", digits=1),
         Column(head="efficiency, %", digits=1), *_spent_columns(plans),
-        *((Column(head="layout", prose=True),) if layout else ()),
+        *((Column(head="layout", prose=True),) if with_layouts else ()),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for scaled in scaling_points:
-        known: tuple[Cell, ...] = (scaled.devices,) if layout else (scaled.devices, scaled.samples)
+        cells: tuple[Cell, ...] = (scaled.devices,) if with_layouts else (scaled.devices, scaled.samples)
         if point := scaled.point:
-            known += (point.wall_ns / unit_ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * scaled.efficiency)
-            known += (*_spent(point, plans), *((short(point.layout, point.schedule, point.offload),) if layout else ()))
-        rows.append((*known, *[None] * (len(columns) - len(known))))
+            cells += (point.wall_ns / unit_ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * scaled.efficiency)
+            cells += (
+                *_spent(point, plans),
+                *((short(point.layout, point.schedule, point.offload),) if with_layouts else ()),
+            )
+        rows.append((*cells, *[None] * (len(columns) - len(cells))))
     return Table(title=title, notes=(note, *_infeasible_notes(scaling_points)), columns=columns, rows=tuple(rows))
 
 
@@ -211,7 +219,7 @@ def _infeasible_notes(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]
 
 
 def ledger(plan: Plan) -> Table:
-    """The time of a step by account, in order of precedence."""
+    """The predicted time of a step in ms by account, in order of precedence."""
     step_ns = plan.ledger.wall_ns
     rows: list[tuple[Cell, ...]] = [
         (account.label, ns / 1e6, percent(ns, step_ns)) for account, ns in plan.ledger.by_account().items() if ns
@@ -225,8 +233,8 @@ def ledger(plan: Plan) -> Table:
 
 
 def percent(part: float, whole: float) -> Cell:
-    """The share of a part; `<0.1` if it would round to nothing."""
-    return "<0.1" if 0 < part < 0.0005 * whole else 100 * part / whole
+    """The share of a part in percent; `<0.1` if it would round to nothing."""
+    return "<0.1" if 0 < part < _LEAST_SHARE * whole else 100 * part / whole
 
 
 def part_label(part: str) -> str:
@@ -234,7 +242,7 @@ def part_label(part: str) -> str:
 
 
 def memory(plans: Plans) -> Table:
-    """Memory of the first plan by part on the fullest rank."""
+    """The table of the first plan's memory in GB by part on the fullest rank."""
     plan, limit = plans.best.plan, plans.memory_bytes
     rows: list[tuple[Cell, ...]] = [(part_label(part), size / 1e9) for part, size in plan.memory.items() if size]
     allocated = sum(plan.memory.values())

@@ -118,8 +118,8 @@ def from_search(
     otherwise: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
 ) -> Plans:  # fmt: skip
     """The document of a search's result. `devices`: as counted in the machine file; `tokens`: the budget, 0 for none;
-    `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and
-    batch."""
+    `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and batch.
+    The others: as in `Plans`."""
     return Plans(
         schema=SCHEMA,
         machine=machine.name,
@@ -139,7 +139,7 @@ def from_search(
                 bill=candidate.bill,
                 reserved_bytes=candidate.reserved,
                 front=candidate.front,
-                host_bytes=candidate.waiting,
+                host_bytes=candidate.host_bytes,
             )
             for candidate in result.choices
         ),

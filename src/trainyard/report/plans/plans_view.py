@@ -118,14 +118,14 @@ def _bars(plans: Plans) -> tuple[Bar, ...]:
 
 def _planned(plans: Plans) -> Planned:
     """The data of the charts: memory of each layout by part in bytes, the Pareto front, and scaling in devices."""
-    looks = {part: Legend(label=word.label, colour=word.colour) for part, word in words.MEMORY.items()} | {
+    legends = {part: Legend(label=word.label, colour=word.colour) for part, word in words.MEMORY.items()} | {
         "logits": Legend(label=tables.OTHER_PARTS["logits"], colour=words.MEMORY["temporary"].colour),
         "gathered": Legend(label=tables.OTHER_PARTS["gathered"], colour=words.MEMORY["communication"].colour),
     }
-    used = [part for part in looks if any(record.plan.memory.get(part) for record in plans.choices)]
+    used = [part for part in legends if any(record.plan.memory.get(part) for record in plans.choices)]
     scaling = plans.scaling
     return Planned(
-        parts=tuple(looks[part] for part in used),
+        parts=tuple(legends[part] for part in used),
         stacks=tuple(
             Stack(
                 label=_label(_point(record)),

@@ -14,9 +14,10 @@ _COMPUTE = ("matmul", "attention")
 
 
 def rates(probed: ProbedMachine) -> Table:
-    """The best rate of each operation, the fastest operations first."""
-    best = {call.operation: call for call in sorted(probed.calls, key=lambda call: call.rate)}
-    rows = sorted(best.values(), key=lambda call: (call.operation not in _COMPUTE, -call.rate))
+    """The fastest call of each operation: matrix products and attention first, then copies and collectives, each in
+    descending order of rate."""
+    fastest_calls = {call.operation: call for call in sorted(probed.calls, key=lambda call: call.rate)}
+    rows = sorted(fastest_calls.values(), key=lambda call: (call.operation not in _COMPUTE, -call.rate))
     return Table(
         title="Best rate",
         notes=(f"Per rank, while all ranks work: {probed.ranks}. Sizes of collectives are those of the whole tensor.",),
@@ -70,8 +71,9 @@ def constants(machine: Machine) -> Table:
     )
 
 
-def runs(fitted: FittedMachine, most: int | None = None) -> Table:
-    """The predicted step of each run before and after the fit, the largest errors first; `most`: only so many."""
+def runs(fitted: FittedMachine, max_rows: int | None = None) -> Table:
+    """The predicted step of each run before and after the fit, the largest errors first. `max_rows`: only so many
+    runs."""
     rows: Sequence[tuple[Cell, ...]] = [
         (
             run.name, run.layout, run.measured_s * 1e3, run.before_s * 1e3, 100 * (run.before_s / run.measured_s - 1),
@@ -87,5 +89,5 @@ def runs(fitted: FittedMachine, most: int | None = None) -> Table:
             Column(head="predicted before, ms", digits=1), Column(head="error, %", digits=1),
             Column(head="predicted after, ms", digits=1), Column(head="error, %", digits=1),
         ),
-        rows=tuple(rows[:most]),
+        rows=tuple(rows[:max_rows]),
     )  # fmt: skip

@@ -12,7 +12,7 @@ _MOST_FAULTS = 20
 
 
 def headline(score: ChaosScore) -> str:
-    """From how many faults the job recovered correctly."""
+    """A sentence on the number of faults from which the job recovered correctly."""
     correct = sum(row.correct for row in score.rows)
     return (
         f"The job recovered from {correct} of {units.counted(len(score.rows), 'fault')} with the correct culprit "

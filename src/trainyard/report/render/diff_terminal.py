@@ -20,7 +20,7 @@ _NAME_WIDTH = 34
 
 
 def print_comparison(comparison: Comparison, console: Console, full: bool = False) -> None:
-    """Prints the changes of all accounts if `full`, else of those that changed most."""
+    """Prints the comparison of two sides: the changes of all accounts if `full`, else of those that changed most."""
     before, after, tone = comparison.before, comparison.after, _tone(comparison)
     console.print(Text(plain(comparison.headline), style=f"bold {tone}".strip()))
     # Reasons why the sides cannot be compared make doubts about which is faster irrelevant.
@@ -57,7 +57,7 @@ def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     steps = [NextStep("--full", ", ".join([*listed, "range over steps"]))]
     if comparison.before.timed_ns and comparison.after.timed_ns:
-        command = "trainyard gate run JOB.toml --base REVISION"
+        command = "trainyard gate run --base REVISION JOB.toml | -- COMMAND"
         return [*steps, NextStep(command, "test for a slowdown with known error rates")]
     return [*steps, NextStep("trainyard trace PATH", "what each step spends its time on")]
 
@@ -69,7 +69,7 @@ def _tone(comparison: Comparison) -> str:
 
 def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[ComparedAccount], width: int) -> Table:
     """The accounts in ms: a row for each `large` change, one for all that are `folded`, one for the step. In a narrow
-    terminal the range is left out first, then the two sides, then the verdict."""
+    terminal the range is left out first, then the two sides."""
     before, after = comparison.before, comparison.after
     rows: list[tuple[Text, ...]] = []
     for change in large:
@@ -99,9 +99,10 @@ def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[Co
     account, before_ms, after_ms, change_ms, spread, verdict = zip(*rows, strict=True)
     return fitted(
         [
-            Part("account", account, name=True, least=_NAME_WIDTH), Part("before ms", before_ms, spare=3, right=True),
-            Part("after ms", after_ms, spare=2, right=True), Part("change ms", change_ms, right=True),
-            Part("range over steps, ms", spread, spare=4, right=True), Part("", verdict, spare=1),
+            Part("account", account, name=True, min_width=_NAME_WIDTH),
+            Part("before ms", before_ms, drop_order=3, right=True),
+            Part("after ms", after_ms, drop_order=2, right=True), Part("change ms", change_ms, right=True),
+            Part("range over steps, ms", spread, drop_order=4, right=True), Part("", verdict),
         ],
         width,
     )  # fmt: skip

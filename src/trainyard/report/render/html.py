@@ -46,7 +46,8 @@ def page(view: View) -> str:
 
 
 def document(title: str, plain: dict[str, Any], scripts: tuple[str, ...]) -> str:
-    """A page that draws `plain` with the `scripts` of the folder page/; the last of them runs the others."""
+    """A page with the JSON of `plain` and the `scripts` of the folder page/ that draw it; the last of them runs the
+    others."""
     style, script = _part("page.css"), _script(scripts)
     # Inside a script element, JSON must not close it.
     data = _json(printable_tree(plain)).replace("<", "\\u003c")
@@ -98,26 +99,27 @@ def _policy(style: str, script: str) -> str:
 
 
 def pack(timeline: Timeline) -> dict[str, Any]:
-    """The timeline with its slices packed: about 5 bytes each, exact to the ns.
+    """The timeline as the page reads it, its slices packed: about 5 bytes each, exact to the ns.
 
-    `looks[k]` and `names[k]` are the look and name of kind k, commonest first, so that most fit one byte. `slices`
-    is base64 of zlib of three columns of varints, lane after lane: gap to the slice before, length, kind.
+    A kind is a pair of name and look (index into the legend). `looks[k]` and `names[k]` are the look and name of kind
+    k, commonest first, so that most kinds fit one byte. `slices` is base64 of zlib of three columns of varints, lane
+    after lane: gap to the slice before in ns, length in ns, kind.
     """
-    lanes, wide = timeline.lanes, max(1, len(timeline.legend))
+    lanes, look_count = timeline.lanes, max(1, len(timeline.legend))
     gaps = _column([_gaps(lane) for lane in lanes])
     lengths = _column([lane.lengths for lane in lanes])
-    pairs = _column([lane.name for lane in lanes]) * wide + _column([lane.look for lane in lanes])
+    pairs = _column([lane.name for lane in lanes]) * look_count + _column([lane.look for lane in lanes])
     distinct, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     rank_of_pair = np.empty_like(order)
     rank_of_pair[order] = np.arange(len(order))
     distinct, kinds = distinct[order], rank_of_pair[inverse]
-    names = [timeline.names[pair // wide] for pair in distinct.tolist()]
+    names = [timeline.names[pair // look_count] for pair in distinct.tolist()]
     return {
         "length": timeline.length_ns,
         "legend": msgspec.to_builtins(timeline.legend),
         "lanes": [[lane.rank, lane.label, len(lane.starts)] for lane in timeline.lanes],
-        "looks": (distinct % wide).tolist(),
+        "looks": (distinct % look_count).tolist(),
         "names": _squeeze(_json(printable_tree(names)).encode()),
         "slices": _squeeze(b"".join(packed_varints(column.astype(np.uint64)) for column in (gaps, lengths, kinds))),
         "steps": timeline.steps,

@@ -13,7 +13,7 @@ _FORMAT = '<pre style="white-space: pre; overflow-x: auto; line-height: 1.25"><c
 
 
 def render_html(draw: Callable[[Console], None]) -> str:
-    """What `draw` prints, as an HTML element with inline styles; text is escaped."""
+    """The text that `draw` prints to a console, as an HTML element with inline styles; text is escaped."""
     console = Console(record=True, file=io.StringIO(), width=_WIDTH, highlight=False, force_terminal=True)
     draw(console)
     return console.export_html(code_format=_FORMAT, inline_styles=True)

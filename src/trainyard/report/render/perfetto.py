@@ -24,22 +24,41 @@ from trainyard.trace.classify.context import PHASES
 from trainyard.trace.export.trace_tables import op_names, rank_numbers, start_ns_of_intervals
 from trainyard.trace.measured_trace import MeasuredTrace
 
-# Fields of Trace, TracePacket, TrackEvent, TrackDescriptor, InternedData and DebugAnnotation.
-_PACKET = 1
-_TIME, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60
-_ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER = 4, 9, 10, 11, 44
-_BEGIN, _END, _COUNT = 1, 2, 4
-_UUID, _LABEL, _PROCESS, _PARENT, _COUNTS, _ORDERING, _SIBLING_ORDER = 1, 2, 3, 5, 8, 11, 12
-_NAMES, _KEYS, _TEXTS = 2, 3, 29
-_CLEARED, _NEEDED, _EXPLICIT = 1, 2, 3
-_BINS = 1000
+# Numbers of fields, named after their message and field in the schema.
+_TRACE_PACKET = 1
+_PACKET_TIMESTAMP, _PACKET_SEQUENCE, _PACKET_EVENT, _PACKET_INTERNED, _PACKET_FLAGS, _PACKET_TRACK = (
+    8,
+    10,
+    11,
+    12,
+    13,
+    60,
+)
+_EVENT_ANNOTATION, _EVENT_TYPE, _EVENT_NAME_ID, _EVENT_TRACK, _EVENT_COUNTER_VALUE = 4, 9, 10, 11, 44
+_TRACK_UUID, _TRACK_NAME, _TRACK_PROCESS, _TRACK_PARENT, _TRACK_COUNTER, _TRACK_ORDERING, _TRACK_RANK = (
+    1,
+    2,
+    3,
+    5,
+    8,
+    11,
+    12,
+)
+_COUNTER_UNIT, _PROCESS_PID, _PROCESS_NAME = 6, 1, 6
+_ANNOTATION_NAME_ID, _ANNOTATION_INT, _ANNOTATION_TEXT_ID = 1, 4, 17
+_INTERNED_EVENT_NAMES, _INTERNED_KEYS, _INTERNED_TEXTS = 2, 3, 29
+_ENTRY_ID, _ENTRY_TEXT = 1, 2
+# Values of enumerations: TrackEvent.Type, TracePacket.SequenceFlags, TrackDescriptor.ChildTracksOrdering.
+_SLICE_BEGIN, _SLICE_END, _COUNTER_SAMPLE = 1, 2, 4
+_STATE_CLEARED, _STATE_NEEDED = 1, 2
+_EXPLICIT_ORDER = 3
+_BUSY_INTERVALS = 1000
 """Intervals of the counter track."""
 _MOST_LANES = 128
 """Tracks of one name, for slices that overlap."""
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 """Bytes written at once."""
-_TRACKS = 1 << 32
-"""Track ids reserved for each rank."""
+_TRACK_IDS_PER_RANK = 1 << 32
 
 Facts = tuple[tuple[str, "int | str"], ...]
 
@@ -59,18 +78,18 @@ def write(measured: MeasuredTrace, path: Path, host: bool = False) -> None:
     """Writes the trace. `host`: includes the spans of host threads. Ranks without a common clock are shifted to start
     with the first one, and labelled as such. Raises `PlaceUnwritable`."""
     numbers = rank_numbers(measured)
-    opens = [rank.parts[0].start for rank in measured.ranks]
-    apart = measured.alignment.aligned == "no" and len(opens) > 1
-    moves = [opens[0] - begins if apart else 0 for begins in opens]
+    window_starts = [rank.parts[0].start for rank in measured.ranks]
+    unaligned = measured.alignment.aligned == "no" and len(window_starts) > 1
+    clock_moves = [window_starts[0] - begins if unaligned else 0 for begins in window_starts]
     # Timestamps of the format are unsigned.
-    below = min(0, *(_first(rank, host) + move for rank, move in zip(measured.ranks, moves)))
+    least_stamp = min(0, *(_first(rank, host) + move for rank, move in zip(measured.ranks, clock_moves)))
     with replacing(path) as partial, partial.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as out:
-        for index, (rank, move) in enumerate(zip(measured.ranks, moves)):
-            _Writer(out, index, move - below).rank(rank, numbers, move != 0, host)
+        for index, (rank, move) in enumerate(zip(measured.ranks, clock_moves)):
+            _Writer(out, index, move - least_stamp).rank(rank, numbers, move != 0, host)
 
 
 def _first(rank: RankTrace, host: bool) -> int:
-    """The earliest timestamp that is written."""
+    """The earliest timestamp in ns that is written for a rank. `host`: with its host threads."""
     columns = (start_ns_of_intervals(rank), rank.waits.start, *([rank.events.host.start] if host else []))
     return min([rank.parts[0].start, *(int(column.min()) for column in columns if len(column))])
 
@@ -85,21 +104,21 @@ class _Writer:
         self.out = out
         self.shift = shift
         self.index = index
-        self.root = (index + 1) * _TRACKS
+        self.root = (index + 1) * _TRACK_IDS_PER_RANK
         self.tracks = 0
-        self.sequence = int_field(_SEQUENCE, index + 1)
-        self.tail = self.sequence + int_field(_FLAGS, _NEEDED)
+        self.sequence = int_field(_PACKET_SEQUENCE, index + 1)
+        self.tail = self.sequence + int_field(_PACKET_FLAGS, _STATE_NEEDED)
         self.numbers: dict[tuple[int, str], int] = {}
         self.fresh: list[bytes] = []
         self.chunk = bytearray()
 
     def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
         """Writes all tracks of a rank: steps, verdict, waits, busy time, streams and, if `host`, threads. `moved`: its
-        clock is not aligned with that of the first rank."""
+        clock is not aligned with that of the first rank. `numbers`: the number of each rank of the trace."""
         process = f"rank {rank.events.rank}" + (" (clock not aligned: moved to start with the first)" if moved else "")
-        self.packet(self.sequence, int_field(_FLAGS, _CLEARED), message_field(
-            _DESCRIPTOR, int_field(_UUID, self.root), int_field(_ORDERING, _EXPLICIT),
-            message_field(_PROCESS, int_field(1, self.index + 1), text_field(6, process)),
+        self.packet(self.sequence, int_field(_PACKET_FLAGS, _STATE_CLEARED), message_field(
+            _PACKET_TRACK, int_field(_TRACK_UUID, self.root), int_field(_TRACK_ORDERING, _EXPLICIT_ORDER),
+            message_field(_TRACK_PROCESS, int_field(_PROCESS_PID, self.index + 1), text_field(_PROCESS_NAME, process)),
         ))  # fmt: skip
         self.slices("steps", _steps(rank))
         self.slices("verdict", _verdicts(rank, numbers))
@@ -118,7 +137,7 @@ class _Writer:
         columns = (slices.start[order], slices.stop[order])
         begins, ends = (padded_varints(column + self.shift) for column in columns)
         owned = np.full(len(order), -1) if slices.owned is None else slices.owned[order]
-        owns = int_field(1, self.iid(_KEYS, "owned_ns"))
+        owned_key = int_field(_ANNOTATION_NAME_ID, self.interned(_INTERNED_KEYS, "owned_ns"))
         bodies: dict[int, bytes] = {}
         lanes: list[_Lane] = []
         left_out = 0
@@ -137,8 +156,10 @@ class _Writer:
             body = bodies.get(kind)
             if body is None:
                 body = bodies[kind] = self.body(*slices.describe(kind))
-            facts = body if ns < 0 else body + message_field(_ANNOTATION, owns, int_field(4, ns))
-            self.timed(begin, message_field(_EVENT, lane.begin, facts))
+            facts = (
+                body if ns < 0 else body + message_field(_EVENT_ANNOTATION, owned_key, int_field(_ANNOTATION_INT, ns))
+            )
+            self.timed(begin, message_field(_PACKET_EVENT, lane.begin, facts))
             lane.open.append((stop, end))
         for lane in lanes:
             while lane.open:
@@ -147,57 +168,72 @@ class _Writer:
             self.track(f"{label}: {left_out:,} slices that overlap with {_MOST_LANES} others were left out")
 
     def busy(self, rank: RankTrace) -> None:
-        """Writes the percentage of work in each of a thousand intervals of the window as a counter track."""
-        track = self.track("busy", message_field(_COUNTS, text_field(6, "%")))
+        """Writes the percentage of time at work in each of `_BUSY_INTERVALS` equal intervals of the window as a counter
+        track."""
+        track = self.track("busy", message_field(_TRACK_COUNTER, text_field(_COUNTER_UNIT, "%")))
         edges, ns = busy_ns(rank)
-        shares = 100 * ns / np.maximum(1, np.diff(edges))
-        for stamp, share in zip(padded_varints(edges + self.shift), [*shares.tolist(), 0.0]):
+        percents = 100 * ns / np.maximum(1, np.diff(edges))
+        # A sample holds until the next; the last one ends the curve.
+        for stamp, percent in zip(padded_varints(edges + self.shift), [*percents.tolist(), 0.0]):
             self.timed(
                 stamp,
                 message_field(
-                    _EVENT, int_field(_TYPE, _COUNT), int_field(_TRACK, track), double_field(_COUNTER, share)
+                    _PACKET_EVENT,
+                    int_field(_EVENT_TYPE, _COUNTER_SAMPLE),
+                    int_field(_EVENT_TRACK, track),
+                    double_field(_EVENT_COUNTER_VALUE, percent),
                 ),
             )
 
     def track(self, label: str, *more: bytes) -> int:
-        """Declares a track below the rank's process and returns its id. `more`: further encoded fields of the track."""
+        """Declares a track below the rank's process and returns its id. `more`: further encoded fields of the track's
+        descriptor."""
         self.tracks += 1
         uuid = self.root + self.tracks
         parts = (
-            int_field(_UUID, uuid),
-            text_field(_LABEL, label),
-            int_field(_PARENT, self.root),
-            int_field(_SIBLING_ORDER, self.tracks),
+            int_field(_TRACK_UUID, uuid),
+            text_field(_TRACK_NAME, label),
+            int_field(_TRACK_PARENT, self.root),
+            int_field(_TRACK_RANK, self.tracks),
         )
-        self.packet(self.sequence, message_field(_DESCRIPTOR, *parts, *more))
+        self.packet(self.sequence, message_field(_PACKET_TRACK, *parts, *more))
         return uuid
 
     def body(self, name: str, facts: Facts) -> bytes:
-        """A slice's name and arguments, with interned strings."""
-        parts = [int_field(_NAME, self.iid(_NAMES, name))]
+        """The encoded name and arguments of a slice, with interned strings."""
+        parts = [int_field(_EVENT_NAME_ID, self.interned(_INTERNED_EVENT_NAMES, name))]
         for key, value in facts:
-            encoded = int_field(4, value) if isinstance(value, int) else int_field(17, self.iid(_TEXTS, value))
-            parts.append(message_field(_ANNOTATION, int_field(1, self.iid(_KEYS, key)), encoded))
+            encoded = (
+                int_field(_ANNOTATION_INT, value)
+                if isinstance(value, int)
+                else int_field(_ANNOTATION_TEXT_ID, self.interned(_INTERNED_TEXTS, value))
+            )
+            parts.append(
+                message_field(
+                    _EVENT_ANNOTATION, int_field(_ANNOTATION_NAME_ID, self.interned(_INTERNED_KEYS, key)), encoded
+                )
+            )
         return b"".join(parts)
 
-    def iid(self, table: int, text: str) -> int:
-        """The interning id of a string; a new one is written before the packet that uses it."""
+    def interned(self, table: int, text: str) -> int:
+        """The interning id of a string in a `table` of the interned data; a new one is written before the packet that
+        uses it."""
         number = self.numbers.get((table, text))
         if number is None:
             number = self.numbers[table, text] = len(self.numbers) + 1
-            self.fresh.append(message_field(table, int_field(1, number), text_field(2, text)))
+            self.fresh.append(message_field(table, int_field(_ENTRY_ID, number), text_field(_ENTRY_TEXT, text)))
         return number
 
     def timed(self, stamp: bytes, event: bytes) -> None:
         """Writes an encoded event at an encoded time, after the strings that it is the first to use."""
         if self.fresh:
-            self.packet(self.tail, message_field(_INTERNED, *self.fresh))
+            self.packet(self.tail, message_field(_PACKET_INTERNED, *self.fresh))
             self.fresh.clear()
-        self.packet(_TIME_TAG, stamp, self.tail, event)
+        self.packet(_TIMESTAMP_TAG, stamp, self.tail, event)
 
     def packet(self, *parts: bytes) -> None:
-        self.chunk += message_field(_PACKET, *parts)
-        if len(self.chunk) >= _CHUNK:
+        self.chunk += message_field(_TRACE_PACKET, *parts)
+        if len(self.chunk) >= _CHUNK_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -205,30 +241,32 @@ class _Writer:
         self.chunk.clear()
 
 
-_TIME_TAG = varint(_TIME << 3)
+_TIMESTAMP_TAG = varint(_PACKET_TIMESTAMP << 3)
 
 
 class _Lane:
     """A track with its open slices: (stop, encoded timestamp), the innermost last."""
 
     def __init__(self, track: int) -> None:
-        self.begin = int_field(_TYPE, _BEGIN) + int_field(_TRACK, track)
-        self.end = message_field(_EVENT, int_field(_TYPE, _END), int_field(_TRACK, track))
+        self.begin = int_field(_EVENT_TYPE, _SLICE_BEGIN) + int_field(_EVENT_TRACK, track)
+        self.end = message_field(_PACKET_EVENT, int_field(_EVENT_TYPE, _SLICE_END), int_field(_EVENT_TRACK, track))
         self.open: list[tuple[int, bytes]] = []
 
 
 def busy_ns(rank: RankTrace) -> tuple[I64, I64]:
-    """(1,001 edges, ns of work between consecutive edges) of a thousand equal intervals of the window. Work is time
+    """(edges, ns of work between consecutive edges) of `_BUSY_INTERVALS` equal intervals of the window. Work is time
     owned by compute, communication, copies, or waits for a late rank."""
     opening, closing = rank.parts[0].start, rank.parts[-1].stop
-    edges = np.array([opening + edge * (closing - opening) // _BINS for edge in range(_BINS + 1)], np.int64)
+    edges = np.array(
+        [opening + edge * (closing - opening) // _BUSY_INTERVALS for edge in range(_BUSY_INTERVALS + 1)], np.int64
+    )
     owned = find_owners(rank)
-    works = np.array([*(account.kind in _WORKS for account, _ in rank.keys.pairs), False])[owned.key]
-    begin, end = owned.start[works], owned.stop[works]
-    before = np.concatenate([[0], np.cumsum(end - begin)])
+    is_work = np.array([*(account.kind in _WORKS for account, _ in rank.keys.pairs), False])[owned.key]
+    begin, end = owned.start[is_work], owned.stop[is_work]
+    work_before = np.concatenate([[0], np.cumsum(end - begin)])
     following = np.searchsorted(begin, edges, "right")
     inside = np.minimum(edges, np.append(opening, end)[following]) - np.append(opening, begin)[following]
-    work_until = before[np.maximum(following - 1, 0)] + np.where(following > 0, inside, 0)
+    work_until = work_before[np.maximum(following - 1, 0)] + np.where(following > 0, inside, 0)
     return edges, np.diff(work_until)
 
 
@@ -250,7 +288,8 @@ def _steps(rank: RankTrace) -> Slices:
 
 
 def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
-    """Slices of the account that owns each moment of a rank's steps. `numbers`: ranks that others may wait for."""
+    """Slices of the account that owns each moment of a rank's steps. `numbers`: the number of each rank that others may
+    wait for."""
     owned = find_owners(rank)
     late = owned.late.astype(np.int64) + 1
 

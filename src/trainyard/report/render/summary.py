@@ -42,14 +42,23 @@ _NAME_WIDTH = 34
 """Width of an account in characters from which the bar is left out before it is shortened."""
 
 
-def print_analysis(analysis: Analysis, console: Console, full: bool = False, steps: Sequence[NextStep] = ()) -> None:
-    """Prints one screen, or everything if `full`. Names come from files: they are printed as text, never as markup."""
+def print_analysis(
+    analysis: Analysis,
+    console: Console,
+    full: bool = False,
+    steps: Sequence[NextStep] = (),
+    full_command: str = "--full",
+) -> None:
+    """Prints one screen, or everything if `full`; `full_command` is the command or option that prints everything; it is not suggested if empty. Names
+    come from files: they are printed as text, never as markup."""
     view = view_of(analysis)
     if full:
         print_view(view, console, kernels=sys.maxsize)
         print_parts(analysis.ledgers, console)
     else:
-        console.print(Group(*_parts(view, analysis.mean, console.width), *next_steps((*_omitted(view), *steps))))
+        console.print(
+            Group(*_parts(view, analysis.mean, console.width), *next_steps((*_omitted(view, full_command), *steps)))
+        )
 
 
 def what_if_step(analysis: Analysis) -> tuple[NextStep, ...]:
@@ -68,7 +77,8 @@ def _change(account: Account) -> str:
 
 
 def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
-    """What one screen shows, in order: title, remedy, warnings, key figures, largest accounts, findings and notes."""
+    """The content of one screen, in order: title, remedy, warnings, key figures, largest accounts, findings and notes.
+    `width`: in characters."""
     leading = view.findings[0] if view.findings and view.findings[0].says == view.title else None
     parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
     if leading and leading.remedy:
@@ -87,7 +97,7 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
 
 
 def _accounts(view: View, mean: Ledger, width: int) -> Table:
-    """The largest accounts, and a row for the others."""
+    """The table of the largest accounts of the mean step, with a row for the others, fitted to `width` characters."""
     accounts = sorted(((ns, account) for account, ns in mean.by_account().items() if ns), key=lambda row: -row[0])
     large = [row for row in accounts[:_MOST_ACCOUNTS] if row[0] >= _SMALL_SHARE * mean.wall_ns]
     folded = accounts[len(large) :]
@@ -102,10 +112,10 @@ def _accounts(view: View, mean: Ledger, width: int) -> Table:
     bars = [_bar(ns, longest, style) for _, ns, style in rows]
     return fitted(
         [
-            Part("account", names, name=True, least=_NAME_WIDTH),
+            Part("account", names, name=True, min_width=_NAME_WIDTH),
             Part("ms", [Text(f"{ns / 1e6:,.3f}") for _, ns, _ in rows], right=True),
             Part("share", [Text(units.show_share(ns, mean.wall_ns)) for _, ns, _ in rows], right=True),
-            Part("", bars, spare=1),
+            Part("", bars, drop_order=1),
         ],
         width,
     )
@@ -130,7 +140,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def _omitted(view: View) -> tuple[NextStep, ...]:
+def _omitted(view: View, full_command: str) -> tuple[NextStep, ...]:
     """The command that shows the rest, with the numbers of findings, tables and notes left out."""
     counts = {
         "more finding": len(view.findings[_MOST_FINDINGS:]),
@@ -138,4 +148,6 @@ def _omitted(view: View) -> tuple[NextStep, ...]:
         "note": len(view.notes[_MOST_NOTES:]),
     }
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
-    return (NextStep("--full", ", ".join(["evidence of each finding", *listed])),)
+    evidence = ["evidence of each finding"] if view.findings else []
+    contents = ", ".join([*evidence, *listed])
+    return (NextStep(full_command, contents),) if contents and full_command else ()

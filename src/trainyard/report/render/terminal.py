@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from rich.text import Text
 from trainyard import units, words
 from trainyard.ledger import Ledger
 from trainyard.printable import printable
+from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Bar, Cell, Column, KernelRow, KeyFigure, View
 from trainyard.report.view.view import Table as Facts
 
@@ -30,11 +31,14 @@ _FIRST_NAME, _NAME, _LEAST_NAME = 44, 28, 8
 """Width of names in characters: maximum in the first column, maximum in other columns, minimum in any column."""
 _KERNEL = 60
 """Maximum width of a kernel's or a module's name, in characters."""
+_LONG_COMMAND = 50
+"""Width of a command in characters from which it has a line of its own if its purpose does not fit on the line."""
 _LONGEST = 2000  # characters of any text: a name in a file may be a megabyte
 
 
 def print_view(view: View, console: Console, kernels: int = 8) -> None:
-    """Prints the whole report. Names come from files: they are printed as text, never as markup."""
+    """Prints the whole report with at most `kernels` rows of each table. Names come from files: they are printed as
+    text, never as markup."""
     console.print(Group(*_parts(view, kernels, _BAR if console.width >= _WIDE else _NARROW_BAR, console.width)))
 
 
@@ -56,7 +60,7 @@ def print_parts(ledgers: Sequence[Ledger], console: Console) -> None:
             Part(
                 _HEADS.get(kind, kind),
                 [Text(f"{ns / 1e6:,.3f}" if (ns := ledger.by_kind().get(kind)) else "") for ledger in parts],
-                spare=1 + by_size.index(kind),
+                drop_order=1 + by_size.index(kind),
                 right=True,
             )
             for kind in kinds
@@ -76,16 +80,20 @@ _HEADS = {"launch_gap": "idle", "data_wait": "data wait"}
 
 
 def print_table(table: Facts, console: Console, top: int | None = None) -> None:
-    """Prints one table; all of its rows, or the first `top`."""
+    """Prints one table, as far as its columns fit the terminal: all of its rows, or the first `top`. Names the columns
+    left out, except those marked `spare`."""
     console.print(_table(table, len(table.rows) if top is None else top, console.width))
-    heads = {column.head for column in _fitting(table, console.width).columns}
-    if left_out := [column.head for column in table.columns if column.head not in heads and not column.spare]:
-        names = ", ".join(left_out)
+    fitting_heads = {column.head for column in _fitting(table, console.width).columns}
+    if left_out_heads := [
+        column.head for column in table.columns if column.head not in fitting_heads and not column.spare
+    ]:
+        names = ", ".join(left_out_heads)
         console.print(Text(plain(f"left out at this width: {names}; --json has all columns"), style="dim"))
 
 
-def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableType]:
-    """What `--full` shows, in order. `kernels`: most rows of a table; `bar`, `width`: in characters."""
+def _parts(view: View, max_rows: int, bar_width: int, width: int) -> list[RenderableType]:
+    """The content of `--full`, in order. `max_rows`: of each table, half as many for modules; `bar_width`, `width`: in
+    characters."""
     parts: list[RenderableType] = [
         Text(plain(sentence(view.title)), style="bold"),
         joined_line((view.subtitle, *view.chips)),
@@ -95,13 +103,13 @@ def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableTyp
         parts.append(figures_line(view.figures))
         parts.extend(Text(plain(figure.line), style="dim") for figure in view.figures if figure.line)
     if view.wall_ns:
-        parts.append(Padding(_ledger(view, bar, width), (1, 0, 0, 0)))
+        parts.append(Padding(_ledger(view, bar_width, width), (1, 0, 0, 0)))
         parts.append(Padding(phases_line(view), (1, 0, 0, 0)))
     if view.kernels:
-        parts.append(Padding(_rows("Top kernels", view.kernels[:kernels], width), (1, 0, 0, 0)))
+        parts.append(Padding(_rows("Top kernels", view.kernels[:max_rows], width), (1, 0, 0, 0)))
     if view.modules:
-        parts.append(Padding(_rows("Top modules", view.modules[: kernels // 2], width), (1, 0, 0, 0)))
-    parts.extend(Padding(_table(table, kernels, width), (1, 0, 0, 0)) for table in view.tables)
+        parts.append(Padding(_rows("Top modules", view.modules[: max_rows // 2], width), (1, 0, 0, 0)))
+    parts.extend(Padding(_table(table, max_rows, width), (1, 0, 0, 0)) for table in view.tables)
     for finding in view.findings:
         line = Text("\n" if finding is view.findings[0] else "")
         line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
@@ -122,7 +130,7 @@ def sentence(text: str) -> str:
 
 
 def joined_line(texts: Sequence[str]) -> RenderableType:
-    """Texts side by side, wrapped between texts only."""
+    """A line of texts separated by dots, wrapped between texts only."""
     return _Flow([Text(plain(text), style="dim") for text in texts if text], Text(" · ", style="dim"))
 
 
@@ -140,17 +148,18 @@ def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
     )
 
 
-class NextStep(NamedTuple):
-    """A command or option, and its purpose: `answers`."""
-
-    command: str
-    answers: str
-
-
-def next_steps(steps: Sequence[NextStep]) -> list[RenderableType]:
-    """Where to look next: a line for each step."""
-    lines = [Padding(Text(plain(f"{step.command}: {step.answers}"), style="dim"), (0, 0, 0, 2)) for step in steps]
-    return ["", Text("Where to look next", style="dim"), *lines]
+def next_steps(steps: Iterable[NextStep], width: int = 80) -> list[RenderableType]:
+    """Where to look next: a line for each step; a command that is too long for its purpose to follow has a line of its
+    own, unbroken, so that it can be copied. Nothing without steps."""
+    lines: list[RenderableType] = []
+    for step in steps:
+        command, purpose = plain(step.command), plain(step.purpose)
+        if 2 + len(command) + 2 + len(purpose) <= width or len(command) < _LONG_COMMAND:
+            lines.append(Padding(Text(f"{command}: {purpose}", style="dim"), (0, 0, 0, 2)))
+        else:
+            lines.append(Padding(Text(f"{purpose}:", style="dim"), (0, 0, 0, 2)))
+            lines.append(Text(f"    {command}", style="dim", no_wrap=True, overflow="ignore"))
+    return ["", Text("Where to look next", style="dim"), *lines] if lines else []
 
 
 class _Flow:
@@ -171,100 +180,105 @@ class _Flow:
 
 
 def _ledger(view: View, bar_width: int, width: int) -> Table:
-    """The bars of the waterfall as rows: account, ms, share, bar, evidence. On narrow terminals the bars are left out
-    first, then the evidence."""
+    """The bars of the waterfall as rows: account, ms, share, bar of at most `bar_width` characters, evidence. On narrow
+    terminals the bars are left out first, then the evidence."""
     total = [bar.role == "total" for bar in view.bars]
     bold = ["bold" if is_total else "" for is_total in total]
     evidence = [
         f"{units.show_ns(bar.ns)} ns exactly" if bar.role == "total" else plain(bar.evidence) for bar in view.bars
     ]
     evidence_texts = [Text(text, style="dim", no_wrap=True, overflow="ellipsis") for text in evidence]
-    exact = max((len(text) for text, is_total in zip(evidence, total) if is_total), default=_LEAST_NAME)
+    exact_width = max((len(text) for text, is_total in zip(evidence, total) if is_total), default=_LEAST_NAME)
     labels = [Text(plain(bar.label), style=style) for bar, style in zip(view.bars, bold)]
     return fitted(
         [
-            Part("account", labels, name=True, least=_FIRST_NAME),
+            Part("account", labels, name=True, min_width=_FIRST_NAME),
             Part("ms", [Text(f"{bar.ns / 1e6:,.3f}", style=style) for bar, style in zip(view.bars, bold)], right=True),
             Part("share", [Text(units.show_share(bar.ns, view.wall_ns)) for bar in view.bars], right=True),
-            Part("", [_drawn(bar, view.wall_ns, bar_width) for bar in view.bars], spare=2, least=bar_width),
-            Part("evidence", evidence_texts, spare=1, least=exact),
+            Part("", [_drawn(bar, view.wall_ns, bar_width) for bar in view.bars], drop_order=2, min_width=bar_width),
+            Part("evidence", evidence_texts, drop_order=1, min_width=exact_width),
         ],
         width,
     )
 
 
 class Part(NamedTuple):
-    """A column of a table that must fit the terminal. `spare`: the highest number is left out first, 0 never. `name`:
-    cells are shortened in the middle. `least`: minimum width in cells, if the column may be cut."""
+    """A column of a table that must fit the terminal. `drop_order`: the highest number is left out first, 0 never.
+    `name`: cells are shortened in the middle. `right`: cells are aligned to the right. `min_width`: in characters, if
+    the column may be cut."""
 
     head: str
     cells: Sequence[Text]
-    spare: int = 0
+    drop_order: int = 0
     name: bool = False
     right: bool = False
-    least: int | None = None
+    min_width: int | None = None
 
     @property
     def needs(self) -> int:
         widest = max(cell.cell_len for cell in (Text(self.head), *self.cells))
-        return min(widest, self.least or (_LEAST_NAME if self.name else widest))
+        return min(widest, self.min_width or (_LEAST_NAME if self.name else widest))
 
 
 def fitting(parts: Sequence[Part], width: int) -> list[Part]:
-    """The columns that fit into `width`; those with the highest `spare` are left out first."""
+    """The columns that fit into `width` characters; those with the highest `drop_order` are left out first."""
     kept = [part for part in parts if part.cells]
-    while sum(part.needs + 2 for part in kept) - 2 > width and max(part.spare for part in kept):
-        kept.remove(max(kept, key=lambda part: part.spare))
+    while sum(part.needs + 2 for part in kept) - 2 > width and max(part.drop_order for part in kept):
+        kept.remove(max(kept, key=lambda part: part.drop_order))
     return kept
 
 
-def fitted(parts: Sequence[Part], width: int, most: int | None = None) -> Table:
-    """A table of the columns that fit into `width`. Numbers are never cut. `most`: maximum width of a name."""
+def fitted(parts: Sequence[Part], width: int, max_name_width: int | None = None) -> Table:
+    """A table of the columns that fit into `width` characters. Numbers are never cut. `max_name_width`: of columns of
+    names."""
     kept = fitting(parts, width)
-    roomy = sum(part.needs + 2 for part in kept) - 2 <= width
+    fits = sum(part.needs + 2 for part in kept) - 2 <= width
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for part in kept:
         table.add_column(
             Text(part.head, no_wrap=True),
             justify="right" if part.right else "left",
-            no_wrap=not (part.name or part.least),
-            min_width=part.needs if roomy or not part.name else min(part.needs, _LEAST_NAME),
-            max_width=most if part.name else None,
+            no_wrap=not (part.name or part.min_width),
+            min_width=part.needs if fits or not part.name else min(part.needs, _LEAST_NAME),
+            max_width=max_name_width if part.name else None,
         )
     for row in zip(*(part.cells for part in kept), strict=True):
         table.add_row(*(Name(cell.plain, cell.style) if part.name else cell for part, cell in zip(kept, row)))
     return table
 
 
-def _drawn(bar: Bar, wall: int, width: int) -> Text:
-    """A floating bar of half-cell precision, at least half a cell wide."""
-    if not wall:
+def _drawn(bar: Bar, wall_ns: int, width: int) -> Text:
+    """A floating bar on a scale of `width` characters for `wall_ns`, of half-character precision, at least half a
+    character wide."""
+    if not wall_ns:
         return Text("")
-    begin = round(2 * width * bar.start_ns / wall)
-    end = max(begin + 1, round(2 * width * (bar.start_ns + bar.ns) / wall))
-    begin, end = min(begin, 2 * width - 1), min(max(end, begin + 1), 2 * width)
-    text = " " * (begin // 2) + ("▐" if begin % 2 else "")
-    text += "█" * (end // 2 - len(text)) + ("▌" if end % 2 and end // 2 >= len(text) else "")
+    begin_half = round(2 * width * bar.start_ns / wall_ns)
+    end_half = max(begin_half + 1, round(2 * width * (bar.start_ns + bar.ns) / wall_ns))
+    begin_half, end_half = min(begin_half, 2 * width - 1), min(max(end_half, begin_half + 1), 2 * width)
+    text = " " * (begin_half // 2) + ("▐" if begin_half % 2 else "")
+    text += "█" * (end_half // 2 - len(text)) + ("▌" if end_half % 2 and end_half // 2 >= len(text) else "")
     return Text(text, style=bar.colour if bar.role != "total" else "")
 
 
 def phases_line(view: View) -> Text:
-    """A line with the time of each phase of the step, summed over its accounts."""
-    totals: dict[str, int] = {}
+    """A line with the time of each phase of the mean step, summed over its accounts."""
+    ns_by_phase: dict[str, int] = {}
     for _, _, phase, ns, _, _ in view.table:
-        totals[phase] = totals.get(phase, 0) + ns
-    shown = " · ".join(f"{phase} {units.show_time(totals[phase])}" for phase in words.PHASES if totals.get(phase))
+        ns_by_phase[phase] = ns_by_phase.get(phase, 0) + ns
+    shown = " · ".join(
+        f"{phase} {units.show_time(ns_by_phase[phase])}" for phase in words.PHASES if ns_by_phase.get(phase)
+    )
     return Text(f"by phase: {shown}", style="dim")
 
 
 def _fitting(table: Facts, width: int) -> Facts:
-    """The table without columns that do not fit: `spare` columns are dropped from the last on, then others except ids
-    and the first two."""
+    """The table without the columns that do not fit into `width` characters: `spare` columns are dropped from the last
+    on, then others except ids and the first two."""
     while _needed(table) > width and (
-        spare := [at for at, column in enumerate(table.columns) if column.spare]
+        droppable := [at for at, column in enumerate(table.columns) if column.spare]
         or [at for at, column in enumerate(table.columns) if at > 1 and not column.id]
     ):
-        kept = [at for at in range(len(table.columns)) if at != spare[-1]]
+        kept = [at for at in range(len(table.columns)) if at != droppable[-1]]
         rows = tuple(tuple(row[at] for at in kept) for row in table.rows)
         table = replace(table, columns=tuple(table.columns[at] for at in kept), rows=rows)
     return table
@@ -299,10 +313,10 @@ def _most(column: Column, at: int) -> int:
     return _FIRST_NAME if at == 0 else _NAME
 
 
-def _table(table: Facts, most: int, width: int) -> Group:
-    """The first `most` rows; on a narrow terminal heads wrap and text columns shrink. A single further row is printed
-    in place of the note about it."""
-    most += len(table.rows) == most + 1
+def _table(table: Facts, max_rows: int, width: int) -> Group:
+    """The first `max_rows` rows, fitted to `width` characters; on a narrow terminal heads wrap and text columns shrink.
+    A single further row is printed in place of the note about it."""
+    max_rows += len(table.rows) == max_rows + 1
     table = _fitting(table, width)
     wrapped = _needed(table, wrapped=False) > width
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -316,9 +330,9 @@ def _table(table: Facts, most: int, width: int) -> Group:
             drawn.add_column(head, justify=justify, no_wrap=True, width=_widest(table, index, wrapped))
         else:
             drawn.add_column(head, max_width=_most(column, index), style="dim" if index else "")
-    for row in table.rows[:most]:
+    for row in table.rows[:max_rows]:
         drawn.add_row(*(_drawn_cell(cell, column) for cell, column in zip(row, table.columns)))
-    more = [f"{len(table.rows) - most:,} more rows: --full"] if len(table.rows) > most else []
+    more = [f"{len(table.rows) - max_rows:,} more rows: --full"] if len(table.rows) > max_rows else []
     return Group(drawn, *(Text(plain(note), style="dim") for note in (*table.notes, *more)))
 
 
@@ -360,14 +374,14 @@ def _rows(title: str, rows: Sequence[KernelRow], width: int) -> Table:
     return fitted(
         [
             Part(title, [Text(plain(row.name)) for row in rows], name=True),
-            Part("account", [Text(plain(row.account), style="dim") for row in rows], spare=2),
-            Part("phase", [Text(row.phase, style="dim") for row in rows], spare=3),
+            Part("account", [Text(plain(row.account), style="dim") for row in rows], drop_order=2),
+            Part("phase", [Text(row.phase, style="dim") for row in rows], drop_order=3),
             Part("ms per step", [Text(f"{row.ns / 1e6:,.3f}") for row in rows], right=True),
             Part("share", [Text(f"{100 * row.share:.1f} %") for row in rows], right=True),
-            Part("calls", [Text(f"{row.count:,}") for row in rows], spare=1, right=True),
+            Part("calls", [Text(f"{row.count:,}") for row in rows], drop_order=1, right=True),
         ],
         width,
-        most=_KERNEL,
+        max_name_width=_KERNEL,
     )
 
 

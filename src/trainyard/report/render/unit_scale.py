@@ -30,7 +30,7 @@ class Scale(NamedTuple):
 
 
 def scale_of(largest: float, unit: str) -> Scale:
-    """The scale for values up to `largest`, in a metric's `unit`."""
+    """The scale for values up to `largest`, which are in the base unit of a metric (`words.Metric.unit`)."""
     divisor, name = next((divisor, name) for least, divisor, name in _SCALES[unit] if largest >= least)
     scaled = largest / divisor
     if not unit:

@@ -51,10 +51,10 @@ def write(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None,
         raise MissingLibrary("An .xlsx needs XlsxWriter.", "Install it: pip install 'trainyard[xlsx]'.") from error
     with replacing(path) as partial:
         book = xlsxwriter.Workbook(str(partial), {"constant_memory": True})
-        cut: list[str] = []
+        messages: list[str] = []
         for sheet in sheets(view, ledgers, measured):
-            _add(book, sheet, cut)
-        _add(book, Sheet("Notes", ("note",), [(note,) for note in _notes(view, cut)]), cut)
+            _add(book, sheet, messages)
+        _add(book, Sheet("Notes", ("note",), [(note,) for note in _notes(view, messages)]), messages)
         try:
             book.close()
         except FileCreateError as error:
@@ -142,8 +142,8 @@ def _notes(view: View, cut: Sequence[str]) -> list[str]:
     return [note for note in (*titled, *cut) if note]
 
 
-def _add(book: Any, sheet: Sheet, cut: list[str]) -> None:
-    """Writes a sheet, and appends a message to `cut` if data did not fit."""
+def _add(book: Any, sheet: Sheet, messages: list[str]) -> None:
+    """Writes a sheet, and appends a message to `messages` if data did not fit."""
     page = book.add_worksheet(sheet.name)
     page.freeze_panes(1, 0)
     bold = book.add_format({"bold": True})
@@ -151,18 +151,18 @@ def _add(book: Any, sheet: Sheet, cut: list[str]) -> None:
     for column, head in enumerate(sheet.heads):
         page.set_column(column, column, _TEXT_WIDTH if head in _TEXT_HEADS else _NUMBER_WIDTH)
         page.write_string(0, column, head, bold)
-    left_out, rounded = 0, False
+    dropped_rows, rounded = 0, False
     for number, row in enumerate(sheet.rows, 1):
         if number >= _MOST_ROWS:
-            left_out += 1
+            dropped_rows += 1
             continue
         for column, value in enumerate(row):
             rounded |= isinstance(value, int) and abs(value) > _LARGEST_EXACT
             _cell(page, number, column, value, formats[column])
-    if left_out:
-        cut.append(f"Sheet {sheet.name}: {left_out:,} more rows than a sheet holds were left out.")
+    if dropped_rows:
+        messages.append(f"Sheet {sheet.name}: {dropped_rows:,} more rows than a sheet holds were left out.")
     if rounded:
-        cut.append(f"Sheet {sheet.name}: integers above 2^53 are rounded to 15 digits, as spreadsheets do.")
+        messages.append(f"Sheet {sheet.name}: integers above 2^53 are rounded to 15 digits, as spreadsheets do.")
 
 
 def _cell(page: Any, row: int, column: int, value: Any, number_format: Any) -> None:

@@ -52,6 +52,12 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
         """The mean over ranks and full steps; empty if nothing was profiled."""
         return self.ledgers[-1] if self.ledgers else Ledger(wall_ns=0, entries=(), source=self.source)
 
+    def __str__(self) -> str:
+        """The analysis as the terminal prints it, in 80 columns, without colours."""
+        from trainyard.report.render.plain_text import analysis_text
+
+        return analysis_text(self)
+
     def _repr_html_(self) -> str:
         """The report page as a frame of a notebook."""
         from trainyard.report.render.html import notebook_frame

@@ -34,10 +34,10 @@ _LIMITS = (
 
 def analyse_measured(measured: MeasuredTrace) -> Analysis:
     """The analysis of booked profiler files that belong to no stored run."""
-    first = measured.ranks[0].events
-    device = first.device or ("CPU" if first.device_index < 0 else "unnamed device")
-    subject = [part for part in (device, _ranks(len(measured.ranks), measured.world), first.backend) if part]
-    return _analysis(measured.mean, measured.ledgers, None, measured, " · ".join(subject))
+    events = measured.ranks[0].events
+    device = events.device or ("CPU" if events.device_index < 0 else "unnamed device")
+    subject = [part for part in (device, _ranks(len(measured.ranks), measured.world), events.backend) if part]
+    return _analysis(measured.mean, measured.ledgers, run=None, measured=measured, subject=" · ".join(subject))
 
 
 def analyse_run(run: Run, measured: MeasuredTrace | None = None) -> Analysis:
@@ -50,21 +50,22 @@ def analyse_run(run: Run, measured: MeasuredTrace | None = None) -> Analysis:
         subject = f"{job.sizes['command']} · {job.layout.ranks} × {device}"
     ledgers = measured.ledgers if measured else run.ledgers
     mean = ledgers[-1] if ledgers else Ledger(wall_ns=0, entries=(), source=run.id)
-    return _analysis(mean, ledgers, run, measured, subject)
+    return _analysis(mean, ledgers, run=run, measured=measured, subject=subject)
 
 
 def _analysis(
-    mean: Ledger, ledgers: tuple[Ledger, ...], run: Run | None, measured: MeasuredTrace | None, subject: str
+    mean: Ledger, ledgers: tuple[Ledger, ...], *, run: Run | None, measured: MeasuredTrace | None, subject: str
 ) -> Analysis:
-    """The analysis of `mean` and the `ledgers` behind it, with all that `run` and the traces, where known, add."""
-    rules = findings(mean, run, all_booked(measured) if measured else None)
+    """The analysis of the `mean` step and the `ledgers` behind it. `run`: the stored run, if any; `measured`: the
+    booked traces, if available; both add figures and tables. `subject`: device, ranks and job in words."""
+    found_problems = findings(mean, run, all_booked(measured) if measured else None)
     return Analysis(
-        headline=_headline(mean, rules, run),
+        headline=_headline(mean, found_problems, run),
         subject=subject,
         source=f"run {run.id}" if run else mean.source,
         state=run.state if run else "",
         ledgers=ledgers,
-        findings=tuple(rules),
+        findings=tuple(found_problems),
         figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
         ideal=ideal_ns(run) if run else None,
         kernels=_rows(top_work(measured, "kernels", most=_MOST_ROWS), mean.wall_ns) if measured else (),
@@ -103,7 +104,7 @@ def _ranks(here: int, world: int) -> str:
     return f"{here} of {units.counted(world, 'rank')}" if world else units.counted(here, "rank")
 
 
-def _headline(mean: Ledger, all_findings: list[Finding], run: Run | None) -> str:
+def _headline(mean: Ledger, findings: list[Finding], run: Run | None) -> str:
     """The run's failure if it has one, else the severest avoidable cost, else the resource that bounds the step."""
     if run and run.state == "damaged":
         return f"Run {run.id} is damaged: {run.failure}"
@@ -111,7 +112,7 @@ def _headline(mean: Ledger, all_findings: list[Finding], run: Run | None) -> str
         return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
     if run and not run.ledgers:
         return f"Run {run.id} {_unprofiled(run)}: only its step samples are available"
-    avoidable = [finding for finding in all_findings if finding.rule != "coverage"]
+    avoidable = [finding for finding in findings if finding.rule != "coverage"]
     if avoidable and avoidable[0].severity == "high":
         return avoidable[0].says
     if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns > 0:
@@ -133,7 +134,7 @@ def _unprofiled(run: Run) -> str:
 def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
     """Key figures of the mean step: step time if there is no run, shares of compute, overlap and coverage."""
     kinds = mean.by_kind()
-    comm = mean.unions.get("comm", 0)
+    comm_ns = mean.unions.get("comm", 0)
     figures: list[KeyFigure] = []
     if run is None:
         value, unit = units.show_time(mean.wall_ns).rsplit(" ", 1)
@@ -141,8 +142,8 @@ def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
         figures.append(KeyFigure(label=label, value=value, unit=unit, means="Mean over ranks and full steps."))
     share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
     figures.append(KeyFigure(label="compute", value=share, unit="%", means="Share of the step in which compute runs."))
-    if comm:
-        hidden = units.show_share(comm - kinds.get("comm", 0), comm).removesuffix(" %")
+    if comm_ns:
+        hidden = units.show_share(comm_ns - kinds.get("comm", 0), comm_ns).removesuffix(" %")
         figures.append(
             KeyFigure(
                 label="communication overlapped", value=hidden, unit="%", means="Share of communication under compute."
@@ -162,12 +163,12 @@ def _no_mfu(run: Run) -> list[str]:
     return [*notes, *([f"No share of the matmul rate: {why}."] if (why := summary.no_matmul_share) else [])]
 
 
-def _rows(rows: list[Busy], wall: int) -> tuple[KernelRow, ...]:
-    """Rows of kernels or modules with their share of the `wall` ns of a step."""
+def _rows(rows: list[Busy], wall_ns: int) -> tuple[KernelRow, ...]:
+    """Rows of kernels or modules with their share of the `wall_ns` ns of a step."""
     return tuple(
         KernelRow(
             name=row.name, account=row.account, phase=row.phase, ns=row.ns, count=row.count,
-            share=row.ns / wall if wall else 0.0,
+            share=row.ns / wall_ns if wall_ns else 0.0,
         )
         for row in rows
     )  # fmt: skip

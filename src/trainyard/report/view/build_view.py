@@ -45,14 +45,15 @@ def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:
 
 
 def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
-    """rank -> the mean of its full steps, or of all its parts if none is full."""
+    """Rank -> the mean ledger of its full steps, or of all its parts if none is full. `ledgers`: one for each rank and
+    step; others are ignored."""
     by_rank: dict[int, list[Ledger]] = {}
     for ledger in ledgers:
         if ledger.scope.reduce == "one" and ledger.scope.ranks:
             by_rank.setdefault(ledger.scope.ranks[0], []).append(ledger)
     return {
-        rank: ledgers_of.mean([ledger for ledger in own if not ledger.scope.partial] or own)
-        for rank, own in sorted(by_rank.items())
+        rank: ledgers_of.mean([ledger for ledger in rank_ledgers if not ledger.scope.partial] or rank_ledgers)
+        for rank, rank_ledgers in sorted(by_rank.items())
     }
 
 
@@ -66,19 +67,20 @@ def _bars_note(mean: Ledger) -> str:
 
 
 def _heat(mean: Ledger, ranks: dict[int, Ledger]) -> Heat | None:
-    """ns of each account on each rank and its difference from the ranks' median; None for fewer than two ranks."""
+    """Time in ns of each account on each rank, and its difference from the ranks' median; None for fewer than two
+    ranks. `ranks`: rank -> its mean ledger."""
     if len(ranks) < 2:
         return None
     accounts = [account for account, ns in mean.by_account().items() if ns >= SMALL * mean.wall_ns]
-    table = [[ledger.by_account().get(account, 0) for ledger in ranks.values()] for account in accounts]
-    middles = [int(median(row)) for row in table]
+    ns_table = [[ledger.by_account().get(account, 0) for ledger in ranks.values()] for account in accounts]
+    medians = [int(median(row)) for row in ns_table]
     late = late_rank(mean)
     return Heat(
         accounts=tuple(str(account) for account in accounts),
         labels=tuple(account.label for account in accounts),
         ranks=tuple(ranks),
         nodes=("",) * len(ranks),
-        values=tuple(tuple(row) for row in table),
-        deviations=tuple(tuple(value - middle for value in row) for row, middle in zip(table, middles)),
+        values=tuple(tuple(row) for row in ns_table),
+        deviations=tuple(tuple(value - middle for value in row) for row, middle in zip(ns_table, medians)),
         blamed=-1 if late is None else late,
     )

@@ -76,7 +76,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_change(change: int, base: int) -> str:
-    """A change relative to `base` in percent, or a dash if `base` is 0."""
+    """A change relative to `base` in percent, or a dash if `base` is 0; both in the same unit."""
     return f"{100 * change / base:+.1f} %" if base else "–"
 
 

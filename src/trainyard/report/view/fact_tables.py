@@ -37,7 +37,7 @@ def run_tables(run: Run) -> tuple[Table, ...]:
 
 
 def incidents(run: Run) -> Table:
-    """The incidents of a run: the culprit and the time they cost."""
+    """The table of a run's incidents: the culprit and the time in s that they cost."""
     return Table(
         title="Incidents",
         notes=(
@@ -81,7 +81,7 @@ def goodput(run: Run) -> Table:
 
 
 def ops(measured: MeasuredTrace) -> Table:
-    """The ops that lose the most time to their roofline, per step."""
+    """The table of the ops that lose the most time to their roofline, in ms per step."""
     roofline = op_roofline(measured)
     covered_share = units.show_share(roofline.known_ns, roofline.compute_ns) if roofline.compute_ns else "none"
     with_formula = [row for row in roofline.rows if row.flops is not None or row.bytes is not None]
@@ -100,12 +100,14 @@ def ops(measured: MeasuredTrace) -> Table:
 
 
 def _op_cells(row: OpRow) -> tuple[Cell, ...]:
-    """Cells of an operator's row: bound, calls, ms measured, reachable and lost, TFLOP/s and GB/s."""
-    bound = row.bound if row.bound != "unknown" else ""
+    """Cells of an operator's row: name, shapes, bound, calls per step, ms per step measured, reachable and lost,
+    TFLOP/s and GB/s. None if unknown."""
+    # FLOPs that are an upper bound give no minimum time, and so no bound.
+    bound = "FLOPs at most" if row.at_most else "" if row.bound == "unknown" else row.bound
     return (
         row.op,
         row.shape,
-        f"{bound}, at most" if row.at_most else bound,
+        bound,
         row.count,
         row.ns / 1e6,
         None if row.reachable_ns is None else row.reachable_ns / 1e6,
@@ -161,14 +163,17 @@ def _bandwidth_cells(row: Bandwidth) -> tuple[Cell, ...]:
 
 
 def reconciled(result: Reconciliation, full: bool = False) -> list[Table]:
-    """The figures of the ranks by the definitions of another tool. More ranks than fit side by side are summarised by
-    the least, the mean and the most, or, if `full`, are listed in several tables."""
+    """Tables of the figures of the ranks in ms by the definitions of another tool. More ranks than fit side by side are
+    summarised by the least, the mean and the most, or, if `full`, are listed in several tables."""
     ranks, names = result.ranks, list(result.ranks[0].ns)
     title = f"By the definitions of {_TOOLS[result.tool]}"
     notes = ("In ms. How these definitions differ from the ledger's:", *result.differs)
     if len(ranks) > _RANKS and not full:
         values = {name: [rank.ns[name] for rank in ranks] for name in names}
-        rows = tuple((name, min(own) / 1e6, sum(own) / len(own) / 1e6, max(own) / 1e6) for name, own in values.items())
+        rows = tuple(
+            (name, min(values_ns) / 1e6, sum(values_ns) / len(values_ns) / 1e6, max(values_ns) / 1e6)
+            for name, values_ns in values.items()
+        )
         heads = _columns_with_decimals("Figure", **{"least": 3, "mean": 3, "most": 3})
         return [Table(title=f"{title}, {len(ranks)} ranks", notes=notes, columns=heads, rows=rows)]
     groups = [ranks[first : first + _RANKS] for first in range(0, len(ranks), _RANKS)]
@@ -184,50 +189,53 @@ def reconciled(result: Reconciliation, full: bool = False) -> list[Table]:
 
 
 def predicted(result: WhatIf, full: bool = False) -> Table:
-    """The mean step as measured and as predicted, by account; the changes sum to the step's change. Unless `full`,
-    small changes are folded into one row."""
-    before, after = result.before.wall_ns, result.after.wall_ns
+    """The mean step as measured and as predicted, by account, in ms; the changes sum to the step's change. Unless
+    `full`, small changes are folded into one row."""
+    before_ns, after_ns = result.before.wall_ns, result.after.wall_ns
     longer = (
         "If nothing was slowed, a longer step means that its bounds moved and now include earlier work: "
         "--window all books the whole window."
     )
     changes = sorted(result.accounts, key=lambda change: -abs(change.ns))
-    large = changes if full else [change for change in changes[:_CHANGES] if abs(change.ns) >= _SMALL * before]
+    large = changes if full else [change for change in changes[:_CHANGES] if abs(change.ns) >= _SMALL * before_ns]
     rows = [(change.account.label, change.before_ns, change.after_ns) for change in large]
     if folded := changes[len(large) :]:
         sums = sum(change.before_ns for change in folded), sum(change.after_ns for change in folded)
         rows.append((units.counted(len(folded), "more account"), *sums))
-    rows.append(("Step", before, after))
+    rows.append(("Step", before_ns, after_ns))
     return Table(
         title="Account",
         notes=(
             "In ms. Predicted by replaying the dependencies of the steps; other effects of the change (caches, clocks, "
             "other work) are not predicted.",
-            *((longer,) if after > before else ()),
+            *((longer,) if after_ns > before_ns else ()),
         ),
         columns=_columns_with_decimals("Account", measured=3, predicted=3, change=3),
-        rows=tuple((label, was / 1e6, now / 1e6, (now - was) / 1e6) for label, was, now in rows),
+        rows=tuple((label, was_ns / 1e6, now_ns / 1e6, (now_ns - was_ns) / 1e6) for label, was_ns, now_ns in rows),
     )
 
 
 def prediction_title(result: WhatIf) -> str:
     """The headline: `With network=2x the step takes 110.0 ms instead of 150.0 ms (-26.7 %).`"""
-    before, after = result.before.wall_ns, result.after.wall_ns
-    share = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
-    takes = f"the step takes {units.show_time(after)} instead of {units.show_time(before)}{share}"
+    before_ns, after_ns = result.before.wall_ns, result.after.wall_ns
+    share = f" ({100 * (after_ns - before_ns) / before_ns:+.1f} %)" if before_ns else ""
+    takes = f"the step takes {units.show_time(after_ns)} instead of {units.show_time(before_ns)}{share}"
     return f"With {', '.join(result.changes)}, {takes}."
 
 
 def answered(answer: QueryResult) -> Table:
-    """The table of a query's rows. A column of integers or of numbers is aligned as such; others become text."""
+    """The table of a query's rows. A column of integers or of numbers is aligned as such; values of other columns
+    become text."""
     kinds = [{type(row[column]) for row in answer.rows} - {type(None)} for column in range(len(answer.columns))]
-    digits = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]
+    digits_of_column = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]
     return Table(
         title=answer.columns[0] if answer.columns else "",
         notes=(),
-        columns=tuple(Column(head=head, digits=some) for head, some in zip(answer.columns, digits)),
+        columns=tuple(Column(head=head, digits=places) for head, places in zip(answer.columns, digits_of_column)),
         rows=tuple(
-            tuple(cell if some is not None or cell is None else str(cell) for cell, some in zip(row, digits))
+            tuple(
+                cell if places is not None or cell is None else str(cell) for cell, places in zip(row, digits_of_column)
+            )
             for row in answer.rows
         ),
     )
@@ -239,7 +247,7 @@ def with_notes(table: Table, notes: Sequence[str]) -> Table:
 
 
 def _columns_with_decimals(*texts: str, **numbers: int) -> tuple[Column, ...]:
-    """Columns of text, one for each of `texts`, then columns of numbers: head -> decimals."""
+    """Columns of text with the heads `texts`, then columns of numbers: head -> decimals."""
     heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
     return (
         *(Column(head=head, prose=head in ("Says", "Means")) for head in texts),

@@ -60,17 +60,18 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
     return figures
 
 
-def _profilers_cost(ns: int, step_ns: int) -> KeyFigure:
-    """The profiler's cost from the `ns` that it added to a step; "cannot tell" if profiled steps were faster."""
+def _profilers_cost(added_ns: int, step_ns: int) -> KeyFigure:
+    """The profiler's cost, from the `added_ns` of a profiled step over an unprofiled one of `step_ns`; not known if
+    profiled steps were faster."""
     label, means = "profiler's cost", "How much longer the median profiled step took than the median unprofiled one."
-    if ns < 0:
-        faster = f"profiled steps were {units.show_time(-ns)} faster"
+    if added_ns < 0:
+        faster = f"profiled steps were {units.show_time(-added_ns)} faster"
         return KeyFigure(label=label, value="cannot tell", change=faster, means=means)
-    return figure(label, units.show_share(ns, step_ns), means, f"{units.show_time(ns)} a step")
+    return figure(label, units.show_share(added_ns, step_ns), means, f"{units.show_time(added_ns)} a step")
 
 
 def profiled_step_warning(run: Run, wall_ns: int) -> str:
-    """A warning if the profiled steps of the ledger differ much from the timed ones; else empty."""
+    """A warning if the profiled steps of the ledger (mean `wall_ns`) differ much from the timed ones; else empty."""
     step_ns = summarise(run).step_ns
     if not step_ns or abs(wall_ns - step_ns) <= _COMPARABLE_WITHIN * step_ns:
         return ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 
-class NextStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A command, and its purpose in a few words."""
+class NextStep(msgspec.Struct, frozen=True):
+    """A command or option, and its purpose in a few words."""
 
     command: str
     purpose: str

@@ -70,7 +70,8 @@ def result_of_run(
     missing: Sequence[str] = (),
     error: ErrorReport | None = None,
 ) -> RunResult:
-    """The result of a run in any state. `measured`: its traces, which add kernels, modules and tables."""
+    """The result of a run in any state. `measured`: its traces, which add kernels, modules and tables. `missing`,
+    `error`: as in `RunResult`."""
     analysis = analyse_run(run, measured)
     return RunResult(
         **{name: getattr(run, name) for name in Run.__struct_fields__},

@@ -24,45 +24,46 @@ class _Table:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def timeline(measured: MeasuredTrace, most: int = _MOST_SLICES) -> Timeline:
-    """All ranks' intervals from the start of the earliest window on. Above `most` slices, short neighbours are merged
-    into one slice with the name and colour of the longest, as coarsely as needed.
+def timeline(measured: MeasuredTrace, max_slices: int = _MOST_SLICES) -> Timeline:
+    """All ranks' intervals from the start of the earliest window on, in ns. Above `max_slices` slices, short neighbours
+    are merged into one slice with the name and colour of the longest, as coarsely as needed.
 
     Unaligned ranks each start at zero, since their clocks are not comparable.
     """
     aligned = measured.alignment.aligned
     starts = [rank.parts[0].start for rank in measured.ranks]
     origins = [min(starts)] * len(starts) if aligned != "no" else starts
-    length = max(rank.parts[-1].stop - origin for rank, origin in zip(measured.ranks, origins))
+    length_ns = max(rank.parts[-1].stop - origin for rank, origin in zip(measured.ranks, origins))
     events = sum(len(rank.classified.start) for rank in measured.ranks)
-    fold = 0
+    fold_ns = 0
     while True:
         names, looks = _Table(), _Table()
         colours: list[str] = []
         lanes = [
             lane
             for rank, origin in zip(measured.ranks, origins)
-            for lane in _lanes(rank, origin, fold, names, looks, colours)
+            for lane in _lanes(rank, origin, fold_ns, names, looks, colours)
         ]
-        drawn = sum(len(lane.starts) for lane in lanes)
-        if drawn <= most or fold > length:
+        slice_count = sum(len(lane.starts) for lane in lanes)
+        if slice_count <= max_slices or fold_ns > length_ns:
             break
-        fold = 2 * fold or max(1, length // most)
+        fold_ns = 2 * fold_ns or max(1, length_ns // max_slices)
     return Timeline(
-        length_ns=length,
+        length_ns=length_ns,
         names=list(names.numbers),
         legend=tuple(Legend(label=label, colour=colour) for label, colour in zip(looks.numbers, colours)),
         lanes=tuple(lanes),
         steps=tuple((step_label(p.label), p.start - origins[0], p.stop - origins[0]) for p in measured.ranks[0].parts),
         events=events,
-        merged=max(0, events - drawn),
+        merged=max(0, events - slice_count),
         aligned=aligned,
     )
 
 
-def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
+def _lanes(rank: RankTrace, origin: int, fold_ns: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
     """The lanes of a rank: its streams and, in them, waits; times in ns from `origin`. Slices and gaps shorter than
-    `fold` ns are merged into one slice that has the name of its longest."""
+    `fold_ns` are merged into one slice that has the name of its longest. Texts and labels of accounts are numbered in
+    `names` and `looks`; `colours`: of each look."""
     classified, waits = rank.classified, rank.waits
     lane_of, labels = lane_numbers(rank)
     window = (rank.parts[0].start, rank.parts[-1].stop)
@@ -85,7 +86,7 @@ def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table
         begin = np.maximum(begin, np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]]))
         kept = end > begin
         rows, begin, end = rows[kept], begin[kept], end[kept]
-        first = _folds(begin, end, fold)
+        first = _folds(begin, end, fold_ns)
         last = np.concatenate([first[1:] - 1, [len(rows) - 1]])
         longest = rows[_longest(end - begin, first)]
         named = zip(name[longest].tolist(), key[longest].tolist())
@@ -103,7 +104,7 @@ def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table
 
 
 def lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
-    """(lane of each classified interval, label of each lane)."""
+    """(lane of each classified interval, label of each lane): a lane for each stream or, on CPUs, for each thread."""
     events = rank.events
     if len(events.work):
         return events.work.stream.astype(np.int64), list(events.streams)
@@ -144,18 +145,19 @@ def _look(rank: RankTrace, key: int, looks: _Table, colours: list[str]) -> int:
     return number
 
 
-def _folds(begin: I64, end: I64, fold: int) -> I64:
-    """The first slice of each group that is drawn as one: slices shorter than `fold` that begin in the same interval of
-    that length."""
-    if not fold:
+def _folds(begin: I64, end: I64, fold_ns: int) -> I64:
+    """Indices of the first slice of each group that is drawn as one: slices shorter than `fold_ns` that begin in the
+    same interval of that length. `begin`, `end`: of each slice in ns."""
+    if not fold_ns:
         return np.arange(len(begin))
-    bucket, long = begin // fold, end - begin >= fold
-    apart = (bucket[1:] != bucket[:-1]) | long[1:] | long[:-1]
-    return np.flatnonzero(np.concatenate([[True], apart]))
+    bucket, is_long = begin // fold_ns, end - begin >= fold_ns
+    is_separate = (bucket[1:] != bucket[:-1]) | is_long[1:] | is_long[:-1]
+    return np.flatnonzero(np.concatenate([[True], is_separate]))
 
 
-def _longest(length: I64, first: I64) -> I64:
-    """The index of the longest slice of each group, which gives the group its name and colour."""
-    run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(length))))
-    order = np.lexsort((-length, run))
-    return order[first]
+def _longest(length_ns: I64, group_starts: I64) -> I64:
+    """The index of the longest slice of each group, which gives the group its name and colour. `length_ns`: of each
+    slice; `group_starts`: index of the first slice of each group."""
+    group = np.repeat(np.arange(len(group_starts)), np.diff(np.append(group_starts, len(length_ns))))
+    order = np.lexsort((-length_ns, group))
+    return order[group_starts]

@@ -43,14 +43,14 @@ def waterfall(
     profiled, because the unprofiled step time is known too.
     """
     bars: list[Bar] = []
-    at = 0
+    start_ns = 0
     for step in _steps(mean, kernels, ideal):
-        whiskers = _whiskers(step.account, at - step.before_ns, ranks) if step.account else None
+        whiskers = _whiskers(step.account, start_ns - step.before_ns, ranks) if step.account else None
         bars.append(
             Bar(
                 label=step.label,
                 ns=step.ns,
-                start_ns=at,
+                start_ns=start_ns,
                 colour=step.colour,
                 role=step.role,
                 account=str(step.account or ""),
@@ -58,14 +58,15 @@ def waterfall(
                 whiskers=whiskers,
             )
         )
-        at += step.ns
+        start_ns += step.ns
     total = "window" if mean.scope.steps == (WINDOW,) else "step"
     label = f"{'profiled' if profiled else words.BASES[mean.basis].label} {total}".capitalize()
     return (*bars, Bar(label=label, ns=mean.wall_ns, start_ns=0, colour=_TOTAL_COLOUR, role="total"))
 
 
 def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | None) -> list[_Step]:
-    """By kind in order of precedence: the large accounts, then one bar for the small ones."""
+    """The bars by kind of account in order of precedence: the large accounts, then one bar for the small ones. `ideal`:
+    as in `waterfall`."""
     steps: list[_Step] = []
     accounts = {account: ns for account, ns in mean.by_account().items() if ns}
     for kind in words.KINDS:
@@ -91,18 +92,18 @@ def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | 
     return steps
 
 
-def _whiskers(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
-    """Ends of the bar on the ranks with the least and with the most of the account."""
+def _whiskers(account: Account, start_ns: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
+    """Ends in ns of the bar that starts at `start_ns`, on the ranks with the least and with the most of the account."""
     if len(ranks) < 2:
         return None
     values = [ledger.by_account().get(account, 0) for ledger in ranks.values()]
-    return at + min(values), at + max(values)
+    return start_ns + min(values), start_ns + max(values)
 
 
 def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> str:
     """What an account's bar consists of: its largest kernel or its meaning, number of intervals, overlapped time."""
     entries = [entry for entry in mean.entries if entry.account == account]
-    hidden = sum(entry.hidden_ns for entry in entries)
+    hidden_ns = sum(entry.hidden_ns for entry in entries)
     count = sum(entry.count for entry in entries)
     parts: list[str] = []
     if account.kind == "unexplained":
@@ -113,12 +114,12 @@ def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> s
         parts.append(f"most: {_short(account_kernels[0].name)} {units.show_time(account_kernels[0].ns)}")
     if count:
         parts.append(f"{count:,} interval{'s' if count != 1 else ''}")
-    if hidden and account.kind in ("comm", "copy", "straggler"):
-        parts.append(f"{units.show_time(hidden)} more overlapped by compute")
+    if hidden_ns and account.kind in ("comm", "copy", "straggler"):
+        parts.append(f"{units.show_time(hidden_ns)} more overlapped by compute")
     return " · ".join(parts)
 
 
-def _short(name: str, most: int = 34) -> str:
+def _short(name: str, max_length: int = 34) -> str:
     """A kernel's name without its template and argument lists, cut in the middle."""
     bare = name.removeprefix("void ").split("<")[0].split("(")[0] or name
-    return bare if len(bare) <= most else f"{bare[: most // 2]}…{bare[-(most // 2 - 1) :]}"
+    return bare if len(bare) <= max_length else f"{bare[: max_length // 2]}…{bare[-(max_length // 2 - 1) :]}"

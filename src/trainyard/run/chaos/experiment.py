@@ -60,39 +60,39 @@ def execute(
     """
     plan.check(job)
     if against is not None:
-        calm = comparable(session.store.load(against), job)
+        reference = comparable(session.store.load(against), job)
     else:
         session.say("Run 1 of 2: no faults.")
-        calm = harness.execute(job, job_text, dataclasses.replace(session, tag=""))
+        reference = harness.execute(job, job_text, dataclasses.replace(session, tag=""))
         session.say(f"Run 2 of 2: {len(plan.fault)} fault{'s' * (len(plan.fault) > 1)}.")
-    begun: list[Path] = []  # the folder of the run with faults, once it exists
+    run_folders: list[Path] = []  # that of the run with faults, once it exists
 
     def arm(folder: Path) -> None:
-        begun.append(folder)
+        run_folders.append(folder)
         chaos_files.arm(folder, plan)
 
     failure: TrainyardError | None = None
-    for turn in range(plan.preempts + 1):
+    for attempt in range(plan.preempts + 1):
         try:
-            if turn:
-                run = harness.resume(begun[0].name, dataclasses.replace(session, tag=""))
+            if attempt:
+                run = harness.resume(run_folders[0].name, dataclasses.replace(session, tag=""))
             else:
                 run = harness.execute(job, job_text, session, begun=arm)
         except TrainyardError as error:
-            if not begun or not begun[0].exists():
+            if not run_folders or not run_folders[0].exists():
                 raise  # nothing was started
-            run, failure = session.store.load(begun[0].name), error
-            if isinstance(error, Preempted) and turn < plan.preempts:
+            run, failure = session.store.load(run_folders[0].name), error
+            if isinstance(error, Preempted) and attempt < plan.preempts:
                 continue
         else:
             failure = None
         break
-    folder = begun[0]
+    folder = run_folders[0]
     injected = chaos_files.injected_faults(folder)
     chaos_score = ChaosScore(
-        against=calm.id,
+        against=reference.id,
         plan=plan,
-        rows=score_faults(run, calm, plan, injected, event_log.read(folder)),
+        rows=score_faults(run, reference, plan, injected, event_log.read(folder)),
         strays=strays(run, plan, injected),
     )
     write_whole(folder / chaos_files.SCORE, msgspec.json.format(msgspec.json.encode(chaos_score), indent=1) + b"\n")
@@ -100,18 +100,18 @@ def execute(
     return ChaosResult(run, chaos_score, failure)
 
 
-def comparable(calm: Run, job: Job) -> Run:
-    """Return `calm`. Raises `BadInput` if its losses cannot serve as the reference for `job`."""
-    if calm.state != "complete":
-        raise WrongRunState(f"run {calm.id} is {calm.state}; the reference run must be complete.")
-    if _loss_determining_job(calm.job) != _loss_determining_job(job):
+def comparable(reference: Run, job: Job) -> Run:
+    """Return `reference`. Raises `BadInput` if its losses cannot serve as the reference for `job`."""
+    if reference.state != "complete":
+        raise WrongRunState(f"run {reference.id} is {reference.state}; the reference run must be complete.")
+    if _loss_determining_job(reference.job) != _loss_determining_job(job):
         raise BadInput(
-            f"run {calm.id} trained something else than this job.",
+            f"run {reference.id} trained something else than this job.",
             "Omit --against to run the job without faults first.",
         )
-    if restarts := max((sample.attempt for sample in calm.samples), default=0):
-        raise BadInput(f"run {calm.id} cannot be the reference: it was itself restarted (restarts = {restarts}).")
-    return calm
+    if restarts := max((sample.attempt for sample in reference.samples), default=0):
+        raise BadInput(f"run {reference.id} cannot be the reference: it was itself restarted (restarts = {restarts}).")
+    return reference
 
 
 def _loss_determining_job(job: Job) -> Job:

@@ -73,8 +73,8 @@ class FaultInjector:
         """Whether there is a checkpoint to damage or, for a full disk, one is due after `step`."""
         if fault.kind == "flip_byte":
             return bool(CheckpointStore(self.run).steps())
-        every = self.job.checkpoint.every
-        return fault.kind != "fill_disk" or (step + 1) % every == 0
+        checkpoint_interval = self.job.checkpoint.every
+        return fault.kind != "fill_disk" or (step + 1) % checkpoint_interval == 0
 
     def _inject(self, number: int, fault: Fault, step: int) -> None:
         """Inject fault `number` of the plan now, unless it is recorded as injected already."""
@@ -155,12 +155,12 @@ def _fill_disk(claim: Callable[[], bool]) -> None:
 def _swap_descriptor_halfway(path: Path, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     """Yield the parts, replacing the descriptor of `path` after the first half block; `path` must be open by then."""
     remaining_parts = iter(parts)
-    first = memoryview(next(remaining_parts))
-    yield first[: len(first) // 2]
+    first_block = memoryview(next(remaining_parts))
+    yield first_block[: len(first_block) // 2]
     full_disk = os.open(FULL, os.O_WRONLY)
     for entry in Path("/proc/self/fd").iterdir():
         if entry.is_symlink() and os.readlink(entry) == str(path.resolve()):
             os.dup2(full_disk, int(entry.name), inheritable=False)
     os.close(full_disk)
-    yield first[len(first) // 2 :]
+    yield first_block[len(first_block) // 2 :]
     yield from remaining_parts

@@ -17,6 +17,7 @@ from trainyard.run.chaos.fault_plan import Fault, FaultPlan
 CLOSE = 1e-5
 """Relative loss difference up to which two runs count as the same training on different layouts."""
 _NS_PER_S = 1_000_000_000
+_NS_PER_MS = 1_000_000
 
 
 class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,12 +62,12 @@ class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def score_faults(
-    run: Run, calm: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault], events: Sequence[JobEvent] = ()
+    run: Run, reference: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault], events: Sequence[JobEvent] = ()
 ) -> tuple[FaultScore, ...]:
     """Score each fault, in the order of the plan.
 
-    `calm`: the run without faults. `injected`: injected faults by index in the plan. `events`: the run's event log, for
-    the time spent on imports.
+    `reference`: the run without faults. `injected`: injected faults by index in the plan. `events`: the run's event
+    log, for the time spent on imports.
 
     Each incident is attributed to at most one fault, which was injected before the incident was noticed: preferably to
     a fault of the matching kind and target, else to the first fault without an incident.
@@ -80,7 +81,7 @@ def score_faults(
         row = FaultScore(kind=fault.kind, step=fault.step, rank=fault.rank, node=fault.node)
         if number in injected:
             row = _add_incidents(row, fault, injected[number], incidents_by_fault.get(number, []), events)
-            losses, error = _compare_losses(run, calm, injected[number].at, next_injection_ns.get(number, 0))
+            losses, error = _compare_losses(run, reference, injected[number].at, next_injection_ns.get(number, 0))
             row = msgspec.structs.replace(
                 row, outcome=_outcome(run), losses=losses, loss_error=error if math.isfinite(error) else None
             )
@@ -135,9 +136,10 @@ def _identifies(incident: Incident, fault: Fault) -> bool:
 def _noticed_ns(incident: Incident) -> int:
     """When an incident was noticed, in ns since the epoch, rounded up: incidents are stored to the millisecond."""
     return (
-        round(datetime.fromisoformat(incident.when).timestamp() * 1000) * 1_000_000
+        round(datetime.fromisoformat(incident.when).timestamp() * 1000) * _NS_PER_MS
         + round(incident.detect_s * _NS_PER_S)
-        + 999_999
+        + _NS_PER_MS
+        - 1
     )
 
 
@@ -166,7 +168,8 @@ def _add_incidents(
 
 
 def _import_seconds(events: Sequence[JobEvent], since_ns: int, until_ns: int) -> Iterator[float]:
-    """Seconds from the start of each supervisor to its first launch, spent on loading torch and agent rendezvous."""
+    """Seconds from the start of each supervisor that started from `since_ns` to `until_ns` to its first launch, spent
+    on loading torch and agent rendezvous."""
     for index, event in enumerate(events):
         if event.what == "started" and since_ns <= event.at <= until_ns:
             launched_ns = next((later.at for later in events[index:] if later.what == "launched"), event.at)
@@ -174,14 +177,16 @@ def _import_seconds(events: Sequence[JobEvent], since_ns: int, until_ns: int) ->
 
 
 def _outcome(run: Run) -> str:
+    """`recovered`, `failed` or `stuck`, as in `FaultScore`."""
     if run.state == "complete":
         return "recovered"
     return "failed" if run.state == "failed" and run.failure else "stuck"
 
 
-def _compare_losses(run: Run, calm: Run, since_ns: int, until_ns: int) -> tuple[str, float]:
-    """Verdict and largest error over the steps that ended from `since_ns` to `until_ns`; 0 means to the end."""
-    expected = {sample.step: sample.loss for sample in _rank0_samples(calm)}
+def _compare_losses(run: Run, reference: Run, since_ns: int, until_ns: int) -> tuple[str, float]:
+    """(verdict on the losses, largest relative error) over the steps that ended from `since_ns` to `until_ns` (0: to
+    the end), against those of `reference`, the run without faults."""
+    expected = {sample.step: sample.loss for sample in _rank0_samples(reference)}
     steps = [
         sample
         for sample in _rank0_samples(run)

@@ -16,9 +16,10 @@ from trainyard.store.redact_run import copy_redacted
 
 @contextmanager
 def capture(
-    folder: Path, rank: int, steps: int, device: torch.device, together: Callable[[], object]
+    folder: Path, rank: int, steps: int, device: torch.device, barrier: Callable[[], object]
 ) -> Iterator[profile]:
-    """Profile `PROFILER_WARMUP + steps` steps: call `step()` on the yielded profiler after each. `together`: a barrier.
+    """Profile `PROFILER_WARMUP + steps` steps: call `step()` on the yielded profiler after each. `barrier`: waits for
+    all ranks.
 
     Writes `traces/rank<N>.json.gz`, under that name only when complete.
     """
@@ -27,7 +28,7 @@ def capture(
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    actions = schedule(wait=0, warmup=PROFILER_WARMUP, active=steps, repeat=1)
+    scheduled_action = schedule(wait=0, warmup=PROFILER_WARMUP, active=steps, repeat=1)
 
     def choose_action(step: int) -> ProfilerAction:
         """The profiler's action for the step with this index; on a CPU, the ranks wait for each other after the
@@ -35,8 +36,8 @@ def capture(
         # Called after the last step's mark has closed and before the profiler stops. A CPU rank that exported its
         # trace while another is still in its last step would take cores from that step and distort its ledger.
         if step == PROFILER_WARMUP + steps and device.type == "cpu":
-            together()
-        return actions(step)
+            barrier()
+        return scheduled_action(step)
 
     with profile(
         activities=activities,
@@ -56,5 +57,5 @@ def _export(profiler: profile, path: Path) -> None:
     # For a name that ends in .gz, torch compresses line by line, which is ten times slower.
     with replacing_own(path) as compressed:
         with uncompressed.open("rb") as source:
-            copy_redacted(source, compressed, pack=True)
+            copy_redacted(source, compressed, compress=True)
         uncompressed.unlink()

@@ -98,8 +98,10 @@ def attempt(folder: Path) -> int:
     of the attempts in the samples. Call it before any rank writes samples."""
     launcher_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     path = folder / "samples" / "rank0.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return max([launcher_count, *(sample.attempt + 1 for sample in map(_decode_complete_sample, lines) if sample)])
+    sample_lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return max(
+        [launcher_count, *(sample.attempt + 1 for sample in map(_decode_complete_sample, sample_lines) if sample)]
+    )
 
 
 def _decode_complete_sample(line: bytes) -> Sample | None:

@@ -43,6 +43,7 @@ from trainyard.train.rules import device_rules, memory_rules
 from trainyard.units import counted, show_time
 
 _POLL_S = 0.1
+"""Seconds between two looks at the ranks' samples."""
 _PRELOAD = (
     "trainyard.run.local.checkpointing",
     "trainyard.run.local.capture",
@@ -172,7 +173,7 @@ def _devices(session: Session, vendors: Mapping[str, Vendor]) -> tuple[DeviceSee
 
 
 def _check(job: Job, devices: Sequence[DeviceSeen]) -> None:
-    """Raise `BadJob` if the job does not fit these devices or cannot be trained."""
+    """Raise `BadJob` if the job does not fit these devices, or its workload, data, memory or device rules refuse it."""
     job.check_fits(capacity(devices), f"this machine ({devices[0].name})")
     workload = plugins.load("workloads", job.workload)
     workload.expect(job)  # raises if it cannot train the job
@@ -229,14 +230,18 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
 
 
 def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> TrainyardError:
-    """Store the measurements so far; return the error to raise, with the command that resumes the run."""
+    """Store the measurements so far; return the error to raise for the `failure`, with the command that resumes the
+    run."""
     store.finish(failed(run, failure.says))
-    hint, rest = resume_hint.resume_sentence(folder, run.job), f"The measurements so far are stored as run {run.id}."
+    resume_sentence, stored_sentence = (
+        resume_hint.resume_sentence(folder, run.job),
+        f"The measurements so far are stored as run {run.id}.",
+    )
     if failure.kind == "preempted":
-        return Preempted(failure.says, f"{hint} {rest}")
+        return Preempted(failure.says, f"{resume_sentence} {stored_sentence}")
     if not run.job.recovery.restarts:
-        hint += " With [recovery] restarts = N in the job it restarts automatically."
-    hints = (failure.next_step, _last_step(run, failure.rank), hint, rest)
+        resume_sentence += " With [recovery] restarts = N in the job it restarts automatically."
+    hints = (failure.next_step, _last_step(run, failure.rank), resume_sentence, stored_sentence)
     return RankDied(failure.says, " ".join(filter(None, hints)))
 
 
@@ -249,8 +254,8 @@ def _forward_sigterm(launcher: Local, job_id: str) -> Iterator[list[int]]:
         yield signals
         return
 
-    def forward(sign: int, _: object) -> None:
-        signals.append(sign)
+    def forward(signal_number: int, _: object) -> None:
+        signals.append(signal_number)
         launcher.notice(job_id)
 
     previous_handler = signal.signal(signal.SIGTERM, forward)
@@ -285,7 +290,8 @@ def capacity(devices: Sequence[DeviceSeen]) -> int:
 
 
 def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
-    """Default environment variables of the ranks, which the user's environment overrides.
+    """Default environment variables of `ranks` ranks on one host (name -> value), which the user's environment
+    overrides.
 
     Each rank gets its share of the cores; ranks of one host use the loopback interface, whatever the host name resolves
     to.
@@ -296,8 +302,9 @@ def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
     return variables
 
 
-def _follow(started: _Started, progress: Callable[[Progress], None], each_turn: Callable[[], object]) -> None:
-    """Report progress until the job has ended or failed."""
+def _follow(started: _Started, progress: Callable[[Progress], None], after_poll: Callable[[], object]) -> None:
+    """Report progress after each step of rank 0 until the job has ended or failed. `after_poll`: called after each look
+    at the samples, every `_POLL_S` seconds."""
     job = started.run.job
     appended = _read_appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
@@ -308,7 +315,7 @@ def _follow(started: _Started, progress: Callable[[Progress], None], each_turn: 
             progress(
                 Progress(step=sample.step + 1, steps=job.measure.in_all, loss=sample.loss, tokens_per_s=tokens_per_s)
             )
-        each_turn()
+        after_poll()
         if running:
             time.sleep(_POLL_S)
 
@@ -359,7 +366,8 @@ def with_load(run: Run, load_meter: LoadMeter) -> Run:
 
 
 def booked(run: Run, folder: Path, session: Session) -> Run:
-    """Book the run's traces and store it with its ledgers; if booking fails, store it as failed and re-raise."""
+    """Book the run's traces and store it as complete with its ledgers; if booking fails, store it as failed and
+    re-raise."""
     ledgers: Sequence[Ledger] = ()
     if run.trace:
         session.store.finish(run)  # incomplete, in case booking is interrupted

@@ -12,11 +12,11 @@ def _wait_for_nothing() -> None:
 
 
 class StepClock(NamedTuple):
-    """`synchronize`: waits for the device. `look`: returns monotonic time in ns. Tests pass their own."""
+    """`synchronize`: waits for the device. `read_ns`: returns monotonic time in ns. Tests pass their own."""
 
     synchronize: Callable[[], None] = _wait_for_nothing
-    look: Callable[[], int] = perf_counter_ns
+    read_ns: Callable[[], int] = perf_counter_ns
 
     def now(self) -> int:
         self.synchronize()
-        return self.look()
+        return self.read_ns()

@@ -52,54 +52,57 @@ from trainyard.train.step.outcome import Training
 from trainyard.train.step.precision import computes
 
 
-class Turn(NamedTuple):
-    """One step of a run and its purpose. `first`: it is the first of its repeat or of the profiled window."""
+class PlannedStep(NamedTuple):
+    """One step of a run and its purpose. `step`: its number from 0 over the whole run; `repeat`: the repeat that it is
+    part of; `warmup`: its time is discarded; `profiled`: it is part of the profiled window; `starts_repeat`: it is the
+    first of its repeat or of the window, so that all ranks meet before it."""
 
     step: int
     repeat: int
     warmup: bool = False
     profiled: bool = False
-    first: bool = False
+    starts_repeat: bool = False
 
 
-def turns(measure: Measure) -> Iterator[Turn]:
-    """Yield the steps of a run: warm-up, the repeats without the profiler, then the profiled window.
+def plan_steps(measure: Measure) -> Iterator[PlannedStep]:
+    """Yields the steps of a run: warm-up, the repeats without the profiler, then the profiled window.
 
-    The first step of the window is discarded. The window counts as one more repeat.
+    The window counts as one more repeat. Its first `PROFILER_WARMUP` steps start the profiler and count as warm-up:
+    their times are discarded.
     """
     step = 0
     for _ in range(measure.warmup):
-        yield Turn(step=step, repeat=0, warmup=True)
+        yield PlannedStep(step=step, repeat=0, warmup=True)
         step += 1
     for repeat in range(measure.repeats):
-        for number in range(measure.steps):
-            yield Turn(step=step, repeat=repeat, first=number == 0)
+        for index in range(measure.steps):
+            yield PlannedStep(step=step, repeat=repeat, starts_repeat=index == 0)
             step += 1
-    for number in range(measure.in_window):
-        yield Turn(
+    for index in range(measure.in_window):
+        yield PlannedStep(
             step=step,
             repeat=measure.repeats,
-            warmup=number < PROFILER_WARMUP,
+            warmup=index < PROFILER_WARMUP,
             profiled=True,
-            first=number == 0,
+            starts_repeat=index == 0,
         )
         step += 1
 
 
-def remaining_turns(every: Iterable[Turn], begin: int, warm: int) -> list[Turn]:
-    """The turns from step `begin` on, as a new process takes them.
+def remaining_steps(planned_steps: Iterable[PlannedStep], begin: int, warmup_steps: int) -> list[PlannedStep]:
+    """The steps from number `begin` on, as a new process takes them.
 
-    A new process needs warm-up like the first one, so that `warm` steps are discarded again; of a profiled window it
-    discards the first of the remaining steps, and a single remaining step is not profiled.
+    A new process needs warm-up like the first one, so that `warmup_steps` steps are discarded again; of a profiled
+    window it discards the first of the remaining steps, and a single remaining step is not profiled.
     """
-    remaining = [turn for turn in every if turn.step >= begin]
-    for index, turn in enumerate(remaining):
-        is_cold = turn.step < begin + (PROFILER_WARMUP if turn.profiled else warm)
-        is_first = turn.step == begin or (turn.step == begin + warm and not turn.profiled)
-        remaining[index] = turn._replace(
-            warmup=turn.warmup or is_cold,
-            profiled=turn.profiled and len(remaining) > PROFILER_WARMUP,
-            first=turn.first or is_first,
+    remaining = [planned for planned in planned_steps if planned.step >= begin]
+    for index, planned in enumerate(remaining):
+        is_cold = planned.step < begin + (PROFILER_WARMUP if planned.profiled else warmup_steps)
+        is_first = planned.step == begin or (planned.step == begin + warmup_steps and not planned.profiled)
+        remaining[index] = planned._replace(
+            warmup=planned.warmup or is_cold,
+            profiled=planned.profiled and len(remaining) > PROFILER_WARMUP,
+            starts_repeat=planned.starts_repeat or is_first,
         )
     return remaining
 
@@ -140,27 +143,29 @@ class Rank:
         right after the warm-up steps, before the barrier in front of the measured ones. Empty on other ranks."""
 
     def run(self, folder: Path, begin: int = 0) -> None:
-        """Take all turns from step `begin` on, the profiled ones under the profiler."""
+        """Take all steps of the run from number `begin` on, the profiled ones under the profiler. `folder`: the run's
+        folder, for the trace."""
         measure = self.job.measure
-        remaining = remaining_turns(turns(measure), begin, measure.warmup)
-        for turn in remaining:
-            if turn.step == min(begin + measure.warmup, measure.in_all - 1):
+        remaining = remaining_steps(plan_steps(measure), begin, measure.warmup)
+        for planned in remaining:
+            if planned.step == min(begin + measure.warmup, measure.in_all - 1):
                 self.telemetry = self._read_telemetry()
-            if not turn.profiled:
-                self._take_step(turn)
-        window = [turn for turn in remaining if turn.profiled]
+            if not planned.profiled:
+                self._take_step(planned)
+        window = [planned for planned in remaining if planned.profiled]
         if not window:
             return
         ranks, steps = self.ranks, len(window) - PROFILER_WARMUP
-        with capture(folder, ranks.rank, steps, ranks.device, together=lambda: barrier(ranks)) as profiler:
-            for turn in window:
-                self._take_step(turn)
+        with capture(folder, ranks.rank, steps, ranks.device, barrier=lambda: barrier(ranks)) as profiler:
+            for planned in window:
+                self._take_step(planned)
                 profiler.step()
             self.heartbeat.phase("finishing")
         patient_barrier(self.ranks)  # compressing a trace may take one rank minutes longer than another
 
     def _read_telemetry(self) -> dict[str, str]:
-        """What rank 0's vendor reports now; empty on other ranks, and in a job without warm-up."""
+        """The current telemetry of rank 0's vendor, `<device>.<fact>` -> value with its unit; empty on other ranks, and
+        in a job without warm-up."""
         if self.ranks.rank or not self.job.measure.warmup:
             return {}
         return dict(plugins.load("vendors", self.ranks.vendor).telemetry())
@@ -173,46 +178,46 @@ class Rank:
         barrier(self.ranks)  # no rank closes its sockets while a peer still reads from them
         raise SystemExit(LEFT)
 
-    def _take_step(self, turn: Turn) -> None:
+    def _take_step(self, planned: PlannedStep) -> None:
         """Take one step, write its sample, and save a checkpoint if one is due; leave instead if the supervisor asks
         for it."""
-        if self.heartbeat.must_leave_before(turn.step):
-            self._leave(turn.step)
+        if self.heartbeat.must_leave_before(planned.step):
+            self._leave(planned.step)
         if self.fault_injector is not None:
-            self.fault_injector(turn.step)
-        if turn.first:
+            self.fault_injector(planned.step)
+        if planned.starts_repeat:
             barrier(self.ranks)
-        self.heartbeat.begin(turn.step, fresh=turn.first)
+        self.heartbeat.begin(planned.step, fresh=planned.starts_repeat)
         began_ns = self.clock.now()
-        outcome = self.training(turn.step)
+        outcome = self.training(planned.step)
         wall_ns = self.clock.now() - began_ns
         self.heartbeat.end()
         sample = Sample(
-            step=turn.step,
+            step=planned.step,
             rank=self.ranks.rank,
-            repeat=turn.repeat,
+            repeat=planned.repeat,
             wall_ns=wall_ns,
             tokens=self.job.recipe.tokens_per_step // self.ranks.world,
             loss=outcome.loss,
             memory_bytes=peak_memory(self.ranks.device),
-            profiled=turn.profiled,
-            warmup=turn.warmup,
+            profiled=planned.profiled,
+            warmup=planned.warmup,
             attempt=self.attempt,
             ended_ns=epoch.now_ns(),
         )
         self.log.write(msgspec.json.encode(sample) + b"\n")
         self.log.flush()
         fault_point("run.sample")
-        note = " (profiled)" * turn.profiled + " (warm-up)" * turn.warmup
+        note = " (profiled)" * planned.profiled + " (warm-up)" * planned.warmup
         self.say(
-            f"step {turn.step + 1} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
+            f"step {planned.step + 1} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
             f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} tokens/s{note}\n"
         )
         if self.checkpoints is not None:
-            is_due = self.checkpoints.due(turn.step)
+            is_due = self.checkpoints.due(planned.step)
             if is_due:
                 self.heartbeat.phase("saving")
-            self.checkpoints.after(turn.step)
+            self.checkpoints.after(planned.step)
             if is_due:
                 self.heartbeat.phase("stepping")
 
@@ -240,8 +245,8 @@ def device_name(ranks: Ranks) -> str:
 
 
 def main(folder: Path, vendor: str = "cpu") -> None:
-    """Run this process's rank of the job in `folder`. Raises `EnvironmentFailed` if the launcher started another number
-    of ranks than the layout has."""
+    """Run this process's rank of the job in `folder`. `vendor`: that of the machine's devices. Raises
+    `EnvironmentFailed` if the launcher started another number of ranks than the layout has."""
     job = jobs.load(folder / "job.toml")
     job = shrunk(job, int(os.environ.get("GROUP_WORLD_SIZE", job.recovery.nodes)))
     rank_progress.own_heartbeat().phase("starting")
@@ -262,8 +267,8 @@ def main(folder: Path, vendor: str = "cpu") -> None:
 
 
 def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0) -> RankFacts:
-    """Do all the work of a rank; return its facts. `log`: the file of its samples. No object that holds a process group
-    outlives this call."""
+    """Do all the work of a rank; return its facts. `log`: the file of its samples; `attempt`: number of earlier
+    attempts. No object that holds a process group outlives this call."""
     clock = StepClock(synchronize=lambda: synchronize(ranks))
     training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
     dtype = computes(job.recipe)

@@ -12,13 +12,17 @@ from trainyard.machine import Claim
 from trainyard.run.local.step_clock import StepClock
 
 _TRIES, _RUNS = 8, 4
+"""Tries, and timed runs of several products in each."""
 _PAUSE_S = 0.2
 """Pause between tries, so that other load on the machine does not affect all of them."""
 _SMALLEST, _LARGEST = 256, 8192
+"""Rows of the square matrices."""
 _LONG_ENOUGH_NS = 4_000_000
-"""Duration from which launch overhead no longer matters; a run of several products takes about 10 ms."""
-_MOST_CALLS = 16
-_LOOKS = 3
+"""Duration of a product from which launch overhead no longer matters."""
+_RUN_NS, _MOST_CALLS = 10_000_000, 16
+"""Approximate duration of a run, and the largest number of products in it."""
+_SIZE_TRIES = 3
+"""Products that are timed at each size until it is large enough."""
 
 
 def matmul_rate(
@@ -36,7 +40,7 @@ def matmul_rate(
     """
     size, product_ns = _choose_size(device, dtype, clock)
     left, right, out = _square(size, dtype, device)
-    calls = max(1, min(_MOST_CALLS, 10_000_000 // max(1, product_ns)))
+    calls = max(1, min(_MOST_CALLS, _RUN_NS // max(1, product_ns)))
     run_ns: list[int] = []
     for attempt in range(_TRIES):
         if attempt:
@@ -66,7 +70,7 @@ def _choose_size(device: torch.device, dtype: torch.dtype, clock: StepClock) -> 
         left, right, out = _square(size, dtype, device)
         torch.mm(left, right, out=out)  # the first call chooses a kernel and warms the caches
         product_times_ns: list[int] = []
-        for _ in range(_LOOKS):
+        for _ in range(_SIZE_TRIES):
             began_ns = clock.now()
             torch.mm(left, right, out=out)
             product_times_ns.append(clock.now() - began_ns)
@@ -76,6 +80,7 @@ def _choose_size(device: torch.device, dtype: torch.dtype, clock: StepClock) -> 
 
 
 def _square(size: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Two random matrices (zeros draw less power and run faster) and an empty one for their product."""
+    """(left, right, out): two random square matrices of `size` rows (zeros draw less power and run faster) and an empty
+    one for their product."""
     left, right = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
     return left, right, torch.empty_like(left)

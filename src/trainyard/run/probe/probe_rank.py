@@ -20,6 +20,12 @@ from trainyard.train.parallel.differentiable_collectives import all_gather, redu
 from trainyard.train.process_group import Ranks, find, joined, synchronize
 
 _TRIES = 7
+_MOST_CALLS = 1000
+"""Largest number of calls in a try."""
+_LEAST_S = 1e-9
+"""Lower limit of a measured time, to avoid a division by 0."""
+_FIRST_FLOPS_PER_S = 1e9
+"""Rate that is assumed before the first product is timed."""
 _LONG_ENOUGH_S = 2e-3
 """Minimum duration of a try; calls are repeated to reach it."""
 _SIZES = (32, 128, 512, 2048)
@@ -31,7 +37,8 @@ _MOST_FLOPS_S = 0.25
 
 
 def measure(vendor: str, dtype_name: str, threads: int, meet: str) -> list[ProbedTime]:
-    """Run all benchmarks on one rank; collectives only with several ranks. `threads`: threads of a CPU rank."""
+    """Run all benchmarks on one rank; collectives only with several ranks. `threads`: threads of a CPU rank; `meet`:
+    address of the ranks' rendezvous."""
     torch.set_num_threads(threads)
     ranks, dtype = find(vendor), getattr(torch, dtype_name)
     with joined(ranks, meet):
@@ -42,23 +49,23 @@ def measure(vendor: str, dtype_name: str, threads: int, meet: str) -> list[Probe
 
 
 def _timed(
-    name: str, size: Sequence[int], call: Callable[[], object], ranks: Ranks, in_step: bool = False
+    name: str, size: Sequence[int], call: Callable[[], object], ranks: Ranks, same_calls: bool = False
 ) -> ProbedTime:
-    """Time `call`, with its inputs of `size`: the median and the quartiles of seconds per call. `in_step`: all ranks
-    make the same number of calls, as collectives require."""
+    """Time `call`: the median and the quartiles of seconds per call. `name`, `size`: as in `ProbedTime`; `same_calls`:
+    all ranks make the same number of calls, as collectives require."""
     call()
     synchronize(ranks)
     began_s = time.perf_counter()
     call()
     synchronize(ranks)
     call_s = torch.tensor(time.perf_counter() - began_s)
-    if in_step:
+    if same_calls:
         call_s = call_s.to(ranks.device)
         dist.all_reduce(call_s, op=dist.ReduceOp.MAX)
-    calls = max(1, min(1000, round(_LONG_ENOUGH_S / max(float(call_s), 1e-9))))
+    calls = max(1, min(_MOST_CALLS, round(_LONG_ENOUGH_S / max(float(call_s), _LEAST_S))))
     seconds_per_call: list[float] = []
     for _ in range(_TRIES):
-        if in_step:
+        if same_calls:
             dist.barrier()
         synchronize(ranks)
         began_s = time.perf_counter()
@@ -89,7 +96,7 @@ def _copies(ranks: Ranks) -> list[ProbedTime]:
 def _products(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
     """Time matrix products of every (m, n, k) that does not take too long."""
     times: list[ProbedTime] = []
-    best_flops_per_s = 1e9
+    best_flops_per_s = _FIRST_FLOPS_PER_S
     sizes = sorted(((m, n, k) for m in _SIZES for n in _SIZES for k in _SIZES), key=lambda s: s[0] * s[1] * s[2])
     for m, n, k in sizes:
         flops = 2.0 * m * n * k
@@ -121,7 +128,7 @@ def _attention(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
         times.append(forward_time)
         total = _timed("attention", (tokens, channels, 1), forward_and_backward, ranks)
         seconds, low, high = (
-            max(value - forward_time.seconds, 1e-9) for value in (total.seconds, total.low, total.high)
+            max(value - forward_time.seconds, _LEAST_S) for value in (total.seconds, total.low, total.high)
         )
         times.append(ProbedTime(what="attention", size=total.size, seconds=seconds, low=low, high=high))
     return times
@@ -141,7 +148,7 @@ def _collectives(ranks: Ranks) -> list[ProbedTime]:
             "all_to_all": lambda whole=whole, received=received: dist.all_to_all_single(received, whole),
             "send": lambda whole=whole, received=received: _pass_on(whole, received, ranks),
         }
-        times += [_timed(name, (len(whole) * 4,), calls[name], ranks, in_step=True) for name in COLLECTIVES]
+        times += [_timed(name, (len(whole) * 4,), calls[name], ranks, same_calls=True) for name in COLLECTIVES]
     return times
 
 

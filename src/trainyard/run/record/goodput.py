@@ -28,17 +28,17 @@ def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[In
     """Return the run's incidents, in the order in which they were noticed."""
     steps = _steps(samples)
     incidents: list[Incident] = []
-    ended: set[int] = set()
+    ended_attempts: set[int] = set()
     for event in events:
         if event.what == "fault":
-            incidents.append(_incident(event, steps, shared=event.attempt in ended))
-            ended |= {event.attempt} if event.kind in _FATAL else set()
+            incidents.append(_incident(event, steps, shared=event.attempt in ended_attempts))
+            ended_attempts |= {event.attempt} if event.kind in _FATAL else set()
     return tuple(incidents)
 
 
 def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Incident:
-    """The incident of a fault: the times to detect it and to restart, and the training time lost. `steps`: those of
-    rank 0. `shared`: an earlier incident ended the same attempt, and the lost time is charged to it."""
+    """The incident of a fault: the times to detect it and to restart, and the training time lost, in seconds. `steps`:
+    samples of rank 0. `shared`: an earlier incident ended the same attempt, and the lost time is charged to it."""
     attempt_steps = [step for step in steps if step.attempt == event.attempt]
     earlier_steps = [step.step for step in steps if step.ended_ns <= event.at and step.attempt <= event.attempt]
     first_step_after = (
@@ -72,20 +72,20 @@ def goodput(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, 
 
 
 def spent(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, int]:
-    """The job's time by cause (words.TIMES) in ns, with all causes."""
+    """The job's time in ns by cause (words.TIMES), with all causes. `samples`: of all ranks."""
     steps = _steps(samples)
-    total = dict.fromkeys(words.TIMES, 0)
+    ns_by_cause = dict.fromkeys(words.TIMES, 0)
     starts = [index for index, event in enumerate(events) if event.what == "started"]
     for number, index in enumerate(starts):
-        until = starts[number + 1] if number + 1 < len(starts) else len(events)
-        _Supervision(events[index:until], steps, total).spend()
-    return total
+        next_start = starts[number + 1] if number + 1 < len(starts) else len(events)
+        _Supervision(events[index:next_start], steps, ns_by_cause).spend()
+    return ns_by_cause
 
 
 def _steps(samples: Iterable[Sample]) -> list[Sample]:
     """The steps of rank 0 in chronological order."""
-    own = [sample for sample in samples if sample.rank == 0 and sample.ended_ns]
-    return sorted(own, key=lambda sample: (sample.attempt, sample.ended_ns))
+    rank0_samples = [sample for sample in samples if sample.rank == 0 and sample.ended_ns]
+    return sorted(rank0_samples, key=lambda sample: (sample.attempt, sample.ended_ns))
 
 
 class _Supervision:
@@ -143,7 +143,8 @@ class _Supervision:
         self._charge(first_begin_ns, "load")
 
     def _charge_training(self, attempt_steps: Sequence[Sample], saves: Sequence[JobEvent]) -> None:
-        """Charge each step with the time since the previous one; checkpoint saves in between are charged separately."""
+        """Charge each step with the time since the previous one; the checkpoint `saves` in between are charged
+        separately."""
         marks = sorted(
             [(step.ended_ns, 0, step) for step in attempt_steps] + [(save.at, 1, save) for save in saves],
             key=lambda mark: mark[:2],

@@ -50,37 +50,40 @@ def telemetry(vendors: Mapping[str, Vendor]) -> dict[str, str]:
     return {f"{name}.{fact}": value for name, vendor in vendors.items() for fact, value in vendor.telemetry().items()}
 
 
-def with_facts(known: Provenance, facts: Sequence[RankFacts]) -> Provenance:
-    """Return `known` with the first rank's torch build, seeds, and digests of text and weights.
+def with_facts(provenance: Provenance, facts: Sequence[RankFacts]) -> Provenance:
+    """Return `provenance` with the first rank's torch build, seeds, and digests of text and weights.
 
     The devices become those that trained. A digest that differs on another rank is also stored under that rank's name:
     all should agree.
     """
     if not facts:
-        return known
-    first = facts[0]
-    digests = dict(first.digests)
+        return provenance
+    first_rank = facts[0]
+    digests = dict(first_rank.digests)
     for fact in facts[1:]:
         digests |= {
             f"{name}.rank{fact.rank}": value for name, value in fact.digests.items() if value != digests.get(name)
         }
     return replace(
-        known,
-        devices=_trained_on(known.devices, facts),
-        clocks=known.clocks | {f"at_work.{first.vendor}.{name}": value for name, value in first.clocks.items()},
-        torch_build=first.torch_build,
-        seeds=first.seeds,
+        provenance,
+        devices=_trained_on(provenance.devices, facts),
+        clocks=provenance.clocks
+        | {f"at_work.{first_rank.vendor}.{name}": value for name, value in first_rank.clocks.items()},
+        torch_build=first_rank.torch_build,
+        seeds=first_rank.seeds,
         digests=digests,
-        text=first.text,
+        text=first_rank.text,
     )
 
 
-def _trained_on(seen: Sequence[DeviceSeen], facts: Sequence[RankFacts]) -> tuple[DeviceSeen, ...]:
-    """The ranks' devices: as the driver reports them if the names match, else as torch does (a slice of a device)."""
-    reported = {(device.vendor, device.index, device.name): device for device in seen}
+def _trained_on(reported_devices: Sequence[DeviceSeen], facts: Sequence[RankFacts]) -> tuple[DeviceSeen, ...]:
+    """The ranks' devices: as the driver reports them (`reported_devices`) if the names match, else as torch does (a
+    slice of a device)."""
+    device_by_key = {(device.vendor, device.index, device.name): device for device in reported_devices}
     used = {(fact.vendor, 0 if fact.vendor == "cpu" else fact.local_rank, fact.device) for fact in facts}
     return tuple(
-        reported.get(device) or DeviceSeen(vendor=device[0], index=device[1], name=device[2]) for device in sorted(used)
+        device_by_key.get(device) or DeviceSeen(vendor=device[0], index=device[1], name=device[2])
+        for device in sorted(used)
     )
 
 
@@ -120,7 +123,8 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def host(vendors: Mapping[str, Vendor]) -> dict[str, str]:
-    """The host: name, kernel, processors, memory, and the container's limits on them."""
+    """Facts of the host (name -> value): name, kernel, processors, memory, and the container's limits on them. Unknown
+    ones are absent."""
     cpu = vendors["cpu"].devices()[0]
     facts = {
         "cpu": cpu.name,

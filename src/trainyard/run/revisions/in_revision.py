@@ -36,7 +36,8 @@ class RevisionRun(NamedTuple):
 
 
 def run_pair(runs: Sequence[RevisionRun], store: Store, *, together: bool) -> list[Run]:
-    """Run all: one after the other, or at once on one core, so that noise affects all of them."""
+    """Run all `runs`, with results in `store`: one after the other or, if `together`, at once on one core, so that
+    noise affects all of them."""
     if not together:
         return [run_in(run.folder, run.command, store) for run in runs]
     with _on_one_core(), ThreadPoolExecutor(len(runs)) as pool:
@@ -86,13 +87,13 @@ def run_in(folder: Path, command: Sequence[str], store: Store) -> Run:
         ) from error
 
 
-def _check_keys(folder: Path, command: Sequence[str], done: subprocess.CompletedProcess[str]) -> None:
+def _check_keys(folder: Path, command: Sequence[str], result: subprocess.CompletedProcess[str]) -> None:
     """Raises `BadJob` if the code in the folder refused a key of the job file, which this version of trainyard has
     read before: the revision brings a trainyard of its own, whose job files have other keys."""
-    refusal = _OTHER_KEY.search(done.stderr)
+    refusal = _OTHER_KEY.search(result.stderr)
     if refusal is None or len(command) != 1:
         return
-    hint = done.stderr[refusal.end() :].strip().partition("\n")[0]
+    hint = result.stderr[refusal.end() :].strip().partition("\n")[0]
     raise BadJob(
         f"{_name_revision(folder)} reads job files with other keys than this version of trainyard: it refuses "
         f"{command[0]} at {refusal['table']} ({refusal['reason']}). {hint}".rstrip(),

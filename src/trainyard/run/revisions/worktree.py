@@ -22,9 +22,9 @@ _SHA = re.compile(r"[0-9a-f]{40}\Z")
 
 def revision(here: Path, name: str) -> str:
     """Resolve `name` to a commit in the checkout that contains `here`; empty if there is none."""
-    done = _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    sha = done.stdout.strip()
-    return sha if done.returncode == 0 and _SHA.match(sha) else ""
+    result = _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    sha = result.stdout.strip()
+    return sha if result.returncode == 0 and _SHA.match(sha) else ""
 
 
 def known_revision(here: Path, name: str) -> str:
@@ -71,16 +71,16 @@ def checkout(here: Path, sha: str) -> Iterator[Path]:
     tree = folder / "tree"
     previous_handler = _interrupt_on_sigterm()
     try:
-        done = _git(here, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach", str(tree), sha)
-        if done.returncode:
-            raise CommandFailed(f"git could not create a worktree of {sha[:10]}: {done.stderr.strip()}")
-        inside = tree / here.resolve().relative_to(Path(top).resolve())
-        if not inside.is_dir():
+        result = _git(here, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach", str(tree), sha)
+        if result.returncode:
+            raise CommandFailed(f"git could not create a worktree of {sha[:10]}: {result.stderr.strip()}")
+        folder_in_tree = tree / here.resolve().relative_to(Path(top).resolve())
+        if not folder_in_tree.is_dir():
             raise BadInput(
-                f"commit {sha[:10]} has no folder {inside.relative_to(tree)}.",
+                f"commit {sha[:10]} has no folder {folder_in_tree.relative_to(tree)}.",
                 "Run this command in a folder that exists in that commit.",
             )
-        yield inside
+        yield folder_in_tree
     finally:
         _git(here, "worktree", "remove", "--force", str(tree))
         shutil.rmtree(folder, ignore_errors=True)

@@ -48,13 +48,19 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     store, vendors = session.store, plugins.load_all("vendors")
     devices = find_devices(vendors)
     words = redact_command(command)
-    shown = shlex.join(words)
+    shown_command = shlex.join(words)
     script = next((Path(part).stem for part in words if part.endswith(".py")), Path(words[0]).name)
-    job = Job(name=script, workload=SCRIPT, sizes={"command": shown}, recipe=Recipe(tokens_per_step=0), measure=measure)
+    job = Job(
+        name=script,
+        workload=SCRIPT,
+        sizes={"command": shown_command},
+        recipe=Recipe(tokens_per_step=0),
+        measure=measure,
+    )
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(devices, vendors, {}))
-    folder = store.begin(run, f"# {shown}\n".replace("\r", " "))
+    folder = store.begin(run, f"# {shown_command}\n".replace("\r", " "))
     say_present_load(session.say)
-    session.say(f"run {run.id}: {shown}, in {folder}")
+    session.say(f"run {run.id}: {shown_command}, in {folder}")
     load_meter = LoadMeter()
     try:
         exit_code = _run([program, *command[1:]], folder, measure)
@@ -65,17 +71,17 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     if not measured_run.samples:
         store.delete(run.id)
         if exit_code:
-            why = f"{shown} ended with {_exit_status(exit_code)} before its second step."
-            raise CommandFailed(why, "Its output is above.")
+            reason = f"{shown_command} ended with {_exit_status(exit_code)} before its second step."
+            raise CommandFailed(reason, "Its output is above.")
         raise BadInput(
-            f"{shown} succeeded, but no step was seen: no torch.optim optimizer stepped twice in a Python that has "
-            "trainyard installed.",
+            f"{shown_command} succeeded, but no step was seen: no torch.optim optimizer stepped twice in a Python that "
+            "has trainyard installed.",
             "Run it with a Python that has trainyard, and mark each step with `with trainyard.step():` if needed.",
         )
     if exit_code:
-        why = f"{shown} ended with {_exit_status(exit_code)}."
-        store.finish(failed(measured_run, why))
-        raise CommandFailed(why, f"The measurements so far are stored as run {run.id}.")
+        reason = f"{shown_command} ended with {_exit_status(exit_code)}."
+        store.finish(failed(measured_run, reason))
+        raise CommandFailed(reason, f"The measurements so far are stored as run {run.id}.")
     return booked(measured_run, folder, session)
 
 
@@ -83,15 +89,15 @@ def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
     """Run the command; return its exit code. An interrupt is passed on, and the command is killed if it does not end.
     If this process is killed, the command receives SIGTERM."""
     path = os.pathsep.join(part for part in (str(INJECT), os.environ.get("PYTHONPATH", "")) if part)
-    watched = {
+    watch_variables = {
         "PYTHONPATH": path,
         FOLDER: str(folder),
         MEASURE: f"{measure.warmup},{measure.steps},{measure.profiled}",
     }
-    ends_with_us = partial(die_with_parent, os.getpid(), signal.SIGTERM)
-    environment = {**os.environ, **watched}
+    end_with_parent = partial(die_with_parent, os.getpid(), signal.SIGTERM)
+    environment = {**os.environ, **watch_variables}
     # preexec_fn runs between fork and exec; no other thread of ours holds a lock that it would need.
-    with subprocess.Popen(command, stdout=_STDERR, env=environment, preexec_fn=ends_with_us) as process:  # noqa: PLW1509
+    with subprocess.Popen(command, stdout=_STDERR, env=environment, preexec_fn=end_with_parent) as process:  # noqa: PLW1509
         try:
             return process.wait()
         except BaseException:

@@ -45,12 +45,12 @@ class ScriptWatch:
     """Records the samples of one rank, and a profiled window after `measure.warmup` and `measure.steps` steps.
 
     An error in here is printed and ends the watching; the script continues. A process forked from a rank is not a rank,
-    and writes nothing. `look`: returns monotonic time in ns.
+    and writes nothing. `read_ns`: returns monotonic time in ns.
     """
 
-    def __init__(self, folder: Path, rank: int, measure: Measure, look: Callable[[], int] = perf_counter_ns) -> None:
+    def __init__(self, folder: Path, rank: int, measure: Measure, read_ns: Callable[[], int] = perf_counter_ns) -> None:
         """`folder`: the run's folder. `rank`: that of the environment; the script's process group may have another."""
-        self.folder, self.rank, self.measure, self.look = folder, rank, measure, look
+        self.folder, self.rank, self.measure, self.read_ns = folder, rank, measure, read_ns
         self.recorded_steps = 0
         """Number of steps with a sample so far."""
         self.log: IO[bytes] | None = None
@@ -87,7 +87,7 @@ class ScriptWatch:
         """A step marked by the script."""
         self.is_marked = True
         if self.began_ns is None:
-            self.began_ns = self.look()
+            self.began_ns = self.read_ns()
         yield
         self._call_safely(lambda: self._end_step(tokens, loss))
 
@@ -111,8 +111,9 @@ class ScriptWatch:
             print(f"trainyard: rank {self.rank} is no longer watched: {error}", file=sys.stderr)  # noqa: T201
 
     def _end_step(self, tokens: int, loss: float | None) -> None:
-        """End a step. The first step without a mark is not recorded, as its beginning is unknown."""
-        now_ns, began_ns = self.look(), self.began_ns
+        """End a step of `tokens` tokens with the given loss, if known. The first step without a mark is not recorded,
+        as its beginning is unknown."""
+        now_ns, began_ns = self.read_ns(), self.began_ns
         if began_ns is not None:
             self._write_sample(now_ns - began_ns, tokens, loss)
             self.recorded_steps += 1
@@ -121,10 +122,11 @@ class ScriptWatch:
                 self._end_profiled_step()
             if self.measure.profiled and self.recorded_steps == self.measure.warmup + self.measure.steps:
                 self._start_profiling()
-        self.began_ns = self.look()
+        self.began_ns = self.read_ns()
 
     def _write_sample(self, wall_ns: int, tokens: int, loss: float | None) -> None:
-        """Write the sample of a step that took `wall_ns`; the first one opens the rank's file."""
+        """Write the sample of a step that took `wall_ns`; the first one opens the rank's file. `tokens`: of this rank;
+        `loss`: None if unknown."""
         if self.log is None:
             self.rank = _rank(self.rank)
             path = self.folder / "samples" / f"rank{self.rank}.jsonl"
@@ -156,7 +158,7 @@ class ScriptWatch:
         from trainyard.run.local.capture import capture
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        window = capture(self.folder, self.rank, self.measure.profiled, device, together=lambda: None)
+        window = capture(self.folder, self.rank, self.measure.profiled, device, barrier=lambda: None)
         self.profiler = self.window.enter_context(window)
 
     def _end_profiled_step(self) -> None:

@@ -23,10 +23,10 @@ from trainyard.store.exchange.remote_store import Remote
 from trainyard.store.unfinished_writes import is_abandoned, writer
 from trainyard.units import show_size
 
-MOST_BYTES = {digests.FILE: 1 << 24, digests.HEAD: 1 << 26, "job.toml": 1 << 24, "ledgers.json": 1 << 30}
+MAX_BYTES_BY_FILE = {digests.FILE: 1 << 24, digests.HEAD: 1 << 26, "job.toml": 1 << 24, "ledgers.json": 1 << 30}
 """Limits of the files that are read whole. A list of 100,000 files has 10 MB."""
-_MOST_SAMPLES = 1 << 30
-_MOST_FILES = 100_000
+_MAX_SAMPLE_FILE_BYTES = 1 << 30
+_MAX_FILES = 100_000
 
 
 class Fetched(NamedTuple):
@@ -47,29 +47,30 @@ class Digests(NamedTuple):
 
 
 def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
-    """Fetch run `id` into the folder `runs`. Raises `BadFile` for a run that is damaged, and for one that is not
-    signed by a key in `signers`, if they are given; `BadInput` if something else has its name here."""
+    """Fetches run `id` into the folder `runs`, by way of a hidden folder in it. Raises `BadFile` for a run that is
+    damaged, and for one that is not signed by a key in `signers`, a file of allowed signers, if it is given; `BadInput`
+    if something else has its name here."""
     if (runs / id).exists():
         raise BadInput(f"{runs / id}: is in the way, and not a run: it has no {digests.HEAD}.", "Move it away.")
     remote_digests = read_digests(remote, id, signers)
     listed = digests.parse(remote_digests.data, remote.path(id, digests.FILE))
     sizes = _check_sizes(remote, id, listed, runs)
-    part = runs / f".pull-{id}-{writer()}"
+    staging_folder = runs / f".pull-{id}-{writer()}"
     try:
-        with writing(part):
+        with writing(staging_folder):
             for name in folders.PARTS:
-                (part / name).mkdir(parents=True)
+                (staging_folder / name).mkdir(parents=True)
         for name, size in sizes.items():
-            _fetch_file(remote, id, name, part / name, size, listed[name])
-        _check_run(part, remote, id)
-        _write_digests(part, remote_digests)
+            _fetch_file(remote, id, name, staging_folder / name, size, listed[name])
+        _check_run(staging_folder, remote, id)
+        _write_digests(staging_folder, remote_digests)
         _remove_killed_pulls(runs, id)
-        with writing(part):
+        with writing(staging_folder):
             fault_point("pull.synced")
-            part.rename(runs / id)
+            staging_folder.rename(runs / id)
         fault_point("pull.renamed")
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(staging_folder, ignore_errors=True)
     return Fetched(
         files=len(sizes) + 1,
         bytes=sum(sizes.values()) + len(remote_digests.data),
@@ -80,7 +81,7 @@ def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
 def read_digests(remote: Remote, id: str, signers: Path | None) -> Digests:
     """Read the list of a run's digests and its signature. Raises `BadFile` for a run without digests, or, if `signers`
     are given, without a signature by one of them."""
-    data, signed = _read_list(remote, id), remote.read(id, digests.SIGNATURE, signature.MOST_BYTES)
+    data, signed = _read_list(remote, id), remote.read(id, digests.SIGNATURE, signature.MAX_BYTES)
     if signers is None:
         return Digests(data=data, signature=signed, signer="")
     if signed is None:
@@ -95,10 +96,10 @@ def read_digests(remote: Remote, id: str, signers: Path | None) -> Digests:
 def _read_list(remote: Remote, id: str) -> bytes:
     """The bytes of the run's SHA256SUMS in the remote store. Raises `WrongRunState` for a run that has not ended,
     `MissingFile` if there is no list."""
-    data = remote.read(id, digests.FILE, MOST_BYTES[digests.FILE])
+    data = remote.read(id, digests.FILE, MAX_BYTES_BY_FILE[digests.FILE])
     if data is not None:
         return data
-    shown, head = remote.path(id, digests.HEAD), remote.read(id, digests.HEAD, MOST_BYTES[digests.HEAD])
+    shown, head = remote.path(id, digests.HEAD), remote.read(id, digests.HEAD, MAX_BYTES_BY_FILE[digests.HEAD])
     if head is not None and folders.decode_head(head, shown).state == "incomplete":
         raise WrongRunState(
             f"{remote.path(id)}: the run has not ended, or was killed.", "Only runs that ended are pulled."
@@ -110,24 +111,25 @@ def _read_list(remote: Remote, id: str) -> bytes:
 
 
 def _check_sizes(remote: Remote, id: str, listed: dict[str, str], runs: Path) -> dict[str, int]:
-    """File name -> size in bytes, of the files to fetch. Raises `BadFile` for missing files, unusual names, and sizes
-    or numbers of files beyond the limits."""
+    """File name -> size in bytes, of the files to fetch. `listed`: file name -> digest; `runs`: the folder to fetch to.
+    Raises `BadFile` for missing files, unusual names, sizes or numbers of files beyond the limits, and too little free
+    space."""
     remote_sizes = remote.sizes(id)
     for name in sorted(remote_sizes):
-        if reason := digests.wrong_name(name):
+        if reason := digests.name_problem(name):
             raise BadFile(f"{remote.path(id)}: has a file {reason}: {name!r}.")
     if missing := sorted(listed.keys() - remote_sizes.keys()):
         raise MissingFile(
             f"{remote.path(id, missing[0])}: missing, {len(missing)} of {len(listed)} files are not there."
         )
-    if len(listed) > _MOST_FILES:
-        raise FileTooLarge(f"{remote.path(id)}: {len(listed):,} files, but a run has at most {_MOST_FILES:,}.")
+    if len(listed) > _MAX_FILES:
+        raise FileTooLarge(f"{remote.path(id)}: {len(listed):,} files, but a run has at most {_MAX_FILES:,}.")
     sizes = {name: remote_sizes[name] for name in sorted(listed)}
     for name, size in sizes.items():
-        most_bytes = MOST_BYTES.get(name, _MOST_SAMPLES if name.startswith("samples/") else None)
-        if most_bytes is not None and size > most_bytes:
+        max_bytes = MAX_BYTES_BY_FILE.get(name, _MAX_SAMPLE_FILE_BYTES if name.startswith("samples/") else None)
+        if max_bytes is not None and size > max_bytes:
             raise FileTooLarge(
-                f"{remote.path(id, name)}: {show_size(size)}, but at most {show_size(most_bytes)} are read."
+                f"{remote.path(id, name)}: {show_size(size)}, but at most {show_size(max_bytes)} are read."
             )
     if (total := sum(sizes.values())) > (free := free_bytes(runs)):
         raise BadFile(f"{remote.path(id)}: {show_size(total)} to fetch, but {show_size(free)} are free in {runs}.")
@@ -146,23 +148,23 @@ def _fetch_file(remote: Remote, id: str, name: str, path: Path, size: int, diges
         )
 
 
-def _check_run(part: Path, remote: Remote, id: str) -> None:
-    """Raise `BadFile` if the fetched folder `part` does not hold the run `id`, or one that has not ended."""
+def _check_run(staging_folder: Path, remote: Remote, id: str) -> None:
+    """Raise `BadFile` if the fetched folder `staging_folder` does not hold the run `id`, or one that has not ended."""
     shown = remote.path(id)
-    run = folders.read(part, shown)
+    run = folders.read(staging_folder, shown)
     if run.id != id:
         raise BadFile(f"{shown}: the folder {id} holds run {run.id}.")
     if run.state == "incomplete":
         raise BadFile(f"{shown}: the run has not ended.")
 
 
-def _write_digests(part: Path, remote_digests: Digests) -> None:
+def _write_digests(staging_folder: Path, remote_digests: Digests) -> None:
     """Write the digests and their signature, and flush every fetched file to disk before the folder gets its name."""
-    with writing(part):
-        (part / digests.FILE).write_bytes(remote_digests.data)
+    with writing(staging_folder):
+        (staging_folder / digests.FILE).write_bytes(remote_digests.data)
         if remote_digests.signature is not None:
-            (part / digests.SIGNATURE).write_bytes(remote_digests.signature)
-        for path in part.rglob("*"):
+            (staging_folder / digests.SIGNATURE).write_bytes(remote_digests.signature)
+        for path in staging_folder.rglob("*"):
             if path.is_file():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())

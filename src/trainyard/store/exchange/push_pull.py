@@ -12,7 +12,7 @@ from trainyard.formats.regular_files import read_bytes
 from trainyard.store import digests, run_damage, tags
 from trainyard.store import run_folder as folders
 from trainyard.store.exchange import signature
-from trainyard.store.exchange.check_fetched import MOST_BYTES, fetch, read_digests
+from trainyard.store.exchange.check_fetched import MAX_BYTES_BY_FILE, fetch, read_digests
 from trainyard.store.exchange.remote_store import Remote
 from trainyard.store.store import Store, is_id
 from trainyard.store.stored_changes import CopiedRun
@@ -30,7 +30,9 @@ def push(folder: Path, remote: Remote, key: Path | None = None) -> CopiedRun:
         )
     our_tags = tags.read_tags(folder)
     remote_digests = (
-        remote.read(folder.name, digests.FILE, MOST_BYTES[digests.FILE]) if _is_in_remote(folder, remote) else None
+        remote.read(folder.name, digests.FILE, MAX_BYTES_BY_FILE[digests.FILE])
+        if _is_in_remote(folder, remote)
+        else None
     )
     if remote_digests is None:
         folders.redact_run(folder)
@@ -118,7 +120,7 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> CopiedRun:
     remote.write(id, digests.FILE, data)
     if signed:
         remote.write(id, digests.SIGNATURE, signed)
-    elif remote.read(id, digests.SIGNATURE, signature.MOST_BYTES) is not None:  # of a push that was killed
+    elif remote.read(id, digests.SIGNATURE, signature.MAX_BYTES) is not None:  # of a push that was killed
         remote.remove(id, digests.SIGNATURE)
     remote.put(id, digests.HEAD, folder / digests.HEAD)
     remote.clear(id)
@@ -152,7 +154,7 @@ def _sign_remote(folder: Path, remote: Remote, key: Path, remote_digests: bytes)
             "Delete the run there, and push it again.",
         )
     signed = signature.sign(remote_digests, key)
-    if signed == remote.read(folder.name, digests.SIGNATURE, signature.MOST_BYTES):
+    if signed == remote.read(folder.name, digests.SIGNATURE, signature.MAX_BYTES):
         return False
     remote.write(folder.name, digests.SIGNATURE, signed)
     return True
@@ -176,7 +178,7 @@ def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
     digest_by_name = digests.parse(remote_digests.data, remote.path(folder.name, digests.FILE))
     record = {name: path for name, path in digests.files(folder).items() if run_damage.is_record(name)}
     if altered := [
-        f"{name} differs" for name, path in record.items() if digest_by_name.get(name) != digests.of_file(path)
+        f"{name} differs" for name, path in record.items() if digest_by_name.get(name) != digests.file_digest(path)
     ]:
         raise DamagedFile(f"{folder}: not the run that {remote_digests.signer} signed: {run_damage.listed(altered)}.")
     return remote_digests.signer
@@ -186,7 +188,7 @@ def _is_in_remote(folder: Path, remote: Remote) -> bool:
     """Whether the remote store has this run, perhaps from before its secrets were redacted, which changes its digest.
 
     Raises `BadInput` if it has another run of that id."""
-    data = remote.read(folder.name, digests.HEAD, MOST_BYTES[digests.HEAD])
+    data = remote.read(folder.name, digests.HEAD, MAX_BYTES_BY_FILE[digests.HEAD])
     if data is None or data == read_bytes(folder / digests.HEAD):
         return data is not None
     their_head = folders.decode_head(data, remote.path(folder.name, digests.HEAD))
@@ -205,9 +207,10 @@ def _merge_tags(our_tags: dict[str, str], their_tags: dict[str, str]) -> dict[st
 
 
 def _read_remote_tags(remote: Remote, id: str) -> tuple[dict[str, str], str]:
-    """(tag -> when it was assigned in the remote store, empty); or, if they cannot be read, (no tags, the reason)."""
+    """(tags, problem): tag -> when it was assigned in the remote store, and an empty text; or no tags and the reason
+    why they cannot be read."""
     try:
-        data = remote.read(id, tags.FILE, tags.MOST_BYTES)
+        data = remote.read(id, tags.FILE, tags.MAX_BYTES)
         return tags.from_remote(data, remote.path(id, tags.FILE)) if data is not None else {}, ""
     except BadFile as error:
         return {}, str(error)

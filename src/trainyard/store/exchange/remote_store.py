@@ -27,8 +27,8 @@ from trainyard.redact import redact
 from trainyard.store.digests import is_listed
 from trainyard.store.disk_space import writing
 
-_MARK = "run.json"
-_PART = ".part"
+_RUN_FILE = "run.json"
+_PART_SUFFIX = ".part"
 _CHUNK_BYTES = 1 << 20
 _NOT_REGULAR = "a link or a special file, and only regular files are copied"
 
@@ -68,7 +68,7 @@ class Remote:
         """The folders that hold a run.json, as they are named."""
         self._refuse_links()
         with self._convert_errors():
-            paths = self._files.glob(posixpath.join(self._runs, "*", _MARK))
+            paths = self._files.glob(posixpath.join(self._runs, "*", _RUN_FILE))
         return sorted(posixpath.basename(posixpath.dirname(path)) for path in paths)
 
     def sizes(self, id: str) -> dict[str, int]:
@@ -87,19 +87,19 @@ class Remote:
                 raise BadFile(f"{self.path(id, name)}: {_NOT_REGULAR}.")
         return sizes
 
-    def read(self, id: str, name: str, most_bytes: int) -> bytes | None:
-        """A file of at most `most_bytes` bytes; None if there is none. Raises `BadFile` for a larger one, and for a
+    def read(self, id: str, name: str, max_bytes: int) -> bytes | None:
+        """A file of at most `max_bytes` bytes; None if there is none. Raises `BadFile` for a larger one, and for a
         link."""
         self._refuse_links(id, name)
         with self._convert_errors(), self._convert_file_errors(id, name):
             try:
                 with self._files.open(self._remote_path(id, name), "rb") as file:
-                    data = file.read(most_bytes + 1)
+                    data = file.read(max_bytes + 1)
             except FileNotFoundError:
                 return None
-        if len(data) > most_bytes:
+        if len(data) > max_bytes:
             raise FileTooLarge(
-                f"{self.path(id, name)}: more than {most_bytes:,} bytes, which is too large for such a file."
+                f"{self.path(id, name)}: more than {max_bytes:,} bytes, which is too large for such a file."
             )
         return data
 
@@ -118,28 +118,28 @@ class Remote:
             raise DamagedFile(f"{self.path(id, name)}: {size:,} bytes are listed, but {shown_bytes} arrived.")
         return digest.hexdigest()
 
-    def _chunks(self, id: str, name: str, most_bytes: int) -> Iterator[bytes]:
-        """The file's first `most_bytes` bytes."""
+    def _chunks(self, id: str, name: str, max_bytes: int) -> Iterator[bytes]:
+        """The file's first `max_bytes` bytes."""
         self._refuse_links(id, name)
         with self._convert_errors(), self._convert_file_errors(id, name):
             source = self._files.open(self._remote_path(id, name), "rb")
         with source:
-            while most_bytes > 0:
+            while max_bytes > 0:
                 with self._convert_errors(), self._convert_file_errors(id, name):
-                    chunk = source.read(min(_CHUNK_BYTES, most_bytes))
+                    chunk = source.read(min(_CHUNK_BYTES, max_bytes))
                 if not chunk:
                     return
-                most_bytes -= len(chunk)
+                max_bytes -= len(chunk)
                 yield chunk
 
     def put(self, id: str, name: str, path: Path) -> None:
-        """Copy the local file `path` there, under another name first: where a write can be cut short, what bears the
-        name is whole."""
+        """Copies the local file `path` there, under another name first: on file systems that can cut a write short, the
+        file with the final name is complete."""
         with self._write_then_rename(id, name) as part:
             self._files.put_file(str(path), part)
 
     def write(self, id: str, name: str, data: bytes) -> None:
-        """Write a file with these contents, under another name first like `put`."""
+        """Writes a file with the contents `data`, under another name first like `put`."""
         with self._write_then_rename(id, name) as part:
             self._files.pipe_file(part, data)
 
@@ -150,14 +150,14 @@ class Remote:
     def clear(self, id: str) -> None:
         """Removes what killed writes left in the run's folder."""
         for name in self.sizes(id):
-            if posixpath.basename(name).startswith(".") and name.endswith(_PART):
+            if posixpath.basename(name).startswith(".") and name.endswith(_PART_SUFFIX):
                 self.remove(id, name)
 
     @contextmanager
     def _write_then_rename(self, id: str, name: str) -> Iterator[str]:
         """A path to write to, whose file gets its name after the block."""
         self._refuse_links(id, name)
-        hidden = f".{posixpath.basename(name)}.{secrets.token_hex(4)}{_PART}"
+        hidden = f".{posixpath.basename(name)}.{secrets.token_hex(4)}{_PART_SUFFIX}"
         part = self._remote_path(id, posixpath.join(posixpath.dirname(name), hidden))
         with self._convert_errors():
             self._files.makedirs(posixpath.dirname(part), exist_ok=True)
@@ -168,28 +168,28 @@ class Remote:
 
     def _refuse_links(self, id: str = "", name: str = "") -> None:
         """Raises `BadFile` for a link or special file on the way from the remote's own folder to `runs`, the run's
-        folder or a file in it, where that is on this machine's own file systems. A link
-        would be followed to whatever the user may read or write; a pipe would block."""
+        folder or a file in it. Only for remotes on this machine's own file systems: there a link would be followed to
+        whatever the user may read or write, and a pipe would block."""
         if not getattr(self._files, "local_file", False):
             return
         parts = ["runs", *filter(None, [id, *name.split("/")])]
         path = posixpath.dirname(self._runs)
-        for at, part in enumerate(parts):
+        for depth, part in enumerate(parts):
             path = posixpath.join(path, part)
             try:
                 mode = os.lstat(path).st_mode
             except OSError:  # not there, or cannot be reached: for those who read it
                 return
-            is_last = at + 1 == len(parts)
+            is_last = depth + 1 == len(parts)
             if not (stat.S_ISDIR(mode) or (is_last and name and not irregular(mode))):
-                raise BadFile(f"{posixpath.join(self.url, *parts[: at + 1])}: {_NOT_REGULAR}.")
+                raise BadFile(f"{posixpath.join(self.url, *parts[: depth + 1])}: {_NOT_REGULAR}.")
 
     def _remote_path(self, id: str, name: str = "") -> str:
         return posixpath.join(self._runs, id, name) if name else posixpath.join(self._runs, id)
 
     @contextmanager
     def _convert_file_errors(self, id: str, name: str) -> Iterator[None]:
-        """Turns the errors of one file into `BadFile`; those of the place remain."""
+        """Turns errors of one file into `BadFile`; errors of the remote store as a whole pass."""
         try:
             yield
         except OSError as error:

@@ -15,40 +15,43 @@ from pathlib import Path
 from trainyard.errors import BadFile, BadInput, MissingLibrary
 
 NAMESPACE = "trainyard"
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 
 
 def sign(data: bytes, key: Path) -> bytes:
     """A signature of `data` by the private key `key`, or by the agent's if it is a public one.
 
     Raises `BadInput` if `ssh-keygen` cannot sign with it, `MissingLibrary` without OpenSSH."""
-    done = _run(["-Y", "sign", "-n", NAMESPACE, "-f", str(key)], data)
-    if done.returncode or not done.stdout:
-        raise BadInput(f"{key}: cannot sign: {_reason(done)}.", "Give an SSH key, as `ssh-keygen -t ed25519` makes it.")
-    return done.stdout
+    result = _run(["-Y", "sign", "-n", NAMESPACE, "-f", str(key)], data)
+    if result.returncode or not result.stdout:
+        raise BadInput(
+            f"{key}: cannot sign: {_reason(result)}.", "Give an SSH key, as `ssh-keygen -t ed25519` makes it."
+        )
+    return result.stdout
 
 
-def verify(data: bytes, signature: bytes, allowed: Path, shown: str) -> str:
-    """Who signed `data`, as the file `allowed` names them (`man ssh-keygen`, ALLOWED SIGNERS).
-
-    Raises `BadFile` for a signature by another key than those, or of other data; messages call it `shown`."""
+def verify(data: bytes, signature: bytes, allowed_signers: Path, shown: str) -> str:
+    """The name of the signer of `data`, as the file `allowed_signers` lists it (`man ssh-keygen`, ALLOWED SIGNERS).
+    Raises `BadFile` for a signature by another key than those, or of other data. `shown`: the signature's name in
+    messages."""
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         path = Path(folder) / "signature"
         path.write_bytes(signature)
-        signed = ["-n", NAMESPACE, "-f", str(allowed), "-s", str(path)]
-        listed = _run(["-Y", "find-principals", "-f", str(allowed), "-s", str(path)])
-        for signer in _names(listed.stdout):
-            if _run(["-Y", "verify", *signed, "-I", signer], data).returncode == 0:
+        verify_arguments = ["-n", NAMESPACE, "-f", str(allowed_signers), "-s", str(path)]
+        principals = _run(["-Y", "find-principals", "-f", str(allowed_signers), "-s", str(path)])
+        for signer in _names(principals.stdout):
+            if _run(["-Y", "verify", *verify_arguments, "-I", signer], data).returncode == 0:
                 return signer
-    if listed.returncode:
-        raise BadFile(f"{shown}: its signer is not in {allowed}: {_reason(listed)}.")
+    if principals.returncode:
+        raise BadFile(f"{shown}: its signer is not in {allowed_signers}: {_reason(principals)}.")
     raise BadFile(f"{shown}: does not sign these digests, or not any more.")
 
 
 def _names(principals: bytes) -> list[str]:
-    """The names that the file of allowed signers gives a key, a line each, or as one list in older versions."""
-    listed = principals.decode(errors="replace").replace("\n", ",").split(",")
-    return [name for name in listed if name and not name.startswith("!")]
+    """The names that the file of allowed signers gives a key. `principals`: the output of ssh-keygen, a name a line, or
+    one comma-separated list in older versions. Names that start with ! (negated patterns) are left out."""
+    names = principals.decode(errors="replace").replace("\n", ",").split(",")
+    return [name for name in names if name and not name.startswith("!")]
 
 
 def _run(arguments: list[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -61,5 +64,6 @@ def _run(arguments: list[str], data: bytes = b"") -> subprocess.CompletedProcess
         ) from error
 
 
-def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
-    return " ".join(done.stderr.decode(errors="replace").split()).rstrip(".") or f"exit code {done.returncode}"
+def _reason(result: subprocess.CompletedProcess[bytes]) -> str:
+    """The error message of an `ssh-keygen` that failed, in one line."""
+    return " ".join(result.stderr.decode(errors="replace").split()).rstrip(".") or f"exit code {result.returncode}"

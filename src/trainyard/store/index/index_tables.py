@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS {TABLE} (
 )
 """
 _COLUMNS = ("id", "started", "job", "layout", "state", "step_ns", "tokens_per_s", "tags", "stamp")
-_SET = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[1:])
+_SET_COLUMNS = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[1:])
 
 
 class Connection(Protocol):
@@ -29,57 +29,60 @@ class Connection(Protocol):
     def execute(self, query: Any, params: Any = ..., /) -> Any: ...
 
 
-def select(base: Connection, store: str, mark: str) -> dict[str, Indexed]:
-    """The rows of `store`, its name in the table, by run id. `mark`: how this database writes a parameter."""
+def select(connection: Connection, store: str, placeholder: str) -> dict[str, Indexed]:
+    """The rows of a store by run id. `store`: the store's name in the table. `placeholder`: the text by which this
+    database marks a parameter of a query."""
     # Only this file's own words are put into the text of a query; what comes from outside is a parameter.
-    query = f"SELECT {', '.join(_COLUMNS)} FROM {TABLE} WHERE store = {mark}"  # noqa: S608
-    return {cells[0]: _indexed(cells) for cells in base.execute(query, (store,)).fetchall()}
+    query = f"SELECT {', '.join(_COLUMNS)} FROM {TABLE} WHERE store = {placeholder}"  # noqa: S608
+    return {cells[0]: _indexed(cells) for cells in connection.execute(query, (store,)).fetchall()}
 
 
 def write(
-    base: Connection,
+    connection: Connection,
     store: str,
-    mark: str,
-    read: Mapping[str, Indexed],
-    gone: Iterable[str],
-    refusals: tuple[type[Exception], ...],
+    placeholder: str,
+    rows_by_id: Mapping[str, Indexed],
+    deleted_ids: Iterable[str],
+    error_types: tuple[type[Exception], ...],
 ) -> dict[str, str]:
-    """Deletes the rows in `gone`, then writes those in `read`, inside the caller's transaction.
-
-    Returns the ids of the rows that the database refuses, each with its reason. `store`: its name in the table.
-    `mark`: how this database writes a parameter. `refusals` are the errors that this
-    database raises for a value it cannot store. A batch that fails is retried row by row, so that the others are kept.
-    """
-    for id in gone:
-        base.execute(f"DELETE FROM {TABLE} WHERE store = {mark} AND id = {mark}", (store, id))  # noqa: S608
+    """Deletes the rows of `deleted_ids`, then writes `rows_by_id`, inside the caller's transaction. Returns the ids of
+    the rows that the database cannot store, each with the reason. `store`, `placeholder`: as in `select`.
+    `error_types`: the errors that this database raises for a value it cannot store. A batch that fails is retried row
+    by row, so that the other rows are kept."""
+    for id in deleted_ids:
+        connection.execute(f"DELETE FROM {TABLE} WHERE store = {placeholder} AND id = {placeholder}", (store, id))  # noqa: S608
     refused: dict[str, str] = {}
-    if _refusal(base, store, mark, read.values(), refusals):
-        for id, row in read.items():
-            if reason := _refusal(base, store, mark, [row], refusals):
+    if _write_rows(connection, store, placeholder, rows_by_id.values(), error_types):
+        for id, row in rows_by_id.items():
+            if reason := _write_rows(connection, store, placeholder, [row], error_types):
                 refused[id] = reason
     fault_point("index.written")
     return refused
 
 
-def _refusal(
-    base: Connection, store: str, mark: str, rows: Iterable[Indexed], refusals: tuple[type[Exception], ...]
+def _write_rows(
+    connection: Connection,
+    store: str,
+    placeholder: str,
+    rows: Iterable[Indexed],
+    error_types: tuple[type[Exception], ...],
 ) -> str:
-    """Write all of `rows` and return an empty string, or none of them and return the reason. `mark`, `refusals`: as in
-    `write`."""
-    marks = ", ".join([mark] * (1 + len(_COLUMNS)))
+    """Writes all of `rows` and returns an empty string, or none of them and returns the reason. The other arguments are
+    as in `write`."""
+    marks = ", ".join([placeholder] * (1 + len(_COLUMNS)))
     upsert = (
         f"INSERT INTO {TABLE} (store, {', '.join(_COLUMNS)}) VALUES ({marks}) "  # noqa: S608
-        f"ON CONFLICT (store, id) DO UPDATE SET {_SET}"
+        f"ON CONFLICT (store, id) DO UPDATE SET {_SET_COLUMNS}"
     )
-    base.execute("SAVEPOINT rows")
+    connection.execute("SAVEPOINT rows")
     try:
         for row in rows:
-            base.execute(upsert, (store, *_cells(row)))
-    except refusals as error:
-        base.execute("ROLLBACK TO SAVEPOINT rows")
-        base.execute("RELEASE SAVEPOINT rows")
+            connection.execute(upsert, (store, *_cells(row)))
+    except error_types as error:
+        connection.execute("ROLLBACK TO SAVEPOINT rows")
+        connection.execute("RELEASE SAVEPOINT rows")
         return " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    base.execute("RELEASE SAVEPOINT rows")
+    connection.execute("RELEASE SAVEPOINT rows")
     return ""
 
 
@@ -92,6 +95,7 @@ def _cells(indexed: Indexed) -> tuple[str | int | float, ...]:
 
 
 def _indexed(cells: Any) -> Indexed:
+    """The row with these values of `_COLUMNS`."""
     fields = dict(zip(_COLUMNS, cells))
     tag_times = msgspec.json.decode(fields.pop("tags"), type=dict[str, str])
     return Indexed(stamp=fields.pop("stamp"), row=msgspec.convert(fields, RunRow), tag_times=tag_times)

@@ -59,28 +59,29 @@ class PostgresBase:
 
     def indexed(self) -> dict[str, Indexed]:
         """The store's rows by run id; empty if there is no table or a row cannot be decoded. Raises `OSError`."""
-        with self._connect() as base:
-            if not self._has_table(base):
+        with self._connect() as connection:
+            if not self._has_table(connection):
                 return {}
             try:
-                return index_tables.select(base, store_id(self._root), "%s")
+                return index_tables.select(connection, store_id(self._root), "%s")
             except msgspec.MsgspecError:  # another program's table, or altered by hand: every row is rewritten
                 return {}
 
-    def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> dict[str, str]:
-        """Delete the rows in `gone` and write those in `read`, as `Base.keep`: returns refused ids with the reasons."""
+    def keep(self, rows_by_id: Mapping[str, Indexed], deleted_ids: Iterable[str]) -> dict[str, str]:
+        """Deletes the rows of `deleted_ids` and writes `rows_by_id`, as `Base.keep`: returns refused ids with the
+        reasons. Raises `OSError`."""
         # DataError: a NUL, a number out of range, a character that the database's encoding lacks.
-        refusals = (self._psycopg.DataError, self._psycopg.IntegrityError, UnicodeEncodeError)
-        with self._connect() as base:
+        error_types = (self._psycopg.DataError, self._psycopg.IntegrityError, UnicodeEncodeError)
+        with self._connect() as connection:
             # One writer at a time, or two could wait for each other's rows; also two cannot make a table at once.
-            base.execute("SELECT set_config('lock_timeout', %s, true)", (f"{_TIMEOUT_S}s",))
-            base.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (index_tables.TABLE,))
-            if not self._has_table(base):  # IF NOT EXISTS needs the right to create even if the table exists
-                base.execute(index_tables.CREATE)
-            return index_tables.write(base, store_id(self._root), "%s", read, gone, refusals)
+            connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{_TIMEOUT_S}s",))
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (index_tables.TABLE,))
+            if not self._has_table(connection):  # IF NOT EXISTS needs the right to create even if the table exists
+                connection.execute(index_tables.CREATE)
+            return index_tables.write(connection, store_id(self._root), "%s", rows_by_id, deleted_ids, error_types)
 
-    def _has_table(self, base: Any) -> bool:
-        return base.execute("SELECT to_regclass(%s)", (index_tables.TABLE,)).fetchone()[0] is not None
+    def _has_table(self, connection: Any) -> bool:
+        return connection.execute("SELECT to_regclass(%s)", (index_tables.TABLE,)).fetchone()[0] is not None
 
     @contextmanager
     def _connect(self) -> Iterator[Any]:
@@ -88,8 +89,8 @@ class PostgresBase:
         psycopg = self._psycopg
         try:
             # UTF-8 whatever the server's encoding and PGCLIENTENCODING: the server converts text, or refuses it.
-            with psycopg.connect(self._url, connect_timeout=_TIMEOUT_S, client_encoding="utf8") as base:
-                yield base
+            with psycopg.connect(self._url, connect_timeout=_TIMEOUT_S, client_encoding="utf8") as connection:
+                yield connection
         except (psycopg.Error, UnicodeEncodeError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             read_only = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)
@@ -98,7 +99,8 @@ class PostgresBase:
 
 
 def store_id(root: Path) -> str:
-    """The store's name: what `store.id` in its root says, written there once by whoever comes first."""
+    """The store's name: the contents of `store.id` in its root, which the first process to need it writes. Raises
+    `BadFile` if it cannot be read."""
     path = root / "store.id"
     if not path.exists():
         draft = root / f".store.id.{writer()}"

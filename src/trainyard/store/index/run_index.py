@@ -53,10 +53,9 @@ class Base(Protocol):
         """All rows, by id."""
         ...
 
-    def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> dict[str, str]:
-        """Deletes the rows in `gone`, then writes those in `read` over any of the same id, in one transaction.
-
-        Returns the ids of the rows that this database cannot store, each with its reason; the others are kept. Raises
+    def keep(self, rows_by_id: Mapping[str, Indexed], deleted_ids: Iterable[str]) -> dict[str, str]:
+        """Deletes the rows of `deleted_ids`, then writes `rows_by_id` over any of the same id, in one transaction.
+        Returns the ids of the rows that this database cannot store, each with the reason; the others are kept. Raises
         `PermissionError` if this user may only read."""
         ...
 
@@ -70,32 +69,32 @@ class Index:
 
     def rows(self) -> list[RunRow]:
         """One row per run, newest first."""
-        known: dict[str, Indexed] = {}
-        usable = True
+        indexed_rows: dict[str, Indexed] = {}
+        can_write = True
         try:
-            known = self._base.indexed()
+            indexed_rows = self._base.indexed()
         except OSError as error:
             self._say(f"{error} Every run's folder is read instead.")
-            usable = False
+            can_write = False
         stamps = {path.name: _stamp(path) for path in run_folders(self._runs)}
-        read = self._read_folders(
-            name for name, stamp in stamps.items() if name not in known or known[name].stamp != stamp
+        new_rows = self._read_folders(
+            name for name, stamp in stamps.items() if name not in indexed_rows or indexed_rows[name].stamp != stamp
         )
-        current = {name: row for name, row in known.items() if stamps.get(name) == row.stamp}
-        gone = known.keys() - current.keys()
-        if usable and (read or gone):
-            self._keep(read, gone)
-        return _sort_rows({**current, **read})
+        current = {name: row for name, row in indexed_rows.items() if stamps.get(name) == row.stamp}
+        deleted_ids = indexed_rows.keys() - current.keys()
+        if can_write and (new_rows or deleted_ids):
+            self._keep(new_rows, deleted_ids)
+        return _sort_rows({**current, **new_rows})
 
-    def _keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> None:
+    def _keep(self, new_rows: Mapping[str, Indexed], deleted_ids: Iterable[str]) -> None:
         """Write to the database. Rows that it cannot store are read from their folders again by the next list."""
         try:
-            refused = self._base.keep(read, gone)
+            refused = self._base.keep(new_rows, deleted_ids)
             fault_point("index.committed")
         except PermissionError:  # a user who may list but not write: only slower
             return
         except OSError as error:
-            self._say(f"{error} The list is complete, but the index does not have these {len(read)} runs.")
+            self._say(f"{error} The list is complete, but the index does not have these {len(new_rows)} runs.")
             return
         for id, reason in refused.items():
             self._say(f"{self._runs / id}: the index cannot store this run: {reason}. It is listed from its folder.")
@@ -122,8 +121,8 @@ class Index:
 
 
 def _sort_rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
-    """The rows with their tags, newest run first. A tag of two folders belongs to the one that got it last."""
-    # A tag in two folders (a move that was killed half-way) belongs to the one that got it last.
+    """The rows with their tags, newest run first. A tag of two folders (a move that was killed half-way) belongs to the
+    one that got it last."""
     assignments = sorted((when, id, tag) for id, entry in indexed.items() for tag, when in entry.tag_times.items())
     run_by_tag = {tag: id for _, id, tag in assignments}
     rows = [
@@ -144,18 +143,18 @@ def run_folders(runs: Path) -> list[Path]:
     ]
 
 
-_STAMPED = (
+_STAMPED_FILES = (
     "run.json", "tags.json", digests.FILE, "job.toml", "ledgers.json", "samples", "samples/rank0.jsonl",
 )  # fmt: skip
-_NEVER = ""
+_NO_STAMP = ""
 """A stamp that no folder has: every list reads the row again and reports its damage."""
 
 
 def _stamp(folder: Path) -> str:
-    """Modification time (ns), size and inode of each of `_STAMPED`: changes whenever one of the files that a row is
-    made of is written or removed."""
+    """Modification time (ns), size and inode of each of `_STAMPED_FILES`: changes whenever one of the files that a row
+    is made of is written or removed."""
     parts = []
-    for name in _STAMPED:
+    for name in _STAMPED_FILES:
         try:
             stat = (folder / name).stat()
             parts.append(f"{stat.st_mtime_ns}.{stat.st_size}.{stat.st_ino}")
@@ -176,7 +175,7 @@ def _indexed(folder: Path) -> Indexed:
     except BadFile as error:
         tag_times, damage = {}, " ".join(filter(None, [damage, f"the run is listed without its tags: {error}"]))
     row = _row(folder.name, run, damage)
-    return Indexed(stamp=_NEVER if damage else stamp, row=row, tag_times=tag_times)
+    return Indexed(stamp=_NO_STAMP if damage else stamp, row=row, tag_times=tag_times)
 
 
 def _row(id: str, run: Run, damage: str) -> RunRow:

@@ -67,20 +67,21 @@ class CheckpointReader(StorageReader):
         return completed_future
 
     def _read(self, item: ReadItem) -> Tensor:
-        """Reads the requested box: only those rows of its piece that the box touches."""
+        """The values of the requested box of a tensor. Of its piece, it reads only the rows (first dimension) that the
+        box touches."""
         piece = self.pieces[item.storage_index]
         stored = self.manifest.tensors[item.storage_index.fqn]
-        shape, offset_bytes, value_bytes = list(piece.sizes), piece.at, WIDTHS[stored.dtype]
-        starts = list(item.storage_offsets)
-        if shape:
-            offset_bytes += starts[0] * prod(shape[1:]) * value_bytes
-            shape[0], starts[0] = item.lengths[0], 0
-        values = torch.empty(prod(shape) * value_bytes, dtype=torch.uint8)
+        read_shape, offset_bytes, value_bytes = list(piece.sizes), piece.at, WIDTHS[stored.dtype]
+        box_offsets = list(item.storage_offsets)
+        if read_shape:
+            offset_bytes += box_offsets[0] * prod(read_shape[1:]) * value_bytes
+            read_shape[0], box_offsets[0] = item.lengths[0], 0
+        values = torch.empty(prod(read_shape) * value_bytes, dtype=torch.uint8)
         _fill(self.folder / piece.file, offset_bytes, values)
-        rows = values.view(getattr(torch, stored.dtype)).reshape(shape)
-        for dimension, (start, length) in enumerate(zip(starts, item.lengths)):
-            rows = rows.narrow(dimension, start, length)
-        return rows
+        box = values.view(getattr(torch, stored.dtype)).reshape(read_shape)
+        for dimension, (start, length) in enumerate(zip(box_offsets, item.lengths)):
+            box = box.narrow(dimension, start, length)
+        return box
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         pass
@@ -99,9 +100,10 @@ class CheckpointReader(StorageReader):
         return Path(checkpoint_id).is_dir()
 
 
-def _fill(path: Path, offset_bytes: int, values: Tensor) -> None:
-    """Fills `values` with the bytes of the file from `offset_bytes` on. Raises `DamagedFile` if it is too short."""
-    unfilled = values.numpy().data
+def _fill(path: Path, offset_bytes: int, buffer: Tensor) -> None:
+    """Fills `buffer` (bytes) with the bytes of the file from `offset_bytes` on. Raises `DamagedFile` if the file is too
+    short."""
+    unfilled = buffer.numpy().data
     with path.open("rb", buffering=0) as file:
         file.seek(offset_bytes)
         while unfilled:

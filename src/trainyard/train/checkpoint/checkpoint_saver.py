@@ -23,7 +23,7 @@ from trainyard.train.checkpoint.checkpoint_store import CheckpointStore, is_full
 from trainyard.train.checkpoint.manifest import File, Manifest
 from trainyard.train.checkpoint.rank_group import CheckpointGroup
 from trainyard.train.checkpoint.resume_checkpoint import Notice, Resume
-from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree_on_plan, straight
+from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree_on_plan, unstaged
 from trainyard.train.checkpoint.training_state import Stateful
 from trainyard.train.process_group import Ranks
 from trainyard.train.step.profiler_span import span
@@ -127,14 +127,14 @@ class Saver:
         with span("checkpoint.save"):
             self._wait()  # one at a time
             if step != self.saved:
-                self._begin(step, staged=not wait)
+                self._begin(step, returns_when_staged=not wait)
             if wait:
                 self._wait()
         self.stalled_ns += time.perf_counter_ns() - began
 
-    def _begin(self, step: int, staged: bool) -> None:
-        """Starts a save. Returns when the training may change the state: if `staged`, once it is copied to a host
-        buffer; else once it is on disk."""
+    def _begin(self, step: int, returns_when_staged: bool) -> None:
+        """Starts a save in the background. Returns when the training may change the state: if `returns_when_staged`,
+        once it is copied to a host buffer; else once it is on disk."""
         device = self.ranks.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -146,7 +146,7 @@ class Saver:
         def work() -> None:
             """Performs the save; frees the state in any case, so that an error cannot block the training."""
             try:
-                self._put(step, tensors, scalars, state_is_free if staged else None)
+                self._put(step, tensors, scalars, state_is_free if returns_when_staged else None)
             finally:
                 if not state_is_free.done():
                     state_is_free.set_result(None)
@@ -156,6 +156,7 @@ class Saver:
         state_is_free.result()
 
     def _wait(self) -> None:
+        """Waits for the save in progress, if any, and raises its error."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
@@ -163,27 +164,25 @@ class Saver:
     def _put(
         self, step: int, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], state_is_free: Future[None] | None
     ) -> None:
-        """Performs a save in the background thread. `tensors`, `scalars`: the state by name.
-
-        `state_is_free` is resolved once the state is staged and may change; without it, the state may change when this
-        returns.
-        """
+        """Performs a save in the background thread. `tensors`, `scalars`: the state by name. `state_is_free` is
+        resolved once the state is staged and may change; without it, the state may change when this returns. A full
+        disk becomes a notice; raises `EnvironmentFailed` for other failures."""
         plan = self._agreed(tensors)
         outcome: File | _Failure
         try:
             if state_is_free is not None:
-                image = [self._staging.fill(plan, tensors, self.ranks.device)]
+                contents = [self._staging.fill(plan, tensors, self.ranks.device)]
                 state_is_free.set_result(None)
             else:
-                image = straight(plan, tensors)
-            part = self._store.part(step)
-            part.mkdir(parents=True, exist_ok=True)
+                contents = unstaged(plan, tensors)
+            folder = self._store.part(step)
+            folder.mkdir(parents=True, exist_ok=True)
             fault_point("checkpoint.part")
-            outcome = write(part / plan.file, image)
+            outcome = write(folder / plan.file, contents)
         except Exception as error:
             outcome = _Failure(full=is_full(error), rank=self.ranks.rank, message=f"rank {self.ranks.rank}: {error}")
         outcomes = self._group.gather(outcome)
-        failure = self._group.broadcast(self._commit(step, plan, outcomes, scalars) if self._group.first else None)
+        failure = self._group.broadcast(self._commit(step, plan, outcomes, scalars) if self._group.is_rank_0 else None)
         if failure is None:
             return
         self.saved = -1
@@ -193,7 +192,7 @@ class Saver:
         self._notices.put(Notice(kind="disk_full", step=step, says=message, rank=failure.rank))
 
     def _agreed(self, tensors: Mapping[str, Tensor]) -> WritePlan:
-        """The previous save's plan, unless the tensors of some rank have changed since."""
+        """The plan of the previous save, or a new one if the tensors of some rank have changed since. Collective."""
         layout = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
         if self._group.any(layout != self._planned):
             self._plan, self._planned = agree_on_plan(tensors, self._group), layout
@@ -203,11 +202,9 @@ class Saver:
     def _commit(
         self, step: int, plan: WritePlan, outcomes: list[File | _Failure], scalars: Mapping[str, float]
     ) -> _Failure | None:
-        """Turns the files of all ranks into a checkpoint, or removes them if a rank failed. Rank 0 only.
-
-        `outcomes`: by rank, size and digest of its file, or why it has none. `scalars`: scalar state by name. Returns
-        None, or the most serious failure: one other than a full disk, if there is any.
-        """
+        """Turns the files of all ranks into a checkpoint, or removes them if a rank failed. Rank 0 only. `outcomes`: by
+        rank, size and digest of its file, or the reason why it has none. `scalars`: scalar state by name. Returns None,
+        or the most serious failure: one other than a full disk, if there is any."""
         failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
         if not failures:
             manifest = Manifest(

@@ -27,9 +27,9 @@ from trainyard.train.checkpoint import manifest as manifests
 from trainyard.train.checkpoint.manifest import File, Manifest
 
 FOLDER = "checkpoints"
-_WHOLE = re.compile(r"(bad-)?step-(\d{6,})(\.\d+)?\Z", re.ASCII)
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_BLOCK = 1 << 24
+_COMPLETE_NAME = re.compile(r"(bad-)?step-(\d{6,})(\.\d+)?\Z", re.ASCII)
+_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
+_WRITE_BYTES = 1 << 24
 
 
 class CheckpointStore:
@@ -55,7 +55,7 @@ class CheckpointStore:
     def _all(self) -> Iterator[tuple[int, bool, Path]]:
         """Yields (step, whether it is marked as bad, folder) of each complete checkpoint, in no order."""
         for path in self.root.iterdir() if self.root.is_dir() else ():
-            if (match := _WHOLE.match(path.name)) and path.is_dir():
+            if (match := _COMPLETE_NAME.match(path.name)) and path.is_dir():
                 step, bad = int(match[2]) - 1, bool(match[1])
                 if bad or path.name == _name(step):  # not a user's copy under a similar name
                     yield step, bad, path
@@ -67,16 +67,16 @@ class CheckpointStore:
             raise BadFile(f"{manifests.NAME} is not a regular file.")
         try:
             with path.open("rb") as file:
-                data = file.read(manifests.LARGEST + 1)
+                data = file.read(manifests.MAX_BYTES + 1)
         except OSError as error:
             raise BadFile(f"{manifests.NAME} cannot be read: {error.strerror or error}.") from error
-        if len(data) > manifests.LARGEST:
-            raise FileTooLarge(f"{manifests.NAME} has more than {manifests.LARGEST:,} bytes.")
+        if len(data) > manifests.MAX_BYTES:
+            raise FileTooLarge(f"{manifests.NAME} has more than {manifests.MAX_BYTES:,} bytes.")
         manifest = manifests.unseal(data)
         if manifest.step != step:
             raise BadFile(f"{manifests.NAME} is the one after step {manifest.step + 1}.")
-        if wrong := manifests.strangers(self.folder(step), manifest):
-            raise BadFile(wrong)
+        if unexpected := manifests.unlisted_files(self.folder(step), manifest):
+            raise BadFile(unexpected)
         return manifest
 
     def newest(self) -> int:
@@ -87,13 +87,14 @@ class CheckpointStore:
         return -1
 
     def last_good(self) -> tuple[Manifest | None, list[str]]:
-        """The newest undamaged checkpoint, all of its files verified, and the reason for rejecting each newer one."""
+        """The manifest of the newest undamaged checkpoint, all of whose files were verified (None if there is none),
+        and the reason for rejecting each newer one."""
         rejected: list[str] = []
         for step in self.steps():
-            wrong = self.wrong(step)
-            if not wrong:
+            damage = self.wrong(step)
+            if not damage:
                 return self.read(step), rejected
-            rejected.append(f"the checkpoint after step {step + 1} was skipped: {wrong.rstrip('.')}")
+            rejected.append(f"the checkpoint after step {step + 1} was skipped: {damage.rstrip('.')}")
         return None, rejected
 
     def wrong(self, step: int) -> str:
@@ -110,27 +111,27 @@ class CheckpointStore:
         write(part / manifests.NAME, [manifests.seal(manifest)])
         self._publish(part, manifest.step)
 
-    def adopt(self, other: CheckpointStore, step: int) -> None:
-        """Takes over a checkpoint of another run, by hard links if possible: its files never change."""
-        part = self.part(step)
-        part.mkdir(parents=True)
-        for path in other.folder(step).iterdir():
+    def adopt(self, source: CheckpointStore, step: int) -> None:
+        """Copies a checkpoint of another run's store, by hard links if possible, as its files never change."""
+        unfinished_folder = self.part(step)
+        unfinished_folder.mkdir(parents=True)
+        for path in source.folder(step).iterdir():
             try:
-                os.link(path, part / path.name)
+                os.link(path, unfinished_folder / path.name)
             except OSError:  # another file system, or one without links
-                shutil.copyfile(path, part / path.name)
+                shutil.copyfile(path, unfinished_folder / path.name)
             fault_point("checkpoint.adopted")
-        self._publish(part, step)
+        self._publish(unfinished_folder, step)
 
-    def _publish(self, part: Path, step: int) -> None:
+    def _publish(self, unfinished_folder: Path, step: int) -> None:
         """Renames a complete folder to the checkpoint's name, durably: a crash leaves either the old checkpoint or the
         new one."""
         folder, replaced_folder = self.folder(step), self._gone(step)
-        sync_folder(part)
+        sync_folder(unfinished_folder)
         fault_point("checkpoint.sealed")
         if replaces := os.path.lexists(folder):  # by an attempt that outlived its end
             folder.rename(replaced_folder)
-        part.rename(folder)
+        unfinished_folder.rename(folder)
         sync_folder(self.root)
         fault_point("checkpoint.renamed")
         if replaces:
@@ -161,7 +162,8 @@ class CheckpointStore:
         return destination
 
     def retain(self, keep: int) -> None:
-        """Removes all but the newest `keep` checkpoints, and any set-aside ones older than those."""
+        """Removes all but the newest `keep` checkpoints, and those set aside that are older than the oldest of
+        these."""
         kept_steps = self.steps()[:keep]
         for step, _, path in list(self._all()):
             if kept_steps and step < kept_steps[-1]:
@@ -187,23 +189,24 @@ def _name(step: int) -> str:
 
 
 def write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
-    """Writes a new file from the concatenated `parts`. It is on disk when this returns."""
-    total, size = hashlib.sha256(), 0
+    """Writes a new file from the concatenated `parts`, durably: it is on disk when this returns. Returns its size and
+    digest."""
+    digest, size = hashlib.sha256(), 0
     with path.open("xb", buffering=0) as file:
         for part in parts:
             view = memoryview(part)
-            for start in range(0, len(view), _BLOCK):
-                block = view[start : start + _BLOCK]
-                total.update(block)
+            for start in range(0, len(view), _WRITE_BYTES):
+                block = view[start : start + _WRITE_BYTES]
+                digest.update(block)
                 size += len(block)
                 while block:
                     block = block[file.write(block) :]
         fault_point("checkpoint.file.written")
         os.fsync(file.fileno())
     fault_point("checkpoint.file.synced")
-    return File(bytes=size, sha256=total.hexdigest())
+    return File(bytes=size, sha256=digest.hexdigest())
 
 
 def is_full(error: BaseException) -> bool:
     """Whether the error means that the disk is full or the quota is exhausted."""
-    return isinstance(error, OSError) and error.errno in _FULL
+    return isinstance(error, OSError) and error.errno in _FULL_ERRNOS

@@ -87,16 +87,17 @@ def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest
 
 
 def tensor(folder: Path, stored: Stored) -> NDArray[Any]:
-    """Reads an unsharded tensor. bfloat16, which numpy lacks, becomes float32 without loss."""
+    """An unsharded tensor, read from the pieces in `folder`. bfloat16, which numpy lacks, becomes float32 without loss.
+    Raises `BadFile` for float8."""
     if stored.dtype.startswith("float8"):
         raise BadFile(f"{folder}: {stored.dtype} cannot be exported.")
     is_bfloat16 = stored.dtype == "bfloat16"
     values = np.zeros(stored.shape, np.uint16 if is_bfloat16 else np.dtype(stored.dtype))
     for piece in stored.pieces:
-        count = prod(piece.sizes)
+        value_count = prod(piece.sizes)
         with (folder / piece.file).open("rb") as file:
             file.seek(piece.at)
-            data = file.read(count * WIDTHS[stored.dtype])
+            data = file.read(value_count * WIDTHS[stored.dtype])
         piece_slices = tuple(slice(offset, offset + size) for offset, size in zip(piece.offsets, piece.sizes))
-        values[piece_slices] = np.frombuffer(data, values.dtype, count).reshape(piece.sizes)
+        values[piece_slices] = np.frombuffer(data, values.dtype, value_count).reshape(piece.sizes)
     return (values.astype(np.uint32) << 16).view(np.float32) if is_bfloat16 else values

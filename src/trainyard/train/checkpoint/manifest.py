@@ -25,11 +25,11 @@ from trainyard.printable import printable
 from trainyard.units import listed
 
 NAME = "manifest.json"
-LARGEST = 1 << 28
+MAX_BYTES = 1 << 28
 """Maximum bytes of a manifest: enough for a million tensor pieces of about 200 bytes."""
-MOST_DIMENSIONS = 32
+MAX_DIMENSIONS = 32
 """Maximum number of dimensions of a tensor: the limit of numpy 1."""
-_MOST_BYTES = 2**63 - 1
+_MAX_TENSOR_BYTES = 2**63 - 1
 """Maximum bytes of a tensor, without its empty dimensions, as numpy and torch count them."""
 SCHEMA = "trainyard/checkpoint/1"
 WIDTHS = {
@@ -49,7 +49,7 @@ WIDTHS = {
 """Bytes of a value by torch dtype name. Other dtypes are neither read nor written."""
 
 _FILE = re.compile(r"rank\d{1,6}\.bin\Z", re.ASCII)
-_LISTED = 3
+_MAX_LISTED = 3
 """Maximum number of unexpected files that a message names."""
 
 
@@ -102,6 +102,7 @@ class _Sealed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def seal(manifest: Manifest) -> bytes:
+    """The contents of manifest.json: the manifest and its digest."""
     body = msgspec.json.encode(manifest)
     return msgspec.json.encode(_Sealed(msgspec.Raw(body), hashlib.sha256(body).hexdigest()))
 
@@ -118,18 +119,19 @@ def unseal(data: bytes) -> Manifest:
             raise
         raise BadFile(f"{NAME} is not a valid manifest: {error}.") from error
     for name, stored in manifest.tensors.items():
-        _check(name, stored, manifest.files)
+        _check_tensor(name, stored, manifest.files)
     return manifest
 
 
-def _check(name: str, stored: Stored, files: dict[str, File]) -> None:
-    """Raises `BadFile` unless the pieces lie inside their files and cover the tensor, each value once."""
+def _check_tensor(name: str, stored: Stored, files: dict[str, File]) -> None:
+    """Raises `BadFile` unless the pieces of tensor `name` lie inside their files and cover the tensor, each value once.
+    `files`: the ranks' files by name."""
     width = WIDTHS.get(stored.dtype)
     if width is None:
         raise BadFile(f"{NAME}: {name} has the dtype {stored.dtype!r}. Known: {', '.join(WIDTHS)}.")
-    if len(stored.shape) > MOST_DIMENSIONS:
-        raise BadFile(f"{NAME}: {name} has {len(stored.shape)} dimensions; the maximum is {MOST_DIMENSIONS}.")
-    if min(stored.shape, default=0) < 0 or prod(filter(None, stored.shape)) * width > _MOST_BYTES:
+    if len(stored.shape) > MAX_DIMENSIONS:
+        raise BadFile(f"{NAME}: {name} has {len(stored.shape)} dimensions; the maximum is {MAX_DIMENSIONS}.")
+    if min(stored.shape, default=0) < 0 or prod(filter(None, stored.shape)) * width > _MAX_TENSOR_BYTES:
         raise BadFile(f"{NAME}: {name} cannot have the shape {[*stored.shape]}.")
     for piece in stored.pieces:
         inside = len(piece.offsets) == len(piece.sizes) == len(stored.shape) and all(
@@ -168,18 +170,18 @@ def _is_whole(stored: Stored) -> bool:
 
 
 def _are_disjoint(intervals: set[tuple[int, int]]) -> bool:
-    """Intervals as (offset, size)."""
+    """Whether no two of the intervals, each (offset, size), overlap."""
     return all(before[0] + before[1] <= after[0] for before, after in pairwise(sorted(intervals)))
 
 
-def strangers(folder: Path, manifest: Manifest) -> str:
+def unlisted_files(folder: Path, manifest: Manifest) -> str:
     """Describes files in the folder that the manifest does not list, or lists under an invalid name; empty if none."""
     unexpected = [name for name in manifest.files if not _FILE.match(name)]
     present = {path.name for path in folder.iterdir()} - {NAME}
     unexpected += sorted(present - manifest.files.keys())
     if not unexpected:
         return ""
-    return f"{listed([*map(printable, unexpected)], _LISTED)}: not part of the checkpoint that was written"
+    return f"{listed([*map(printable, unexpected)], _MAX_LISTED)}: not part of the checkpoint that was written"
 
 
 def damage(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:

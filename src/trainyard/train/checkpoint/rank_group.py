@@ -27,7 +27,8 @@ class CheckpointGroup:
             self.group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
 
     @property
-    def first(self) -> bool:
+    def is_rank_0(self) -> bool:
+        """Whether this is rank 0, which coordinates the saves."""
         return self.rank == 0
 
     def any(self, value: bool) -> bool:
@@ -39,31 +40,33 @@ class CheckpointGroup:
         return bool(flag)
 
     def gather(self, value: T) -> list[T]:
-        """Gathers one value per rank to rank 0, in rank order; empty on other ranks."""
+        """One value per rank, in rank order, on rank 0; an empty list on the other ranks."""
         if self.group is None:
             return [value]
         gathered: list[T] = [value] * self.world
-        dist.gather_object(value, gathered if self.first else None, group=self.group, group_dst=0)
-        return gathered if self.first else []
+        dist.gather_object(value, gathered if self.is_rank_0 else None, group=self.group, group_dst=0)
+        return gathered if self.is_rank_0 else []
 
     def all_gather(self, value: T) -> list[T]:
-        """All-gathers one value per rank, in rank order."""
+        """One value per rank, in rank order, on every rank."""
         if self.group is None:
             return [value]
         gathered: list[T] = [value] * self.world
         dist.all_gather_object(gathered, value, group=self.group)
         return gathered
 
-    def scatter(self, each: Sequence[T]) -> T:
-        """Scatters the values of rank 0, one to each rank."""
+    def scatter(self, values_by_rank: Sequence[T]) -> T:
+        """Scatters rank 0's `values_by_rank`: each rank returns its own. Other ranks pass any sequence."""
         if self.group is None:
-            return each[0]
-        value: list[T] = [cast(T, None)]
-        dist.scatter_object_list(value, list(each) if self.first else None, group=self.group, group_src=0)
-        return value[0]
+            return values_by_rank[0]
+        received: list[T] = [cast(T, None)]
+        dist.scatter_object_list(
+            received, list(values_by_rank) if self.is_rank_0 else None, group=self.group, group_src=0
+        )
+        return received[0]
 
     def broadcast(self, value: T) -> T:
-        """Broadcasts the value of rank 0."""
+        """Rank 0's `value`, on every rank."""
         if self.group is None:
             return value
         values = [value]

@@ -46,7 +46,7 @@ class Resume(NamedTuple):
         A damaged checkpoint is set aside with a `bad_checkpoint` notice, and the previous one is tried. Raises `BadJob`
         if an undamaged one is of another model.
         """
-        if self.group.first:
+        if self.group.is_rank_0:
             self.store.clear()
         while (step := self.group.broadcast(next(iter(self.store.steps()), -1))) >= 0:
             if manifest := self._verified(step):
@@ -58,7 +58,7 @@ class Resume(NamedTuple):
         """The manifest, after all ranks together have verified every file; None if one is damaged."""
         manifest: Manifest | str = ""
         """The reason if there is none."""
-        if self.group.first:
+        if self.group.is_rank_0:
             try:
                 manifest = self.store.read(step)
             except (BadFile, OSError) as error:
@@ -67,7 +67,7 @@ class Resume(NamedTuple):
         reason = manifest if isinstance(manifest, str) else self._damage(manifest)
         if isinstance(manifest, Manifest) and not reason:
             return manifest
-        folder = self.store.set_aside(step, reason).name if self.group.first else ""
+        folder = self.store.set_aside(step, reason).name if self.group.is_rank_0 else ""
         folder = self.group.broadcast(folder)
         message = f"the checkpoint after step {step + 1} is set aside as {folder}: {reason.rstrip('.')}"
         self.notices.put(Notice(kind="bad_checkpoint", step=step, says=message))

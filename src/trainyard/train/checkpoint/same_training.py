@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from trainyard.job import Job
 
-_RECIPE = ("seq_len", "tokens_per_step", "seed", "dataset", "optimizer")
+_RECIPE_FIELDS = ("seq_len", "tokens_per_step", "seed", "dataset", "optimizer")
 """Recipe fields that determine the samples of a step and the meaning of the optimizer state."""
 _LAYOUT_SIZES = {"tables"}
 """Sizes that belong to the layout: how the ranks share a recommender's tables."""
@@ -21,15 +21,16 @@ def differences(old: Job, new: Job) -> Iterator[str]:
     if old.workload != new.workload:
         yield f"workload = {new.workload!r} at $, in the checkpoint {old.workload!r}"
         return
-    for field in _RECIPE:
-        yield from _differs(field, "$.recipe", getattr(old.recipe, field), getattr(new.recipe, field))
+    for field in _RECIPE_FIELDS:
+        yield from _difference(field, "$.recipe", getattr(old.recipe, field), getattr(new.recipe, field))
     for field in old.model.__struct_fields__ if old.model and new.model else ():
         if field != "name":
-            yield from _differs(field, "$.model", getattr(old.model, field), getattr(new.model, field))
+            yield from _difference(field, "$.model", getattr(old.model, field), getattr(new.model, field))
     for field in sorted((old.sizes.keys() | new.sizes.keys()) - _LAYOUT_SIZES):
-        yield from _differs(field, "$.sizes", old.sizes.get(field), new.sizes.get(field))
+        yield from _difference(field, "$.sizes", old.sizes.get(field), new.sizes.get(field))
 
 
-def _differs(field: str, section: str, old: object, new: object) -> Iterator[str]:
+def _difference(field: str, section: str, old: object, new: object) -> Iterator[str]:
+    """A description of the field if its values differ, else nothing. `section`: the path of its table in the job."""
     if old != new:
         yield f"{field} = {new!r} at {section}, in the checkpoint {old!r}"

@@ -42,12 +42,13 @@ class WritePlan(NamedTuple):
 
 
 def agree_on_plan(state: Mapping[str, Tensor], group: CheckpointGroup) -> WritePlan:
-    """Plans a save. Collective. Raises `EnvironmentFailed` on every rank if the pieces do not form complete tensors."""
+    """Plans a save of `state`: this rank's tensors by name. Collective. Raises `EnvironmentFailed` on every rank if the
+    pieces do not form complete tensors."""
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner(dict(state), is_coordinator=group.first)
+    planner.set_up_planner(dict(state), is_coordinator=group.is_rank_0)
     plans = group.gather(planner.create_local_plan())
     plan_by_rank: Sequence[WritePlan | str] = []
-    if group.first:
+    if group.is_rank_0:
         try:
             plan_by_rank = _assign(planner.create_global_plan(plans)[0])
         except Exception as error:  # any error must reach the other ranks, which wait in the scatter
@@ -59,7 +60,8 @@ def agree_on_plan(state: Mapping[str, Tensor], group: CheckpointGroup) -> WriteP
 
 
 def _assign(plans: Sequence[SavePlan]) -> list[WritePlan]:
-    """The plan of each rank; only rank 0's has the table of all tensors."""
+    """The plan of each rank, from torch's plans by rank: each lays out its pieces one after another in its own file.
+    Only rank 0's has the table of all tensors. Raises `ValueError` for a tensor of an unsupported dtype."""
     pieces_by_name: dict[str, list[Piece]] = defaultdict(list)
     dtype_and_shape: dict[str, tuple[str, tuple[int, ...]]] = {}  # by tensor name; the shape is unsharded
     plans_by_rank: list[WritePlan] = []
@@ -92,31 +94,32 @@ class Staging:
     """
 
     def __init__(self) -> None:
-        self._image = torch.empty(0, dtype=torch.uint8)
+        self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def fill(self, plan: WritePlan, state: Mapping[str, Tensor], device: torch.device) -> memoryview:
         """Copies the state into the buffer and returns it. The state may change as soon as this returns."""
-        if len(self._image) < plan.bytes:
-            pinned = device.type == "cuda"
-            self._image = torch.zeros(plan.bytes, dtype=torch.uint8, pin_memory=pinned)
+        if len(self._buffer) < plan.bytes:
+            is_pinned = device.type == "cuda"
+            self._buffer = torch.zeros(plan.bytes, dtype=torch.uint8, pin_memory=is_pinned)
         for slot in plan.slots:
-            part = self._image[slot.at : slot.at + slot.bytes]
-            part.copy_(_bytes(state[slot.name]), non_blocking=True)
+            buffer_slice = self._buffer[slot.at : slot.at + slot.bytes]
+            buffer_slice.copy_(_local_bytes(state[slot.name]), non_blocking=True)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return self._image.numpy().data[: plan.bytes]
+        return self._buffer.numpy().data[: plan.bytes]
 
 
-def straight(plan: WritePlan, state: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """Yields the contents of the file piece by piece, without a staging copy. The state must not change meanwhile."""
+def unstaged(plan: WritePlan, state: Mapping[str, Tensor]) -> Iterator[memoryview]:
+    """Yields the contents of the file piece by piece, without a staging copy: padding, then the bytes of the tensor.
+    The state must not change meanwhile."""
     end_bytes = 0
     for slot in plan.slots:
         yield memoryview(bytes(slot.at - end_bytes))
-        yield _bytes(state[slot.name]).cpu().numpy().data
+        yield _local_bytes(state[slot.name]).cpu().numpy().data
         end_bytes = slot.at + slot.bytes
 
 
-def _bytes(tensor: Tensor) -> Tensor:
+def _local_bytes(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor as contiguous bytes."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return local.detach().contiguous().reshape(-1).view(torch.uint8)

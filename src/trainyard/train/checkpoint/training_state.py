@@ -93,17 +93,18 @@ def begin(training: Stateful) -> None:
             group["lr"] = rate
 
 
-def settle(training: Stateful, read: Mapping[str, Tensor]) -> None:
-    """Completes a load: converts scalar optimizer state back to Python numbers and drops state that was not `read`."""
+def settle(training: Stateful, loaded: Mapping[str, Tensor]) -> None:
+    """Completes a load: converts scalar optimizer state back to Python numbers, and deletes optimizer state that was
+    not loaded. `loaded`: the tensors that were loaded, by name (`optim/<name>/<key>`)."""
     for name, state in _parameter_states(training):
         for key, value in list(state.items()):
             full_name = f"optim/{name}/{key}"
             if not isinstance(value, _STORED_TYPES):
                 continue
-            if full_name not in read:
+            if full_name not in loaded:
                 del state[key]
             elif not isinstance(value, Tensor):
-                state[key] = type(value)(read[full_name].item())
+                state[key] = type(value)(loaded[full_name].item())
 
 
 def _parameters(training: Stateful) -> Iterator[nn.Parameter]:

@@ -28,8 +28,8 @@ class Loader:
     """
 
     def __init__(self, job: Job, samples: Samples, batch_rank: int) -> None:
-        """Loads the samples of one data-parallel rank: its share of each global batch. `next`: the step that `ahead`
-        yields next."""
+        """Loads the samples of data-parallel rank `batch_rank`: its share of each global batch. `ahead`: the workers'
+        batches from step `next` on."""
         share = job.batch // job.layout.batch_ranks
         self.recipe = job.recipe
         self.share = _RankShare(samples, range(batch_rank * share, (batch_rank + 1) * share))
@@ -63,18 +63,19 @@ class Loader:
         return iter(loader)
 
 
-def _end_with_rank_or_lost_batch(rank: int, _: int) -> None:
-    """Initialises a worker process of the rank with process id `rank`.
+def _end_with_rank_or_lost_batch(rank_pid: int, _: int) -> None:
+    """Initialises a worker process of the rank whose process id is `rank_pid`.
 
-    The worker is killed when the rank ends, even while it is stopped; PyTorch's own check runs only between batches.
-    It also ends if it cannot pass on a batch, as with full shared memory: its queue would report the error and drop
-    the batch, and the rank would wait for that batch for ever.
+    The worker is killed when the rank ends, even while it is stopped; PyTorch's own check runs only between batches. It
+    also ends if it cannot pass on a batch, as with full shared memory: its queue would report the error and drop the
+    batch, and the rank would wait for that batch for ever.
     """
-    die_with_parent(rank, signal.SIGKILL)
+    die_with_parent(rank_pid, signal.SIGKILL)
     setattr(Queue, "_on_queue_feeder_error", staticmethod(_end))  # noqa: B010  the hook has no type
 
 
 def _end(error: BaseException, batch: object) -> NoReturn:
+    """Ends the worker process with the traceback of `error`. PyTorch calls it if a batch cannot be passed on."""
     traceback.print_exception(error)
     sys.stderr.flush()
     os._exit(1)

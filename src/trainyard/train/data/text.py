@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trainyard.errors import BadJob
 from trainyard.job import Recipe
 
-CAP = 32 * 10**6
+MAX_BYTES = 32 * 10**6
 """Maximum bytes of text: later files are left out, and the last is truncated."""
 
 _NOT_TEXT = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
@@ -68,14 +68,16 @@ def _input_errors(source: str) -> Iterator[None]:
         ) from error
 
 
-def _start_positions(size: int, seq_len: int, source: str) -> int:
-    """The number of bytes at which a sample can begin. Raises `BadJob` if there are none."""
-    if size <= seq_len:
+def _start_positions(text_bytes: int, seq_len: int, description: str) -> int:
+    """The number of positions in a text of `text_bytes` bytes at which a sample can begin. `description`: of the text,
+    for the message of the `BadJob` raised if there are none."""
+    if text_bytes <= seq_len:
         raise BadJob(
-            f"the text ({source}) has {size} bytes, but a sample takes seq_len {seq_len} + 1 = {seq_len + 1}.",
+            f"the text ({description}) has {text_bytes} bytes, but a sample takes "
+            f"seq_len {seq_len} + 1 = {seq_len + 1}.",
             "Use a longer text, or lower seq_len.",
         )
-    return size - seq_len
+    return text_bytes - seq_len
 
 
 def _sources(root: Path) -> Iterable[Path]:
@@ -86,26 +88,26 @@ def _visible(root: Path) -> Iterable[Path]:
     return (path for path in _walk(root, lambda folder: folder.startswith(".")) if not path.name.startswith("."))
 
 
-def _walk(root: Path, skip: Callable[[str], bool]) -> Iterable[Path]:
-    """The regular files under `root`, except in folders whose name satisfies `skip`."""
+def _walk(root: Path, skips_folder: Callable[[str], bool]) -> Iterable[Path]:
+    """The regular files under `root`, except in folders whose name satisfies `skips_folder`."""
     for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not skip(name)]
+        folders[:] = [name for name in folders if not skips_folder(name)]
         yield from (path for name in files if (path := Path(folder, name)).is_file())
 
 
 def _join(source: str, root: Path, paths: Iterable[Path]) -> TrainingText:
-    """Concatenates the files in the order of their paths below `root`, cut at `CAP` bytes, with a description and the
-    sha256 of the bytes."""
+    """Concatenates the files in the order of their paths below `root`, up to `MAX_BYTES` bytes. `source`: a description
+    of their origin, without paths of this machine."""
     parts: list[bytes] = []
     size = 0
     for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
-        if size >= CAP:
+        if size >= MAX_BYTES:
             break
-        parts.append(path.read_bytes()[: CAP - size])
+        parts.append(path.read_bytes()[: MAX_BYTES - size])
         size += len(parts[-1])
     data = b"".join(parts)
     file_count = "1 file" if len(parts) == 1 else f"{len(parts)} files"
-    cap_note = f", cut at {CAP / 1e6:.0f} MB" if size == CAP else ""
+    cap_note = f", cut at {MAX_BYTES / 1e6:.0f} MB" if size == MAX_BYTES else ""
     description = f"{source}, {file_count}, {size / 1e6:.1f} MB{cap_note}"
     return TrainingText(data=np.frombuffer(data, np.uint8), source=description, sha256=hashlib.sha256(data).hexdigest())
 
@@ -116,12 +118,12 @@ def sample(text: TrainingText, seq_len: int, seed: int, step: int, index: int) -
     A function of (seed, step, index) alone, so that any split of the batch over ranks trains on the same text.
     Raises `BadJob` when the text is shorter than one sequence.
     """
-    positions = _start_positions(len(text.data), seq_len, text.source)
-    mixed = hashlib.blake2b(struct.pack("<QQQ", seed, step, index), digest_size=8).digest()
-    start = int.from_bytes(mixed, "little") % positions
+    start_positions = _start_positions(len(text.data), seq_len, text.source)
+    digest = hashlib.blake2b(struct.pack("<QQQ", seed, step, index), digest_size=8).digest()
+    start = int.from_bytes(digest, "little") % start_positions
     return text.data[start : start + seq_len + 1]
 
 
 def batch(text: TrainingText, seq_len: int, seed: int, step: int, indices: Iterable[int]) -> NDArray[np.uint8]:
-    """Sequences (len(indices), seq_len + 1)."""
+    """Sequences (len(indices), seq_len + 1) of the global batch of `step`, as bytes (uint8)."""
     return np.stack([sample(text, seq_len, seed, step, index) for index in indices])

@@ -32,11 +32,13 @@ class RotaryTable(NamedTuple):
     sin: Tensor | None = None
 
     def apply(self, x_BHAC: Tensor) -> Tensor:
+        """`x_BHAC` (B, H, A, C) rotated by each position's angles; unchanged without a table."""
         return x_BHAC if self.cos is None or self.sin is None else rotate(x_BHAC, self.cos, self.sin)
 
 
 def norm(x_BTD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:
-    """A layer norm whose weights depend on the sample (Peebles and Xie 2022, arXiv:2212.09748, section 3.2)."""
+    """A layer norm of x (B, T, D), then scaled by 1 + `scale_B1D` and shifted by `shift_B1D`, which depend on the
+    sample (Peebles and Xie 2022, arXiv:2212.09748, section 3.2)."""
     return F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=EPS) * (1 + scale_B1D) + shift_B1D
 
 
@@ -226,17 +228,17 @@ class DiffusionTransformer(nn.Module):
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor, pooled_BW: Tensor) -> Tensor:
         """Predicts the velocity of the latents (B, channels, L, L) at times (B) from 0 to 1, given the text (B, S,
         text_width) and its pooled vector (B, pooled_width)."""
-        dtype, length = self.computes, text_BSW.shape[1]
+        dtype, text_length = self.computes, text_BSW.shape[1]
         with span("embed"):
             x_BTD = self.patches(self._patches(latents_BKLL.to(dtype)))
             text_BSD = None if self.text is None else self.text(text_BSW.to(dtype))
-            condition_BD = self.time(time_embedding.code(times_B * TIMES, TIME_WIDTH).to(dtype)) + self.pooled(
+            condition_BD = self.time(time_embedding.sinusoids(times_B * TIMES, TIME_WIDTH).to(dtype)) + self.pooled(
                 pooled_BW.to(dtype)
             )
             if self.guidance is not None:
                 guidance_B = torch.full_like(times_B, TIMES)  # a guidance of 1: unguided
-                condition_BD = condition_BD + self.guidance(time_embedding.code(guidance_B, TIME_WIDTH).to(dtype))
-            rotary = self._rotary_table(length, x_BTD.device) if self.sizes.rope else RotaryTable()
+                condition_BD = condition_BD + self.guidance(time_embedding.sinusoids(guidance_B, TIME_WIDTH).to(dtype))
+            rotary = self._rotary_table(text_length, x_BTD.device) if self.sizes.rope else RotaryTable()
             if not self.sizes.rope:
                 x_BTD = x_BTD + self._code(x_BTD.device).to(dtype)
         for block in self.doubles.values():
@@ -245,7 +247,7 @@ class DiffusionTransformer(nn.Module):
             x_BAD = torch.cat((text_BSD, x_BTD), dim=1)
             for block in self.singles.values():
                 x_BAD = block(x_BAD, condition_BD, rotary)
-            x_BTD = x_BAD[:, length:]
+            x_BTD = x_BAD[:, text_length:]
         for block in self.plains.values():
             x_BTD = block(x_BTD, condition_BD, rotary)
         with span("head"):
@@ -258,18 +260,19 @@ class DiffusionTransformer(nn.Module):
         return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def _latents(self, x_BTP: Tensor) -> Tensor:
-        """The inverse of `_patches`."""
+        """The inverse of `_patches`: latents (B, channels, L, L) from patches (B, T, patch * patch * channels)."""
         patch, side = self.sizes.patch, self.sizes.latent // self.sizes.patch
         cut = x_BTP.unflatten(2, (-1, patch, patch)).unflatten(1, (side, side))
         return cut.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3).clone()  # FSDP's hooks do not take a view
 
-    def _rotary_table(self, length: int, device: torch.device) -> RotaryTable:
-        """Rotary table: text is at position 0, patches at their row and column; each axis rotates its own channels."""
-        positions_A3 = torch.cat((torch.zeros(length, 3, device=device), self._grid(device)))
+    def _rotary_table(self, text_length: int, device: torch.device) -> RotaryTable:
+        """Angles of `text_length` text positions, then of the patches: text is at position 0, patches at their row and
+        column; each axis (text, row, column) rotates its own channels."""
+        positions_A3 = torch.cat((torch.zeros(text_length, 3, device=device), self._grid(device)))
         angles = []
         for axis, channels in enumerate(self.sizes.rope):
             powers = torch.arange(0, channels, 2, device=device, dtype=torch.float32) / max(1, channels)
-            angles.append(torch.outer(positions_A3[:, axis], time_embedding.LONGEST**-powers))
+            angles.append(torch.outer(positions_A3[:, axis], time_embedding.MAX_PERIOD**-powers))
         angles_AC = torch.cat(angles, dim=1).repeat(1, 2)
         return RotaryTable(angles_AC.cos(), angles_AC.sin())
 
@@ -277,7 +280,7 @@ class DiffusionTransformer(nn.Module):
         """Position embedding (T, D): half of the channels encode the row, half the column."""
         _, rows_T, columns_T = self._grid(device).unbind(1)
         half = self.sizes.width // 2
-        return torch.cat((time_embedding.code(rows_T, half), time_embedding.code(columns_T, half)), dim=1)
+        return torch.cat((time_embedding.sinusoids(rows_T, half), time_embedding.sinusoids(columns_T, half)), dim=1)
 
     def _grid(self, device: torch.device) -> Tensor:
         """(0, row, column) of each patch, (T, 3)."""

@@ -20,9 +20,9 @@ from trainyard.train.task import Batch
 from trainyard.train.vision import images
 from trainyard.train.vision.images import Pixels
 
-TEXTS = 1000
+MAX_CLASSES = 1000
 """Maximum number of image classes, and the number of synthetic ones."""
-TIMES = 1000
+NOISE_LEVELS = 1000
 """Noise levels of the network that predicts the noise (Ho et al. 2020, arXiv:2006.11239, section 4)."""
 BETAS = (0.00085, 0.012)
 """First and last beta of Stable Diffusion 1's schedule, linear in their square roots (CompVis/stable-diffusion,
@@ -51,26 +51,27 @@ def flow(clean: Pixels, draws: np.random.Generator) -> Noisy:
     """
     time = float(1 / (1 + np.exp(-draws.standard_normal())))
     noise = draws.standard_normal(clean.shape, dtype=np.float32)
-    return Noisy(mixed=_mixed(clean, 1 - time, noise, time), time=time, target=noise - clean)
+    return Noisy(mixed=_mix(clean, 1 - time, noise, time), time=time, target=noise - clean)
 
 
 def diffuse(clean: Pixels, draws: np.random.Generator) -> Noisy:
-    """A DDPM sample at one of `TIMES` noise levels, with its noise (arXiv:2006.11239, algorithm 1)."""
-    time = int(draws.integers(TIMES))
+    """A DDPM sample at one of `NOISE_LEVELS` noise levels, with its noise (arXiv:2006.11239, algorithm 1)."""
+    time = int(draws.integers(NOISE_LEVELS))
     noise = draws.standard_normal(clean.shape, dtype=np.float32)
-    signal = _signal_variance()[time]
-    return Noisy(mixed=_mixed(clean, signal**0.5, noise, (1 - signal) ** 0.5), time=time, target=noise)
+    signal_variance = _signal_variance()[time]
+    return Noisy(mixed=_mix(clean, signal_variance**0.5, noise, (1 - signal_variance) ** 0.5), time=time, target=noise)
 
 
-def _mixed(clean: Pixels, keep: float, noise: Pixels, add: float) -> Pixels:
-    return (keep * clean + add * noise).astype(np.float32)
+def _mix(clean: Pixels, latent_factor: float, noise: Pixels, noise_factor: float) -> Pixels:
+    """`latent_factor` x the clean latents + `noise_factor` x the noise, as float32."""
+    return (latent_factor * clean + noise_factor * noise).astype(np.float32)
 
 
 @lru_cache(maxsize=1)
 def _signal_variance() -> NDArray[np.float64]:
     """Fraction of the latents' variance that remains at each noise level."""
     first, last = BETAS
-    return np.cumprod(1 - np.linspace(first**0.5, last**0.5, TIMES) ** 2)
+    return np.cumprod(1 - np.linspace(first**0.5, last**0.5, NOISE_LEVELS) ** 2)
 
 
 @lru_cache(maxsize=16)
@@ -85,11 +86,12 @@ class NoisyLatents:
 
     def __init__(self, job: Job, sizes: Sizes) -> None:
         self.sizes, self.seed = sizes, job.recipe.seed
-        self.pictures = images.read(job.recipe.dataset, TEXTS)
+        self.pictures = images.read(job.recipe.dataset, MAX_CLASSES)
         self.source = f"{self.pictures.source}; latents are squares of their pixels, text is synthetic"
         self.sha256 = self.pictures.sha256
 
     def batch(self, step: int, indices: range) -> Batch:
+        """The samples `indices` of the global batch of `step`: inputs and targets as the class says."""
         samples = [self._sample(step, index) for index in indices]
         inputs = tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*(inputs for inputs, _ in samples)))
         return Batch(inputs, (torch.from_numpy(np.stack([target for _, target in samples])),))
@@ -106,5 +108,5 @@ class NoisyLatents:
         embedding = text(self.seed, label, sizes.text_tokens, sizes.text_width)
         inputs = (noisy.mixed, np.array(noisy.time, np.float32), embedding)
         if isinstance(sizes, Dit):
-            inputs += (text(self.seed, label + TEXTS, 1, sizes.pooled_width)[0],)
+            inputs += (text(self.seed, label + MAX_CLASSES, 1, sizes.pooled_width)[0],)
         return inputs, noisy.target

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from trainyard.train.model.layers import Linear
 
-LONGEST = 10_000.0
+MAX_PERIOD = 10_000.0
 
 
-def code(numbers_B: Tensor, width: int) -> Tensor:
+def sinusoids(numbers_B: Tensor, width: int) -> Tensor:
     """Sinusoidal embedding (B, width) float32: cosines, then sines, of falling frequency (Vaswani et al. 2017,
     arXiv:1706.03762, section 3.5)."""
     frequency_count = width // 2
     rates = torch.exp(
-        -log(LONGEST) / frequency_count * torch.arange(frequency_count, device=numbers_B.device, dtype=torch.float32)
+        -log(MAX_PERIOD) / frequency_count * torch.arange(frequency_count, device=numbers_B.device, dtype=torch.float32)
     )
     angles = numbers_B.float()[:, None] * rates
     return torch.cat((angles.cos(), angles.sin()), dim=-1)

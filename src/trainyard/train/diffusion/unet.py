@@ -169,7 +169,7 @@ class UNetwork(nn.Module):
         dtype, levels, level_blocks = self.computes, len(self.sizes.multiples), self.sizes.blocks
         text_BSW = text_BSW.to(dtype)
         with span("time"):
-            time_BD = self.time(time_embedding.code(times_B, self.sizes.width).to(dtype))
+            time_BD = self.time(time_embedding.sinusoids(times_B, self.sizes.width).to(dtype))
         x = self.first(latents_BKLL.to(dtype))
         skips = [x]
         for level in range(levels):

@@ -95,24 +95,29 @@ def _task_and_samples(job: Job) -> tuple[Task, Callable[[int], Batch]]:
     raise BadJob(f"workload = {job.workload!r}: a fake run supports transformer, vision and diffusion only.")
 
 
-def _text(count: int, length: int) -> Batch:
-    tokens = torch.empty(count, length, dtype=torch.long)
+def _text(sample_count: int, seq_len: int) -> Batch:
+    """Empty tokens and targets (samples, seq_len)."""
+    tokens = torch.empty(sample_count, seq_len, dtype=torch.long)
     return Batch((tokens,), (torch.empty_like(tokens),))
 
 
-def _images(count: int, sizes: Vit | ResNet) -> Batch:
-    images = torch.empty(count, sizes.channels, sizes.image, sizes.image)
-    return Batch((images,), (torch.empty(count, dtype=torch.long),))
+def _images(sample_count: int, sizes: Vit | ResNet) -> Batch:
+    """Empty images (samples, channels, rows, columns) and class labels (samples)."""
+    images = torch.empty(sample_count, sizes.channels, sizes.image, sizes.image)
+    return Batch((images,), (torch.empty(sample_count, dtype=torch.long),))
 
 
-def _latents(count: int, sizes: Dit | UNet) -> Batch:
-    latents = torch.empty(count, sizes.channels, sizes.latent, sizes.latent)
-    inputs = (latents, torch.empty(count), torch.empty(count, sizes.text_tokens, sizes.text_width))
-    inputs += (torch.empty(count, sizes.pooled_width),) if isinstance(sizes, Dit) else ()
+def _latents(sample_count: int, sizes: Dit | UNet) -> Batch:
+    """Empty inputs of a denoiser: latents, times, text and, for a `Dit`, pooled text; and targets with the shape of the
+    latents."""
+    latents = torch.empty(sample_count, sizes.channels, sizes.latent, sizes.latent)
+    inputs = (latents, torch.empty(sample_count), torch.empty(sample_count, sizes.text_tokens, sizes.text_width))
+    inputs += (torch.empty(sample_count, sizes.pooled_width),) if isinstance(sizes, Dit) else ()
     return Batch(inputs, (torch.empty_like(latents),))
 
 
 def _check(job: Job) -> None:
+    """Raises `BadJob` for a recipe that fake tensors cannot run."""
     if job.recipe.offload:
         raise BadJob("offload = true at $.recipe: a fake run does not distinguish host memory from device memory.")
     if job.recipe.dtype == "float8":
@@ -120,44 +125,51 @@ def _check(job: Job) -> None:
 
 
 def _shortened(job: Job) -> Job:
-    """The job with only as many micro-batches as memory needs to reach its peak."""
+    """The job with as many micro-batches as its memory needs to reach the peak: two for each stage of the pipeline."""
     layout, recipe = job.layout, job.recipe
     if recipe.schedule in ("gpipe", "looped_bfs"):
         return job  # all micro-batches are in flight at once
-    enough = 2 * layout.pp * layout.interleave
-    tokens = recipe.tokens_per_step // job.accumulate * min(job.accumulate, enough)
+    micro_batches = 2 * layout.pp * layout.interleave
+    tokens = recipe.tokens_per_step // job.accumulate * min(job.accumulate, micro_batches)
     return replace(job, recipe=replace(recipe, tokens_per_step=tokens))
 
 
 def _skipped_receive_buffers(full_job: Job, shortened: Job, model: ParallelModel) -> int:
-    """Bytes of the pipeline's receive buffers for the micro-batches left out: all buffers exist at once."""
+    """Bytes of the pipeline's receive buffers for the micro-batches that the `shortened` job leaves out of `full_job`:
+    a stage has a buffer per micro-batch and neighbour, and all of them exist at once."""
     if model.pipeline is None:
         return 0
-    handed_bytes = sum(part.nbytes for part in Language(full_job).handed(full_job.recipe.micro_batch_size))
-    last = full_job.layout.pp * full_job.layout.interleave - 1
-    neighbours = sum((number > 0) + (number < last) for number in model.pipeline.modules)
-    return (full_job.accumulate - shortened.accumulate) * handed_bytes * neighbours
+    message_bytes = sum(part.nbytes for part in Language(full_job).handed(full_job.recipe.micro_batch_size))
+    last_stage = full_job.layout.pp * full_job.layout.interleave - 1
+    neighbour_count = sum((number > 0) + (number < last_stage) for number in model.pipeline.modules)
+    return (full_job.accumulate - shortened.accumulate) * message_bytes * neighbour_count
 
 
 def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], storages: _Storages) -> RankMemory:
-    """Memory of the first step, plus the optimizer state that exists in the backward pass of later steps."""
+    """Runs a step and returns its memory, with the optimizer state that exists in the backward pass of every later
+    step."""
     optimizer = make_optimizer.make(model.modules, job.recipe, model.meshes)
     _balance(model)
-    parameter_bytes = storages.now
+    parameter_bytes = storages.live_bytes
     batch = samples(job.batch // job.layout.batch_ranks)
-    input_bytes = storages.now - parameter_bytes
+    input_bytes = storages.live_bytes - parameter_bytes
     if replicates(job.layout):  # DDP's gradient buckets exist even before a gradient is added
         for parameter in model.parameters:
             parameter.grad = torch.zeros_like(parameter)
     model.forward_backward(batch)
-    gradient_bytes, backward_peak_bytes = storages.now - parameter_bytes - input_bytes, storages.forget_peak()
+    gradient_bytes, backward_peak_bytes = (
+        storages.live_bytes - parameter_bytes - input_bytes,
+        storages.take_peak_bytes(),
+    )
     gradient_clipping.scale(
         model.parameters,
-        (CLIP / (gradient_clipping.total_norm(model.parameters, model.meshes) + 1e-6)).clamp(max=1.0),
+        (CLIP / (gradient_clipping.total_norm(model.parameters, model.meshes) + gradient_clipping.EPSILON)).clamp(
+            max=1.0
+        ),
     )
-    bytes_before = storages.now
+    bytes_before = storages.live_bytes
     optimizer.step()
-    state_bytes, update_peak_bytes = storages.now - bytes_before, storages.forget_peak()
+    state_bytes, update_peak_bytes = storages.live_bytes - bytes_before, storages.take_peak_bytes()
     return RankMemory(
         parameters=parameter_bytes,
         gradients=gradient_bytes,
@@ -170,6 +182,7 @@ def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], stora
 def _empty(
     fake: FakeTensorMode, storages: _Storages, module: nn.Module, _: Task, device: torch.device, __: bool
 ) -> None:
+    """Gives the module's parameters fake storages without values, in place of initial weights."""
     with fake, storages:
         module.to_empty(device=device)
 
@@ -186,8 +199,9 @@ def _balance(model: ParallelModel) -> None:
 
 
 def _dispatch_evenly(group: dist.ProcessGroup, experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
-    """Expert-parallel dispatch with the same number of tokens to every rank, since fake tensors have no counts to read.
-    Returns the experts' outputs (N, D)."""
+    """Expert-parallel dispatch of tokens `x_ND` with the same number of them to every rank, since fake tensors have no
+    counts to read. Returns the experts' outputs (N, D). `counts_E`: tokens per expert of all ranks, whose values are
+    not read."""
     splits = [len(x_ND) // group.size()] * group.size()
     order = torch.arange(sum(splits))
     x = exchange(x_ND, group, splits, splits)
@@ -196,21 +210,23 @@ def _dispatch_evenly(group: dist.ProcessGroup, experts: Experts, x_ND: Tensor, c
 
 
 class _Storages(TorchDispatchMode):
-    """Bytes of the live fake storages: `now`, and `peak` since the last `forget_peak`."""
+    """Bytes of the live fake storages: `live_bytes` now, and `peak_bytes`, their maximum since the last
+    `take_peak_bytes`."""
 
     def __init__(self) -> None:
-        """`blind`: ignore new storages."""
+        """`ignores_new`: whether new storages are not counted."""
         super().__init__()
-        self.now = self.peak = 0
-        self.blind = False
-        self.sizes: dict[int, int] = {}
+        self.live_bytes = self.peak_bytes = 0
+        self.ignores_new = False
+        self.bytes_by_storage: dict[int, int] = {}
         """Bytes of each live storage by its address."""
-        self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        """By address of a live storage, the reference that reports its end."""
+        self.references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        """By address of a live storage, the reference whose callback reports its end."""
 
-    def forget_peak(self) -> int:
-        peak, self.peak = self.peak, self.now
-        return peak
+    def take_peak_bytes(self) -> int:
+        """The peak so far; the next peak starts at the bytes that are live now."""
+        peak_bytes, self.peak_bytes = self.peak_bytes, self.live_bytes
+        return peak_bytes
 
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -219,7 +235,7 @@ class _Storages(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # operations on the local tensors are dispatched here
         out = func(*args, **(kwargs or {}))
-        for value in () if self.blind else tree_leaves(out):
+        for value in () if self.ignores_new else tree_leaves(out):
             if isinstance(value, FakeTensor) and value.device.type != "meta":
                 self._track(value.untyped_storage())
         return out
@@ -227,46 +243,47 @@ class _Storages(TorchDispatchMode):
     def _track(self, storage: torch.UntypedStorage) -> None:
         """Counts a new storage until it is freed."""
         key = storage._cdata
-        if key not in self.sizes:
-            self.sizes[key] = 0
-            self.alive[key] = weakref.ref(storage, lambda _: self._freed(key))
-            self.resized(storage)
+        if key not in self.bytes_by_storage:
+            self.bytes_by_storage[key] = 0
+            self.references[key] = weakref.ref(storage, lambda _: self._free(key))
+            self.update_size(storage)
 
-    def _freed(self, key: int) -> None:
-        self.now -= self.sizes.pop(key)
-        del self.alive[key]
+    def _free(self, key: int) -> None:
+        """Stops counting the storage with the address `key`."""
+        self.live_bytes -= self.bytes_by_storage.pop(key)
+        del self.references[key]
 
-    def resized(self, storage: torch.UntypedStorage) -> None:
-        """Updates the size of a storage: FSDP frees gathered weights by resizing their storage to 0."""
+    def update_size(self, storage: torch.UntypedStorage) -> None:
+        """Counts a tracked storage with its present size, and updates the peak. It is called after a resize, since FSDP
+        frees gathered weights by resizing their storage to 0. Storages that are not tracked are ignored."""
         key = storage._cdata
-        if key in self.sizes:
-            self.now += storage.nbytes() - self.sizes[key]
-            self.sizes[key] = storage.nbytes()
-            self.peak = max(self.peak, self.now)
+        if key in self.bytes_by_storage:
+            self.live_bytes += storage.nbytes() - self.bytes_by_storage[key]
+            self.bytes_by_storage[key] = storage.nbytes()
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
 
 @contextmanager
 def _storage_tracking(storages: _Storages) -> Iterator[None]:
-    """Context in which `storages` sees resized storages and ignores those of shape propagation.
-
-    DDP's reducer, which fake tensors do not support, is left out.
-    """
+    """Context in which `storages` is updated when a storage is resized, and does not count the unsharded tensors that
+    DTensor's sharding propagation creates. Within it, DDP's reducer and the exchange of shapes between stages, which
+    fake tensors do not support, are left out, and norms and attention save as much as an accelerator's."""
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
         result = resize(storage, size)
-        storages.resized(storage)
+        storages.update_size(storage)
         return result
 
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
-    def propagate_blind(propagator: ShardingPropagator, *args: Any) -> Any:
+    def propagate_uncounted(propagator: ShardingPropagator, *args: Any) -> Any:
         """Propagates shardings without counting the global tensors that DTensor makes for it."""
-        was_blind, storages.blind = storages.blind, True
+        ignored_new, storages.ignores_new = storages.ignores_new, True
         try:
             return propagate(propagator, *args)
         finally:
-            storages.blind = was_blind
+            storages.ignores_new = ignored_new
 
     with (
         mock.patch.object(PipelineSchedule, "_warmup_p2p", _skip_shape_exchange),
@@ -274,7 +291,7 @@ def _storage_tracking(storages: _Storages) -> Iterator[None]:
         mock.patch.object(Core, "forward", partialmethod(partial(_attention, Core.forward))),
         mock.patch.object(data_parallelism, "replicate", lambda module, _: module),
         mock.patch.object(torch.UntypedStorage, "resize_", resize_),
-        mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagate_blind),
+        mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagate_uncounted),
     ):
         yield
 
@@ -314,12 +331,14 @@ class _FusedAttention(torch.autograd.Function):
 
 
 def _attention(core_forward: Any, core: Core, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Replaces `Core.forward` (`core_forward`): fused attention also for values that are narrower than the keys."""
     if q.shape[-1] == v.shape[-1]:
         return core_forward(core, q, k, v)
     return _FusedAttention.apply(q, k, v)  # pyright: ignore[reportReturnType]
 
 
 def _fused_norm(x: Tensor, _: object, weight: Tensor, __: float) -> Tensor:
+    """Replaces `F.rms_norm` by a norm that saves as much as an accelerator's."""
     return _FusedNorm.apply(x, weight)  # pyright: ignore[reportReturnType]
 
 

@@ -19,7 +19,7 @@ from trainyard.errors import BadJob, MissingLibrary
 from trainyard.job import Job
 
 WORKER = "trainyard.train.fake_run.fake_rank"
-_REFUSED = 3
+_REFUSED_EXIT_CODE = 3
 
 
 class RankMemory(NamedTuple):
@@ -34,7 +34,8 @@ class RankMemory(NamedTuple):
 
 
 def representative_ranks(job: Job) -> list[int]:
-    """The ranks worth measuring: one of the first stage (most in-flight micro-batches) and one of the last."""
+    """The ranks whose memory is largest: one of the first pipeline stage (most micro-batches in flight) and one of the
+    last."""
     layout = job.layout
     return sorted({0, layout.ranks - layout.ranks // layout.pp})
 
@@ -50,11 +51,11 @@ def measure_rank(job: Job, rank: int) -> RankMemory:
         process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
         lines = process.stderr.strip().splitlines() or ["no error message"]
-        raise BadJob(lines[-1] if process.returncode == _REFUSED else f"its fake run failed: {lines[-1]}")
+        raise BadJob(lines[-1] if process.returncode == _REFUSED_EXIT_CODE else f"its fake run failed: {lines[-1]}")
     return msgspec.json.decode(process.stdout.splitlines()[-1], type=RankMemory)
 
 
 def refuse_job(error: BadJob) -> None:
     """Ends this process with the error message and the exit code for a job that cannot run with fake tensors."""
     sys.stderr.write(f"{error.says}\n")
-    raise SystemExit(_REFUSED)
+    raise SystemExit(_REFUSED_EXIT_CODE)

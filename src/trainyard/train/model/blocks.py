@@ -16,7 +16,7 @@ from trainyard.train.step.profiler_span import span
 Forward = Callable[..., Any]
 
 _aten = torch.ops.aten
-KEPT = frozenset(
+SAVED_OPERATIONS = frozenset(
     {
         _aten.mm.default,
         _aten.addmm.default,
@@ -36,34 +36,37 @@ bytes."""
 
 
 def prepare(blocks: Mapping[str, nn.Module], recipe: Recipe) -> None:
-    """Wraps each block's `forward`. Modules are not wrapped, so that parameters keep their names and hooks (FSDP's)
-    stay outside the compiled code."""
+    """Wraps the `forward` of each block (by name) in activation checkpointing, compilation and a profiler span, as the
+    recipe says. Modules are not wrapped, so that parameters keep their names and hooks (FSDP's) stay outside the
+    compiled code."""
     for number, (name, block) in enumerate(blocks.items()):
-        run: Forward = block.forward
+        forward: Forward = block.forward
         if recipe.activation_checkpoint != "none" and number % recipe.activation_checkpoint_every == 0:
-            run = _checkpointed(run, recipe.activation_checkpoint)
+            forward = _checkpointed(forward, recipe.activation_checkpoint)
         if recipe.compile is True:
-            run = torch.compile(run)
-        block.forward = _with_span(name, run)
+            forward = torch.compile(forward)
+        block.forward = _with_span(name, forward)
 
 
-def _checkpointed(run: Forward, activation_checkpoint: str) -> Forward:
-    """Wraps `run` in activation checkpointing. Keeps no RNG state: blocks draw no random numbers."""
-    checkpointed = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
+def _checkpointed(forward: Forward, activation_checkpoint: str) -> Forward:
+    """Wraps `forward` in activation checkpointing. Keeps no RNG state: blocks draw no random numbers."""
+    checkpointed = partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
     if activation_checkpoint == "full":
         return checkpointed
-    return partial(checkpointed, context_fn=partial(create_selective_checkpoint_contexts, _policy))
+    return partial(checkpointed, context_fn=partial(create_selective_checkpoint_contexts, _choose_policy))
 
 
-def _policy(_: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+def _choose_policy(_: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+    """Whether selective checkpointing saves the result of `op` or recomputes it. The other arguments are those of
+    torch's hook."""
+    return CheckpointPolicy.MUST_SAVE if op in SAVED_OPERATIONS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def _with_span(name: str, run: Forward) -> Forward:
-    """The forward method `run` inside a profiler span called `name`."""
+def _with_span(name: str, block_forward: Forward) -> Forward:
+    """The forward method `block_forward` inside a profiler span called `name`."""
 
     def forward(*args: Any) -> Any:
         with span(name):
-            return run(*args)
+            return block_forward(*args)
 
     return forward

@@ -49,7 +49,7 @@ class Decoder(nn.Module):
     Only the `first` stage has the embedding and only the `last` has the head; between them, stages exchange hidden
     states (B, T, D). Parameter names are those of the unsplit model.
 
-    `length`: maximum sequence length, one row each if positions are learned.
+    `max_length`: maximum sequence length in tokens, one row each if positions are learned.
     `positions`: sequence position of each token of this rank, if not 0 to T - 1.
     `token_groups`: process groups over ranks with different tokens; reducing over each of them in turn gives the sum
     over the global batch.
@@ -60,23 +60,25 @@ class Decoder(nn.Module):
         model: Model,
         dtype: torch.dtype,
         layers: Iterable[int],
-        length: int,
+        max_length: int,
         first: bool = True,
         last: bool = True,
     ) -> None:
-        """The part of the model with the given layers, for sequences of `length` tokens. `first`: with the embedding;
-        `last`: with the final norm and the head."""
+        """The part of the model with the given layers, for sequences of at most `max_length` tokens. `first`: with the
+        embedding; `last`: with the final norm and the head."""
         super().__init__()
         self.rope = (model.rope_dim or model.head_dim, model.rope_base) if model.position == "rope" else None
         self.positions: Tensor | None = None
         self.embed = Embedding(model.vocab, model.hidden_size, dtype) if first else None
-        self.place = Embedding(length, model.hidden_size, dtype) if first and model.position == "learned" else None
+        self.place = Embedding(max_length, model.hidden_size, dtype) if first and model.position == "learned" else None
         self.layers = nn.ModuleDict({str(layer): DecoderBlock(model, layer) for layer in layers})
         self.norm = _norm(model) if last else None
         self.head = self._head(model) if last else None
         self.token_groups: Sequence[ProcessGroup] = ()
 
     def _head(self, model: Model) -> nn.Module:
+        """The head: tied to the embedding if the model is and this stage has the embedding, else a matrix of its
+        own."""
         if model.tied and self.embed is not None:
             return Tied(self.embed)
         return Linear(model.hidden_size, model.vocab)

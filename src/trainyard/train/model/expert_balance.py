@@ -42,11 +42,12 @@ class Load:
         return _CountInBackward.apply(x, counts_E, self._add)
 
     def _add(self, counts_E: Tensor) -> None:
+        """Adds a micro-batch's tokens per expert to the counts of the current step."""
         self.running = counts_E if self.running is None else self.running + counts_E
 
     def loss(self, scores_NE: Tensor, counts_E: Tensor) -> Tensor:
-        """The balance loss of Switch (section 2.2) for any number of experts per token; LOSS_WEIGHT if all are used
-        equally.
+        """The balance loss of Switch (section 2.2) for any number of experts per token: a scalar, LOSS_WEIGHT if all
+        experts are used equally. `scores_NE`: positive scores of each token; `counts_E`: its tokens of each expert.
 
         Computed over the full sequences of a micro-batch. If ranks have parts of the sequences, counts are summed over
         the parts and scores are local: the mean over these ranks is the loss of the full sequences, and so is its
@@ -55,9 +56,9 @@ class Load:
         if self.peers is not None:
             counts_E = counts_E.clone()
             dist.all_reduce(counts_E, group=self.peers)
-        chosen_E = counts_E / counts_E.sum()
-        likely_E = (scores_NE / scores_NE.sum(dim=1, keepdim=True)).mean(dim=0)
-        return LOSS_WEIGHT * self.experts * (chosen_E * likely_E).sum()
+        token_shares_E = counts_E / counts_E.sum()
+        score_shares_E = (scores_NE / scores_NE.sum(dim=1, keepdim=True)).mean(dim=0)
+        return LOSS_WEIGHT * self.experts * (token_shares_E * score_shares_E).sum()
 
 
 def add_auxiliary_loss(x: Tensor, loss: Tensor, share: float) -> Tensor:
@@ -66,7 +67,8 @@ def add_auxiliary_loss(x: Tensor, loss: Tensor, share: float) -> Tensor:
 
 
 def settle(loads: Sequence[Load], groups: Sequence[dist.ProcessGroup]) -> None:
-    """Ends a step: sums its counts over `groups` and stores them as `last`."""
+    """Ends a step of all layers: sums the counts of the step over the process groups `groups` in turn, and stores the
+    sums as `last`."""
     running = [load.running for load in loads if load.running is not None]
     if not running:
         return
@@ -78,8 +80,8 @@ def settle(loads: Sequence[Load], groups: Sequence[dist.ProcessGroup]) -> None:
 
 
 def follow(bias_E: Tensor, counts_E: Tensor) -> None:
-    """Lowers the bias of experts with more tokens than the mean and raises that of the others (Wang et al. 2024,
-    arXiv:2408.15664, algorithm 1)."""
+    """Updates the selection bias (E,) in place: lowers that of experts with more tokens than the mean and raises that
+    of the others (Wang et al. 2024, arXiv:2408.15664, algorithm 1). `counts_E`: tokens per expert of the step."""
     bias_E += BIAS_RATE * torch.sign(counts_E.sum() - len(counts_E) * counts_E)
 
 

@@ -15,13 +15,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.task import SelfSharded
 
-DIGEST_CAP = 2 * 10**9
+_WEIGHT_BYTES = 4
+"""Weights are float32."""
+MAX_DIGEST_BYTES = 2 * 10**9
 """Maximum bytes of weights for a digest: gathering and hashing more would take seconds."""
 
 
 def fill(module: nn.Module, draw: Callable[[str, torch.Size], Tensor]) -> None:
     """Initializes a module: draws each unsharded parameter and persistent buffer on the host and keeps this rank's
-    shard. Other buffers are zero."""
+    shard. Other buffers are zero. `draw`: (name, unsharded shape) -> values, equal on every rank."""
     state = module.state_dict(keep_vars=True)
     with torch.no_grad():
         for buffer in module.buffers():
@@ -29,14 +31,16 @@ def fill(module: nn.Module, draw: Callable[[str, torch.Size], Tensor]) -> None:
         for name, values in state.items():
             value = draw(name, values.shape).to(values.device)
             if isinstance(values, DTensor):
+                # src_data_rank=None: each rank takes its part of its own `value`, which is equal on all; none is sent.
                 value = distribute_tensor(value, values.device_mesh, values.placements, src_data_rank=None)
             values.copy_(value)
 
 
 def normal(name: str, shape: torch.Size, seed: int, deviation: float) -> Tensor:
-    """Normal random numbers with mean 0, from a generator seeded by (seed, name)."""
-    mixed = hashlib.blake2b(struct.pack("<Q", seed) + name.encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little") >> 1)
+    """Normal random numbers (float32) with mean 0 and standard deviation `deviation`, from a generator seeded by (seed,
+    name)."""
+    digest = hashlib.blake2b(struct.pack("<Q", seed) + name.encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
     return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
 
@@ -64,16 +68,20 @@ def unshared(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
 
 
 def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
-    """sha256 over the names and values of all weights; None above `DIGEST_CAP`. Collective."""
-    if 4 * count(modules, meshes) > DIGEST_CAP:
+    """sha256 over the names and values of all weights; None above `MAX_DIGEST_BYTES`. Collective."""
+    if _WEIGHT_BYTES * count(modules, meshes) > MAX_DIGEST_BYTES:
         return None
-    parts = {name: _sha256(parameter) for module in modules for name, parameter in module.named_parameters()}
+    digest_by_name = {name: _sha256(parameter) for module in modules for name, parameter in module.named_parameters()}
     if meshes is not None and (meshes.layout.pp > 1 or unshared(modules)):
         group = meshes.data.get_group("pp") if meshes.layout.pp > 1 else meshes.world.get_group()
-        ranks: list[dict[str, str]] = [{} for _ in range(group.size())]
-        dist.all_gather_object(ranks, parts, group=group)
-        parts = {name: part for rank in ranks for name, part in rank.items()}
-    return hashlib.sha256("".join(f"{name} {parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
+        digests_by_rank: list[dict[str, str]] = [{} for _ in range(group.size())]
+        dist.all_gather_object(digests_by_rank, digest_by_name, group=group)
+        digest_by_name = {
+            name: weight_digest for rank_digests in digests_by_rank for name, weight_digest in rank_digests.items()
+        }
+    return hashlib.sha256(
+        "".join(f"{name} {digest_by_name[name]}\n" for name in sorted(digest_by_name)).encode()
+    ).hexdigest()
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
@@ -84,4 +92,5 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def _sha256(parameter: Tensor) -> str:
+    """The SHA-256 digest (hexadecimal) of the unsharded parameter's bytes. Collective."""
     return hashlib.sha256(full_tensor(parameter).detach().cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()

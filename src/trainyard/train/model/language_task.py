@@ -19,7 +19,9 @@ from trainyard.train.step.precision import computes
 from trainyard.train.step.profiler_span import span
 from trainyard.train.task import Batch
 
-_INTO_RESIDUAL = ("attention.out.weight", "mlp.down.weight", "mlp.experts.down", "mlp.shared.down.weight")
+INITIAL_DEVIATION = 0.02
+"""Standard deviation of the initial weights (GPT-2)."""
+_RESIDUAL_PROJECTIONS = ("attention.out.weight", "mlp.down.weight", "mlp.experts.down", "mlp.shared.down.weight")
 
 
 class Language:
@@ -35,7 +37,8 @@ class Language:
         return self.stage(0, 1)
 
     def stage(self, number: int, stages: int) -> Decoder:
-        """Partitions layers evenly over stages; if they do not divide, the first stages have one more."""
+        """Stage `number` of `stages`. Divides the layers evenly over the stages; if they do not divide, the first
+        stages have one more."""
         layers = range(self.model.layers)
         layers_per_stage, remaining_layers = divmod(len(layers), stages)
         start = number * layers_per_stage + min(number, remaining_layers)
@@ -74,7 +77,8 @@ class Language:
         the residual stream; norms are one, biases zero."""
         if len(shape) == 1:
             return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
-        deviation = 0.02 / (2 * self.model.layers) ** 0.5 if name.endswith(_INTO_RESIDUAL) else 0.02
+        into_residual = name.endswith(_RESIDUAL_PROJECTIONS)
+        deviation = INITIAL_DEVIATION / (2 * self.model.layers) ** 0.5 if into_residual else INITIAL_DEVIATION
         return initial_weights.normal(name, shape, self.seed, deviation)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:

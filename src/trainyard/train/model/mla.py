@@ -52,7 +52,10 @@ class LatentAttention(nn.Module):
         return self.out(y_BHTV.transpose(1, 2).flatten(2))
 
 
-def _heads(x_BTX: Tensor, first: int, second: int) -> tuple[Tensor, Tensor]:
-    """Splits each head's channels into two parts."""
-    first_part, second_part = x_BTX.unflatten(2, (-1, first + second)).transpose(1, 2).split((first, second), dim=3)
+def _heads(x_BTX: Tensor, first_width: int, second_width: int) -> tuple[Tensor, Tensor]:
+    """Splits each head's channels into two parts: x (B, T, H * (first + second)) to (B, H, T, first) and (B, H, T,
+    second)."""
+    first_part, second_part = (
+        x_BTX.unflatten(2, (-1, first_width + second_width)).transpose(1, 2).split((first_width, second_width), dim=3)
+    )
     return first_part, second_part

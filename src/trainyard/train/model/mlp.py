@@ -12,13 +12,13 @@ from trainyard.train.model.layers import Linear
 class Mlp(nn.Module):
     """SwiGLU (Shazeer 2020, arXiv:2002.05202): gate, up, down. Or up, GELU (tanh approximation, as in GPT-2), down."""
 
-    def __init__(self, model: Model, ffn: int) -> None:
-        """`ffn`: the inner width."""
+    def __init__(self, model: Model, inner_width: int) -> None:
+        """`inner_width`: the inner width."""
         super().__init__()
         biased = model.bias == "all"
-        self.gate = Linear(model.hidden_size, ffn, biased) if model.mlp == "swiglu" else None
-        self.up = Linear(model.hidden_size, ffn, biased)
-        self.down = Linear(ffn, model.hidden_size, biased)
+        self.gate = Linear(model.hidden_size, inner_width, biased) if model.mlp == "swiglu" else None
+        self.up = Linear(model.hidden_size, inner_width, biased)
+        self.down = Linear(inner_width, model.hidden_size, biased)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         if self.gate is None:

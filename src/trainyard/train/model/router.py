@@ -61,7 +61,8 @@ class Router(nn.Module):
         return scores_NE.topk(self.model.top_k, dim=1).indices
 
     def _in_groups(self, scores_NE: Tensor) -> Tensor:
-        """Masks all experts except those of the `active_groups` best groups, by the sum of their two best scores."""
+        """The scores (N, E), with those of all experts masked (-inf) except in the `active_groups` best groups. A group
+        is as good as the sum of its two best scores."""
         grouped_NGE = scores_NE.unflatten(1, (self.model.expert_groups, -1))
         best_NG = grouped_NGE.topk(min(2, grouped_NGE.shape[2]), dim=2).values.sum(dim=2)
         kept_NG = torch.zeros_like(best_NG, dtype=torch.bool)

@@ -16,10 +16,10 @@ from trainyard.job import Layout, Recipe
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.parallel.zero import Zero
 from trainyard.train.rules.data_parallel_rules import divides_state
-from trainyard.train.rules.recipe_rules import update
+from trainyard.train.rules.recipe_rules import update_implementation
 from trainyard.train.step.gradient_clipping import mesh_of
 
-FALLS_TO = 0.1
+FINAL_RATE_FRACTION = 0.1
 """Fraction of the learning rate that remains after `decay_steps`."""
 
 
@@ -27,7 +27,10 @@ def make(modules: Sequence[nn.Module], recipe: Recipe, meshes: Meshes | None) ->
     """Creates the optimizer of all parameters of `modules`; under ZeRO-1 each rank has the state of its part."""
     named = [pair for module in modules for pair in module.named_parameters()]
     plugin = plugins.load("optimizers", recipe.optimizer)
-    recipe = replace(recipe, optimizer_implementation=update(recipe, meshes.layout if meshes is not None else Layout()))
+    recipe = replace(
+        recipe,
+        optimizer_implementation=update_implementation(recipe, meshes.layout if meshes is not None else Layout()),
+    )
     if meshes is not None and divides_state(meshes.layout):
         return Zero(named, meshes.data.get_group("dp_shard"), lambda own: plugin.make(own, recipe))
     return plugin.make(named, recipe)
@@ -48,9 +51,10 @@ def rate(recipe: Recipe, step: int) -> float:
     if not recipe.decay_steps:
         return recipe.learning_rate
     decay_fraction = min(1.0, (step - recipe.warmup_steps) / recipe.decay_steps)
-    return recipe.learning_rate * (FALLS_TO + (1 - FALLS_TO) * (1 + cos(pi * decay_fraction)) / 2)
+    return recipe.learning_rate * (FINAL_RATE_FRACTION + (1 - FINAL_RATE_FRACTION) * (1 + cos(pi * decay_fraction)) / 2)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> None:
+    """Sets the learning rate of `step` in all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate(recipe, step)

@@ -27,13 +27,17 @@ EPSILON = 1e-6
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The quintic with the steepest slope at zero that maps (0, 1] to about one (Jordan et al. 2024)."""
 _ITERATIONS = 5
-_NOT_IN_LAYER = ("embed", "head", "place", "position")
+_MIN_NORM = 1e-7
+"""A matrix is divided by its norm, or by this if it is zero."""
+_MUON_SCALE = 0.2
+"""Root mean square of AdamW's updates, which Muon's are scaled to (Liu et al. 2025, section 2.2)."""
+_NOT_IN_LAYER_PREFIXES = ("embed", "head", "place", "position")
 """Names of two-dimensional parameters outside the layers: tables, and the projection to the classes."""
 
 
 def is_layer_matrix(name: str, parameter: Tensor) -> bool:
     """Whether a parameter is a matrix within a layer."""
-    return parameter.dim() == 2 and not any(part.startswith(_NOT_IN_LAYER) for part in name.split("."))
+    return parameter.dim() == 2 and not any(part.startswith(_NOT_IN_LAYER_PREFIXES) for part in name.split("."))
 
 
 class WholeMatrices(torch.optim.AdamW):
@@ -68,14 +72,15 @@ class WholeMatrices(torch.optim.AdamW):
         for group in groups:
             for parameter in group["params"] if group["whole"] else ():
                 if parameter.grad is not None:
-                    self._take(parameter, parameter.grad, group["lr"])
+                    self._update_matrix(parameter, parameter.grad, group["lr"])
         return loss
 
-    def _take(self, parameter: nn.Parameter, grad: Tensor, rate: float) -> None:
+    def _update_matrix(self, parameter: nn.Parameter, grad: Tensor, rate: float) -> None:
         """Updates one matrix in place: decays it, then subtracts learning rate x scale x direction. A sharded one takes
         its part of the direction."""
         direction, scale, decay = self.direction(grad, self.state[parameter])
         if isinstance(parameter, DTensor):
+            # src_data_rank=None: each rank takes its part of its own `direction`, which is equal on all; none is sent.
             direction = distribute_tensor(direction, parameter.device_mesh, parameter.placements, src_data_rank=None)
             direction = direction.to(parameter.device)  # the host, if offloaded
         parameter.mul_(1 - rate * decay).add_(direction, alpha=-rate * scale)
@@ -103,7 +108,7 @@ class Orthogonal(WholeMatrices):
             state["momentum"] = torch.zeros_like(grad)
         momentum = state["momentum"].lerp_(grad, 1 - MOMENTUM)
         update = full_tensor(grad.lerp(momentum, MOMENTUM))  # Nesterov's
-        return orthogonal(update, self.dtype).to(grad.dtype), 0.2 * sqrt(max(grad.shape)), WEIGHT_DECAY
+        return orthogonal(update, self.dtype).to(grad.dtype), _MUON_SCALE * sqrt(max(grad.shape)), WEIGHT_DECAY
 
 
 class Kronecker(WholeMatrices):
@@ -123,19 +128,20 @@ class Kronecker(WholeMatrices):
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     """Approximates U V^T of `matrix` = U S V^T by Newton-Schulz iteration: singular values end up in 0.7 to 1.2."""
-    a, b, c = _COEFFICIENTS
+    linear, cubic, quintic = _COEFFICIENTS
     x = matrix.to(dtype)
-    tall = x.shape[0] > x.shape[1]
-    if tall:
+    is_tall = x.shape[0] > x.shape[1]
+    if is_tall:
         x = x.T
-    x = x / x.norm().clamp(min=1e-7)
+    x = x / x.norm().clamp(min=_MIN_NORM)
     for _ in range(_ITERATIONS):
         gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if tall else x
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=cubic, alpha=quintic), x, beta=linear)
+    return x.T if is_tall else x
 
 
 def inverse_fourth_root(matrix: Tensor) -> Tensor:
-    """A^(-1/4) of a symmetric positive definite matrix; in float64, where rounding cannot make it indefinite."""
+    """A^(-1/4) of a symmetric positive definite matrix, with eigenvalues of at least `EPSILON`. Computed in float64,
+    where rounding cannot make it indefinite."""
     values, vectors = torch.linalg.eigh(matrix.double())
     return ((vectors * values.clamp(min=EPSILON) ** -0.25) @ vectors.T).to(matrix.dtype)

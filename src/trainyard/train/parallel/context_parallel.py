@@ -25,22 +25,22 @@ from trainyard.train.parallel.ring_attention import ring
 def replace_attention(module: nn.Module, meshes: Meshes) -> None:
     """Replaces every `core` by attention over the positions of all cp ranks."""
     group = meshes.sequence.get_group("cp")
-    kinds = {"all_gather": Gathered, "ulysses": Ulysses, "ring": Ring}[meshes.layout.cp_method]
+    attention_type = {"all_gather": Gathered, "ulysses": Ulysses, "ring": Ring}[meshes.layout.cp_method]
     for part in list(module.modules()):
         core = getattr(part, "core", None)
         if isinstance(core, nn.Module):
-            part.core = kinds(core, group)
+            part.core = attention_type(core, group)
 
 
-def positions(length: int, meshes: Meshes) -> Tensor:
-    """The positions, of `length`, that this rank has, in its order."""
+def positions(seq_len: int, meshes: Meshes) -> Tensor:
+    """The positions of a sequence of `seq_len` tokens that this rank has, in its order."""
     layout = meshes.layout
     if layout.cp == 1:
-        return torch.arange(length)
+        return torch.arange(seq_len)
     rank = meshes.sequence.get_local_rank("cp")
     if layout.cp_method == "ulysses":
-        return torch.arange(length).chunk(layout.cp)[rank]
-    chunks = torch.arange(length).chunk(2 * layout.cp)
+        return torch.arange(seq_len).chunk(layout.cp)[rank]
+    chunks = torch.arange(seq_len).chunk(2 * layout.cp)
     return torch.cat((chunks[rank], chunks[-1 - rank]))
 
 
@@ -81,8 +81,8 @@ class Ulysses(nn.Module):
         back after. (B, H, t, C) to (B, H, t, C)."""
         ranks = self.group.size()
         # With fewer key/value heads than ranks, repeat them until each rank gets a whole number.
-        copies = ranks // gcd(ranks, k_BKtC.shape[1])
-        k_BKtC, v_BKtC = (x.repeat_interleave(copies, dim=1) if copies > 1 else x for x in (k_BKtC, v_BKtC))
+        repeats = ranks // gcd(ranks, k_BKtC.shape[1])
+        k_BKtC, v_BKtC = (x.repeat_interleave(repeats, dim=1) if repeats > 1 else x for x in (k_BKtC, v_BKtC))
         q, k, v = (self._to_heads(x) for x in (q_BHtC, k_BKtC, v_BKtC))
         return self._to_positions(self.core(q, k, v))
 
@@ -108,6 +108,8 @@ class Ring(nn.Module):
 
     def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
         # The fused kernels need values as wide as keys; those of latent attention are narrower.
-        narrower = q_BHtC.shape[3] - v_BKtC.shape[3]
-        y_BHtC = ring(q_BHtC, k_BKtC, F.pad(v_BKtC, (0, narrower)) if narrower else v_BKtC, self.group)
+        """Attention of this rank's queries (B, H, t, C) to the keys and values of all ranks. Returns (B, H, t, value
+        channels)."""
+        missing_channels = q_BHtC.shape[3] - v_BKtC.shape[3]
+        y_BHtC = ring(q_BHtC, k_BKtC, F.pad(v_BKtC, (0, missing_channels)) if missing_channels else v_BKtC, self.group)
         return y_BHtC[..., : v_BKtC.shape[3]]

@@ -24,9 +24,10 @@ class Kernel(NamedTuple):
 
 
 def attend(q_BHSC: Tensor, k_BKTC: Tensor, v_BKTC: Tensor, causal: bool, kernel: str = "") -> tuple[Tensor, Tensor]:
-    """Returns output (B, H, S, C) and log-sum-exp (B, H, S) float32. `causal` needs S = T."""
+    """The output (B, H, S, C) and the log-sum-exp (B, H, S) float32. `causal` needs S = T. `kernel`: a key of
+    `KERNELS`, by default the fastest that supports the operands."""
     k, v = _repeat_kv(q_BHSC, k_BKTC), _repeat_kv(q_BHSC, v_BKTC)
-    return KERNELS[kernel or fitting(q_BHSC)].forward(q_BHSC, k, v, causal)
+    return KERNELS[kernel or fastest_kernel(q_BHSC)].forward(q_BHSC, k, v, causal)
 
 
 def attend_backward(
@@ -39,16 +40,17 @@ def attend_backward(
     causal: bool,
     kernel: str = "",
 ) -> Grads:
-    """Gradients of q, k, v. `out` and `lse_BHS` are those of the full row, of which these keys may be a part."""
+    """Gradients of q, k, v. `d_out`: gradient of the output. `out` and `lse_BHS` are those of the full row, of which
+    these keys may be a part. `causal`, `kernel`: as in `attend`."""
     k, v = _repeat_kv(q_BHSC, k_BKTC), _repeat_kv(q_BHSC, v_BKTC)
-    backward = KERNELS[kernel or fitting(q_BHSC)].backward
+    backward = KERNELS[kernel or fastest_kernel(q_BHSC)].backward
     d_q, d_k, d_v = backward(d_out, q_BHSC, k, v, out, lse_BHS, causal)
-    groups = k_BKTC.shape[1]
-    return d_q, d_k.unflatten(1, (groups, -1)).sum(2), d_v.unflatten(1, (groups, -1)).sum(2)
+    kv_heads = k_BKTC.shape[1]
+    return d_q, d_k.unflatten(1, (kv_heads, -1)).sum(2), d_v.unflatten(1, (kv_heads, -1)).sum(2)
 
 
-def fitting(q: Tensor) -> str:
-    """The fastest kernel that supports `q`."""
+def fastest_kernel(q: Tensor) -> str:
+    """The key in `KERNELS` of the fastest kernel that supports `q`."""
     if q.device.type == "cpu":
         return "cpu"
     return "flash" if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) else "plain"

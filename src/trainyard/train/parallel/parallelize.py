@@ -31,7 +31,7 @@ Fill = Callable[[nn.Module, Task, torch.device, bool], None]
 
 
 def initialize(module: nn.Module, task: Task, device: torch.device, offload: bool) -> None:
-    """Allocates a module on `device`, or on the CPU if offloaded, and sets the task's initial values."""
+    """Allocates a module on `device`, or on the CPU if offloaded (`offload`), and sets the task's initial values."""
     module.to_empty(device="cpu" if offload else device)
     initial_weights.fill(module, task.draw)
     for part in module.modules():

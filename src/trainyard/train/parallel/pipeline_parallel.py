@@ -35,7 +35,7 @@ _MULTI_STAGE: Mapping[str, type[PipelineScheduleMulti]] = {
 
 
 def stages_of(rank: int, layout: Layout, schedule: str) -> list[int]:
-    """Stage numbers of a rank of the pp axis: every pp-th, or in a V-shaped schedule its own and the mirrored one."""
+    """Stage numbers of `rank` of the pp axis: every pp-th, or in a V-shaped schedule its own and the mirrored one."""
     if schedule in V_SHAPED:
         return [rank, 2 * layout.pp - 1 - rank]
     return list(range(rank, layout.pp * layout.interleave, layout.pp))
@@ -57,14 +57,14 @@ class PipelineRunner:
     def forward_backward(self, batch: Batch) -> Tensor:
         """Runs all micro-batches and returns this rank's mean loss, zero without the last stage. Gradients accumulate
         in the parameters, averaged over the micro-batches, and are reduced once."""
-        count = self.job.accumulate
-        micro_batches = batch.split(count)
+        micro_batch_count = self.job.accumulate
+        micro_batches = batch.split(micro_batch_count)
         self.targets = [part.targets for part in micro_batches]
         if self.schedule is None:
             self.schedule = self._schedule(micro_batches[0])
         losses: list[Tensor] = []
         # torch splits a single target tensor, but a batch may have several: pass micro-batch numbers instead.
-        micro_batch_numbers = torch.arange(count) if self.last else None
+        micro_batch_numbers = torch.arange(micro_batch_count) if self.last else None
         inputs = batch.inputs if self.first else ()
         self.schedule.step(*inputs, target=micro_batch_numbers, losses=losses, return_outputs=False)
         return torch.stack(losses).detach().sum() if self.last else torch.zeros((), device=self.device)
@@ -73,21 +73,21 @@ class PipelineRunner:
         """A micro-batch's loss divided by the number of micro-batches, so that gradients need no scaling."""
         return self.task.loss(outputs, self.targets[int(number)]) / len(self.targets)
 
-    def _schedule(self, part: Batch) -> PipelineScheduleSingle | PipelineScheduleMulti:
-        """Creates the schedule. `part`: a micro-batch.
+    def _schedule(self, micro_batch: Batch) -> PipelineScheduleSingle | PipelineScheduleMulti:
+        """Creates the schedule. `micro_batch`: any, for the shapes of the inputs.
 
         Stage outputs are declared, so that torch does not run the model to infer them, which would count tokens of
         experts.
         """
-        name, count = self.job.recipe.schedule, self.job.accumulate
-        inputs = tuple(_meta(value) for value in part.inputs)
+        name, micro_batch_count = self.job.recipe.schedule, self.job.accumulate
+        inputs = tuple(_meta(value) for value in micro_batch.inputs)
         hidden_states = tuple(
-            _meta(value).requires_grad_() for value in cast(PipelineTask, self.task).handed(len(part.inputs[0]))
+            _meta(value).requires_grad_() for value in cast(PipelineTask, self.task).handed(len(micro_batch.inputs[0]))
         )
-        kind = _SpannedStage if name in ONE_STAGE else PipelineStage
+        stage_type = _SpannedStage if name in ONE_STAGE else PipelineStage
         stage_count = self.job.layout.pp * self.job.layout.interleave
         stages: list[Any] = [
-            kind(
+            stage_type(
                 module,
                 number,
                 stage_count,
@@ -99,8 +99,8 @@ class PipelineRunner:
             for number, module in self.modules.items()
         ]
         if name in ONE_STAGE:
-            return _ONE_STAGE[name](stages[0], count, loss_fn=self.loss, scale_grads=False)
-        return _MULTI_STAGE[name](stages, count, loss_fn=self.loss, scale_grads=False)
+            return _ONE_STAGE[name](stages[0], micro_batch_count, loss_fn=self.loss, scale_grads=False)
+        return _MULTI_STAGE[name](stages, micro_batch_count, loss_fn=self.loss, scale_grads=False)
 
 
 def _meta(value: Tensor) -> Tensor:

@@ -36,9 +36,9 @@ class _Ring(torch.autograd.Function):
         lse = torch.full(q.shape[:3], float("-inf"), device=q.device)
         for step in range(group.size()):
             wait_for_next = _send_to_next(kv, group) if step < group.size() - 1 else None
-            rows, cols, causal = _pairs(q.shape[2], group.rank(), (group.rank() - step) % group.size())
-            near_k, near_v = kv[:, :, :, cols]
-            partial_out, partial_lse = attend(q[:, :, rows], near_k, near_v, causal)
+            rows, cols, causal = _interacting_slices(q.shape[2], group.rank(), (group.rank() - step) % group.size())
+            chunk_k, chunk_v = kv[:, :, :, cols]
+            partial_out, partial_lse = attend(q[:, :, rows], chunk_k, chunk_v, causal)
             merged_lse = torch.logaddexp(lse[:, :, rows], partial_lse)
             old_weight, new_weight = (lse[:, :, rows] - merged_lse).exp(), (partial_lse - merged_lse).exp()
             out[:, :, rows] = out[:, :, rows] * old_weight[..., None] + partial_out * new_weight[..., None]
@@ -59,11 +59,11 @@ class _Ring(torch.autograd.Function):
         d_kv = torch.zeros_like(kv, dtype=torch.float32)
         for step in range(group.size()):
             wait_for_next = _send_to_next(kv, group) if step < group.size() - 1 else None
-            rows, cols, causal = _pairs(q.shape[2], group.rank(), (group.rank() - step) % group.size())
+            rows, cols, causal = _interacting_slices(q.shape[2], group.rank(), (group.rank() - step) % group.size())
             part_out, part_lse = out[:, :, rows], lse[:, :, rows]
-            near_k, near_v = kv[:, :, :, cols]
+            chunk_k, chunk_v = kv[:, :, :, cols]
             part_q, part_k, part_v = attend_backward(
-                d_out[:, :, rows], q[:, :, rows], near_k, near_v, part_out, part_lse, causal
+                d_out[:, :, rows], q[:, :, rows], chunk_k, chunk_v, part_out, part_lse, causal
             )
             d_q[:, :, rows] += part_q
             d_kv[:, :, :, cols] += torch.stack((part_k, part_v))
@@ -74,24 +74,23 @@ class _Ring(torch.autograd.Function):
         return d_q.to(q.dtype), d_k, d_v, None
 
 
-def _pairs(length: int, rank: int, owner: int) -> tuple[slice, slice, bool]:
-    """The slices of this rank's queries and of `owner`'s keys that interact, and whether they need a causal mask.
-
-    A rank has an early and a late chunk; the lower the rank, the earlier the first and the later the second.
-    """
-    all_positions, half_length = slice(length), length // 2
-    if owner == rank:
+def _interacting_slices(position_count: int, rank: int, key_owner: int) -> tuple[slice, slice, bool]:
+    """The slices of this rank's `position_count` queries and of `key_owner`'s keys that interact, and whether they need
+    a causal mask. A rank has an early and a late chunk of the sequence; the lower the rank, the earlier the first and
+    the later the second."""
+    all_positions, half_length = slice(position_count), position_count // 2
+    if key_owner == rank:
         return all_positions, all_positions, True
-    if owner < rank:
+    if key_owner < rank:
         return all_positions, slice(half_length), False
-    return slice(half_length, length), all_positions, False
+    return slice(half_length, position_count), all_positions, False
 
 
 def _send_to_next(x: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
     """Sends `x` to the next rank. Returns a function that waits for the tensor from the previous rank."""
     ranks, rank = group.size(), group.rank()
     received = torch.empty_like(x, memory_format=torch.contiguous_format)
-    next_rank, previous_rank = (dist.get_global_rank(group, (rank + turn) % ranks) for turn in (1, -1))
+    next_rank, previous_rank = (dist.get_global_rank(group, (rank + offset) % ranks) for offset in (1, -1))
     contiguous = x.contiguous()
     transfers = dist.batch_isend_irecv(
         [dist.P2POp(dist.isend, contiguous, next_rank, group), dist.P2POp(dist.irecv, received, previous_rank, group)]

@@ -56,40 +56,44 @@ def plan(module: nn.Module, layout: Layout, allow_replicated: bool = False) -> d
     `allow_replicated`: unknown modules are replicated and have the same inputs on every rank. Otherwise raises `BadJob`
     for an unknown module with weights: its replicas would diverge, since ranks see different activations.
     """
-    between = Shard(1) if layout.sequence_parallel else Replicate()  # placement of activations (B, T, D) between layers
+    activation_placement = (
+        Shard(1) if layout.sequence_parallel else Replicate()
+    )  # of activations (B, T, D) between layers
     styles: dict[str, ParallelStyle] = {}  # by module name
     for name, part in module.named_modules():
         last_part = name.rpartition(".")[2]
         if last_part in _COLUMN_SPLIT:
             styles[name] = ColwiseParallel()
         elif last_part in _ROW_SPLIT:
-            styles[name] = RowwiseParallel(output_layouts=between)
+            styles[name] = RowwiseParallel(output_layouts=activation_placement)
         elif last_part in _GATHERED:
-            styles[name] = _Gathered(between)
+            styles[name] = _Gathered(activation_placement)
         elif last_part in _NORMS and layout.sequence_parallel:
             styles[name] = SequenceParallel(use_local_output=True)
         elif last_part in _HEAD_NORMS:
             styles[name] = SequenceParallel(sequence_dim=_HEAD_DIMENSION, use_local_output=True)
         elif last_part == "embed":
-            styles[name] = _RowSplitEmbedding(between)
+            styles[name] = _RowSplitEmbedding(activation_placement)
         elif last_part == "place":
             # Its output is (T, D): a position is the same for all samples.
             styles[name] = _RowSplitEmbedding(Shard(0) if layout.sequence_parallel else Replicate())
         elif last_part == "head":
-            styles[name] = _head(part, between, Shard(-1) if layout.loss_parallel else Replicate())
+            styles[name] = _head(part, activation_placement, Shard(-1) if layout.loss_parallel else Replicate())
         elif last_part not in _NORMS and not allow_replicated and any(True for _ in part.parameters(recurse=False)):
             raise BadJob(f"tp = {layout.tp} at $.layout, but no split is defined for {name}.", "Use tp = 1.")
     return styles
 
 
-def _head(part: nn.Module, between: Placement, output_placement: Placement) -> ParallelStyle:
-    """How to divide the head by vocabulary: a linear layer of its own, or one that is tied to the embedding. `between`:
-    placement of the activations between layers; `output_placement`: of the logits."""
+def _head(part: nn.Module, activation_placement: Placement, output_placement: Placement) -> ParallelStyle:
+    """How to divide the head by vocabulary: a linear layer of its own, or one that is tied to the embedding.
+    `activation_placement`: placement of the activations between layers; `output_placement`: of the logits."""
     if isinstance(part, nn.Linear):
-        return ColwiseParallel(input_layouts=between, output_layouts=output_placement, use_local_output=False)
+        return ColwiseParallel(
+            input_layouts=activation_placement, output_layouts=output_placement, use_local_output=False
+        )
     # Tied: multiplies by this rank's rows of the embedding.
     return PrepareModuleInputOutput(
-        input_layouts=(between,),
+        input_layouts=(activation_placement,),
         desired_input_layouts=(Replicate(),),
         output_layouts=(Shard(-1),),
         desired_output_layouts=(output_placement,),
@@ -135,14 +139,14 @@ def _look_up(part: Embedding, mesh: DeviceMesh, output_placement: Placement, tok
 class _Gathered(ParallelStyle):
     """Gathers the first argument, once for all matrices that use it."""
 
-    def __init__(self, between: Placement) -> None:
-        self.between = between
+    def __init__(self, activation_placement: Placement) -> None:
+        self.activation_placement = activation_placement
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         """Gathers the module's first input over the mesh before each forward pass."""
 
         def gather(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            x = DTensor.from_local(args[0], device_mesh, (self.between,), run_check=False)
+            x = DTensor.from_local(args[0], device_mesh, (self.activation_placement,), run_check=False)
             return (x.redistribute(placements=(Replicate(),)), *args[1:])
 
         module.register_forward_pre_hook(gather)

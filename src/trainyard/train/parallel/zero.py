@@ -21,8 +21,8 @@ class Zero(torch.optim.Optimizer):
     """
 
     def __init__(self, named: Named, group: dist.ProcessGroup, make: Callable[[Named], torch.optim.Optimizer]) -> None:
-        """Divides the named parameters over the ranks of `group`; `make` builds the optimizer of this rank's part.
-        `parts`: the parameters of each rank."""
+        """Divides the named parameters over the ranks of `group`. `make` builds the optimizer of a part, for this
+        rank's (`inner`; None if the part is empty). `parts`: the (name, parameter) pairs of each rank."""
         super().__init__([parameter for _, parameter in named], {})
         self.all_parameters = [parameter for _, parameter in named]
         self.group = group
@@ -43,10 +43,12 @@ class Zero(torch.optim.Optimizer):
 
     def _from_owner(self, owner: int, parameters: Sequence[nn.Parameter]) -> None:
         """Broadcasts the parameters that rank `owner` has updated, as one flat tensor."""
-        flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
-        dist.broadcast(flat, group=self.group, group_src=owner)
+        flat_values = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        dist.broadcast(flat_values, group=self.group, group_src=owner)
         if owner != self.group.rank():
-            for parameter, values in zip(parameters, flat.split([parameter.numel() for parameter in parameters])):
+            for parameter, values in zip(
+                parameters, flat_values.split([parameter.numel() for parameter in parameters])
+            ):
                 parameter.copy_(values.view_as(parameter))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -59,7 +61,8 @@ class Zero(torch.optim.Optimizer):
 
 
 def divide(named: Named, ranks: int) -> list[Named]:
-    """Assigns parameters to ranks: the largest first, each to the rank with the fewest elements. Deterministic."""
+    """Assigns the named parameters to ranks: the largest first, each to the rank with the fewest elements. Returns
+    those of each rank. Deterministic."""
     parameters_per_rank: list[list[tuple[str, nn.Parameter]]] = [[] for _ in range(ranks)]
     elements_per_rank = [0] * ranks
     for name, parameter in sorted(named, key=lambda pair: (-pair[1].numel(), pair[0])):

@@ -23,7 +23,12 @@ Reals = NDArray[np.float64]
 SIGNAL = 2.0
 """Standard deviation of the dense features' part of the logit, and of the ids' part if none repeats."""
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)
+_COUNTER_STEP = np.uint64(0x9E3779B97F4A7C15)
+"""Increment of SplitMix64's counter."""
+_UNIT_DEVIATION = 12**0.5
+"""Factor that gives uniform numbers of width 1 a standard deviation of 1."""
+_ZERO_EXPONENT = 1e-9
+"""Exponents closer to zero than this are taken as zero: the integral is then a logarithm."""
 
 
 class ClickBatch(NamedTuple):
@@ -38,22 +43,23 @@ class Planted:
     """Generates clicks with probability sigmoid(u . dense + sum of v[table, id]); u and v depend on the seed only."""
 
     def __init__(self, sizes: Dlrm, seed: int) -> None:
-        """Draws the planted model from the seed. F dense features with weights; I ids per sample, each with its table,
-        that table's rows, a stride that spreads frequent ids (`turns_I`) and the scale of its effect (`shares_I`)."""
+        """Draws the planted model from the seed: weights of the F dense features, and for each of the I ids of a sample
+        its table, that table's rows, the stride that spreads frequent ids over the table, and the scale of its effect
+        on the logit."""
         self.sizes, self.seed = sizes, seed
         weights = _uniform(_key("weights", seed), sizes.dense)
-        self.weights_F = (weights - 0.5) * 12**0.5 * SIGNAL / sizes.dense**0.5
+        self.weights_F = (weights - 0.5) * _UNIT_DEVIATION * SIGNAL / sizes.dense**0.5
         self.rows_I = np.repeat(sizes.rows, sizes.hots)
         self.tables_I = np.repeat(np.arange(len(sizes.rows), dtype=np.uint64), sizes.hots)
-        self.turns_I = np.repeat([_coprime(seed, table, rows) for table, rows in enumerate(sizes.rows)], sizes.hots)
-        self.shares_I = SIGNAL / (np.repeat(sizes.hots, sizes.hots) * len(sizes.rows)) ** 0.5
+        self.strides_I = np.repeat([_coprime(seed, table, rows) for table, rows in enumerate(sizes.rows)], sizes.hots)
+        self.effect_scales_I = SIGNAL / (np.repeat(sizes.hots, sizes.hots) * len(sizes.rows)) ** 0.5
 
     def batch(self, step: int, indices: range) -> ClickBatch:
         """Samples `indices` of a step: normal features (B, F), ids (B, I) by Zipf's law, and clicks (B) drawn with the
         planted model's probability. The same for the same seed."""
         sizes = self.sizes
-        samples_B = mixed(
-            mixed(_key("sample", self.seed) + np.uint64(step)) + np.arange(*_ends(indices), dtype=np.uint64)
+        samples_B = mix_bits(
+            mix_bits(_key("sample", self.seed) + np.uint64(step)) + np.arange(*_ends(indices), dtype=np.uint64)
         )
         uniform_numbers = _uniform(samples_B[:, None], 2 * sizes.dense + sizes.ids + 1)
         uniform_1, uniform_2, uniform_ids, uniform_click = np.split(
@@ -61,22 +67,22 @@ class Planted:
         )
         dense_BF = np.sqrt(-2 * np.log(uniform_1)) * np.cos(2 * np.pi * uniform_2)  # Box and Muller 1958
         # Spread frequent ids over a table, since neighbouring rows are on one rank.
-        ids_BI = zipf(uniform_ids, self.rows_I, sizes.skew) * self.turns_I % self.rows_I
-        logits_B = dense_BF @ self.weights_F + self._effects(ids_BI) @ self.shares_I
+        ids_BI = zipf(uniform_ids, self.rows_I, sizes.skew) * self.strides_I % self.rows_I
+        logits_B = dense_BF @ self.weights_F + self._effects(ids_BI) @ self.effect_scales_I
         clicks_B = uniform_click[:, 0] < 1 / (1 + np.exp(-logits_B))
         return ClickBatch(dense=dense_BF.astype(np.float32), ids=ids_BI, clicks=clicks_B.astype(np.float32))
 
     def _effects(self, ids_BI: NDArray[np.int64]) -> Reals:
         """The effect v of each id, uniform with standard deviation 1."""
-        keys_I = mixed(_key("effect", self.seed) + self.tables_I)
-        return (_real(mixed(keys_I + ids_BI.astype(np.uint64))) - 0.5) * 12**0.5
+        keys_I = mix_bits(_key("effect", self.seed) + self.tables_I)
+        return (_real(mix_bits(keys_I + ids_BI.astype(np.uint64))) - 0.5) * _UNIT_DEVIATION
 
 
 def zipf(uniform: Reals, rows: NDArray[np.int64], skew: float) -> NDArray[np.int64]:
-    """Zipf-distributed ids from 0 (most frequent) to rows - 1, from uniform numbers: density x^-skew on [1, rows + 1),
-    rounded down."""
+    """Zipf-distributed ids from 0 (most frequent) to rows - 1. `uniform` (..., I): uniform numbers in (0, 1); `rows`
+    (I,): of each id's table. The density is x^-skew on [1, rows + 1), and x is rounded down."""
     exponent, log_ranges = 1 - skew, np.log1p(rows)
-    if abs(exponent) < 1e-9:
+    if abs(exponent) < _ZERO_EXPONENT:
         x = np.exp(uniform * log_ranges)
     else:
         x = (1 + uniform * np.expm1(exponent * log_ranges)) ** (1 / exponent)
@@ -84,16 +90,16 @@ def zipf(uniform: Reals, rows: NDArray[np.int64], skew: float) -> NDArray[np.int
 
 
 def hot_share(rows: int, skew: float, hot: int) -> float:
-    """The expected share of the `hot` most frequent ids in all lookups of a table."""
+    """The expected fraction (0 to 1) of the `hot` most frequent ids in all lookups of a table with `rows` rows."""
     exponent = 1 - skew
 
     def mass_below(x: float) -> float:
-        return log(x) if abs(exponent) < 1e-9 else (x**exponent - 1) / exponent
+        return log(x) if abs(exponent) < _ZERO_EXPONENT else (x**exponent - 1) / exponent
 
     return mass_below(min(hot, rows) + 1) / mass_below(rows + 1)
 
 
-def mixed(keys: Keys) -> Keys:
+def mix_bits(keys: Keys) -> Keys:
     """Mixes the bits of each number: every output bit depends on all input bits."""
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -101,13 +107,14 @@ def mixed(keys: Keys) -> Keys:
 
 
 def _key(purpose: str, seed: int) -> Keys:
+    """A 64-bit key (1,) derived from the purpose of the draws and the seed."""
     digest = hashlib.blake2b(purpose.encode() + seed.to_bytes(8, "little"), digest_size=8).digest()
     return np.frombuffer(digest, np.dtype("<u8")).astype(np.uint64)
 
 
 def _uniform(keys: Keys, draws: int) -> Reals:
-    """Uniform numbers (..., draws) for keys (..., 1)."""
-    return _real(mixed(keys + _STEP * np.arange(1, draws + 1, dtype=np.uint64)))
+    """`draws` independent uniform numbers in (0, 1) for each key: (..., draws) for keys (..., 1)."""
+    return _real(mix_bits(keys + _COUNTER_STEP * np.arange(1, draws + 1, dtype=np.uint64)))
 
 
 def _real(bits: Keys) -> Reals:
@@ -116,12 +123,14 @@ def _real(bits: Keys) -> Reals:
 
 
 def _coprime(seed: int, table: int, rows: int) -> int:
-    """A number coprime to `rows`: multiplying by it modulo `rows` permutes the ids."""
-    turn = int(mixed(_key("turn", seed) + np.uint64(table))[0] % np.uint64(rows))
-    while gcd(turn, rows) != 1:
-        turn += 1
-    return turn
+    """A stride for `table`, derived from the seed and coprime to `rows`: multiplying by it modulo `rows` permutes the
+    ids."""
+    stride = int(mix_bits(_key("turn", seed) + np.uint64(table))[0] % np.uint64(rows))
+    while gcd(stride, rows) != 1:
+        stride += 1
+    return stride
 
 
 def _ends(indices: range) -> tuple[int, int, int]:
+    """Start, stop and step of a range."""
     return indices.start, indices.stop, indices.step

@@ -18,17 +18,19 @@ from trainyard.train.recommender.recommender_sizes import Dlrm
 
 
 class DlrmMlp(nn.ModuleList):
-    """An MLP with a ReLU after each matrix, except after the last if `ends`."""
+    """An MLP with a ReLU after each matrix, except after the last if `ends_linear`."""
 
-    def __init__(self, width_in: int, widths: Sequence[int], ends: bool) -> None:
-        super().__init__(Linear(wide, high, bias=True) for wide, high in zip([width_in, *widths], widths))
-        self.ends = ends
+    def __init__(self, width_in: int, widths: Sequence[int], ends_linear: bool) -> None:
+        """`widths`: output width of each linear layer."""
+        inputs = [width_in, *widths]
+        super().__init__(Linear(layer_in, layer_out, bias=True) for layer_in, layer_out in zip(inputs, widths))
+        self.ends_linear = ends_linear
 
     def forward(self, x: Tensor) -> Tensor:
-        """Linear layers with ReLU after each, except after the last of a network that ends the model."""
+        """Maps (B, width_in) to (B, last of widths)."""
         for number, layer in enumerate(self, start=1):
             x = layer(x)
-            if not (self.ends and number == len(self)):
+            if not (self.ends_linear and number == len(self)):
                 x = F.relu(x)
         return x
 
@@ -42,6 +44,7 @@ class Cross(nn.Module):
         self.up = Linear(rank, width, bias=True)
 
     def forward(self, first_BC: Tensor, x_BC: Tensor) -> Tensor:
+        """One cross layer: `first_BC` is the input of the first layer (x0), `x_BC` that of this one. Returns (B, C)."""
         return first_BC * self.up(self.down(x_BC)) + x_BC
 
 
@@ -54,9 +57,9 @@ class ClickModel(nn.Module):
         super().__init__()
         self.computes = dtype
         self.embed = Embeddings(sizes, dtype, range(len(sizes.rows)))
-        self.bottom = DlrmMlp(sizes.dense, sizes.bottom, ends=False)
+        self.bottom = DlrmMlp(sizes.dense, sizes.bottom, ends_linear=False)
         self.cross = nn.ModuleList(Cross(sizes.features, sizes.cross_rank) for _ in range(sizes.cross_layers))
-        self.top = DlrmMlp(sizes.features, sizes.top, ends=True)
+        self.top = DlrmMlp(sizes.features, sizes.top, ends_linear=True)
 
     @property
     def blocks(self) -> dict[str, nn.Module]:

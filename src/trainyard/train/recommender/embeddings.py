@@ -59,7 +59,8 @@ class ByRow(Embeddings):
     them; the partial sums are reduce-scattered to the samples' ranks."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
-        """Shards the rows of every table over the mesh."""
+        """Shards the rows of every table over the mesh. Each rank builds all rows with equal values and keeps its part:
+        with `src_data_rank=None`, `distribute_tensor` sends nothing."""
         super().__init__(sizes, dtype, range(len(sizes.rows)))
         self.mesh = mesh
         for table in self.values():
@@ -78,15 +79,18 @@ class ByRow(Embeddings):
             group = self.mesh.get_group()
             ids_by_table = gather(ids_BI, group).split(self.sizes.hots, dim=1)
             sums_NTD = torch.stack([self._own_sums(table, ids_NH) for table, ids_NH in enumerate(ids_by_table)], dim=1)
-            return _averaged(sum_and_scatter(sums_NTD, group), group.size()).to(self.computes)
+            return _average_gradient(sum_and_scatter(sums_NTD, group), group.size()).to(self.computes)
 
     def _own_sums(self, table: int, ids_NH: Tensor) -> Tensor:
-        """The partial sums of this rank's rows, (N, D)."""
+        """The sums over this rank's rows of `table`, (N, D), for the ids (N, H) of all ranks' samples; zero for a
+        sample without any."""
         rows = cast(DTensor, self.table(table).weight).to_local()
-        first = min(self.sizes.rows[table], self.mesh.get_local_rank() * -(-self.sizes.rows[table] // self.mesh.size()))
-        mine_NH = (ids_NH >= first) & (ids_NH < first + len(rows))
-        count_N = mine_NH.sum(dim=1)
-        return F.embedding_bag(ids_NH[mine_NH] - first, rows, count_N.cumsum(0) - count_N, mode="sum")
+        first_row = min(
+            self.sizes.rows[table], self.mesh.get_local_rank() * -(-self.sizes.rows[table] // self.mesh.size())
+        )
+        is_own_NH = (ids_NH >= first_row) & (ids_NH < first_row + len(rows))
+        own_count_N = is_own_NH.sum(dim=1)
+        return F.embedding_bag(ids_NH[is_own_NH] - first_row, rows, own_count_N.cumsum(0) - own_count_N, mode="sum")
 
 
 class ByTable(Embeddings):
@@ -117,13 +121,15 @@ class ByTable(Embeddings):
             sums = torch.stack([self.table(table)(ids_NH) for table, ids_NH in zip(own_tables, ids_NI)], dim=1)
             sent_counts = [sums.numel() // ranks] * ranks  # values to each rank
             received_counts = [samples * len(tables) * width for tables in self.owners]  # values from each rank
-            returned = _averaged(exchange(sums.to(self.computes).flatten(), group, sent_counts, received_counts), ranks)
+            returned = _average_gradient(
+                exchange(sums.to(self.computes).flatten(), group, sent_counts, received_counts), ranks
+            )
             sums_BTD = torch.cat([part.view(samples, -1, width) for part in returned.split(received_counts)], dim=1)
             order = torch.tensor([table for tables in self.owners for table in tables], device=sums.device)
             return sums_BTD.index_select(1, order.argsort())
 
 
-def _averaged(x: Tensor, ranks: int) -> Tensor:
+def _average_gradient(x: Tensor, ranks: int) -> Tensor:
     """Returns `x` with its gradient divided by the number of ranks: like all parameters, tables get the gradient of the
     mean of the ranks' losses."""
     if x.requires_grad:

@@ -23,10 +23,10 @@ from trainyard.train.step.precision import computes
 from trainyard.train.step.profiler_span import span
 from trainyard.train.task import Batch
 
-_LAST = 0.01
+_LAST_DEVIATION = 0.01
 """Standard deviation of the last matrix: small, so that the initial loss is ln 2."""
 
-_HOT = 100
+_HOT_ROWS = 100
 
 
 class Predict:
@@ -45,10 +45,12 @@ class Predict:
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:
         """Shards the tables over all data-parallel ranks."""
-        kinds = {"by_row": ByRow, "by_table": ByTable}
-        if self.sizes.tables in kinds:
+        sharded_types = {"by_row": ByRow, "by_table": ByTable}
+        if self.sizes.tables in sharded_types:
             with torch.device("meta"):
-                cast(ClickModel, module).embed = kinds[self.sizes.tables](self.sizes, self.dtype, _ranks(meshes))
+                cast(ClickModel, module).embed = sharded_types[self.sizes.tables](
+                    self.sizes, self.dtype, _ranks(meshes)
+                )
 
     def draw(self, name: str, shape: torch.Size) -> Tensor:
         """Biases are zero. Tables have the variance of DLRM's uniform initialization; matrices that of Glorot and
@@ -58,7 +60,7 @@ class Predict:
         if name.startswith("embed."):
             return initial_weights.normal(name, shape, self.seed, (3 * shape[0]) ** -0.5)
         if name == f"top.{len(self.sizes.top) - 1}.weight":
-            return initial_weights.normal(name, shape, self.seed, _LAST)
+            return initial_weights.normal(name, shape, self.seed, _LAST_DEVIATION)
         return initial_weights.normal(name, shape, self.seed, (2 / sum(shape)) ** 0.5)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
@@ -79,10 +81,10 @@ class Clicks:
     def __init__(self, job: Job, sizes: Dlrm) -> None:
         """The planted clicks of a job. `source` describes them; `sha256` is the digest of all that defines them."""
         self.planted = Planted(sizes, job.recipe.seed)
-        hot = hot_share(max(sizes.rows), sizes.skew, _HOT)
+        hot_fraction = hot_share(max(sizes.rows), sizes.skew, _HOT_ROWS)
         self.source = (
             f"synthetic clicks of a planted model: normal features, ids by Zipf's law with exponent {sizes.skew:g}, by "
-            f"which {hot:.1%} of the largest table's are of its {_HOT} hottest rows"
+            f"which {hot_fraction:.1%} of the largest table's are of its {_HOT_ROWS} hottest rows"
         )
         definition = [sizes.dense, sizes.rows, sizes.hots, sizes.skew, job.recipe.seed]
         self.sha256 = hashlib.sha256(msgspec.json.encode([self.source, definition])).hexdigest()

@@ -20,27 +20,27 @@ def check(job: Job) -> None:
 
 def _check_sequence(job: Job) -> None:
     """Raises `BadJob` unless the sequence divides into equal chunks, one or two per rank."""
-    layout, length = job.layout, job.recipe.seq_len
+    layout, seq_len = job.layout, job.recipe.seq_len
     chunks = layout.cp if layout.cp_method == "ulysses" else 2 * layout.cp
-    if length % chunks:
+    if seq_len % chunks:
         reason = (
             "one chunk" if layout.cp_method == "ulysses" else "an early and a late chunk, so that all have equal work"
         )
         raise BadJob(
-            f"cp = {layout.cp} at $.layout: seq_len {length} % {chunks} chunks = {length % chunks}, but with "
+            f"cp = {layout.cp} at $.layout: seq_len {seq_len} % {chunks} chunks = {seq_len % chunks}, but with "
             f"{layout.cp_method} each rank has {reason}.",
-            f"Use seq_len = {max(1, round(length / chunks)) * chunks}.",
+            f"Use seq_len = {max(1, round(seq_len / chunks)) * chunks}.",
         )
 
 
 def _check_widths(model: Model) -> None:
     """Raises `BadJob` if the values of latent attention are wider than the keys, which the ring's kernels do not
     support."""
-    keys = model.head_dim + model.rope_dim
-    if model.kv_lora_rank and model.value_dim > keys:
+    key_width = model.head_dim + model.rope_dim
+    if model.kv_lora_rank and model.value_dim > key_width:
         raise BadJob(
             f"cp_method = 'ring' at $.layout: values have {model.value_dim} channels, keys head_dim {model.head_dim} + "
-            f"rope_dim {model.rope_dim} = {keys}, but the fused kernels with log-sum-exp take none wider.",
+            f"rope_dim {model.rope_dim} = {key_width}, but the fused kernels with log-sum-exp take none wider.",
             "Use cp_method = 'all_gather'.",
         )
 

@@ -16,7 +16,7 @@ def check(job: Job) -> None:
     if model is None or not model.experts:
         raise BadJob(f"ep = {layout.ep} at $.layout, but the model has no experts.", "Use ep = 1.")
     ranks = layout.dp_shard * layout.cp
-    valid_ep = largest(gcd(model.experts, ranks), layout.ep)
+    valid_ep = largest_divisor(gcd(model.experts, ranks), layout.ep)
     if model.experts % layout.ep:
         raise BadJob(
             f"experts {model.experts} % ep {layout.ep} = {model.experts % layout.ep}, but each rank holds a whole "
@@ -36,20 +36,24 @@ def check(job: Job) -> None:
             raise BadJob(
                 f"{field} {rows} % {replicas} = {rows % replicas} at $.model, but of {ranks} ranks of dp_shard * cp, "
                 f"{replicas} share each part of ep {layout.ep} and shard the rows of an expert's matrices equally.",
-                f"Use {field} = {(rows // replicas + 1) * replicas}, or ep = {_nearest(job)}.",
+                f"Use {field} = {(rows // replicas + 1) * replicas}, or ep = {_nearest_valid_ep(job)}.",
             )
 
 
-def largest(number: int, upto: int) -> int:
-    """The largest divisor of `number` that is at most `upto`."""
-    return max(part for part in range(1, min(number, upto) + 1) if number % part == 0)
+def largest_divisor(number: int, most: int) -> int:
+    """The largest divisor of `number` that is at most `most`."""
+    return max(divisor for divisor in range(1, min(number, most) + 1) if number % divisor == 0)
 
 
-def _nearest(job: Job) -> int:
+def _nearest_valid_ep(job: Job) -> int:
     """The smallest larger ep for which the ranks that share an expert can shard its rows equally, else 1."""
     layout, model = job.layout, job.decoder
     ranks = layout.dp_shard * layout.cp
-    common = gcd(model.experts, ranks)
-    rows = gcd(model.hidden_size, model.moe_ffn_hidden_size)
-    fits = (ep for ep in range(layout.ep + 1, common + 1) if common % ep == 0 and rows % (ranks // ep) == 0)
-    return next(fits, 1)
+    common_divisor = gcd(model.experts, ranks)
+    common_rows = gcd(model.hidden_size, model.moe_ffn_hidden_size)
+    valid_eps = (
+        ep
+        for ep in range(layout.ep + 1, common_divisor + 1)
+        if common_divisor % ep == 0 and common_rows % (ranks // ep) == 0
+    )
+    return next(valid_eps, 1)

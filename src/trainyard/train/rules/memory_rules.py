@@ -11,11 +11,11 @@ from trainyard.train.rules.data_parallel_rules import divides_state, shards
 from trainyard.units import show_size
 
 _FLOAT32 = words.DTYPES["float32"]
-_STATE = {"adamw": 2, "sgd": 1, "muon": 1}
+_STATE_VALUES = {"adamw": 2, "sgd": 1, "muon": 1}
 """Minimum float32 values of optimizer state per weight; an unknown optimizer counts as none."""
 
 
-class Least(NamedTuple):
+class LeastMemory(NamedTuple):
     """Minimum bytes of a rank during the optimizer step. All three are float32 in any precision. Activations, gathered
     weights and buffers are not included."""
 
@@ -24,16 +24,16 @@ class Least(NamedTuple):
     state: int
 
 
-def least(job: Job, weights: int) -> Least:
+def least(job: Job, weights: int) -> LeastMemory:
     """The minimum memory of a rank. `weights`: its parameters before data parallelism shards them
     (`Workload.weights`)."""
     layout = job.layout
     local_weights = -(-weights // (layout.dp_shard * layout.cp)) if shards(layout) else weights
     weights_with_state = -(-weights // layout.dp_shard) if divides_state(layout) else local_weights
-    return Least(
+    return LeastMemory(
         parameters=_FLOAT32 * local_weights,
         gradients=_FLOAT32 * local_weights,
-        state=_FLOAT32 * _STATE.get(job.recipe.optimizer, 0) * weights_with_state,
+        state=_FLOAT32 * _STATE_VALUES.get(job.recipe.optimizer, 0) * weights_with_state,
     )
 
 
@@ -44,17 +44,17 @@ def check(job: Job, weights: int, memory: int, device: str, shared: bool) -> Non
     """
     if job.recipe.offload:  # little of it is on the device
         return
-    parts, layout = least(job, weights), job.layout  # bytes
+    least_bytes, layout = least(job, weights), job.layout  # bytes
     ranks_on_device = layout.ranks if shared else 1
-    needed_bytes = sum(parts) * ranks_on_device
+    needed_bytes = sum(least_bytes) * ranks_on_device
     if not memory or needed_bytes <= memory:
         return
-    terms = f"weights {show_size(parts.parameters)} + gradients {show_size(parts.gradients)}"
-    terms += f" + {job.recipe.optimizer}'s state {show_size(parts.state)}" * (parts.state > 0)
+    terms = f"weights {show_size(least_bytes.parameters)} + gradients {show_size(least_bytes.gradients)}"
+    terms += f" + {job.recipe.optimizer}'s state {show_size(least_bytes.state)}" * (least_bytes.state > 0)
     terms = f"({terms}) * {ranks_on_device} ranks" if ranks_on_device > 1 else terms
     raise BadJob(
-        f"{parts.parameters // _FLOAT32:,} float32 weights per rank ({layout}): {terms} = {show_size(needed_bytes)} "
-        f"before activations, but {device} has {show_size(memory)}.",
+        f"{least_bytes.parameters // _FLOAT32:,} float32 weights per rank ({layout}): {terms} = "
+        f"{show_size(needed_bytes)} before activations, but {device} has {show_size(memory)}.",
         _next_step(job, shared),
     )
 

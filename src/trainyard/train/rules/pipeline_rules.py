@@ -33,7 +33,7 @@ def check(job: Job) -> None:
         _check_backward(job.recipe)
     if job.model is not None:
         _check_tied(job.model)
-        enough(job.model.layers, "layers", layout)
+        check_block_count(job.model.layers, "layers", layout)
 
 
 def _check_alone(layout: Layout, schedule: str) -> None:
@@ -122,14 +122,15 @@ def _check_tied(model: Model) -> None:
         )
 
 
-def enough(count: int, blocks: str, layout: Layout) -> None:
-    """Raises `BadJob` unless each stage gets at least one of `count` blocks. `blocks`: their name for the message."""
+def check_block_count(count: int, block_name: str, layout: Layout) -> None:
+    """Raises `BadJob` unless each stage gets at least one of `count` blocks. `block_name`: their name in the plural,
+    for the message."""
     stages = layout.pp * layout.interleave
     if layout.pp == 1 or count >= stages:
         return
     pp = max(1, count // layout.interleave)
     raise BadJob(
         f"pp {layout.pp} * interleave {layout.interleave} = {stages} stages at $.layout, but the model has {count} "
-        f"{blocks}: {stages - count} would be empty.",
-        f"Use pp = {pp}." if pp > 1 else f"Use {stages} {blocks}, or pp = 1.",
+        f"{block_name}: {stages - count} would be empty.",
+        f"Use pp = {pp}." if pp > 1 else f"Use {stages} {block_name}, or pp = 1.",
     )

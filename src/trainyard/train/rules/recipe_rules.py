@@ -14,9 +14,9 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 
 def check(job: Job) -> None:
     """Raises `BadJob`, with the nearest valid recipe, for settings that this package cannot train with."""
-    _dtype(job)
-    _optimizer(job)
-    _offload(job)
+    _check_dtype(job)
+    _check_optimizer(job)
+    _check_offload(job)
     layout, recipe = job.layout, job.recipe
     if recipe.compile == "whole" and layout.pp > 1:
         raise BadJob(
@@ -31,7 +31,7 @@ def check(job: Job) -> None:
         )
 
 
-def _dtype(job: Job) -> None:
+def _check_dtype(job: Job) -> None:
     """Raises `BadJob` for a dtype that cannot be trained, or not with this layout."""
     dtype, layout = job.recipe.dtype, job.layout
     if dtype not in DTYPES:
@@ -44,7 +44,7 @@ def _dtype(job: Job) -> None:
         )
 
 
-def _optimizer(job: Job) -> None:
+def _check_optimizer(job: Job) -> None:
     """Raises `BadJob` for an unknown optimizer, or one without the requested implementation."""
     recipe, layout = job.recipe, job.layout
     optimizer_names = plugins.names("optimizers")
@@ -65,14 +65,15 @@ def fuses(recipe: Recipe, layout: Layout) -> bool:
     return recipe.optimizer != "sgd" or not (shards(layout) or layout.tp > 1)
 
 
-def update(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "for-loop"]:
-    """The implementation of the parameter update."""
+def update_implementation(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "for-loop"]:
+    """The implementation of the parameter update: the recipe's, or for `auto` the fastest that supports the layout's
+    weights."""
     if recipe.optimizer_implementation != "auto":
         return recipe.optimizer_implementation
     return "fused" if fuses(recipe, layout) else "foreach"
 
 
-def _offload(job: Job) -> None:
+def _check_offload(job: Job) -> None:
     """Raises `BadJob` for offloading with a layout that does not shard the weights by data parallelism alone."""
     layout = job.layout
     other_axes = [f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]

@@ -23,20 +23,23 @@ def check(job: Job) -> None:
         )
 
 
-def check_split(job: Job, parts: Mapping[str, int]) -> None:
-    """Raises `BadJob` if tp does not divide one of `parts` (name to size), which are split over its ranks."""
-    lay = job.layout
+def check_split(job: Job, size_by_name: Mapping[str, int]) -> None:
+    """Raises `BadJob` if tp does not divide one of the sizes (name -> number of heads, columns, ...) that are split
+    over its ranks, or for a setting that this workload's tensor parallelism lacks."""
+    layout = job.layout
     for field in ("sequence_parallel", "loss_parallel"):
-        if getattr(lay, field):
+        if getattr(layout, field):
             raise BadJob(
                 f"{field} = true at $.layout, but {job.workload} keeps the activations between its matrices unsplit.",
                 f"Use {field} = false.",
             )
-    for name, size in parts.items():
-        if size % lay.tp:
-            valid_tp = next(ways for ways in range(lay.tp, 0, -1) if not any(size % ways for size in parts.values()))
+    for name, size in size_by_name.items():
+        if size % layout.tp:
+            valid_tp = next(
+                tp for tp in range(layout.tp, 0, -1) if not any(size % tp for size in size_by_name.values())
+            )
             raise BadJob(
-                f"tp = {lay.tp} at $.layout: {name} {size:,} % tp {lay.tp} = {size % lay.tp}, but each rank needs "
-                "a whole and equal number.",
+                f"tp = {layout.tp} at $.layout: {name} {size:,} % tp {layout.tp} = {size % layout.tp}, but each rank "
+                "needs a whole and equal number.",
                 f"Use tp = {valid_tp}.",
             )

@@ -17,23 +17,23 @@ def check(job: Job) -> None:
     if model is None:
         return
     _check_known(model, layout)
-    parts = {
+    size_by_name = {
         "heads": model.heads,
         "kv_heads": model.kv_heads,
         "ffn_hidden_size": model.ffn_hidden_size,
         "vocab": model.vocab,
     }
-    for name, size in parts.items():
+    for name, size in size_by_name.items():
         if size % layout.tp:
             raise BadJob(
                 f"tp = {layout.tp} at $.layout: {name} {size:,} % tp {layout.tp} = {size % layout.tp}, but each rank "
-                f"needs a whole and equal number of {_COUNTED[name]}.",
-                _nearest(parts, layout.tp),
+                f"needs a whole and equal number of {_COUNTED_UNITS[name]}.",
+                _suggest_tp(size_by_name, layout.tp),
             )
     _check_sequence(job)
 
 
-_COUNTED: Mapping[str, str] = {
+_COUNTED_UNITS: Mapping[str, str] = {
     "heads": "query heads",
     "kv_heads": "key/value heads",
     "ffn_hidden_size": "columns of the MLP",
@@ -41,10 +41,12 @@ _COUNTED: Mapping[str, str] = {
 }
 
 
-def _nearest(parts: Mapping[str, int], tp: int) -> str:
-    """The largest tp, at most `tp`, that divides every part."""
-    works = next(ways for ways in range(tp, 0, -1) if not any(size % ways for size in parts.values()))
-    return f"Use tp = {works}."
+def _suggest_tp(size_by_name: Mapping[str, int], tp: int) -> str:
+    """A suggestion for the message: the largest tp, at most `tp`, that divides every size."""
+    valid_tp = next(
+        divisor for divisor in range(tp, 0, -1) if not any(size % divisor for size in size_by_name.values())
+    )
+    return f"Use tp = {valid_tp}."
 
 
 def _check_alone(layout: Layout) -> None:
@@ -76,18 +78,18 @@ def _check_known(model: Model, layout: Layout) -> None:
 
 def _check_sequence(job: Job) -> None:
     """Raises `BadJob` unless the sequence divides evenly over the ranks that split it."""
-    layout, length = job.layout, job.recipe.seq_len
-    if layout.sequence_parallel and length % (layout.cp * layout.tp):
+    layout, seq_len = job.layout, job.recipe.seq_len
+    if layout.sequence_parallel and seq_len % (layout.cp * layout.tp):
         by_cp = f" * cp {layout.cp}" * (layout.cp > 1)
         parts = layout.cp * layout.tp
         raise BadJob(
-            f"sequence_parallel = true at $.layout: seq_len {length} % (tp {layout.tp}{by_cp}) = {length % parts}, but "
-            "each rank needs a whole and equal number of positions.",
-            f"Use seq_len = {max(1, round(length / parts)) * parts}, or sequence_parallel = false.",
+            f"sequence_parallel = true at $.layout: seq_len {seq_len} % (tp {layout.tp}{by_cp}) = {seq_len % parts}, "
+            "but each rank needs a whole and equal number of positions.",
+            f"Use seq_len = {max(1, round(seq_len / parts)) * parts}, or sequence_parallel = false.",
         )
-    if job.decoder.position == "learned" and length % layout.tp:
+    if job.decoder.position == "learned" and seq_len % layout.tp:
         raise BadJob(
-            f"tp = {layout.tp} at $.layout with learned positions: seq_len {length} % tp {layout.tp} = "
-            f"{length % layout.tp}, but each rank needs a whole and equal number of their rows.",
-            f"Use seq_len = {max(1, round(length / layout.tp)) * layout.tp}.",
+            f"tp = {layout.tp} at $.layout with learned positions: seq_len {seq_len} % tp {layout.tp} = "
+            f"{seq_len % layout.tp}, but each rank needs a whole and equal number of their rows.",
+            f"Use seq_len = {max(1, round(seq_len / layout.tp)) * layout.tp}.",
         )

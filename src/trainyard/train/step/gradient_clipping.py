@@ -14,6 +14,9 @@ from torch.nn.utils import get_total_norm
 
 from trainyard.train.parallel.mesh import Meshes
 
+EPSILON = 1e-6
+"""Added to the norm that a factor is divided by, as in torch."""
+
 
 def total_norm(
     parameters: Sequence[nn.Parameter], meshes: Meshes | None, unshared: Sequence[nn.Parameter] = ()
@@ -24,27 +27,27 @@ def total_norm(
     exist on this rank only. Either every rank has some or none has.
     """
     device = parameters[0].device if meshes is None else torch.device(meshes.world.device_type)
-    parts: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)
+    grads_by_groups: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)
     unshared_ids = {id(parameter) for parameter in unshared}
     for parameter in parameters:
         if parameter.grad is not None:
             groups = _sharding_groups(parameter.grad)
             if meshes is not None and id(parameter) in unshared_ids:
                 groups = (meshes.world.get_group(),)
-            parts[groups].append(_local(parameter.grad))
-    squares = torch.zeros((), device=device)
-    for groups, grads in parts.items():
-        square = get_total_norm(grads).to(device) ** 2
+            grads_by_groups[groups].append(_local(parameter.grad))
+    sum_of_squares = torch.zeros((), device=device)
+    for groups, grads in grads_by_groups.items():
+        group_sum = get_total_norm(grads).to(device) ** 2
         for group in groups:
-            dist.all_reduce(square, group=group)
-        squares += square
+            dist.all_reduce(group_sum, group=group)
+        sum_of_squares += group_sum
     if meshes is not None and meshes.layout.pp > 1:
-        dist.all_reduce(squares, group=meshes.data.get_group("pp"))
-    return squares.sqrt()
+        dist.all_reduce(sum_of_squares, group=meshes.data.get_group("pp"))
+    return sum_of_squares.sqrt()
 
 
 def scale(parameters: Sequence[nn.Parameter], factor: Tensor) -> None:
-    """Multiplies every gradient in place."""
+    """Multiplies every gradient in place by the scalar tensor `factor`."""
     groups: dict[object, list[Tensor]] = defaultdict(list)
     for parameter in parameters:
         if parameter.grad is not None:
@@ -59,6 +62,7 @@ def mesh_of(parameter: Tensor) -> object:
 
 
 def _local(grad: Tensor) -> Tensor:
+    """This rank's part of a gradient."""
     return grad.to_local() if isinstance(grad, DTensor) else grad
 
 

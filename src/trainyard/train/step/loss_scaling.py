@@ -27,36 +27,39 @@ class LossScaling:
     """
 
     def __init__(self, job: Job) -> None:
-        self.moves = computes(job.recipe) == torch.float16
-        self.scale = START if self.moves else 1.0
-        self.good = 0
-        self.shares = job.layout.token_ranks if self.moves else 1
+        """`scales_loss`: whether the job trains in float16; otherwise the scale stays 1. `finite_steps`: steps in
+        succession with finite gradients; `token_ranks`: the number n of ranks with different tokens."""
+        self.scales_loss = computes(job.recipe) == torch.float16
+        self.scale = START if self.scales_loss else 1.0
+        self.finite_steps = 0
+        self.token_ranks = job.layout.token_ranks if self.scales_loss else 1
 
     @property
     def factor(self) -> float:
-        return self.scale / self.shares
+        """The factor of a rank's loss: the scale divided by the ranks with different tokens."""
+        return self.scale / self.token_ranks
 
     def over(self, loss: Loss) -> Loss:
         """Wraps `loss` to multiply it by the factor at the time of the call."""
-        return (lambda outputs, targets: loss(outputs, targets) * self.factor) if self.moves else loss
+        return (lambda outputs, targets: loss(outputs, targets) * self.factor) if self.scales_loss else loss
 
     def passes(self, norm: Tensor) -> bool:
         """Whether to take the step, given its gradient norm. Call once per step: it updates the scale."""
-        if not self.moves:
+        if not self.scales_loss:
             return True
-        finite = bool(norm.isfinite())
-        self.good = self.good + 1 if finite else 0
-        if not finite:
+        is_finite = bool(norm.isfinite())
+        self.finite_steps = self.finite_steps + 1 if is_finite else 0
+        if not is_finite:
             self.scale /= 2
-        elif self.good % GROW_AFTER == 0:
+        elif self.finite_steps % GROW_AFTER == 0:
             self.scale *= 2
-        return finite
+        return is_finite
 
     def state(self) -> Mapping[str, float]:
         """State for a checkpoint; empty if the loss is not scaled."""
-        return {"scale": self.scale, "good": self.good} if self.moves else {}
+        return {"scale": self.scale, "good": self.finite_steps} if self.scales_loss else {}
 
     def restore(self, state: Mapping[str, float]) -> None:
         """Restores the state of a checkpoint; empty if it was saved in another precision."""
-        if self.moves and state:
-            self.scale, self.good = float(state["scale"]), int(state["good"])
+        if self.scales_loss and state:
+            self.scale, self.finite_steps = float(state["scale"]), int(state["good"])

@@ -23,7 +23,7 @@ from trainyard.train.step.outcome import About, Outcome
 from trainyard.train.step.profiler_span import span
 from trainyard.train.task import Batch, HasAuxiliaryLoss, ReportsCounts, Samples, Task, UpdatesAfterStep
 
-Kind = TypeVar("Kind")
+PartT = TypeVar("PartT")
 
 CLIP = 1.0
 """Maximum global gradient norm."""
@@ -66,7 +66,7 @@ class Trainer:
         factor = self.scaling.factor
         norm = gradient_clipping.total_norm(parameters, self.parallel_model.meshes, self.unshared) / factor
         if self.scaling.passes(norm):
-            gradient_clipping.scale(parameters, (CLIP / (norm + 1e-6)).clamp(max=1.0) / factor)
+            gradient_clipping.scale(parameters, (CLIP / (norm + gradient_clipping.EPSILON)).clamp(max=1.0) / factor)
             make_optimizer.set_rate(self.optimizer, self.job.recipe, step)
             self.optimizer.step()
         for part in self.step_updates:
@@ -77,9 +77,11 @@ class Trainer:
             loss.item() / factor / self.parallel_model.loss_ranks, norm.nan_to_num(nan=inf, posinf=inf).item()
         )
 
-    def _parts(self, kind: type[Kind]) -> list[Kind]:
+    def _parts(self, part_type: type[PartT]) -> list[PartT]:
         """The submodules of the given type."""
-        return [part for module in self.parallel_model.modules for part in module.modules() if isinstance(part, kind)]
+        return [
+            part for module in self.parallel_model.modules for part in module.modules() if isinstance(part, part_type)
+        ]
 
     def _data(self, step: int) -> Batch:
         """This rank's samples of the step, on the device."""
@@ -94,7 +96,7 @@ class Trainer:
         if self.initial and final:
             digests |= {"weights_initial": self.initial, "weights_final": final}
         else:
-            digests["weights"] = f"none: they are larger than {initial_weights.DIGEST_CAP / 1e9:.0f} GB"
+            digests["weights"] = f"none: they are larger than {initial_weights.MAX_DIGEST_BYTES / 1e9:.0f} GB"
         seed = self.job.recipe.seed
         parameters = initial_weights.count(self.parallel_model.modules, self.parallel_model.meshes)
         experts = {name: tokens for part in self._parts(ReportsCounts) for name, tokens in part.tallies().items()}

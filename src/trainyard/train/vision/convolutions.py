@@ -87,8 +87,8 @@ def settle(norms: Iterable[BatchNorm]) -> None:
         totals = torch.cat([part.flatten() for norm in norms for part in (norm.sums, norm.times)])
         if dist.is_initialized():
             dist.all_reduce(totals)
-        parts = totals.split([part.numel() for norm in norms for part in (norm.sums, norm.times)])
-        for norm, sums, times in zip(norms, parts[::2], parts[1::2]):
+        split_totals = totals.split([part.numel() for norm in norms for part in (norm.sums, norm.times)])
+        for norm, sums, times in zip(norms, split_totals[::2], split_totals[1::2]):
             mean, var = (sums / times).view_as(norm.sums)
             norm.running_mean.lerp_(mean, MOMENTUM)
             norm.running_var.lerp_(var, MOMENTUM)

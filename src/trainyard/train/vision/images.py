@@ -26,7 +26,7 @@ Pixels = NDArray[np.float32]
 
 DIGITS = ("digits", "python")
 SYNTHETIC = "synthetic"
-CAP = 2 * 10**9
+MAX_BYTES = 2 * 10**9
 """Maximum bytes of the files in a folder, which are kept in memory."""
 
 _ENDINGS = (".npy", ".png")
@@ -107,7 +107,7 @@ def _files(root: Path) -> list[list[Path]]:
         files_by_class = [
             sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS) for folder in folders or [root]
         ]
-        size = sum(path.stat().st_size for files in files_by_class for path in files)
+        total_bytes = sum(path.stat().st_size for files in files_by_class for path in files)
     except OSError as error:
         raise BadJob(
             f"dataset = {str(root)!r} at $.recipe: {error.strerror or error}.",
@@ -118,8 +118,10 @@ def _files(root: Path) -> list[list[Path]]:
             f"dataset = {str(root)!r} at $.recipe: no {' or '.join(_ENDINGS)} file in it or in its subfolders.",
             "Put each class into a subfolder.",
         )
-    if size > CAP:
-        raise BadJob(f"dataset = {str(root)!r} at $.recipe: {size:,} bytes, but at most {CAP:,} are kept in memory.")
+    if total_bytes > MAX_BYTES:
+        raise BadJob(
+            f"dataset = {str(root)!r} at $.recipe: {total_bytes:,} bytes, but at most {MAX_BYTES:,} are kept in memory."
+        )
     return files_by_class
 
 
@@ -176,8 +178,8 @@ def _png(path: Path) -> NDArray[np.uint8]:
 
 def rng(purpose: str, seed: int, step: int, index: int) -> np.random.Generator:
     """Random number generator of sample `index` of the global batch of `step`, independent for each purpose."""
-    mixed = hashlib.blake2b(struct.pack("<QQQ", seed, step, index) + purpose.encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(mixed, "little")))
+    digest = hashlib.blake2b(struct.pack("<QQQ", seed, step, index) + purpose.encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
 def sample(image_set: ImageSet, side: int, channels: int, seed: int, step: int, index: int) -> tuple[Pixels, int]:
@@ -195,11 +197,11 @@ def sample(image_set: ImageSet, side: int, channels: int, seed: int, step: int, 
     return scaled * 2 - 1, image_set.labels[picture_index]
 
 
-def scaling(length: int, size: int) -> Pixels:
-    """Interpolation matrix (size, length): triangular weights around each new pixel's centre, as wide as the coarser of
-    both grids (bilinear when upscaling, an average when downscaling). Each row sums to one."""
-    half_width = max(1.0, length / size)
-    centres = (np.arange(size) + 0.5) * length / size - 0.5
-    distances = np.abs(np.arange(length) - centres[:, None]) / half_width
+def scaling(old_size: int, new_size: int) -> Pixels:
+    """Interpolation matrix (new_size, old_size): triangular weights around each new pixel's centre, as wide as the
+    coarser of both grids (bilinear when upscaling, an average when downscaling). Each row sums to one."""
+    half_width = max(1.0, old_size / new_size)
+    centres = (np.arange(new_size) + 0.5) * old_size / new_size - 0.5
+    distances = np.abs(np.arange(old_size) - centres[:, None]) / half_width
     weights = np.maximum(0.0, 1.0 - distances)
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)

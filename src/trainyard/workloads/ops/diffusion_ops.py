@@ -92,8 +92,8 @@ def _attend(ops: Tally, sizes: Dit) -> None:
 
 
 def _double(ops: Tally, sizes: Dit, text_ends: bool) -> None:
-    """Tallies a block with separate weights for text and image. `text_ends`: nothing reads the text after it, so that
-    it only gives keys and values."""
+    """Tallies a block with separate weights for text and image. `text_ends`: nothing reads its text output, so that the
+    text only gives queries, keys and values."""
     width = sizes.width
     streams = ((sizes.text_tokens, text_ends), (sizes.patches, False))  # (rows, whether the stream ends here)
     for rows, ends in streams:

@@ -15,68 +15,94 @@ from trainyard.job import Job, Model
 from trainyard.workloads.ops.matrices import Matrix
 from trainyard.workloads.ops.sample_group import FLOAT32, SampleGroup
 
+_FLOAT8_MULTIPLE = 16
+"""Float8 kernels need matrices whose dimensions are multiples of it (train/step/float8.py)."""
 LayerMatrices = Iterable[tuple[int, Matrix]]
 """(number of layers with the matrix, the matrix), ..."""
 
 
 def model_flops(layer_matrices: LayerMatrices, tokens: int) -> int:
-    """FLOPs of the forward pass over `tokens` tokens, without repeated work."""
-    return sum(2 * tokens * layers * matrix.wide * matrix.high * matrix.uses for layers, matrix in layer_matrices)
+    """FLOPs of the matrix products of the forward pass over `tokens` tokens, without repeated work."""
+    return sum(
+        2 * tokens * layer_count * matrix.width_in * matrix.width_out * matrix.experts_per_token
+        for layer_count, matrix in layer_matrices
+    )
 
 
-def products(job: Job, ranks: SampleGroup, phase: str, layer_matrices: LayerMatrices, times: int) -> list[Operation]:
-    """Matrix products of a phase. `times`: 1 forward; 2 backward, for the gradients of operand and matrix."""
-    return [_product(job, ranks, phase, layers, matrix, times) for layers, matrix in layer_matrices]
+def products(
+    job: Job, group: SampleGroup, phase: str, layer_matrices: LayerMatrices, products_per_matrix: int
+) -> list[Operation]:
+    """Matrix products of a phase, one operation per matrix, summed over a step and the group. `products_per_matrix`: 1
+    for forward and recompute; 2 for backward, for the gradients of operand and matrix."""
+    return [
+        _product(job, group, phase, layer_count, matrix, products_per_matrix) for layer_count, matrix in layer_matrices
+    ]
 
 
-def _product(job: Job, ranks: SampleGroup, phase: str, layers: int, matrix: Matrix, times: int) -> Operation:
-    """One matrix product: each rank reads its part of operand and matrix, with all its experts, and writes its part of
-    the result."""
-    dtype = multiplied(matrix, job.recipe.dtype)
-    replicas = 1 if matrix.split != "none" else ranks.tp
-    width_in = matrix.wide * (1 if matrix.split == "rows" else ranks.tp)
-    width_out = matrix.high * (1 if matrix.split == "columns" else ranks.tp)
-    weights = matrix.wide * matrix.high * matrix.copies * replicas * ranks.cp
-    weights = weights // job.layout.ep if matrix.copies > 1 else weights
+def _product(
+    job: Job, group: SampleGroup, phase: str, layer_count: int, matrix: Matrix, products_per_matrix: int
+) -> Operation:
+    """The products with one matrix in `layer_count` layers: each rank reads its part of operand and matrix, with all
+    its experts, and writes its part of the result."""
+    dtype = product_dtype(matrix, job.recipe.dtype)
+    repeating_ranks = 1 if matrix.split != "none" else group.tp
+    width_in = matrix.width_in * (1 if matrix.split == "rows" else group.tp)
+    width_out = matrix.width_out * (1 if matrix.split == "columns" else group.tp)
+    weight_elements = matrix.width_in * matrix.width_out * matrix.expert_count * repeating_ranks * group.cp
+    weight_elements = weight_elements // job.layout.ep if matrix.expert_count > 1 else weight_elements
     return Operation(
         op="matmul",
         phase=phase,
-        count=times * layers * ranks.calls,
-        flops=times * layers * 2 * ranks.tokens * matrix.wide * matrix.high * matrix.uses * replicas,
-        bytes=times
-        * layers
+        count=products_per_matrix * layer_count * group.calls_per_layer,
+        flops=products_per_matrix
+        * layer_count
+        * 2
+        * group.tokens
+        * matrix.width_in
+        * matrix.width_out
+        * matrix.experts_per_token
+        * repeating_ranks,
+        bytes=products_per_matrix
+        * layer_count
         * words.DTYPES[dtype]
-        * (ranks.tokens * matrix.uses * (width_in + width_out) + ranks.micro * weights),
+        * (group.tokens * matrix.experts_per_token * (width_in + width_out) + group.micro_batches * weight_elements),
         dtype=dtype,
     )
 
 
-def multiplied(matrix: Matrix, dtype: str) -> str:
-    """The dtype of a product in a recipe of `dtype`. float8 kernels need multiples of 16 (train/step/float8.py)."""
-    if dtype == "float8" and (not matrix.linear or matrix.wide % 16 or matrix.high % 16):
+def product_dtype(matrix: Matrix, dtype: str) -> str:
+    """The dtype in which `matrix` is multiplied in a recipe of `dtype`."""
+    if dtype == "float8" and (
+        not matrix.linear or matrix.width_in % _FLOAT8_MULTIPLE or matrix.width_out % _FLOAT8_MULTIPLE
+    ):
         dtype = "bfloat16"
     return "float32" if matrix.float32 and dtype != "tf32" else dtype
 
 
-def rounding(job: Job, ranks: SampleGroup, phase: str, layer_matrices: LayerMatrices) -> list[Operation]:
-    """Quantization of float8 operands: computing their largest values and casting. Forward: operand and matrix;
-    backward: both again, and the gradient of the result."""
+def rounding(job: Job, group: SampleGroup, phase: str, layer_matrices: LayerMatrices) -> list[Operation]:
+    """Quantization of float8 operands: computing their largest values and casting, one operation per float8 matrix,
+    summed over a step and the group. Forward: operand and matrix; backward: both again, and the gradient of the
+    result."""
     operations: list[Operation] = []
-    for layers, m in layer_matrices:
-        if multiplied(m, job.recipe.dtype) == "float8":
-            elements = ranks.tokens * (m.wide + (m.high if phase == "backward" else 0)) + ranks.micro * m.wide * m.high
-            elements *= layers
-            count = (3 if phase == "backward" else 2) * layers * ranks.calls
-            moved = (2 * words.DTYPES[ranks.dtype] + words.DTYPES["float8"]) * elements
+    for layer_count, matrix in layer_matrices:
+        if product_dtype(matrix, job.recipe.dtype) == "float8":
+            elements = (
+                group.tokens * (matrix.width_in + (matrix.width_out if phase == "backward" else 0))
+                + group.micro_batches * matrix.width_in * matrix.width_out
+            )
+            elements *= layer_count
+            count = (3 if phase == "backward" else 2) * layer_count * group.calls_per_layer
+            moved = (2 * words.DTYPES[group.dtype] + words.DTYPES["float8"]) * elements
             work = {"count": count, "flops": 3 * elements, "bytes": moved}
-            operations.append(Operation(op="elementwise", phase=phase, dtype=ranks.dtype, **work))
+            operations.append(Operation(op="elementwise", phase=phase, dtype=group.dtype, **work))
     return operations
 
 
 def pair_flops(job: Job, tokens: int, width: int) -> int:
-    """FLOPs of one product of `width` channels per head over all unmasked query-key pairs of one layer."""
-    length = job.recipe.seq_len
-    return 2 * (tokens // length) * (length * (length + 1) // 2) * job.decoder.heads * width
+    """FLOPs of one product of `width` channels per head over all unmasked query-key pairs of one layer and all heads.
+    `tokens`: of all sequences."""
+    seq_len = job.recipe.seq_len
+    return 2 * (tokens // seq_len) * (seq_len * (seq_len + 1) // 2) * job.decoder.heads * width
 
 
 def widths(model: Model) -> tuple[int, int]:
@@ -86,25 +112,25 @@ def widths(model: Model) -> tuple[int, int]:
     )
 
 
-def attention(job: Job, ranks: SampleGroup, phase: str, layers: int) -> Operation:
-    """Attention of `layers` layers. tp splits heads, cp splits queries. Every cp rank reads the keys and values of all
-    positions, unless cp splits heads too (`ulysses`)."""
+def attention(job: Job, group: SampleGroup, phase: str, layer_count: int) -> Operation:
+    """Attention of `layer_count` layers, summed over a step and the group. tp splits heads, cp splits queries. Every cp
+    rank reads the keys and values of all positions, unless cp splits heads too (`ulysses`)."""
     model = job.decoder
     key_width, value_width = widths(model)
     backward = phase == "backward"
     kv_heads = model.heads if model.kv_lora_rank else model.kv_heads
-    readers = ranks.cp if job.layout.cp_method != "ulysses" else 1
-    flops = pair_flops(job, ranks.tokens, 3 * key_width + 2 * value_width if backward else key_width + value_width)
-    # q and the output; k and v; backward also their gradients, and the output once more.
+    kv_readers = group.cp if job.layout.cp_method != "ulysses" else 1
+    flops = pair_flops(job, group.tokens, 3 * key_width + 2 * value_width if backward else key_width + value_width)
+    # Per token: q and the output; k and v. Backward also their gradients.
     query_elements = model.heads * (2 * (key_width + value_width) if backward else key_width + value_width)
-    kv_elements = kv_heads * (key_width + value_width) * (2 if backward else 1) * readers
-    element_bytes = words.DTYPES[ranks.dtype]
+    kv_elements = kv_heads * (key_width + value_width) * (2 if backward else 1) * kv_readers
+    element_bytes = words.DTYPES[group.dtype]
     lse_bytes = model.heads * FLOAT32  # the log-sum-exp of each row of scores, kept for the backward pass
     return Operation(
         op="attention",
         phase=phase,
-        count=layers * ranks.calls,
-        flops=layers * flops,
-        bytes=layers * ranks.tokens * ((query_elements + kv_elements) * element_bytes + lse_bytes),
-        dtype="tf32" if job.recipe.dtype == "tf32" else ranks.dtype,
+        count=layer_count * group.calls_per_layer,
+        flops=layer_count * flops,
+        bytes=layer_count * group.tokens * ((query_elements + kv_elements) * element_bytes + lse_bytes),
+        dtype="tf32" if job.recipe.dtype == "tf32" else group.dtype,
     )

@@ -13,13 +13,15 @@ from trainyard.job import Model
 
 
 class Matrix(NamedTuple):
-    """A (wide, high) matrix, from `wide` to `high` values per token. `copies`: experts; `uses`: experts per token."""
+    """A (width_in, width_out) matrix, from `width_in` to `width_out` values per token. `split`: how tp divides it, by
+    columns (outputs), by rows (inputs) or not. `expert_count`: its copies, one per expert; a token uses
+    `experts_per_token` of them."""
 
-    wide: int
-    high: int
+    width_in: int
+    width_out: int
     split: Literal["columns", "rows", "none"] = "none"
-    copies: int = 1
-    uses: int = 1
+    expert_count: int = 1
+    experts_per_token: int = 1
     bias: bool = False
     float32: bool = False
     """Whether it is multiplied in float32 even if the model is in lower precision."""
@@ -28,80 +30,90 @@ class Matrix(NamedTuple):
 
 
 class LayerGroup(NamedTuple):
-    """Identical layers, from `first` to `stop` - 1. `ends`: whether no gradient needs the last product's output, so
-    that recomputation stops before it."""
+    """Identical layers, from layer `first` to layer `stop` - 1. `skips_last_product`: no gradient needs the output of
+    the last matrix product, so that recomputation stops before it."""
 
     first: int
     stop: int
     matrices: Sequence[Matrix]
-    ends: bool
+    skips_last_product: bool
 
     @property
     def layers(self) -> int:
+        """The number of layers."""
         return self.stop - self.first
 
 
 def layers(model: Model) -> list[LayerGroup]:
     """The dense layers, then those with experts; without empty groups."""
-    dense = min(model.dense_layers, model.layers) if model.experts else model.layers
+    dense_layers = min(model.dense_layers, model.layers) if model.experts else model.layers
     attention_matrices = attention(model)
-    kinds = [
-        LayerGroup(first=0, stop=dense, matrices=[*attention_matrices, *mlp(model, model.ffn_hidden_size)], ends=True),
+    groups = [
+        LayerGroup(
+            first=0,
+            stop=dense_layers,
+            matrices=[*attention_matrices, *mlp(model, model.ffn_hidden_size)],
+            skips_last_product=True,
+        ),
         # The gradient of a gate needs the expert's output; the shared experts have no gate.
         LayerGroup(
-            first=dense,
+            first=dense_layers,
             stop=model.layers,
             matrices=[*attention_matrices, *experts(model)],
-            ends=model.shared_experts > 0,
+            skips_last_product=model.shared_experts > 0,
         ),
     ]
-    return [kind for kind in kinds if kind.layers]
+    return [group for group in groups if group.layers]
 
 
 def attention(model: Model) -> list[Matrix]:
-    """q, k, v, out; for latent attention q down and up, keys and values down and up, out."""
+    """The matrices in forward order: q, k, v, out. With latent attention: q down (if q is compressed) and up, keys and
+    values down and up, out."""
     width, heads = model.hidden_size, model.heads
     if not model.kv_lora_rank:
         biased = model.bias != "none"
-        q = Matrix(wide=width, high=heads * model.head_dim, split="columns", bias=biased)
-        kv = Matrix(wide=width, high=model.kv_heads * model.head_dim, split="columns", bias=biased)
-        return [q, kv, kv, Matrix(wide=q.high, high=width, split="rows", bias=model.bias == "all")]
+        q = Matrix(width_in=width, width_out=heads * model.head_dim, split="columns", bias=biased)
+        kv = Matrix(width_in=width, width_out=model.kv_heads * model.head_dim, split="columns", bias=biased)
+        return [q, kv, kv, Matrix(width_in=q.width_out, width_out=width, split="rows", bias=model.bias == "all")]
     return [
-        *([Matrix(wide=width, high=model.q_lora_rank)] if model.q_lora_rank else []),
-        Matrix(wide=model.q_lora_rank or width, high=heads * (model.head_dim + model.rope_dim), split="columns"),
-        Matrix(wide=width, high=model.kv_lora_rank + model.rope_dim),
-        Matrix(wide=model.kv_lora_rank, high=heads * (model.head_dim + model.value_dim), split="columns"),
-        Matrix(wide=heads * model.value_dim, high=width, split="rows"),
+        *([Matrix(width_in=width, width_out=model.q_lora_rank)] if model.q_lora_rank else []),
+        Matrix(
+            width_in=model.q_lora_rank or width, width_out=heads * (model.head_dim + model.rope_dim), split="columns"
+        ),
+        Matrix(width_in=width, width_out=model.kv_lora_rank + model.rope_dim),
+        Matrix(width_in=model.kv_lora_rank, width_out=heads * (model.head_dim + model.value_dim), split="columns"),
+        Matrix(width_in=heads * model.value_dim, width_out=width, split="rows"),
     ]
 
 
-def mlp(model: Model, ffn: int) -> list[Matrix]:
-    """Gate (SwiGLU only), up, down."""
+def mlp(model: Model, inner_width: int) -> list[Matrix]:
+    """The matrices in forward order: gate (SwiGLU only), up, down. `inner_width`: values per token between up and
+    down."""
     biased = model.bias == "all"
-    up = Matrix(wide=model.hidden_size, high=ffn, split="columns", bias=biased)
+    up = Matrix(width_in=model.hidden_size, width_out=inner_width, split="columns", bias=biased)
     return [
         *([up] if model.mlp == "swiglu" else []),
         up,
-        Matrix(wide=ffn, high=model.hidden_size, split="rows", bias=biased),
+        Matrix(width_in=inner_width, width_out=model.hidden_size, split="rows", bias=biased),
     ]
 
 
 def experts(model: Model) -> list[Matrix]:
     """The router, the experts (SwiGLU) and the shared experts, as one MLP of their total width."""
     up = Matrix(
-        wide=model.hidden_size,
-        high=model.moe_ffn_hidden_size,
+        width_in=model.hidden_size,
+        width_out=model.moe_ffn_hidden_size,
         split="columns",
-        copies=model.experts,
-        uses=model.top_k,
+        expert_count=model.experts,
+        experts_per_token=model.top_k,
         linear=False,
     )
     down = Matrix(
-        wide=model.moe_ffn_hidden_size,
-        high=model.hidden_size,
+        width_in=model.moe_ffn_hidden_size,
+        width_out=model.hidden_size,
         split="rows",
-        copies=model.experts,
-        uses=model.top_k,
+        expert_count=model.experts,
+        experts_per_token=model.top_k,
         linear=False,
     )
     shared = mlp(model, model.shared_experts * model.moe_ffn_hidden_size) if model.shared_experts else []
@@ -109,17 +121,26 @@ def experts(model: Model) -> list[Matrix]:
 
 
 def head(model: Model) -> Matrix:
-    return Matrix(wide=model.hidden_size, high=model.vocab, split="columns", linear=False)
+    """The output projection, from the hidden state to the logits of the vocabulary."""
+    return Matrix(width_in=model.hidden_size, width_out=model.vocab, split="columns", linear=False)
 
 
-def parameters(model: Model, length: int = 0) -> int:
-    """Parameter count of the model. `length`: the maximum sequence length, one row each if positions are learned."""
-    linear = sum(
-        kind.layers * matrix.copies * (matrix.wide + matrix.bias) * matrix.high
-        for kind in layers(model)
-        for matrix in kind.matrices
+def parameters(model: Model, max_length: int = 0) -> int:
+    """Parameter count of the model. `max_length`: the maximum sequence length in tokens, one row each if positions are
+    learned."""
+    matrix_parameters = sum(
+        group.layers * matrix.expert_count * (matrix.width_in + matrix.bias) * matrix.width_out
+        for group in layers(model)
+        for matrix in group.matrices
     )
-    tables = model.vocab * (1 if model.tied else 2) + (length if model.position == "learned" else 0)
-    norm = model.hidden_size * (2 if model.norm == "layer" and model.bias == "all" else 1)
-    inner = model.q_lora_rank + model.kv_lora_rank if model.kv_lora_rank else 2 * model.head_dim * model.qk_norm
-    return linear + tables * model.hidden_size + (2 * model.layers + 1) * norm + model.layers * inner
+    table_rows = model.vocab * (1 if model.tied else 2) + (max_length if model.position == "learned" else 0)
+    norm_parameters = model.hidden_size * (2 if model.norm == "layer" and model.bias == "all" else 1)
+    attention_norm_parameters = (
+        model.q_lora_rank + model.kv_lora_rank if model.kv_lora_rank else 2 * model.head_dim * model.qk_norm
+    )
+    return (
+        matrix_parameters
+        + table_rows * model.hidden_size
+        + (2 * model.layers + 1) * norm_parameters
+        + model.layers * attention_norm_parameters
+    )

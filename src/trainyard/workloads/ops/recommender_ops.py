@@ -19,8 +19,8 @@ from trainyard.train.sizes import convert
 from trainyard.workloads.ops.tally import Tally
 
 AXES = ("dp_replicate", "dp_shard")
-_F32 = words.DTYPES["float32"]
-_ID = 8
+_FLOAT32_BYTES = words.DTYPES["float32"]
+_ID_BYTES = 8
 """Bytes of an id."""
 
 
@@ -42,7 +42,7 @@ def operations(job: Job) -> list[Operation]:
     table_elements = [rows * sizes.width for rows in sizes.rows]
     ops.local_parameters -= sum(table_elements)
     ops.tensors -= len(table_elements)
-    update = _split_tables(job, table_elements, whole=sizes.tables == "by_table")
+    update = _split_tables(job, table_elements, by_table=sizes.tables == "by_table")
     return [*ops.operations(job), *_look_up(job, sizes), *update]
 
 
@@ -84,7 +84,8 @@ def tally(sizes: Dlrm, recipe: Recipe) -> Tally:
 
 
 def _mlp(ops: Tally, width_in: int, widths: Sequence[int], first: bool) -> None:
-    """An MLP. The `first` one takes data and ends with a ReLU, the other ends with a matrix."""
+    """Tallies an MLP with the output widths `widths`. The `first` one takes data, which needs no gradient, and ends
+    with a ReLU; the other ends with a linear layer."""
     for number, width in enumerate(widths, start=1):
         last = not first and number == len(widths)
         ops.linear(1, width_in, width, bias=True, input_is_data=first and number == 1, last=last)
@@ -94,34 +95,49 @@ def _mlp(ops: Tally, width_in: int, widths: Sequence[int], first: bool) -> None:
 
 
 def _look_up(job: Job, sizes: Dlrm) -> list[Operation]:
-    """Embedding lookups: rows are read and summed; backward adds to a gradient as large as the tables, zeroed first.
+    """Forward and backward embedding lookups of a rank, each summed over the step; `count` has a call per table and
+    micro-batch. Rows of a table are read and summed per sample; backward adds to a gradient as large as the tables,
+    which every micro-batch first sets to zero.
 
-    With tables sharded by row, every rank writes sums and reads gradients for the samples of all ranks.
+    A rank has all tables, or its share if they are sharded. Sharded by row, it writes partial sums for the samples of
+    all ranks; sharded by table, it has all rows of its tables.
     """
     ranks = job.layout.batch_ranks
     shards_tables = recommender_rules.shards_tables(job, sizes)
-    samples, micro, width = job.batch // ranks, job.accumulate, sizes.width
-    sums = len(sizes.rows) * width * (ranks if shards_tables and sizes.tables == "by_row" else 1)
-    forward_bytes = samples * (sizes.ids * (_ID + _F32 * width) + sums * _F32)
+    samples, micro_batches, width = job.batch // ranks, job.accumulate, sizes.width
+    output_values = len(sizes.rows) * width * (ranks if shards_tables and sizes.tables == "by_row" else 1)
+    forward_bytes = samples * (sizes.ids * (_ID_BYTES + _FLOAT32_BYTES * width) + output_values * _FLOAT32_BYTES)
     table_elements = -(-sum(sizes.rows) * width // (ranks if shards_tables else 1))
-    tables = -(-len(sizes.rows) // ranks) if shards_tables and sizes.tables == "by_table" else len(sizes.rows)
-    added = samples * sizes.ids * width
-    backward_bytes = forward_bytes + _F32 * (added + micro * table_elements)
+    table_count = -(-len(sizes.rows) // ranks) if shards_tables and sizes.tables == "by_table" else len(sizes.rows)
+    added_values = samples * sizes.ids * width
+    backward_bytes = forward_bytes + _FLOAT32_BYTES * (added_values + micro_batches * table_elements)
     dtype = job.recipe.dtype
     return [
-        Operation(op="embedding", phase="forward", count=micro * tables, flops=added, bytes=forward_bytes, dtype=dtype),
         Operation(
-            op="embedding", phase="backward", count=micro * tables, flops=added, bytes=backward_bytes, dtype=dtype
+            op="embedding",
+            phase="forward",
+            count=micro_batches * table_count,
+            flops=added_values,
+            bytes=forward_bytes,
+            dtype=dtype,
+        ),
+        Operation(
+            op="embedding",
+            phase="backward",
+            count=micro_batches * table_count,
+            flops=added_values,
+            bytes=backward_bytes,
+            dtype=dtype,
         ),
     ]
 
 
-def _split_tables(job: Job, table_elements: Sequence[int], whole: bool) -> list[Operation]:
+def _split_tables(job: Job, table_elements: Sequence[int], by_table: bool) -> list[Operation]:
     """Gradient accumulation, norm, clipping and optimizer for a rank's part of the tables, as for a single-rank model
-    of that size. `table_elements`: of each table. `whole`: a rank has whole tables, not a part of each."""
+    of that size. `table_elements`: of each table. `by_table`: a rank has whole tables, not a part of each."""
     ranks = job.layout.batch_ranks
     ops = Tally(replace(job.recipe, dtype="float32"))
     ops.weights(-(-sum(table_elements) // ranks))
-    ops.tensors = -(-len(table_elements) // ranks) if whole else len(table_elements)
+    ops.tensors = -(-len(table_elements) // ranks) if by_table else len(table_elements)
     recipe = replace(job.recipe, dtype="float32", tokens_per_step=job.recipe.tokens_per_step // ranks)
     return ops.operations(replace(job, layout=Layout(), recipe=recipe))

@@ -19,34 +19,34 @@ FLOAT32 = words.DTYPES["float32"]
 
 
 class SampleGroup(NamedTuple):
-    """The ranks that train on the same samples. `tokens` and `micro`-batches are per step. `between`: the number of tp
-    ranks that repeat the operations between the split matrices; 1 if each has its part. `dtype`: of activations."""
+    """The ranks that train on the same samples: tp x cp x pp of them. `tokens` and `micro_batches` are per step.
+    `repeating_ranks`: the tp ranks that each repeat the operations between the split matrices (`tp`); 1 if each has its
+    part of the sequence. `dtype`: of activations."""
 
     ranks: int
     tp: int
     cp: int
-    between: int
+    repeating_ranks: int
     tokens: int
-    micro: int
+    micro_batches: int
     dtype: str
 
     @property
-    def calls(self) -> int:
-        """Calls per step, over all ranks, of an operation that each layer runs once."""
-        return self.micro * self.tp * self.cp
+    def calls_per_layer(self) -> int:
+        """Calls per step, over all ranks of the group, of an operation that one layer runs once per micro-batch."""
+        return self.micro_batches * self.tp * self.cp
 
     def pointwise(
-        self, op: str, phase: str, calls: int, width: int, flops: int, moved: int, times: int = 1
+        self, op: str, phase: str, calls: int, width: int, flops: int, moved: int, repeats: int = 1
     ) -> Operation:
-        """An elementwise operation with `calls` per micro-batch and rank, each over `width` elements per token.
-
-        `flops`, `moved`: FLOPs and elements moved per element. `times`: ranks that repeat it.
-        """
-        elements = calls * self.tokens * width * times
+        """An elementwise operation, summed over a step and the group, with `calls` per micro-batch and rank, each over
+        `width` elements per token. `flops`, `moved`: FLOPs and elements moved per element. `repeats`: ranks that repeat
+        it."""
+        elements = calls * self.tokens * width * repeats
         return Operation(
             op=op,
             phase=phase,
-            count=calls * self.calls if width else 0,
+            count=calls * self.calls_per_layer if width else 0,
             flops=flops * elements,
             bytes=moved * elements * words.DTYPES[self.dtype],
             dtype=self.dtype,
@@ -62,31 +62,32 @@ class SampleGroup(NamedTuple):
         )
 
 
-def group(job: Job) -> SampleGroup:
+def find_group(job: Job) -> SampleGroup:
     """The ranks that share the samples of one data-parallel rank of the job."""
     layout, recipe = job.layout, job.recipe
     return SampleGroup(
         ranks=layout.tp * layout.cp * layout.pp,
         tp=layout.tp,
         cp=layout.cp,
-        between=1 if layout.sequence_parallel else layout.tp,
+        repeating_ranks=1 if layout.sequence_parallel else layout.tp,
         tokens=job.accumulate * recipe.micro_batch_size * recipe.seq_len,
-        micro=job.accumulate,
+        micro_batches=job.accumulate,
         # float8 and tf32 are formats of matrix products only.
         dtype={"float8": "bfloat16", "tf32": "float32"}.get(recipe.dtype, recipe.dtype),
     )
 
 
-def merged(parts: Iterable[Operation]) -> list[Operation]:
+def merged(operations: Iterable[Operation]) -> list[Operation]:
     """One operation per op class, phase and dtype, in order of first appearance; without those never called."""
     sums: dict[tuple[str, str, str], Operation] = {}
-    for part in parts:
-        key = (part.op, part.phase, part.dtype)
-        sums[key] = _added(sums[key], part) if key in sums else part
+    for operation in operations:
+        key = (operation.op, operation.phase, operation.dtype)
+        sums[key] = _added(sums[key], operation) if key in sums else operation
     return [operation for operation in sums.values() if operation.count]
 
 
 def _added(first: Operation, second: Operation) -> Operation:
+    """The sum of the work of two operations of the same op class, phase and dtype."""
     return msgspec.structs.replace(
         first, count=first.count + second.count, flops=first.flops + second.flops, bytes=first.bytes + second.bytes
     )

@@ -20,7 +20,7 @@ from trainyard.job import Job, Recipe
 from trainyard.train.rules.data_parallel_rules import shards
 from trainyard.workloads.ops.update_ops import ELEMENTWISE
 
-_F32 = words.DTYPES["float32"]
+_FLOAT32_BYTES = words.DTYPES["float32"]
 _SAVED = ("matmul", "attention", "conv")
 """Op classes whose results selective checkpointing saves; a block recomputes all others."""
 
@@ -71,7 +71,7 @@ class Tally:
         self._block_recomputes = False
 
     def weights(self, *tensors: int) -> None:
-        """Adds parameters; `tensors` are their element counts."""
+        """Adds weight tensors, given their element counts on this rank."""
         self.parameters += sum(tensors)
         self.local_parameters += sum(tensors)
         self.tensors += len(tensors)
@@ -131,8 +131,8 @@ class Tally:
     def _product(
         self, op: str, *, read: int, written: int, weights: int, rows: int, bias: int, input_is_data: bool, last: bool
     ) -> None:
-        """Adds a product of `weights` and `rows` rows of input, per sample: `read` and `written` are elements of its
-        input and output, `bias` the elements of its bias."""
+        """Adds a product of `weights` weight elements with each of `rows` rows of input, per sample. `read`, `written`:
+        elements of its input and output; `bias`: elements of its bias; `input_is_data`, `last`: as in `linear`."""
         flops, moved = 2 * rows * weights, read + written
         self.weights(weights, *([bias] if bias else []))
         self._forward(op, _Work(calls=1, flops=flops, moved=moved, weights=weights + bias), recomputed=not last)
@@ -151,7 +151,8 @@ class Tally:
         width = heads * head_dim
         product_flops = 2 * queries * keys * width  # of q k^T; that of the scores and v has as many
         operands = 2 * (queries + keys) * width  # elements of q, k, v and the output
-        lse_bytes = _F32 * queries * heads  # the log-sum-exp of each row of scores, kept for the backward pass
+        # The log-sum-exp of each row of scores, kept for the backward pass.
+        lse_bytes = _FLOAT32_BYTES * queries * heads
         self._forward("attention", _Work(calls=1, flops=2 * product_flops, moved=operands, float32=lse_bytes))
         self._add(
             "attention",
@@ -185,6 +186,7 @@ class Tally:
         self.pointwise(elements, flops=2, moved=3, back_flops=3, back_moved=5, last=last)
 
     def silu(self, elements: int) -> None:
+        """x sigmoid(x) of each element."""
         self.pointwise(elements, flops=5, moved=2, back_flops=8, back_moved=3)
 
     def gelu(self, elements: int) -> None:
@@ -201,7 +203,9 @@ class Tally:
     def loss(self, elements: int, op: str = "softmax") -> None:
         """A loss over `elements` outputs in float32, with the casts of the outputs and of their gradient."""
         for phase, flops in (("forward", 4), ("backward", 3)):
-            self._add(op, phase, _Work(calls=1, flops=flops * elements, moved=elements, float32=_F32 * elements))
+            self._add(
+                op, phase, _Work(calls=1, flops=flops * elements, moved=elements, float32=_FLOAT32_BYTES * elements)
+            )
 
     def _forward(self, op: str, work: _Work, recomputed: bool = True) -> None:
         """Adds forward work, and the same as recomputation if the block is checkpointed and the recipe does not save
@@ -215,6 +219,7 @@ class Tally:
             self._add(op, "recompute", work)
 
     def _add(self, op: str, phase: str, work: _Work) -> None:
+        """Adds `work` to the total of the op class and phase."""
         total = self._work.setdefault((op, phase), _Work())
         for field in vars(work):
             setattr(total, field, getattr(total, field) + getattr(work, field))
@@ -259,22 +264,22 @@ class Tally:
             )
 
         casts = [
-            over_all_weights(phase, cast_passes, flops=0, moved=_F32 + element_bytes)
+            over_all_weights(phase, cast_passes, flops=0, moved=_FLOAT32_BYTES + element_bytes)
             for phase in ("forward", "backward")
         ]
-        return [*casts, over_all_weights("backward", micro_batches - 1, flops=1, moved=3 * _F32)]
+        return [*casts, over_all_weights("backward", micro_batches - 1, flops=1, moved=3 * _FLOAT32_BYTES)]
 
     def _update(self, job: Job) -> list[Operation]:
         """Gradient norm, clipping and optimizer; without the optimizer if its arithmetic is unknown."""
         shard = -(-self.local_parameters // job.layout.dp_shard)  # parameters that this rank updates
         local = shard if shards(job.layout) else self.local_parameters  # parameters whose gradients it has
         operations = [
-            Operation(op="reduction", phase="other", count=1, flops=2 * local, bytes=_F32 * local),
-            Operation(op="elementwise", phase="other", count=1, flops=local, bytes=2 * _F32 * local),
+            Operation(op="reduction", phase="other", count=1, flops=2 * local, bytes=_FLOAT32_BYTES * local),
+            Operation(op="elementwise", phase="other", count=1, flops=local, bytes=2 * _FLOAT32_BYTES * local),
         ]
         if job.recipe.optimizer in ELEMENTWISE:
             flops, values = ELEMENTWISE[job.recipe.optimizer]  # per weight
-            moved = values * _F32 * shard
+            moved = values * _FLOAT32_BYTES * shard
             operations.append(Operation(op="optimizer", phase="optimizer", count=1, flops=flops * shard, bytes=moved))
         return operations
 

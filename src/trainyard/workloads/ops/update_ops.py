@@ -11,7 +11,7 @@ from trainyard.cost import Operation
 from trainyard.job import Job
 from trainyard.train.rules.data_parallel_rules import shards
 from trainyard.workloads.ops.matrices import layers, parameters
-from trainyard.workloads.ops.sample_group import FLOAT32, group
+from trainyard.workloads.ops.sample_group import FLOAT32, find_group
 
 ELEMENTWISE = {"adamw": (14, 7), "sgd": (4, 5), "muon": (5, 5)}
 """(FLOPs, float32 values moved) per weight; for Muon in addition to its matrix products."""
@@ -26,8 +26,8 @@ def operations(job: Job) -> Iterator[Operation]:
     parameter_count = parameters(model, recipe.seq_len) // (layout.tp * layout.pp)
     # Sharded over all ranks with other tokens. Experts are split over ep and sharded over the rest: the same size.
     shard = -(-parameter_count // (layout.dp_shard * layout.cp))
-    calls = 2 + sum(kind.layers * len(kind.matrices) for kind in layers(model)) // layout.pp
-    element_bytes = words.DTYPES[group(job).dtype]
+    calls = 2 + sum(layer_group.layers * len(layer_group.matrices) for layer_group in layers(model)) // layout.pp
+    element_bytes = words.DTYPES[find_group(job).dtype]
     if element_bytes < FLOAT32:
         # Sharded weights are cast before they are gathered; gradients of a micro-batch are unsharded.
         cast_weights = shard if shards(layout) else parameter_count
@@ -72,13 +72,13 @@ def _orthogonal(job: Job) -> Iterator[Operation]:
     """
     layout, dtype = job.layout, job.recipe.dtype
     count = flops = moved = 0
-    for kind in layers(job.decoder):
-        for matrix in kind.matrices:
-            if matrix.copies == 1:
-                m, n = sorted((matrix.wide, matrix.high))
-                count += 3 * _ITERATIONS * kind.layers
-                flops += 2 * m * m * (2 * n + m) * _ITERATIONS * kind.layers
-                moved += (6 * m * n + 4 * m * m) * _ITERATIONS * kind.layers
+    for layer_group in layers(job.decoder):
+        for matrix in layer_group.matrices:
+            if matrix.expert_count == 1:
+                m, n = sorted((matrix.width_in, matrix.width_out))
+                count += 3 * _ITERATIONS * layer_group.layers
+                flops += 2 * m * m * (2 * n + m) * _ITERATIONS * layer_group.layers
+                moved += (6 * m * n + 4 * m * m) * _ITERATIONS * layer_group.layers
     share = layout.pp * (layout.dp_shard if layout.zero == 1 else 1)
     dtype = "float32" if dtype == "float32" else "bfloat16"
     size = moved * words.DTYPES[dtype] // share

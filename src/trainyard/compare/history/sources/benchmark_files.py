@@ -91,7 +91,7 @@ def _read_results(path: Path) -> _SavedResults | None:
 
 
 def _read_pytest_benchmark(document: dict[str, Any]) -> _SavedResults:
-    """The median of each benchmark, which is robust against disturbed rounds."""
+    """The median of each benchmark in s, which is robust against disturbed rounds."""
     figures = {str(benchmark["fullname"]): benchmark["stats"]["median"] for benchmark in document["benchmarks"]}
     machine = document["machine_info"]
     where = " ".join(str(machine.get(key, "")) for key in ("node", "python_version")).strip()

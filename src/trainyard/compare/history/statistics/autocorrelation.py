@@ -22,9 +22,9 @@ def is_steady_trend(values: NDArray[np.float64]) -> bool:
     fewer of longer ones."""
     if values.size < _MIN_TREND_POINTS:
         return False
-    ranks, numbers = centre_ranks(values[None])[0], np.arange(values.size) - (values.size - 1) / 2
-    spread = np.sqrt((ranks**2).sum() * (numbers**2).sum())
-    return bool(spread > 0 and abs((ranks * numbers).sum()) > _MIN_TREND_CORRELATION * spread)
+    ranks, times = centre_ranks(values[None])[0], np.arange(values.size) - (values.size - 1) / 2
+    norm = np.sqrt((ranks**2).sum() * (times**2).sum())
+    return bool(norm > 0 and abs((ranks * times).sum()) > _MIN_TREND_CORRELATION * norm)
 
 
 def estimate_autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -32,22 +32,26 @@ def estimate_autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]
     et al. 2017), so that steps have little influence. In a series that consists mostly of steps they would, so
     the result is the smaller of two estimates: from all differences, and without the largest ones."""
     ranks = centre_ranks(values)
-    once, twice = (ranks[:, 1:] - ranks[:, :-1]) ** 2, (ranks[:, 2:] - ranks[:, :-2]) ** 2
-    out = 2 * max(1, values.shape[1] // _POINTS_PER_STEP)
-    of_all, of_most = _divide_trimmed_means(twice, once, 0), _divide_trimmed_means(twice, once, out)
-    return np.clip(np.minimum(of_all, of_most) - 1, 0, _MAX_CORRELATION)
+    lag_1, lag_2 = (ranks[:, 1:] - ranks[:, :-1]) ** 2, (ranks[:, 2:] - ranks[:, :-2]) ** 2
+    left_out = 2 * max(1, values.shape[1] // _POINTS_PER_STEP)
+    from_all, from_most = _divide_trimmed_means(lag_2, lag_1, 0), _divide_trimmed_means(lag_2, lag_1, left_out)
+    return np.clip(np.minimum(from_all, from_most) - 1, 0, _MAX_CORRELATION)
 
 
-def _divide_trimmed_means(twice: NDArray[np.float64], once: NDArray[np.float64], out: int) -> NDArray[np.float64]:
-    """Ratio (m,) of the row means of two arrays without their `out` largest values; 0 if the second is 0."""
-    numerator, denominator = (
-        np.partition(squares, squares.shape[1] - out - 1, axis=1)[:, : squares.shape[1] - out].mean(axis=1)
-        for squares in (twice, once)
+def _divide_trimmed_means(
+    numerators: NDArray[np.float64], denominators: NDArray[np.float64], left_out: int
+) -> NDArray[np.float64]:
+    """Ratio (m,) of the row means of `numerators` (m, n) and `denominators` (m, n'), each without the `left_out`
+    largest values of the row; 0 if the second mean is 0."""
+    numerator_means, denominator_means = (
+        np.partition(squares, squares.shape[1] - left_out - 1, axis=1)[:, : squares.shape[1] - left_out].mean(axis=1)
+        for squares in (numerators, denominators)
     )
-    return numerator / np.where(denominator > 0, denominator, np.inf)
+    return numerator_means / np.where(denominator_means > 0, denominator_means, np.inf)
 
 
-def estimate_inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Variance of a long mean relative to that of independent values, for each row (m, n); at least 1."""
+def estimate_variance_inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Variance of a long mean relative to that of independent values, due to autocorrelation, for each row (m, n); at
+    least 1."""
     correlation = estimate_autocorrelation(values)
     return (1 + correlation) / (1 - correlation)

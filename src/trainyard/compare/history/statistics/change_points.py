@@ -9,15 +9,22 @@ from numpy.typing import NDArray
 from trainyard.compare.history.statistics.split_scan import BestSplits, find_best_splits
 
 
-def find_change_points(values: NDArray[np.float64], splits: BestSplits, inflation: float, critical: float) -> list[int]:
-    """First points of new levels: splits stronger than `critical`, narrowest first (Baranowski et al. 2019)."""
-    return _confirm_changes(values, _select_narrowest(splits, inflation, critical), inflation, critical)
+def find_change_points(
+    values: NDArray[np.float64], splits: BestSplits, variance_inflation: float, critical: float
+) -> list[int]:
+    """First points of new levels, ascending: splits stronger than `critical`, narrowest interval first (Baranowski et
+    al. 2019), then moved and tested again between their neighbours. `splits`: the best of each tested interval;
+    `variance_inflation`: as in `estimate_variance_inflation`."""
+    return _confirm_changes(
+        values, _select_narrowest(splits, variance_inflation, critical), variance_inflation, critical
+    )
 
 
-def _select_narrowest(splits: BestSplits, inflation: float, critical: float) -> list[int]:
+def _select_narrowest(splits: BestSplits, variance_inflation: float, critical: float) -> list[int]:
     """Sorted indices of the splits stronger than `critical`: the narrowest interval's first, then those of intervals
-    that do not contain a split already selected. `inflation`: of the variance of a mean, from autocorrelation."""
-    strength = splits.strengths(inflation)
+    that do not contain a split already selected. `variance_inflation`: of the variance of a mean, from
+    autocorrelation."""
+    strength = splits.strengths(variance_inflation)
     rows = np.flatnonzero(strength > critical)
     rows = rows[np.lexsort((-strength[rows], (splits.stop - splits.start)[rows]))]
     points: list[int] = []
@@ -32,20 +39,22 @@ _MAX_ROUNDS = 8
 """Largest number of rounds in which changes are moved; they converge in two or three."""
 
 
-def _confirm_changes(values: NDArray[np.float64], points: list[int], inflation: float, critical: float) -> list[int]:
-    """Move each change to the best split between its neighbours, and drop the weakest until all are stronger than
-    `critical`."""
+def _confirm_changes(
+    values: NDArray[np.float64], points: list[int], variance_inflation: float, critical: float
+) -> list[int]:
+    """Moves each change to the best split between its neighbours, and drops the weakest until all are stronger than
+    `critical`. `points`: first points of new levels."""
     split_of_interval: dict[tuple[int, int], tuple[int, float]] = {}
 
-    def best(start: int, stop: int) -> tuple[int, float]:
+    def best_split(start: int, stop: int) -> tuple[int, float]:
         if (start, stop) not in split_of_interval:
             split = find_best_splits(values, np.array([start]), stop - start)
-            split_of_interval[start, stop] = int(split.at[0]), float(split.strengths(inflation)[0])
+            split_of_interval[start, stop] = int(split.at[0]), float(split.strengths(variance_inflation)[0])
         return split_of_interval[start, stop]
 
     for _ in range(_MAX_ROUNDS + len(points)):
         bounds = [0, *points, values.size]
-        splits_between = [best(start, stop) for start, stop in zip(bounds, bounds[2:])]
+        splits_between = [best_split(start, stop) for start, stop in zip(bounds, bounds[2:])]
         weak = [strength for _, strength in splits_between if strength <= critical]
         if weak:
             del points[[strength for _, strength in splits_between].index(min(weak))]

@@ -10,14 +10,17 @@ from trainyard.compare.history.statistics.rank_statistics import SHORTEST_SIDE, 
 
 MAX_EXCURSION = 15
 """Largest length of an excursion in points."""
+_LEAST_VARIANCE = 1e-300
+"""Lower limit of a variance, to avoid a division by 0."""
 _WINDOWS_ALLOWANCE = 0.6
 """Added to the critical value of a split, as there are more windows than splits. With it, series without a change show
 an excursion as rarely as a step (`python -m validation.history_noise`)."""
 
 
-def find_excursions(values: NDArray[np.float64], inflation: float, critical: float) -> list[tuple[int, int]]:
+def find_excursions(values: NDArray[np.float64], variance_inflation: float, critical: float) -> list[tuple[int, int]]:
     """[start, stop) of the windows whose ranks differ from the rest of a single-level interval (n,), strongest first
-    and without overlaps."""
+    and without overlaps. `critical`: critical value of a split, in normal deviations; `variance_inflation`: as in
+    `estimate_variance_inflation`."""
     n = values.size
     chosen: list[tuple[int, int]] = []
     if n < 4 * SHORTEST_SIDE:
@@ -28,7 +31,7 @@ def find_excursions(values: NDArray[np.float64], inflation: float, critical: flo
     windows: list[tuple[float, int, int]] = []
     for width in range(SHORTEST_SIDE, min(MAX_EXCURSION, n // 3) + 1):
         inside = sums[width:] - sums[:-width]
-        spread = np.sqrt(max(variance, 1e-300) * width * (n - width) / n * inflation)
+        spread = np.sqrt(max(variance, _LEAST_VARIANCE) * width * (n - width) / n * variance_inflation)
         sides = np.array([width]), np.array([n - width])
         strength = transform_to_normal(np.abs(inside) / spread, *sides)
         strength[:SHORTEST_SIDE] = strength[strength.size - SHORTEST_SIDE :] = 0

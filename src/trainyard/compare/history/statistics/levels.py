@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 _Z_95_PERCENT = 1.96
 """Standard deviations on either side of the mean that hold 95 % of a normal distribution."""
 _MAX_POINTS_PER_SIDE = 200
-"""Points on each side from which a shift is estimated."""
+"""Points on each side, those nearest to the change, from which a shift is estimated."""
+DEVIATION_PER_MAD = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -20,24 +22,35 @@ class Level(msgspec.Struct, frozen=True):
     high: float
 
 
-def estimate_level(values: NDArray[np.float64], inflation: float = 1.0) -> Level:
-    """The median of (n,) and the interval between two order statistics."""
+def estimate_level(values: NDArray[np.float64], variance_inflation: float = 1.0) -> Level:
+    """The median of `values` (n,), and as its 95 % interval two order statistics. `variance_inflation`: variance of a
+    long mean of the values relative to that of independent values (`estimate_variance_inflation`)."""
     ordered = np.sort(values)
-    n = ordered.size
-    half_width = _Z_95_PERCENT * np.sqrt(n * inflation) / 2
-    low, high = int(np.floor((n - 1) / 2 - half_width)), int(np.ceil((n - 1) / 2 + half_width))
-    return Level(float(np.median(ordered)), float(ordered[max(0, low)]), float(ordered[min(n - 1, high)]))
+    count = ordered.size
+    half_width = _Z_95_PERCENT * np.sqrt(count * variance_inflation) / 2
+    low_index, high_index = int(np.floor((count - 1) / 2 - half_width)), int(np.ceil((count - 1) / 2 + half_width))
+    return Level(
+        float(np.median(ordered)), float(ordered[max(0, low_index)]), float(ordered[min(count - 1, high_index)])
+    )
 
 
-def estimate_shift(before: NDArray[np.float64], after: NDArray[np.float64], inflation: float = 1.0) -> Level:
-    """The median of all differences after - before (Hodges and Lehmann 1963), and the interval of shifts that the rank
-    sum test does not reject (Moses)."""
+def estimate_shift(before: NDArray[np.float64], after: NDArray[np.float64], variance_inflation: float = 1.0) -> Level:
+    """The shift of the level from `before` to `after`, arrays in the order of the series: the median of all differences
+    after - before (Hodges and Lehmann 1963), and as its 95 % interval the shifts that the rank sum test does not reject
+    (Moses). Uses the last `_MAX_POINTS_PER_SIDE` points of `before` and the first of `after`. `variance_inflation`: as
+    in `estimate_level`."""
     before, after = before[-_MAX_POINTS_PER_SIDE:], after[:_MAX_POINTS_PER_SIDE]
-    m, n = before.size, after.size
+    before_count, after_count = before.size, after.size
     differences = np.sort((after[:, None] - before).ravel())
-    half_width = _Z_95_PERCENT * np.sqrt(inflation * m * n * (m + n + 1) / 12)
-    low, high = int(np.floor(m * n / 2 - half_width)), int(np.ceil(m * n / 2 + half_width)) - 1
+    rank_sum_variance = variance_inflation * before_count * after_count * (before_count + after_count + 1) / 12
+    half_width = _Z_95_PERCENT * np.sqrt(rank_sum_variance)
+    low_index, high_index = (
+        int(np.floor(before_count * after_count / 2 - half_width)),
+        int(np.ceil(before_count * after_count / 2 + half_width)) - 1,
+    )
     last = differences.size - 1
     return Level(
-        float(np.median(differences)), float(differences[max(0, low)]), float(differences[min(last, max(0, high))])
+        value=float(np.median(differences)),
+        low=float(differences[max(0, low_index)]),
+        high=float(differences[min(last, max(0, high_index))]),
     )

@@ -23,19 +23,20 @@ def centre_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     order = values.argsort(axis=1, kind="stable")
     ordered = values[rows, order]
     position = np.arange(n) - (n - 1) / 2
-    same = ordered[:, 1:] == ordered[:, :-1]
-    if same.any():
-        position = _average_ties(same, position)
+    equals_previous = ordered[:, 1:] == ordered[:, :-1]
+    if equals_previous.any():
+        position = _average_ties(equals_previous, position)
     ranks = np.empty((m, n))
     ranks[rows, order] = position
     return ranks
 
 
-def _average_ties(same: NDArray[np.bool_], position: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean position (m, n) of each run of equal values. `same` (m, n - 1): whether a value equals its predecessor."""
-    edge = np.zeros((same.shape[0], 1), bool)
-    first = np.maximum.accumulate(np.where(np.hstack([edge, same]), position[0], position), axis=1)
-    last = np.where(np.hstack([same, edge]), position[-1], position)
+def _average_ties(equals_previous: NDArray[np.bool_], position: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean position (m, n) of each run of equal values in a row. `position` (n,): of the sorted values;
+    `equals_previous` (m, n - 1): whether a sorted value equals its predecessor."""
+    edge = np.zeros((equals_previous.shape[0], 1), bool)
+    first = np.maximum.accumulate(np.where(np.hstack([edge, equals_previous]), position[0], position), axis=1)
+    last = np.where(np.hstack([equals_previous, edge]), position[-1], position)
     return (first + np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]) / 2
 
 
@@ -74,15 +75,17 @@ def find_strongest(statistics: NDArray[np.float64]) -> NDArray[np.int64]:
 def transform_to_normal(
     statistics: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Statistics of splits into `left` and `right` values, transformed to the normal distribution: the tails of
-    Wilcoxon's are shorter, by its fourth cumulant (Fix and Hodges 1955)."""
+    """Statistics of splits into `left` and `right` values (numbers of points), transformed to the normal distribution:
+    the tails of Wilcoxon's are shorter, by its fourth cumulant (Fix and Hodges 1955)."""
     return _stretch_tails(statistics, _tail_coefficient(left, right))
 
 
-def _stretch_tails(statistics: NDArray[np.float64], short: NDArray[np.float64]) -> NDArray[np.float64]:
-    return statistics * (1 + short * (statistics * statistics - 3))
+def _stretch_tails(statistics: NDArray[np.float64], tail_coefficient: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Normal deviates from statistics with shorter tails, by the first term of the Cornish-Fisher expansion."""
+    return statistics * (1 + tail_coefficient * (statistics * statistics - 3))
 
 
 def _tail_coefficient(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Coefficient of `_stretch_tails` for the rank sum of `left` and `right` values: -1/24 of its excess kurtosis."""
     product = left * right
     return 0.05 * (left * left + right * right + product + left + right) / (product * (left + right + 1.0))

@@ -15,15 +15,16 @@ _LENGTH_RATIO = 2**0.5
 
 def list_lengths(n: int) -> list[int]:
     """Interval lengths up to n: MIN_LENGTH times powers of the square root of 2."""
-    result, length = [], float(MIN_LENGTH)
+    lengths, length = [], float(MIN_LENGTH)
     while round(length) <= n:
-        result.append(round(length))
+        lengths.append(round(length))
         length *= _LENGTH_RATIO
-    return result
+    return lengths
 
 
 def list_starts(length: int, begin: int, n: int) -> NDArray[np.int64]:
-    """Starts of the grid intervals of `length` that end after point `begin` and by point n, half a length apart."""
+    """Starts, ascending, of the grid intervals of `length` points that end after point `begin` and by point n, half a
+    length apart."""
     step = length // 2
     first = max(0, -(-(begin - length + 1) // step)) if begin else 0
     return np.arange(first * step, n - length + 1, step)

@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.compare.history.statistics.levels import DEVIATION_PER_MAD
+
 _MIN_DISTANCE = 6.0
 """Distance of an outlier from the level, in standard deviations."""
 _MAX_SPIKE = 4
@@ -17,21 +19,21 @@ _MAX_OUTLIER_SHARE = 0.03
 
 def find_spikes(values: NDArray[np.float64], edges: list[int]) -> list[tuple[int, int]]:
     """[start, stop) of each spike, by the distance from the median between two `edges` (including 0 and n)."""
-    away = np.concatenate([_standardise(values[a:b]) for a, b in pairwise(edges)])
-    is_outlier = np.abs(away) > _MIN_DISTANCE
+    distances = np.concatenate([_standardise(values[a:b]) for a, b in pairwise(edges)])
+    is_outlier = np.abs(distances) > _MIN_DISTANCE
     if not is_outlier.any() or is_outlier.mean() > max(_MAX_OUTLIER_SHARE, 1.0 / values.size):
         return []
     bounds = np.flatnonzero(np.diff(np.concatenate([[0], is_outlier, [0]])))
     return [(int(a), int(b)) for a, b in zip(bounds[::2], bounds[1::2]) if b - a <= _MAX_SPIKE]
 
 
-def _standardise(part: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Distance (n,) of each value from the median, in standard deviations (from the MAD), after subtracting a linear
-    trend, so that a drift does not count as spikes."""
-    time = np.arange(part.size) - (part.size - 1) / 2
-    half_size = part.size // 2
-    slope = np.median(part[-half_size:]) - np.median(part[:half_size]) if half_size else 0.0
-    residuals = part - slope * time / max(1, part.size - half_size)
+def _standardise(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Distance (n,) of each of `values` from their median, in standard deviations (from the MAD), after subtracting a
+    linear trend, so that a drift does not count as spikes."""
+    time = np.arange(values.size) - (values.size - 1) / 2
+    half_size = values.size // 2
+    slope = np.median(values[-half_size:]) - np.median(values[:half_size]) if half_size else 0.0
+    residuals = values - slope * time / max(1, values.size - half_size)
     residuals = residuals - np.median(residuals)
-    spread = 1.4826 * np.median(np.abs(residuals))
-    return residuals / spread if spread else np.zeros(part.size)
+    deviation = DEVIATION_PER_MAD * np.median(np.abs(residuals))
+    return residuals / deviation if deviation else np.zeros(values.size)

@@ -20,18 +20,18 @@ _BATCH_VALUES = 1 << 18
 
 
 class BestSplits(NamedTuple):
-    """One entry per interval [start, stop): its best split is before point `at`, with `statistic` (see
-    split_statistics)."""
+    """One entry per interval [start, stop): its best split is before point `at`, with `statistic`, as computed by
+    `compute_split_statistics`."""
 
     start: NDArray[np.int64]
     stop: NDArray[np.int64]
     at: NDArray[np.int64]
     statistic: NDArray[np.float64]
 
-    def strengths(self, inflation: float) -> NDArray[np.float64]:
+    def strengths(self, variance_inflation: float) -> NDArray[np.float64]:
         """Strength of each split in normal deviations, for noise with the given variance inflation."""
         return transform_to_normal(
-            np.abs(self.statistic) / np.sqrt(inflation), self.at - self.start, self.stop - self.at
+            np.abs(self.statistic) / np.sqrt(variance_inflation), self.at - self.start, self.stop - self.at
         )
 
     def part(self, rows: slice) -> BestSplits:
@@ -88,7 +88,7 @@ def concatenate_splits(parts: list[BestSplits]) -> BestSplits:
 
 
 def find_best_splits(values: NDArray[np.float64], start: NDArray[np.int64], length: int) -> BestSplits:
-    """The best splits of the intervals of `length` that begin at `start`."""
+    """The best split of each of the intervals of `length` points that begin at the points `start` (m,)."""
     statistics = compute_split_statistics(values[start[:, None] + np.arange(length)])
     at = find_strongest(statistics)
     return BestSplits(

@@ -16,8 +16,9 @@ from trainyard.predict.configs.deepspeed import deepspeed_keys
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
-    """Reads `data`. Raises `BadFile` if it is not such a file or cannot be represented, `BadInput` if devices or batch
-    do not divide, or if `arguments` lacks a value that the file does not give."""
+    """Reads `data`. `where`: the name of the file in messages. Raises `BadFile` if it is not such a file or cannot be
+    represented, `BadInput` if devices or batch do not divide, or if `arguments` lacks a value that the file does not
+    give."""
     try:
         document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_reject_duplicates)
     except (ValueError, RecursionError) as error:
@@ -88,8 +89,8 @@ class _DeepSpeedReader:
         return value
 
     def _layout(self) -> tuple[int, Layout]:
-        """The ZeRO stage and the layout. Raises `BadInput` if the degrees do not divide the devices, `BadFile` for a
-        combination that DeepSpeed refuses."""
+        """(ZeRO stage, layout). Raises `BadInput` if the degrees do not divide the devices, `BadFile` for a combination
+        that DeepSpeed refuses."""
         keys = self.keys
         stage = self._zero_stage()
         self._value_not_auto("pipeline.stages")
@@ -129,8 +130,8 @@ class _DeepSpeedReader:
         )
 
     def _offload(self, stage: int, layout: Layout) -> bool:
-        """Whether the optimizer state is offloaded to the host, by the current key or the old one. Raises `BadFile` if
-        ZeRO is off."""
+        """Whether the optimizer state is offloaded to the host, by the current key or the old one. `stage`: the ZeRO
+        stage, 0 to 3. Raises `BadFile` if ZeRO is off."""
         keys, table = self.keys, "zero_optimization.offload_optimizer"
         key, old_key = f"{table}.device", "zero_optimization.cpu_offload"
         if keys.get(key) not in (None, "none", "cpu", "nvme"):
@@ -164,7 +165,8 @@ class _DeepSpeedReader:
         return stage
 
     def _batch(self, dp: int) -> tuple[int, int]:
-        """Micro-batch and global batch size. Two of the three sizes give the third; one alone means no accumulation."""
+        """(micro-batch, global batch) in sequences. Two of the three sizes in the file give the third; one alone means
+        no accumulation. `dp`: ranks that have samples of their own."""
         sizes = {key: self.keys.get(key) for key in deepspeed_keys.BATCHES}
         stated_keys = [key for key, value in sizes.items() if value not in (None, "auto")]
         if len(stated_keys) < 2:
@@ -190,7 +192,8 @@ class _DeepSpeedReader:
         return micro_batch_size, product
 
     def _dtype(self, stage: int, layout: Layout) -> tuple[str, tuple[int, int, int] | None]:
-        """Compute dtype, and bytes of a weight, its gradient and its optimizer state if they are not the defaults."""
+        """(compute dtype, bytes of a weight, its gradient and its optimizer state; None if they are the defaults).
+        `stage`: the ZeRO stage, 0 to 3."""
         keys = self.keys
         bf16 = "bf16" if any(key.startswith("bf16") for key in keys.values) else "bfloat16"
         for key in ("bf16.enabled", "fp16.enabled"):

@@ -13,8 +13,9 @@ _IGNORED = ("is-hybrid-model", "spec", "linear-conv-kernel-dim", "mamba-mem-eff-
 
 
 def read(keys: ConfigKeys, layers: int) -> dict[str, Any]:
-    """The model keys of a hybrid; empty for a plain decoder. Accepts the names of old and new versions. The sizes of a
-    chunk and of the convolution are not arguments: 128 and 4 tokens (`megatron/core/ssm/mamba_mixer.py`)."""
+    """The fields of `Model` for a hybrid's layers; empty for a plain decoder. `layers`: the layer count in the file.
+    Accepts the names of old and new versions. The sizes of a chunk and of the convolution are not arguments: 128 and 4
+    tokens (`megatron/core/ssm/mamba_mixer.py`)."""
     new, old = keys.get("hybrid-layer-pattern"), keys.get("hybrid-override-pattern")
     pattern_value = new if new is not None else old
     if pattern_value is None:
@@ -40,7 +41,7 @@ def read(keys: ConfigKeys, layers: int) -> dict[str, Any]:
 
 
 def write(model: Model) -> dict[str, object]:
-    """The arguments of a hybrid's layers; empty for a plain decoder."""
+    """Arguments of a hybrid's layers: name without its dashes -> value (None for a flag); empty for a plain decoder."""
     if not model.hybrid_pattern:
         return {}
     return {

@@ -121,7 +121,7 @@ def _dense_layers(keys: ConfigKeys, layers: int) -> int:
 
 
 def write(model: Model) -> dict[str, object]:
-    """Arguments by name; None for a flag."""
+    """Megatron Core's arguments of the model: name without its dashes -> value; None for a flag."""
     arguments: dict[str, object] = {
         "num-layers": model.layers,
         "hidden-size": model.hidden_size,

@@ -20,8 +20,8 @@ _DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
-    """Reads `data`. Raises `BadFile` if it is not a list of arguments or cannot be represented, `BadInput` if devices
-    or batch do not divide."""
+    """Reads `data`. `where`: the name of the file in messages. Raises `BadFile` if it is not a list of arguments or
+    cannot be represented, `BadInput` if devices or batch do not divide."""
     if len(data) > _LONGEST:
         raise FileTooLarge(f"{where}: {len(data):,} bytes; Megatron arguments may have {_LONGEST:,}.")
     try:
@@ -245,7 +245,7 @@ class _MegatronReader:
         return True
 
     def _activation_checkpoint(self, layout: Layout, model: Model) -> tuple[Literal["none", "full", "selective"], int]:
-        """Activation checkpointing mode, and the interval in layers."""
+        """(activation checkpointing mode, n), with one checkpointed layer in n."""
         keys = self.keys
         granularity: dict[str, Literal["none", "full", "selective"]] = {"full": "full", "selective": "selective"}
         default: Literal["none", "full", "selective"] = "selective" if keys.flag("recompute-activations") else "none"
@@ -257,18 +257,19 @@ class _MegatronReader:
             keys.approximate("recompute-modules", "predicted as recomputing all but matrix products and attention")
         if activation_checkpoint != "full":
             return activation_checkpoint, 1
-        count, stage_layers = (
+        recomputed_layers, stage_layers = (
             keys.integer("recompute-num-layers", 1),
             -(-model.layers // (layout.pp * layout.interleave)),
         )
-        if keys.get("recompute-method") == "block" and count < stage_layers:
-            if stage_layers % count:
+        if keys.get("recompute-method") == "block" and recomputed_layers < stage_layers:
+            if stage_layers % recomputed_layers:
                 keys.refuse(
-                    "recompute-num-layers", f"{count} of {stage_layers} layers of a stage, not every n-th layer"
+                    "recompute-num-layers",
+                    f"{recomputed_layers} of {stage_layers} layers of a stage, not every n-th layer",
                 )
                 return activation_checkpoint, 1
-            return activation_checkpoint, stage_layers // count
-        if keys.get("recompute-method") != "block" and count > 1:
+            return activation_checkpoint, stage_layers // recomputed_layers
+        if keys.get("recompute-method") != "block" and recomputed_layers > 1:
             keys.approximate("recompute-num-layers", "predicted as recomputing one layer at a time")
         return activation_checkpoint, 1
 
@@ -276,13 +277,16 @@ class _MegatronReader:
         """Bytes of a weight, its gradient and its optimizer state, if they differ from the defaults. In float16,
         gradients are accumulated in float16 by default."""
         keys = self.keys
-        gradient = 2 if keys.flag("grad-reduce-in-bf16") else 4
-        if keys.flag("accumulate-allreduce-grads-in-fp32") or dtype != "float16":
-            pass
-        else:
-            gradient = 2
-        state = 12
+        accumulates_float16 = dtype == "float16" and not keys.flag("accumulate-allreduce-grads-in-fp32")
+        gradient_bytes = 2 if keys.flag("grad-reduce-in-bf16") or accumulates_float16 else 4
+        state_bytes = 12
         if keys.flag("use-precision-aware-optimizer"):
-            state = sum(keys.choice(f"{part}-dtype", _DTYPES, 4) for part in ("main-params", "exp-avg", "exp-avg-sq"))
-            gradient = keys.choice("main-grads-dtype", _DTYPES, gradient)
-        return (2, gradient, state) if (gradient, state) != (4, 12) and dtype != "float32" else None
+            state_bytes = sum(
+                keys.choice(f"{part}-dtype", _DTYPES, 4) for part in ("main-params", "exp-avg", "exp-avg-sq")
+            )
+            gradient_bytes = keys.choice("main-grads-dtype", _DTYPES, gradient_bytes)
+        return (
+            (2, gradient_bytes, state_bytes)
+            if (gradient_bytes, state_bytes) != (4, 12) and dtype != "float32"
+            else None
+        )

@@ -17,7 +17,8 @@ _REPEATED = (re.compile(r"\(([^()]+)\)\*(\d{1,6})"), re.compile(r"(.)\*(\d{1,6})
 
 
 def read(layout: str, layers: int, where: str) -> list[int]:
-    """Layers of each stage. Raises `BadFile` if `layout` is malformed or does not have `layers` layers."""
+    """Layers of each stage. `where`: the name of the file in messages. Raises `BadFile` if `layout` is malformed or
+    does not have `layers` layers."""
     text = layout.replace(",", "")
     for pattern in _REPEATED:
         if len(text) + sum(len(repeat[1]) * int(repeat[2]) for repeat in pattern.finditer(text)) > _LONGEST:

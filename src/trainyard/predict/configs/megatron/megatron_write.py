@@ -56,7 +56,7 @@ def _line(name: str, value: object) -> str:
 
 
 def _layout(job: Job) -> dict[str, object]:
-    """Arguments of the layout."""
+    """Arguments of the layout: name without its dashes -> value (None for a flag)."""
     layout, model = job.layout, job.decoder
     arguments: dict[str, object] = {
         "tensor-model-parallel-size": layout.tp,
@@ -78,8 +78,8 @@ def _layout(job: Job) -> dict[str, object]:
 
 
 def _stages(layout: Layout, layers: int) -> dict[str, object]:
-    """Arguments for the layers per stage: equal, with the embedding and the head counted as one layer each, or an
-    explicit layout."""
+    """Arguments for the layers per stage (name -> value, None for a flag): equal, with the embedding and the head
+    counted as one layer each, or an explicit layout."""
     stages = layout.pp * layout.interleave
     interleaving: dict[str, object] = (
         {"num-virtual-stages-per-pipeline-rank": layout.interleave} if layout.interleave > 1 else {}
@@ -92,7 +92,7 @@ def _stages(layout: Layout, layers: int) -> dict[str, object]:
 
 
 def _recipe(recipe: Recipe) -> dict[str, object]:
-    """Arguments of the recipe."""
+    """Arguments of the recipe: name without its dashes -> value (None for a flag)."""
     arguments: dict[str, object] = {}
     if recipe.offload:
         arguments |= {

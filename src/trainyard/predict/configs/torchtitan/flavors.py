@@ -56,7 +56,8 @@ def find(model: Model | VisionModel) -> Flavor | None:
 
 
 def load(name: str, flavor: str, where: str) -> tuple[Model, str]:
-    """The model of a flavor, and the name of its masked attention, if any. Raises `BadFile` for an unknown flavor."""
+    """The model of a flavor, and the name of its masked attention, if any. `where`: the name of the file in messages.
+    Raises `BadFile` for an unknown flavor."""
     longest_first = sorted(_MASKED_ATTENTION, key=len, reverse=True)
     suffix = next((ending for ending in longest_first if flavor.endswith(ending)), "")
     match = next(

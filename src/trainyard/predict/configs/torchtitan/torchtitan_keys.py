@@ -63,8 +63,8 @@ RULES = KeyRules(
 
 
 def rename_old_keys(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values by current key name, and the spelling in the file of each renamed key. Raises `BadFile` if an old and
-    a current name disagree."""
+    """The values by current key name, and the spelling in the file of each renamed key. `where`: the name of the file
+    in messages. Raises `BadFile` if an old and a current name disagree."""
     renamed, spelling = dict(values), {}
     for old, current in _EARLIER.items():
         if old in renamed:

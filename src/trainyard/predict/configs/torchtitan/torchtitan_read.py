@@ -16,8 +16,8 @@ _REPLICAS_ONLY = "torchtitan refuses replication without sharding combined with 
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
-    """Reads `data`. Raises `BadFile` if it is not such a file or cannot be represented, `BadInput` if devices or batch
-    do not divide."""
+    """Reads `data`. `where`: the name of the file in messages. Raises `BadFile` if it is not such a file or cannot be
+    represented, `BadInput` if devices or batch do not divide."""
     try:
         document = flat(toml.loads(data.decode()))
     except (UnicodeDecodeError, toml.DecodeError) as error:
@@ -102,7 +102,8 @@ class _TorchtitanReader:
         )
 
     def _shard(self, devices: int | None, replicate: int, tp: int, cp: int, pp: int) -> int:
-        """Sharded data-parallel degree: as given, or the devices divided by the other degrees."""
+        """Sharded data-parallel degree: as given, or the devices divided by the other degrees. `replicate`: the
+        replicated data-parallel degree."""
         key, other_ranks = "parallelism.data_parallel_shard_degree", replicate * tp * cp * pp
         product = f"replicate {replicate} x tensor {tp} x context {cp} x pipeline {pp}"
         if self.keys.get(key) in (None, -1):
@@ -123,7 +124,8 @@ class _TorchtitanReader:
         return shard
 
     def _interleave(self, pp: int, model: Model) -> int:
-        """Pipeline stages per rank (`torchtitan/distributed/pipeline_parallel.py`, pipeline_llm)."""
+        """Pipeline stages per rank, derived from the layers per stage or the split points
+        (`torchtitan/distributed/pipeline_parallel.py`, pipeline_llm)."""
         keys, key = self.keys, "parallelism.pipeline_parallel_layers_per_stage"
         looped = self._schedule() == "interleaved"
         reserved_layers = sum(
@@ -161,20 +163,23 @@ class _TorchtitanReader:
         """Batch, sequence length, dtype and recomputation. Raises `BadInput` if the batch or the sequence cannot be
         divided."""
         keys, dp, pp = self.keys, layout.batch_ranks, layout.pp
-        local, seq_len = keys.integer("training.local_batch_size", 8), keys.integer("training.seq_len", 2048)
+        local_batch, seq_len = keys.integer("training.local_batch_size", 8), keys.integer("training.seq_len", 2048)
         global_batch = keys.get("training.global_batch_size")
-        batch = local * dp if global_batch in (None, -1) else keys.integer("training.global_batch_size")
-        if batch % (local * dp):
+        batch = local_batch * dp if global_batch in (None, -1) else keys.integer("training.global_batch_size")
+        if batch % (local_batch * dp):
             raise BadInput(
-                f"{self.where}: global_batch_size {batch} % ({keys.spell('training.local_batch_size')} {local} x "
-                f"{dp} ranks of data parallelism) = {batch % (local * dp)}."
+                f"{self.where}: global_batch_size {batch} % ({keys.spell('training.local_batch_size')} {local_batch} x "
+                f"{dp} ranks of data parallelism) = {batch % (local_batch * dp)}."
             )
-        accumulation, micro_batch_size = batch // (local * dp), local if pp == 1 else self._microbatch(local, pp)
+        accumulation, micro_batch_size = (
+            batch // (local_batch * dp),
+            local_batch if pp == 1 else self._microbatch(local_batch, pp),
+        )
         if pp > 1 and accumulation > 1:
             keys.refuse(
                 "training.global_batch_size",
                 f"{accumulation} pipeline passes in sequence, each with its own warm-up and drain; "
-                f"local_batch_size = {local * accumulation} makes them one",
+                f"local_batch_size = {local_batch * accumulation} makes them one",
             )
         divisor = layout.tp * (2 * layout.cp if layout.cp > 1 else 1)
         if seq_len % divisor:
@@ -203,8 +208,9 @@ class _TorchtitanReader:
             keys.refuse(key, "predicted only with ZeRO-3 (weights gathered for each micro-batch) and without pipeline")
         return True
 
-    def _microbatch(self, local: int, pp: int) -> int:
-        """Sequences per micro-batch. Versions without a key for it ran as many micro-batches as stages."""
+    def _microbatch(self, local_batch: int, pp: int) -> int:
+        """Sequences per micro-batch of a pipeline with `pp` ranks; `local_batch`: sequences of a rank per step.
+        Versions without a key for it ran as many micro-batches as stages."""
         keys, size_key, count_key = (
             self.keys,
             "parallelism.pipeline_parallel_microbatch_size",
@@ -212,14 +218,16 @@ class _TorchtitanReader:
         )
         old_keys = keys.spell("parallelism.pipeline_parallel_degree").startswith("experimental.")
         count = keys.integer(count_key, pp) if old_keys and keys.get(size_key) is None else 0
-        size = local // count if count and local % count == 0 else keys.integer(size_key, 1)
+        size = local_batch // count if count and local_batch % count == 0 else keys.integer(size_key, 1)
         divisor, unit = (count, "micro-batches") if count else (size, "samples of a micro-batch")
-        if local % divisor:
-            raise BadInput(f"{self.where}: local_batch_size {local} % {divisor} {unit} = {local % divisor}.")
+        if local_batch % divisor:
+            raise BadInput(
+                f"{self.where}: local_batch_size {local_batch} % {divisor} {unit} = {local_batch % divisor}."
+            )
         return size
 
     def _activation_checkpoint(self) -> tuple[Literal["none", "full", "selective"], int]:
-        """What is recomputed, and in every how many-th layer."""
+        """(activation checkpointing mode, n), with one checkpointed layer in n."""
         keys, mode = self.keys, self._text("activation_checkpoint.mode", "selective")
         option = keys.get("activation_checkpoint.selective_ac_option")
         if mode == "memory_budget":
