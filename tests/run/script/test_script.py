@@ -94,7 +94,7 @@ def watched(folder, monkeypatch, measure, walls):
         yield profiler
 
     monkeypatch.setattr(captures, "capture", capture)
-    watch = watches.ScriptWatch(folder, 0, measure, look=lambda: now[0])
+    watch = watches.ScriptWatch(folder, 0, measure, read_ns=lambda: now[0])
     for wall in walls:
         with watch.step(5, None):
             now[0] += wall
