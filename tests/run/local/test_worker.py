@@ -87,7 +87,7 @@ def test_clocks_are_read_once_by_rank_0_after_the_warm_up(folder, monkeypatch):
         training = Pretend()
         rank = Rank(tried, ranks, training, StepClock(), BytesIO(), reported.append)
         rank.run(folder)
-        reported.append(rank.clocks)
+        reported.append(rank.telemetry)
     assert [clocks for clocks in reported if isinstance(clocks, dict)] == [{"steps": "1"}, {}, {}]
 
 
