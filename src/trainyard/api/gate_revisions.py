@@ -87,7 +87,7 @@ def gate_run(
 
 def _read_base_job(target: Target, base_job: str | os.PathLike[str], together: bool) -> list[str]:
     """The words that run the base's job file: its absolute path. The file is not checked here, because the base's own
-    code reads it. Raises `BadInput` if `target` is a command or there is no such file."""
+    code reads it. `together`: as in `gate_run`. Raises `BadInput` if `target` is a command or there is no such file."""
     path = Path(base_job)
     if len(read_target(target, together=together)) != 1:
         raise BadInput("--base-job is for a job file, but a command was given.", "Omit --base-job.")

@@ -15,7 +15,8 @@ from trainyard.report.plans.plans_file import Plans
 
 def plan_hetero(wanted: PlannerInput, machines: str, framework: str, tokens: float) -> Plans:
     """The fastest pipelines over a mixed cluster, whose stages may differ in their layers. `wanted.devices`: the
-    requested number of devices; 0 takes all of `machines`, such as `h100:64,a100:128`. Raises `BadInput`."""
+    requested number of devices; 0 takes all of `machines`, such as `h100:64,a100:128`. `framework`: the one that would
+    train; `tokens`: the budget, 0 for none. Raises `BadInput`."""
     parts = fleet.parse_parts(machines)
     devices = sum(part.devices for part in parts)
     if wanted.devices not in (0, devices):

@@ -218,7 +218,7 @@ def _describe_step(wanted: PlannerInput, machine: Machine, job: Job) -> str:
 
 def _check_same(job: Job, file: str, devices: int, samples: int, length: int) -> None:
     """Raises `BadInput` if an argument contradicts the job of the configuration `file`, which is to be checked as it
-    is."""
+    is. `samples`: of a step; `length`: tokens of a sample."""
     for flag, requested, configured in (
         ("--devices", devices, job.layout.ranks), ("--batch", samples, job.batch),
         ("--seq-len", length, job.recipe.seq_len),

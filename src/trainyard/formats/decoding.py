@@ -13,7 +13,8 @@ _MAX_INTEGER_BITS = 64
 
 def check_integers(value: object, shown: str) -> None:
     """Raises `BadFile` for an integer in the decoded JSON document that does not fit 64 bits: values are stored as
-    floats or in 64-bit columns, so trainyard never wrote a larger one."""
+    floats or in 64-bit columns, so trainyard never wrote a larger one. `shown`: the name of the document in
+    messages."""
     pending = [value]
     while pending:
         part = pending.pop()

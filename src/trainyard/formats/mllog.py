@@ -72,7 +72,7 @@ def _parse_entries(path: Path, file: Any) -> Iterator[MllogEntry]:
 def line(
     key: str, value: object, time_ms: int, metadata: Mapping[str, object] | None = None, event: Event = "POINT_IN_TIME"
 ) -> str:
-    """Formats one entry, without the end of the line."""
+    """Formats one entry, without the end of the line. `time_ms`: since the epoch."""
     entry = {
         "namespace": "",
         "time_ms": time_ms,

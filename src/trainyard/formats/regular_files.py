@@ -59,8 +59,8 @@ def open_regular(path: Path, shown: str = "") -> Iterator[IO[bytes]]:
 
 
 def unreadable(shown: Path | str, error: OSError | ValueError, next_step: str = "") -> BadFile:
-    """The error for a file that the system cannot read: `MissingFile` if it does not exist. Python raises
-    `ValueError` for a path with a NUL in it."""
+    """The error for a file that the system cannot read: `MissingFile` if it does not exist. Python raises `ValueError`
+    for a path with a NUL in it. `next_step`: the remedy in the message."""
     kind = MissingFile if isinstance(error, FileNotFoundError) else BadFile
     reason = error.strerror if isinstance(error, OSError) else None
     return kind(f"{shown}: cannot be read: {reason or error}.", next_step)

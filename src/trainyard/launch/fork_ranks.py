@@ -86,7 +86,8 @@ def _log(folder: Path, rank: int) -> Path:
 
 
 def _run_rank(work: Work[Any], environment: Mapping[str, str], folder: Path, pipe: Connection) -> None:
-    """Send the result of the work, or its traceback; then wait to be killed, so that no peer sees this rank leave."""
+    """Send the result of the work, or its traceback; then wait to be killed, so that no peer sees this rank leave.
+    `environment`: of the rank, with torchrun's variables."""
     die_with_parent(os.getppid(), signal.SIGKILL)
     with _log(folder, int(environment["RANK"])).open("wb") as log:
         os.dup2(log.fileno(), 2)  # keeps torch's warnings out of our output

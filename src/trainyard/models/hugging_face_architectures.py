@@ -18,8 +18,8 @@ from trainyard.models.hugging_face_config import MAX_NUMBER, HuggingFaceKeys, sh
 
 
 def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = False) -> dict[str, Any]:
-    """The keys of a job's [model]. Raises `BadFile` if `data` is not a config.json, or has keys that are neither
-    modelled nor in `without`.
+    """The keys of a job's [model]. `where`: the path of the config. Raises `BadFile` if `data` is not a config.json, or
+    has keys that are neither modelled nor in `without`.
 
     `planned`: only the cost matters. Keys that do not affect it, and unknown keys, are left out automatically and
     listed in the name.
@@ -105,7 +105,7 @@ def _llama_family(config: HuggingFaceKeys, default_rope_base: float = 10_000.0) 
 
 
 def _llama_family_grouped(config: HuggingFaceKeys, default_rope_base: float = 10_000.0) -> dict[str, Any]:
-    """The fields of `_llama_family` and those of grouped-query attention."""
+    """The fields of `_llama_family` and those of grouped-query attention. `default_rope_base`: as there."""
     common = _llama_family(config, default_rope_base)
     heads, width = common["heads"], common["hidden_size"]
     if config.get("head_dim") is None and width % heads:

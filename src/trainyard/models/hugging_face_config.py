@@ -62,7 +62,7 @@ class HuggingFaceKeys(TypedKeys):
 
     def must(self, key: str, modelled: Sequence[object], reason: str, default: object = None) -> None:
         """Refuses `key` if its value is not one of `modelled`. `default`: the default of transformers. None is always
-        accepted."""
+        accepted. `reason`: of the refusal."""
         value = self.get(key)
         value = default if value is None else value
         if value is not None and not any(value == choice and type(value) is type(choice) for choice in modelled):

@@ -64,7 +64,8 @@ def alone(job: Job) -> Job:
 
 
 def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterator[Parity]:
-    """Yields one result per mix as it completes. Mixes with the same one-process reference share one run of it."""
+    """Yields one result per mix as it completes. Mixes with the same one-process reference share one run of it.
+    `steps`: trained on each side."""
     outcomes_by_reference: dict[bytes, Sequence[Outcome]] = {}
     for mix in mixes:
         try:

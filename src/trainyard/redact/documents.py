@@ -129,8 +129,8 @@ class _DocumentReader:
         return _encode_if_changed(name, redact(name))
 
     def _replace_value(self, literal: str, is_text: bool) -> str | None:
-        """The replacement of a value, given the key or option before it; None if it stays. `is_text`: it is a
-        string."""
+        """The replacement of a value, given the key or option before it; None if it stays. `is_text`: it is a string.
+        `literal`: as in the document."""
         key, option = self._key, self._option
         self._key = self._option = ""
         if self._keep_numbers and not is_text and _LITERAL.match(literal):

@@ -42,8 +42,9 @@ def _scheme(text: str, end: int) -> int:
 
 
 def _login_length(after_mark: str, scheme: str, mark: str) -> int:
-    """Number of leading characters of `after_mark` that are a login to hide: user, password and separators, up
-    to the `@`. `after_mark`: the text of a URL after the `mark`, its `://` as written, perhaps percent-encoded."""
+    """Number of leading characters of `after_mark` that are a login to hide: user, password and separators, up to the
+    `@`. `after_mark`: the text of a URL after the `mark`, its `://` as written, perhaps percent-encoded. `scheme`: the
+    text before the mark."""
     authority = after_mark[: _authority_end(after_mark, mark)]
     colon = _COLON.search(authority)
     at = _last_index(_AT, authority)

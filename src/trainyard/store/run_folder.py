@@ -143,7 +143,8 @@ def read(folder: Path, shown: str = "") -> Run:
 
 
 def read_ledgers(folder: Path, shown: str = "") -> tuple[ledgers.Ledger, ...]:
-    """Read the run's ledgers; empty if the file does not exist. Raises `BadFile`."""
+    """Read the run's ledgers; empty if the file does not exist. `shown`: the name of the folder in messages. Raises
+    `BadFile`."""
     path, shown = folder / "ledgers.json", f"{shown or folder}/ledgers.json"
     try:
         return ledgers.from_json(read_bytes(path, shown)) if path.exists() else ()
@@ -162,8 +163,8 @@ def read_samples(folder: Path, shown: str = "") -> list[Sample]:
 
 
 def _read_sample_file(path: Path, shown: str) -> Iterator[Sample]:
-    """Yield the samples of one file; a last line that is cut off is skipped. Raises `BadFile` for any other bad
-    line."""
+    """Yield the samples of one file; a last line that is cut off is skipped. `shown`: the name of the file in messages.
+    Raises `BadFile` for any other bad line."""
     lines = read_bytes(path, shown).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line:

@@ -53,8 +53,8 @@ def encode(tags: dict[str, str]) -> bytes:
 
 
 def from_remote(data: bytes, shown: str) -> dict[str, str]:
-    """Decode the tags of a run in a remote store. Raises `BadFile`, also for a time in the future: such an assignment
-    would override all later ones until then."""
+    """Decode the tags of a run in a remote store. `shown`: the name of the file in messages. Raises `BadFile`, also for
+    a time in the future: such an assignment would override all later ones until then."""
     tags = _decode(data, shown, "Push the run again from the store that has its tags: that replaces them.")
     latest = (datetime.now(UTC) + _MAX_CLOCK_DIFFERENCE).isoformat()
     for tag, when in tags.items():
@@ -64,7 +64,8 @@ def from_remote(data: bytes, shown: str) -> dict[str, str]:
 
 
 def _decode(data: bytes, shown: str, next_step: str) -> dict[str, str]:
-    """Decode a table of tags: tag -> when it was assigned. Raises `BadFile`, with `shown` as the file's name."""
+    """Decode a table of tags: tag -> when it was assigned. `next_step`: the remedy in the message. Raises `BadFile`,
+    with `shown` as the file's name."""
     try:
         return msgspec.json.decode(data, type=_Table)
     except UNREADABLE as error:

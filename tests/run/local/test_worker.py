@@ -88,7 +88,7 @@ def test_clocks_are_read_once_by_rank_0_after_the_warm_up(folder, monkeypatch):
         rank = Rank(tried, ranks, training, StepClock(), BytesIO(), reported.append)
         rank.run(folder)
         reported.append(rank.telemetry)
-    assert [facts for facts in reported if isinstance(facts, dict)] == [{"steps": "1"}, {}, {}]
+    assert [clocks for clocks in reported if isinstance(clocks, dict)] == [{"steps": "1"}, {}, {}]
 
 
 def test_turns_are_warmup_repeats_window():
@@ -106,7 +106,7 @@ def test_turns_are_warmup_repeats_window():
 
 def test_a_rank_writes_each_step_as_it_ends(folder):
     training, log, lines = Pretend(walls=[7, 10, 20, 30, 40]), BytesIO(), []
-    clock = StepClock(look=lambda: training.now)
+    clock = StepClock(read_ns=lambda: training.now)
     Rank(jobs.load(folder / "job.toml"), ALONE, training, clock, log, lines.append).run(folder)
     samples = [msgspec.json.decode(line, type=Sample) for line in log.getvalue().splitlines()]
     assert [sample.wall_ns for sample in samples if not sample.profiled] == [7, 10, 20, 30, 40]

@@ -26,7 +26,7 @@ def ticking(ns):
         now += ns
         return now
 
-    return StepClock(look=look)
+    return StepClock(read_ns=look)
 
 
 def test_the_rate_is_work_over_time():
@@ -42,7 +42,7 @@ def test_sizes_grow_until_a_product_lasts():
     """256 in 10 ns and 512 in 20 ns, whatever else held the machine up once, 1024 in 10 ms."""
     held_up = [0, 10**8]
     looks = iter([*held_up, 0, 10, 0, 10, 0, 20, *held_up, 0, 20, *range(0, 10**12, 10**7)])
-    claim = matmul_rate(CPU, torch.bfloat16, StepClock(look=lambda: next(looks)), ranks=2, pause=no_pause)
+    claim = matmul_rate(CPU, torch.bfloat16, StepClock(read_ns=lambda: next(looks)), ranks=2, pause=no_pause)
     assert "1024 x 1024" in claim.source
     assert "2 ranks at once" in claim.source
 
@@ -55,7 +55,7 @@ def test_the_best_run_counts_however_busy_the_machine_was_before():
         now[0] += 5_000_000 if len(waited) == LAST else 50_000_000
         return now[0]
 
-    claim = matmul_rate(CPU, torch.float32, StepClock(look=look), pause=waited.append)
+    claim = matmul_rate(CPU, torch.float32, StepClock(read_ns=look), pause=waited.append)
     assert claim.value == pytest.approx(2 * 256**3 / 5e-3)
     assert len(waited) == LAST
     assert all(0 < seconds < 1 for seconds in waited)
@@ -71,7 +71,7 @@ def test_ranks_meet_before_each_try():
 
 def test_the_clock_waits_for_the_device_before_it_looks():
     did = []
-    StepClock(synchronize=lambda: did.append("waited"), look=lambda: did.append("looked") or 0).now()
+    StepClock(synchronize=lambda: did.append("waited"), read_ns=lambda: did.append("looked") or 0).now()
     assert did == ["waited", "looked"]
 
 

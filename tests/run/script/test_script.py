@@ -94,7 +94,7 @@ def watched(folder, monkeypatch, measure, walls):
         yield profiler
 
     monkeypatch.setattr(captures, "capture", capture)
-    watch = watches.ScriptWatch(folder, 0, measure, look=lambda: now[0])
+    watch = watches.ScriptWatch(folder, 0, measure, read_ns=lambda: now[0])
     for wall in walls:
         with watch.step(5, None):
             now[0] += wall
@@ -152,11 +152,11 @@ def test_the_first_optimizer_that_steps_ends_a_step(tmp_path):
     for _ in range(4):
         for optimizer in (first, second, second):
             hooks[0](optimizer, (), {})
-    assert watch.took == 3  # the start of the first was not recorded
+    assert watch.recorded_steps == 3  # the start of the first was not recorded
     del first, optimizer
     hooks[0](second, (), {})
     watch.close()
-    assert watch.took == 4, "where the first is no more, another has taken its place"
+    assert watch.recorded_steps == 4, "where the first is no more, another has taken its place"
 
 
 RUNNER = """

@@ -687,7 +687,7 @@ def test_remaining_steps_of_a_run(begin, rest):
 
     every = remaining_steps(plan_steps(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin, 1)
     assert [(turn.step, turn.warmup, turn.profiled) for turn in every] == rest
-    assert not every or every[0].first
+    assert not every or every[0].starts_repeat
 
 
 @pytest.mark.torch
@@ -704,12 +704,12 @@ def test_resumed_run_warms_up_again(warmup, steps, repeats, profiled, data):
     assert [(turn.step, turn.repeat) for turn in rest] == [(turn.step, turn.repeat) for turn in whole[begin:]]
     bare = [turn for turn in rest if not turn.profiled]
     assert all(turn.warmup for turn in bare[: measure.warmup])
-    assert all(turn.first for turn in bare[measure.warmup : measure.warmup + 1])
+    assert all(turn.starts_repeat for turn in bare[measure.warmup : measure.warmup + 1])
     window = [turn for turn in rest if turn.profiled]
     assert [turn.warmup for turn in window] == [True] * bool(window) + [False] * (len(window) - 1)
     assert len(window) != 1
     if begin == 0:
-        assert [turn._replace(first=False) for turn in rest] == [turn._replace(first=False) for turn in whole]
+        assert [turn._replace(starts_repeat=False) for turn in rest] == [turn._replace(starts_repeat=False) for turn in whole]
 
 
 CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)

@@ -91,7 +91,8 @@ def command(
 def _compare_logs(
     context: click.Context, head: tuple[str, ...], base: tuple[str, ...], as_json: bool, full: bool
 ) -> NoReturn:
-    """Gates the losses of log files against those of `base`, prints the result, and exits with its code."""
+    """Gates the losses of log files against those of `base`, prints the result, and exits with its code. `head`,
+    `base`: paths of log files."""
     from trainyard import api
     from trainyard.cli.support.output import console, print_json
     from trainyard.report.gate.convergence_terminal import print_reference

@@ -24,7 +24,8 @@ QUIET = click.option("--quiet", is_flag=True, help="Print no progress and no mes
 
 @contextmanager
 def session_of(tag: str, port: int | None, quiet: bool) -> Iterator[Session]:
-    """The session of a command, with progress on stderr. Raises `BadInput` for a name that cannot be a tag."""
+    """The session of a command, with progress on stderr. `quiet`: no progress and no messages; `tag`, `port`: as in
+    `Session`. Raises `BadInput` for a name that cannot be a tag."""
     from trainyard.run.session import Session
     from trainyard.store.store import Store
 

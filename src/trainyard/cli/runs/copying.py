@@ -35,7 +35,8 @@ def copy_runs(copies: Mapping[str, Callable[[], CopiedRun]], done: str, as_json:
 def _raise_refusal(
     errors_by_id: Mapping[str, BadInput | EnvironmentFailed], untagged: Sequence[str], count: int
 ) -> None:
-    """Raise an error if runs were not copied, or without their tags. `count`: number of runs to copy."""
+    """Raise an error if runs were not copied, or without their tags. `count`: number of runs to copy. `errors_by_id`:
+    of the runs not copied; `untagged`: ids of those copied without their tags."""
     if count == 1 and errors_by_id:
         raise next(iter(errors_by_id.values()))
     of_all = f"of {units.counted(count, 'run')}"
@@ -48,7 +49,7 @@ def _raise_refusal(
 
 def _show_copied(copied: Sequence[CopiedRun], count: int, done: str) -> None:
     """Prints a line for each run with its files, signature and notes, then the sum. `count`: runs asked for; `done`:
-    the verb, such as "pushed"."""
+    the verb, such as "pushed". `copied`: the runs that were copied."""
     for run in copied:
         signature = f", signed by {run.signer}" if run.signer else ", signed" if run.signed else ""
         if run.files:

@@ -45,7 +45,8 @@ def command(files: TraceFiles, page: str | None, full: bool, as_json: bool) -> N
 
 
 def _show_snapshot(files: TraceFiles, snapshot: str, page: str | None, full: bool, as_json: bool) -> None:
-    """Shows a memory snapshot as `trace memory` does. Raises `UsageError` if other files were given with it."""
+    """Shows a memory snapshot as `trace memory` does. `page`: the path of an HTML page to write, or None. Raises
+    `UsageError` if other files were given with it."""
     from trainyard.cli.trace.memory import show_snapshot
 
     if others := [path for path in files.paths if path != snapshot]:

@@ -140,7 +140,7 @@ def _test_accounts(
 ) -> list[ChangedAccount]:
     """One row per account, with adjusted p-values. `base`, `head`: ns per step, and `own_ratios`: log ratios without
     the common change, all [pair, account]; `common`: log ratio common to all accounts in each pair; `least_ns`:
-    smallest change that matters."""
+    smallest change that matters. `names`: of the accounts; `alpha`: family-wise error rate."""
     count = len(base)
     variances, freedom = moderate_variances(own_ratios.var(axis=0, ddof=1), count - 1)
     standard_errors = np.sqrt(variances / count)
@@ -170,7 +170,8 @@ def _test_accounts(
 
 
 def adjust_by_holm(chances: Column) -> Column:
-    """Adjusted p-values (n,) (Holm 1979, Scandinavian Journal of Statistics 6(2))."""
+    """Adjusted p-values (n,) (Holm 1979, Scandinavian Journal of Statistics 6(2)). `chances`: p-values (n,) of n
+    tests."""
     order = np.argsort(chances, kind="stable")
     multipliers = np.arange(len(chances), 0, -1)
     adjusted = np.empty(len(chances))

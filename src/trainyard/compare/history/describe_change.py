@@ -52,7 +52,7 @@ def describe_drift(
 ) -> SeriesChange:
     """Describes a drift from point ramp[0] to ramp[1], which may begin at begins[0] to begins[1], between the
     neighbouring changes at `start` and `stop`. The levels are those before and after it; if it begins or ends with the
-    interval, those of its first or last points."""
+    interval, those of its first or last points. `variance_inflation`: as in `estimate_variance_inflation`."""
     begin, end = ramp
     edge_points = min(_LEVEL_POINTS, max(_MIN_LEVEL_POINTS, (end - begin) // 10))
     before = (
@@ -83,7 +83,7 @@ def describe_excursion(
     values: NDArray[np.float64], at: int, until: int, start: int, stop: int, variance_inflation: float
 ) -> SeriesChange:
     """Describes an excursion from point `at` to before `until`, between the neighbouring changes at `start` and `stop`,
-    compared with the points around it."""
+    compared with the points around it. `variance_inflation`: as in `estimate_variance_inflation`."""
     around = np.concatenate([values[start:at], values[until:stop]])
     return _describe_temporary(values, "excursion", at, until, around, variance_inflation)
 

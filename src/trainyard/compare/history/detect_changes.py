@@ -80,7 +80,7 @@ def _classify_steps(
     values: NDArray[np.float64], steps: list[int], variance_inflation: float, critical: float
 ) -> list[SeriesChange]:
     """The changes that `steps` (first points of new levels) form: each sequence of steps in one direction is described
-    as steps or as a drift."""
+    as steps or as a drift. `variance_inflation`, `critical`: as in `choose_shape`."""
     bounds = [0, *steps, values.size]
     medians = [float(np.median(values[a:b])) for a, b in pairwise(bounds)]
     is_rise = [after > before for before, after in pairwise(medians)]
@@ -99,7 +99,7 @@ def _describe_run(
     values: NDArray[np.float64], bounds: list[int], variance_inflation: float, critical: float
 ) -> list[SeriesChange]:
     """The steps between the first and the last of `bounds` (points), all in one direction, as one drift, or else each
-    separately as a step or a drift."""
+    separately as a step or a drift. `variance_inflation`, `critical`: as in `choose_shape`."""
     start, *steps, stop = bounds
     shape = choose_shape(values[start:stop], [at - start for at in steps], variance_inflation, critical)
     is_drift = shape.end > shape.begin

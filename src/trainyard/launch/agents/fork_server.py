@@ -108,7 +108,8 @@ def load(spec: Spec) -> None:
 
 
 def agent(path: Path, node: int, parent: int) -> int:
-    """Run an agent of the job at `path`, in the process that was forked for it; return its exit code."""
+    """Run an agent of the job at `path`, in the process that was forked for it; return its exit code. `parent`: id of
+    the process that it dies with."""
     from trainyard.launch.agents import elastic
 
     log = os.open(path.parent / "logs" / f"agent{node}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

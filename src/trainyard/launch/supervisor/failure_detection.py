@@ -408,7 +408,7 @@ class Supervision:
 
     def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1) -> None:
         """Append a fault to the events. `at`: when it occurred, in ns since the epoch; `rank`, `node`: to blame, -1 if
-        none. Its step is the last one that all ranks can have completed."""
+        none. Its step is the last one that all ranks can have completed. `kind`: as in words.FAULTS."""
         step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
             what="fault",

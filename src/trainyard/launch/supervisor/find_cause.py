@@ -61,7 +61,7 @@ def hung(
 
 def _hung(ranks: Sequence[RankReport], earlier_ticks: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
     """The rank that the others wait for and the evidence, by the first criterion that singles one out; rank -1 if none
-    does."""
+    does. `earlier_ticks`: rank -> its CPU ticks in an earlier report; `stacks`: rank -> its Python stack."""
     if (odd_rank := _find_odd_rank(ranks)) is not None:
         return (
             odd_rank.rank,

@@ -43,7 +43,8 @@ def memory_group(pid: int) -> str:
 
 
 def kills(counter: str) -> int:
-    """Number of out-of-memory kills in a memory cgroup, or on the host; -1 if unknown."""
+    """Number of out-of-memory kills in a memory cgroup, or on the host; -1 if unknown. `counter`: folder of the cgroup,
+    or `_HOST`."""
     paths = [Path(counter)] if counter == _HOST else [Path(counter) / name for name in _COUNTERS]
     for path in paths:
         try:

@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     freedom: int
 
     def p(self, segment: int) -> float:
-        """Two-sided p-value of no difference."""
+        """Two-sided p-value of no difference. `segment`: its index."""
         mean, error = abs(float(self.mean[segment])), float(self.error[segment])
         if not self.freedom or not mean:
             return 1.0

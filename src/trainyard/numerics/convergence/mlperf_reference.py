@@ -160,7 +160,8 @@ def _benchmark_and_batch(results: Sequence[Result]) -> tuple[str, int]:
 
 
 def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> ReferenceComparison:
-    """Apply the rule. Raises `BadInput` if there is no reference for the benchmark and batch size."""
+    """Apply the rule. `results`: of the submission; `points`: the references, of any benchmarks. Raises `BadInput` if
+    there is no reference for the benchmark and batch size."""
     benchmark, batch = _benchmark_and_batch(results)
     references = _pruned([point for point in points if point.benchmark == benchmark], len(results))
     if not references:

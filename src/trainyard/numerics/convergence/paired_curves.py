@@ -51,7 +51,8 @@ class PairedCurves(NamedTuple):
 
 
 def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves:
-    """Pair curves by seed. Raises `BadInput` if there is nothing to pair or the curves cannot be compared."""
+    """Pair curves by seed. `heads`, `bases`: of any seeds. Raises `BadInput` if there is nothing to pair or the curves
+    cannot be compared."""
     if not heads or not bases:
         raise BadInput("a comparison needs runs on both sides.", "Give HEAD, and --base or --golden.")
     same_work([*heads, *bases])
@@ -127,7 +128,8 @@ def _by_seed(
 
 
 def _common_steps(curves: Sequence[LossCurve], notes: list[str]) -> NDArray[np.int64]:
-    """The steps that all curves have, increasing. Raises `BadInput` if there are none."""
+    """The steps that all curves have, increasing. Appends a sentence to `notes` if some curves have more. Raises
+    `BadInput` if there are none."""
     common = set(curves[0].steps).intersection(*(curve.steps for curve in curves[1:]))
     if not common:
         ranges = "; ".join(

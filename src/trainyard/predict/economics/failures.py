@@ -17,7 +17,7 @@ from trainyard.machine import Claim
 
 _SECONDS_PER_DAY = 86_400.0
 _GOODPUT_QUANTILES = (0.1, 0.9)
-"""Of simulated runs: the range of the goodput."""
+"""Quantiles of the goodput of simulated runs that bound its range."""
 RATE = Claim(
     value=419 / 54 / 2048,
     unit="1/(node day)",

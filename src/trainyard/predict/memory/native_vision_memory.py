@@ -68,7 +68,8 @@ def _layer(cases: Cases, double_share: Column, text_end_share: Column) -> Vision
     input_bytes = value_bytes * token_rows * width
     result_bytes = value_bytes * mlp_rows * 2 * width
     product_bytes = value_bytes * (token_rows * 4 * width / tp + mlp_rows * ffn) + result_bytes
-    # Of width x width, per stream: six (shift, scale and gate of attention and MLP), two if it ends; three if single.
+    # Matrices of width x width, per stream: six (shift, scale and gate of attention and MLP), two if it ends, three in
+    # a single-stream block.
     modulation_matrices = (
         np.where(has_text, 12 * double_share + 3 * single_share - 4 * text_end_share, 6.0) * is_modulated
     )

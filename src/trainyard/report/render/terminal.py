@@ -291,7 +291,8 @@ def _needed(table: Facts, wrapped: bool = True) -> int:
 
 
 def _widest(table: Facts, at: int, wrapped: bool) -> int:
-    """Width of the widest cell of a column, and of its head or, if that is `wrapped`, of its longest word."""
+    """Width of the widest cell of a column, and of its head or, if that is `wrapped`, of its longest word. `at`: the
+    index of the column."""
     column = table.columns[at]
     head = plain(column.head if at else table.title)
     return max(

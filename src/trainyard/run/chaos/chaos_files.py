@@ -47,7 +47,8 @@ def armed(run: Path) -> FaultPlan | None:
 
 
 def claim(run: Path, number: int, step: int, attempt: int) -> bool:
-    """Record that fault `number` is injected now; False if it has been injected already."""
+    """Record that fault `number` is injected now; False if it has been injected already. `step`, `attempt`: at which it
+    is injected."""
     injected_fault = msgspec.json.encode(InjectedFault(at=epoch.now_ns(), step=step, attempt=attempt))
     try:
         mark = os.open(run / FOLDER / f"fault{number}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)

@@ -90,7 +90,8 @@ def score_faults(
 
 
 def strays(run: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault]) -> tuple[Incident, ...]:
-    """Return the incidents that no fault of the plan accounts for: false alarms, or faults that were not planned."""
+    """Return the incidents that no fault of the plan accounts for: false alarms, or faults that were not planned.
+    `injected`: by the fault's index in the plan."""
     faults = {number: plan.fault[number] for number in sorted(injected, key=lambda number: injected[number].at)}
     scored_incidents = [
         incident for incidents in _attribute_incidents(run, faults, injected).values() for incident in incidents
@@ -101,7 +102,8 @@ def strays(run: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault]) -> 
 def _attribute_incidents(
     run: Run, faults: Mapping[int, Fault], injected: Mapping[int, InjectedFault]
 ) -> dict[int, list[Incident]]:
-    """Map each fault's index in the plan to the incidents attributed to it, the one that identifies it first."""
+    """Map each fault's index in the plan to the incidents attributed to it, the one that identifies it first. `faults`,
+    `injected`: by the fault's index in the plan."""
     unattributed = list(run.incidents)  # equal incidents are taken one by one
     by_fault: dict[int, list[Incident]] = {}
 
@@ -147,7 +149,8 @@ def _add_incidents(
     row: FaultScore, fault: Fault, injection: InjectedFault, incidents: Sequence[Incident], events: Sequence[JobEvent]
 ) -> FaultScore:
     """Return `row` with the figures of the `incidents` attributed to the fault, the one that identifies it first. Times
-    are in seconds: `detect_s` is that of the earliest incident, `restart_s` the longest, `lost_s` the sum."""
+    are in seconds: `detect_s` is that of the earliest incident, `restart_s` the longest, `lost_s` the sum. `events`: of
+    the whole job."""
     row = msgspec.structs.replace(row, injected_step=injection.step)
     if not incidents:
         return row

@@ -209,7 +209,7 @@ def _start(launcher: Local, folder: Path, files: Mapping[str, str]) -> str:
 
 
 def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendor]) -> Run:
-    """Follow the ranks to their end; return the stored run."""
+    """Follow the ranks to their end; return the stored run. `vendors`: by name."""
     launcher, run, folder = started.launcher, started.run, started.folder
     load_meter = LoadMeter()
     try:
@@ -291,7 +291,7 @@ def capacity(devices: Sequence[DeviceSeen]) -> int:
 
 def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
     """Default environment variables of `ranks` ranks on one host (name -> value), which the user's environment
-    overrides.
+    overrides. `vendors`: by name.
 
     Each rank gets its share of the cores; ranks of one host use the loopback interface, whatever the host name resolves
     to.
@@ -336,7 +336,7 @@ def _read_appended(path: Path, offset: int = 0) -> Iterator[list[Sample]]:
 
 def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     """Return `run` with the data that the ranks left in its folder: samples, facts and the claims derived from them,
-    incidents and goodput."""
+    incidents and goodput. `vendors`: by name."""
     events = event_log.read(folder)
     ranks = goodput.last_ranks(events, run.job)
     facts = [fact for fact in read_facts(folder) if not ranks or fact.rank < ranks]

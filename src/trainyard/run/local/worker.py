@@ -90,7 +90,7 @@ def plan_steps(measure: Measure) -> Iterator[PlannedStep]:
 
 
 def remaining_steps(planned_steps: Iterable[PlannedStep], begin: int, warmup_steps: int) -> list[PlannedStep]:
-    """The steps from number `begin` on, as a new process takes them.
+    """The steps from number `begin` on, as a new process takes them. `planned_steps`: of the whole run.
 
     A new process needs warm-up like the first one, so that `warmup_steps` steps are discarded again; of a profiled
     window it discards the first of the remaining steps, and a single remaining step is not profiled.

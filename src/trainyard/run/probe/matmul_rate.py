@@ -34,7 +34,8 @@ def matmul_rate(
     pause: Callable[[float], None] = time.sleep,
 ) -> Claim:
     """Measure the FLOP/s of a square matrix product in `dtype`, with the job's threads: the best of several tries,
-    spread over about two seconds. The size is the smallest one that lasts long enough.
+    spread over about two seconds. The size is the smallest one that lasts long enough. `pause`: sleeps for that many
+    seconds between tries.
 
     `together`: a barrier before each try, so that ranks on one host measure while all of them are busy.
     """

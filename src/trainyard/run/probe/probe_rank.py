@@ -38,7 +38,7 @@ _MOST_FLOPS_S = 0.25
 
 def measure(vendor: str, dtype_name: str, threads: int, meet: str) -> list[ProbedTime]:
     """Run all benchmarks on one rank; collectives only with several ranks. `threads`: threads of a CPU rank; `meet`:
-    address of the ranks' rendezvous."""
+    address of the ranks' rendezvous. `dtype_name`: of products and attention, such as `bfloat16`."""
     torch.set_num_threads(threads)
     ranks, dtype = find(vendor), getattr(torch, dtype_name)
     with joined(ranks, meet):

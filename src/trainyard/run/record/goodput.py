@@ -25,7 +25,8 @@ def last_ranks(events: Sequence[JobEvent], job: Job) -> int:
 
 
 def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[Incident, ...]:
-    """Return the run's incidents, in the order in which they were noticed."""
+    """Return the run's incidents, in the order in which they were noticed. `events`: of the job; `samples`: of all
+    ranks."""
     steps = _steps(samples)
     incidents: list[Incident] = []
     ended_attempts: set[int] = set()
@@ -72,7 +73,7 @@ def goodput(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, 
 
 
 def spent(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, int]:
-    """The job's time in ns by cause (words.TIMES), with all causes. `samples`: of all ranks."""
+    """The job's time in ns by cause (words.TIMES), with all causes. `samples`: of all ranks. `events`: of the job."""
     steps = _steps(samples)
     ns_by_cause = dict.fromkeys(words.TIMES, 0)
     starts = [index for index, event in enumerate(events) if event.what == "started"]
@@ -144,7 +145,7 @@ class _Supervision:
 
     def _charge_training(self, attempt_steps: Sequence[Sample], saves: Sequence[JobEvent]) -> None:
         """Charge each step with the time since the previous one; the checkpoint `saves` in between are charged
-        separately."""
+        separately. `attempt_steps`: of one attempt, in order."""
         marks = sorted(
             [(step.ended_ns, 0, step) for step in attempt_steps] + [(save.at, 1, save) for save in saves],
             key=lambda mark: mark[:2],

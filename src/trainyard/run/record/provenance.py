@@ -32,7 +32,8 @@ _KEPT = re.compile(
 def gather(
     devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], rank_variables: Mapping[str, str]
 ) -> Provenance:
-    """Gather the provenance known before a rank starts. `rank_variables`: variables the launcher adds for the ranks."""
+    """Gather the provenance known before a rank starts. `rank_variables`: variables the launcher adds for the ranks.
+    `vendors`: by name."""
     drivers = {f"{d.vendor}.{d.index}": d.facts["driver"] for d in devices if "driver" in d.facts}
     return Provenance(
         code=code(Path.cwd()),
@@ -51,7 +52,7 @@ def telemetry(vendors: Mapping[str, Vendor]) -> dict[str, str]:
 
 
 def with_facts(provenance: Provenance, facts: Sequence[RankFacts]) -> Provenance:
-    """Return `provenance` with the first rank's torch build, seeds, and digests of text and weights.
+    """Return `provenance` with the first rank's torch build, seeds, and digests of text and weights. `facts`: by rank.
 
     The devices become those that trained. A digest that differs on another rank is also stored under that rank's name:
     all should agree.
@@ -124,7 +125,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def host(vendors: Mapping[str, Vendor]) -> dict[str, str]:
     """Facts of the host (name -> value): name, kernel, processors, memory, and the container's limits on them. Unknown
-    ones are absent."""
+    ones are absent. `vendors`: by name."""
     cpu = vendors["cpu"].devices()[0]
     facts = {
         "cpu": cpu.name,

@@ -18,6 +18,7 @@ from trainyard.store.run_summary import summarise
 def derive_claims(run: Run, facts: Sequence[RankFacts], vendors: Mapping[str, Vendor]) -> dict[str, Claim]:
     """Derive the claims of a run: `matmul_rate` and `peak` in FLOP/s per rank, `model_flops` per step over all ranks,
     `matmul_flops` per step and rank, `profiler_cost` in ns per step. `run.provenance.devices` are those that trained.
+    `facts`: of each rank that reported any.
 
     A claim without data is left out.
     """

@@ -88,8 +88,9 @@ def run_in(folder: Path, command: Sequence[str], store: Store) -> Run:
 
 
 def _check_keys(folder: Path, command: Sequence[str], result: subprocess.CompletedProcess[str]) -> None:
-    """Raises `BadJob` if the code in the folder refused a key of the job file, which this version of trainyard has
-    read before: the revision brings a trainyard of its own, whose job files have other keys."""
+    """Raises `BadJob` if the code in the folder refused a key of the job file, which this version of trainyard has read
+    before: the revision brings a trainyard of its own, whose job files have other keys. `command`: that failed with
+    `result`."""
     refusal = _OTHER_KEY.search(result.stderr)
     if refusal is None or len(command) != 1:
         return

@@ -84,7 +84,7 @@ class ScriptWatch:
 
     @contextmanager
     def step(self, tokens: int, loss: float | None) -> Iterator[None]:
-        """A step marked by the script."""
+        """A step marked by the script. `tokens`: of this rank; `loss`: of the step if it is known."""
         self.is_marked = True
         if self.began_ns is None:
             self.began_ns = self.read_ns()

@@ -87,7 +87,8 @@ class Index:
         return _sort_rows({**current, **new_rows})
 
     def _keep(self, new_rows: Mapping[str, Indexed], deleted_ids: Iterable[str]) -> None:
-        """Write to the database. Rows that it cannot store are read from their folders again by the next list."""
+        """Write to the database. Rows that it cannot store are read from their folders again by the next list. The
+        arguments are those of `Base.keep`."""
         try:
             refused = self._base.keep(new_rows, deleted_ids)
             fault_point("index.committed")
@@ -122,7 +123,7 @@ class Index:
 
 def _sort_rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
     """The rows with their tags, newest run first. A tag of two folders (a move that was killed half-way) belongs to the
-    one that got it last."""
+    one that got it last. `indexed`: by run id."""
     assignments = sorted((when, id, tag) for id, entry in indexed.items() for tag, when in entry.tag_times.items())
     run_by_tag = {tag: id for _, id, tag in assignments}
     rows = [
@@ -179,7 +180,7 @@ def _indexed(folder: Path) -> Indexed:
 
 
 def _row(id: str, run: Run, damage: str) -> RunRow:
-    """The row of the run `id`, without its tags."""
+    """The row of the run `id`, without its tags. `damage`: as in `RunRow`."""
     summary = summarise(run)
     return RunRow(
         id=id,

@@ -59,7 +59,8 @@ def check(recipe: Recipe) -> None:
 
 @contextmanager
 def _input_errors(source: str) -> Iterator[None]:
-    """Turns an `OSError` inside the `with` block into a `BadJob` that names the data set."""
+    """Turns an `OSError` inside the `with` block into a `BadJob` that names the data set. `source`: the name of the
+    data set."""
     try:
         yield
     except OSError as error:

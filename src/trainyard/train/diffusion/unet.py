@@ -42,7 +42,8 @@ class UnetAttention(nn.Module):
     """Self-attention of positions, or cross-attention to the text."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
-        """Queries from features of `width` channels, keys and values from a context of `context_width`."""
+        """Queries from features of `width` channels, keys and values from a context of `context_width`. `heads`: their
+        number, which divides `width`."""
         super().__init__()
         self.head_dim = width // heads
         self.q = Linear(width, width)

@@ -147,7 +147,7 @@ def _skipped_receive_buffers(full_job: Job, shortened: Job, model: ParallelModel
 
 def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], storages: _Storages) -> RankMemory:
     """Runs a step and returns its memory, with the optimizer state that exists in the backward pass of every later
-    step."""
+    step. `samples`: makes a batch of that many samples."""
     optimizer = make_optimizer.make(model.modules, job.recipe, model.meshes)
     _balance(model)
     parameter_bytes = storages.live_bytes

@@ -87,7 +87,8 @@ class WholeMatrices(torch.optim.AdamW):
 
     @abstractmethod
     def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
-        """For one matrix: the unsharded update, the factor applied to the learning rate, and the weight decay."""
+        """For one matrix: the unsharded update, the factor applied to the learning rate, and the weight decay. `state`:
+        of the matrix, by name; it is created and updated here."""
 
 
 class Orthogonal(WholeMatrices):

@@ -52,7 +52,7 @@ def _shard_experts(experts: Experts, mesh: DeviceMesh) -> None:
 
 def shard(blocks: Iterable[nn.Module], meshes: Meshes, policy: MixedPrecisionPolicy, reshard: bool) -> None:
     """Shards experts over the ranks that have the same ones. Their mesh differs from that of the blocks, so they must
-    be sharded first."""
+    be sharded first. `reshard`: whether gathered weights are freed after the forward pass."""
     layout = meshes.layout
     axes = ("dp_replicate", "dp_shard_ep") if layout.dp_replicate > 1 else "dp_shard_ep"
     for block in blocks:

@@ -34,7 +34,7 @@ def check(recipe: Recipe, vendor: str) -> None:
 
 
 def notices(recipe: Recipe, vendor: str) -> list[str]:
-    """Notices about unexpected behaviour of a recipe on these devices."""
+    """Notices about unexpected behaviour of a recipe on these devices. `vendor`: of the devices."""
     if recipe.dtype == "float8" and vendor in ("cpu", "pretend"):
         return [
             "dtype = 'float8' on a CPU, which has no float8 arithmetic: products are emulated and take several times "
@@ -45,7 +45,7 @@ def notices(recipe: Recipe, vendor: str) -> list[str]:
 
 def compilers(vendor: str) -> list[str]:
     """Compilers of which one must be installed: for torch.compile's CPU code (torch._inductor.config.cpp.cxx), or for
-    the launchers of Triton's kernels."""
+    the launchers of Triton's kernels. `vendor`: of the devices."""
     if vendor == "cpu":
         return [os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")]
     return [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]

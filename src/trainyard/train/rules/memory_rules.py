@@ -38,7 +38,7 @@ def least(job: Job, weights: int) -> LeastMemory:
 
 
 def check(job: Job, weights: int, memory: int, device: str, shared: bool) -> None:
-    """Raises `BadJob` with the arithmetic if the minimum exceeds `memory`.
+    """Raises `BadJob` with the arithmetic if the minimum exceeds `memory`. `weights`: as in `least`.
 
     `memory`: bytes of `device`, which is one rank's device, or if `shared` the host of all ranks; 0 if unknown.
     """

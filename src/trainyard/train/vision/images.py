@@ -44,8 +44,8 @@ class ImageSet(NamedTuple):
 
 
 def read(source: str, classes: int) -> ImageSet:
-    """Reads an image set. Raises `BadJob`, also if it has more classes than the model's `classes`, and
-    `MissingLibrary`."""
+    """Reads an image set. `source`: the value of `recipe.dataset`. Raises `BadJob`, also if it has more classes than
+    the model's `classes`, and `MissingLibrary`."""
     if source == SYNTHETIC:
         description = f"synthetic pictures: noise, with one of {classes} classes drawn for each"
         return ImageSet(

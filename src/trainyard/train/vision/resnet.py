@@ -21,7 +21,7 @@ class Bottleneck(nn.Module):
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         """1 x 1, 3 x 3 and 1 x 1 convolutions from `channels_in` to `EXPANSION` x `width` channels; a 1 x 1 one on the
-        skip path if the shape changes."""
+        skip path if the shape changes. `stride`: of the 3 x 3 convolution."""
         super().__init__()
         channels_out = EXPANSION * width
         self.conv1 = Conv2d(channels_in, width, 1, bias=False)

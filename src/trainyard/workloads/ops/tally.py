@@ -86,8 +86,8 @@ class Tally:
         last: bool = False,
         split: Literal["", "in", "out"] = "",
     ) -> None:
-        """A linear layer over `rows` rows. `input_is_data`: the input needs no gradient. `split`: over tp, by input
-        or by output features."""
+        """A linear layer over `rows` rows. `input_is_data`: the input needs no gradient. `split`: over tp, by input or
+        by output features. `last`: as in the class."""
         whole_parameters = (width_in + bias) * width_out
         width_in //= self.tp if split == "in" else 1
         width_out //= self.tp if split == "out" else 1
@@ -115,7 +115,7 @@ class Tally:
         last: bool = False,
     ) -> None:
         """A convolution of a square map with `side_in` rows and columns to one with `side_out`. `kernel`: rows of the
-        filter."""
+        filter. `input_is_data`, `last`: as in `linear`."""
         weights, pixels = channels_in * channels_out * kernel**2, side_out**2
         self._product(
             "conv",
@@ -132,7 +132,8 @@ class Tally:
         self, op: str, *, read: int, written: int, weights: int, rows: int, bias: int, input_is_data: bool, last: bool
     ) -> None:
         """Adds a product of `weights` weight elements with each of `rows` rows of input, per sample. `read`, `written`:
-        elements of its input and output; `bias`: elements of its bias; `input_is_data`, `last`: as in `linear`."""
+        elements of its input and output; `bias`: elements of its bias; `input_is_data`, `last`: as in `linear`. `op`:
+        its class."""
         flops, moved = 2 * rows * weights, read + written
         self.weights(weights, *([bias] if bias else []))
         self._forward(op, _Work(calls=1, flops=flops, moved=moved, weights=weights + bias), recomputed=not last)
@@ -146,7 +147,7 @@ class Tally:
             self._add("reduction", "backward", _Work(calls=1, flops=written, moved=written, weights=bias))
 
     def attention(self, queries: int, keys: int, heads: int, head_dim: int) -> None:
-        """Attention of every query to every key; tp splits the heads."""
+        """Attention of every query to every key; tp splits the heads. `queries`, `keys`: positions of a sample."""
         heads //= self.tp
         width = heads * head_dim
         product_flops = 2 * queries * keys * width  # of q k^T; that of the scores and v has as many
@@ -161,7 +162,8 @@ class Tally:
         )
 
     def norm(self, elements: int, channels: int = 0, tensors: int = 2) -> None:
-        """A norm with `tensors` weight tensors of `channels` each; without weights if `channels` is 0."""
+        """A norm with `tensors` weight tensors of `channels` each; without weights if `channels` is 0. `elements`:
+        normalized, of a sample."""
         if channels:
             self.weights(*[channels] * tensors)
         weights = tensors * channels
@@ -171,7 +173,8 @@ class Tally:
     def pointwise(
         self, elements: int, flops: int, moved: int, back_flops: int, back_moved: int, last: bool = False
     ) -> None:
-        """An elementwise operation. FLOPs and elements moved are per element, forward and backward."""
+        """An elementwise operation. FLOPs and elements moved are per element, forward and backward. `elements`: of a
+        sample."""
         self._forward(
             "elementwise", _Work(calls=1, flops=flops * elements, moved=moved * elements), recomputed=not last
         )
@@ -201,7 +204,8 @@ class Tally:
         self._add("reduction", "backward", _Work(calls=1, flops=read, moved=read + written))
 
     def loss(self, elements: int, op: str = "softmax") -> None:
-        """A loss over `elements` outputs in float32, with the casts of the outputs and of their gradient."""
+        """A loss over `elements` outputs in float32, with the casts of the outputs and of their gradient. `op`: its
+        class."""
         for phase, flops in (("forward", 4), ("backward", 3)):
             self._add(
                 op, phase, _Work(calls=1, flops=flops * elements, moved=elements, float32=_FLOAT32_BYTES * elements)
@@ -209,7 +213,7 @@ class Tally:
 
     def _forward(self, op: str, work: _Work, recomputed: bool = True) -> None:
         """Adds forward work, and the same as recomputation if the block is checkpointed and the recipe does not save
-        its result."""
+        its result. `recomputed`: whether the backward pass of its block needs the result."""
         self._add(op, "forward", work)
         if (
             self._block_recomputes
@@ -248,7 +252,8 @@ class Tally:
         return _merged([*operations, *self._weight_operations(job, element_bytes), *self._update(job)])
 
     def _weight_operations(self, job: Job, element_bytes: int) -> list[Operation]:
-        """Casts of weights and gradients to and from the compute dtype, and gradient accumulation."""
+        """Casts of weights and gradients to and from the compute dtype, and gradient accumulation. `element_bytes`: of
+        the compute dtype."""
         micro_batches, dtype = job.accumulate, job.recipe.dtype
         cast_passes = micro_batches if dtype != "float32" else 0
 

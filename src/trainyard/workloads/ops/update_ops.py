@@ -55,7 +55,7 @@ def operations(job: Job) -> Iterator[Operation]:
 
 
 def _optimizer(job: Job, shard: int) -> Iterator[Operation]:
-    """The optimizer's arithmetic; nothing for an unknown optimizer."""
+    """The optimizer's arithmetic; nothing for an unknown optimizer. `shard`: parameters that this rank updates."""
     name = job.recipe.optimizer
     if name in ELEMENTWISE:
         flops, moved = ELEMENTWISE[name]

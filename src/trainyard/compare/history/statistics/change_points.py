@@ -43,7 +43,7 @@ def _confirm_changes(
     values: NDArray[np.float64], points: list[int], variance_inflation: float, critical: float
 ) -> list[int]:
     """Moves each change to the best split between its neighbours, and drops the weakest until all are stronger than
-    `critical`. `points`: first points of new levels."""
+    `critical`. `points`: first points of new levels. `variance_inflation`: as in `estimate_variance_inflation`."""
     split_of_interval: dict[tuple[int, int], tuple[int, float]] = {}
 
     def best_split(start: int, stop: int) -> tuple[int, float]:

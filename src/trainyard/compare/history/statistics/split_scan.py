@@ -77,7 +77,7 @@ class SplitScan:
 
 
 def concatenate_splits(parts: list[BestSplits]) -> BestSplits:
-    """Concatenate; empty for an empty list."""
+    """Concatenate; empty for an empty list. `parts`: in the order of their intervals."""
     none = np.zeros(0, np.int64)
     return BestSplits(
         start=np.concatenate([none, *(part.start for part in parts)]),
