@@ -16,13 +16,13 @@ from trainyard.events import KERNEL, OP, Collective, Events
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import hlo, whole_files
 from trainyard.trace.readers.gather import STATED, Gather, experimental
+from trainyard.trace.readers.recognise import recognise
 
 NOTE = experimental(
     "Neuron device profiles",
     "Only instructions are documented and read: time in which only DMA or a collective's transfers run is "
     "unexplained; waiting instructions cannot be distinguished from working ones.",
 )
-_KEYS = (b'"instruction"', b'"summary"')
 _Raw = msgspec.Raw
 
 
@@ -57,8 +57,7 @@ class Neuron:
     """The `Reader` of Neuron device profiles."""
 
     def sniff(self, path: Path) -> bool:
-        head = whole_files.head(path)
-        return head.lstrip()[:1] == b"{" and b'"traceEvents"' not in head and any(key in head for key in _KEYS)
+        return recognise(path).reader == "neuron"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns the events of the file's device. Raises `BadFile`."""

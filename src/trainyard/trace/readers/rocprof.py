@@ -18,6 +18,7 @@ from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import whole_files
 from trainyard.trace.readers.annotate import add_call, add_range, copy_name
 from trainyard.trace.readers.gather import Gather, experimental
+from trainyard.trace.readers.recognise import recognise
 
 NOTES = experimental(
     "rocprofv3 profiles",
@@ -128,7 +129,7 @@ class Rocprof:
     """The `Reader` of rocprofv3's JSON. `ReadOptions.mark` is the prefix of the roctx ranges that are steps."""
 
     def sniff(self, path: Path) -> bool:
-        return b'"rocprofiler-sdk-tool"' in whole_files.head(path)
+        return recognise(path).reader == "rocprof"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each process and device with work. Raises `BadFile`."""

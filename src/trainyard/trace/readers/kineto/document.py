@@ -12,22 +12,14 @@ from enum import IntEnum
 from typing import Protocol
 
 from trainyard.errors import BadFile, FileTooLarge
+from trainyard.trace.readers.json_keys import STRING, brackets
 from trainyard.trace.readers.kineto.event import ChromeEvent, read_event
-from trainyard.trace.readers.kineto.unpack import UnpackedText
+from trainyard.trace.readers.unpack import UnpackedText
 
 _HEADER_KEYS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name")
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_TOKEN = re.compile(_STRING + rb'|[\[\]{}"]', re.S)
-
-
-def _brackets(depth: int) -> bytes:
-    """A pattern that matches an object or list with at most `depth` levels of nested brackets."""
-    inside = b"|" + _brackets(depth - 1) if depth > 1 else b""
-    return rb'[\[{](?:[^\[\]{}"]++|%b%b)*+[\]}]' % (_STRING, inside)
-
-
-_SHALLOW_VALUE = re.compile(_STRING + b"|" + _brackets(5), re.S)
+_TOKEN = re.compile(STRING + rb'|[\[\]{}"]', re.S)
+_SHALLOW_VALUE = re.compile(STRING + b"|" + brackets(5), re.S)
 _SCALAR = re.compile(rb"[^\s,\[\]{}\":]+")
 _JUNK = re.compile(rb"[\s:}]+|[^\s,\[\]{}\"]+")
 _MAX_VALUE_BYTES = 16 << 20
