@@ -155,7 +155,7 @@ def recognise_text(text: UnpackedText) -> Recognised:
     while len(head) < _HEAD_BYTES and (piece := next(pieces, None)) is not None:
         head += piece
     content = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n,")
-    if not content or content[:1] == b"[":
+    if content[:1] == b"[":
         return _DAMAGED
     if content[:1] == b"{":
         return _recognise_json(chain([head], pieces), text.name)
@@ -165,6 +165,8 @@ def recognise_text(text: UnpackedText) -> Recognised:
         return Recognised(reader)
     if other := next((other for other in _OTHER_FILES if other.ending and text.name.endswith(other.ending)), None):
         return _with_name(other.refusal, text.name)
+    if not content:
+        return _DAMAGED
     shown = head[:8].hex(" ")
     return Recognised(
         reason=f"no reader knows this kind of file: its first bytes ({shown}) are neither JSON, SQLite nor a trace in "
