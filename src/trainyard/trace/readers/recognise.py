@@ -150,7 +150,7 @@ def _members(path: Path) -> list[UnpackedText]:
 
 def recognise_text(text: UnpackedText) -> Recognised:
     """The reader of one document, or why it has none. Reads only as much of it as is needed."""
-    pieces = _bounded(text)
+    pieces, name = _bounded(text), Path(text.name).name.removesuffix(".gz")
     head = b""
     while len(head) < _HEAD_BYTES and (piece := next(pieces, None)) is not None:
         head += piece
@@ -158,13 +158,13 @@ def recognise_text(text: UnpackedText) -> Recognised:
     if content[:1] == b"[":
         return _DAMAGED
     if content[:1] == b"{":
-        return _recognise_json(chain([head], pieces), text.name)
+        return _recognise_json(chain([head], pieces), name)
     if head.startswith(_SQLITE_MAGIC):
-        return _with_name(_ROCPD, text.name) if _ROCPD_TABLE.search(head) else Recognised("nsys")
+        return _with_name(_ROCPD, name) if _ROCPD_TABLE.search(head) else Recognised("nsys")
     if reader := _recognise_protobuf(memoryview(head)):
         return Recognised(reader)
-    if other := next((other for other in _OTHER_FILES if other.ending and text.name.endswith(other.ending)), None):
-        return _with_name(other.refusal, text.name)
+    if other := next((other for other in _OTHER_FILES if other.ending and name.endswith(other.ending)), None):
+        return _with_name(other.refusal, name)
     if not content:
         return _DAMAGED
     shown = head[:8].hex(" ")
