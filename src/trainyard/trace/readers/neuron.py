@@ -44,6 +44,8 @@ _NS = 1_000_000_000
 _TOLERATED_SHARE = 0.01
 """Share of the file's own active time by which the rows may differ from it, in addition to a ns per row."""
 _MAX_WARNINGS = 8
+_MAX_SLOTS = 64
+"""Maximum number of rows of one stream that overlap and are kept apart."""
 _QUEUE = re.compile(r"\bQ(\d{1,6})-E(\d{1,6})\Z")
 """A queue's number and that of its DMA engine at the end of the name of its row."""
 
@@ -65,7 +67,8 @@ class Neuron:
 
 class _NeuronRows:
     """The rows of one NeuronCore. `begin_ns`: the start of the program; `ended_ns`: per stream, the end of its working
-    rows so far: from then on its next row could have begun."""
+    rows so far: from then on its next row could have begun; `slots`: per stream, (start, stop) of the last spans on
+    each of its threads of host spans."""
 
     def __init__(self, path: Path, document: NeuronDocument, marks: str) -> None:
         """Reads the instructions and DMA packets. `marks`: prefix of the layers that mark steps."""
@@ -78,15 +81,15 @@ class _NeuronRows:
         ]
         active_time = _ActiveTimes(list(self.decoded(document.active_time or (), ActiveTime)))
         instructions = sorted(self.decoded(document.instruction or (), Instruction), key=attrgetter("timestamp"))
-        self.instruction_count = len(instructions)
-        self.begin_ns = instructions[0].timestamp if instructions else 0
+        packets = _without_aggregates(list(self.decoded(document.dma or (), Dma)))
+        self.instruction_count, self.packet_count = len(instructions), len(packets)
+        self.begin_ns = min((item.timestamp for item in (*instructions[:1], *packets)), default=0)
+        self.queue_names = _queue_names(list(self.decoded(document.dma_queues_info or (), Queue)))
         self.ended_ns: dict[str, int] = {}
+        self.slots: dict[str, list[tuple[int, int]]] = {}
         self.active: list[tuple[int, int]] = []
         for label, of_engine in _grouped(instructions).items():
             self.add_engine(label, of_engine, active_time)
-        packets = _without_aggregates(list(self.decoded(document.dma or (), Dma)))
-        self.packet_count = len(packets)
-        self.queue_names = _queue_names(list(self.decoded(document.dma_queues_info or (), Queue)))
         for packet in sorted(packets, key=attrgetter("timestamp")):
             self.add_packet(packet)
 
@@ -201,11 +204,24 @@ class _NeuronRows:
         row = len(self.rows)
         launch = min(self.ended_ns.get(lane, self.begin_ns), start)
         self.ended_ns[lane] = max(stop, self.ended_ns.get(lane, stop))
+        thread = lane, self.take_slot(lane, launch, stop)
         for text, span_kind in spans:
-            self.rows.span(text, span_kind, lane, launch, stop)
-        self.rows.span("issue", CALL, lane, launch, launch, correlation=row)
+            self.rows.span(text, span_kind, thread, launch, stop)
+        self.rows.span("issue", CALL, thread, launch, launch, correlation=row)
         self.rows.work(name, kind, lane, self.device, start, stop, correlation=row, size=size, collective=collective)
         self.active.append((start, stop))
+
+    def take_slot(self, lane: str, start: int, stop: int) -> int:
+        """The number of a thread of the stream on which no span overlaps [start, stop]: rows of a pipelined engine
+        overlap, and must not become each other's parents."""
+        slots = self.slots.setdefault(lane, [])
+        for number, (last_start, last_stop) in enumerate(slots):
+            if last_start < start and last_stop <= start:
+                slots[number] = start, stop
+                return number
+        if len(slots) < _MAX_SLOTS:
+            slots.append((start, stop))
+        return len(slots) - 1
 
 
 class _ActiveTimes:

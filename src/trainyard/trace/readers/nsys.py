@@ -23,6 +23,7 @@ from trainyard.trace.readers import whole_files
 from trainyard.trace.readers.annotate import add_call, add_range, copy_name
 from trainyard.trace.readers.gather import Gather, experimental
 from trainyard.trace.readers.recognise import recognise
+from trainyard.trace.readers.sqlite_file import database_file
 
 NOTE = experimental(
     "Nsight Systems' SQLite exports",
@@ -53,7 +54,7 @@ class Nsys:
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each process and device with work. Raises `BadFile`."""
         try:
-            with whole_files.plain_file(path, how.limit) as file, closing(_open(file, how.limit)) as connection:
+            with database_file(path, how.limit) as file, closing(_open(file, how.limit)) as connection:
                 return _NsysRows(path, _Tables(path, connection), how.mark).events()
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")

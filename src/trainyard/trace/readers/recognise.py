@@ -40,12 +40,13 @@ _DECISIVE_KEYS = {
     ("instruction", b"["): "neuron",
     ("trace_events", b"["): "neuron",
 }
-# Other top-level keys of each format, for files that end before a decisive key.
+# Other top-level keys of each format, for files that end before a decisive key, or in which it has another type.
 _OTHER_KEYS = {
+    "rocprof": "rocprofiler-sdk-tool",
     "neuron": "active_time dma dma_queues_info dma_throughput ham instruction_usage layer_summary model_info "
     "nc_mem_usage neff_header neff_node pending_dma profile_info semaphore_update summary_group_order summary_groups "
     "terminology",
-    "kineto": "schemaVersion deviceProperties distributedInfo baseTimeNanoseconds displayTimeUnit traceName with_flops "
+    "kineto": "traceEvents schemaVersion deviceProperties distributedInfo baseTimeNanoseconds displayTimeUnit traceName with_flops "
     "record_shapes with_stack profile_memory with_modules cupti_version cuda_runtime_version host_name trace_id",
 }
 _READER_OF_KEY = {key: reader for reader, keys in _OTHER_KEYS.items() for key in keys.split()}

@@ -23,6 +23,7 @@ from trainyard.trace.readers.recognise import recognise
 
 _CPU_AGENT, _GPU_AGENT = 1, 2
 _MARKERS = "marker_api"
+_MAX_ID = 2**62
 _Raw = msgspec.Raw
 
 
@@ -237,7 +238,7 @@ class _RocprofRows:
     def add_kernel(self, record: _Record) -> None:
         """Adds a kernel, on its stream, else its queue."""
         info = record.dispatch_info
-        if info.dispatch_id >= 0:
+        if 0 <= info.dispatch_id < _MAX_ID:
             self.dispatch_ids.add(info.dispatch_id)
         stream, queue = record.stream_id.handle, info.queue_id.handle
         self.rows.work(
