@@ -134,6 +134,30 @@ def test_a_cut_file_never_goes_to_another_format(kind, tmp_path):
     assert chosen == reader
 
 
+@pytest.mark.parametrize(
+    ("text", "reader"),
+    [
+        ('{"neff_header": [], "semaphore_update": []}', "neuron"),  # complete, without its instructions
+        ('{"neff_header": [], "semaphore_upd', "neuron"),
+        ('{"schemaVersion": 1, "deviceProperties": [], "host_name": "a"}', "kineto"),
+        ('{"traceEvents": {"a": 1}}', "kineto"),
+        ('{"rocprofiler-sdk-tool": 5}', "rocprof"),
+        ('{"host_name": "a", "steps": []}', ""),  # a record of another tool
+        ('{"instruction": "Translate.", "output": "text"}', ""),
+        ('{"summary": [1], "dma": 5}', ""),
+        ("{}", ""),
+        ("", "kineto"),
+        ("{", "kineto"),
+        ("[1, 2", "kineto"),
+        ('\ufeff {"traceEvents": [', "kineto"),
+    ],
+)
+def test_keys_and_their_types(text, reader, tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(text, "utf-8")
+    assert recognise(path).reader == reader
+
+
 def test_a_file_that_changed_is_recognised_anew(tmp_path):
     path = tmp_path / "profile"
     path.write_bytes(rocprof_file())

@@ -8,6 +8,7 @@ other, so the order of the readers does not matter. Files that are known not to 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain, islice
@@ -40,16 +41,17 @@ _DECISIVE_KEYS = {
     ("instruction", b"["): "neuron",
     ("trace_events", b"["): "neuron",
 }
-# Other top-level keys of each format, for files that end before a decisive key, or in which it has another type.
+# Other top-level keys of each format, for files that end before a decisive key or lack it.
 _OTHER_KEYS = {
-    "rocprof": "rocprofiler-sdk-tool",
     "neuron": "active_time dma dma_queues_info dma_throughput ham instruction_usage layer_summary model_info "
     "nc_mem_usage neff_header neff_node pending_dma profile_info semaphore_update summary_group_order summary_groups "
     "terminology",
-    "kineto": "traceEvents schemaVersion deviceProperties distributedInfo baseTimeNanoseconds displayTimeUnit traceName with_flops "
+    "kineto": "schemaVersion deviceProperties distributedInfo baseTimeNanoseconds displayTimeUnit traceName with_flops "
     "record_shapes with_stack profile_memory with_modules cupti_version cuda_runtime_version host_name trace_id",
 }
 _READER_OF_KEY = {key: reader for reader, keys in _OTHER_KEYS.items() for key in keys.split()}
+_MIN_OTHER_KEYS = 2
+"""Such keys that a complete object must have: one of them alone may occur in any file."""
 
 
 class Recognised(NamedTuple):
@@ -189,15 +191,20 @@ def _with_name(refusal: Recognised, name: str) -> Recognised:
 
 
 def _recognise_json(pieces: Iterator[bytes], name: str) -> Recognised:
-    """The reader of a JSON object: that of its first decisive key, else of the first key that only one format has."""
+    """The reader of a JSON object: that of its first decisive key, else of most of its other known keys."""
     scan, kept_keys = TopLevelKeys(pieces), dict[str, None]()
     if reader := _decisive_reader(scan, kept_keys):
         return Recognised(reader)
     other = next((other for other in _OTHER_FILES if other.keys and other.keys <= kept_keys.keys()), None)
     if other:
         return _with_name(other.refusal, name)
-    if reader := next((_READER_OF_KEY[key] for key in kept_keys if key in _READER_OF_KEY), ""):
+    # A decisive key with a value of another type belongs to the same format, whose reader refuses it.
+    mistyped = (reader for (key, _), reader in _DECISIVE_KEYS.items() if key in kept_keys and key != "instruction")
+    readers = Counter(_READER_OF_KEY[key] for key in kept_keys if key in _READER_OF_KEY).most_common(1)
+    if reader := next(mistyped, ""):
         return Recognised(reader)
+    if readers and (readers[0][1] >= _MIN_OTHER_KEYS or not scan.complete):
+        return Recognised(readers[0][0])
     if not scan.complete:
         return _DAMAGED
     keys = listed(list(kept_keys), _SHOWN_KEYS) or "none"
