@@ -161,7 +161,8 @@ UNDER_SANITIZERS = """
 import random, sys
 from pathlib import Path
 from trainyard.errors import BadFile
-from trainyard.trace.readers.kineto import native, unpack
+from trainyard.trace.readers import unpack
+from trainyard.trace.readers.kineto import native
 native.LIBRARY, unpack.CHUNK_BYTES = Path(sys.argv[1]), 512
 assert native.library() is not None
 from trainyard.trace.readers.kineto.reader import Kineto

@@ -118,6 +118,13 @@ def test_a_rocprof_file_larger_than_any_entry_of_kineto(tmp_path):
         assert measure(read_file(packed)).mean.wall_ns == 360
 
 
+@pytest.mark.parametrize("container", ["plain", "gzip"])
+def test_a_trace_with_a_large_header_before_its_events(container, tmp_path):
+    document = {"other": [{"text": "x" * 1000}] * 17_500, **trace(device=GEMM)}  # more than 16 MiB
+    path = write(tmp_path / "t.json", json.dumps(document).encode(), container)
+    assert measure(read_file(path)).mean.wall_ns == 200
+
+
 @pytest.mark.parametrize("kind", ["rocprof", "neuron"])
 def test_a_cut_file_never_goes_to_another_format(kind, tmp_path):
     """A file without a key of its own format goes to Kineto's reader, which refuses it as cut short."""

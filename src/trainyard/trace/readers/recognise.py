@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from trainyard.errors import BadFile
 from trainyard.formats.protobuf import LENGTH, VARINT, as_message, as_text, fields, first_message
@@ -121,15 +122,18 @@ _DAMAGED = Recognised("kineto")
 def recognise(path: Path) -> Recognised:
     """The reader of a file, or why it has none. Does not raise: a file that cannot be opened has no reader."""
     try:
+        head = peek(path, _HEAD_BYTES)
+        if reader := _decisive_reader(TopLevelKeys([head]), {}):
+            return Recognised(reader)  # most files, without reading more of them
         status = path.stat()
-        return _recognise_file(path, status.st_ino, status.st_size, status.st_mtime_ns)
+        return _recognise_file(path, status.st_ino, status.st_size, status.st_mtime_ns, crc32(head))
     except (BadFile, OSError, ValueError):
         return Recognised()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _recognise_file(path: Path, *_: int) -> Recognised:
-    """As `recognise`, remembered until the file's status changes. Raises `BadFile`."""
+    """As `recognise`, remembered until the file's status or beginning changes. Raises `BadFile`."""
     if peek(path, 4, packed=True) == ZIP:
         by_reader = {member.reader: member for member in map(recognise_text, _members(path))}
         readers = sorted(reader for reader in by_reader if reader)
@@ -137,8 +141,6 @@ def _recognise_file(path: Path, *_: int) -> Recognised:
             reason = f"the archive holds files of several formats ({listed(readers, _SHOWN_KEYS)})"
             return Recognised(reason=reason, next_step="Unpack it and pass the files of one profiler.")
         return by_reader[readers[0]] if readers else next(iter(by_reader.values()), _DAMAGED)
-    if reader := _decisive_reader(TopLevelKeys([peek(path, _HEAD_BYTES)]), {}):
-        return Recognised(reader)  # most files, without unpacking a whole piece
     (text,) = texts(path, _MAX_SCANNED_BYTES)
     return recognise_text(text)
 

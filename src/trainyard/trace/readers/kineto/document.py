@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from trainyard.errors import BadFile, FileTooLarge
-from trainyard.trace.readers.json_keys import STRING, brackets
+from trainyard.trace.readers.json_keys import STRING, JsonText, brackets
 from trainyard.trace.readers.kineto.event import ChromeEvent, read_event
 from trainyard.trace.readers.unpack import UnpackedText
 
@@ -136,12 +136,16 @@ class Walk:
                 self._at += 1
                 return True
             name = key.decode("utf-8", "replace").strip('"')
+            if name not in _HEADER_KEYS:
+                if not self._skip_value():
+                    self.lost.append(self._unfinished(name[:60]))
+                    return False
+                continue
             value = self._value()
             if value is None:
                 self.lost.append(self._unfinished(name[:60]))
                 return False
-            if name in _HEADER_KEYS:
-                self.header[name] = value
+            self.header[name] = value
         if not first:
             self.lost.append("the file ends before its closing bracket")
         return False
@@ -192,6 +196,13 @@ class Walk:
         if self._too_deep:
             return f"{part} nests more than {_MAX_NESTING:,} brackets; it and the rest of the file were left out"
         return f"the file ends inside {part}; {len(self._rest) - self._at:,} bytes of it were lost"
+
+    def _skip_value(self) -> bool:
+        """Skips the value that begins here, of any size; returns whether it is complete."""
+        cursor = JsonText(self._pieces, self._rest, self._at)
+        is_complete = cursor.skip_value()
+        self._rest, self._at = cursor.text, cursor.at
+        return is_complete
 
     def _value(self) -> bytes | None:
         """Reads the value that begins here; None if the text ends inside it or it is nested too deeply."""
