@@ -46,6 +46,16 @@ def test_each_format_of_a_folder_is_read_alone(tmp_path):
     assert measure_files([folder / "7_results.json"]).mean.wall_ns == 360
 
 
+@pytest.mark.parametrize("data", [b"", b"{", b'{"rocpr', b"[1, 2]", gzip.compress(b"")])
+def test_damaged_files_do_not_make_a_second_format(data, tmp_path):
+    for rank in range(3):
+        make.write_rocprof(tmp_path / f"{rank}_results.json", make.rocprof_step())
+    (tmp_path / "1_results.json").write_bytes(data)
+    measured = measure_files([tmp_path])
+    assert [file.path.name for file in measured.unread] == ["1_results.json"]
+    assert len(measured.by_rank) == 2
+
+
 def test_other_files_do_not_make_a_second_format(tmp_path):
     folder = folder_of_two_formats(tmp_path)
     (folder / "7_results.json").unlink()

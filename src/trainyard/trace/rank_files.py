@@ -8,8 +8,7 @@ In a folder, rank files are the files that a reader recognises, those whose name
 those named as JSON that do not hold a JSON object, and reports that have to be exported first, unless their export is
 there too. Other files (such as a run's records) are ignored. Only regular files are read.
 
-A reader of another package is consulted first; the formats of the built-in readers exclude each other. All files of a
-job must be of one format.
+All files of a job must be of one format.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard import plugins
 from trainyard.errors import BadFile, BadInput, DamagedFile, MissingFile
 from trainyard.events import Events
 from trainyard.formats.regular_files import irregular
-from trainyard.plugins import AS_WRITTEN, ReadOptions
-from trainyard.trace.readers.recognise import UNREADABLE_ENDINGS, recognise
-from trainyard.trace.readers.unpack import ENDINGS, UnpackedText, peek, texts
-from trainyard.trace.readers.whole_files import is_packed, unpacked
+from trainyard.plugins import ReadOptions
+from trainyard.trace.choose_reader import certain_reader_name, read_file, reader_name, refusal
+from trainyard.trace.readers.recognise import UNREADABLE_ENDINGS
+from trainyard.trace.readers.unpack import ENDINGS, peek
 from trainyard.units import listed
 
 _JSON = (".json", ".json.gz")
@@ -75,29 +73,17 @@ def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
     return files
 
 
-def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
-    """One file's ranks, by the reader that recognises it. The files of an archive are read one after another. Raises
-    `BadFile`."""
-    name = _reader_name(file)
-    if not name:
-        raise _refusal(file).error()
-    reader = plugins.load("readers", name)
-    if is_packed(file) and not _reads_packed(name, reader, file):
-        return [events for text in texts(file, how.limit) for events in _read_unpacked(reader, file, text, how)]
-    return reader.read(file, how)
-
-
 def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
     """One file's ranks, or why the file cannot be read."""
     try:
         return read_file(file, how)
     except BadFile as error:
-        return Unread(
-            path=file,
-            reason=error.says.removeprefix(f"{file}: ").rstrip("."),
-            next_step=error.next_step,
-            kind=type(error),
-        )
+        return _unread(file, error)
+
+
+def _unread(file: Path, error: BadFile) -> Unread:
+    reason = error.says.removeprefix(f"{file}: ").rstrip(".")
+    return Unread(path=file, reason=reason, next_step=error.next_step, kind=type(error))
 
 
 def raise_if_unreadable(read_count: int, unread: Sequence[Unread], truncated: Sequence[str], strict: bool) -> None:
@@ -148,7 +134,7 @@ def _files_in_folder(folder: Path) -> list[Path | Unread]:
     except OSError as error:
         raise BadFile(f"{folder}: the folder cannot be read: {error.strerror or error}.") from error
     unread = {path: Unread(path, reason) for path in candidates if (reason := _unreadable(path))}
-    readable = {path for path in candidates if path not in unread and _reader_name(path)}
+    readable = {path for path in candidates if path not in unread and reader_name(path)}
     exported = {path.name.partition(".")[0] for path in readable}
     patterns = {_name_without_digits(path) for path in readable}
     for path in candidates:
@@ -161,7 +147,7 @@ def _files_in_folder(folder: Path) -> list[Path | Unread]:
                 or (path.name.endswith(UNREADABLE_ENDINGS) and path.name.partition(".")[0] not in exported)
             )
         ):
-            unread[path] = _refusal(path)
+            unread[path] = _unread(path, refusal(path))
     if not readable and not unread:
         raise MissingFile(
             f"{folder}: the folder contains no profiler file ({', '.join(_ENDINGS)}).", "Pass the folder of the traces."
@@ -189,61 +175,13 @@ def _name_without_digits(path: Path) -> str:
     return _DIGITS.sub("#", path.name)
 
 
-def _reader_name(file: Path) -> str:
-    """The name of the reader that recognises the file; empty if there is none. A packed file that no reader accepts is
-    offered to the readers of other packages unpacked."""
-    others = _readers_of_other_packages()
-    if name := next((name for name, reader in others.items() if reader.sniff(file)), ""):
-        return name
-    if name := recognise(file).reader:
-        return name
-    try:
-        for text in texts(file, AS_WRITTEN.limit) if others and is_packed(file) else ():
-            with unpacked(text) as copy:
-                if name := next((name for name, reader in others.items() if reader.sniff(copy)), ""):
-                    return name
-    except BadFile:
-        pass
-    return ""
-
-
-def _readers_of_other_packages() -> dict[str, plugins.Reader]:
-    """name -> reader, of the readers that trainyard does not bring along."""
-    points = plugins.names("readers").items()
-    return {name: plugins.load("readers", name) for name, point in points if not point.module.startswith("trainyard.")}
-
-
-def _reads_packed(name: str, reader: plugins.Reader, file: Path) -> bool:
-    """Whether the reader reads the packed file as it is: Kineto's streams every archive, the others unpack an archive
-    of a single file, and a reader of another package reads what it recognises."""
-    if name in _readers_of_other_packages():
-        return reader.sniff(file)
-    return name == "kineto" or len(texts(file, AS_WRITTEN.limit)) == 1
-
-
-def _read_unpacked(reader: plugins.Reader, file: Path, text: UnpackedText, how: ReadOptions) -> Sequence[Events]:
-    """The ranks of one document of a packed file; none if the reader does not recognise it. Raises `BadFile`, whose
-    message names the packed file."""
-    with unpacked(text) as copy:
-        try:
-            return reader.read(copy, how) if reader.sniff(copy) else ()
-        except BadFile as error:
-            says = error.says.replace(str(copy), f"{file} ({text.name})")
-            raise type(error)(says, error.next_step) from error
-
-
-def _refusal(file: Path) -> Unread:
-    """Why no reader reads the file."""
-    _, reason, next_step = recognise(file)
-    return Unread(file, reason, next_step or f"Readers: {', '.join(plugins.names('readers'))}.")
-
-
 def _check_one_format(files: Sequence[Path]) -> None:
-    """Raises `BadInput` for files of several formats: they are not the ranks of one job, or its ranks twice."""
+    """Raises `BadInput` for files of several formats: they are not the ranks of one job, or its ranks twice. Damaged
+    files count for none."""
     files_of_reader: dict[str, list[Path]] = {}
     for file in files if len(files) > 1 else ():
-        files_of_reader.setdefault(_reader_name(file), []).append(file)
-    files_of_reader.pop("", None)
+        if name := certain_reader_name(file):
+            files_of_reader.setdefault(name, []).append(file)
     if len(files_of_reader) > 1:
         formats = (
             f"{len(files):,} of {name} ({listed([file.name for file in files], 2)})"

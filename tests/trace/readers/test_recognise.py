@@ -276,6 +276,13 @@ def test_traces_in_an_archive_beside_other_json(tmp_path):
     assert [events.rank for events in read_file(path)] == [0, 1]
 
 
+def test_an_empty_file_in_an_archive_does_not_decide(tmp_path):
+    path = archive_of(tmp_path / "n.zip", a__json=json.dumps(make.neuron_step()).encode(), b__json=b"")
+    assert recognise(path).reader == "neuron"
+    with refused(DamagedFile, path, "b.json", "0 bytes"):
+        read_file(path)
+
+
 def test_an_archive_of_several_formats_is_refused(tmp_path):
     path = archive_of(tmp_path / "mix.zip", a__json=rocprof_file(), b__json=json.dumps(make.neuron_step()).encode())
     with refused(BadFile, path, "neuron", "rocprof"):

@@ -57,11 +57,13 @@ _MIN_OTHER_KEYS = 2
 
 class Recognised(NamedTuple):
     """The `reader` of a file: its name among the entry points, empty if there is none. Then `reason` (without a full
-    stop at its end) and `next_step` are those of the error."""
+    stop at its end) and `next_step` are those of the error. `is_certain`: the contents show the format; False for empty
+    and damaged text, which has the reader that words the error best."""
 
     reader: str = ""
     reason: str = "no reader knows this kind of file"
     next_step: str = ""
+    is_certain: bool = True
 
 
 class _OtherFile(NamedTuple):
@@ -115,8 +117,7 @@ _ROCPD = Recognised(
     next_step="Record with `rocprofv3 --output-format json`, or convert it: "
     "`rocpd convert -i {name} --output-format pftrace`.",
 )
-# Empty and damaged text goes to the reader of the most frequent format, which words the error best.
-_DAMAGED = Recognised("kineto")
+_DAMAGED = Recognised("kineto", is_certain=False)
 
 
 def recognise(path: Path) -> Recognised:
@@ -135,12 +136,12 @@ def recognise(path: Path) -> Recognised:
 def _recognise_file(path: Path, *_: int) -> Recognised:
     """As `recognise`, remembered until the file's status or beginning changes. Raises `BadFile`."""
     if peek(path, 4, packed=True) == ZIP:
-        by_reader = {member.reader: member for member in map(recognise_text, _members(path))}
-        readers = sorted(reader for reader in by_reader if reader)
+        members = [recognise_text(member) for member in _members(path)]
+        readers = sorted({member.reader for member in members if member.reader and member.is_certain})
         if len(readers) > 1:
             reason = f"the archive holds files of several formats ({listed(readers, _SHOWN_KEYS)})"
             return Recognised(reason=reason, next_step="Unpack it and pass the files of one profiler.")
-        return by_reader[readers[0]] if readers else next(iter(by_reader.values()), _DAMAGED)
+        return Recognised(readers[0]) if readers else (members or [_DAMAGED])[0]
     (text,) = texts(path, _MAX_SCANNED_BYTES)
     return recognise_text(text)
 
@@ -160,8 +161,8 @@ def recognise_text(text: UnpackedText) -> Recognised:
     while len(head) < _HEAD_BYTES and (piece := next(pieces, None)) is not None:
         head += piece
     content = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n,")
-    if content[:1] == b"[":
-        return _DAMAGED
+    if content[:1] == b"[":  # a list of events without a header, or another list
+        return Recognised("kineto", is_certain=content[1:].lstrip(b" \t\r\n")[:1] == b"{")
     if content[:1] == b"{":
         return _recognise_json(chain([head], pieces), name)
     if head.startswith(_SQLITE_MAGIC):
@@ -206,7 +207,7 @@ def _recognise_json(pieces: Iterator[bytes], name: str) -> Recognised:
     if reader := next(mistyped, ""):
         return Recognised(reader)
     if readers and (readers[0][1] >= _MIN_OTHER_KEYS or not scan.complete):
-        return Recognised(readers[0][0])
+        return Recognised(readers[0][0], is_certain=readers[0][1] >= _MIN_OTHER_KEYS)
     if not scan.complete:
         return _DAMAGED
     keys = listed(list(kept_keys), _SHOWN_KEYS) or "none"
