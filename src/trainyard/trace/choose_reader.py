@@ -63,7 +63,7 @@ def _readers_of_other_packages() -> dict[str, plugins.Reader]:
 
 def _reads_packed(name: str, reader: plugins.Reader, file: Path) -> bool:
     """Whether the reader reads the packed file as it is: Kineto's streams every archive, the others unpack an archive
-    of a single file, and a reader of another package reads what it recognises."""
+    of a single file, and a reader of another package reads the files that it recognises."""
     if name in _readers_of_other_packages():
         return reader.sniff(file)
     return name == "kineto" or len(texts(file, AS_WRITTEN.limit)) == 1

@@ -36,7 +36,7 @@ def swept_ns(intervals) -> int:
 
 @pytest.fixture(scope="module")
 def rocprof(foreign_file):
-    """(the file's only process as JSON, the events, what is measured)."""
+    """(the file's only process as JSON, the events, the measured trace)."""
     path = foreign_file(ROCPROF)
     events = read([path])
     document = json.loads(gzip.decompress(path.read_bytes()))
@@ -107,7 +107,7 @@ def test_rocprof_missing_dispatches_are_counted_in_text_and_json(foreign_file, t
 
 @pytest.fixture(scope="module", params=NEURON)
 def neuron(request, foreign_file):
-    """(the file as JSON, the events, what is measured)."""
+    """(the file as JSON, the events, the measured trace)."""
     path = foreign_file(request.param)
     events = read([path])
     return json.loads(gzip.decompress(path.read_bytes())), events[0], measure(events)

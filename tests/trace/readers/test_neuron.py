@@ -1,4 +1,4 @@
-"""neuron-profile's JSON: which instructions and packets are work, and what the notes count."""
+"""neuron-profile's JSON: which instructions and packets are work, and the numbers in the notes."""
 
 import json
 

@@ -165,7 +165,7 @@ def test_keys_and_their_types(text, reader, tmp_path):
     assert recognise(path).reader == reader
 
 
-def test_a_file_that_changed_is_recognised_anew(tmp_path):
+def test_a_file_that_changed_is_recognised_again(tmp_path):
     path = tmp_path / "profile"
     path.write_bytes(rocprof_file())
     assert recognise(path).reader == "rocprof"

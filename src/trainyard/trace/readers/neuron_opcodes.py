@@ -1,4 +1,4 @@
-"""What the opcodes of a NeuronCore's instructions do: wait, move data, compute (with the op class) or control.
+"""The effect of a NeuronCore's instructions by opcode: waiting, moving data, computing (with the op class) or control.
 
 Sources: the terminology that neuron-profile writes into each file ("processing at least one instruction, excluding
 semaphore waits"), and the instructions of the NeuronCore engines as documented for NKI
