@@ -94,7 +94,7 @@ class _NeuronRows:
             self.add_packet(packet)
 
     def events(self) -> tuple[Events, ...]:
-        """The events of the core, with notes on the events that it lacks by the file's own counts. Raises `BadFile` if nothing ran."""
+        """The events of the core, with notes. Raises `BadFile` if nothing ran."""
         name = f"NeuronCore of {self.summary.instance_type}" if self.summary.instance_type else "NeuronCore"
         return self.rows.events(list(self.notes()), {self.device: name})
 
