@@ -146,5 +146,5 @@ def test_dropped_events_are_counted_in_text_and_json(tmp_path, capsys):
     path.write_text(json.dumps(document))
     for command in (["trace", str(path)], ["trace", str(path), "--json"]):
         assert answer(command) == 0
-        printed = " ".join("".join(capsys.readouterr()).split())
+        printed = " ".join(capsys.readouterr().out.split())
         assert missing_values(printed, "4,321", "17 notifications") == []

@@ -99,9 +99,7 @@ class _NeuronRows:
         return self.rows.events(list(self.notes()), {self.device: name})
 
     def notes(self) -> Iterator[str]:
-        """Notes: the profiler's own warnings, events that its counts include and the file lacks, a different total."""
-        for warning in dict.fromkeys(self.warnings):
-            yield f"neuron-profile warns: {warning[:400]}"
+        """Notes: events that the file counts and does not list, a different total, the profiler's own warnings."""
         for stated, present, items in (
             (self.summary.instructions, self.instruction_count, "instructions"),
             (self.summary.packets, self.packet_count, "DMA packets"),
@@ -119,6 +117,8 @@ class _NeuronRows:
                     f"The file's own total_active_time is {stated_ns:,} ns; its working instructions and DMA packets "
                     f"take {active_ns:,} ns."
                 )
+        for warning in dict.fromkeys(self.warnings):
+            yield f"neuron-profile warns: {warning[:400]}"
 
     def decoded(self, records: Sequence[msgspec.Raw], kind: type[_Row]) -> Iterator[_Row]:
         """Yields the readable records; counts the others as dropped."""
