@@ -133,7 +133,7 @@ def test_chunk_size_does_not_matter(tmp_path, monkeypatch, reach):
     path = tmp_path / "t.json"
     path.write_bytes(SEED)
     whole = read_with(path, monkeypatch, False)
-    monkeypatch.setattr("trainyard.trace.readers.unpack.CHUNK_BYTES", reach)
+    monkeypatch.setattr("trainyard.trace.readers.kineto.unpack.CHUNK_BYTES", reach)
     assert read_with(path, monkeypatch, False) == read_with(path, monkeypatch, True) == whole
 
 
@@ -144,7 +144,7 @@ def test_deeply_nested_odd_events_are_read(tmp_path, monkeypatch, depth, reach):
     odd = '[{"a]\\\\\\"[": ' * depth + "NaN" + "}]" * depth
     times = '"ph": "X", "cat": "kernel", "ts": 1, "dur": 2'
     entries = [f'{{"name": "{name}", {times}, "args": {args}}}' for name, args in zip("abc", ("{}", odd, "{}"))]
-    monkeypatch.setattr("trainyard.trace.readers.unpack.CHUNK_BYTES", reach)
+    monkeypatch.setattr("trainyard.trace.readers.kineto.unpack.CHUNK_BYTES", reach)
     (events,) = check_same(tmp_path, monkeypatch, f'{{"traceEvents": [{",".join(entries)}], "x": {odd}}}'.encode())
     assert events["names"] == ("a", "b", "c")
     assert not events["cut_short"]
@@ -161,8 +161,7 @@ UNDER_SANITIZERS = """
 import random, sys
 from pathlib import Path
 from trainyard.errors import BadFile
-from trainyard.trace.readers import unpack
-from trainyard.trace.readers.kineto import native
+from trainyard.trace.readers.kineto import native, unpack
 native.LIBRARY, unpack.CHUNK_BYTES = Path(sys.argv[1]), 512
 assert native.library() is not None
 from trainyard.trace.readers.kineto.reader import Kineto

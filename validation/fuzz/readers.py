@@ -100,7 +100,7 @@ def _profile(module: str, kind: str) -> Read:
 
 def _choose_chunks(data: bytes) -> None:
     """Every fourth input comes in several pieces, as large files do."""
-    from trainyard.trace.readers import unpack
+    from trainyard.trace.readers.kineto import unpack
 
     unpack.CHUNK_BYTES = 512 if len(data) % 4 == 0 else 1 << 20
 

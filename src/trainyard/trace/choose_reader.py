@@ -14,8 +14,8 @@ from trainyard import plugins
 from trainyard.errors import BadFile
 from trainyard.events import Events
 from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.trace.readers.kineto.unpack import UnpackedText, texts
 from trainyard.trace.readers.recognise import recognise
-from trainyard.trace.readers.unpack import UnpackedText, texts
 from trainyard.trace.readers.whole_files import is_packed, unpacked
 
 

@@ -26,8 +26,8 @@ from trainyard.events import Events
 from trainyard.formats.regular_files import irregular
 from trainyard.plugins import ReadOptions
 from trainyard.trace.choose_reader import certain_reader_name, read_file, reader_name, refusal
+from trainyard.trace.readers.kineto.unpack import ENDINGS, peek
 from trainyard.trace.readers.recognise import UNREADABLE_ENDINGS
-from trainyard.trace.readers.unpack import ENDINGS, peek
 from trainyard.units import listed
 
 _JSON = (".json", ".json.gz")

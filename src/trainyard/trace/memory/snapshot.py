@@ -20,7 +20,7 @@ from trainyard.errors import BadFile, DamagedFile
 from trainyard.plugins import AS_WRITTEN
 from trainyard.redact import redact
 from trainyard.trace.memory.unpickle import loads
-from trainyard.trace.readers.unpack import no_collection, peek, texts
+from trainyard.trace.readers.kineto.unpack import no_collection, peek, texts
 
 ACTIONS = (
     "alloc",

@@ -19,7 +19,7 @@ from zlib import crc32
 from trainyard.errors import BadFile
 from trainyard.formats.protobuf import LENGTH, VARINT, as_message, as_text, fields, first_message
 from trainyard.trace.readers.json_keys import TopLevelKeys
-from trainyard.trace.readers.unpack import ZIP, UnpackedText, peek, texts
+from trainyard.trace.readers.kineto.unpack import ZIP, UnpackedText, peek, texts
 from trainyard.units import listed
 
 _HEAD_BYTES = 1 << 16

@@ -14,7 +14,7 @@ import msgspec
 from trainyard import units
 from trainyard.errors import BadFile, DamagedFile, FileTooLarge
 from trainyard.formats.regular_files import unreadable
-from trainyard.trace.readers.unpack import GZIP, ZIP, UnpackedText, peek, texts
+from trainyard.trace.readers.kineto.unpack import GZIP, ZIP, UnpackedText, peek, texts
 
 MAX_BYTES = 4 << 30
 """Maximum bytes of a file that these readers hold in memory."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from trainyard.errors import BadFile, FileTooLarge
 from trainyard.trace.readers.json_keys import STRING, JsonText, brackets
 from trainyard.trace.readers.kineto.event import ChromeEvent, read_event
-from trainyard.trace.readers.unpack import UnpackedText
+from trainyard.trace.readers.kineto.unpack import UnpackedText
 
 _HEADER_KEYS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name")
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")

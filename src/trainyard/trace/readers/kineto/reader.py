@@ -24,8 +24,8 @@ from trainyard.trace.readers.kineto.document import Walk
 from trainyard.trace.readers.kineto.native import library
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 from trainyard.trace.readers.kineto.scanner import CompiledScanner
+from trainyard.trace.readers.kineto.unpack import UnpackedText, no_collection, texts
 from trainyard.trace.readers.recognise import recognise, recognise_text
-from trainyard.trace.readers.unpack import UnpackedText, no_collection, texts
 
 _NO_GROUPS: Mapping[str, Any] = {}
 _Table = TypeVar("_Table", HostTable, DeviceTable)
