@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refused import refused
 from tests.trace.readers import reader_fixtures as make
+from trainyard.errors import BadFile
+from trainyard.events import PYTHON
 from trainyard.trace.measure import measure
 from trainyard.trace.readers.interval_sets import merge, parts_outside, union_ns
 from trainyard.trace.readers.neuron import Neuron
@@ -159,6 +162,31 @@ def test_a_total_that_differs_from_the_file_is_a_note(tmp_path):
     for stated in (2e-6, 0, 1e300, -1e300):
         (note,) = notes(stated)
         assert "1,000 ns" in note
+
+
+@pytest.mark.parametrize(
+    ("attributes", "frame"),
+    [
+        ('[{"op_type":"dot","source_file":"model.py","source_line":"12"}]', "model.py(12): dot"),
+        ('[{"op_type":"","source_file":"","source_line":"0"}, {"source_file":"a/b.py","source_line":7}]', "a/b.py(7)"),
+        ('[{"op_type":"dot","source_file":"","source_line":"0"}]', None),
+        ("[5]", None),
+        ("not JSON", None),
+        (None, None),
+    ],
+)
+def test_source_lines_are_python_frames(attributes, frame, tmp_path):
+    events = read_document(tmp_path, [instruction(0, 5, hlo_attrs=attributes, layer="block.1")])
+    frames = [events.names[name] for name in events.host.name[events.host.what == PYTHON].tolist()]
+    assert frames == ([frame] if frame else [])
+    assert accounts(events) == {"compute/elementwise": 5}
+
+
+def test_a_profile_of_waits_is_refused(tmp_path):
+    path = tmp_path / "n.json"
+    path.write_text(json.dumps({"instruction": [instruction(0, 50, "EVENT_SEMAPHORE")] * 3}))
+    with refused(BadFile, path, 3):
+        Neuron().read(path)
 
 
 def test_warnings_of_the_profiler_are_notes_once(tmp_path):

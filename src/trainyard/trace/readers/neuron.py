@@ -15,6 +15,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from trainyard.errors import BadFile
-from trainyard.events import CALL, COPY, KERNEL, NOTE, OP, Collective, Events
+from trainyard.events import CALL, COPY, KERNEL, NOTE, OP, PYTHON, Collective, Events
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import hlo, whole_files
 from trainyard.trace.readers.gather import STATED, Gather
@@ -34,12 +35,14 @@ from trainyard.trace.readers.neuron_document import (
     NeuronDocument,
     ProfilerWarning,
     Queue,
+    SourceLine,
     Summary,
 )
 from trainyard.trace.readers.neuron_opcodes import class_of_opcode, is_drain, is_wait, moves_data
 from trainyard.trace.readers.recognise import recognise
 
 _Row = TypeVar("_Row")
+_decode_lines = msgspec.json.Decoder(list[SourceLine]).decode
 _NS = 1_000_000_000
 _TOLERATED_SHARE = 0.01
 """Share of the file's own active time by which the rows may differ from it, in addition to a ns per row."""
@@ -62,7 +65,13 @@ class Neuron:
         if document.instruction is None:
             system = "Its key 'trace_events' is that of a system profile." if document.trace_events else ""
             raise BadFile(f"{path}: the key 'instruction' is missing. {system}".rstrip(), "Pass the device's profile.")
-        return _NeuronRows(path, document, how.mark).events()
+        reading = _NeuronRows(path, document, how.mark)
+        if not len(reading.rows):
+            raise BadFile(
+                f"{path}: none of its {len(document.instruction):,} instructions is work, and it lists no DMA packet.",
+                "Capture an execution of the model.",
+            )
+        return reading.events()
 
 
 class _NeuronRows:
@@ -94,7 +103,7 @@ class _NeuronRows:
             self.add_packet(packet)
 
     def events(self) -> tuple[Events, ...]:
-        """The events of the core, with notes. Raises `BadFile` if nothing ran."""
+        """The events of the core, with notes."""
         name = f"NeuronCore of {self.summary.instance_type}" if self.summary.instance_type else "NeuronCore"
         return self.rows.events(list(self.notes()), {self.device: name})
 
@@ -152,7 +161,8 @@ class _NeuronRows:
         is_transposition = item.instruction_type == "TRANSPOSE"
         op_class = own_class if is_transposition else op_class
         lane = item.label or "instructions"
-        spans = [(text, kind) for text, kind in ((item.layer, NOTE), (op.name, OP)) if text]
+        frame = _frame_of(item.hlo_attrs or "")
+        spans = [(text, kind) for text, kind in ((item.layer, NOTE), (frame, PYTHON), (op.name, OP)) if text]
         self.add_work(
             f"{item.opcode}{' (transpose)' if is_transposition else ''} {op.name}".strip(),
             COPY if moves_data(item.opcode) else KERNEL,
@@ -252,6 +262,17 @@ def _grouped(instructions: Sequence[Instruction]) -> dict[str, list[Instruction]
     for item in instructions:
         by_label.setdefault(item.label, []).append(item)
     return by_label
+
+
+@lru_cache(maxsize=65536)
+def _frame_of(attributes: str) -> str:
+    """The source line in an operation's attributes as a Python frame (`model.py(12): dot`); empty if there is none."""
+    try:
+        lines = _decode_lines(attributes) if attributes else []
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+    line = next((line for line in lines if line.source_file), None)
+    return f"{line.source_file}({line.source_line}): {line.op_type}".rstrip(": ") if line else ""
 
 
 def _queue_names(queues: Sequence[Queue]) -> dict[tuple[int, int], str]:

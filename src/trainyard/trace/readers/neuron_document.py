@@ -15,7 +15,8 @@ _DurationNs = Annotated[int, msgspec.Meta(ge=0, lt=2**61)]
 
 
 class Instruction(msgspec.Struct):
-    """An executed instruction: `timestamp` and `duration` in ns; `label`: the engine's row; `layer`: the module."""
+    """An executed instruction: `timestamp` and `duration` in ns; `label`: the engine's row; `layer`: the module;
+    `hlo_attrs`: JSON, a list of `SourceLine`."""
 
     timestamp: _TimeNs
     duration: _DurationNs
@@ -24,10 +25,19 @@ class Instruction(msgspec.Struct):
     hlo_name: str | None = None
     layer: str | None = None
     instruction_type: str | None = None
+    hlo_attrs: str | None = None
 
     @property
     def stop(self) -> int:
         return self.timestamp + self.duration
+
+
+class SourceLine(msgspec.Struct):
+    """The line of the user's program from which the compiler made an operation; empty if it is not recorded."""
+
+    source_file: str = ""
+    source_line: str | int = ""
+    op_type: str = ""
 
 
 class Dma(msgspec.Struct):
