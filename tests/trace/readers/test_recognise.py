@@ -1,5 +1,6 @@
 """The choice of a reader by content: any container, size and order of keys; refusals with the reason."""
 
+import contextlib
 import gzip
 import json
 import random
@@ -11,6 +12,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.refused import missing_values, refused
 from tests.trace.readers import reader_fixtures as make
@@ -318,6 +321,37 @@ def test_a_cut_gzip_is_damaged(kind, tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     with refused(DamagedFile, path):
         plugins.load("readers", reader).read(path)
+
+
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+
+
+@given(
+    st.sampled_from(METHODS),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=5),
+    st.integers(0, 10_000),
+)
+def test_a_damaged_archive_is_read_or_refused(tmp_path_factory, method, changes, cut):
+    path = tmp_path_factory.getbasetemp() / "n.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("a.json", json.dumps(make.neuron_step()))
+    data = bytearray(path.read_bytes())
+    for position, byte in changes:
+        data[position % len(data)] = byte
+    path.write_bytes(data[: cut % len(data)] if cut % 3 == 0 else data)
+    recognise(path)
+    with contextlib.suppress(BadFile):
+        read_file(path)
+
+
+def test_an_archive_of_a_later_version_is_damaged(tmp_path):
+    path = archive_of(tmp_path / "n.zip", a__json=json.dumps(make.neuron_step()).encode())
+    data = bytearray(path.read_bytes())
+    directory = data.index(b"PK\x01\x02")
+    data[directory + 6] = 242  # the version needed to extract: 24.2
+    path.write_bytes(data)
+    with refused(DamagedFile, path, "24.2"):
+        measure_files([path])
 
 
 # --- readers of other packages

@@ -6,6 +6,7 @@ The readable part of a truncated or damaged stream is returned; `lost` then desc
 from __future__ import annotations
 
 import gc
+import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -155,7 +156,7 @@ def _open_members(path: Path, limit: int) -> list[UnpackedText]:
     try:
         with zipfile.ZipFile(path) as archive:
             files = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
         raise DamagedFile(f"{path}: the zip archive is damaged: {error}.", "Was the copy cut short?") from error
     if not files:
         raise BadFile(f"{path}: the zip archive holds no file.")
@@ -179,7 +180,7 @@ def _read_member(name: str) -> Callable[[UnpackedText], Iterator[bytes]]:
                 with archive.open(name) as file:
                     while piece := file.read(CHUNK_BYTES):
                         yield piece
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError) as error:
             # Encrypted or of an unsupported method (both RuntimeError), or a checksum that does not match.
             text.lost = f"{name} in the zip archive is damaged or encrypted ({error})"
 
