@@ -91,6 +91,20 @@ def public_trace():
     return find
 
 
+@pytest.fixture(scope="session")
+def foreign_file():
+    """`foreign_file("nsys/pipit_saxpy.sqlite")` -> the path of a public file of another profiler; skips the test if it
+    is absent."""
+
+    def find(name: str) -> Path:
+        path = PUBLIC_DATA / "foreign" / name
+        if not path.exists():
+            pytest.skip(f"the public file {name} is not on this machine")
+        return path
+
+    return find
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _surroundings(tmp_path_factory):
     """Tests use a temporary store, and output has the default width."""

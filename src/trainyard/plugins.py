@@ -89,11 +89,12 @@ class Reader(Protocol):
     """Reads one kind of profiler file."""
 
     def sniff(self, path: Path) -> bool:
-        """Whether the file looks like this kind, judged by its first bytes only."""
+        """Whether the file is of this kind, judged by its contents. A packed file that no reader accepts is offered
+        again unpacked."""
         ...
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
-        """One `Events` for each device in the file. Raises `BadFile`."""
+        """One `Events` for each device in a file that `sniff` accepts. Raises `BadFile`."""
         ...
 
 

@@ -352,11 +352,21 @@ READERS: dict[str, Reader] = {
     ),
     "neuron": Reader(
         _profile(f"{_READERS}.neuron", "Neuron"),
-        (f"{_READERS}.neuron", f"{_READERS}.whole_files", f"{_READERS}.hlo", f"{_READERS}.gather"),
+        (
+            f"{_READERS}.neuron",
+            f"{_READERS}.neuron_opcodes",
+            f"{_READERS}.interval_sets",
+            f"{_READERS}.json_keys",
+            f"{_READERS}.whole_files",
+            f"{_READERS}.hlo",
+            f"{_READERS}.gather",
+        ),
         trees.json_document,
         _ROWS,
         ("summary", "instruction", "timestamp", "duration", "label", "opcode", "hlo_name", "nc_idx", "trace_events",
-         "MATMUL", "%all-reduce.1 = f32[8] all-reduce(%a)"),
+         "MATMUL", "%all-reduce.1 = f32[8] all-reduce(%a)", "EVENT_SEMAPHORE", "DRAIN", "dma", "subgroup", "Q0-E3",
+         "aggregated", "packet_aggregation_id", "is_cc_dma", "active_time", "engine", "start_ts", "end_ts", "warnings",
+         "message", "dma_queues_info", "q_name", "q_idx", "q_eng_idx", "total_active_time", "layer"),
     ),
     "snapshot": Reader(
         _snapshot,

@@ -5,8 +5,10 @@ handled the same way: of several files, the readable ones are analysed and the o
 it is an error. With `strict`, every damaged file is an error, including one that was cut short and read in part.
 
 In a folder, rank files are the files that a reader recognises, those whose names differ from these in digits only,
-and those named as JSON that do not hold a JSON object. Other files (such as a run's records) are ignored. Only regular
-files are read.
+those named as JSON that do not hold a JSON object, and reports that have to be exported first, unless their export is
+there too. Other files (such as a run's records) are ignored. Only regular files are read.
+
+All files of a job must be of one format.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard import plugins
 from trainyard.errors import BadFile, BadInput, DamagedFile, MissingFile
 from trainyard.events import Events
 from trainyard.formats.regular_files import irregular
-from trainyard.plugins import AS_WRITTEN, ReadOptions
-from trainyard.trace.readers.kineto.unpack import peek
+from trainyard.plugins import ReadOptions
+from trainyard.trace.choose_reader import certain_reader_name, read_file, reader_name, refusal
+from trainyard.trace.readers.kineto.unpack import ENDINGS, peek
+from trainyard.trace.readers.recognise import UNREADABLE_ENDINGS
 from trainyard.units import listed
 
 _JSON = (".json", ".json.gz")
-_ENDINGS = (*_JSON, ".zip", ".pb", ".pftrace", ".perfetto-trace", ".sqlite")
+_ENDINGS = (*ENDINGS, *(f"{ending}.gz" for ending in ENDINGS), ".zip")
 _HEAD_BYTES = 1 << 16
 MAX_LISTED_FILES = 4
 _DIGITS = re.compile(r"\d+")
@@ -66,15 +69,8 @@ def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
     repeated = [path for path, times in resolved_paths.items() if times > 1]
     if repeated:
         raise BadInput(f"{repeated[0]} is given twice.", "Pass each rank's file once.")
+    _check_one_format([file for file in files if isinstance(file, Path)])
     return files
-
-
-def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
-    """One file's ranks, by the first reader that recognises it. Raises `BadFile`."""
-    reader = _reader_of(file)
-    if reader is None:
-        raise BadFile(f"{file}: no reader knows this kind of file.", f"Readers: {', '.join(plugins.names('readers'))}.")
-    return reader.read(file, how)
 
 
 def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
@@ -82,12 +78,12 @@ def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
     try:
         return read_file(file, how)
     except BadFile as error:
-        return Unread(
-            path=file,
-            reason=error.says.removeprefix(f"{file}: ").rstrip("."),
-            next_step=error.next_step,
-            kind=type(error),
-        )
+        return _unread(file, error)
+
+
+def _unread(file: Path, error: BadFile) -> Unread:
+    reason = error.says.removeprefix(f"{file}: ").rstrip(".")
+    return Unread(path=file, reason=reason, next_step=error.next_step, kind=type(error))
 
 
 def raise_if_unreadable(read_count: int, unread: Sequence[Unread], truncated: Sequence[str], strict: bool) -> None:
@@ -130,28 +126,33 @@ def left_out(unread: Sequence[Unread], ranks: Sequence[int], world: int) -> str:
 def _files_in_folder(folder: Path) -> list[Path | Unread]:
     """The rank files in a folder, by name. Raises `BadFile`."""
     try:
-        candidates = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDINGS) and not path.is_dir())
+        candidates = sorted(
+            path
+            for path in folder.iterdir()
+            if path.name.endswith((*_ENDINGS, *UNREADABLE_ENDINGS)) and not path.is_dir()
+        )
     except OSError as error:
         raise BadFile(f"{folder}: the folder cannot be read: {error.strerror or error}.") from error
-    unread = {path: reason for path in candidates if (reason := _unreadable(path))}
-    readable = {path for path in candidates if path not in unread and _reader_of(path)}
+    unread = {path: Unread(path, reason) for path in candidates if (reason := _unreadable(path))}
+    readable = {path for path in candidates if path not in unread and reader_name(path)}
+    exported = {path.name.partition(".")[0] for path in readable}
     patterns = {_name_without_digits(path) for path in readable}
     for path in candidates:
         if (
             path not in unread
             and path not in readable
-            and (_name_without_digits(path) in patterns or _is_damaged_json(path))
+            and (
+                _name_without_digits(path) in patterns
+                or _is_damaged_json(path)
+                or (path.name.endswith(UNREADABLE_ENDINGS) and path.name.partition(".")[0] not in exported)
+            )
         ):
-            unread[path] = "no reader knows this kind of file"
+            unread[path] = _unread(path, refusal(path))
     if not readable and not unread:
         raise MissingFile(
             f"{folder}: the folder contains no profiler file ({', '.join(_ENDINGS)}).", "Pass the folder of the traces."
         )
-    return [
-        Unread(path, unread[path]) if path in unread else path
-        for path in candidates
-        if path in unread or path in readable
-    ]
+    return [unread.get(path, path) for path in candidates if path in unread or path in readable]
 
 
 def _unreadable(path: Path) -> str:
@@ -174,5 +175,19 @@ def _name_without_digits(path: Path) -> str:
     return _DIGITS.sub("#", path.name)
 
 
-def _reader_of(file: Path) -> plugins.Reader | None:
-    return next((reader for reader in plugins.load_all("readers").values() if reader.sniff(file)), None)
+def _check_one_format(files: Sequence[Path]) -> None:
+    """Raises `BadInput` for files of several formats: they are not the ranks of one job, or its ranks twice. Damaged
+    files count for none."""
+    files_of_reader: dict[str, list[Path]] = {}
+    for file in files if len(files) > 1 else ():
+        if name := certain_reader_name(file):
+            files_of_reader.setdefault(name, []).append(file)
+    if len(files_of_reader) > 1:
+        formats = (
+            f"{len(files):,} of {name} ({listed([file.name for file in files], 2)})"
+            for name, files in sorted(files_of_reader.items())
+        )
+        raise BadInput(
+            f"the files are of {len(files_of_reader)} formats: {'; '.join(formats)}.",
+            "Pass the files of one profiler: those of several are not the ranks of one job.",
+        )

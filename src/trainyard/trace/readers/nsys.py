@@ -22,12 +22,13 @@ from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import whole_files
 from trainyard.trace.readers.annotate import add_call, add_range, copy_name
 from trainyard.trace.readers.gather import Gather, experimental
+from trainyard.trace.readers.recognise import recognise
+from trainyard.trace.readers.sqlite_file import database_file
 
 NOTE = experimental(
     "Nsight Systems' SQLite exports",
     "Unproven: several processes in one file, CUDA graphs traced as a whole, and which record a stream waits for.",
 )
-_SQLITE_MAGIC = b"SQLite format 3\x00"
 _time_of = itemgetter(0)
 _MAX_VALUE_BYTES = 1 << 20
 """Maximum bytes of a value."""
@@ -48,12 +49,12 @@ class Nsys:
     """The `Reader` of Nsight Systems' SQLite exports. `ReadOptions.mark`: prefix of the NVTX ranges that are steps."""
 
     def sniff(self, path: Path) -> bool:
-        return whole_files.head(path).startswith(_SQLITE_MAGIC)
+        return recognise(path).reader == "nsys"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each process and device with work. Raises `BadFile`."""
         try:
-            with closing(_open(path, how.limit)) as connection:
+            with database_file(path, how.limit) as file, closing(_open(file, how.limit)) as connection:
                 return _NsysRows(path, _Tables(path, connection), how.mark).events()
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")

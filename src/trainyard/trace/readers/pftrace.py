@@ -23,12 +23,12 @@ from trainyard.formats.protobuf import (
     as_message,
     as_text,
     fields,
-    first_message,
 )
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import whole_files
 from trainyard.trace.readers.annotate import add_call, add_range, copy_name
 from trainyard.trace.readers.gather import Gather, experimental
+from trainyard.trace.readers.recognise import recognise
 
 NOTE = experimental(
     "rocprofv3 pftrace files",
@@ -100,11 +100,7 @@ class Pftrace:
     """The `Reader` of rocprofv3's pftrace. `ReadOptions.mark` is the prefix of the roctx ranges that are steps."""
 
     def sniff(self, path: Path) -> bool:
-        """Whether the file begins with a packet that has a time or a sequence number: no other protocol-buffer file
-        read here begins with those fields."""
-        packet = first_message(memoryview(whole_files.head(path)), _PACKET_FIELD)
-        present = {(field, wire) for field, wire, _ in fields(packet, [])} if packet else set()
-        return bool(present & {(_TIME_FIELD, VARINT), (_SEQUENCE_FIELD, VARINT)})
+        return recognise(path).reader == "pftrace"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each device with work. Raises `BadFile`."""

@@ -2,12 +2,13 @@
 
 Schema: the "JSON output" section of rocprofiler-sdk's "Using rocprofv3",
 https://rocm.docs.amd.com/projects/rocprofiler-sdk/. Timestamps are integer ns of one clock. A kernel has the
-correlation id of the call that launched it. One file may hold several processes.
+correlation id of the call that launched it. One file may hold several processes. roctx ranges are annotations and
+steps; their texts are listed by the correlation id of the record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,15 +18,12 @@ from trainyard.events import CALL, COPY, KERNEL, Events
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import whole_files
 from trainyard.trace.readers.annotate import add_call, add_range, copy_name
-from trainyard.trace.readers.gather import Gather, experimental
+from trainyard.trace.readers.gather import Gather
+from trainyard.trace.readers.recognise import recognise
 
-NOTES = experimental(
-    "rocprofv3 profiles",
-    "Unproven: that a kernel's correlation id is always its HIP call's (with HSA tracing on too), and how streams are "
-    "numbered before ROCm 7.",
-)
 _CPU_AGENT, _GPU_AGENT = 1, 2
-_APIS = ("hip_api", "hsa_api", "rccl_api")
+_MARKERS = "marker_api"
+_MAX_ID = 2**62
 _Raw = msgspec.Raw
 
 
@@ -42,11 +40,12 @@ class _Correlation(msgspec.Struct):
 
 
 class _Dispatch(msgspec.Struct):
-    """A kernel's device (`agent_id`), queue and symbol (`kernel_id`)."""
+    """A kernel's device (`agent_id`), queue, symbol (`kernel_id`) and number among the process's dispatches."""
 
     agent_id: _Handle = _Handle()
     queue_id: _Handle = _Handle()
     kernel_id: int = -1
+    dispatch_id: int = -1
 
 
 class _Record(msgspec.Struct):
@@ -107,9 +106,22 @@ class _Strings(msgspec.Struct):
     marker_api: list[_Message] = []
 
 
+class _Node(msgspec.Struct):
+    """The host."""
+
+    hostname: str = ""
+
+
+class _Metadata(msgspec.Struct):
+    """The facts of a process that are read."""
+
+    node: _Node | None = None
+
+
 class _Process(msgspec.Struct):
     """A process. `buffer_records`: kind -> its records, which are decoded one by one."""
 
+    metadata: _Metadata | None = None
     agents: list[_Agent] = []
     strings: _Strings = msgspec.field(default_factory=_Strings)
     kernel_symbols: list[_Symbol] = []
@@ -128,26 +140,21 @@ class Rocprof:
     """The `Reader` of rocprofv3's JSON. `ReadOptions.mark` is the prefix of the roctx ranges that are steps."""
 
     def sniff(self, path: Path) -> bool:
-        return b'"rocprofiler-sdk-tool"' in whole_files.head(path)
+        return recognise(path).reader == "rocprof"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each process and device with work. Raises `BadFile`."""
         document = whole_files.decode(path, how.limit, _RocprofDocument, "rocprofv3")
         processes = document.processes if isinstance(document.processes, list) else [document.processes]
         readings = [_RocprofRows(path, process, how.mark) for process in processes]
-        return events_of(path, [(reading.rows, reading.device_names) for reading in readings], NOTES)
-
-
-def events_of(path: Path, processes: Sequence[tuple[Gather, Mapping[int, str]]], note: str) -> tuple[Events, ...]:
-    """The events of each process with device work; a note counts the processes without. Raises `BadFile`."""
-    working = [(rows, device_names) for rows, device_names in processes if len(rows)]
-    if not working:
-        raise BadFile(
-            f"{path}: the file holds no kernel and no copy.", "Record with --kernel-trace --memory-copy-trace."
-        )
-    idle = len(processes) - len(working)
-    notes = [note, *([f"{idle:,} processes without device work were left out."] if idle else [])]
-    return tuple(events for rows, device_names in working for events in rows.events(notes, device_names))
+        working = [reading for reading in readings if len(reading.rows)]
+        if not working:
+            raise BadFile(
+                f"{path}: the file holds no kernel and no copy.", "Record with --kernel-trace --memory-copy-trace."
+            )
+        idle = len(readings) - len(working)
+        notes = [f"{idle:,} processes without device work were left out."] if idle else []
+        return tuple(events for reading in working for events in reading.events(notes))
 
 
 class _RocprofRows:
@@ -168,25 +175,50 @@ class _RocprofRows:
             for index, agent in enumerate(gpus)
         }
         self.device_names = {self.numbers[agent.id.handle]: agent.product_name or agent.name for agent in gpus}
-        for api in _APIS:
+        node = process.metadata.node if process.metadata else None
+        self.host_name = node.hostname if node else ""
+        self.dispatch_ids: set[int] = set()
+        self.call_count = 0
+        for api in sorted(kind for kind in process.buffer_records if kind.endswith("_api") and kind != _MARKERS):
             for record in self.records(api):
+                self.call_count += 1
                 times = record.start_timestamp, record.end_timestamp
-                correlation = record.correlation_id.internal
-                add_call(self.rows, self.operation(record), record.thread_id, *times, correlation)
-        for record in self.records("marker_api"):
+                add_call(self.rows, self.operation(record), record.thread_id, *times, _correlation(record))
+        for record in self.records(_MARKERS):
             self.add_marker(record)
         for record in self.records("kernel_dispatch"):
             self.add_kernel(record)
         for record in self.records("memory_copy"):
             self.add_copy(record)
 
+    def events(self, notes: Sequence[str]) -> tuple[Events, ...]:
+        """One `Events` for each device of the process. `notes`: those of the file."""
+        ids = self.dispatch_ids
+        missing = max(ids) - min(ids) + 1 - len(ids) if ids else 0
+        if missing:
+            notes = [
+                *notes,
+                f"{missing:,} kernels are missing: their dispatch ids are skipped between the first and the last of "
+                f"{len(ids):,} recorded dispatches. rocprofv3 lost them, or a filter left them out.",
+            ]
+        if not self.call_count:
+            notes = [
+                *notes,
+                "The file holds no HIP call, so idle time has no cause. Record with rocprofv3 --runtime-trace.",
+            ]
+        return self.rows.events(notes, self.device_names, self.host_name)
+
     def records(self, kind: str) -> Iterator[_Record]:
-        """Yields the records of one kind; counts unreadable ones as dropped."""
+        """Yields the records of one kind; counts unreadable ones and those without a time as dropped."""
         for raw in self.process.buffer_records.get(kind) or ():
             try:
-                yield whole_files.record(_decode_record, raw)
+                record = whole_files.record(_decode_record, raw)
             except (msgspec.MsgspecError, RecursionError):
+                record = None
+            if record is None or record.start_timestamp == record.end_timestamp == 0:
                 self.rows.dropped += 1
+            else:
+                yield record
 
     def operation(self, record: _Record) -> str:
         """The name of the record's operation (`hipLaunchKernel`): the file numbers operations within kinds."""
@@ -206,6 +238,8 @@ class _RocprofRows:
     def add_kernel(self, record: _Record) -> None:
         """Adds a kernel, on its stream, else its queue."""
         info = record.dispatch_info
+        if 0 <= info.dispatch_id < _MAX_ID:
+            self.dispatch_ids.add(info.dispatch_id)
         stream, queue = record.stream_id.handle, info.queue_id.handle
         self.rows.work(
             self.symbols.get(info.kernel_id) or f"kernel {info.kernel_id}",
@@ -214,26 +248,36 @@ class _RocprofRows:
             self.numbers.get(info.agent_id.handle, -1),
             record.start_timestamp,
             record.end_timestamp,
-            correlation=record.correlation_id.internal,
+            correlation=_correlation(record),
         )
 
     def add_copy(self, record: _Record) -> None:
-        """Adds a copy on its stream; its device is the target's, else the source's."""
+        """Adds a copy on its stream; its device is the target's, else the source's. Its direction is that of its
+        agents, or of its operation (`MEMORY_COPY_HOST_TO_DEVICE`) if the file does not list them."""
         source, target = record.src_agent_id.handle, record.dst_agent_id.handle
         stream = record.stream_id.handle
+        first, _, last = self.operation(record).removeprefix("MEMORY_COPY_").lower().partition("_to_")
         self.rows.work(
-            copy_name(self.side(source), self.side(target)),
+            copy_name(self.side(source, first), self.side(target, last)),
             COPY,
             f"stream {stream}" if stream >= 0 else "copies",
             self.numbers.get(target, self.numbers.get(source, -1)),
             record.start_timestamp,
             record.end_timestamp,
-            correlation=record.correlation_id.internal,
+            correlation=_correlation(record),
             size=record.bytes,
         )
 
-    def side(self, handle: int) -> str:
-        return "host" if self.types.get(handle) == _CPU_AGENT else "device"
+    def side(self, handle: int, stated: str) -> str:
+        """`host` or `device`: the agent's type; `stated` for an agent that is not listed."""
+        if handle in self.types:
+            return "host" if self.types[handle] == _CPU_AGENT else "device"
+        return "host" if stated == "host" else "device"
+
+
+def _correlation(record: _Record) -> int:
+    """The id that a call shares with the work it launched; -1 if there is none (the SDK writes 0)."""
+    return record.correlation_id.internal or -1
 
 
 def _symbol_name(symbol: _Symbol) -> str:

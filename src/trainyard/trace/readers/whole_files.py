@@ -1,9 +1,11 @@
-"""Reads a complete file, or the JSON in it, into memory, within a size limit."""
+"""Reads a complete file, or the JSON in it, into memory, or unpacks it to a temporary file, within a size limit."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +14,7 @@ import msgspec
 from trainyard import units
 from trainyard.errors import BadFile, DamagedFile, FileTooLarge
 from trainyard.formats.regular_files import unreadable
+from trainyard.trace.readers.kineto.unpack import GZIP, ZIP, UnpackedText, peek, texts
 
 MAX_BYTES = 4 << 30
 """Maximum bytes of a file that these readers hold in memory."""
@@ -44,11 +47,17 @@ def size(path: Path, limit: int) -> int:
     return file_bytes
 
 
+def is_packed(path: Path) -> bool:
+    """Whether the file is a gzip or a zip archive. Raises `BadFile`."""
+    return peek(path, 4, packed=True).startswith((GZIP, ZIP))
+
+
 def contents(path: Path, limit: int) -> bytes:
-    """The file's contents. Raises `BadFile`: missing, empty, larger than the limit."""
+    """The file's contents, unpacked if it is a gzip or a zip archive of one file. Raises `BadFile`: missing, empty,
+    damaged, larger than the limit."""
     size(path, limit)
     try:
-        data = path.read_bytes()
+        data = b"".join(_pieces(_only_text(path, limit))) if is_packed(path) else path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from error
     if not data.strip():
@@ -56,6 +65,42 @@ def contents(path: Path, limit: int) -> bytes:
             f"{path}: the file is empty ({len(data):,} bytes).", "Was the run cut short before the profile was written?"
         )
     return data
+
+
+@contextmanager
+def plain_file(path: Path, limit: int) -> Iterator[Path]:
+    """The path of a plain file with the file's contents: the file itself, or a temporary one if it is packed. Raises
+    `BadFile` as `contents` does."""
+    if is_packed(path):
+        with unpacked(_only_text(path, limit)) as copy:
+            yield copy
+    else:
+        yield path
+
+
+@contextmanager
+def unpacked(text: UnpackedText) -> Iterator[Path]:
+    """The path of a temporary file, named like the document, with the document's bytes. Raises `BadFile`."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / (Path(text.name).name.removesuffix(".gz") or "unpacked")
+        with copy.open("wb") as file:
+            file.writelines(_pieces(text))
+        yield copy
+
+
+def _only_text(path: Path, limit: int) -> UnpackedText:
+    """The only document of a packed file. Raises `BadFile`: damaged, or an archive of several."""
+    documents = texts(path, min(limit, MAX_BYTES))
+    if len(documents) != 1:
+        raise BadFile(f"{path}: the archive holds {len(documents):,} files.", "Unpack it and pass one of them.")
+    return documents[0]
+
+
+def _pieces(text: UnpackedText) -> Iterator[bytes]:
+    """The document's bytes. Raises `BadFile`, also if only a part of them could be read."""
+    yield from text
+    if text.lost:
+        raise DamagedFile(f"{text.path}: {text.lost}.", "Copy the complete file again.")
 
 
 def record(decoder: Callable[[bytes | str], _T], raw: msgspec.Raw) -> _T:

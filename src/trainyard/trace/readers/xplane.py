@@ -27,12 +27,12 @@ from trainyard.formats.protobuf import (
     as_message,
     as_text,
     fields,
-    first_message,
 )
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import hlo, whole_files
 from trainyard.trace.readers.annotate import add_range, copy_name
 from trainyard.trace.readers.gather import MARK, STATED, Gather, experimental
+from trainyard.trace.readers.recognise import recognise
 
 NOTES = experimental(
     "xplane.pb files",
@@ -76,10 +76,7 @@ class Xplane:
     """The `Reader` of xplane.pb files."""
 
     def sniff(self, path: Path) -> bool:
-        """Whether the file begins with a plane: its id and its name come first."""
-        plane = first_message(memoryview(whole_files.head(path)), 1)
-        values = {field: value for field, _, value in fields(plane, []) if field <= 2} if plane else {}
-        return as_text(values.get(2, 0)).startswith(("/host:", "/device:", "Task Environment"))
+        return recognise(path).reader == "xplane"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """One `Events` for each device with work. Raises `BadFile`."""

@@ -12,22 +12,14 @@ from enum import IntEnum
 from typing import Protocol
 
 from trainyard.errors import BadFile, FileTooLarge
+from trainyard.trace.readers.json_keys import STRING, JsonText, brackets
 from trainyard.trace.readers.kineto.event import ChromeEvent, read_event
 from trainyard.trace.readers.kineto.unpack import UnpackedText
 
 _HEADER_KEYS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name")
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_TOKEN = re.compile(_STRING + rb'|[\[\]{}"]', re.S)
-
-
-def _brackets(depth: int) -> bytes:
-    """A pattern that matches an object or list with at most `depth` levels of nested brackets."""
-    inside = b"|" + _brackets(depth - 1) if depth > 1 else b""
-    return rb'[\[{](?:[^\[\]{}"]++|%b%b)*+[\]}]' % (_STRING, inside)
-
-
-_SHALLOW_VALUE = re.compile(_STRING + b"|" + _brackets(5), re.S)
+_TOKEN = re.compile(STRING + rb'|[\[\]{}"]', re.S)
+_SHALLOW_VALUE = re.compile(STRING + b"|" + brackets(5), re.S)
 _SCALAR = re.compile(rb"[^\s,\[\]{}\":]+")
 _JUNK = re.compile(rb"[\s:}]+|[^\s,\[\]{}\"]+")
 _MAX_VALUE_BYTES = 16 << 20
@@ -144,12 +136,16 @@ class Walk:
                 self._at += 1
                 return True
             name = key.decode("utf-8", "replace").strip('"')
+            if name not in _HEADER_KEYS:
+                if not self._skip_value():
+                    self.lost.append(self._unfinished(name[:60]))
+                    return False
+                continue
             value = self._value()
             if value is None:
                 self.lost.append(self._unfinished(name[:60]))
                 return False
-            if name in _HEADER_KEYS:
-                self.header[name] = value
+            self.header[name] = value
         if not first:
             self.lost.append("the file ends before its closing bracket")
         return False
@@ -200,6 +196,13 @@ class Walk:
         if self._too_deep:
             return f"{part} nests more than {_MAX_NESTING:,} brackets; it and the rest of the file were left out"
         return f"the file ends inside {part}; {len(self._rest) - self._at:,} bytes of it were lost"
+
+    def _skip_value(self) -> bool:
+        """Skips the value that begins here, of any size; returns whether it is complete."""
+        cursor = JsonText(self._pieces, self._rest, self._at)
+        is_complete = cursor.skip_value()
+        self._rest, self._at = cursor.text, cursor.at
+        return is_complete
 
     def _value(self) -> bytes | None:
         """Reads the value that begins here; None if the text ends inside it or it is nested too deeply."""

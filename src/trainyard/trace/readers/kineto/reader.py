@@ -24,12 +24,12 @@ from trainyard.trace.readers.kineto.document import Walk
 from trainyard.trace.readers.kineto.native import library
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 from trainyard.trace.readers.kineto.scanner import CompiledScanner
-from trainyard.trace.readers.kineto.unpack import ZIP, UnpackedText, no_collection, peek, texts
+from trainyard.trace.readers.kineto.unpack import UnpackedText, no_collection, texts
+from trainyard.trace.readers.recognise import recognise, recognise_text
 
 _NO_GROUPS: Mapping[str, Any] = {}
 _Table = TypeVar("_Table", HostTable, DeviceTable)
 
-_HEAD_BYTES = 1 << 20
 _LAUNCH = re.compile(r"(cuda|hip|cu)(\w*Launch|Memcpy|Memset)")
 _MAX_TIMESTAMP_NS = 2**61
 _Count = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
@@ -39,23 +39,19 @@ class Kineto:
     """The `Reader` of Kineto files."""
 
     def sniff(self, path: Path) -> bool:
-        """Whether the file begins like a chrome trace, plain or compressed, or is empty."""
-        try:
-            head = peek(path, _HEAD_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
-        except BadFile:
-            return False
-        if head[:1] == b"{" and len(head) > 1:
-            # A header may be longer than this; a complete document without a list of events is another tool's file.
-            return b'"traceEvents"' in head or len(head) == _HEAD_BYTES or not head.rstrip().endswith(b"}")
-        # No other reader accepts an empty or damaged file, and this one reports best what is wrong with it.
-        return head[:1] in (b"{", b"[", b"") or head.startswith(ZIP)
+        """Whether the file is a chrome trace, plain or packed; also if it is empty or damaged JSON, whose error this
+        reader words best."""
+        return recognise(path).reader == "kineto"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` per device with work (one of the host's spans if there is none), or one for all devices
         if the file states its rank. Raises `BadFile`: missing, empty, not JSON, no events, larger than the limit.
         """
         with no_collection():
-            return tuple(events for text in texts(path, how.limit) for events in _read(text, how.mark))
+            documents = texts(path, how.limit)
+            if len(documents) > 1:
+                documents = [text for text in documents if recognise_text(text).reader == "kineto"] or documents
+            return tuple(events for text in documents for events in _read(text, how.mark))
 
 
 def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tuple[Events, ...]:

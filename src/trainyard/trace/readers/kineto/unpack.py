@@ -1,4 +1,4 @@
-"""Reads the text of a plain, gzip or zip file in pieces of at most 1 MiB.
+"""Reads the bytes of a plain, gzip or zip file in pieces of at most 1 MiB, within a size limit.
 
 The readable part of a truncated or damaged stream is returned; `lost` then describes the loss.
 """
@@ -6,6 +6,7 @@ The readable part of a truncated or damaged stream is returned; `lost` then desc
 from __future__ import annotations
 
 import gc
+import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,8 +20,12 @@ from trainyard.formats.regular_files import unreadable
 
 CHUNK_BYTES = 1 << 20
 """Maximum bytes of a piece: larger ones cost more in fresh memory than they save in calls."""
+_MAX_MEMBERS = 1024
+"""Maximum number of files in a zip archive."""
 _PACKED_CHUNK_BYTES, _RESCUE_CHUNK_BYTES = 1 << 18, 8
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
+ENDINGS = (".json", ".pb", ".pftrace", ".perfetto-trace", ".proto", ".sqlite")
+"""Ends of profilers' file names, each possibly followed by `.gz`."""
 
 
 class UnpackedText:
@@ -34,8 +39,9 @@ class UnpackedText:
         self._pieces = pieces
 
     def __iter__(self) -> Iterator[bytes]:
-        """The unpacked bytes, piece by piece. Raises `FileTooLarge` beyond the limit, `DamagedFile` if nothing could be
-        read."""
+        """The unpacked bytes, piece by piece, from the beginning. Raises `FileTooLarge` beyond the limit, `DamagedFile`
+        if nothing could be read."""
+        self.size, self.lost = 0, ""
         try:
             for piece in self._pieces(self):
                 self.size += len(piece)
@@ -67,7 +73,8 @@ def no_collection() -> Iterator[None]:
 
 
 def texts(path: Path, limit: int) -> list[UnpackedText]:
-    """The documents in a file: one, or one for each `.json` or `.json.gz` member of a zip. Raises `BadFile`."""
+    """The documents in a file: one, or one for each profiler's file in a zip archive (for each of its files if none has
+    a profiler's ending). Raises `BadFile`."""
     head = peek(path, 4, packed=True)
     if head == ZIP:
         return _open_members(path, limit)
@@ -75,7 +82,8 @@ def texts(path: Path, limit: int) -> list[UnpackedText]:
 
 
 def peek(path: Path, size: int, packed: bool = False) -> bytes:
-    """The first `size` bytes of a file's text (of the file itself if `packed`). Raises `BadFile`."""
+    """The first `size` bytes of a file's contents, unpacked if it is a gzip (of the file itself if `packed`). Raises
+    `BadFile`."""
     try:
         with path.open("rb") as file:
             head = file.read(size)
@@ -147,11 +155,14 @@ def _open_members(path: Path, limit: int) -> list[UnpackedText]:
     """The documents in a zip archive. Raises `BadFile`."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith((".json", ".json.gz"))]
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+            files = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
         raise DamagedFile(f"{path}: the zip archive is damaged: {error}.", "Was the copy cut short?") from error
-    if not names:
-        raise BadFile(f"{path}: the zip archive holds no .json or .json.gz file.")
+    if not files:
+        raise BadFile(f"{path}: the zip archive holds no file.")
+    if len(files) > _MAX_MEMBERS:
+        raise FileTooLarge(f"{path}: the zip archive holds {len(files):,} files, more than {_MAX_MEMBERS:,}.")
+    names = [name for name in files if name.removesuffix(".gz").endswith(ENDINGS)] or files
     return [UnpackedText(path, name, _read_member(name), limit) for name in names]
 
 
@@ -169,7 +180,7 @@ def _read_member(name: str) -> Callable[[UnpackedText], Iterator[bytes]]:
                 with archive.open(name) as file:
                     while piece := file.read(CHUNK_BYTES):
                         yield piece
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError) as error:
             # Encrypted or of an unsupported method (both RuntimeError), or a checksum that does not match.
             text.lost = f"{name} in the zip archive is damaged or encrypted ({error})"
 
