@@ -49,8 +49,10 @@ def print_analysis(
     steps: Sequence[NextStep] = (),
     full_command: str = "--full",
 ) -> None:
-    """Prints one screen, or everything if `full`; `full_command` is the command or option that prints everything; it is not suggested if empty. Names
-    come from files: they are printed as text, never as markup."""
+    """Prints one screen, or everything if `full`. Names come from files: they are printed as text, never as markup.
+
+    `steps`: suggested commands. `full_command`: the command or option that prints everything, not suggested if empty.
+    """
     view = view_of(analysis)
     if full:
         print_view(view, console, kernels=sys.maxsize)
