@@ -9,7 +9,13 @@ from trainyard.vendors.kernel_names import collective_of
 
 # Ops, driver calls and annotations, by name.
 _SPAN_CAUSES = (
-    ("data_wait", re.compile(r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch")),
+    (
+        "data_wait",
+        re.compile(
+            r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch|^data[ _.-]?(load(ing)?|fetch|wait)$"
+            r"|^(load|fetch|get|next)[ _.-](\w+[ _.-])?batch$|^batch[ _.-]generator$"
+        ),
+    ),
     ("checkpoint/save", re.compile(r"checkpoint.*save|save.*checkpoint|dcp\.save|async_save", re.I)),
     ("checkpoint/load", re.compile(r"checkpoint.*load|load.*checkpoint|dcp\.load", re.I)),
     # Running a compiled region and looking it up in the cache do not compile. Loading a CUDA module may, and happens at
@@ -23,7 +29,7 @@ _SPAN_CAUSES = (
         "launch_gap/sync",
         re.compile(
             r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$|^hipMemcpy(WithStream|DtoH|HtoD)$"
-            r"|^cuMemcpy(DtoH|HtoD)(_v2)?$|^aten::(item|_local_scalar_dense|is_nonzero|nonzero)$"
+            r"|^cuMemcpy(DtoH|HtoD)(_v2)?$|^aten::(item|_local_scalar_dense|is_nonzero|nonzero)$|^OpenACC wait"
         ),
     ),
     (
@@ -80,10 +86,10 @@ _BUILTIN_CAUSES = (
 )
 
 # Host-side waits for peers: a barrier, an exchange of Python objects, a rendezvous.
-_MAY_WAIT_FOR_PEERS = re.compile(r"c10d|^gloo:|rendezvous")
+_MAY_WAIT_FOR_PEERS = re.compile(r"c10d|^(gloo|mpi):|rendezvous")
 _C10D = r"torch/distributed/distributed_c10d\.py\(\d+\): "
 _PEER_WAITS = re.compile(
-    rf"^gloo:(?P<span>\w+)|^(c10d::|{_C10D})(monitored_|_store_based_)?(?P<barrier>barrier)"
+    rf"^(gloo|mpi):(?P<span>\w+)|^(c10d::|{_C10D})(monitored_|_store_based_)?(?P<barrier>barrier)"
     rf"|{_C10D}(?P<object>\w+)_object(_list)?$|{_C10D}(init_process_group|new_group|split_group)$"
     r"|torch/distributed/rendezvous\.py|^<built-in method (wait|get) of torch\._C\._distributed_c10d\.\w*(Work|Store) "
 )

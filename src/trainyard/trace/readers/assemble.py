@@ -93,7 +93,7 @@ class StreamWaits(NamedTuple):
 
 class FileFacts(NamedTuple):
     """A file's metadata. `rank` is -1 and `world` 0 if the file does not state them; `lanes`: the streams' labels;
-    `device_names`: device number -> device name."""
+    `device_names`: device number -> device name; `python`: the program runs in a Python interpreter."""
 
     source: str
     names: Sequence[str]
@@ -103,6 +103,7 @@ class FileFacts(NamedTuple):
     world: int = 0
     device_names: Mapping[int, str] = {}
     host_name: str = ""
+    python: bool = False
     backend: str = ""
     group_sizes: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -378,6 +379,7 @@ def _build_events(
         device_index=device_number,
         devices=len(facts.device_names),
         host_name=facts.host_name,
+        python=facts.python,
         backend=facts.backend,
         group_sizes=facts.group_sizes,
         notes=notes,

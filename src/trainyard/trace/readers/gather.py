@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import BadFile
-from trainyard.events import I64, Collective, Events
+from trainyard.events import CALL, I64, KERNEL, NOTE, OP, Collective, Events
 from trainyard.trace.readers.assemble import (
     DEVICE_DTYPES,
     HOST_DTYPES,
@@ -19,11 +19,18 @@ from trainyard.trace.readers.assemble import (
     StreamWaits,
     assemble,
 )
+from trainyard.trace.readers.step_ranges import Range, find_steps
 
 MARK = "ProfilerStep#"
 """Prefix of step annotations in `Events`."""
 STATED = "class::"
 """Prefix of the ops that a reader creates from the op class stated in a file: `class::matmul`."""
+PHASE = "phase::"
+"""Prefix of the annotations that a reader creates inside ranges around a phase: `phase::backward`."""
+SYSTEM = "OS: "
+"""Prefix of calls of the operating system: the host waits or works outside the framework."""
+_OWN_RANGES = (PHASE, SYSTEM, "nccl:", "mpi:")
+"""Beginnings of the names of annotations that readers create."""
 _MAX_TIMESTAMP_NS = 2**62
 
 
@@ -113,11 +120,21 @@ class Gather:
         )
 
     def events(
-        self, notes: Sequence[str], device_names: Mapping[int, str] = {}, host_name: str = ""
+        self,
+        notes: Sequence[str],
+        device_names: Mapping[int, str] = {},
+        host_name: str = "",
+        *,
+        rank: int = -1,
+        world: int = 0,
+        python: bool = False,
     ) -> tuple[Events, ...]:
-        """Returns one `Events` for each device with work. Raises `BadFile` if no device has any."""
+        """Returns one `Events` for each device with work. `rank`, `world`: of a process that states them; `python`:
+        whether it is a Python interpreter. Raises `BadFile` if no device has any work."""
         if not self._device:
             raise BadFile(f"{self.source}: the file holds no device work.", "Was kernel tracing on?")
+        self._add_phases_of_helpers()
+        notes = [*notes, *self._mark_steps()]
         table = np.array(self._device, np.int64)
         distinct = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
         device_of_row = table[distinct, 4]
@@ -136,8 +153,11 @@ class Gather:
                 source=f"{self.source}:{device}" if device >= 0 else self.source,
                 names=tuple(self._names),
                 lanes=tuple(self._lanes),
+                rank=rank if device < 0 else -1,
+                world=world,
                 device_names=device_names,
                 host_name=host_name,
+                python=python,
                 notes=tuple(notes),
             )
             # New columns for each device: `assemble` sorts them in place.
@@ -152,6 +172,35 @@ class Gather:
         collectives = {new_row[row]: value for row, value in self._device_collectives.items() if row in new_row}
         columns: list[Any] = [column.astype(dtype) for column, dtype in zip(table[rows].T, DEVICE_DTYPES)]
         return DeviceTable(*columns, collectives=collectives)
+
+    def _mark_steps(self) -> list[str]:
+        """Turns ranges that repeat once per step into step marks if the file has none; returns a note on them."""
+        names = list(self._names)
+        rows = [row for row, span in enumerate(self._host) if span[4] == NOTE]
+        if any(names[self._host[row][2]].startswith(MARK) for row in rows):
+            return []
+        rows = [row for row in rows if not names[self._host[row][2]].startswith(_OWN_RANGES)]
+        ranges = [Range(start, stop, names[name], thread) for start, stop, name, thread, *_ in map(self._host.__getitem__, rows)]
+        launched = {span[6] for span in self._device if span[5] == KERNEL}
+        launches = np.sort(np.array([span[0] for span in self._host if span[4] == CALL and span[5] in launched], np.int64))
+        steps = find_steps(ranges, launches)
+        if steps is None:
+            return []
+        for index, label in zip(steps.rows, steps.labels):
+            start, stop, _, *rest = self._host[rows[index]]
+            self._host[rows[index]] = (start, stop, _index_of(f"{MARK}{label}", self._names), *rest)
+        return [f"Steps are inferred from the {len(steps.rows):,} ranges `{steps.name}`; --mark selects others."]
+
+    def _add_phases_of_helpers(self) -> None:
+        """Adds the phases of ranges to threads that launch work but have no ranges: autograd's threads run the backward
+        pass inside the range that another thread opens around it."""
+        names = list(self._names)
+        phases = [span for span in self._host if span[4] == NOTE and names[span[2]].startswith(PHASE)]
+        if len({span[3] for span in phases}) != 1:
+            return
+        annotated = {span[3] for span in self._host if span[4] in (OP, NOTE)}
+        helpers = sorted({span[3] for span in self._host if span[4] == CALL and span[5] >= 0} - annotated)
+        self._host.extend((*span[:3], helper, *span[4:]) for helper in helpers for span in phases)
 
     def _losses(self, duplicates: int, without_device: int) -> list[str]:
         """Notes on rows that were left out, with their numbers."""
