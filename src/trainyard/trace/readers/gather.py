@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
 from trainyard.events import CALL, I64, KERNEL, NOTE, OP, Collective, Events
@@ -29,7 +30,9 @@ PHASE = "phase::"
 """Prefix of the annotations that a reader creates inside ranges around a phase: `phase::backward`."""
 SYSTEM = "OS: "
 """Prefix of calls of the operating system: the host waits or works outside the framework."""
-_OWN_RANGES = (PHASE, SYSTEM, "nccl:", "mpi:")
+SAMPLED = "sampled: "
+"""Prefix of functions that samples show on a thread."""
+_OWN_RANGES = (PHASE, SYSTEM, SAMPLED, "nccl:", "mpi:")
 """Beginnings of the names of annotations that readers create."""
 _MAX_TIMESTAMP_NS = 2**62
 
@@ -172,6 +175,26 @@ class Gather:
         collectives = {new_row[row]: value for row, value in self._device_collectives.items() if row in new_row}
         columns: list[Any] = [column.astype(dtype) for column, dtype in zip(table[rows].T, DEVICE_DTYPES)]
         return DeviceTable(*columns, collectives=collectives)
+
+    def calling_threads(self) -> set[Hashable]:
+        """The threads that launch work."""
+        threads = list(self._threads)
+        return {threads[span[3]] for span in self._host if span[4] == CALL and span[5] >= 0}
+
+    def free_time(self, thread: Hashable) -> tuple[I64, NDArray[np.bool_]]:
+        """(ascending edges in ns, is_free): before edge i, is_free[i] is whether no call, wait or Python frame of the
+        thread is open; is_free[-1] holds after the last edge. The edges are those of all of the thread's spans."""
+        number = self._threads.get(thread, -1)
+        names = list(self._names)
+        spans = [(span[0], span[1], span[4] != NOTE or names[span[2]].startswith((SYSTEM, "mpi:")))
+                 for span in self._host if span[3] == number]  # fmt: skip
+        table = np.array(spans, np.int64).reshape(-1, 3)
+        edges = np.unique(table[:, :2])
+        opened = np.zeros(len(edges) + 1, np.int64)
+        for column, change in ((0, 1), (1, -1)):
+            busy = table[table[:, 2] > 0, column]
+            np.add.at(opened, np.searchsorted(edges, busy) + 1, change)
+        return edges, np.cumsum(opened) == 0
 
     def _mark_steps(self) -> list[str]:
         """Turns ranges that repeat once per step into step marks if the file has none; returns a note on them."""

@@ -22,6 +22,7 @@ from trainyard.trace.readers.gather import Gather
 from trainyard.trace.readers.nsys_device import WORK_TABLES, DeviceWork
 from trainyard.trace.readers.nsys_host import HostActivity
 from trainyard.trace.readers.nsys_processes import Processes
+from trainyard.trace.readers.nsys_samples import add_samples
 from trainyard.trace.readers.nsys_tables import Tables
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -103,6 +104,7 @@ def _read(tables: Tables, marks: str) -> tuple[Events, ...]:
 
     host = HostActivity(tables, rows, clock)
     work = DeviceWork(tables, processes, rows, clock, host.called)
+    add_samples(tables, rows, processes.base)
     working = [process for process in sorted(rows) if len(rows[process])]
     if not working:
         raise BadFile(f"{path}: the file holds no kernel and no copy.", "Profile with --trace=cuda,nvtx.")
