@@ -203,9 +203,14 @@ class Gather:
         if any(names[self._host[row][2]].startswith(MARK) for row in rows):
             return []
         rows = [row for row in rows if not names[self._host[row][2]].startswith(_OWN_RANGES)]
-        ranges = [Range(start, stop, names[name], thread) for start, stop, name, thread, *_ in map(self._host.__getitem__, rows)]
+        ranges = [
+            Range(start, stop, names[name], thread)
+            for start, stop, name, thread, *_ in map(self._host.__getitem__, rows)
+        ]
         launched = {span[6] for span in self._device if span[5] == KERNEL}
-        launches = np.sort(np.array([span[0] for span in self._host if span[4] == CALL and span[5] in launched], np.int64))
+        launches = np.sort(
+            np.array([span[0] for span in self._host if span[4] == CALL and span[5] in launched], np.int64)
+        )
         steps = find_steps(ranges, launches)
         if steps is None:
             return []

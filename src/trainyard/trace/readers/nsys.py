@@ -20,7 +20,7 @@ from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import whole_files
 from trainyard.trace.readers.gather import Gather
 from trainyard.trace.readers.nsys_device import WORK_TABLES, DeviceWork
-from trainyard.trace.readers.nsys_host import HostActivity
+from trainyard.trace.readers.nsys_host import MPI_TABLES, OPENACC_TABLES, HostActivity
 from trainyard.trace.readers.nsys_processes import Processes
 from trainyard.trace.readers.nsys_samples import add_samples
 from trainyard.trace.readers.nsys_tables import Tables
@@ -33,8 +33,8 @@ _EXTRA_STEPS = 1000
 # Tables that no real export at hand has filled: (tables, the feature they hold).
 _UNPROVEN = (
     (("CUPTI_ACTIVITY_KIND_GRAPH_TRACE",), "CUDA graphs traced as a whole"),
-    (("MPI_RANKS", "MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS"), "MPI tables"),
-    (("CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH", "CUPTI_ACTIVITY_KIND_OPENACC_DATA"), "OpenACC"),
+    (MPI_TABLES, "MPI tables"),
+    (OPENACC_TABLES, "OpenACC"),
     (("OSRT_API",), "calls of the operating system"),
     (("CUDA_UM_GPU_PAGE_FAULT_EVENTS",), "unified memory"),
 )

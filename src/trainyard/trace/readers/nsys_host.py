@@ -20,11 +20,11 @@ _RANGES = (59, 60)
 _DOMAIN_CREATED = 75
 _BACKTRACE_CLASS = 67
 """Class of the rows that repeat a CUDA call with the time of its backtrace."""
-_OPENACC_TABLES = ("CUPTI_ACTIVITY_KIND_OPENACC_DATA", "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH",
+OPENACC_TABLES = ("CUPTI_ACTIVITY_KIND_OPENACC_DATA", "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH",
                    "CUPTI_ACTIVITY_KIND_OPENACC_OTHER")  # fmt: skip
 _OPENACC_WAITS = (7, 8)
 """CUpti_OpenAccEventKind: an explicit and an implicit wait."""
-_MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
+MPI_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 _LIBRARY_TABLES = ("CUBLAS_EVENTS", "CUDNN_EVENTS")
 _LOADING = (2, 6, 7)
 """CUpti_ActivityOverheadKind: the driver compiles, loads a module or a function."""
@@ -62,7 +62,9 @@ class HostActivity:
                 self.called[process, correlation] = start
         for table in _LIBRARY_TABLES:
             for start, end, thread, name in self.tables.rows(table, "start end globalTid nameId"):
-                self.rows[process_of(thread)].span(self.tables.text(name, "call"), CALL, thread, *self.clock(start, end))
+                self.rows[process_of(thread)].span(
+                    self.tables.text(name, "call"), CALL, thread, *self.clock(start, end)
+                )
         for start, end, thread, kind in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_OVERHEAD", "start end globalTid overheadType"
         ):
@@ -71,9 +73,7 @@ class HostActivity:
 
     def add_ranges(self) -> None:
         """Adds NVTX ranges. In older exports the calls of MPI are the ranges of a domain of that name."""
-        domains = self.tables.rows(
-            "NVTX_EVENTS", "text textId globalTid domainId", only=("eventType", _DOMAIN_CREATED)
-        )
+        domains = self.tables.rows("NVTX_EVENTS", "text textId globalTid domainId", only=("eventType", _DOMAIN_CREATED))
         mpi_domains = {
             (process_of(thread), domain)
             for text, ident, thread, domain in domains
@@ -90,7 +90,7 @@ class HostActivity:
 
     def add_mpi(self) -> None:
         """Adds the calls of MPI."""
-        for table in _MPI_TABLES:
+        for table in MPI_TABLES:
             for start, end, thread, name in self.tables.rows(table, "start end globalTid textId"):
                 if end is not None:
                     rows = self.rows[process_of(thread)]
@@ -99,7 +99,7 @@ class HostActivity:
     def add_openacc(self) -> None:
         """Adds OpenACC's constructs, transfers, launches and waits, with their source line."""
         columns = "start end globalTid nameId eventKind srcFile lineNo"
-        for table in _OPENACC_TABLES:
+        for table in OPENACC_TABLES:
             for start, end, thread, name, kind, file, line in self.tables.rows(table, columns):
                 at = f" {self.tables.text(file).rpartition('/')[2]}:{line}" if self.tables.text(file) else ""
                 prefix = "OpenACC wait" if kind in _OPENACC_WAITS else "OpenACC"

@@ -48,11 +48,11 @@ class Processes:
             if type(gpu) is int
         }
         self.device_names = {
-            ident: str(name)
-            for ident, name in tables.rows("TARGET_INFO_GPU", "id name")
-            if type(ident) is int and name
+            ident: str(name) for ident, name in tables.rows("TARGET_INFO_GPU", "id name") if type(ident) is int and name
         }
-        self.host_name = next((value for name, value in tables.pairs("TARGET_INFO_SYSTEM_ENV") if name == "Hostname"), "")
+        self.host_name = next(
+            (value for name, value in tables.pairs("TARGET_INFO_SYSTEM_ENV") if name == "Hostname"), ""
+        )
 
     def process(self, process: int, is_only: bool) -> Process:
         """The facts about a process. `is_only`: no other process of the file uses a device, so that the environment
