@@ -158,7 +158,7 @@ def test_tpu_steps_come_from_the_device(tmp_path):
 def test_only_readers_not_met_by_real_files_are_experimental(kind, tmp_path):
     measured = measure(READERS[kind]().read(written(tmp_path, kind)))
     is_experimental = any("not yet validated on real files" in note for note in measured.notes)
-    assert is_experimental == (kind not in ("nsys",))
+    assert is_experimental == (kind not in ("gpu", "nsys"))
 
 
 def test_pftrace_equals_json_for_every_clock(tmp_path):
@@ -346,8 +346,9 @@ def test_done_ends_its_named_start_or_the_oldest(tmp_path):
         ("reduce-scatter-start.1", 94_000, 1000, {}),
         ("reduce-scatter-start.1", 97_000, 1000, {}),
     )
-    path = tmp_path / "x"
-    path.write_bytes(make.xspace(plane, make.Plane("/device:TPU:0 SparseCore 1")))
+    path, other = tmp_path / "x", make.Plane("/device:TPU:0 SparseCore 1")
+    other.line("Sparse Core Ops", 0, ("gather.1", 0, 1000, {}))
+    path.write_bytes(make.xspace(plane, other))
     read = read_one(Xplane(), path)
     work = read.work
     assert "1 other device planes were not read: /device:TPU:0 SparseCore 1." in read.notes

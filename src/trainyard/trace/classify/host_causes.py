@@ -22,14 +22,18 @@ _SPAN_CAUSES = (
     # first use like compilation.
     (
         "launch_gap/compile",
-        re.compile(r"\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"),
+        re.compile(
+            r"\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"
+            r"|^(Xla|Backend|Gpu|PjRt\w*)?Compil(e|er)\b|^PjRt\w*::Compile|^(Run)?HloPass|^(XLA )?Autotun"
+        ),
     ),
-    ("launch_gap/gc", re.compile(r"^Python GC$|^gc\.collect|garbage.?collect", re.I)),
+    ("launch_gap/gc", re.compile(r"^Python GC$|^gc\.collect|garbage.?collect|CollectGarbage", re.I)),
     (
         "launch_gap/sync",
         re.compile(
             r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$|^hipMemcpy(WithStream|DtoH|HtoD)$"
             r"|^cuMemcpy(DtoH|HtoD)(_v2)?$|^aten::(item|_local_scalar_dense|is_nonzero|nonzero)$|^OpenACC wait"
+            r"|BlockHostUntil|::Await$"
         ),
     ),
     (
@@ -37,6 +41,15 @@ _SPAN_CAUSES = (
         re.compile(
             r"^(cuda|hip)(Malloc|Free|Host(Alloc|Malloc|Free|Register|Unregister)|ExtMalloc|MemPool)"
             r"|^(cu|hip)Mem(Alloc|Create|Map|Unmap|Free|Release|SetAccess|Address)"
+            r"|^Build buffer allocations$|MemAllocator::Alloc|^Memory(Dea|A)llocation$|^OpenACC: (alloc|free)"
+        ),
+    ),
+    # XLA's runtime, which dispatches programs and enqueues their operations.
+    (
+        "launch_gap/launch",
+        re.compile(
+            r"^((Common)?PjRt|PJRT_|PjitFunction|(Gpu|Tpu|Cpu)Execut|Tfrt\w+::|Thunks?::|BufferSequencingEvent::"
+            r"|ThenExecute|DevicePut|OpenACC: )|:XLA [GCT]PU module$"
         ),
     ),
 )
@@ -72,9 +85,16 @@ _FRAME_CAUSES = (
             r"|triton/compiler/.*\.py\(\d+\): compile$|triton/runtime/autotuner\.py\(\d+\): _?bench(mark)?$"
             r"|triton/runtime/jit\.py\(\d+\): _?(do_)?compile$"
             r"|torch/utils/cpp_extension\.py\(\d+\): (load|_jit_compile)"
+            r"|(^|/)compiler\.py\(\d+\): (backend_compile|compile_or_get_cached|_compile_and_write_cache)$"
         ),
     ),
-    ("launch_gap/sync", re.compile(r"torch/cuda/(__init__|streams)\.py\(\d+\): synchronize$")),
+    (
+        "launch_gap/sync",
+        re.compile(
+            r"torch/cuda/(__init__|streams)\.py\(\d+\): synchronize$"
+            r"|(^|/)(api|array)\.py\(\d+\): (block_until_ready|try_to_block)$"
+        ),
+    ),
     ("launch_gap/alloc", re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$")),
 )
 _BUILTIN_CAUSES = (

@@ -93,7 +93,8 @@ class StreamWaits(NamedTuple):
 
 class FileFacts(NamedTuple):
     """A file's metadata. `rank` is -1 and `world` 0 if the file does not state them; `lanes`: the streams' labels;
-    `device_names`: device number -> device name; `python`: the program runs in a Python interpreter."""
+    `device_names`: device number -> device name; `python`: the program runs in a Python interpreter; `main`: the
+    main thread's number, -1 if unknown."""
 
     source: str
     names: Sequence[str]
@@ -104,6 +105,7 @@ class FileFacts(NamedTuple):
     device_names: Mapping[int, str] = {}
     host_name: str = ""
     python: bool = False
+    main: int = -1
     backend: str = ""
     group_sizes: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -124,6 +126,7 @@ def assemble(
     spans, calls, ops = _build_host_spans(host, facts.names)
     # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
     marks, main = _find_step_marks(spans, host.stop, facts.names, mark)
+    main = facts.main if facts.main >= 0 and not marks else main
     device_numbers = [int(device_number) for device_number in np.unique(device.device) if device_number >= 0]
     # A rank may use a second device briefly, and an event may lack its device.
     is_one_rank = facts.rank >= 0 or len(device_numbers) < 2

@@ -53,6 +53,8 @@ class Gather:
         self.source = source
         self.marks = marks
         self.dropped = 0
+        self.main: Hashable | None = None
+        """The main thread, if the reader knows it."""
         self._names: dict[str, int] = {}
         self._threads: dict[Hashable, int] = {}
         self._lanes: dict[str, int] = {}
@@ -161,6 +163,7 @@ class Gather:
                 device_names=device_names,
                 host_name=host_name,
                 python=python,
+                main=-1 if self.main is None else self._threads.get(self.main, -1),
                 notes=tuple(notes),
             )
             # New columns for each device: `assemble` sorts them in place.

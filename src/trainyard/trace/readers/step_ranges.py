@@ -89,7 +89,9 @@ def _families(ranges: Sequence[Range]) -> list[_Family]:
     order = sorted(range(len(ranges)), key=lambda row: (ranges[row].start, -ranges[row].stop))
     for row in order:
         name = ranges[row].name[:_MAX_NAME]
-        rows_by_name[ranges[row].thread, name].append(row)
+        of_name = rows_by_name[ranges[row].thread, name]
+        if not of_name or ranges[row].stop > ranges[of_name[-1]].stop:  # some programs open a range twice
+            of_name.append(row)
         rows_by_pattern[ranges[row].thread, _DIGITS.sub("#", name)].append(row)
     families = [_Family(name, rows, []) for (_, name), rows in rows_by_name.items() if len(rows) > 1]
     for (_, pattern), rows in rows_by_pattern.items():
