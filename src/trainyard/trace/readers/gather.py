@@ -206,21 +206,25 @@ class Gather:
         if any(names[self._host[row][2]].startswith(MARK) for row in rows):
             return []
         rows = [row for row in rows if not names[self._host[row][2]].startswith(_OWN_RANGES)]
-        ranges = [
-            Range(start, stop, names[name], thread)
-            for start, stop, name, thread, *_ in map(self._host.__getitem__, rows)
-        ]
-        launched = {span[6] for span in self._device if span[5] == KERNEL}
-        launches = np.sort(
-            np.array([span[0] for span in self._host if span[4] == CALL and span[5] in launched], np.int64)
-        )
-        steps = find_steps(ranges, launches)
+        spans = [self._host[row] for row in rows]
+        ranges = [Range(start, stop, names[name], thread) for start, stop, name, thread, *_ in spans]
+        steps = find_steps(ranges, self._launch_times())
         if steps is None:
             return []
         for index, label in zip(steps.rows, steps.labels):
             start, stop, _, *rest = self._host[rows[index]]
             self._host[rows[index]] = (start, stop, _index_of(f"{MARK}{label}", self._names), *rest)
         return [f"Steps are inferred from the {len(steps.rows):,} ranges `{steps.name}`; --mark selects others."]
+
+    def _launch_times(self) -> I64:
+        """Ascending times at which kernels were launched: by calls, or by ops if the file has no calls for them."""
+        kernels = [span for span in self._device if span[5] == KERNEL]
+        for kind, host_column, device_column in ((CALL, 5, 6), (OP, 6, 7)):
+            idents = {span[device_column] for span in kernels} - {-1}
+            launches = [span[0] for span in self._host if span[4] == kind and span[host_column] in idents]
+            if launches:
+                return np.sort(np.array(launches, np.int64))
+        return np.empty(0, np.int64)
 
     def _add_phases_of_helpers(self) -> None:
         """Adds the phases of ranges to threads that launch work but have no ranges: autograd's threads run the backward
