@@ -309,7 +309,7 @@ def test_other_slices_are_counted_and_foreign_traces_refused(tmp_path):
     trace.slice("kernel_dispatch", "gemm", 2, 800, 900, agent=3)
     path.write_bytes(trace.data)
     read = read_one(Pftrace(), path)
-    assert "1 slices of other categories than rocprofv3's were left out." in read.notes
+    assert "1 slices of other categories than those of AMD's profilers were left out." in read.notes
     assert (read.device_index, read.streams) == (3, ("track 2",))
 
 

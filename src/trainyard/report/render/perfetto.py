@@ -2,7 +2,8 @@
 
 Schema: https://perfetto.dev/docs/reference/trace-packet-proto. Each rank is a process on the ranks' common clock, with
 these tracks: its steps, the verdict (the account of each instant: the slices tile the window and add up to the ledger),
-waits for late ranks, its busy fraction, and its streams as profiled. The file is gzipped and written rank by rank.
+waits for late ranks, its busy fraction, and its streams as profiled. Perfetto skips the profile's columns, which come
+with each rank: from them trainyard reads the file back. The file is gzipped and written rank by rank.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.export.trace_tables import op_names, rank_numbers, start_ns_of_intervals
 from trainyard.trace.measured_trace import MeasuredTrace
+from trainyard.trace.readers import embedded
 
 # Fields of Trace, TracePacket, TrackEvent, TrackDescriptor, InternedData and DebugAnnotation.
 _PACKET = 1
@@ -66,6 +68,7 @@ def write(measured: MeasuredTrace, path: Path, host: bool = False) -> None:
     below = min(0, *(_first(rank, host) + move for rank, move in zip(measured.ranks, moves)))
     with replacing(path) as partial, partial.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as out:
         for index, (rank, move) in enumerate(zip(measured.ranks, moves)):
+            out.write(embedded.packet(rank.events, index + 1))
             _Writer(out, index, move - below).rank(rank, numbers, move != 0, host)
 
 
