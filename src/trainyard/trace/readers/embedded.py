@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
 from trainyard.events import DRAWN, PYTHON, Events
-from trainyard.formats.protobuf import int_field, message_field
+from trainyard.formats.protobuf import LENGTH, int_field, message_field, varint
 from trainyard.redact import redact
 
 FIELD = 19_000
 """Number of the packet's field; Perfetto's own are below 1,000."""
+TAG = varint(FIELD << 3 | LENGTH)
 _SEQUENCE_FIELD, _PACKET_FIELD = 10, 1
 _DTYPES = {"<i8": np.int64, "<i4": np.int32, "|i1": np.int8}
 _MAX_TIME_NS = 2**62

@@ -25,6 +25,8 @@ NOTE = experimental(
     "Unproven: the names of categories, and the track names that identify streams and devices.",
 )
 _TIME_FIELD, _SEQUENCE_FIELD = 8, 10
+_HEAD_BYTES = 16
+"""More than the number of a sequence and the tag of the next field take."""
 # Categories of rocprofv3, rocprofiler-systems and Omnitrace.
 _CALLS = {"hip_api", "hsa_api", "rccl_api", "rocm_hip_api", "rocm_hsa_api", "rocm_rccl_api", "rocm_rccl", "rocm_hip",
           "rocm_hsa", "rccl", "roctracer"}  # fmt: skip
@@ -73,6 +75,8 @@ class Pftrace:
 
 def _embedded_profile(packet: memoryview) -> memoryview | None:
     """The profile that a packet holds: its second field, after the number of its sequence."""
+    if embedded.TAG not in bytes(packet[:_HEAD_BYTES]):  # most packets are slices
+        return None
     for field, wire, value in islice(fields(packet, []), 2):
         if (field, wire) == (embedded.FIELD, LENGTH):
             return as_message(value)

@@ -9,7 +9,7 @@ derived from these (`TC Overlay`, `Framework Ops`, `Source code`) or sample coun
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 from trainyard.errors import BadFile
@@ -19,7 +19,7 @@ from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import hlo, whole_files
 from trainyard.trace.readers.annotate import add_range
 from trainyard.trace.readers.gather import MARK, STATED, Gather
-from trainyard.trace.readers.xplane_hosts import HostThread, host_threads, is_call
+from trainyard.trace.readers.xplane_hosts import HostThread, host_threads, is_call, names_of_calls
 from trainyard.trace.readers.xplane_messages import Event, Plane, decode_events, decode_plane, line_name
 from trainyard.vendors.kernel_names import copy_of
 
@@ -64,11 +64,14 @@ class Xplane:
             reason = f" ({lost[0]})" if lost else ""
             raise BadFile(f"{path}: the file has no plane of a GPU or TPU; its planes: {names}{reason}.")
         threads = host_threads(planes, damaged)
+        calls = names_of_calls(threads)
         several = len(devices) > 1
         readings = [
-            _DeviceRows(f"{path.name}:{match['number']}" if several else path.name, plane, match, threads, how, damaged)
-            for plane, match in devices
+            _DeviceRows(f"{path.name}:{match['number']}" if several else path.name, match, calls, how, damaged)
+            for _, match in devices
         ]
+        for reading, (plane, _) in zip(readings, devices):
+            reading.add_plane(plane, threads)
         working = [reading for reading in readings if len(reading.rows)]
         if not working:
             raise BadFile(f"{path}: none of its {len(devices)} devices has an operation.", "Was a step profiled?")
@@ -101,33 +104,25 @@ def _notes(planes: Sequence[Plane], working: Sequence[_DeviceRows], lost: list[s
 
 
 class _DeviceRows:
-    """The rows of one device's plane and of the host's threads. `kind`: GPU or TPU; `calls`: correlation id -> name of
-    the call."""
+    """The rows of one device and of the host threads that matter for it. `kind`: GPU or TPU; `calls`: correlation id ->
+    name of the call."""
 
     def __init__(
-        self,
-        source: str,
-        plane: Plane,
-        match: re.Match[str],
-        threads: Sequence[HostThread],
-        how: ReadOptions,
-        damaged: list[str],
+        self, source: str, match: re.Match[str], calls: Mapping[int, str], how: ReadOptions, damaged: list[str]
     ) -> None:
-        """Read the lines of one device's plane. `match`: its name, with the groups `kind` and `number`; `damaged`:
-        messages of damage, appended to."""
+        """`match`: the plane's name, with the groups `kind` and `number`; `damaged`: messages of damage, appended to."""
         self.kind, self.number = match["kind"], int(match["number"])
         self.rows = Gather(source, how.mark)
-        self.damaged = damaged
-        self.device_names = {self.number: _device_name(plane)}
-        self.calls = {
-            correlation: event.name
-            for thread in threads
-            for event in thread.events
-            if isinstance(correlation := event.stats.get("correlation_id"), int)
-        }
+        self.calls, self.damaged = calls, damaged
+        self.device_names: dict[int, str] = {}
         # Correlation id of a call -> (op class, pass) of its kernels' operations: a graph launch has many.
         self.ops_by_correlation: dict[int, set[tuple[str, str]]] = {}
+        self.launched: set[int] = set()
         self.op_count = 0
+
+    def add_plane(self, plane: Plane, threads: Sequence[HostThread]) -> None:
+        """Adds the lines of the device's plane and the host's threads."""
+        self.device_names[self.number] = _device_name(plane)
         lines = {name: line for line in plane.lines if (name := line_name(line))}
         streams = {name: line for name, line in lines.items() if name.startswith("Stream #")}
         if self.kind == "GPU" and streams:
@@ -136,8 +131,8 @@ class _DeviceRows:
             self.add_hosts(threads, marks=True)
         elif "XLA Ops" in lines:
             self.add_steps(plane, lines)
-            pending = decode_events(plane, lines["Async XLA Ops"], damaged) if "Async XLA Ops" in lines else ()
-            self.add_operations(plane.name, [*decode_events(plane, lines["XLA Ops"], damaged)], [*pending])
+            pending = decode_events(plane, lines["Async XLA Ops"], self.damaged) if "Async XLA Ops" in lines else ()
+            self.add_operations(plane.name, [*decode_events(plane, lines["XLA Ops"], self.damaged)], [*pending])
             self.add_hosts(threads, marks=False)
 
     def add_stream(self, name: str, plane: Plane, line: memoryview) -> None:
@@ -146,6 +141,7 @@ class _DeviceRows:
         for event in decode_events(plane, line, self.damaged):
             correlation = event.stats.get("correlation_id", -1)
             correlation = correlation if isinstance(correlation, int) else -1
+            self.launched.add(correlation)
             kind, shown, size = KERNEL, event.name, -1
             details = str(event.stats.get("memcpy_details", ""))
             if details or only_copies or _COPY.match(event.name):
@@ -244,12 +240,14 @@ class _DeviceRows:
         self.rows.span(name, OP, thread, event.start, event.stop, external=external, seq=seq)
 
     def add_hosts(self, threads: Sequence[HostThread], marks: bool) -> None:
-        """Adds the host's threads: calls have a correlation id, steps a number; the rest are annotations. `marks`:
+        """Adds the threads that launch this device's work, the one that runs Python and those with steps. `marks`:
         whether the host's steps are the device's."""
-        self.rows.main = max(threads, key=lambda thread: thread.python_ns).ident if threads else None
+        main = max(threads, key=lambda thread: thread.python_ns) if threads else None
+        self.rows.main = main.ident if main else None
         for thread in threads:
-            for event in thread.events:
-                self.add_host_event(event, thread.ident, marks)
+            if thread is main or thread.has_steps or not self.launched.isdisjoint(thread.calls):
+                for event in thread.events:
+                    self.add_host_event(event, thread.ident, marks)
 
     def add_host_event(self, event: Event, thread: int, marks: bool) -> None:
         """Adds a call (and, if it launched one operation, that operation's op), a step's mark or an annotation."""

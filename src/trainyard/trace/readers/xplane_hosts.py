@@ -18,11 +18,14 @@ HOST_PLANES = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-trac
 
 
 class HostThread(NamedTuple):
-    """The events of a host thread, in order of start, the longest first. `python_ns`: time in Python frames."""
+    """The events of a host thread, in order of start, the longest first. `python_ns`: time in Python frames; `calls`: the
+    correlation ids of its calls; `has_steps`: whether it has annotations of steps."""
 
     ident: int
     events: list[Event]
     python_ns: int
+    calls: frozenset[int]
+    has_steps: bool
 
 
 def host_threads(planes: Sequence[Plane], damaged: list[str]) -> list[HostThread]:
@@ -37,13 +40,23 @@ def host_threads(planes: Sequence[Plane], damaged: list[str]) -> list[HostThread
     calls = {ident for ident, events in lines.items() if events and all(map(is_call, events))}
     annotated = {ident: _Nesting(events) for ident, events in lines.items() if ident not in calls}
     for ident in calls:
-        costs = {thread: nesting.cost(lines[ident]) for thread, nesting in annotated.items()}
-        owner = min((cost, thread) for thread, cost in costs.items() if cost is not None) if any(
-            cost is not None for cost in costs.values()
-        ) else None  # fmt: skip
-        if owner is not None:
-            lines[owner[1]] = sorted([*lines[owner[1]], *lines.pop(ident)], key=lambda event: (event.start, -event.stop))
-    return [HostThread(ident, events, _python_ns(events)) for ident, events in lines.items()]
+        costs = [(cost, thread) for thread, nesting in annotated.items() if (cost := nesting.cost(lines[ident])) is not None]
+        if costs:
+            _, owner = min(costs)
+            lines[owner] = sorted([*lines[owner], *lines.pop(ident)], key=lambda event: (event.start, -event.stop))
+    return [_host_thread(ident, events) for ident, events in lines.items()]
+
+
+def names_of_calls(threads: Sequence[HostThread]) -> dict[int, str]:
+    """Correlation id -> name of the call."""
+    calls = (event for thread in threads for event in thread.events if is_call(event))
+    return {int(event.stats["correlation_id"]): event.name for event in calls}
+
+
+def _host_thread(ident: int, events: list[Event]) -> HostThread:
+    calls = frozenset(int(event.stats["correlation_id"]) for event in events if is_call(event))
+    has_steps = any(isinstance(event.stats.get("step_num"), int) for event in events)
+    return HostThread(ident, events, _python_ns(events), calls, has_steps)
 
 
 def is_call(event: Event) -> bool:
