@@ -17,6 +17,10 @@ REAL = ("nsysai_h100_2gpu_1s.sqlite", "pipit_saxpy.sqlite")
 WORK = {
     KERNEL: "CUPTI_ACTIVITY_KIND_KERNEL", COPY: "CUPTI_ACTIVITY_KIND_MEMCPY", MEMSET: "CUPTI_ACTIVITY_KIND_MEMSET",
 }  # fmt: skip
+COUNT_CALLS = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE globalTid >> 24 = ? >> 24 AND eventClass != 67"
+COUNT_RANGES = (
+    "SELECT count(*) FROM NVTX_EVENTS WHERE globalTid >> 24 = ? >> 24 AND eventType IN (59, 60) AND end IS NOT NULL"
+)
 DIRECTIONS = {"h2d": (1, 3, 9, 11), "d2h": (2, 4, 12), "d2d": (5, 6, 7, 8, 10, 13)}
 
 
@@ -67,7 +71,7 @@ def test_work_of_a_real_export_equals_sql(name):
             mine = events.work.what == kind
             assert int(mine.sum()) == len(rows)
             assert int((events.work.stop - events.work.start)[mine].sum()) == sum(stop - start for start, stop in rows)
-        intervals = sum(by_kind.values(), [])
+        intervals = [interval for rows in by_kind.values() for interval in rows]
         first, last = min(start for start, _ in intervals), max(stop for _, stop in intervals)
         window_ns = events.window[1] - events.window[0]
         assert window_ns == last - first
@@ -101,21 +105,12 @@ def test_host_rows_of_a_real_export_equal_sql(name):
     path = real_file(name)
     read = Nsys().read(path)
     for process, (pid, _) in zip(read, processes_with_work(path)):
-        mine = "globalTid >> 24 = ? >> 24"
-        ((calls,),) = query(
-            path,
-            f"SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {mine} AND eventClass != 67",
-            pid,  # noqa: S608
-        )
-        ((ranges,),) = query(
-            path,
-            f"SELECT count(*) FROM NVTX_EVENTS WHERE {mine} AND eventType IN (59, 60) AND end IS NOT NULL",  # noqa: S608
-            pid,
-        )
+        ((calls,),) = query(path, COUNT_CALLS, pid)
+        ((ranges,),) = query(path, COUNT_RANGES, pid)
         names = [process.names[name] for name in process.host.name]
         host = Counter(
-            "call" if what == CALL and not name.startswith("MPI_") else "range"
-            for name, what in zip(names, process.host.what.tolist())
+            "call" if kind == CALL and not name.startswith("MPI_") else "range"
+            for name, kind in zip(names, process.host.what.tolist())
             if not name.startswith(("phase::", "sampled: ", "mpi:"))
         )
         assert (host["call"], host["range"]) == (calls, ranges)
@@ -152,8 +147,8 @@ PROCESS = make.global_id()
 
 
 def written(path, kernels, calls, tables=(), **rows):
-    """A database of kernels (start, stop, correlation), calls (start, stop, correlation) and rows of other tables, whose
-    columns `tables` gives."""
+    """A database of kernels and calls (start, stop, correlation), and of rows of other tables, whose columns `tables`
+    gives."""
     kinds = {**make.NSYS_TABLES, **dict(tables)}
     process = {
         "CUPTI_ACTIVITY_KIND_KERNEL": [(a, b, 0, 7, number, PROCESS, make.GEMM, make.GEMM) for a, b, number in kernels],
@@ -175,8 +170,8 @@ def read_one(path, **options):
 
 
 def iteration_file(path, names, parts=(), kernels=2, **rows):
-    """One range of 1,000 ns for each name, each of which launches `kernels` kernels; `parts`: (start, stop, text) inside
-    each range."""
+    """One range of 900 ns for each name, which launches `kernels` kernels; `parts`: (start, stop, text) inside each
+    range."""
     calls, work, spans = [], [], []
     for index, name in enumerate(names):
         at = 10_000 + 1_000 * index
@@ -304,8 +299,8 @@ def test_environment_is_not_that_of_several_processes(tmp_path):
 
 def test_openacc_and_system_calls_name_idle_time(tmp_path):
     tables = {
-        "CUPTI_ACTIVITY_KIND_OPENACC_OTHER": "start INT, end INT, nameId INT, globalTid INT, eventKind INT, lineNo INT, "
-        "srcFile INT",
+        "CUPTI_ACTIVITY_KIND_OPENACC_OTHER": "start INT, end INT, nameId INT, globalTid INT, eventKind INT, "
+        "lineNo INT, srcFile INT",
         "OSRT_API": "start INT, end INT, globalTid INT, nameId INT",
     }
     path = written(
@@ -339,7 +334,9 @@ def test_unified_memory_moves_outside_streams(tmp_path):
     faults = {"CUDA_UM_GPU_PAGE_FAULT_EVENTS": "start INT, end INT, globalPid INT, deviceId INT"}
     path = written(
         tmp_path / "n", [(100, 200, 1)], [(50, 60, 1)], tables=faults,
-        CUPTI_ACTIVITY_KIND_MEMCPY=[(300, 400, 0, None, None, PROCESS, 4096, 11), (400, 450, 0, None, None, PROCESS, 512, 12)],
+        CUPTI_ACTIVITY_KIND_MEMCPY=[
+            (300, 400, 0, None, None, PROCESS, 4096, 11), (400, 450, 0, None, None, PROCESS, 512, 12),
+        ],
         CUDA_UM_GPU_PAGE_FAULT_EVENTS=[(110, 150, PROCESS, 0)],
     )  # fmt: skip
     events = read_one(path)
@@ -369,7 +366,7 @@ def test_samples_name_functions_outside_traced_calls(tmp_path):
     free = union_ns([(0, 2_200)]) - 10 - 50
     assert union_ns(spans) == free == sum(stop - start for start, stop in spans)
     assert not any(start < 155 < stop or start < 1_525 < stop for start, stop in spans)
-    assert {int(what) for what in events.host.what[sampled]} == {NOTE}
+    assert {int(kind) for kind in events.host.what[sampled]} == {NOTE}
 
 
 def test_clock_of_newer_exports_counts_from_boot(tmp_path):
@@ -389,6 +386,6 @@ def test_record_functions_are_annotations_and_ops_stay_ops(tmp_path):
         (40, 50, "MmBackward0, seq = 5, op_id = 11"), (60, 70, "aten::view, op_id = 12, sizes = [[2]]"),
     )  # fmt: skip
     events = read_one(written(tmp_path / "n", [(100, 200, 1)], [(62, 65, 1)], NVTX_EVENTS=spans))
-    kinds = {events.names[name]: int(what) for name, what in zip(events.host.name, events.host.what)}
+    kinds = {events.names[name]: int(kind) for name, kind in zip(events.host.name, events.host.what)}
     assert kinds["FSDP::pre_forward (block.1)"] == NOTE
     assert (kinds["aten::mm"], kinds["MmBackward0"], kinds["aten::view"]) == (OP, OP, OP)

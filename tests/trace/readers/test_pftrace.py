@@ -204,7 +204,7 @@ def test_host_categories_name_host_activity(tmp_path):
     path = tmp_path / "p"
     path.write_bytes(trace.data)
     (events,) = Pftrace().read(path)
-    kinds = {events.names[name]: int(what) for name, what in zip(events.host.name, events.host.what)}
+    kinds = {events.names[name]: int(kind) for name, kind in zip(events.host.name, events.host.what)}
     assert (kinds["mpi:all_reduce"], kinds["OS: pthread_mutex_lock"], kinds["train.py:3 f"]) == (NOTE, NOTE, PYTHON)
     ledger = measure([events]).mean
     assert {str(account) for account in ledger.by_account()} >= {"copy/memset", "copy/d2h"}

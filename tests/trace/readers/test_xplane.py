@@ -26,7 +26,7 @@ def real_file(name):
 
 def decode(data):
     """Field number -> values of a message: integers, or bytes."""
-    found, at = defaultdict(list), 0
+    values_by_field, at = defaultdict(list), 0
 
     def varint():
         nonlocal at
@@ -42,16 +42,16 @@ def decode(data):
     while at < len(data):
         tag = varint()
         if tag & 7 == 0:
-            found[tag >> 3].append(varint())
+            values_by_field[tag >> 3].append(varint())
         elif tag & 7 == 2:
             size = varint()
-            found[tag >> 3].append(data[at : at + size])
+            values_by_field[tag >> 3].append(data[at : at + size])
             at += size
         else:
             size = 8 if tag & 7 == 1 else 4
-            found[tag >> 3].append(int.from_bytes(data[at : at + size], "little"))
+            values_by_field[tag >> 3].append(int.from_bytes(data[at : at + size], "little"))
             at += size
-    return found
+    return values_by_field
 
 
 def entries(plane, field):
@@ -186,7 +186,9 @@ def gpu(*lines, calls=()):
     for name, *events in lines:
         plane.line(name, 0, *events)
     host = make.Plane("/host:CPU")
-    host.line("Host Threads/9", 0, *((name, at, ps, {"correlation_id": ident}) for name, at, ps, ident in calls), ident=9)
+    host.line(
+        "Host Threads/9", 0, *((name, at, ps, {"correlation_id": ident}) for name, at, ps, ident in calls), ident=9
+    )
     return make.xspace(plane, host)
 
 

@@ -35,8 +35,8 @@ _CLASSES = [*words.OP_CLASSES]
 _MODULE_PREFIX = "nn.Module: "
 # Annotations that frameworks write for their own use: they are not modules of the user.
 _FRAMEWORK_ANNOTATIONS = (
-    "ProfilerStep#", "gloo:", "nccl:", "mpi:", "enumerate(DataLoader)", "record_param_comms", "Python GC", PHASE, SAMPLED,
-    SYSTEM,
+    "ProfilerStep#", "gloo:", "nccl:", "mpi:", "enumerate(DataLoader)", "record_param_comms", "Python GC",
+    PHASE, SAMPLED, SYSTEM,
 )  # fmt: skip
 _DYNAMO_SUFFIX = "(dynamo_timed)"
 _ENGINE_PREFIX = "autograd::engine::evaluate_function"

@@ -12,8 +12,9 @@ _SPAN_CAUSES = (
     (
         "data_wait",
         re.compile(
-            r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch|^data[ _.-]?(load(ing)?|fetch|wait)$"
-            r"|^(load|fetch|get|next)[ _.-](\w+[ _.-])?batch$|^batch[ _.-]generator$"
+            r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch"
+            r"|^data[ _.-]?(load(ing)?|fetch|wait)$|^batch[ _.-]generator$"
+            r"|^(load|fetch|get|next)[ _.-](\w+[ _.-])?batch$"
         ),
     ),
     ("checkpoint/save", re.compile(r"checkpoint.*save|save.*checkpoint|dcp\.save|async_save", re.I)),

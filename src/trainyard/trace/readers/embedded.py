@@ -1,4 +1,4 @@
-"""The columns of a profile inside a Perfetto file that trainyard writes, so that the file can be analysed like its source.
+"""The columns of a profile in a Perfetto file that trainyard writes, so that it can be analysed like the profile.
 
 A packet holds them in a field that Perfetto does not know and skips: MessagePack of `Events`, in which a column is
 (dtype, bytes of the differences between neighbours), which compress well. Decoding is by type and runs no code; columns
@@ -66,7 +66,7 @@ def _decode_column(kind: Any, part: Any) -> NDArray[Any]:
     if get_origin(kind) is not np.ndarray:
         raise NotImplementedError
     name, data = part
-    dtype = _DTYPES[name] if name in _DTYPES else None
+    dtype = _DTYPES.get(name)
     if dtype is None or not isinstance(data, bytes):
         raise ValueError(f"a column of type {str(name)[:20]}")
     return np.cumsum(np.frombuffer(data, dtype), dtype=dtype)
@@ -100,7 +100,7 @@ def _problem(events: Events) -> str:
     for name, column, low, high in checks:
         if len(column) and not (column.min() >= low and column.max() < high):
             return f"{name} has values outside {low} to {high - 1:,}"
-    if rows and not (host.parent >= -1).all() or (host.parent >= np.arange(rows)).any():
+    if not (host.parent >= -1).all() or (host.parent >= np.arange(rows)).any():
         return "host.parent does not precede its children"
     times = [events.span[0], *(mark.start for mark in events.marks), *(mark.stop for mark in events.marks)]
     if any(abs(time) > _MAX_TIME_NS for time in (*times, events.span[1])):

@@ -1,7 +1,7 @@
 """Host activity in a Nsight Systems database: CUDA calls, NVTX ranges, MPI, OpenACC and calls of the operating system.
 
-The sources differ in the account of the device's idle time under them: a call of CUDA or OpenACC is launch code, unless
-its name shows a wait or an allocation; MPI waits for peers; calls of the operating system tell where else the thread was.
+The device's idle time under them gets different accounts: a call of CUDA or OpenACC is launch code, unless its name
+shows a wait or an allocation; a call of MPI waits for peers; a call of the operating system is other host activity.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class HostActivity:
                 self.rows[process_of(thread)].span(text, CALL, thread, *self.clock(start, end))
 
     def add_system_calls(self) -> None:
-        """Adds calls of the operating system's libraries, of processes with CUDA or NVTX activity: the table holds those
-        of all processes."""
+        """Adds calls of the operating system by processes with CUDA or NVTX activity; the table holds those of all
+        processes."""
         for start, end, thread, name in self.tables.rows("OSRT_API", "start end globalTid nameId"):
             if (rows := self.rows.get(process_of(thread))) is not None:
                 rows.span(f"{SYSTEM}{self.tables.text(name, 'call')}", NOTE, thread, *self.clock(start, end))

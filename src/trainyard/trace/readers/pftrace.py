@@ -1,8 +1,8 @@
 """Reads Perfetto traces of AMD's profilers, and those that `trainyard report` writes.
 
-rocprofv3 (`--output-format pftrace`) and rocprofiler-systems (formerly Omnitrace) differ in the categories of slices, in
-the names of tracks that identify devices and streams, and in debug annotations. A file that trainyard wrote contains the
-profile's columns (embedded.py); its slices are not read.
+rocprofv3 (`--output-format pftrace`) and rocprofiler-systems (formerly Omnitrace) differ in the categories of slices,
+in the names of tracks that identify devices and streams, and in debug annotations. A file that trainyard wrote contains
+the profile's columns (embedded.py); its slices are not read.
 """
 
 from __future__ import annotations
@@ -173,9 +173,7 @@ class _PftraceRows:
     def add_copy(self, process: int, rows: Gather, part: Slice, correlation: int) -> None:
         """Adds a copy. rocprofv3 names its agents; rocprofiler-systems numbers them like the nodes of the machine, CPUs
         included, so that their devices are determined at the end."""
-        source, target = (
-            "host" if pattern.search(part.name) else "device" for pattern in (_FROM_HOST, _TO_HOST)
-        )
+        source, target = ("host" if pattern.search(part.name) else "device" for pattern in (_FROM_HOST, _TO_HOST))
         if "src_agent_id" in part.facts or "dst_agent_id" in part.facts:
             self.copies.append((process, part, source, target))
             return
@@ -197,9 +195,7 @@ class _PftraceRows:
         node = part.facts.get("dst_agent_id" if target == "device" else "src_agent_id", -1)
         return node if isinstance(node, int) else -1
 
-    def _add_copy_row(
-        self, rows: Gather, part: Slice, source: str, target: str, device: int, correlation: int
-    ) -> None:
+    def _add_copy_row(self, rows: Gather, part: Slice, source: str, target: str, device: int, correlation: int) -> None:
         sizes = (part.facts.get(key, -1) for key in ("copy_bytes", "bytes"))
         size = next((size for size in sizes if isinstance(size, int) and size >= 0), -1)
         rows.work(

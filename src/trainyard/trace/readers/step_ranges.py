@@ -118,7 +118,7 @@ def _score(family: _Family, ranges: Sequence[Range], launches: I64) -> tuple[boo
     regular = (counts > 0) & (counts <= 2 * typical) & (2 * counts >= typical)
     if launched < (_MIN_LAUNCHED_BY_NAMED if named else _MIN_LAUNCHED):
         return None
-    if (counts > 0).mean() < _MIN_BUSY_RANGES or not named and regular.mean() < _MIN_BUSY_RANGES:
+    if (counts > 0).mean() < _MIN_BUSY_RANGES or (not named and regular.mean() < _MIN_BUSY_RANGES):
         return None
     if not named and spanned < len(launches) / 2:  # the steps may lie elsewhere in the file
         return None

@@ -110,7 +110,8 @@ class _DeviceRows:
     def __init__(
         self, source: str, match: re.Match[str], calls: Mapping[int, str], how: ReadOptions, damaged: list[str]
     ) -> None:
-        """`match`: the plane's name, with the groups `kind` and `number`; `damaged`: messages of damage, appended to."""
+        """`match`: the plane's name, with the groups `kind` and `number`; `damaged`: messages of damage, appended
+        to."""
         self.kind, self.number = match["kind"], int(match["number"])
         self.rows = Gather(source, how.mark)
         self.calls, self.damaged = calls, damaged

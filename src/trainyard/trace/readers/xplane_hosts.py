@@ -18,8 +18,8 @@ HOST_PLANES = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-trac
 
 
 class HostThread(NamedTuple):
-    """The events of a host thread, in order of start, the longest first. `python_ns`: time in Python frames; `calls`: the
-    correlation ids of its calls; `has_steps`: whether it has annotations of steps."""
+    """The events of a host thread, in order of start, the longest first. `python_ns`: time in Python frames; `calls`:
+    the correlation ids of its calls; `has_steps`: whether it has annotations of steps."""
 
     ident: int
     events: list[Event]
@@ -40,7 +40,9 @@ def host_threads(planes: Sequence[Plane], damaged: list[str]) -> list[HostThread
     calls = {ident for ident, events in lines.items() if events and all(map(is_call, events))}
     annotated = {ident: _Nesting(events) for ident, events in lines.items() if ident not in calls}
     for ident in calls:
-        costs = [(cost, thread) for thread, nesting in annotated.items() if (cost := nesting.cost(lines[ident])) is not None]
+        costs = [
+            (cost, thread) for thread, nesting in annotated.items() if (cost := nesting.cost(lines[ident])) is not None
+        ]
         if costs:
             _, owner = min(costs)
             lines[owner] = sorted([*lines[owner], *lines.pop(ident)], key=lambda event: (event.start, -event.stop))

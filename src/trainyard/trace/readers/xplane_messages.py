@@ -1,8 +1,8 @@
 """Decodes XSpace messages: planes, their metadata and stats, and the events of their lines.
 
-Schema: https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto. A timestamp is ns of
-the line plus ps of the event: both ends are rounded down to a ns, so that events that do not overlap in the file do not
-overlap here.
+Schema: https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto. A timestamp is ns
+of the line plus ps of the event: both ends are rounded down to a ns, so that events that do not overlap in the file do
+not overlap here.
 """
 
 from __future__ import annotations
