@@ -374,6 +374,8 @@ def test_clock_of_newer_exports_counts_from_boot(tmp_path):
     row = {"TARGET_INFO_SESSION_START_TIME": [(10**18, 10**9)]}
     path = written(tmp_path / "n", [(10**9 + 100, 10**9 + 200, 1)], [], tables=session, **row)
     assert read_one(path).window == (10**18 + 100, 10**18 + 200)
+    path = written(tmp_path / "k", [(100, 200, 1)], [], tables=session, **row)  # times since the session's start
+    assert read_one(path).window == (10**18 + 100, 10**18 + 200)
     normalized = {**session, "META_DATA_EXPORT": "name TEXT, value TEXT"}
     rows = {**row, "META_DATA_EXPORT": [("EXPORT_PARAM_TIME_NORMALIZE", "true")]}
     path = written(tmp_path / "m", [(10**18, 10**18 + 100, 1)], [], tables=normalized, **rows)
@@ -384,8 +386,10 @@ def test_record_functions_are_annotations_and_ops_stay_ops(tmp_path):
     spans = ranges(
         (10, 90, "FSDP::pre_forward (block.1), op_id = 7"), (20, 30, "aten::mm, seq = 5, op_id = 9"),
         (40, 50, "MmBackward0, seq = 5, op_id = 11"), (60, 70, "aten::view, op_id = 12, sizes = [[2]]"),
+        (71, 80, "nccl:_all_gather_base, op_id = 13"),
     )  # fmt: skip
     events = read_one(written(tmp_path / "n", [(100, 200, 1)], [(62, 65, 1)], NVTX_EVENTS=spans))
     kinds = {events.names[name]: int(kind) for name, kind in zip(events.host.name, events.host.what)}
     assert kinds["FSDP::pre_forward (block.1)"] == NOTE
     assert (kinds["aten::mm"], kinds["MmBackward0"], kinds["aten::view"]) == (OP, OP, OP)
+    assert [collective.name for collective in events.host.collectives.values()] == ["all_gather"]

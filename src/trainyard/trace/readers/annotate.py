@@ -76,7 +76,7 @@ def add_range(rows: Gather, text: str, thread: object, start: object, stop: obje
         text = emitted["name"]
     if text.startswith(rows.marks):
         rows.span(MARK + text[len(rows.marks) :], NOTE, thread, start, stop)
-    elif collective := collective_call(text):
+    elif collective := collective_call(text) or _named_collective(text):
         rows.span(f"nccl:{collective.name}", NOTE, thread, start, stop, collective=collective)
     else:
         name, kind, seq = parse_annotation(text)
@@ -109,6 +109,11 @@ def collective_call(name: str) -> Collective | None:
     """The collective that a call of NCCL or RCCL (`ncclAllReduce`) runs; None for other calls."""
     call = _NCCL_CALL.match(name)
     return Collective(name=collective_of(name[call.start(1) :])) if call else None
+
+
+def _named_collective(text: str) -> Collective | None:
+    """The collective of an annotation of PyTorch (`nccl:all_reduce`); None for others."""
+    return Collective(name=collective_of(text.partition(":")[2])) if text.startswith("nccl:") else None
 
 
 def copy_name(source: str, target: str) -> str:

@@ -1,7 +1,7 @@
 """Reads Nsight Systems' SQLite export (`nsys export --type sqlite`).
 
 Schema: https://docs.nvidia.com/nsight-systems/UserGuide/index.html#exporter-sqlite-schema. Tables and columns differ
-between versions; only a few are required. Timestamps are ns since the session's start, which the file states. The
+between versions; only a few are required. Timestamps are ns since the session's start or the machine's boot. The
 database is untrusted: only plain tables are read, and nothing in it is executed.
 """
 
@@ -19,11 +19,11 @@ from trainyard.events import Events
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import whole_files
 from trainyard.trace.readers.gather import Gather
-from trainyard.trace.readers.nsys_device import WORK_TABLES, DeviceWork
+from trainyard.trace.readers.nsys_device import DeviceWork
 from trainyard.trace.readers.nsys_host import MPI_TABLES, OPENACC_TABLES, HostActivity
 from trainyard.trace.readers.nsys_processes import Processes
 from trainyard.trace.readers.nsys_samples import add_samples
-from trainyard.trace.readers.nsys_tables import Tables
+from trainyard.trace.readers.nsys_tables import WORK_TABLES, Tables
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _MAX_VALUE_BYTES = 1 << 20

@@ -15,8 +15,6 @@ from trainyard.trace.readers.gather import Gather
 from trainyard.trace.readers.nsys_processes import Processes
 from trainyard.trace.readers.nsys_tables import Tables, process_of
 
-WORK_TABLES = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_MEMCPY",
-               "CUPTI_ACTIVITY_KIND_MEMSET")  # fmt: skip
 # CUpti_ActivityMemcpyKind; A is an array in device memory, P another device; 11 to 13 move unified memory.
 _SIDES_BY_COPY_KIND = {1: "HD", 2: "DH", 3: "HD", 4: "DH", 5: "DD", 6: "DD", 7: "DD", 8: "DD", 9: "HH", 10: "DD",
                        11: "HD", 12: "DH", 13: "DD"}  # fmt: skip

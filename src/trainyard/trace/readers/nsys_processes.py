@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trainyard.trace.readers.nsys_tables import Tables, pid_of, process_of
+from trainyard.trace.readers.nsys_tables import WORK_TABLES, Tables, pid_of, process_of
 
 _MPI_RANK = re.compile(r"MPI Rank (\d{1,9})\Z")
 _THREAD_NAMED = 39
@@ -110,9 +110,11 @@ def _clock_base(tables: Tables) -> int:
     at the session's start; older ones count from the session's start. An export may hold UTC already."""
     if ("EXPORT_PARAM_TIME_NORMALIZE", "true") in tables.pairs("META_DATA_EXPORT"):
         return 0
+    starts = [next((row[0] for row in tables.rows(table, "start")), None) for table in WORK_TABLES]
+    some_time = next((start for start in starts if type(start) is int), 0)
     for utc, clock in tables.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs systemClockNs"):
         if type(utc) is int:
-            return utc - clock if type(clock) is int else utc
+            return utc - clock if type(clock) is int and some_time >= clock else utc
     return 0
 
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from trainyard.errors import BadFile
 
+WORK_TABLES = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_MEMCPY",
+               "CUPTI_ACTIVITY_KIND_MEMSET")  # fmt: skip
+"""Tables of device work."""
 AnyRow = tuple[Any, ...]
 _THREAD_BITS = 24
 

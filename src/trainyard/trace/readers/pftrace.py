@@ -29,12 +29,13 @@ _HEAD_BYTES = 16
 """More than the number of a sequence and the tag of the next field take."""
 # Categories of rocprofv3, rocprofiler-systems and Omnitrace.
 _CALLS = {"hip_api", "hsa_api", "rccl_api", "rocm_hip_api", "rocm_hsa_api", "rocm_rccl_api", "rocm_rccl", "rocm_hip",
-          "rocm_hsa", "rccl", "roctracer"}  # fmt: skip
+          "rocm_hsa", "rccl", "roctracer", "rocdecode_api", "rocjpeg_api", "ompt"}  # fmt: skip
 _RANGES = {"marker_api", "rocm_marker_api", "rocm_roctx", "user", "host", "kokkos"}
 _KERNELS = {"kernel_dispatch", "rocm_kernel_dispatch", "device_hip", "device_hsa", "rocm_hip_stream"}
 _COPIES = {"memory_copy", "rocm_memory_copy"}
-_IGNORED = {"rocm_scratch_memory", "rocm_memory_allocate", "rocm_page_migration", "rocm_counter_collection", "sampling",
-            "timer_sampling", "overflow_sampling", "rocm_smi", "amd_smi", "cpu_freq"}  # fmt: skip
+_IGNORED = {"memory_allocation", "scratch_memory", "counter_collection", "rocm_scratch_memory", "rocm_memory_allocate",
+            "rocm_page_migration", "rocm_counter_collection", "sampling", "timer_sampling", "overflow_sampling",
+            "rocm_smi", "amd_smi", "cpu_freq"}  # fmt: skip
 _IS_COPY = re.compile(r"MEMORY_COPY|^Copy(Host|Device)To", re.I)
 _IS_FILL = re.compile(r"^FillBuffer|MEMORY_FILL", re.I)
 _IS_NO_WORK = re.compile(r"SCRATCH_MEMORY|^(Marker|Barrier|ALLOC|FREE)\b")

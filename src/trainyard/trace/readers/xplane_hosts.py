@@ -18,7 +18,7 @@ HOST_PLANES = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-trac
 
 
 class HostThread(NamedTuple):
-    """The events of a host thread, in order of start, the longest first. `python_ns`: time in Python frames; `calls`:
+    """The events of a host thread, in order of start, the longest first. `python_ns`: time in Python; `calls`:
     the correlation ids of its calls; `has_steps`: whether it has annotations of steps."""
 
     ident: int
@@ -105,10 +105,11 @@ class _Nesting:
 
 
 def _python_ns(events: Sequence[Event]) -> int:
-    """Total time under Python frames, which the tracer names `$file.py:line function`."""
+    """Total time under Python frames, which the tracer names `$file.py:line function`, and under JAX's calls of
+    compiled functions, for files without a trace of Python."""
     total, reached = 0, -(2**63)
     for event in events:
-        if event.name.startswith("$") and event.stop > reached:
+        if event.name.startswith(("$", "PjitFunction(")) and event.stop > reached:
             total += event.stop - max(event.start, reached)
             reached = event.stop
     return total
