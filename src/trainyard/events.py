@@ -101,8 +101,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     recording. `device_marks`: step annotations that the file draws over device work. `main`: the training thread's
     number in `host.thread`. `world`: number of ranks of the job, 0 if not recorded; `devices`: number of devices of the
     host, as recorded; `group_sizes`: sizes of the recorded process groups; `axis`: the mesh axis that all ranks form,
-    if the job's layout has a single one; `python`: the file states that the program runs in a Python interpreter;
-    `notes`: messages for the user; `cut_short`: the file is truncated.
+    if the job's layout has a single one; `notes`: messages for the user; `cut_short`: the file is truncated.
     """
 
     source: str
@@ -122,6 +121,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     devices: int = 0
     host_name: str = ""
     python: bool = False
+    """Whether the file states that the program runs in a Python interpreter."""
     backend: str = ""
     group_sizes: tuple[int, ...] = ()
     axis: str = ""

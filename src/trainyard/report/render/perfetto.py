@@ -68,7 +68,6 @@ def write(measured: MeasuredTrace, path: Path, host: bool = False) -> None:
     below = min(0, *(_first(rank, host) + move for rank, move in zip(measured.ranks, moves)))
     with replacing(path) as partial, partial.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as out:
         for index, (rank, move) in enumerate(zip(measured.ranks, moves)):
-            out.write(embedded.packet(rank.events, index + 1))
             _Writer(out, index, move - below).rank(rank, numbers, move != 0, host)
 
 
@@ -99,6 +98,7 @@ class _Writer:
     def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
         """Writes all tracks of a rank: steps, verdict, waits, busy time, streams and, if `host`, threads. `moved`: its
         clock is not aligned with that of the first rank."""
+        self.out.write(embedded.packet(rank.events, self.index + 1))
         process = f"rank {rank.events.rank}" + (" (clock not aligned: moved to start with the first)" if moved else "")
         self.packet(self.sequence, int_field(_FLAGS, _CLEARED), message_field(
             _DESCRIPTOR, int_field(_UUID, self.root), int_field(_ORDERING, _EXPLICIT),

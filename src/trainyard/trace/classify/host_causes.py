@@ -5,36 +5,26 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from trainyard.trace.classify.runtime_causes import runtime_cause
 from trainyard.vendors.kernel_names import collective_of
 
 # Ops, driver calls and annotations, by name.
 _SPAN_CAUSES = (
-    (
-        "data_wait",
-        re.compile(
-            r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch"
-            r"|^data[ _.-]?(load(ing)?|fetch|wait)$|^batch[ _.-]generator$"
-            r"|^(load|fetch|get|next)[ _.-](\w+[ _.-])?batch$"
-        ),
-    ),
+    ("data_wait", re.compile(r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch")),
     ("checkpoint/save", re.compile(r"checkpoint.*save|save.*checkpoint|dcp\.save|async_save", re.I)),
     ("checkpoint/load", re.compile(r"checkpoint.*load|load.*checkpoint|dcp\.load", re.I)),
     # Running a compiled region and looking it up in the cache do not compile. Loading a CUDA module may, and happens at
     # first use like compilation.
     (
         "launch_gap/compile",
-        re.compile(
-            r"\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"
-            r"|^(Xla|Backend|Gpu|PjRt\w*)?Compil(e|er)\b|^PjRt\w*::Compile|^(Run)?HloPass|^(XLA )?Autotun"
-        ),
+        re.compile(r"\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"),
     ),
-    ("launch_gap/gc", re.compile(r"^Python GC$|^gc\.collect|garbage.?collect|CollectGarbage", re.I)),
+    ("launch_gap/gc", re.compile(r"^Python GC$|^gc\.collect|garbage.?collect", re.I)),
     (
         "launch_gap/sync",
         re.compile(
             r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$|^hipMemcpy(WithStream|DtoH|HtoD)$"
-            r"|^cuMemcpy(DtoH|HtoD)(_v2)?$|^aten::(item|_local_scalar_dense|is_nonzero|nonzero)$|^OpenACC wait"
-            r"|BlockHostUntil|::Await$"
+            r"|^cuMemcpy(DtoH|HtoD)(_v2)?$|^aten::(item|_local_scalar_dense|is_nonzero|nonzero)$"
         ),
     ),
     (
@@ -42,15 +32,6 @@ _SPAN_CAUSES = (
         re.compile(
             r"^(cuda|hip)(Malloc|Free|Host(Alloc|Malloc|Free|Register|Unregister)|ExtMalloc|MemPool)"
             r"|^(cu|hip)Mem(Alloc|Create|Map|Unmap|Free|Release|SetAccess|Address)"
-            r"|^Build buffer allocations$|MemAllocator::Alloc|^Memory(Dea|A)llocation$|^OpenACC: (alloc|free)"
-        ),
-    ),
-    # XLA's runtime, which dispatches programs and enqueues their operations.
-    (
-        "launch_gap/launch",
-        re.compile(
-            r"^((Common)?PjRt|PJRT_|PjitFunction|(Gpu|Tpu|Cpu)Execut|Tfrt\w+::|Thunks?::|BufferSequencingEvent::"
-            r"|ThenExecute|DevicePut|OpenACC: )|:XLA [GCT]PU module$"
         ),
     ),
 )
@@ -86,16 +67,9 @@ _FRAME_CAUSES = (
             r"|triton/compiler/.*\.py\(\d+\): compile$|triton/runtime/autotuner\.py\(\d+\): _?bench(mark)?$"
             r"|triton/runtime/jit\.py\(\d+\): _?(do_)?compile$"
             r"|torch/utils/cpp_extension\.py\(\d+\): (load|_jit_compile)"
-            r"|(^|/)compiler\.py\(\d+\): (backend_compile|compile_or_get_cached|_compile_and_write_cache)$"
         ),
     ),
-    (
-        "launch_gap/sync",
-        re.compile(
-            r"torch/cuda/(__init__|streams)\.py\(\d+\): synchronize$"
-            r"|(^|/)(api|array)\.py\(\d+\): (block_until_ready|try_to_block)$"
-        ),
-    ),
+    ("launch_gap/sync", re.compile(r"torch/cuda/(__init__|streams)\.py\(\d+\): synchronize$")),
     ("launch_gap/alloc", re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$")),
 )
 _BUILTIN_CAUSES = (
@@ -107,10 +81,10 @@ _BUILTIN_CAUSES = (
 )
 
 # Host-side waits for peers: a barrier, an exchange of Python objects, a rendezvous.
-_MAY_WAIT_FOR_PEERS = re.compile(r"c10d|^(gloo|mpi):|rendezvous")
+_MAY_WAIT_FOR_PEERS = re.compile(r"c10d|^gloo:|rendezvous")
 _C10D = r"torch/distributed/distributed_c10d\.py\(\d+\): "
 _PEER_WAITS = re.compile(
-    rf"^(gloo|mpi):(?P<span>\w+)|^(c10d::|{_C10D})(monitored_|_store_based_)?(?P<barrier>barrier)"
+    rf"^gloo:(?P<span>\w+)|^(c10d::|{_C10D})(monitored_|_store_based_)?(?P<barrier>barrier)"
     rf"|{_C10D}(?P<object>\w+)_object(_list)?$|{_C10D}(init_process_group|new_group|split_group)$"
     r"|torch/distributed/rendezvous\.py|^<built-in method (wait|get) of torch\._C\._distributed_c10d\.\w*(Work|Store) "
 )
@@ -123,4 +97,4 @@ def host_cause(name: str) -> str | None:
         collective = waiting["span"] or waiting["barrier"] or waiting["object"]
         return f"comm/{collective_of(collective) if collective else 'other'}"
     table = _BUILTIN_CAUSES if name.startswith("<") else _FRAME_CAUSES if ".py(" in name else _SPAN_CAUSES
-    return next((account for account, pattern in table if pattern.search(name)), None)
+    return next((account for account, pattern in table if pattern.search(name)), None) or runtime_cause(name)

@@ -93,8 +93,7 @@ class StreamWaits(NamedTuple):
 
 class FileFacts(NamedTuple):
     """A file's metadata. `rank` is -1 and `world` 0 if the file does not state them; `lanes`: the streams' labels;
-    `device_names`: device number -> device name; `python`: the program runs in a Python interpreter; `main`: the
-    main thread's number, -1 if unknown."""
+    `device_names`: device number -> device name."""
 
     source: str
     names: Sequence[str]
@@ -104,8 +103,6 @@ class FileFacts(NamedTuple):
     world: int = 0
     device_names: Mapping[int, str] = {}
     host_name: str = ""
-    python: bool = False
-    main: int = -1
     backend: str = ""
     group_sizes: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -126,7 +123,6 @@ def assemble(
     spans, calls, ops = _build_host_spans(host, facts.names)
     # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
     marks, main = _find_step_marks(spans, host.stop, facts.names, mark)
-    main = facts.main if facts.main >= 0 and not marks else main
     device_numbers = [int(device_number) for device_number in np.unique(device.device) if device_number >= 0]
     # A rank may use a second device briefly, and an event may lack its device.
     is_one_rank = facts.rank >= 0 or len(device_numbers) < 2
@@ -382,7 +378,6 @@ def _build_events(
         device_index=device_number,
         devices=len(facts.device_names),
         host_name=facts.host_name,
-        python=facts.python,
         backend=facts.backend,
         group_sizes=facts.group_sizes,
         notes=notes,

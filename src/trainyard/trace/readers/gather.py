@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
@@ -162,8 +163,6 @@ class Gather:
                 world=world,
                 device_names=device_names,
                 host_name=host_name,
-                python=python,
-                main=-1 if self.main is None else self._threads.get(self.main, -1),
                 notes=tuple(notes),
             )
             # New columns for each device: `assemble` sorts them in place.
@@ -171,7 +170,11 @@ class Gather:
             host = HostTable(*spans, collectives=self._host_collectives)
             own_waits = waits.on_device(device) if device >= 0 else waits
             by_device.extend(assemble(facts, host, self._device_table(table, rows), own_waits, MARK))
-        return tuple(by_device)
+        main = self._threads.get(self.main, -1) if self.main is not None else -1
+        return tuple(
+            replace(events, python=python, main=main if main >= 0 and not events.marks else events.main)
+            for events in by_device
+        )
 
     def _device_table(self, table: I64, rows: I64) -> DeviceTable:
         new_row = {row: index for index, row in enumerate(rows.tolist())} if self._device_collectives else {}
