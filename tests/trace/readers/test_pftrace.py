@@ -51,6 +51,12 @@ def test_written_file_keeps_all_columns(demo):
                 assert same.all() if isinstance(same, np.ndarray) else same
 
 
+def test_mesh_axis_of_the_ranks_is_kept(root, tmp_path):
+    measured = measure(read([root / "src" / "trainyard" / "data" / "demo"]), axis="dp_replicate")
+    assert any("@dp_replicate" in str(entry.account) for entry in measured.mean.entries)
+    assert measure(Pftrace().read(write(measured, tmp_path))).ledgers == measured.ledgers
+
+
 def test_file_of_another_format_is_read_back(tmp_path):
     measured = measure(Rocprof().read(make.write_rocprof(tmp_path / "r.json", make.rocprof_step())))
     assert measure(Pftrace().read(write(measured, tmp_path))).ledgers == measured.ledgers
@@ -72,6 +78,7 @@ def test_cut_file_gives_the_complete_ranks(demo, tmp_path):
         ("work", "call", 10**6, "work.call"),
         ("work", "stop", -5, "order"),
         ("host", "parent", 10**6, "host.parent"),
+        ("host", "parent", 1, "enclose"),
         ("host", "thread", -1, "host.thread"),
         ("host", "shape", 10**6, "host.shape"),
     ],
@@ -79,7 +86,7 @@ def test_cut_file_gives_the_complete_ranks(demo, tmp_path):
 def test_changed_columns_are_refused(table, column, value, message, tmp_path):
     (events,) = Rocprof().read(make.write_rocprof(tmp_path / "r.json", make.rocprof_step()))
     changed = getattr(getattr(events, table), column).copy()
-    changed[1] = value
+    changed[-1] = value
     damaged = msgspec.structs.replace(
         events, **{table: msgspec.structs.replace(getattr(events, table), **{column: changed})}
     )

@@ -10,7 +10,8 @@ _SPANS = (
     (
         "data_wait",
         re.compile(
-            r"^data[ _.-]?(load(ing)?|fetch|wait)$|^(load|fetch|get|next)[ _.-](\w+[ _.-])?batch$|^batch[ _.-]generator$"
+            r"^data[ _.-]?(load(ing)?|fetch|wait)$|^batch[ _.-]generator$"
+            r"|^(load|fetch|get|next)[ _.-](\w+[ _.-])?batch$"
         ),
     ),
     ("launch_gap/gc", re.compile(r"CollectGarbage$")),

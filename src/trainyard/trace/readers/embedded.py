@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
-from trainyard.events import DRAWN, PYTHON, Events
+from trainyard.events import DRAWN, PYTHON, Events, HostSpans
 from trainyard.formats.protobuf import LENGTH, int_field, message_field, varint
 from trainyard.redact import redact
 
@@ -100,11 +100,25 @@ def _problem(events: Events) -> str:
     for name, column, low, high in checks:
         if len(column) and not (column.min() >= low and column.max() < high):
             return f"{name} has values outside {low} to {high - 1:,}"
-    if not (host.parent >= -1).all() or (host.parent >= np.arange(rows)).any():
+    return _nesting_problem(events.host) or _span_problem(events) or ("" if len(work) or rows else "it has no rows")
+
+
+def _nesting_problem(host: HostSpans) -> str:
+    """The problem with the parents of host spans; empty if each precedes and encloses its children."""
+    if not (host.parent >= -1).all() or (host.parent >= np.arange(len(host))).any():
         return "host.parent does not precede its children"
-    times = [events.span[0], *(mark.start for mark in events.marks), *(mark.stop for mark in events.marks)]
-    if any(abs(time) > _MAX_TIME_NS for time in (*times, events.span[1])):
-        return f"a step or the recording has times beyond {_MAX_TIME_NS} ns"
+    child = np.flatnonzero(host.parent >= 0)
+    parent = host.parent[child]
+    if (host.stop[child] > host.stop[parent]).any() or (host.thread[child] != host.thread[parent]).any():
+        return "host.parent does not enclose its children"
+    return ""
+
+
+def _span_problem(events: Events) -> str:
+    """The problem with the times of the recording and of its steps; empty if there is none."""
+    spans = [events.span, *((mark.start, mark.stop) for mark in (*events.marks, *events.device_marks))]
+    if any(not -_MAX_TIME_NS < start <= stop < _MAX_TIME_NS for start, stop in spans):
+        return f"a step or the recording ends before it starts, or has times beyond {_MAX_TIME_NS} ns"
     if any(first.start > second.start for first, second in pairwise(events.marks)):
         return "the steps are not in order"
-    return "" if len(work) or rows else "it has no rows"
+    return ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from itertools import pairwise
+from operator import itemgetter
 from statistics import median
 
 import numpy as np
@@ -37,7 +38,7 @@ def add_samples(tables: Tables, rows: dict[int, Gather], base: int) -> None:
     functions = _functions(tables) if samples else {}
     for thread, of_thread in samples.items():
         if len(of_thread) >= _MIN_SAMPLES:
-            _add_thread(rows[process_of(thread)], thread, sorted(of_thread), functions)
+            _add_thread(rows[process_of(thread)], thread, sorted(of_thread, key=itemgetter(0)), functions)
 
 
 def _functions(tables: Tables) -> dict[int, str]:

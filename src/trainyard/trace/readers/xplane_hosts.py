@@ -17,6 +17,10 @@ from trainyard.trace.readers.xplane_messages import Event, Plane, decode_events,
 HOST_PLANES = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-tracer")
 
 
+_MAX_PAIRS = 1_000_000
+"""Lines of calls times other lines, at most, that are compared."""
+
+
 class HostThread(NamedTuple):
     """The events of a host thread, in order of start, the longest first. `python_ns`: time in Python; `calls`:
     the correlation ids of its calls; `has_steps`: whether it has annotations of steps."""
@@ -39,6 +43,8 @@ def host_threads(planes: Sequence[Plane], damaged: list[str]) -> list[HostThread
         events.sort(key=lambda event: (event.start, -event.stop))
     calls = {ident for ident, events in lines.items() if events and all(map(is_call, events))}
     annotated = {ident: _Nesting(events) for ident, events in lines.items() if ident not in calls}
+    if len(calls) * len(annotated) > _MAX_PAIRS:  # no program has so many threads
+        calls.clear()
     for ident in calls:
         costs = [
             (cost, thread) for thread, nesting in annotated.items() if (cost := nesting.cost(lines[ident])) is not None
