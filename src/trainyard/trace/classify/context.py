@@ -23,7 +23,7 @@ from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.ops import class_of
-from trainyard.trace.readers.gather import PHASE, SAMPLED, SYSTEM
+from trainyard.trace.readers.gather import PHASE, SAMPLED, STEP, SYSTEM
 from trainyard.trace.readers.kineto.native import NameFacts, library
 from trainyard.trace.readers.nesting import nearest_ancestor, rows_of
 
@@ -36,7 +36,7 @@ _MODULE_PREFIX = "nn.Module: "
 # Annotations that frameworks write for their own use: they are not modules of the user.
 _FRAMEWORK_ANNOTATIONS = (
     "ProfilerStep#", "gloo:", "nccl:", "mpi:", "enumerate(DataLoader)", "record_param_comms", "Python GC",
-    PHASE, SAMPLED, SYSTEM,
+    STEP, PHASE, SAMPLED, SYSTEM,
 )  # fmt: skip
 _DYNAMO_SUFFIX = "(dynamo_timed)"
 _ENGINE_PREFIX = "autograd::engine::evaluate_function"

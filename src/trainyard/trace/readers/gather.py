@@ -27,6 +27,8 @@ MARK = "ProfilerStep#"
 """Prefix of step annotations in `Events`."""
 STATED = "class::"
 """Prefix of the ops that a reader creates from the op class stated in a file: `class::matmul`."""
+STEP = "step::"
+"""Prefix of the annotations from which a reader infers steps; a file that has step marks does not get any."""
 PHASE = "phase::"
 """Prefix of the annotations that a reader creates inside ranges around a phase: `phase::backward`."""
 SYSTEM = "OS: "
@@ -140,7 +142,8 @@ class Gather:
         if not self._device:
             raise BadFile(f"{self.source}: the file holds no device work.", "Was kernel tracing on?")
         self._add_phases_of_helpers()
-        notes = [*notes, *self._mark_steps()]
+        inferred = self._infer_steps()
+        notes = [*notes, *inferred]
         table = np.array(self._device, np.int64)
         distinct = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
         device_of_row = table[distinct, 4]
@@ -169,7 +172,9 @@ class Gather:
             spans: list[Any] = _columns(self._host, HOST_DTYPES)
             host = HostTable(*spans, collectives=self._host_collectives)
             own_waits = waits.on_device(device) if device >= 0 else waits
-            by_device.extend(assemble(facts, host, self._device_table(table, rows), own_waits, MARK))
+            by_device.extend(
+                assemble(facts, host, self._device_table(table, rows), own_waits, STEP if inferred else MARK)
+            )
         main = self._threads.get(self.main, -1) if self.main is not None else -1
         return tuple(
             replace(events, python=python, main=main if main >= 0 and not events.marks else events.main)
@@ -202,8 +207,9 @@ class Gather:
             np.add.at(opened, np.searchsorted(edges, busy) + 1, change)
         return edges, np.cumsum(opened) == 0
 
-    def _mark_steps(self) -> list[str]:
-        """Turns ranges that repeat once per step into step marks if the file has none; returns a note on them."""
+    def _infer_steps(self) -> list[str]:
+        """Renames ranges that repeat once per step to steps, if the file has no step marks. Returns a note on them;
+        none if there are no such ranges."""
         names = list(self._names)
         rows = [row for row, span in enumerate(self._host) if span[4] == NOTE]
         if any(names[self._host[row][2]].startswith(MARK) for row in rows):
@@ -216,7 +222,7 @@ class Gather:
             return []
         for index, label in zip(steps.rows, steps.labels):
             start, stop, _, *rest = self._host[rows[index]]
-            self._host[rows[index]] = (start, stop, _index_of(f"{MARK}{label}", self._names), *rest)
+            self._host[rows[index]] = (start, stop, _index_of(f"{STEP}{label}", self._names), *rest)
         return [f"Steps are inferred from the {len(steps.rows):,} ranges `{steps.name}`; --mark selects others."]
 
     def _launch_times(self) -> I64:
