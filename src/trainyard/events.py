@@ -120,6 +120,8 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     device_index: int = -1
     devices: int = 0
     host_name: str = ""
+    python: bool = False
+    """Whether the file states that the program runs in a Python interpreter."""
     backend: str = ""
     group_sizes: tuple[int, ...] = ()
     axis: str = ""

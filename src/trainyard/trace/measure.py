@@ -92,7 +92,7 @@ def measure(
     """Ledgers of each rank and part, and the mean of the full steps. `source`: the name of the mean ledger, by default
     those of the traces; `axis`: the mesh axis that all ranks form (a key of words.AXES), if the job's layout has only
     one; `file_indices`: as in `align_ranks`. Raises `BadInput` for ranks of different jobs."""
-    classified = [classify_rank(msgspec.structs.replace(events, axis=axis)) for events in traces]
+    classified = [classify_rank(msgspec.structs.replace(events, axis=axis or events.axis)) for events in traces]
     agreement = align_ranks(
         [survey(rank.events, rank.classified, rank.keys) for rank in classified], window, file_indices
     )
@@ -159,7 +159,7 @@ def _survey_file(
         return traces
     surveyed = []
     for events in traces:
-        rank = classify_rank(msgspec.structs.replace(events, axis=axis))
+        rank = classify_rank(msgspec.structs.replace(events, axis=axis or events.axis))
         file = folder / f"{file_number}-{len(surveyed)}.classified"
         spill.save(file, rank)
         surveyed.append((survey(rank.events, rank.classified, rank.keys), file))

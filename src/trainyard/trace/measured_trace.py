@@ -145,7 +145,7 @@ def _collect_notes(
 ) -> tuple[str, ...]:
     """Sentences on missing data, the most important first. `facts` and `parts` in order of rank; `unlaunched`: how many
     of all ranks' `device_events` have no launch in the file."""
-    notes = [note for events in facts for note in events.notes]
+    notes = list(dict.fromkeys(note for events in facts for note in events.notes))  # ranks of one file share notes
     if len(facts) > 1 and not any(events.world for events in facts):
         notes.append("The files name no ranks: they are treated as ranks 0, 1, ... of one job, in the order given.")
     if alignment.aligned != "host":

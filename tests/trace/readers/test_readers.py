@@ -157,7 +157,7 @@ def test_tpu_steps_come_from_the_device(tmp_path):
 def test_only_readers_not_met_by_real_files_are_experimental(kind, tmp_path):
     measured = measure(READERS[kind]().read(written(tmp_path, kind)))
     is_experimental = any("not yet validated on real files" in note for note in measured.notes)
-    assert is_experimental == (kind not in ("rocprof", "neuron"))
+    assert is_experimental == (kind not in ("gpu", "nsys", "rocprof", "neuron"))
 
 
 def test_pftrace_equals_json_for_every_clock(tmp_path):
@@ -308,7 +308,7 @@ def test_other_slices_are_counted_and_foreign_traces_refused(tmp_path):
     trace.slice("kernel_dispatch", "gemm", 2, 800, 900, agent=3)
     path.write_bytes(trace.data)
     read = read_one(Pftrace(), path)
-    assert "1 slices of other categories than rocprofv3's were left out." in read.notes
+    assert "1 slices of other categories than those of AMD's profilers were left out." in read.notes
     assert (read.device_index, read.streams) == (3, ("track 2",))
 
 
@@ -345,8 +345,9 @@ def test_done_ends_its_named_start_or_the_oldest(tmp_path):
         ("reduce-scatter-start.1", 94_000, 1000, {}),
         ("reduce-scatter-start.1", 97_000, 1000, {}),
     )
-    path = tmp_path / "x"
-    path.write_bytes(make.xspace(plane, make.Plane("/device:TPU:0 SparseCore 1")))
+    path, other = tmp_path / "x", make.Plane("/device:TPU:0 SparseCore 1")
+    other.line("Sparse Core Ops", 0, ("gather.1", 0, 1000, {}))
+    path.write_bytes(make.xspace(plane, other))
     read = read_one(Xplane(), path)
     work = read.work
     assert "1 other device planes were not read: /device:TPU:0 SparseCore 1." in read.notes

@@ -2,7 +2,8 @@
 
 Schema: https://perfetto.dev/docs/reference/trace-packet-proto. Each rank is a process on the ranks' common clock, with
 these tracks: its steps, the verdict (the account of each instant: the slices tile the window and add up to the ledger),
-waits for late ranks, its busy fraction, and its streams as profiled. The file is gzipped and written rank by rank.
+waits for late ranks, its busy fraction, and its streams as profiled. Perfetto skips the profile's columns, which come
+with each rank: from them trainyard reads the file back. The file is gzipped and written rank by rank.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.export.trace_tables import op_names, rank_numbers, start_ns_of_intervals
 from trainyard.trace.measured_trace import MeasuredTrace
+from trainyard.trace.readers import embedded
 
 # Numbers of fields, named after their message and field in the schema.
 _TRACE_PACKET = 1
@@ -115,6 +117,7 @@ class _Writer:
     def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
         """Writes all tracks of a rank: steps, verdict, waits, busy time, streams and, if `host`, threads. `moved`: its
         clock is not aligned with that of the first rank. `numbers`: the number of each rank of the trace."""
+        self.out.write(embedded.packet(rank.events, self.index + 1))
         process = f"rank {rank.events.rank}" + (" (clock not aligned: moved to start with the first)" if moved else "")
         self.packet(self.sequence, int_field(_PACKET_FLAGS, _STATE_CLEARED), message_field(
             _PACKET_TRACK, int_field(_TRACK_UUID, self.root), int_field(_TRACK_ORDERING, _EXPLICIT_ORDER),

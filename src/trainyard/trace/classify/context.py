@@ -23,6 +23,7 @@ from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.ops import class_of
+from trainyard.trace.readers.gather import PHASE, SAMPLED, STEP, SYSTEM
 from trainyard.trace.readers.kineto.native import NameFacts, library
 from trainyard.trace.readers.nesting import nearest_ancestor, rows_of
 
@@ -33,7 +34,10 @@ _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
 _CLASSES = [*words.OP_CLASSES]
 _MODULE_PREFIX = "nn.Module: "
 # Annotations that frameworks write for their own use: they are not modules of the user.
-_FRAMEWORK_ANNOTATIONS = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
+_FRAMEWORK_ANNOTATIONS = (
+    "ProfilerStep#", "gloo:", "nccl:", "mpi:", "enumerate(DataLoader)", "record_param_comms", "Python GC",
+    STEP, PHASE, SAMPLED, SYSTEM,
+)  # fmt: skip
 _DYNAMO_SUFFIX = "(dynamo_timed)"
 _ENGINE_PREFIX = "autograd::engine::evaluate_function"
 _COMPILED_FUNCTION = "CompiledFunction"
@@ -134,6 +138,8 @@ def _name_facts(name: str, causes: list[str]) -> _NameFacts:
         fixed = _OPTIMIZER
     elif name.startswith(("Optimizer.zero_grad#", "enumerate(DataLoader)")):
         fixed = _OTHER
+    if name.startswith(PHASE):
+        fixed = PHASES.index(name.removeprefix(PHASE)) if name.removeprefix(PHASE) in PHASES else -1
     op_class = class_of(name)
     cause = host_cause(name)
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from trainyard.trace.classify.runtime_causes import runtime_cause
 from trainyard.vendors.kernel_names import collective_of
 
 # Ops, driver calls and annotations, by name.
@@ -96,4 +97,4 @@ def host_cause(name: str) -> str | None:
         collective = waiting["span"] or waiting["barrier"] or waiting["object"]
         return f"comm/{collective_of(collective) if collective else 'other'}"
     table = _BUILTIN_CAUSES if name.startswith("<") else _FRAME_CAUSES if ".py(" in name else _SPAN_CAUSES
-    return next((account for account, pattern in table if pattern.search(name)), None)
+    return next((account for account, pattern in table if pattern.search(name)), None) or runtime_cause(name)

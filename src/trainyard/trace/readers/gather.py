@@ -6,9 +6,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
-from trainyard.events import I64, Collective, Events
+from trainyard.events import CALL, I64, KERNEL, NOTE, OP, Collective, Events
 from trainyard.trace.readers.assemble import (
     DEVICE_DTYPES,
     HOST_DTYPES,
@@ -19,11 +21,22 @@ from trainyard.trace.readers.assemble import (
     StreamWaits,
     assemble,
 )
+from trainyard.trace.readers.step_ranges import Range, find_steps
 
 MARK = "ProfilerStep#"
 """Prefix of step annotations in `Events`."""
 STATED = "class::"
 """Prefix of the ops that a reader creates from the op class stated in a file: `class::matmul`."""
+STEP = "step::"
+"""Prefix of the annotations from which a reader infers steps; a file that has step marks does not get any."""
+PHASE = "phase::"
+"""Prefix of the annotations that a reader creates inside ranges around a phase: `phase::backward`."""
+SYSTEM = "OS: "
+"""Prefix of calls of the operating system: the host waits or works outside the framework."""
+SAMPLED = "sampled: "
+"""Prefix of functions that samples show on a thread."""
+_OWN_RANGES = (PHASE, SYSTEM, SAMPLED, "nccl:", "mpi:")
+"""Beginnings of the names of annotations that readers create."""
 _MAX_TIMESTAMP_NS = 2**62
 
 
@@ -43,6 +56,8 @@ class Gather:
         self.source = source
         self.marks = marks
         self.dropped = 0
+        self.main: Hashable | None = None
+        """The main thread, if the reader knows it."""
         self._names: dict[str, int] = {}
         self._threads: dict[Hashable, int] = {}
         self._lanes: dict[str, int] = {}
@@ -113,11 +128,22 @@ class Gather:
         )
 
     def events(
-        self, notes: Sequence[str], device_names: Mapping[int, str] = {}, host_name: str = ""
+        self,
+        notes: Sequence[str],
+        device_names: Mapping[int, str] = {},
+        host_name: str = "",
+        *,
+        rank: int = -1,
+        world: int = 0,
+        python: bool = False,
     ) -> tuple[Events, ...]:
-        """Returns one `Events` for each device with work. Raises `BadFile` if no device has any."""
+        """Returns one `Events` for each device with work. `rank`, `world`: of a process that states them; `python`:
+        whether it is a Python interpreter. Raises `BadFile` if no device has any work."""
         if not self._device:
             raise BadFile(f"{self.source}: the file holds no device work.", "Was kernel tracing on?")
+        self._add_phases_of_helpers()
+        inferred = self._infer_steps()
+        notes = [*notes, *inferred]
         table = np.array(self._device, np.int64)
         distinct = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
         device_of_row = table[distinct, 4]
@@ -136,6 +162,8 @@ class Gather:
                 source=f"{self.source}:{device}" if device >= 0 else self.source,
                 names=tuple(self._names),
                 lanes=tuple(self._lanes),
+                rank=rank if device < 0 else -1,
+                world=world,
                 device_names=device_names,
                 host_name=host_name,
                 notes=tuple(notes),
@@ -144,14 +172,79 @@ class Gather:
             spans: list[Any] = _columns(self._host, HOST_DTYPES)
             host = HostTable(*spans, collectives=self._host_collectives)
             own_waits = waits.on_device(device) if device >= 0 else waits
-            by_device.extend(assemble(facts, host, self._device_table(table, rows), own_waits, MARK))
-        return tuple(by_device)
+            by_device.extend(
+                assemble(facts, host, self._device_table(table, rows), own_waits, STEP if inferred else MARK)
+            )
+        main = self._threads.get(self.main, -1) if self.main is not None else -1
+        return tuple(
+            replace(events, python=python, main=main if main >= 0 and not events.marks else events.main)
+            for events in by_device
+        )
 
     def _device_table(self, table: I64, rows: I64) -> DeviceTable:
         new_row = {row: index for index, row in enumerate(rows.tolist())} if self._device_collectives else {}
         collectives = {new_row[row]: value for row, value in self._device_collectives.items() if row in new_row}
         columns: list[Any] = [column.astype(dtype) for column, dtype in zip(table[rows].T, DEVICE_DTYPES)]
         return DeviceTable(*columns, collectives=collectives)
+
+    def calling_threads(self) -> set[Hashable]:
+        """The threads that launch work."""
+        threads = list(self._threads)
+        return {threads[span[3]] for span in self._host if span[4] == CALL and span[5] >= 0}
+
+    def free_time(self, thread: Hashable) -> tuple[I64, NDArray[np.bool_]]:
+        """(ascending edges in ns, is_free): before edge i, is_free[i] is whether no call, wait or Python frame of the
+        thread is open; is_free[-1] holds after the last edge. The edges are those of all of the thread's spans."""
+        number = self._threads.get(thread, -1)
+        names = list(self._names)
+        spans = [(span[0], span[1], span[4] != NOTE or names[span[2]].startswith((SYSTEM, "mpi:")))
+                 for span in self._host if span[3] == number]  # fmt: skip
+        table = np.array(spans, np.int64).reshape(-1, 3)
+        edges = np.unique(table[:, :2])
+        opened = np.zeros(len(edges) + 1, np.int64)
+        for column, change in ((0, 1), (1, -1)):
+            busy = table[table[:, 2] > 0, column]
+            np.add.at(opened, np.searchsorted(edges, busy) + 1, change)
+        return edges, np.cumsum(opened) == 0
+
+    def _infer_steps(self) -> list[str]:
+        """Renames ranges that repeat once per step to steps, if the file has no step marks. Returns a note on them;
+        none if there are no such ranges."""
+        names = list(self._names)
+        rows = [row for row, span in enumerate(self._host) if span[4] == NOTE]
+        if any(names[self._host[row][2]].startswith(MARK) for row in rows):
+            return []
+        rows = [row for row in rows if not names[self._host[row][2]].startswith(_OWN_RANGES)]
+        spans = [self._host[row] for row in rows]
+        ranges = [Range(start, stop, names[name], thread) for start, stop, name, thread, *_ in spans]
+        steps = find_steps(ranges, self._launch_times())
+        if steps is None:
+            return []
+        for index, label in zip(steps.rows, steps.labels):
+            start, stop, _, *rest = self._host[rows[index]]
+            self._host[rows[index]] = (start, stop, _index_of(f"{STEP}{label}", self._names), *rest)
+        return [f"Steps are inferred from the {len(steps.rows):,} ranges `{steps.name}`; --mark selects others."]
+
+    def _launch_times(self) -> I64:
+        """Ascending times at which kernels were launched: by calls, or by ops if the file has no calls for them."""
+        kernels = [span for span in self._device if span[5] == KERNEL]
+        for kind, host_column, device_column in ((CALL, 5, 6), (OP, 6, 7)):
+            idents = {span[device_column] for span in kernels} - {-1}
+            launches = [span[0] for span in self._host if span[4] == kind and span[host_column] in idents]
+            if launches:
+                return np.sort(np.array(launches, np.int64))
+        return np.empty(0, np.int64)
+
+    def _add_phases_of_helpers(self) -> None:
+        """Adds the phases of ranges to threads that launch work but have no ranges: autograd's threads run the backward
+        pass inside the range that another thread opens around it."""
+        names = list(self._names)
+        phases = [span for span in self._host if span[4] == NOTE and names[span[2]].startswith(PHASE)]
+        if len({span[3] for span in phases}) != 1:
+            return
+        annotated = {span[3] for span in self._host if span[4] in (OP, NOTE)}
+        helpers = sorted({span[3] for span in self._host if span[4] == CALL and span[5] >= 0} - annotated)
+        self._host.extend((*span[:3], helper, *span[4:]) for helper in helpers for span in phases)
 
     def _losses(self, duplicates: int, without_device: int) -> list[str]:
         """Notes on rows that were left out, with their numbers."""

@@ -39,7 +39,8 @@ CONTAINERS = ("while", "conditional", "call", "async-start", "async-done", "asyn
 # JAX primitives and HLO opcodes by op class. Their names differ at most in the hyphen.
 _PRIMITIVES = {
     "matmul": "dot dot-general ragged-dot ragged-dot-general scaled-dot cublas-gemm triangular-solve cholesky",
-    "conv": "convolution conv-general-dilated",
+    "conv": "convolution conv-general-dilated cudnn-conv cudnn-conv-bias-activation cudnn-conv-fw cudnn-conv-bw-input "
+    "cudnn-conv-bw-filter",
     "reduction": "reduce reduce-sum reduce-max reduce-min reduce-prod reduce-and reduce-or reduce-window "
     "reduce-window-sum reduce-window-max argmax argmin cumsum cumprod cummax cummin cumlogsumexp sort top-k "
     "select-and-scatter select-and-scatter-add",
@@ -118,6 +119,8 @@ def copy_of(op: Op) -> str | None:
 def class_of(opcode: str, category: str, path: str) -> str | None:
     """The op class; None if it is not known. A fusion around a product may be named after another operation of the
     fusion, so only a product's own primitive decides there."""
+    if opcode.startswith("gemm_fusion"):  # a GPU's fusion around a product, whose path may be that of another operation
+        return "matmul"
     primitive = path.rsplit("/", 1)[-1].partition("[")[0].replace("_", "-")
     op_class = _CLASS_OF.get(primitive)
     if category in _PRODUCTS and op_class not in ("matmul", "conv"):

@@ -1,309 +1,214 @@
-"""Reads rocprofv3's pftrace (`rocprofv3 --output-format pftrace`): a Perfetto trace of slices, in protocol buffers.
+"""Reads Perfetto traces of AMD's profilers, and those that `trainyard report` writes.
 
-Schema: perfetto's trace_packet.proto, track_event.proto, track_descriptor.proto, interned_data.proto and
-clock_snapshot.proto (https://perfetto.dev/docs/reference/trace-packet-proto), and the categories, tracks and debug
-annotations that rocprofiler-sdk writes. A begin event and the end event that follows it on its track are one slice.
+rocprofv3 (`--output-format pftrace`) and rocprofiler-systems (formerly Omnitrace) differ in the categories of slices,
+in the names of tracks that identify devices and streams, and in debug annotations. A file that trainyard wrote contains
+the profile's columns (embedded.py); its slices are not read.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from trainyard.errors import BadFile
-from trainyard.events import COPY, KERNEL, Events
-from trainyard.formats.protobuf import (
-    LENGTH,
-    VARINT,
-    Malformed,
-    Value,
-    as_double,
-    as_int64,
-    as_message,
-    as_text,
-    fields,
-)
+from trainyard.events import COPY, KERNEL, MEMSET, PYTHON, Events
+from trainyard.formats.protobuf import LENGTH, as_message, fields
 from trainyard.plugins import AS_WRITTEN, ReadOptions
-from trainyard.trace.readers import whole_files
-from trainyard.trace.readers.annotate import add_call, add_range, copy_name
-from trainyard.trace.readers.gather import Gather, experimental
+from trainyard.trace.readers import embedded, whole_files
+from trainyard.trace.readers.annotate import add_call, add_mpi_call, add_range, copy_name
+from trainyard.trace.readers.gather import SYSTEM, Gather, experimental
+from trainyard.trace.readers.pftrace_packets import PACKET_FIELD, PerfettoPackets, Slice
 from trainyard.trace.readers.recognise import recognise
 
 NOTE = experimental(
-    "rocprofv3 pftrace files",
+    "Perfetto traces of rocprofv3 and rocprofiler-systems",
     "Unproven: the names of categories, and the track names that identify streams and devices.",
 )
-_PACKET_FIELD = 1
-# Fields of a TracePacket.
-_CLOCKS_FIELD, _TIME_FIELD, _SEQUENCE_FIELD, _EVENT_FIELD, _INTERNED_FIELD, _FLAGS_FIELD, _CLEARED_FIELD = (
-    6,
-    8,
-    10,
-    11,
-    12,
-    13,
-    41,
-)
-_COMPRESSED_FIELD, _CLOCK_FIELD, _DEFAULTS_FIELD, _TRACK_FIELD = 50, 58, 59, 60
-_SLICE_BEGIN, _SLICE_END = 1, 2
-_BOOT_CLOCK = 6
-_SEQUENCE_CLOCKS = range(64, 128)
-"""Clocks of one sequence, defined by its own clock snapshots."""
-_APIS = ("hip_api", "hsa_api", "rccl_api")
-_CATEGORIES = (*_APIS, "marker_api", "kernel_dispatch", "memory_copy")
-_LANE = re.compile(r"(STREAM|QUEUE) \[(\d+)\]")
+_TIME_FIELD, _SEQUENCE_FIELD = 8, 10
+_HEAD_BYTES = 16
+"""More than the number of a sequence and the tag of the next field take."""
+# Categories of rocprofv3, rocprofiler-systems and Omnitrace.
+_CALLS = {"hip_api", "hsa_api", "rccl_api", "rocm_hip_api", "rocm_hsa_api", "rocm_rccl_api", "rocm_rccl", "rocm_hip",
+          "rocm_hsa", "rccl", "roctracer", "rocdecode_api", "rocjpeg_api", "ompt"}  # fmt: skip
+_RANGES = {"marker_api", "rocm_marker_api", "rocm_roctx", "user", "host", "kokkos"}
+_KERNELS = {"kernel_dispatch", "rocm_kernel_dispatch", "device_hip", "device_hsa", "rocm_hip_stream"}
+_COPIES = {"memory_copy", "rocm_memory_copy"}
+_IGNORED = {"memory_allocation", "scratch_memory", "counter_collection", "rocm_scratch_memory", "rocm_memory_allocate",
+            "rocm_page_migration", "rocm_counter_collection", "sampling", "timer_sampling", "overflow_sampling",
+            "rocm_smi", "amd_smi", "cpu_freq"}  # fmt: skip
+_IS_COPY = re.compile(r"MEMORY_COPY|^Copy(Host|Device)To", re.I)
+_IS_FILL = re.compile(r"^FillBuffer|MEMORY_FILL", re.I)
+_IS_NO_WORK = re.compile(r"SCRATCH_MEMORY|^(Marker|Barrier|ALLOC|FREE)\b")
+_FROM_HOST, _TO_HOST = re.compile(r"HOST_?TO", re.I), re.compile(r"TO_?HOST", re.I)
+_LANE = re.compile(r"(STREAM|QUEUE) \[?(\d+)\]?", re.I)
+_TRACK_DEVICE = re.compile(r"(?:Kernel Dispatch|Activity Device) \[?(\d{1,6})\]?")
 _LAST_NUMBER = re.compile(r"(\d+)\D*\Z")
 
 
-class _TraceClock(NamedTuple):
-    """Trace time = `at` + (timestamp - `stamp`) * `unit`; the timestamps of an incremental clock are differences."""
-
-    at: int
-    stamp: int
-    unit: int
-    incremental: bool
-
-
-class _Slice(NamedTuple):
-    """A slice that has begun, at `start` ns of trace time. `facts`: its debug annotations by name."""
-
-    category: str
-    name: str
-    start: int
-    facts: dict[str, int | str]
-
-
-class _Sequence:
-    """State of one writer's packets. `names`: (table, id) -> interned text, see `_intern`; `clocks`: id -> clock;
-    `clock`, `track`: the defaults."""
-
-    def __init__(self) -> None:
-        self.names: dict[tuple[int, int], str] = {}
-        self.clocks: dict[int, _TraceClock] = {}
-        self.clock = _BOOT_CLOCK
-        self.track = 0
-
-    def time(self, stamp: int, clock: int) -> int:
-        """Converts a timestamp to trace time in ns."""
-        conversion = self.clocks.get(clock)
-        if conversion is None:
-            return stamp
-        if not conversion.incremental:
-            return conversion.at + (stamp - conversion.stamp) * conversion.unit
-        at = conversion.at + stamp * conversion.unit
-        self.clocks[clock] = conversion._replace(at=at)
-        return at
-
-
 class Pftrace:
-    """The `Reader` of rocprofv3's pftrace. `ReadOptions.mark` is the prefix of the roctx ranges that are steps."""
+    """The `Reader` of Perfetto traces. `ReadOptions.mark` is the prefix of the ranges that are steps."""
 
     def sniff(self, path: Path) -> bool:
         return recognise(path).reader == "pftrace"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
-        """Returns one `Events` for each device with work. Raises `BadFile`."""
-        reading = _PftraceRows(path, how.mark)
+        """Returns one `Events` for each process and device with work. Raises `BadFile`."""
         lost: list[str] = []
+        profiles: list[memoryview] = []
+        reading = _PftraceRows(path, how.mark)
         for field, wire, value in fields(memoryview(whole_files.contents(path, how.limit)), lost):
-            if field == _PACKET_FIELD and wire == LENGTH:
-                reading.add_packet(as_message(value))
-        if not reading.slices:
-            reason = f" ({lost[0]})" if lost else ""
-            raise BadFile(
-                f"{path}: this Perfetto trace holds no slice of rocprofv3{reason}.", "Did rocprofv3 write it?"
-            )
-        return reading.rows.events([NOTE, *reading.describe_losses(lost)])
+            if (field, wire) != (PACKET_FIELD, LENGTH):
+                continue
+            packet = as_message(value)
+            if (profile := _embedded_profile(packet)) is not None:
+                profiles.append(profile)
+            elif not profiles:  # each rank's profile precedes its slices
+                reading.packets.add_packet(packet)
+        if profiles:
+            cut = [f"The file is cut short: {lost[0]}. Complete ranks were read."] if lost else []
+            return tuple(embedded.decode(path, profile, cut) for profile in profiles)
+        return reading.events(path, lost)
+
+
+def _embedded_profile(packet: memoryview) -> memoryview | None:
+    """The profile that a packet holds: its second field, after the number of its sequence."""
+    if embedded.TAG not in bytes(packet[:_HEAD_BYTES]):  # most packets are slices
+        return None
+    for field, wire, value in islice(fields(packet, []), 2):
+        if (field, wire) == (embedded.FIELD, LENGTH):
+            return as_message(value)
+    return None
 
 
 class _PftraceRows:
-    """The rows of one file, packet by packet. Counts: `slices` read, `unknown_slices` of other categories, `damaged`
-    and `compressed` packets, `unmatched_ends` of slices. `sequences`: by id; `tracks`: id -> name; `open_slices`: track
-    id -> slices without an end so far, outermost first."""
+    """The rows of one file. Counts: `slices` read, `unknown_slices` of other categories. `processes`: id -> its rows;
+    `copies`: those whose agents are numbered like the nodes of the machine, until kernels show the devices."""
 
     def __init__(self, path: Path, marks: str) -> None:
         """`marks`: prefix of the slices that mark steps."""
-        self.rows = Gather(path.name, marks)
-        self.slices = self.unknown_slices = self.damaged = self.compressed = self.unmatched_ends = 0
-        self.sequences: dict[int, _Sequence] = {}
-        self.tracks: dict[int, str] = {}
-        self.open_slices: dict[int, list[_Slice]] = {}
+        self.path, self.marks = path, marks
+        self.packets = PerfettoPackets(self.add_slice)
+        self.slices = self.unknown_slices = 0
+        self.processes: dict[int, Gather] = {}
+        self.flows: dict[int, int] = {}
+        self.copies: list[tuple[int, Slice, str, str]] = []
+        self.devices: set[int] = set()
 
-    def describe_losses(self, lost: list[str]) -> list[str]:
-        """Notes on what was left out. `lost`: why the end of the file could not be read, if so."""
-        unfinished = sum(len(stack) for stack in self.open_slices.values())
+    def events(self, path: Path, lost: list[str]) -> tuple[Events, ...]:
+        """One `Events` per process and device. `lost`: why the end of the file could not be read, if so. Raises
+        `BadFile` if no process has device work."""
+        if not self.slices:
+            reason = f" ({lost[0]})" if lost else ""
+            raise BadFile(
+                f"{path}: this Perfetto trace holds no slice of rocprofv3 or rocprofiler-systems, and no profile of "
+                f"trainyard{reason}.",
+                "Pass the profile that it was made from.",
+            )
+        self._add_numbered_copies()
+        working = [rows for _, rows in sorted(self.processes.items()) if len(rows)]
+        if not working:
+            raise BadFile(f"{path}: the file holds no kernel and no copy.", "Was kernel tracing on?")
+        notes = [NOTE, *self._describe_losses(lost)]
+        if idle := len(self.processes) - len(working):
+            notes.append(f"{idle:,} processes without device work were left out.")
+        return tuple(events for rows in working for events in rows.events(notes))
+
+    def _describe_losses(self, lost: list[str]) -> list[str]:
+        """Notes on what was left out."""
         losses = (
-            (self.damaged, "damaged packets were left out"),
-            (self.compressed, "compressed packets were left out: this reader does not unpack them"),
-            (self.unknown_slices, "slices of other categories than rocprofv3's were left out"),
-            (self.unmatched_ends + unfinished, "slices without a beginning or an end were left out"),
+            (self.packets.damaged, "damaged packets were left out"),
+            (self.packets.compressed, "compressed packets were left out: this reader does not unpack them"),
+            (self.unknown_slices, "slices of other categories than those of AMD's profilers were left out"),
+            (self.packets.incomplete, "slices without a beginning or an end were left out"),
         )
         cut = [f"The file is cut short: {lost[0]}. The part before that was read."] if lost else []
         return [*cut, *(f"{count:,} {message}." for count, message in losses if count)]
 
-    def add_packet(self, packet: memoryview) -> None:
-        try:
-            self.read(packet)
-        except Malformed:
-            self.damaged += 1
-
-    def read(self, packet: memoryview) -> None:
-        """Reads a packet's parts in the order in which they depend on each other: state, clocks, tracks, the event."""
-        values: dict[int, Value] = {field: value for field, _, value in fields(packet)}
-        ident = as_int64(values.get(_SEQUENCE_FIELD, 0))
-        sequence = self.sequences.setdefault(ident, _Sequence())
-        if as_int64(values.get(_FLAGS_FIELD, 0)) & 1 or as_int64(values.get(_CLEARED_FIELD, 0)):
-            sequence = self.sequences[ident] = _Sequence()
-        self.compressed += _COMPRESSED_FIELD in values
-        if _DEFAULTS_FIELD in values:
-            _read_defaults(as_message(values[_DEFAULTS_FIELD]), sequence)
-        if _INTERNED_FIELD in values:
-            _intern(as_message(values[_INTERNED_FIELD]), sequence)
-        if _CLOCKS_FIELD in values:
-            _read_clock_snapshot(as_message(values[_CLOCKS_FIELD]), sequence)
-        if _TRACK_FIELD in values:
-            self.add_track(as_message(values[_TRACK_FIELD]))
-        if _TIME_FIELD in values:
-            clock = as_int64(values[_CLOCK_FIELD]) if _CLOCK_FIELD in values else sequence.clock
-            time = sequence.time(as_int64(values[_TIME_FIELD]), clock)
-            if _EVENT_FIELD in values:
-                self.add_event(as_message(values[_EVENT_FIELD]), sequence, time)
-
-    def add_track(self, descriptor: memoryview) -> None:
-        """Keeps the name of a track."""
-        uuid, name = 0, ""
-        for field, _, value in fields(descriptor):
-            if field == 1:
-                uuid = as_int64(value)
-            elif field in (2, 10):
-                name = as_text(value)
-        self.tracks[uuid] = name or self.tracks.get(uuid, "")
-
-    def add_event(self, event: memoryview, sequence: _Sequence, time: int) -> None:
-        """Adds the begin or the end of a slice, at `time` ns of trace time."""
-        kind, track, name, category = 0, sequence.track, "", ""
-        annotations: list[memoryview] = []
-        for field, _, value in fields(event):
-            if field == 9:
-                kind = as_int64(value)
-            elif field == 11:
-                track = as_int64(value)
-            elif field == 23:
-                name = as_text(value)
-            elif field == 10:
-                name = sequence.names.get((2, as_int64(value)), "")
-            elif field == 22:
-                category = as_text(value)
-            elif field == 3 and not isinstance(value, memoryview):
-                category = sequence.names.get((1, value), "")
-            elif field == 4:
-                annotations.append(as_message(value))
-        stack = self.open_slices.setdefault(track, [])
-        if kind == _SLICE_BEGIN:
-            facts = dict(_decode_annotation(annotation, sequence) for annotation in annotations)
-            stack.append(_Slice(category=category, name=name, start=time, facts=facts))
-        elif kind == _SLICE_END:
-            if stack:
-                self.add_slice(stack.pop(), track, time)
-            else:
-                self.unmatched_ends += 1
-
-    def add_slice(self, part: _Slice, track: int, stop: int) -> None:
+    def add_slice(self, part: Slice) -> None:
         """Adds a complete slice as a call, an annotation, a kernel or a copy, by its category."""
-        if part.category not in _CATEGORIES:
+        category = part.category
+        self.slices += category not in _IGNORED
+        process = self.packets.process_of(part.track)
+        rows = self.processes.setdefault(process, Gather(self.path.name, self.marks))
+        thread, correlation = part.facts.get("tid", part.track), self.correlation(part)
+        times = (part.start, part.stop)
+        if category in _CALLS:
+            add_call(rows, part.name, thread, *times, correlation)
+        elif category in _RANGES:
+            add_range(rows, part.name, thread, *times)
+        elif category == "mpi":
+            add_mpi_call(rows, part.name, thread, *times)
+        elif category == "pthread":
+            add_range(rows, f"{SYSTEM}{part.name}", thread, *times)
+        elif category == "python":
+            rows.span(part.name, PYTHON, thread, *times)
+        elif category in _COPIES or (category in _KERNELS and _IS_COPY.search(part.name)):
+            self.add_copy(process, rows, part, correlation)
+        elif category in _KERNELS and not _IS_NO_WORK.search(part.name):
+            kind = MEMSET if _IS_FILL.search(part.name) else KERNEL
+            device = self.device_of_kernel(part)
+            self.devices.add(device)
+            rows.work(part.name, kind, self.lane(part), device, *times, correlation=correlation)
+        elif category not in _IGNORED:
+            self.slices -= 1
             self.unknown_slices += 1
+
+    def correlation(self, part: Slice) -> int:
+        """The id that a launch and its work share: an annotation, or else the id of their flow."""
+        stated = part.facts.get("corr_id", -1)
+        if isinstance(stated, int) and stated > 0:
+            return stated
+        return self.flows.setdefault(part.flow, -2 - len(self.flows)) % 2**62 if part.flow >= 0 else -1
+
+    def device_of_kernel(self, part: Slice) -> int:
+        """The number of a kernel's device, in its annotations or its track's name; -1 if neither has one."""
+        if "agent" in part.facts:
+            return _device_number(part.facts["agent"])
+        match = _TRACK_DEVICE.search(self.packets.tracks[part.track].name if part.track in self.packets.tracks else "")
+        return int(match[1]) if match else -1
+
+    def add_copy(self, process: int, rows: Gather, part: Slice, correlation: int) -> None:
+        """Adds a copy. rocprofv3 names its agents; rocprofiler-systems numbers them like the nodes of the machine, CPUs
+        included, so that their devices are determined at the end."""
+        source, target = ("host" if pattern.search(part.name) else "device" for pattern in (_FROM_HOST, _TO_HOST))
+        if "src_agent_id" in part.facts or "dst_agent_id" in part.facts:
+            self.copies.append((process, part, source, target))
             return
-        self.slices += 1
-        thread, correlation = part.facts.get("tid", track), part.facts.get("corr_id", -1)
-        correlation = correlation if isinstance(correlation, int) else -1
-        if part.category in _APIS:
-            add_call(self.rows, part.name, thread, part.start, stop, correlation)
-        elif part.category == "marker_api":
-            add_range(self.rows, part.name, thread, part.start, stop)
-        elif part.category == "kernel_dispatch":
-            device = _device_number(part.facts.get("agent"))
-            self.rows.work(part.name, KERNEL, self.lane(track), device, part.start, stop, correlation=correlation)
-        else:
-            name = part.name.upper()
-            source, target = ("host" if "HOST_TO" in name else "device"), ("host" if "TO_HOST" in name else "device")
-            device = _device_number(part.facts.get("dst_agent" if target == "device" else "src_agent"))
-            size = part.facts.get("copy_bytes", -1)
-            size = size if isinstance(size, int) else -1
-            self.rows.work(
-                copy_name(source, target),
-                COPY,
-                self.lane(track),
-                device,
-                part.start,
-                stop,
-                correlation=correlation,
-                size=size,
-            )
+        agent = part.facts.get("dst_agent" if target == "device" else "src_agent")
+        device = self.device_of_kernel(part) if agent is None else _device_number(agent)
+        self._add_copy_row(rows, part, source, target, device, correlation)
 
-    def lane(self, track: int) -> str:
+    def _add_numbered_copies(self) -> None:
+        """Adds the copies of rocprofiler-systems: the nodes with copies are the devices with kernels, in order."""
+        nodes = sorted({self._node(part, target) for _, part, _, target in self.copies})
+        devices = sorted(self.devices)
+        matched = dict(zip(nodes, devices)) if len(nodes) == len(devices) else {}
+        only = devices[0] if len(devices) == 1 else -1
+        for process, part, source, target in self.copies:
+            device = matched.get(self._node(part, target), only)
+            self._add_copy_row(self.processes[process], part, source, target, device, self.correlation(part))
+
+    def _node(self, part: Slice, target: str) -> int:
+        node = part.facts.get("dst_agent_id" if target == "device" else "src_agent_id", -1)
+        return node if isinstance(node, int) else -1
+
+    def _add_copy_row(self, rows: Gather, part: Slice, source: str, target: str, device: int, correlation: int) -> None:
+        sizes = (part.facts.get(key, -1) for key in ("copy_bytes", "bytes"))
+        size = next((size for size in sizes if isinstance(size, int) and size >= 0), -1)
+        rows.work(
+            copy_name(source, target), COPY, self.lane(part), device, part.start, part.stop, correlation=correlation,
+            size=size,
+        )  # fmt: skip
+
+    def lane(self, part: Slice) -> str:
         """`stream 3`: the copies and the kernels of a stream are on separate tracks."""
-        name = self.tracks.get(track, "")
+        stream = part.facts.get("stream_id", 0)
+        if isinstance(stream, int) and stream > 0:
+            return f"stream {stream}"
+        name = self.packets.tracks[part.track].name if part.track in self.packets.tracks else ""
         match = _LANE.search(name)
-        return f"{match[1].lower()} {match[2]}" if match else name or f"track {track}"
-
-
-def _read_defaults(defaults: memoryview, sequence: _Sequence) -> None:
-    """Sets the clock and the track of events that name none."""
-    for field, wire, value in fields(defaults):
-        if field == _CLOCK_FIELD and wire == VARINT:
-            sequence.clock = as_int64(value)
-        elif field == _EVENT_FIELD:
-            sequence.track = next((as_int64(uuid) for inner, _, uuid in fields(as_message(value)) if inner == 11), 0)
-
-
-def _intern(interned: memoryview, sequence: _Sequence) -> None:
-    """Adds interned categories (1), names (2), annotation names (3) and annotation texts (29)."""
-    for table, wire, value in fields(interned):
-        if table in (1, 2, 3, 29) and wire == LENGTH:
-            entry = {field: inner for field, _, inner in fields(as_message(value))}
-            sequence.names[table, as_int64(entry.get(1, 0))] = as_text(entry.get(2, 0))
-
-
-def _read_clock_snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
-    """Relates the sequence's own clocks to the trace's clock by a snapshot of both at one moment."""
-    clocks: list[dict[int, int]] = []
-    for field, wire, value in fields(snapshot):
-        if field == 1 and wire == LENGTH:
-            clocks.append({inner: as_int64(number) for inner, _, number in fields(as_message(value))})
-    shared_ns_by_clock = {
-        clock.get(1, 0): clock.get(2, 0) for clock in clocks if clock.get(1, 0) not in _SEQUENCE_CLOCKS
-    }
-    trace_ns = shared_ns_by_clock.get(_BOOT_CLOCK, next(iter(shared_ns_by_clock.values()), None))
-    for clock in clocks:
-        ident, stamp, unit = clock.get(1, 0), clock.get(2, 0), clock.get(4, 0) or 1
-        if ident in _SEQUENCE_CLOCKS:
-            sequence_ns = stamp * unit
-            sequence.clocks[ident] = _TraceClock(
-                at=sequence_ns if trace_ns is None else trace_ns,
-                stamp=stamp,
-                unit=unit,
-                incremental=bool(clock.get(3, 0)),
-            )
-
-
-def _decode_annotation(annotation: memoryview, sequence: _Sequence) -> tuple[str, int | str]:
-    """(name, value) of a debug annotation; value -1 if it is of another type."""
-    name, value = "", -1
-    for field, _, raw in fields(annotation):
-        if field == 10:
-            name = as_text(raw)
-        elif field == 1:
-            name = sequence.names.get((3, as_int64(raw)), "")
-        elif field in (3, 4, 7):
-            value = as_int64(raw)
-        elif field == 5:
-            value = int(as_double(raw)) if abs(as_double(raw)) < 2**62 else -1
-        elif field == 6:
-            value = as_text(raw)
-        elif field == 17:
-            value = sequence.names.get((29, as_int64(raw)), "")
-    return name, value
+        return f"{match[1].lower()} {match[2]}" if match else name or f"track {part.track}"
 
 
 def _device_number(agent: int | str | None) -> int:

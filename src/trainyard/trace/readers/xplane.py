@@ -1,75 +1,42 @@
 """Reads GPU and TPU profiles of JAX and XLA (`*.xplane.pb`).
 
-Schema: https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto, and the names of
-planes, lines and stats in XLA's xplane_schema. A timestamp is ns of the line plus ps of the event: both ends are
-rounded down to a ns, so that events that do not overlap in the file do not overlap here.
-
-GPU operations are launched by calls on the host. TPU operations are not: their steps come from the plane's own `Steps`
-line, and each compiled operation also becomes a span on a separate thread, so that its op class is known.
+The names of planes, lines and stats are those of XLA's xplane_schema. GPU operations are launched by calls on the host.
+TPU operations are not: their steps come from the plane's own `Steps` line, else from repeated `XLA Modules`, and each
+compiled operation also becomes a span on a separate thread, so that its op class is known. Other lines of a TPU are
+derived from these (`TC Overlay`, `Framework Ops`, `Source code`) or sample counters, and are not read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from trainyard.errors import BadFile
 from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, Collective, Events
-from trainyard.formats.protobuf import (
-    FIXED64,
-    LENGTH,
-    Malformed,
-    Value,
-    as_double,
-    as_int64,
-    as_message,
-    as_text,
-    fields,
-)
+from trainyard.formats.protobuf import LENGTH, as_message, as_text, fields
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import hlo, whole_files
-from trainyard.trace.readers.annotate import add_range, copy_name
-from trainyard.trace.readers.gather import MARK, STATED, Gather, experimental
+from trainyard.trace.readers.annotate import add_range
+from trainyard.trace.readers.gather import MARK, STATED, Gather
 from trainyard.trace.readers.recognise import recognise
+from trainyard.trace.readers.xplane_hosts import HostThread, host_threads, is_call, names_of_calls
+from trainyard.trace.readers.xplane_messages import Event, Plane, decode_events, decode_plane, line_name
+from trainyard.vendors.kernel_names import copy_of
 
-NOTES = experimental(
-    "xplane.pb files",
-    "Unproven: the lines that count as a device's work, the pairing of asynchronous starts and dones, and op classes, "
-    "which come from the primitives and categories that XLA states.",
-)
-_PS = 1000
 _DEVICE = re.compile(r"/device:(?P<kind>GPU|TPU):(?P<number>\d{1,6})\Z")
-_HOSTS = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-tracer")
-_COPY = re.compile(r"Mem(?:cpy|ory copy)\s?([HDP])(?:2|to)([HDP])", re.I)
+# Names of copies: XLA's own, HIP's and rocprofiler's; and the kernels by which ROCm copies.
+_COPY = re.compile(r"mem(cpy|ory ?_?copy)|copy(host|device)to|(hip|cu(da)?)memcpy|__amd_rocclr_copy", re.I)
+_COPY_LINE = re.compile(r"Stream #\d+\((Memcpy\w+,?)+\)\Z")
+_DIRECTED = re.compile(r"([hd])(ost|evice)?_?(2|to)_?([hd])|peer|p2p|ptop", re.I)
+_MEMORY_KINDS = re.compile(r"kind_src:(?P<source>\w+).*kind_dst:(?P<target>\w+)")
 _SIZE = re.compile(r"\bsize:(\d{1,18})\b")
 _STEP = re.compile(r"\d+")
-_SIDES = {"H": "host", "D": "device", "P": "device"}
-
-
-class _Event(NamedTuple):
-    """An event from `start` to `stop` ns. `name`: in full; `shown`: XLA's display name, else the same."""
-
-    name: str
-    shown: str
-    start: int
-    stop: int
-    stats: dict[str, int | str]
-
-
-class _Plane(NamedTuple):
-    """A plane with undecoded `lines`. `kinds`: id of an event's metadata -> (name, shown name, stats); `stats`: id ->
-    name of a stat; `facts`: the plane's own stats by name."""
-
-    name: str
-    lines: list[memoryview]
-    kinds: dict[int, tuple[str, str, dict[str, int | str]]]
-    stats: dict[int, str]
-    facts: dict[str, int | str]
-
-
-_Hosts = list[tuple[tuple[str, int], list[_Event]]]
+_COPY_NAMES = {"h2d": "Memcpy HtoD", "d2h": "Memcpy DtoH", "d2d": "Memcpy DtoD"}
+_TPU_NOTE = (
+    "experimental: TPU planes follow XLA's documented schema and are not yet validated on real files: steps, XLA ops, "
+    "infeed and asynchronous collectives."
+)
 
 
 class Xplane:
@@ -82,11 +49,11 @@ class Xplane:
         """One `Events` for each device with work. Raises `BadFile`."""
         lost: list[str] = []
         damaged: list[str] = []
-        planes: list[_Plane] = []
+        planes: list[Plane] = []
         host_name = ""
         for field, wire, value in fields(memoryview(whole_files.contents(path, how.limit)), lost):
             if field == 1 and wire == LENGTH:
-                planes.append(_decode_plane(as_message(value), damaged))
+                planes.append(decode_plane(as_message(value), damaged))
             elif field == 4 and wire == LENGTH:
                 host_name = host_name or as_text(value)
         devices = [(plane, match) for plane in planes if (match := _DEVICE.match(plane.name))]
@@ -94,106 +61,158 @@ class Xplane:
             names = ", ".join(plane.name[:40] for plane in planes[:6]) or "none"
             reason = f" ({lost[0]})" if lost else ""
             raise BadFile(f"{path}: the file has no plane of a GPU or TPU; its planes: {names}{reason}.")
-        hosts = [
-            ((plane.name, _line_id(line)), list(_decode_events(plane, line, damaged)))
-            for plane in planes
-            if plane.name in _HOSTS
-            for line in plane.lines
-        ]
+        threads = host_threads(planes, damaged)
+        calls = names_of_calls(threads)
+        several = len(devices) > 1
         readings = [
-            _DeviceRows(
-                f"{path.name}:{match['number']}" if len(devices) > 1 else path.name, plane, match, hosts, damaged
-            )
-            for plane, match in devices
+            _DeviceRows(f"{path.name}:{match['number']}" if several else path.name, match, calls, how, damaged)
+            for _, match in devices
         ]
-        notes = [NOTES]
-        if lost:
-            notes.append(f"The file is cut short: {lost[0]}. The part before that was read.")
-        if damaged:
-            notes.append(f"{len(damaged):,} damaged parts were left out: {damaged[0]}.")
-        if unread_planes := [
-            plane.name for plane in planes if plane.name.startswith("/device:") and not _DEVICE.match(plane.name)
-        ]:
-            notes.append(f"{len(unread_planes):,} other device planes were not read: {', '.join(unread_planes)[:200]}.")
-        if len(devices) > 1:
-            notes.append("The file holds several devices; each is treated as a separate rank.")
+        for reading, (plane, _) in zip(readings, devices):
+            reading.add_plane(plane, threads)
         working = [reading for reading in readings if len(reading.rows)]
         if not working:
             raise BadFile(f"{path}: none of its {len(devices)} devices has an operation.", "Was a step profiled?")
+        notes = _notes(planes, working, lost, damaged)
+        python = any(thread.python_ns for thread in threads)
         return tuple(
-            events for reading in working for events in reading.rows.events(notes, reading.device_names, host_name)
+            events
+            for reading in working
+            for events in reading.rows.events(notes, reading.device_names, host_name, python=python)
         )
+
+
+def _notes(planes: Sequence[Plane], working: Sequence[_DeviceRows], lost: list[str], damaged: list[str]) -> list[str]:
+    """Notes on the file: unproven and unread parts, and damage."""
+    notes = [_TPU_NOTE] if any(reading.kind == "TPU" for reading in working) else []
+    if lost:
+        notes.append(f"The file is cut short: {lost[0]}. The part before that was read.")
+    if damaged:
+        notes.append(f"{len(damaged):,} damaged parts were left out: {damaged[0]}.")
+    unread = [
+        plane.name
+        for plane in planes
+        if plane.name.startswith("/device:") and not _DEVICE.match(plane.name) and plane.lines
+    ]
+    if unread:
+        notes.append(f"{len(unread):,} other device planes were not read: {', '.join(unread)[:200]}.")
+    if len(working) > 1:
+        notes.append("The file holds several devices; each is treated as a separate rank.")
+    return notes
 
 
 class _DeviceRows:
-    """The rows of one device's plane and of the host's planes."""
+    """The rows of one device and of the host threads that matter for it. `kind`: GPU or TPU; `calls`: correlation id ->
+    name of the call."""
 
-    def __init__(self, source: str, plane: _Plane, match: re.Match[str], hosts: _Hosts, damaged: list[str]) -> None:
-        """Read the lines of one device's plane. `match`: its name, with the groups `kind` (GPU or TPU) and `number`;
-        `damaged`: messages of damage, appended to."""
-        self.number = int(match["number"])
-        self.rows = Gather(source)
-        self.damaged = damaged
-        device_name = next(
-            (plane.facts[name] for name in ("gpu_device_name", "device_type_string") if name in plane.facts), ""
-        )
-        self.device_names = {self.number: str(device_name)}
+    def __init__(
+        self, source: str, match: re.Match[str], calls: Mapping[int, str], how: ReadOptions, damaged: list[str]
+    ) -> None:
+        """`match`: the plane's name, with the groups `kind` and `number`; `damaged`: messages of damage, appended
+        to."""
+        self.kind, self.number = match["kind"], int(match["number"])
+        self.rows = Gather(source, how.mark)
+        self.calls, self.damaged = calls, damaged
+        self.device_names: dict[int, str] = {}
         # Correlation id of a call -> (op class, pass) of its kernels' operations: a graph launch has many.
         self.ops_by_correlation: dict[int, set[tuple[str, str]]] = {}
+        self.launched: set[int] = set()
         self.op_count = 0
-        lines = {name: line for line in plane.lines if (name := _line_name(line))}
-        streams = {name: line for name, line in lines.items() if name.startswith("Stream #")}
-        if match["kind"] == "GPU" and streams:
-            for name, line in streams.items():
-                self.add_stream(name.partition("(")[0], plane, line)
-            self.add_hosts(hosts, marks=True)
-        elif "XLA Ops" in lines:
-            for event in _decode_events(plane, lines["Steps"], damaged) if "Steps" in lines else ():
-                step = _STEP.search(str(event.stats.get("step_num", event.name)))
-                self.rows.span(f"{MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
-            self.add_operations(plane, lines["XLA Ops"])
-            self.add_hosts(hosts, marks=False)
 
-    def add_stream(self, lane: str, plane: _Plane, line: memoryview) -> None:
+    def add_plane(self, plane: Plane, threads: Sequence[HostThread]) -> None:
+        """Adds the lines of the device's plane and the host's threads."""
+        self.device_names[self.number] = _device_name(plane)
+        lines = {name: line for line in plane.lines if (name := line_name(line))}
+        streams = {name: line for name, line in lines.items() if name.startswith("Stream #")}
+        if self.kind == "GPU" and streams:
+            for name, line in streams.items():
+                self.add_stream(name, plane, line)
+            self.add_hosts(threads, marks=True)
+        elif "XLA Ops" in lines:
+            self.add_steps(plane, lines)
+            pending = decode_events(plane, lines["Async XLA Ops"], self.damaged) if "Async XLA Ops" in lines else ()
+            self.add_operations(plane.name, [*decode_events(plane, lines["XLA Ops"], self.damaged)], [*pending])
+            self.add_hosts(threads, marks=False)
+
+    def add_stream(self, name: str, plane: Plane, line: memoryview) -> None:
         """Adds a stream of a GPU. A kernel and the call that launched it share a correlation id."""
-        for event in _decode_events(plane, line, self.damaged):
+        lane, only_copies = name.partition("(")[0], _COPY_LINE.match(name) is not None
+        for event in decode_events(plane, line, self.damaged):
             correlation = event.stats.get("correlation_id", -1)
             correlation = correlation if isinstance(correlation, int) else -1
-            kind, name, size = KERNEL, event.name, -1
-            if copy := _COPY.match(event.name):
-                kind, name = COPY, copy_name(_SIDES[copy[1].upper()], _SIDES[copy[2].upper()])
-                size_match = _SIZE.search(str(event.stats.get("memcpy_details", "")))
+            self.launched.add(correlation)
+            kind, shown, size = KERNEL, event.name, -1
+            details = str(event.stats.get("memcpy_details", ""))
+            if details or only_copies or _COPY.match(event.name):
+                kind, shown = COPY, self._copy_name(event.name, details, correlation)
+                size_match = _SIZE.search(details)
                 size = int(size_match[1]) if size_match else -1
             elif event.name.lower().startswith("memset"):
                 kind = MEMSET
             elif correlation >= 0:
                 stated = _stated_class(hlo.op_of(event.shown), event) or ""
                 self.ops_by_correlation.setdefault(correlation, set()).add((stated, _pass_of(event)))
-            self.rows.work(name, kind, lane, self.number, event.start, event.stop, correlation=correlation, size=size)
+            self.rows.work(shown, kind, lane, self.number, event.start, event.stop, correlation=correlation, size=size)
 
-    def add_operations(self, plane: _Plane, line: memoryview) -> None:
+    def _copy_name(self, name: str, details: str, correlation: int) -> str:
+        """The copy's name with its direction: from its own name, its kinds of memory, or the name of the call; a copy
+        without any (`MemcpyOther`) counts as one on the device."""
+        if match := _MEMORY_KINDS.search(details):
+            source, target = (kind.lower() in ("device", "array", "managed") for kind in match.groups())
+            return _COPY_NAMES["d2d" if source and target else "d2h" if source else "h2d"]
+        directed = next((text for text in (name, self.calls.get(correlation, "")) if _DIRECTED.search(text)), "")
+        return _COPY_NAMES[copy_of(directed)]
+
+    def add_steps(self, plane: Plane, lines: dict[str, memoryview]) -> None:
+        """Adds the steps of a TPU as marks; without them, its executions of modules as annotations."""
+        for event in decode_events(plane, lines["Steps"], self.damaged) if "Steps" in lines else ():
+            step = _STEP.search(str(event.stats.get("step_num", event.name)))
+            self.rows.span(f"{MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
+        if "Steps" not in lines and "XLA Modules" in lines:
+            for event in decode_events(plane, lines["XLA Modules"], self.damaged):
+                self.rows.span(event.name.partition("(")[0], NOTE, plane.name, event.start, event.stop)
+
+    def add_operations(self, thread: str, operations: list[Event], pending: list[Event]) -> None:
         """Adds a TPU's operations. An asynchronous one lasts from its start to its done, whatever runs meanwhile.
-        Control flow is left out: its time is that of the operations inside it."""
-        open_starts: dict[str, dict[str, _Event]] = {}
-        for event in sorted(_decode_events(plane, line, self.damaged), key=lambda event: event.start):
+        Control flow is left out: its time is that of the operations inside it. `pending`: events of the line of
+        asynchronous operations, which repeats them, and adds those that other cores run."""
+        open_starts: dict[str, dict[str, Event]] = {}
+        paired: set[str] = set()
+        for event in sorted(operations, key=lambda event: event.start):
             op = hlo.op_of(event.name)
             kind = op.opcode.removesuffix(f"-{op.part}")
+            if op.part:
+                paired |= {_base_name(op.name), _base_name(op.begun)}
             if op.part == "start":
                 open_of_kind = open_starts.setdefault(kind, {})
                 if op.name in open_of_kind:  # its done is not in the file
-                    self.add_operation(plane.name, open_of_kind[op.name], op, open_of_kind[op.name].start)
+                    self.add_operation(thread, open_of_kind[op.name], op, open_of_kind[op.name].start)
                 open_of_kind[op.name] = event
             elif op.part == "done":
                 open_of_kind = open_starts.get(kind, {})
                 # Without the name of its start, a done ends the oldest of its kind.
                 start = open_of_kind.pop(op.begun if op.begun in open_of_kind else next(iter(open_of_kind), ""), event)
-                self.add_operation(plane.name, event, op, start.start)
+                self.add_operation(thread, event, op, start.start)
             elif op.opcode not in hlo.CONTAINERS:
-                self.add_operation(plane.name, event, op, event.start)
+                self.add_operation(thread, event, op, event.start)
         for event in (event for open_of_kind in open_starts.values() for event in open_of_kind.values()):
-            self.add_operation(plane.name, event, hlo.op_of(event.name), event.start)
+            self.add_operation(thread, event, hlo.op_of(event.name), event.start)
+        self.add_asynchronous(f"{thread} asynchronous", pending, paired)
 
-    def add_operation(self, thread: str, event: _Event, op: hlo.Op, start: int) -> None:
+    def add_asynchronous(self, thread: str, pending: list[Event], paired: set[str]) -> None:
+        """Adds the asynchronous operations whose start and done are not among the operations. Events of one flow are
+        the start and the done of one operation. `paired`: names without `start` and `done`."""
+        flows: dict[object, list[Event]] = {}
+        for index, event in enumerate(pending):
+            flows.setdefault(event.stats.get("flow", f"event {index}"), []).append(event)
+        for events in flows.values():
+            op = hlo.op_of(events[0].name)
+            if {_base_name(hlo.op_of(event.name).name) for event in events} & paired:
+                continue
+            last = max(events, key=lambda event: event.stop)
+            self.add_operation(thread, last, op, min(event.start for event in events))
+
+    def add_operation(self, thread: str, event: Event, op: hlo.Op, start: int) -> None:
         """Adds a TPU operation and, as its op, a span on the device's own thread."""
         collective, copy = hlo.collective_of(op, str(event.stats.get("hlo_category", ""))), hlo.copy_of(op)
         stated = None if collective or copy else _stated_class(op, event)
@@ -211,7 +230,7 @@ class _DeviceRows:
             collective=Collective(name=collective) if collective else None,
         )
 
-    def add_stated(self, name: str, of_pass: str, thread: Hashable, event: _Event, external: int = -1) -> None:
+    def add_stated(self, name: str, of_pass: str, thread: Hashable, event: Event, external: int = -1) -> None:
         """Adds the host spans of an operation's op. They get autograd sequence numbers, which identify the passes."""
         self.op_count += 1
         if of_pass in ("backward", "again"):
@@ -219,17 +238,20 @@ class _DeviceRows:
         seq = self.op_count if of_pass in ("forward", "again") else -1
         self.rows.span(name, OP, thread, event.start, event.stop, external=external, seq=seq)
 
-    def add_hosts(self, hosts: _Hosts, marks: bool) -> None:
-        """Adds the host's threads: calls have a correlation id, steps a number; the rest are annotations. `marks`:
+    def add_hosts(self, threads: Sequence[HostThread], marks: bool) -> None:
+        """Adds the threads that launch this device's work, the one that runs Python and those with steps. `marks`:
         whether the host's steps are the device's."""
-        for thread, events in hosts:
-            for event in events:
-                self.add_host_event(event, thread, marks)
+        main = max(threads, key=lambda thread: thread.python_ns) if threads else None
+        self.rows.main = main.ident if main else None
+        for thread in threads:
+            if thread is main or thread.has_steps or not self.launched.isdisjoint(thread.calls):
+                for event in thread.events:
+                    self.add_host_event(event, thread.ident, marks)
 
-    def add_host_event(self, event: _Event, thread: tuple[str, int], marks: bool) -> None:
+    def add_host_event(self, event: Event, thread: int, marks: bool) -> None:
         """Adds a call (and, if it launched one operation, that operation's op), a step's mark or an annotation."""
         step, correlation = event.stats.get("step_num"), event.stats.get("correlation_id")
-        if isinstance(correlation, int):
+        if is_call(event) and isinstance(correlation, int):
             ops = self.ops_by_correlation.get(correlation, set())
             if len(ops) == 1 and (only := next(iter(ops)))[0]:
                 self.add_stated(f"{STATED}{only[0]}", only[1], thread, event)
@@ -240,126 +262,49 @@ class _DeviceRows:
             add_range(self.rows, event.name, thread, event.start, event.stop)
 
 
-def _stated_class(op: hlo.Op, event: _Event) -> str | None:
+def _device_name(plane: Plane) -> str:
+    """The device's name; if the plane has none, its vendor and properties, by which machine files know it."""
+    facts = plane.facts
+    if name := next((facts[key] for key in ("gpu_device_name", "device_type_string") if key in facts), ""):
+        return str(name)
+    major, minor, cores, memory, clock = (
+        facts.get(key, -1)
+        for key in ("compute_cap_major", "compute_cap_minor", "core_count", "memory_size", "clock_rate")
+    )
+    vendor = str(facts.get("device_vendor", ""))
+    if not (vendor and isinstance(major, int) and isinstance(memory, int) and isinstance(clock, int) and memory > 0):
+        return ""
+    capability = f"compute capability {major}.{minor if isinstance(minor, int) and minor > 0 else 0}"
+    return f"{vendor} GPU, {capability}, {cores} cores, {round(memory / 2**30)} GiB, {clock // 1000} MHz"
+
+
+def _base_name(name: str) -> str:
+    """The name of an asynchronous operation without `start` and `done`: `all-gather.3`."""
+    return re.sub(r"-(start|done)(?=[.\d]*\Z)", "", name)
+
+
+def _stated_class(op: hlo.Op, event: Event) -> str | None:
     """The op class that the file states; on a GPU, the operation is a stat of the kernel."""
     kernel_op = event.stats.get("hlo_op")
     opcode = hlo.op_of(str(kernel_op)).opcode if kernel_op else op.opcode
-    return hlo.class_of(opcode, str(event.stats.get("hlo_category", "")), str(event.stats.get("tf_op", "")))
+    return hlo.class_of(opcode, str(event.stats.get("hlo_category", "")), _path_of(event))
 
 
-def _decode_events(plane: _Plane, line: memoryview, damaged: list[str]) -> Iterator[_Event]:
-    """Yields a line's events; appends the damage of unreadable ones to `damaged`."""
-    line_start_ns = 0
-    events: list[memoryview] = []
-    for field, wire, value in fields(line, damaged):
-        if field == 3:
-            line_start_ns = as_int64(value)
-        elif field == 4 and wire == LENGTH:
-            events.append(as_message(value))
-    for event in events:
-        try:
-            yield _decode_event(event, line_start_ns, plane)
-        except Malformed as error:
-            damaged.append(str(error))
+def _path_of(event: Event) -> str:
+    """An operation's path (`jit(step)/jvp(Dense_0)/dot_general`), which is the stat `tf_op` or, on AMD's GPUs,
+    `name`."""
+    return next((text for key in ("tf_op", "name") if "/" in (text := str(event.stats.get(key, "")))), "")
 
 
-def _pass_of(event: _Event) -> str:
+def _pass_of(event: Event) -> str:
     """The pass of an operation, from its path: `jvp` is JAX's forward pass, `transpose` its backward pass; `again` is
     recomputation for the backward pass."""
-    path = str(event.stats.get("tf_op", ""))
+    path = _path_of(event)
     if "transpose(" in path:
         return "again" if "rematted_computation" in path else "backward"
     return "forward" if "jvp(" in path else ""
 
 
-def _moved_bytes(event: _Event) -> int:
+def _moved_bytes(event: Event) -> int:
     size = event.stats.get("bytes_accessed", -1)
     return size if isinstance(size, int) else -1
-
-
-def _line_name(line: memoryview) -> str:
-    return next((as_text(value) for field, _, value in fields(line, []) if field == 2), "")
-
-
-def _line_id(line: memoryview) -> int:
-    return next((as_int64(value) for field, _, value in fields(line, []) if field == 1), 0)
-
-
-def _decode_plane(plane: memoryview, damaged: list[str]) -> _Plane:
-    """Decodes a plane except for its lines; appends what could not be read to `damaged`."""
-    name = ""
-    messages: dict[int, list[memoryview]] = {field: [] for field in (3, 4, 5, 6)}
-    for field, wire, value in fields(plane, damaged):
-        if field == 2:
-            name = as_text(value)
-        elif field in messages and wire == LENGTH:
-            messages[field].append(as_message(value))
-    lines, kind_entries, stats, facts = messages.values()
-    names = {ident: _find_text(2, entry) for ident, entry in _decode_map_entries(stats, damaged)}
-    kinds = {ident: _decode_kind(entry, names) for ident, entry in _decode_map_entries(kind_entries, damaged)}
-    return _Plane(name=name, lines=lines, kinds=kinds, stats=names, facts=_decode_stats(facts, names, damaged))
-
-
-def _decode_kind(entry: list[tuple[int, int, Value]], names: dict[int, str]) -> tuple[str, str, dict[str, int | str]]:
-    """The name, shown name and stats that all events of a kind share."""
-    stats = [as_message(value) for field, wire, value in entry if (field, wire) == (5, LENGTH)]
-    return _find_text(2, entry), _find_text(4, entry), _decode_stats(stats, names, [])
-
-
-def _find_text(field_number: int, entry: list[tuple[int, int, Value]]) -> str:
-    return next((as_text(value) for field, _, value in entry if field == field_number), "")
-
-
-def _decode_map_entries(
-    entries: list[memoryview], damaged: list[str]
-) -> Iterator[tuple[int, list[tuple[int, int, Value]]]]:
-    """Yields (key, fields of the message) of a map's entries."""
-    for entry in entries:
-        try:
-            pair = {field: value for field, _, value in fields(entry)}
-            yield as_int64(pair.get(1, 0)), list(fields(as_message(pair.get(2, memoryview(b"")))))
-        except Malformed as error:
-            damaged.append(str(error))
-
-
-def _decode_stats(stats: list[memoryview], names: dict[int, str], damaged: list[str]) -> dict[str, int | str]:
-    """Stats by name. A value may refer to a name by number; a damaged stat keeps the value read before the damage."""
-    by_name: dict[str, int | str] = {}
-    for stat in stats:
-        ident, value = 0, -1
-        for field, wire, raw in fields(stat, damaged):
-            if field == 1:
-                ident = as_int64(raw)
-            elif field == 2 and wire == FIXED64:
-                value = int(as_double(raw)) if abs(as_double(raw)) < 2**62 else -1
-            elif field in (3, 4):
-                value = as_int64(raw)
-            elif field == 5:
-                value = as_text(raw)
-            elif field == 7:
-                value = names.get(as_int64(raw), "")
-        by_name[names.get(ident, "")] = value
-    return by_name
-
-
-def _decode_event(event: memoryview, line_start_ns: int, plane: _Plane) -> _Event:
-    """Decodes an event; times in ns, each end rounded down. Raises `Malformed` for an aggregate of several events."""
-    kind_id = offset_ps = length_ps = 0
-    stat_messages: list[memoryview] = []
-    for field, wire, value in fields(event):
-        if field == 1:
-            kind_id = as_int64(value)
-        elif field == 2:
-            offset_ps = as_int64(value)
-        elif field == 3:
-            length_ps = as_int64(value)
-        elif field == 4 and wire == LENGTH:
-            stat_messages.append(as_message(value))
-        elif field == 5:
-            raise Malformed("an event that aggregates several has no time")
-    name, shown, stats = plane.kinds.get(kind_id, (f"event {kind_id}", "", {}))
-    start_ps = line_start_ns * _PS + offset_ps
-    all_stats = {**stats, **_decode_stats(stat_messages, plane.stats, [])}
-    return _Event(
-        name=name, shown=shown or name, start=start_ps // _PS, stop=(start_ps + length_ps) // _PS, stats=all_stats
-    )

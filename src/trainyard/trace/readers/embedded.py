@@ -1,0 +1,124 @@
+"""The columns of a profile in a Perfetto file that trainyard writes, so that it can be analysed like the profile.
+
+A packet holds them in a field that Perfetto does not know and skips: MessagePack of `Events`, in which a column is
+(dtype, bytes of the differences between neighbours), which compress well. Decoding is by type and runs no code; columns
+are checked before use, since the file may have been changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_origin
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import BadFile
+from trainyard.events import DRAWN, PYTHON, Events, HostSpans
+from trainyard.formats.protobuf import LENGTH, int_field, message_field, varint
+from trainyard.redact import redact
+
+FIELD = 19_000
+"""Number of the packet's field; Perfetto's own are below 1,000."""
+TAG = varint(FIELD << 3 | LENGTH)
+_SEQUENCE_FIELD, _PACKET_FIELD = 10, 1
+_DTYPES = {"<i8": np.int64, "<i4": np.int32, "|i1": np.int8}
+_MAX_TIME_NS = 2**62
+
+
+def packet(events: Events, sequence: int) -> bytes:
+    """An encoded packet with the columns of a rank. `sequence`: the number of its sequence of packets."""
+    columns = msgspec.msgpack.encode(events, enc_hook=_encode_column)
+    return message_field(_PACKET_FIELD, int_field(_SEQUENCE_FIELD, sequence), message_field(FIELD, columns))
+
+
+def decode(path: Path, profile: memoryview, notes: Sequence[str] = ()) -> Events:
+    """The rank in the payload of a packet, with further notes. Raises `BadFile` if its columns are damaged."""
+    try:
+        events = msgspec.msgpack.decode(profile, type=Events, dec_hook=_decode_column)
+        problem = _problem(events)
+    except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
+        raise BadFile(f"{path}: the profile in the file cannot be read: {error}.", "Write it again.") from error
+    if problem:
+        raise BadFile(f"{path}: the profile in the file is damaged: {problem}.", "Write it again.")
+    return msgspec.structs.replace(
+        events,
+        names=tuple(map(redact, events.names)),
+        streams=tuple(map(redact, events.streams)),
+        source=redact(events.source),
+        notes=(*map(redact, events.notes), *notes),
+        cut_short=events.cut_short or bool(notes),
+    )
+
+
+def _encode_column(column: object) -> object:
+    if not isinstance(column, np.ndarray):
+        raise NotImplementedError
+    contiguous = np.ascontiguousarray(column)
+    return contiguous.dtype.str, np.diff(contiguous, prepend=contiguous.dtype.type(0)).tobytes()
+
+
+def _decode_column(kind: Any, part: Any) -> NDArray[Any]:
+    """The inverse of `_encode_column`; sums wrap around as the differences did."""
+    if get_origin(kind) is not np.ndarray:
+        raise NotImplementedError
+    name, data = part
+    dtype = _DTYPES.get(name)
+    if dtype is None or not isinstance(data, bytes):
+        raise ValueError(f"a column of type {str(name)[:20]}")
+    return np.cumsum(np.frombuffer(data, dtype), dtype=dtype)
+
+
+def _problem(events: Events) -> str:
+    """What is wrong with the columns; empty if they can be used."""
+    work, host = events.work, events.host
+    names, streams, rows = len(events.names), len(events.streams), len(host)
+    checks: list[tuple[str, NDArray[Any], int, int]] = [
+        ("work.name", work.name, 0, names), ("work.stream", work.stream, 0, streams),
+        ("work.what", work.what, 0, DRAWN + 1), ("work.call", work.call, -1, rows), ("work.op", work.op, -1, rows),
+        ("work.bytes", work.bytes, -1, 2**63 - 1), ("work.awaits", work.awaits, -1, streams),
+        ("work.occupancy", work.occupancy, -1, 128),
+        ("host.name", host.name, 0, names), ("host.thread", host.thread, 0, rows + 1),
+        ("host.what", host.what, 0, PYTHON + 1), ("host.seq", host.seq, -1, 2**63 - 1),
+        ("host.backward", host.backward, 0, 2), ("host.shape", host.shape, -1, len(events.shapes)),
+    ]  # fmt: skip
+    for table, kind, count in ((work, "work", len(work)), (host, "host", rows)):
+        columns = {name: getattr(table, name) for name in table.__struct_fields__}
+        lengths = {name: len(column) for name, column in columns.items() if isinstance(column, np.ndarray)}
+        if wrong := next((name for name, length in lengths.items() if length != count), ""):
+            return f"{kind}.{wrong} has {lengths[wrong]:,} rows, and {kind}.start {count:,}"
+        start, stop = columns["start"], columns["stop"]
+        if count and ((np.diff(start) < 0).any() or (stop < start).any()):
+            return f"the rows of {kind} are not in order of start, or end before it"
+        if count and (start.min() < -_MAX_TIME_NS or stop.max() > _MAX_TIME_NS):
+            return f"{kind} has times beyond {_MAX_TIME_NS} ns"
+        if any(not 0 <= row < count for row in columns["collectives"]):
+            return f"{kind}.collectives names rows that do not exist"
+    for name, column, low, high in checks:
+        if len(column) and not (column.min() >= low and column.max() < high):
+            return f"{name} has values outside {low} to {high - 1:,}"
+    return _nesting_problem(events.host) or _span_problem(events) or ("" if len(work) or rows else "it has no rows")
+
+
+def _nesting_problem(host: HostSpans) -> str:
+    """The problem with the parents of host spans; empty if each precedes and encloses its children."""
+    if not (host.parent >= -1).all() or (host.parent >= np.arange(len(host))).any():
+        return "host.parent does not precede its children"
+    child = np.flatnonzero(host.parent >= 0)
+    parent = host.parent[child]
+    if (host.stop[child] > host.stop[parent]).any() or (host.thread[child] != host.thread[parent]).any():
+        return "host.parent does not enclose its children"
+    return ""
+
+
+def _span_problem(events: Events) -> str:
+    """The problem with the times of the recording and of its steps; empty if there is none."""
+    spans = [events.span, *((mark.start, mark.stop) for mark in (*events.marks, *events.device_marks))]
+    if any(not -_MAX_TIME_NS < start <= stop < _MAX_TIME_NS for start, stop in spans):
+        return f"a step or the recording ends before it starts, or has times beyond {_MAX_TIME_NS} ns"
+    if any(first.start > second.start for first, second in pairwise(events.marks)):
+        return "the steps are not in order"
+    return ""

@@ -1,0 +1,146 @@
+"""Device work in a Nsight Systems database: kernels, CUDA graphs, copies, memsets and waits between streams."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any
+
+from trainyard.errors import BadFile
+from trainyard.events import COPY, KERNEL, MEMSET
+from trainyard.trace.readers.annotate import copy_name
+from trainyard.trace.readers.gather import Gather
+from trainyard.trace.readers.nsys_processes import Processes
+from trainyard.trace.readers.nsys_tables import Tables, process_of
+
+# CUpti_ActivityMemcpyKind; A is an array in device memory, P another device; 11 to 13 move unified memory.
+_SIDES_BY_COPY_KIND = {1: "HD", 2: "DH", 3: "HD", 4: "DH", 5: "DD", 6: "DD", 7: "DD", 8: "DD", 9: "HH", 10: "DD",
+                       11: "HD", 12: "DH", 13: "DD"}  # fmt: skip
+_SIDES = {"H": "host", "D": "device"}
+# CUpti_ActivityMemoryKind; unified memory may be on either side.
+_SIDE_BY_MEMORY_KIND = {0: "H", 1: "H", 2: "D", 3: "D", 5: "D"}
+_STREAM_WAIT = 2
+"""CUpti_ActivitySynchronizationType: a stream waits for an event."""
+_time_of = itemgetter(0)
+
+
+class DeviceWork:
+    """Adds the device rows of all processes. `graphs`: (number, ns) of CUDA graphs traced as a whole; `page_faults`:
+    (number, ns) of the devices' page faults in unified memory."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        processes: Processes,
+        rows: defaultdict[int, Gather],
+        clock: Callable[[Any, Any], tuple[Any, Any]],
+        called: Mapping[tuple[int, int], int],
+    ) -> None:
+        """Read all tables of device work. `called`: start of each call by process and correlation id. Raises `BadFile`
+        if a row's process cannot be determined."""
+        self.tables, self.processes, self.rows, self.clock, self.called = tables, processes, rows, clock, called
+        self.graphs = self.page_faults = (0, 0)
+        self.add_kernels()
+        self.add_copies()
+        self.add_waits()
+        self.count_page_faults()
+
+    def add_kernels(self) -> None:
+        """Adds kernels, and CUDA graphs that were traced as a whole."""
+        columns = "start end deviceId streamId correlationId globalPid demangledName shortName"
+        for start, end, device, stream, correlation, pid, long, short in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_KERNEL", columns, "start end deviceId streamId"
+        ):
+            name = self.tables.text(long) or self.tables.text(short) or "kernel"
+            self.add_work(name, KERNEL, pid, device, stream, start, end, correlation)
+        # With --cuda-graph-trace=graph a graph's kernels are one interval.
+        columns = "start end deviceId streamId correlationId globalPid graphId"
+        for start, end, device, stream, correlation, pid, graph in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns, "start end deviceId streamId"
+        ):
+            self.add_work(f"CUDA graph {graph}", KERNEL, pid, device, stream, start, end, correlation)
+            self.graphs = _count(self.graphs, start, end)
+
+    def add_copies(self) -> None:
+        """Adds copies and memsets."""
+        columns = "start end deviceId streamId correlationId globalPid bytes copyKind srcKind dstKind"
+        for start, end, device, stream, correlation, pid, size, kind, source, target in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", columns, "start end deviceId streamId"
+        ):
+            by_memory = _SIDE_BY_MEMORY_KIND.get(source, "D") + _SIDE_BY_MEMORY_KIND.get(target, "D")
+            sides = _SIDES_BY_COPY_KIND.get(kind, by_memory)
+            name = copy_name(_SIDES[sides[0]], _SIDES[sides[1]])
+            self.add_work(name, COPY, pid, device, stream, start, end, correlation, size)
+        columns = "start end deviceId streamId correlationId globalPid bytes"
+        for start, end, device, stream, correlation, pid, size in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_MEMSET", columns, "start end deviceId streamId"
+        ):
+            self.add_work("Memset (Device)", MEMSET, pid, device, stream, start, end, correlation, size)
+
+    def add_work(
+        self,
+        name: str,
+        kind: int,
+        pid: Any,
+        device: Any,
+        stream: Any,
+        start: Any,
+        end: Any,
+        correlation: Any,
+        size: Any = -1,
+    ) -> None:
+        """Adds a device interval to its process. `pid`: as in the table; `start`, `end`: ns of the file's clock. The
+        driver moves unified memory outside any stream."""
+        process = self.owner(pid)
+        lane = "unified memory" if stream is None else f"stream {stream}"
+        gpu = self.processes.gpu(process, device)
+        self.rows[process].work(name, kind, lane, gpu, *self.clock(start, end), correlation=correlation, size=size)
+
+    def add_waits(self) -> None:
+        """Adds stream waits: a wait for an event is a wait for the stream on which the event was last recorded."""
+        recorded: defaultdict[tuple[int, Any], list[tuple[int, Any]]] = defaultdict(list)
+        columns = "streamId correlationId globalPid eventId"
+        for stream, correlation, pid, event in self.tables.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT", columns):
+            process = self.owner(pid)
+            if (process, correlation) in self.called:
+                recorded[process, event].append((self.called[process, correlation], stream))
+        for records in recorded.values():
+            records.sort(key=_time_of)
+        columns = "deviceId streamId correlationId globalPid syncType eventId"
+        for device, stream, correlation, pid, kind, event in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns
+        ):
+            process = self.owner(pid)
+            if kind != _STREAM_WAIT or (process, correlation) not in self.called:
+                continue
+            records = recorded[process, event]
+            before = bisect_right(records, self.called[process, correlation], key=_time_of)
+            if before:
+                on = records[before - 1][1]
+                gpu = self.processes.gpu(process, device)
+                self.rows[process].wait(correlation, gpu, f"stream {stream}", f"stream {on}")
+
+    def count_page_faults(self) -> None:
+        """Counts the devices' page faults in unified memory: kernels stall in them."""
+        for start, end in self.tables.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS", "start end"):
+            self.page_faults = _count(self.page_faults, start, end)
+
+    def owner(self, pid: Any) -> int:
+        """The process of a device row. Older exports do not state it; then the file must hold only one process."""
+        if type(pid) is int:
+            return process_of(pid)
+        if len(self.rows) > 1:
+            raise BadFile(
+                f"{self.tables.path}: kernels cannot be attributed to one of {len(self.rows)} processes: their table "
+                "has no globalPid.",
+                "Export it again with a newer nsys.",
+            )
+        return next(iter(self.rows), 0)
+
+
+def _count(total: tuple[int, int], start: Any, end: Any) -> tuple[int, int]:
+    """(number, ns) with one more interval, if its times are valid."""
+    valid = type(start) is int and type(end) is int and start <= end
+    return (total[0] + 1, total[1] + end - start) if valid else total
