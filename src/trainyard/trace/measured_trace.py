@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from trainyard.trace.rank_files import MAX_LISTED_FILES, Unread, left_out
 from trainyard.units import listed
 
 _STRAGGLER = list(words.KINDS).index("straggler")
+_FIGURE = re.compile(r"\d[\d,.]*(?: (?:ns|µs|ms|s)\b)?|\([^()]*\)")
+"""A number with its unit, or a part in brackets, which differ between similar notes."""
 
 
 class Lateness(NamedTuple):
@@ -145,7 +148,7 @@ def _collect_notes(
 ) -> tuple[str, ...]:
     """Sentences on missing data, the most important first. `facts` and `parts` in order of rank; `unlaunched`: how many
     of all ranks' `device_events` have no launch in the file."""
-    notes = [note for events in facts for note in events.notes]
+    notes = _merge_notes(facts)
     if len(facts) > 1 and not any(events.world for events in facts):
         notes.append("The files name no ranks: they are treated as ranks 0, 1, ... of one job, in the order given.")
     if alignment.aligned != "host":
@@ -163,6 +166,22 @@ def _collect_notes(
     if all(part.partial for rank_parts in parts for part in rank_parts):
         return (*notes, "The window contains no complete step; the figures are those of partial steps.")
     return (*notes, *_note_steps_without_compute(facts, parts, window), *_note_partial_steps(facts, parts))
+
+
+def _merge_notes(facts: Sequence[Events]) -> list[str]:
+    """The notes of the ranks' files. Notes of several ranks that differ in their numbers only are shown once."""
+    notes_by_pattern: dict[str, list[tuple[int, str]]] = {}
+    for events in facts:
+        for note in events.notes:
+            notes_by_pattern.setdefault(_FIGURE.sub("#", note), []).append((events.rank, note))
+    notes: list[str] = []
+    for similar in notes_by_pattern.values():
+        rank, note = similar[0]
+        if len({text for _, text in similar}) > 1:
+            others = units.counted(len(similar) - 1, "other rank has a similar note", "other ranks have similar notes")
+            note = f"Rank {rank}: {note} {others}."
+        notes.append(note)
+    return notes
 
 
 def _note_steps_without_compute(

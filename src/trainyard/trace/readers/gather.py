@@ -9,7 +9,8 @@ import numpy as np
 
 from trainyard.errors import BadFile
 from trainyard.events import I64, Collective, Events
-from trainyard.trace.readers.assemble import (
+from trainyard.trace.readers.assemble import assemble
+from trainyard.trace.readers.tables import (
     DEVICE_DTYPES,
     HOST_DTYPES,
     WAIT_DTYPES,
@@ -17,7 +18,6 @@ from trainyard.trace.readers.assemble import (
     FileFacts,
     HostTable,
     StreamWaits,
-    assemble,
 )
 
 MARK = "ProfilerStep#"

@@ -13,9 +13,10 @@ from typing import Protocol
 
 from trainyard.errors import BadFile, FileTooLarge
 from trainyard.trace.readers.kineto.event import ChromeEvent, read_event
+from trainyard.trace.readers.kineto.header import LOG_KEYS
 from trainyard.trace.readers.kineto.unpack import UnpackedText
 
-_HEADER_KEYS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name")
+_HEADER_KEYS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name", *LOG_KEYS)
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TOKEN = re.compile(_STRING + rb'|[\[\]{}"]', re.S)
