@@ -35,6 +35,8 @@ def analyse_measured(measured: MeasuredTrace) -> Analysis:
     """The analysis of booked profiler files that belong to no stored run."""
     first = measured.ranks[0].events
     device = first.device or ("CPU" if first.device_index < 0 else "unnamed device")
+    if measured.by_model:
+        device = ", ".join(f"{len(model.ranks)} × {model.model}" for model in measured.by_model)
     subject = [part for part in (device, _ranks(len(measured.ranks), measured.world), first.backend) if part]
     return _analysis(measured.mean, measured.ledgers, None, measured, " · ".join(subject))
 
@@ -56,6 +58,7 @@ def _analysis(
     mean: Ledger, ledgers: tuple[Ledger, ...], run: Run | None, measured: MeasuredTrace | None, subject: str
 ) -> Analysis:
     """The analysis of `mean` and the `ledgers` behind it, with all that `run` and the traces, where known, add."""
+    alike = measured.comparable if measured else None
     rules = findings(mean, run, all_booked(measured) if measured else None)
     return Analysis(
         headline=_headline(mean, rules, run),
@@ -66,10 +69,14 @@ def _analysis(
         findings=tuple(rules),
         figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
         ideal=ideal_ns(run) if run else None,
-        kernels=_rows(top_work(measured, "kernels", most=_MOST_ROWS), mean.wall_ns) if measured else (),
-        modules=_rows(top_work(measured, "modules", most=_MOST_ROWS), mean.wall_ns) if measured else (),
+        kernels=_rows(top_work(alike, "kernels", most=_MOST_ROWS), mean.wall_ns) if alike else (),
+        modules=_rows(top_work(alike, "modules", most=_MOST_ROWS), mean.wall_ns) if alike else (),
         tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
-        warnings=(*((measured.left_out,) if measured and measured.unread else ()), *_warnings(mean, run)),
+        warnings=(
+            *((measured.left_out,) if measured and measured.unread else ()),
+            *((measured.unlike_devices,) if measured and measured.by_model else ()),
+            *_warnings(mean, run),
+        ),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
         limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
     )
