@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import units
-from trainyard.events import I64, DeviceWork, HostSpans
+from trainyard.events import I64, KERNEL, DeviceWork, HostSpans
 from trainyard.trace.readers.tables import DeviceTable, FileFacts
 from trainyard.units import listed
 
 _MIN_SHARE_OF_BUSIEST = 0.05
-"""A process uses a device briefly if it keeps it busy for less than this share of the time of its busiest device."""
+"""A process uses a device briefly if its kernels there take less than this share of those on its busiest device."""
 _Rows = TypeVar("_Rows", HostSpans, DeviceWork)
 
 
@@ -41,15 +41,14 @@ def share_out_devices(facts: FileFacts, device: DeviceTable) -> list[DeviceShare
     devices busy (DataParallel, a model over several devices) gives one `Events` for each, numbered as ranks: device i
     of n of rank r is rank r * n + i. A device that it uses briefly counts as the work of the busiest.
     """
-    numbers, busy_ns, counts = _device_use(device)
-    busiest = int(busy_ns.argmax()) if len(numbers) else -1
-    is_main = busy_ns >= _MIN_SHARE_OF_BUSIEST * max(int(busy_ns.max(initial=0)), 1)
+    numbers, kernel_ns, counts = _device_use(device)
+    busiest = int(kernel_ns.argmax()) if len(numbers) else -1
+    is_main = kernel_ns >= _MIN_SHARE_OF_BUSIEST * max(int(kernel_ns.max(initial=0)), 1)
     everything = np.arange(len(device.start))
     count = int(is_main.sum())
     if count < 2:
         others = [
-            f"{units.counted(int(counts[index]), 'event')} on device {numbers[index]} "
-            f"({units.show_time(int(busy_ns[index]))})"
+            f"{units.counted(int(counts[index]), 'event')} on device {numbers[index]}"
             for index in range(len(numbers))
             if index != busiest
         ]
@@ -76,16 +75,20 @@ def share_out_devices(facts: FileFacts, device: DeviceTable) -> list[DeviceShare
 
 
 def _device_use(device: DeviceTable) -> tuple[I64, I64, I64]:
-    """(number, busy ns, events) of each device of the table whose number is known."""
+    """(number, ns in kernels, or in all events if none has kernels, number of events) of each device of the table whose
+    number is known."""
+    length = device.stop - device.start
+    in_kernels = np.where(device.kind == KERNEL, length, 0)
+    if not in_kernels.any():
+        in_kernels = length
     known = device.device >= 0
     if known.all() and len(device.device) and (device.device == device.device[0]).all():
-        busy_ns = int((device.stop - device.start).sum())
-        return device.device[:1].astype(np.int64), np.array([busy_ns]), np.array([len(device.device)])
+        return device.device[:1].astype(np.int64), np.array([int(in_kernels.sum())]), np.array([len(device.device)])
     numbers, index = np.unique(device.device[known], return_inverse=True)
-    busy_ns, counts = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
-    np.add.at(busy_ns, index, (device.stop - device.start)[known])
+    kernel_ns, counts = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
+    np.add.at(kernel_ns, index, in_kernels[known])
     np.add.at(counts, index, 1)
-    return numbers.astype(np.int64), busy_ns, counts
+    return numbers.astype(np.int64), kernel_ns, counts
 
 
 def _ranks_of_devices(facts: FileFacts, count: int) -> tuple[int, int]:
