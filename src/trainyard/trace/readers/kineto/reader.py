@@ -23,7 +23,7 @@ from trainyard.trace.readers.assemble import assemble
 from trainyard.trace.readers.kineto.document import Walk
 from trainyard.trace.readers.kineto.header import Header
 from trainyard.trace.readers.kineto.native import library
-from trainyard.trace.readers.kineto.processes import Separation, separate_ranks
+from trainyard.trace.readers.kineto.processes import MergedRank, Separation, separate_ranks
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 from trainyard.trace.readers.kineto.scanner import CompiledScanner
 from trainyard.trace.readers.kineto.unknown_work import resolve_unknown_work
@@ -75,7 +75,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         return _read(text, mark, header.groups)
     tables, category_notes, accelerator = resolve_unknown_work(scanner.tables())
     if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
-        raise _no_events_error(text, walk, category_notes)
+        raise _no_events_error(text, walk, tables.dropped, category_notes)
     _check_launches(text, tables, bool(walk.lost and header.device_names), accelerator)
     labels = [_lane_label(lane) for lane in tables.lanes]
     lanes = {label: index for index, label in enumerate(sorted(set(labels)))}
@@ -108,22 +108,34 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
 def _assemble_ranks(facts: FileFacts, separation: Separation, mark: str) -> tuple[Events, ...]:
     """One `Events` per rank of a merged file, with the notes of the file on the first."""
     # The header is that of one of the merged files, or absent: what it says of that rank alone is left out.
+    # Ranks on one host have different devices.
     device_numbers = [number for rank in separation.ranks for number in np.unique(rank.device.device).tolist()]
-    on_one_host = len(set(device_numbers)) == len(device_numbers)
-    named = all(not rank.label for rank in separation.ranks)
-    world = max(facts.world, separation.ranks[-1].rank + 1) if named else 0
+    on_one_host = bool(device_numbers) and len(set(device_numbers)) == len(device_numbers)
+    is_numbered = not any(rank.label for rank in separation.ranks)
+    last_rank = separation.ranks[-1].rank
+    world = facts.world if facts.world > last_rank else last_rank + 1 if is_numbered else 0
     traces: list[Events] = []
     for merged in separation.ranks:
         own = facts._replace(
             source=f"{facts.source}:{merged.label or f'rank {merged.rank}'}",
             rank=merged.rank,
             world=world,
+            names=_names_of_rank(facts.names, merged),
             host_name=facts.host_name if on_one_host else "",
             notes=(*facts.notes, *separation.notes) if not traces else (),
         )
         traces.extend(assemble(own, merged.host, merged.device, merged.waits, mark))
     world = max(events.world for events in traces)
     return tuple(msgspec.structs.replace(events, world=world) for events in traces)
+
+
+def _names_of_rank(names: Sequence[str], merged: MergedRank) -> Sequence[str]:
+    """The file's names; without `[R3] ` at their beginning if all names of rank 3 begin with it."""
+    prefix = f"[R{merged.rank}] "
+    used = np.union1d(merged.host.name, merged.device.name).tolist()
+    if not all(names[name].startswith(prefix) for name in used):
+        return names
+    return tuple(name.removeprefix(prefix) for name in names)
 
 
 def _add_base(table: _Table, base: int) -> _Table:
@@ -133,13 +145,19 @@ def _add_base(table: _Table, base: int) -> _Table:
     return table
 
 
-def _no_events_error(text: UnpackedText, walk: Walk, category_notes: Sequence[str]) -> BadFile:
-    """The error for a document without host spans and device work. `category_notes`: on events of unknown
-    categories."""
+def _no_events_error(text: UnpackedText, walk: Walk, dropped: int, category_notes: Sequence[str]) -> BadFile:
+    """The error for a document without host spans and device work. `dropped`: number of events without a readable time;
+    `category_notes`: on events of unknown categories."""
     reason = f" ({'; '.join(walk.lost)})" if walk.lost else ""
     if not walk.entries:
         return BadFile(
             f"{text.path}: 0 trace events in {text.size:,} bytes{reason}.", "Was the profiler's window ever active?"
+        )
+    if dropped:
+        return BadFile(
+            f"{text.path}: {dropped:,} of its {walk.entries:,} events have an unreadable or negative time, or one of "
+            f"more than 73 years, and no other is a kernel, copy or host span{reason}.",
+            "Times are microseconds. Were they scaled or written in another unit?",
         )
     return BadFile(
         f"{text.path}: none of its {walk.entries:,} events is a kernel, copy or host span{reason}.",
