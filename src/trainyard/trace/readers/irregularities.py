@@ -5,6 +5,7 @@ Duplicates are removed; everything else is read as written and described, so tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -12,17 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import units
-from trainyard.events import DRAWN, I32, I64, KERNEL
+from trainyard.events import CALL, DRAWN, I32, I64, KERNEL
 from trainyard.trace.readers.tables import DeviceTable, HostTable
 
 _SLACK_NS = 2_000
 """Stamps in whole microseconds are off by up to 1 us at either end."""
-_LATENCY_SLACK_NS = 20_000
-"""The device's clock is converted to the host's with an error of some microseconds."""
 _HOUR_NS = 3_600_000_000_000
 _SHORTEST_KERNEL_NS = 100
 """No kernel takes less than some hundred ns: the median kernel is longer if stamps are in the unit that is assumed."""
 _MIN_KERNELS_FOR_UNIT = 20
+_KERNEL_LAUNCH = re.compile(r"(cuda|cu|hip)\w*LaunchKernel")
 _MAX_NAME_LETTERS = 60
 _Table = TypeVar("_Table", HostTable, DeviceTable)
 Mask = NDArray[np.bool_]
@@ -62,6 +62,7 @@ def describe_irregularities(
         notes.append(f"Duplicates: {' and '.join(counted)} repeat another event in every field; each counts once.")
     notes.extend(_describe_overlaps(device))
     notes.extend(_describe_latency(host, device, launch, names))
+    notes.extend(_describe_missing_kernels(host, device, names))
     notes.extend(_describe_lengths(host, device, names))
     return notes
 
@@ -100,7 +101,7 @@ def _describe_latency(host: HostTable, device: DeviceTable, launch: I32, names: 
     """A sentence if work begins before the call that launched it."""
     rows = np.flatnonzero(launch >= 0)
     early_ns = host.start[launch[rows]] - device.start[rows]
-    is_early = early_ns > _LATENCY_SLACK_NS
+    is_early = early_ns > _SLACK_NS
     if not is_early.any():
         return []
     worst = int(early_ns.argmax())
@@ -109,6 +110,26 @@ def _describe_latency(host: HostTable, device: DeviceTable, launch: I32, names: 
         f"call that launched them, by up to {units.show_time(int(early_ns[worst]))} "
         f"({_shorten(names[int(device.name[rows[worst]])])}). The clocks of host and device disagree, or launches are "
         "linked to other work."
+    ]
+
+
+def _describe_missing_kernels(host: HostTable, device: DeviceTable, names: Sequence[str]) -> list[str]:
+    """A sentence if launches have no kernel in the file although later ones have: then the profiler lost events."""
+    is_launch_name = np.array([_KERNEL_LAUNCH.match(name) is not None for name in names], bool)
+    if not is_launch_name.any() or not len(device.start):
+        return []
+    launches = np.flatnonzero(is_launch_name[host.name] & (host.kind == CALL) & (host.correlation >= 0))
+    has_kernel = np.isin(host.correlation[launches], device.correlation)
+    if has_kernel.all() or not has_kernel.any():
+        return []
+    # The recording may end before the last kernels have run.
+    until = int(np.flatnonzero(has_kernel)[-1])
+    missing = int((~has_kernel[:until]).sum())
+    if not missing:
+        return []
+    return [
+        f"Missing kernels: {units.counted(missing, 'launch', 'launches')} of {until + 1:,} have no kernel in the file "
+        "although later ones have. The profiler lost events, so that idle time is overstated."
     ]
 
 

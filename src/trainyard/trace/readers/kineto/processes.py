@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.errors import BadFile
 from trainyard.events import CALL, I32, I64, OP
 from trainyard.trace.readers.kineto.rows import Origins, Pid, Tables
 from trainyard.trace.readers.tables import DeviceTable, HostTable, StreamWaits
@@ -67,12 +69,13 @@ class _Groups(NamedTuple):
     how: str
 
 
-def separate_ranks(tables: Tables) -> Separation | None:
-    """The ranks of a merged file; None if the file is of one process."""
+def separate_ranks(tables: Tables, path: Path) -> Separation | None:
+    """The ranks of a merged file; None if the file is of one process. Raises `BadFile`, which names `path`, if
+    processes cannot be told apart."""
     pids = _Pids(tables)
     if len(pids.host_pids) + len(pids.device_pids) < 2:
         return None
-    groups = _by_stated_ranks(tables, pids) or _by_pid_text(pids) or _by_launches(tables, pids)
+    groups = _by_stated_ranks(tables, pids) or _by_pid_text(pids) or _by_launches(tables, pids, path)
     if groups is None:
         return None
     device_group = groups.device
@@ -172,9 +175,9 @@ def _integers(text: str) -> tuple[int, ...]:
     return tuple(map(int, _INTEGER.findall(text)))
 
 
-def _by_launches(tables: Tables, pids: _Pids) -> _Groups | None:
+def _by_launches(tables: Tables, pids: _Pids, path: Path) -> _Groups | None:
     """Groups by process: those that launch device work or, in a file without any, that run ops. None unless there are
-    two or more."""
+    two or more. Raises `BadFile` if several processes may have launched most of the work."""
     if len(pids.host_pids) < 2:
         return None
     if not len(tables.device.start):
@@ -192,6 +195,13 @@ def _by_launches(tables: Tables, pids: _Pids) -> _Groups | None:
     device = np.full(len(tables.device.start), -1, np.int32)
     if len(device):
         host, device = _complete(tables, pids, host, device, len(members))
+        lost = int((device < 0).sum())
+        if lost > _MIN_LINKED * len(device):
+            raise BadFile(
+                f"{path}: {len(members)} processes launch work in this file, and {lost:,} of its {len(device):,} device "
+                "events may belong to several of them: their ids collide.",
+                "Pass each rank's own file, or merge them with ids that are kept apart.",
+            )
         members = [pid for number, pid in enumerate(members) if (device == number).any()]
         if len(members) < 2:
             return None

@@ -99,7 +99,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         notes=(*header.notes, *_describe_losses(text, walk, tables.dropped), *category_notes),
         cut_short=bool(walk.lost),
     )
-    separation = separate_ranks(tables)
+    separation = separate_ranks(tables, text.path)
     if separation is None:
         return assemble(facts, tables.host, tables.device, tables.waits, mark)
     return _assemble_ranks(facts, separation, mark)
