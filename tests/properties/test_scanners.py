@@ -48,7 +48,11 @@ ARGS = st.dictionaries(
          "est. achieved occupancy %", "wait_on_stream", "Collective name", "Input Dims", "Input type",
          "Concrete Inputs", "Seq", "Process Group Name", "other", "rank", "name", "labels"]
     ),
-    st.one_of(INTS, st.lists(st.lists(st.integers(0, 5), max_size=2), max_size=2), st.sampled_from(["broadcast", "0", "rank 1", "GPU 3"])),
+    st.one_of(
+        INTS,
+        st.lists(st.lists(st.integers(0, 5), max_size=2), max_size=2),
+        st.sampled_from(["broadcast", "0", "rank 1", "GPU 3"]),
+    ),
     max_size=6,
 )  # fmt: skip
 EVENTS = st.fixed_dictionaries(

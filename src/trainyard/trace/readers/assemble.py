@@ -54,7 +54,7 @@ def assemble(
     # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
     marks, main = _find_step_marks(spans, host.stop, facts.names, mark)
     by_device: list[Events] = []
-    for share in share_out_devices(facts, device):
+    for share in share_out_devices(facts, device, bool((launch >= 0).any())):
         device_waits = waits if share.is_whole else waits.on_device(share.device)
         work, streams = _build_device_work(
             device, share.rows, calls, ops, facts.lanes, device_waits, spans, share.has_several_devices

@@ -34,12 +34,13 @@ class DeviceShare(NamedTuple):
     notes: tuple[str, ...]
 
 
-def share_out_devices(facts: FileFacts, device: DeviceTable) -> list[DeviceShare]:
-    """Divides the file's work among devices.
+def share_out_devices(facts: FileFacts, device: DeviceTable, has_launches: bool) -> list[DeviceShare]:
+    """Divides the file's work among devices. `has_launches`: whether the file has the calls that launched it.
 
     Kineto writes one file per process, and `facts.rank` is the rank of the process. A process that keeps several
     devices busy (DataParallel, a model over several devices) gives one `Events` for each, numbered as ranks: device i
-    of n of rank r is rank r * n + i. A device that it uses briefly counts as the work of the busiest.
+    of n of rank r is rank r * n + i. A device that it uses briefly counts as the work of the busiest. A file without
+    launches that states rank 0 and has as many devices as the job has ranks was merged: its devices are the ranks.
     """
     numbers, kernel_ns, counts = _device_use(device)
     busiest = int(kernel_ns.argmax()) if len(numbers) else -1
@@ -60,7 +61,7 @@ def share_out_devices(facts: FileFacts, device: DeviceTable) -> list[DeviceShare
         number = int(numbers[busiest]) if len(numbers) else -1
         return [DeviceShare(everything, number, facts.rank, facts.world, True, bool(others), 1, 0, notes)]
     main = numbers[is_main].tolist()
-    first_rank, world = _ranks_of_devices(facts, count)
+    first_rank, world = _ranks_of_devices(facts, count, has_launches)
     shares = []
     for index, number in enumerate(main):
         # Brief work on other devices, and work whose device the file does not name, goes with the busiest.
@@ -91,10 +92,10 @@ def _device_use(device: DeviceTable) -> tuple[I64, I64, I64]:
     return numbers.astype(np.int64), kernel_ns, counts
 
 
-def _ranks_of_devices(facts: FileFacts, count: int) -> tuple[int, int]:
+def _ranks_of_devices(facts: FileFacts, count: int, has_launches: bool) -> tuple[int, int]:
     """(Rank of a process's first device, ranks of the job) if each of its `count` devices is a rank."""
-    if facts.rank <= 0 and facts.world in (0, 1, count):
-        return 0, count if facts.world else 0
+    if facts.rank == 0 and facts.world == count and not has_launches:
+        return 0, count
     return facts.rank * count, facts.world * count
 
 

@@ -198,8 +198,8 @@ def _by_launches(tables: Tables, pids: _Pids, path: Path) -> _Groups | None:
         lost = int((device < 0).sum())
         if lost > _MIN_LINKED * len(device):
             raise BadFile(
-                f"{path}: {len(members)} processes launch work in this file, and {lost:,} of its {len(device):,} device "
-                "events may belong to several of them: their ids collide.",
+                f"{path}: {len(members)} processes launch work in this file, and {lost:,} of its {len(device):,} "
+                "device events may belong to several of them: their ids collide.",
                 "Pass each rank's own file, or merge them with ids that are kept apart.",
             )
         members = [pid for number, pid in enumerate(members) if (device == number).any()]
