@@ -187,8 +187,17 @@ VENDORS: Mapping[str, Word] = {
 
 MEMORY: Mapping[str, Word] = {
     "parameter": Word("Parameters", "Weights and buffers of the model.", "#3b6fdb"),
+    "parameter_inferred": Word(
+        "Parameters (inferred)", "Weights and buffers by their sizes: from before the trace, never freed.", "#7f9fe6"
+    ),
     "optimizer_state": Word("Optimizer state", "What the optimizer keeps from step to step.", "#2f9e8f"),
+    "optimizer_state_inferred": Word(
+        "Optimizer state (inferred)", "As many tensors of each parameter's size, from before the trace.", "#74bfb4"
+    ),
     "gradient": Word("Gradients", "What the backward pass leaves for the optimizer.", "#e0862b"),
+    "gradient_inferred": Word(
+        "Gradients (inferred)", "One tensor of each parameter's size, from before the trace.", "#ecb273"
+    ),
     "activation": Word("Activations", "What the forward pass keeps for the backward pass.", "#7b57c9"),
     "temporary": Word("Temporaries", "Gone before the phase that made them was over.", "#9db4e0"),
     "communication": Word("Communication", "Buffers of collectives and of gradient buckets.", "#cf3f2e"),

@@ -26,33 +26,39 @@ TIMES = st.one_of(
     st.sampled_from(["12.5", "-3", "1e3", "x", "", None, True, 10**30, 4458676416788.067, [1], 9007199254740993]),
 )
 INTS = st.one_of(st.integers(-3, 9), st.sampled_from([2**31, 2**63, -(2**70), 1.0, "7", None, "stream 7", [], {}]))
+PIDS = st.one_of(st.integers(0, 3), st.sampled_from(["[TP00] 1", "[TP01] 1", 'a"b\\ 2', "é 3"]), INTS)
 NAMES = st.one_of(
     st.sampled_from(
         [
             "gemm", "aten::mm", "ProfilerStep#1", "Optimizer.step#SGD.step", "gloo:all_reduce", "nccl:", "",
             "cudaLaunchKernel", "Stream Wait Event", "ncclDevKernel_AllReduce_Sum", "enumerate(DataLoader)#x",
-            "a\"b\\c/d\n\t", "é漢😀",
+            "a\"b\\c/d\n\t", "é漢😀", "process_name", "process_labels",
         ]
     ),
     st.text(max_size=6), st.integers(), st.none(),
 )  # fmt: skip
 CATS = st.sampled_from(
     ["kernel", "Kernel", "gpu_memcpy", "Memset", "cpu_op", "Operator", "user_annotation", "cuda_runtime", "Runtime",
-     "python_function", "cuda_sync", "ac2g", "", None, 5, "KERNEL"]
+     "python_function", "cuda_sync", "ac2g", "", None, 5, "KERNEL", "gpu_op", "mtia_ccp_events", "XPU_runtime",
+     "mlu_memcpy", "_runtime", "overhead", "xpu_sync", "hpu_op", "caf\u00e9", "a\"b/c"]
 )  # fmt: skip
 ARGS = st.dictionaries(
     st.sampled_from(
         ["correlation", "External id", "external id", "device", "stream", "Sequence number", "Fwd thread id", "bytes",
          "est. achieved occupancy %", "wait_on_stream", "Collective name", "Input Dims", "Input type",
-         "Concrete Inputs", "Seq", "Process Group Name", "other"]
+         "Concrete Inputs", "Seq", "Process Group Name", "other", "rank", "name", "labels"]
     ),
-    st.one_of(INTS, st.lists(st.lists(st.integers(0, 5), max_size=2), max_size=2), st.sampled_from(["broadcast", "0"])),
+    st.one_of(
+        INTS,
+        st.lists(st.lists(st.integers(0, 5), max_size=2), max_size=2),
+        st.sampled_from(["broadcast", "0", "rank 1", "GPU 3"]),
+    ),
     max_size=6,
 )  # fmt: skip
 EVENTS = st.fixed_dictionaries(
-    {"ph": st.sampled_from(["X", "X", "X", "i", 5]), "cat": CATS, "name": NAMES, "ts": TIMES},
+    {"ph": st.sampled_from(["X", "X", "X", "i", "M", 5]), "cat": CATS, "name": NAMES, "ts": TIMES},
     optional={
-        "dur": TIMES, "pid": INTS, "tid": INTS, "args": st.one_of(ARGS, ARGS, ARGS, st.sampled_from([None, [], "a"])),
+        "dur": TIMES, "pid": PIDS, "tid": INTS, "args": st.one_of(ARGS, ARGS, ARGS, st.sampled_from([None, [], "a"])),
         "id": st.floats(),
     },
 )  # fmt: skip

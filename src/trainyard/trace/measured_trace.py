@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Alignment
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.align.cross_rank import Agreement, Window
+from trainyard.trace.align.device_models import ranks_by_model
 from trainyard.trace.align.matching import Meetings
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.booking.book_rank import RankTrace
@@ -23,6 +25,8 @@ from trainyard.trace.rank_files import MAX_LISTED_FILES, Unread, left_out
 from trainyard.units import listed
 
 _STRAGGLER = list(words.KINDS).index("straggler")
+_FIGURE = re.compile(r"\d[\d,.]*(?: (?:ns|µs|ms|s)\b)?|\([^()]*\)")
+"""A number with its unit, or a part in brackets, which differ between similar notes."""
 
 
 class Lateness(NamedTuple):
@@ -37,10 +41,39 @@ class Lateness(NamedTuple):
     waited_ns: int
 
 
+class ModelMean(NamedTuple):
+    """The mean ledger of the ranks on one model of device."""
+
+    model: str
+    ranks: tuple[int, ...]
+    mean: Ledger
+
+
+class _Selected(Sequence[RankTrace]):
+    """Some of the ranks, loaded on access."""
+
+    def __init__(self, ranks: Sequence[RankTrace], indices: Sequence[int]) -> None:
+        """`indices`: of the selected ranks, in order."""
+        self._ranks, self._indices = ranks, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @overload
+    def __getitem__(self, index: int) -> RankTrace: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RankTrace]: ...
+    def __getitem__(self, index: int | slice) -> RankTrace | Sequence[RankTrace]:
+        if isinstance(index, slice):
+            return _Selected(self._ranks, self._indices[index])
+        return self._ranks[self._indices[index]]
+
+
 class MeasuredTrace(NamedTuple):
     """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: the parts of each rank
     in turn; `lateness`: late ranks, if clocks are aligned; `ranks`: may be on disk, and are loaded on access; `unread`:
-    files that could not be read, each of which may be a rank."""
+    files that could not be read, each of which may be a rank; `by_model`: a mean for each device model if the ranks run
+    on unlike devices, most ranks first: then `mean` is the first of them."""
 
     ranks: Sequence[RankTrace]
     by_rank: tuple[Ledger, ...]
@@ -50,6 +83,37 @@ class MeasuredTrace(NamedTuple):
     lateness: tuple[Lateness, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
     unread: tuple[Unread, ...] = ()
+    by_model: tuple[ModelMean, ...] = ()
+
+    @property
+    def comparable(self) -> MeasuredTrace:
+        """The measurement with the ranks that `mean` covers: all of them, or those on the most frequent model."""
+        return self._replace(ranks=_Selected(self.ranks, self.comparable_indices)) if self.by_model else self
+
+    @property
+    def rank_numbers(self) -> tuple[int, ...]:
+        """The rank number of each of `ranks`."""
+        return tuple(dict.fromkeys(ledger.scope.ranks[0] for ledger in self.by_rank))
+
+    @property
+    def comparable_indices(self) -> list[int]:
+        """The indices in `ranks` of the ranks that `mean` covers."""
+        of_mean = self.by_model[0].ranks if self.by_model else self.rank_numbers
+        return [index for index, rank in enumerate(self.rank_numbers) if rank in of_mean]
+
+    @property
+    def unlike_devices(self) -> str:
+        """A sentence about ranks on unlike devices; empty if they are alike."""
+        if not self.by_model:
+            return ""
+        means = [
+            f"{units.counted(len(model.ranks), 'rank')} on {model.model} ({units.show_time(model.mean.wall_ns)})"
+            for model in self.by_model
+        ]
+        return (
+            f"The ranks run on unlike devices: {listed(means, MAX_LISTED_FILES)}. Figures, findings and kernels are "
+            f"those of {self.by_model[0].model}; the table of device models has the others."
+        )
 
     @property
     def world(self) -> int:
@@ -96,7 +160,13 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     full = [ledger for ledger in booked if not ledger.scope.partial]
     full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
-    mean_ledger = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
+    by_model = tuple(
+        ModelMean(model, tuple(model_ranks), ledgers_of.mean(own, source=source))
+        for model, model_ranks in ranks_by_model(agreement.facts).items()
+        if (own := [ledger for ledger in full if ledger.scope.ranks[0] in model_ranks])
+    )
+    mean_ledger = by_model[0].mean if by_model else ledgers_of.mean(full, source=source)
+    mean_ledger = msgspec.structs.replace(mean_ledger, late=exposed_ns_by_rank)
     sentences = _collect_notes(agreement.facts, parts, agreement.alignment, window, device_events, unlaunched)
     return MeasuredTrace(
         ranks=ranks,
@@ -106,6 +176,7 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         notes=sentences,
         lateness=lateness,
         bandwidths=agreement.bandwidths,
+        by_model=by_model,
     )
 
 
@@ -145,7 +216,7 @@ def _collect_notes(
 ) -> tuple[str, ...]:
     """Sentences on missing data, the most important first. `facts` and `parts` in order of rank; `unlaunched`: how many
     of all ranks' `device_events` have no launch in the file."""
-    notes = list(dict.fromkeys(note for events in facts for note in events.notes))  # ranks of one file share notes
+    notes = _merge_notes(facts)
     if len(facts) > 1 and not any(events.world for events in facts):
         notes.append("The files name no ranks: they are treated as ranks 0, 1, ... of one job, in the order given.")
     if alignment.aligned != "host":
@@ -163,6 +234,22 @@ def _collect_notes(
     if all(part.partial for rank_parts in parts for part in rank_parts):
         return (*notes, "The window contains no complete step; the figures are those of partial steps.")
     return (*notes, *_note_steps_without_compute(facts, parts, window), *_note_partial_steps(facts, parts))
+
+
+def _merge_notes(facts: Sequence[Events]) -> list[str]:
+    """The notes of the ranks' files. Notes of several ranks that differ in their numbers only are shown once."""
+    notes_by_pattern: dict[str, list[tuple[int, str]]] = {}
+    for events in facts:
+        for note in events.notes:
+            notes_by_pattern.setdefault(_FIGURE.sub("#", note), []).append((events.rank, note))
+    notes: list[str] = []
+    for similar in notes_by_pattern.values():
+        rank, note = similar[0]
+        if len({text for _, text in similar}) > 1:
+            others = units.counted(len(similar) - 1, "other rank has a similar note", "other ranks have similar notes")
+            note = f"Rank {rank}: {note} {others}."
+        notes.append(note)
+    return notes
 
 
 def _note_steps_without_compute(

@@ -24,15 +24,17 @@ _WORK_KINDS = ("compute", "straggler", "comm", "copy")
 
 
 def all_booked(measured: MeasuredTrace) -> list[Booked]:
-    """All ranks; if they have more than `_MAX_TOTAL_ROWS` rows, an evenly spaced subset, which includes the rank that
-    the others wait for most."""
-    rank_numbers = np.array(list(dict.fromkeys(ledger.scope.ranks[0] for ledger in measured.by_rank)), np.int32)
-    first = convert_rank(measured.ranks[0], rank_numbers)
+    """All ranks that the mean covers; if they have more than `_MAX_TOTAL_ROWS` rows, an evenly spaced subset, which
+    includes the rank that the others wait for most."""
+    rank_numbers = np.array(measured.rank_numbers, np.int32)
+    comparable = np.array(measured.comparable_indices)
+    first = convert_rank(measured.ranks[int(comparable[0])], rank_numbers)
     rank_limit = max(1, _MAX_TOTAL_ROWS // max(1, len(first.start) + len(first.events.host)))
-    indices = set(np.linspace(0, len(rank_numbers) - 1, min(rank_limit, len(rank_numbers))).astype(int).tolist())
+    spaced = np.linspace(0, len(comparable) - 1, min(rank_limit, len(comparable))).astype(int)
     late = max(measured.mean.late, key=lambda rank: measured.mean.late[rank], default=int(rank_numbers[0]))
-    indices |= set(np.flatnonzero(rank_numbers == late).tolist())
-    ranks = [first] + [convert_rank(measured.ranks[index], rank_numbers) for index in sorted(indices - {0})]
+    indices = {*comparable[spaced].tolist(), *np.intersect1d(comparable, np.flatnonzero(rank_numbers == late)).tolist()}
+    rest = sorted(indices - {int(comparable[0])})
+    ranks = [first] + [convert_rank(measured.ranks[index], rank_numbers) for index in rest]
     lateness_of_rank = {row.rank: row for row in measured.lateness}
     return [
         replace(rank_booked, last=lateness.last, met=lateness.met)

@@ -35,6 +35,8 @@ class TinyKernels:
             return ()
         storms_by_rank = [_storms_in_full_steps(rank) for rank in ranks]
         rows_by_rank = [_storm_rows(rank, rank_storms) for rank, rank_storms in zip(ranks, storms_by_rank)]
+        if not any(len(rows) for rows in rows_by_rank):
+            return ()
         gaps_ns = claimed_ns(ledger, ranks, Claimant.TINY)
         busy_ns = owned_ns_per_step(ranks, rows_by_rank)
         if not matters(ledger, gaps_ns + busy_ns):

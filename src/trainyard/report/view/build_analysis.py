@@ -36,6 +36,8 @@ def analyse_measured(measured: MeasuredTrace) -> Analysis:
     """The analysis of booked profiler files that belong to no stored run."""
     events = measured.ranks[0].events
     device = events.device or ("CPU" if events.device_index < 0 else "unnamed device")
+    if measured.by_model:
+        device = ", ".join(f"{len(model.ranks)} × {model.model}" for model in measured.by_model)
     subject = [part for part in (device, _ranks(len(measured.ranks), measured.world), events.backend) if part]
     return _analysis(measured.mean, measured.ledgers, run=None, measured=measured, subject=" · ".join(subject))
 
@@ -58,6 +60,7 @@ def _analysis(
 ) -> Analysis:
     """The analysis of the `mean` step and the `ledgers` behind it. `run`: the stored run, if any; `measured`: the
     booked traces, if available; both add figures and tables. `subject`: device, ranks and job in words."""
+    alike = measured.comparable if measured else None
     found_problems = findings(mean, run, all_booked(measured) if measured else None)
     return Analysis(
         headline=_headline(mean, found_problems, run),
@@ -68,10 +71,14 @@ def _analysis(
         findings=tuple(found_problems),
         figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
         ideal=ideal_ns(run) if run else None,
-        kernels=_rows(top_work(measured, "kernels", most=_MOST_ROWS), mean.wall_ns) if measured else (),
-        modules=_rows(top_work(measured, "modules", most=_MOST_ROWS), mean.wall_ns) if measured else (),
+        kernels=_rows(top_work(alike, "kernels", most=_MOST_ROWS), mean.wall_ns) if alike else (),
+        modules=_rows(top_work(alike, "modules", most=_MOST_ROWS), mean.wall_ns) if alike else (),
         tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
-        warnings=(*((measured.left_out,) if measured and measured.unread else ()), *_warnings(mean, run)),
+        warnings=(
+            *((measured.left_out,) if measured and measured.unread else ()),
+            *((measured.unlike_devices,) if measured and measured.by_model else ()),
+            *_warnings(mean, run),
+        ),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
         limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
     )

@@ -12,7 +12,7 @@ from trainyard.report.view.trace_results import QueryResult, Reconciliation, Wha
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.roofline import OpRow, op_roofline
-from trainyard.trace.measured_trace import Lateness, MeasuredTrace
+from trainyard.trace.measured_trace import Lateness, MeasuredTrace, ModelMean
 
 _MOST_ROWS = 40
 """Rows of the tables of ops and of bandwidths."""
@@ -26,7 +26,12 @@ _CHANGES, _SMALL = 12, 0.001
 
 def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
     """The non-empty tables of a trace."""
-    all_tables = (ops(measured), lateness(measured.lateness), bandwidths(measured.bandwidths))
+    all_tables = (
+        device_models(measured.by_model),
+        ops(measured.comparable),
+        lateness(measured.lateness),
+        bandwidths(measured.bandwidths),
+    )
     return tuple(table for table in all_tables if table.rows)
 
 
@@ -114,6 +119,27 @@ def _op_cells(row: OpRow) -> tuple[Cell, ...]:
         None if row.loss_ns is None else row.loss_ns / 1e6,
         None if row.flops_rate is None else row.flops_rate / 1e12,
         None if row.bytes_rate is None else row.bytes_rate / 1e9,
+    )
+
+
+def device_models(models: Sequence[ModelMean]) -> Table:
+    """The mean step of the ranks on each model of device, by kind of account; no rows if the devices are alike."""
+    kinds = [kind for kind in words.KINDS if any(kind in model.mean.by_kind() for model in models)]
+    return Table(
+        title="Device models",
+        notes=("In ms: the mean over the ranks on a model and their full steps.",),
+        columns=_columns_with_decimals(
+            "Model", **{"Ranks": 0, "Step": 3} | {words.KINDS[kind].label: 3 for kind in kinds}
+        ),
+        rows=tuple(
+            (
+                model.model,
+                len(model.ranks),
+                model.mean.wall_ns / 1e6,
+                *(model.mean.by_kind().get(kind, 0) / 1e6 for kind in kinds),
+            )
+            for model in models
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Aligned, Alignment, align_clocks
 from trainyard.trace.align.bandwidth import Bandwidth, measure_bandwidths
 from trainyard.trace.align.clocks import ClockCorrection
+from trainyard.trace.align.device_models import refuse_unrelated_devices
 from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
 from trainyard.trace.align.survey import Survey
 
@@ -59,9 +60,11 @@ _ONE_RUN = "Pass the files of one run. To compare two runs, use trainyard diff."
 
 def _assign_ranks(facts: Sequence[Events], file_indices: Sequence[int]) -> list[int]:
     """Each file's rank. A file without a rank is numbered by its index among all files: its position, or its entry in
-    `file_indices` if some files could not be read. Raises `BadInput` for a rank that occurs twice."""
+    `file_indices` if some files could not be read. Raises `BadInput` for a rank that occurs twice, and for files of
+    unlike devices that do not state their job."""
     if not facts:
         raise BadInput("no traces given.")
+    refuse_unrelated_devices(facts, _ONE_RUN)
     source_of_rank: dict[int, str] = {}
     for index, events in zip(file_indices or range(len(facts)), facts):
         rank = events.rank if events.rank >= 0 else index

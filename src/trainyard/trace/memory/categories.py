@@ -9,13 +9,15 @@
     input             by a data loader
     unknown           no frame is recognized
 
-Categories in a profile, and a category that the program sets with `_set_memory_metadata`, take precedence.
+Categories in a profile, and a category that the program sets with `_set_memory_metadata`, take precedence. What
+unknown allocations from before the trace hold is inferred in `infer_earlier`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,11 +62,18 @@ _TORCH_FILE = re.compile(
 )
 
 
+class Categories(NamedTuple):
+    """Of each allocation: its category, as an index into KINDS, and whether a backward pass made it."""
+
+    category: NDArray[np.int8]
+    is_backward: NDArray[np.bool_]
+
+
 def categorize(
     lives: Lives, event_count: int, stacks: Sequence[tuple[Frame, ...]], labels: Sequence[str]
-) -> NDArray[np.int8]:
-    """The category of each allocation of a trace of `event_count` events, as an index into KINDS (words.MEMORY's
-    order). `stacks`, `labels`: as in Snapshot; `lives.stack` and `lives.label` index them."""
+) -> Categories:
+    """The categories of the allocations of a trace of `event_count` events. `stacks`, `labels`: as in Snapshot;
+    `lives.stack` and `lives.label` index them."""
     phase_and_kind_by_stack = [phase_and_kind(stack) for stack in stacks]
     if has_only_python_frames(stacks):
         # The autograd engine's threads run no Python: if only Python frames were recorded, their stacks are empty.
@@ -80,7 +89,8 @@ def categorize(
     kind_from_stack = np.array([kind_number.get(kind, -1) for _, kind in phase_and_kind_by_stack])[lives.stack]
     category = np.where(kind_from_stack >= 0, kind_from_stack, category)
     kind_from_label = np.array(kind_by_label)[lives.label]
-    return np.where(kind_from_label >= 0, kind_from_label, category).astype(np.int8)
+    category = np.where(kind_from_label >= 0, kind_from_label, category).astype(np.int8)
+    return Categories(category, phase == _BACKWARD)
 
 
 def _phase_ends(lives: Lives, event_count: int, phase: NDArray[np.int64]) -> NDArray[np.int64]:

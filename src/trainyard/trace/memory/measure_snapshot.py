@@ -14,6 +14,7 @@ from trainyard.plugins import AS_WRITTEN
 from trainyard.trace.memory.allocator import AllocatorSettings
 from trainyard.trace.memory.categories import KINDS, categorize, has_only_python_frames, source_location
 from trainyard.trace.memory.fragments import Fragments, Shortage, find_shortages, measure_fragments
+from trainyard.trace.memory.infer_earlier import infer_earlier_allocations
 from trainyard.trace.memory.replay_allocations import Replay, bytes_at_moments, replay
 from trainyard.trace.memory.snapshot import USER_DEFINED, Snapshot, SnapshotAnnotation, SnapshotDevice, load
 
@@ -54,7 +55,7 @@ class MeasuredMemory(NamedTuple):
     """Measurements of one device of a snapshot. `category[i]` is the index into KINDS of allocation i of
     `replay.lives`; `by_kind[k][m]` is the allocated bytes of category KINDS[k] at moment m, and `ns[m]` its time since
     the first event (a count of events if the file has no clock); `end`: fragmentation after the last event;
-    `places[s]`: source location of stack s."""
+    `places[s]`: source location of stack s; `evidence`: sentences on inferred categories."""
 
     device: SnapshotDevice
     replay: Replay
@@ -66,6 +67,7 @@ class MeasuredMemory(NamedTuple):
     shortages: tuple[Shortage, ...]
     marks: tuple[SnapshotAnnotation, ...]
     places: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +103,8 @@ def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemor
     rules = AllocatorSettings.of(snapshot.settings, snapshot.allocator)
     replayed = replay(device, rules, snapshot.source)
     lives, count = replayed.lives, len(device.trace.action)
-    category = categorize(lives, count, snapshot.stacks, snapshot.labels)
+    categories = categorize(lives, count, snapshot.stacks, snapshot.labels)
+    category, evidence = infer_earlier_allocations(lives, count, *categories)
     by_kind = np.stack(
         [
             bytes_at_moments(
@@ -125,6 +128,7 @@ def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemor
         shortages=tuple(find_shortages(device, replayed, places)),
         marks=_marks(snapshot, device),
         places=places,
+        evidence=evidence,
     )
 
 
@@ -160,7 +164,7 @@ def record(snapshot: Snapshot, memory: MeasuredMemory) -> MemoryRecord:
 
 def notes(snapshot: Snapshot, memory: MeasuredMemory) -> tuple[str, ...]:
     """Notes on the limits of the measurements of this file."""
-    lives, texts = memory.replay.lives, []
+    lives, texts = memory.replay.lives, list(memory.evidence)
     count = len(memory.device.trace.action)
     before = int((lives.start < 0).sum())
     if not count:

@@ -339,7 +339,7 @@ class _SnapshotDecoder:
         file, line, name = plain.get("filename"), plain.get("line"), plain.get("name")
         if not (type(file) is str and type(line) is int and type(name) is str and abs(line) < _MAX_NUMBER):
             return Frame(file="", line=0, name="?")
-        file, name = file[-_MAX_TEXT_LENGTH:], name[: 2 * _MAX_TEXT_LENGTH]
+        file, name = file[-_MAX_TEXT_LENGTH:].replace("\\", "/"), name[: 2 * _MAX_TEXT_LENGTH]
         key = file, line, name
         if key not in self.frames:
             if file in ("none", "??"):

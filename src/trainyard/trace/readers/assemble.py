@@ -6,7 +6,7 @@ Every reader fills the same two tables, in the file's order; `assemble` does the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -16,125 +16,51 @@ from numpy.typing import NDArray
 from trainyard.events import (
     CALL,
     DRAWN,
-    I8,
     I32,
     I64,
     NOTE,
     OP,
-    Collective,
     DeviceWork,
     Events,
     HostSpans,
-    OperandShape,
     StepMark,
 )
 from trainyard.plugins import AS_WRITTEN
 from trainyard.redact import redact
+from trainyard.trace.readers.device_shares import DeviceShare, number_devices_as_ranks, share_out_devices
+from trainyard.trace.readers.irregularities import describe_irregularities, drop_duplicates
 from trainyard.trace.readers.nesting import nest
+from trainyard.trace.readers.tables import DeviceTable, FileFacts, HostTable, StreamWaits
 
-_NO_COLLECTIVES: Mapping[int, Collective] = {}
-_Table = TypeVar("_Table", "HostTable", "DeviceTable")
-
-
-HOST_DTYPES = (np.int64, np.int64, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8, np.int32)
-DEVICE_DTYPES = (np.int64, np.int64, np.int32, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8)
-WAIT_DTYPES = (np.int64, np.int32, np.int32, np.int32)
-"""Dtypes of the columns of the tables below."""
-
-
-class HostTable(NamedTuple):
-    """m host spans. `name`, `thread` and `shape` are indices; `correlation` and `external` are -1 if absent;
-    `kind`, `seq`, `backward` and `shape` as in `events.HostSpans`."""
-
-    start: I64
-    stop: I64
-    name: I32
-    thread: I32
-    kind: I8
-    correlation: I64
-    external: I64
-    seq: I64
-    backward: I8
-    shape: I32
-    collectives: Mapping[int, Collective] = _NO_COLLECTIVES
-
-
-class DeviceTable(NamedTuple):
-    """n device intervals. `lane`: index of the stream's label; `device`: the device's number, -1 if unknown."""
-
-    start: I64
-    stop: I64
-    name: I32
-    lane: I32
-    device: I32
-    kind: I8
-    correlation: I64
-    external: I64
-    bytes: I64
-    occupancy: I8
-    collectives: Mapping[int, Collective] = _NO_COLLECTIVES
-
-
-class StreamWaits(NamedTuple):
-    """k calls that made the stream `lane` of `device` wait for the stream `on`. `correlation`: the call's id."""
-
-    correlation: I64
-    device: I32
-    lane: I32
-    on: I32
-
-    def on_device(self, device: int) -> StreamWaits:
-        """The waits on the device and those whose device is unknown."""
-        rows = (self.device == device) | (self.device < 0)
-        return StreamWaits(
-            correlation=self.correlation[rows], device=self.device[rows], lane=self.lane[rows], on=self.on[rows]
-        )
-
-
-class FileFacts(NamedTuple):
-    """A file's metadata. `rank` is -1 and `world` 0 if the file does not state them; `lanes`: the streams' labels;
-    `device_names`: device number -> device name."""
-
-    source: str
-    names: Sequence[str]
-    lanes: Sequence[str]
-    shapes: Sequence[OperandShape] = ()
-    rank: int = -1
-    world: int = 0
-    device_names: Mapping[int, str] = {}
-    host_name: str = ""
-    backend: str = ""
-    group_sizes: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
-    cut_short: bool = False
+_Table = TypeVar("_Table", HostTable, DeviceTable)
 
 
 def assemble(
     facts: FileFacts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark: str = AS_WRITTEN.mark
 ) -> tuple[Events, ...]:
-    """Returns one `Events` per device with work (one of the host's spans if there is none), or one for all devices if
-    the file states its rank. Annotations whose names begin with `mark` mark steps; the rest of the name is the step's
-    label (steps without one are numbered). Sorts the tables' columns in place and redacts secrets.
+    """Returns one `Events` per device with work (one of the host's spans if there is none). Annotations whose names
+    begin with `mark` mark steps; the rest of the name is the step's label (steps without one are numbered). Sorts the
+    tables' columns in place, drops duplicates, notes irregular events and redacts secrets.
     """
     facts = _redact_facts(facts)
-    host, device = _sort_by_start(host), _sort_by_start(device)
+    host, host_repeats = drop_duplicates(_sort_by_start(host))
+    device, device_repeats = drop_duplicates(_sort_by_start(device))
     device, annotations = _split_off_annotations(device)
     span = _recording_span(host, device)
     spans, calls, ops = _build_host_spans(host, facts.names)
+    launch = calls.rows(device.correlation)
+    repeats = (host_repeats, device_repeats)
+    facts = facts._replace(notes=(*facts.notes, *describe_irregularities(host, device, launch, facts.names, repeats)))
     # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
     marks, main = _find_step_marks(spans, host.stop, facts.names, mark)
-    device_numbers = [int(device_number) for device_number in np.unique(device.device) if device_number >= 0]
-    # A rank may use a second device briefly, and an event may lack its device.
-    is_one_rank = facts.rank >= 0 or len(device_numbers) < 2
     by_device: list[Events] = []
-    for device_number in device_numbers[:1] or [-1] if is_one_rank else device_numbers:
-        rows = np.arange(len(device.start)) if is_one_rank else np.flatnonzero(device.device == device_number)
-        device_waits = waits if is_one_rank else waits.on_device(device_number)
+    for share in share_out_devices(facts, device, bool((launch >= 0).any())):
+        device_waits = waits if share.is_whole else waits.on_device(share.device)
         work, streams = _build_device_work(
-            device, rows, calls, ops, facts.lanes, device_waits, spans, is_one_rank and len(device_numbers) > 1
+            device, share.rows, calls, ops, facts.lanes, device_waits, spans, share.has_several_devices
         )
-        events = _build_events(facts, spans, marks, main, span, work, streams, device_number, not is_one_rank)
-        device_marks = _find_device_marks(annotations, -1 if is_one_rank else device_number, facts.names, mark)
+        events = _build_events(facts, spans, marks, main, span, work, streams, share)
+        device_marks = _find_device_marks(annotations, -1 if share.is_whole else share.device, facts.names, mark)
         by_device.append(msgspec.structs.replace(events, device_marks=device_marks))
     return tuple(by_device)
 
@@ -351,19 +277,17 @@ def _build_events(
     span: tuple[int, int],
     work: DeviceWork,
     streams: tuple[str, ...],
-    device_number: int,
-    is_split: bool,
+    share: DeviceShare,
 ) -> Events:
-    """The events of one device, or of all. `is_split`: the file's devices are treated as separate ranks."""
+    """The events of one share of the file's device work, of which `work` and `streams` are the rows."""
     # A container may renumber devices: if all have the same name, the number does not matter.
     distinct = set(facts.device_names.values())
-    device_name = facts.device_names.get(device_number, distinct.pop() if len(distinct) == 1 else "")
-    notes = facts.notes
-    if is_split:
-        notes = (*notes, "The file holds several devices; each is treated as a separate rank.")
+    device_name = facts.device_names.get(share.device, distinct.pop() if len(distinct) == 1 else "")
+    if facts.rank >= 0 and share.world > facts.world > 1:
+        host, work = number_devices_as_ranks(host, share), number_devices_as_ranks(work, share)
     collectives = [*host.collectives.values(), *work.collectives.values()]
     return Events(
-        source=f"{facts.source}:{device_number}" if is_split else facts.source,
+        source=facts.source if share.is_whole else f"{facts.source}:{share.device}",
         names=tuple(facts.names),
         streams=streams,
         shapes=tuple(facts.shapes),
@@ -372,14 +296,14 @@ def _build_events(
         marks=marks,
         span=span,
         main=main,
-        rank=device_number if is_split else facts.rank,
-        world=max([facts.world, *(collective.members for collective in collectives)]),
+        rank=share.rank,
+        world=max([share.world, *(collective.members for collective in collectives)]),
         device=device_name,
-        device_index=device_number,
+        device_index=share.device,
         devices=len(facts.device_names),
         host_name=facts.host_name,
         backend=facts.backend,
         group_sizes=facts.group_sizes,
-        notes=notes,
+        notes=(*facts.notes, *share.notes),
         cut_short=facts.cut_short,
     )

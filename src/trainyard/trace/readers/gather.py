@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
 from trainyard.events import CALL, I64, KERNEL, NOTE, OP, Collective, Events
-from trainyard.trace.readers.assemble import (
+from trainyard.trace.readers.assemble import assemble
+from trainyard.trace.readers.step_ranges import Range, find_steps
+from trainyard.trace.readers.tables import (
     DEVICE_DTYPES,
     HOST_DTYPES,
     WAIT_DTYPES,
@@ -19,9 +21,7 @@ from trainyard.trace.readers.assemble import (
     FileFacts,
     HostTable,
     StreamWaits,
-    assemble,
 )
-from trainyard.trace.readers.step_ranges import Range, find_steps
 
 MARK = "ProfilerStep#"
 """Prefix of step annotations in `Events`."""

@@ -51,12 +51,14 @@ class OpArgs(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_RAW)
     types: msgspec.Raw = msgspec.field(name="Input type", default=_RAW)
     values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_RAW)
+    rank: _Int = -1
 
 
 class CallArgs(msgspec.Struct, gc=False):
     """The args of a driver call that are read."""
 
     correlation: _Int = -1
+    rank: _Int = -1
 
 
 class DeviceArgs(msgspec.Struct, gc=False):
@@ -71,6 +73,7 @@ class DeviceArgs(msgspec.Struct, gc=False):
     occupancy: _Int = msgspec.field(name="est. achieved occupancy %", default=-1)
     wait_on: _Int = msgspec.field(name="wait_on_stream", default=-1)
     collective: msgspec.Raw = msgspec.field(name="Collective name", default=_RAW)
+    rank: _Int = -1
 
 
 decode_events = msgspec.json.Decoder(list[ChromeEvent]).decode

@@ -8,9 +8,9 @@ them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,20 +19,23 @@ from trainyard.errors import BadFile
 from trainyard.events import CALL, DRAWN, Events, OperandShape
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.redact import redact
-from trainyard.trace.readers.assemble import DeviceTable, FileFacts, HostTable, assemble
+from trainyard.trace.readers.assemble import assemble
 from trainyard.trace.readers.kineto.document import Walk
+from trainyard.trace.readers.kineto.header import Header
 from trainyard.trace.readers.kineto.native import library
+from trainyard.trace.readers.kineto.processes import MergedRank, Separation, separate_ranks
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 from trainyard.trace.readers.kineto.scanner import CompiledScanner
+from trainyard.trace.readers.kineto.unknown_work import resolve_unknown_work
 from trainyard.trace.readers.kineto.unpack import UnpackedText, no_collection, texts
 from trainyard.trace.readers.recognise import recognise, recognise_text
+from trainyard.trace.readers.tables import DeviceTable, FileFacts, HostTable
+from trainyard.units import listed
 
 _NO_GROUPS: Mapping[str, Any] = {}
 _Table = TypeVar("_Table", HostTable, DeviceTable)
 
 _LAUNCH = re.compile(r"(cuda|hip|cu)(\w*Launch|Memcpy|Memset)")
-_MAX_TIMESTAMP_NS = 2**61
-_Count = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 
 class Kineto:
@@ -58,22 +61,26 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     """Reads one document. `mark`: prefix of step annotations; `groups`: process groups by name, if already known."""
     walk = Walk(text)
     has_events = walk.header_first()
-    groups = groups or _Header(walk.header).groups
+    groups = groups or Header(walk.header).groups
     native = library()
     scanner = CompiledScanner(groups, native) if native else Rows(groups)
     if has_events:
         walk.run(scanner)
-    header = _Header(walk.header)
+    header = Header(walk.header)
     if header.groups != groups:  # the process groups come after the events, which need them
         return _read(text, mark, header.groups)
-    tables = scanner.tables()
+    tables, category_notes, accelerator = resolve_unknown_work(scanner.tables())
     if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
-        raise _no_events_error(text, walk)
-    _check_launches(text, tables, bool(walk.lost and header.device_names))
+        raise _no_events_error(text, walk, tables.dropped, category_notes)
+    _check_launches(text, tables, bool(walk.lost and header.device_names), accelerator)
     labels = [_lane_label(lane) for lane in tables.lanes]
     lanes = {label: index for index, label in enumerate(sorted(set(labels)))}
     lane_index = np.array([lanes[label] for label in labels], np.int32)
-    device, waits = tables.device, tables.waits
+    tables = tables._replace(
+        host=_add_base(tables.host, header.base),
+        device=_add_base(tables.device._replace(lane=lane_index[tables.device.lane]), header.base),
+        waits=tables.waits._replace(lane=lane_index[tables.waits.lane], on=lane_index[tables.waits.on]),
+    )
     facts = FileFacts(
         source=text.name,
         names=tables.names,
@@ -85,16 +92,46 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         host_name=header.host_name,
         backend=header.backend,
         group_sizes=header.group_sizes,
-        notes=(*header.notes, *_describe_losses(text, walk, tables.dropped)),
+        notes=(*header.notes, *_describe_losses(text, walk, tables.dropped), *category_notes),
         cut_short=bool(walk.lost),
     )
-    return assemble(
-        facts,
-        _add_base(tables.host, header.base),
-        _add_base(device._replace(lane=lane_index[device.lane]), header.base),
-        waits._replace(lane=lane_index[waits.lane], on=lane_index[waits.on]),
-        mark,
-    )
+    separation = separate_ranks(tables, text.path)
+    if separation is None:
+        return assemble(facts, tables.host, tables.device, tables.waits, mark)
+    return _assemble_ranks(facts, separation, mark)
+
+
+def _assemble_ranks(facts: FileFacts, separation: Separation, mark: str) -> tuple[Events, ...]:
+    """One `Events` per rank of a merged file, with the notes of the file on the first."""
+    # The header is that of one of the merged files, or absent: what it says of that rank alone is left out.
+    # Ranks on one host have different devices.
+    device_numbers = [number for rank in separation.ranks for number in np.unique(rank.device.device).tolist()]
+    on_one_host = bool(device_numbers) and len(set(device_numbers)) == len(device_numbers)
+    is_numbered = not any(rank.label for rank in separation.ranks)
+    last_rank = separation.ranks[-1].rank
+    world = facts.world if facts.world > last_rank else last_rank + 1 if is_numbered else 0
+    traces: list[Events] = []
+    for merged in separation.ranks:
+        own = facts._replace(
+            source=f"{facts.source}:{merged.label or f'rank {merged.rank}'}",
+            rank=merged.rank,
+            world=world,
+            names=_names_of_rank(facts.names, merged),
+            host_name=facts.host_name if on_one_host else "",
+            notes=(*facts.notes, *separation.notes) if not traces else (),
+        )
+        traces.extend(assemble(own, merged.host, merged.device, merged.waits, mark))
+    world = max(events.world for events in traces)
+    return tuple(msgspec.structs.replace(events, world=world) for events in traces)
+
+
+def _names_of_rank(names: Sequence[str], merged: MergedRank) -> Sequence[str]:
+    """The file's names; without `[R3] ` at their beginning if all names of rank 3 begin with it."""
+    prefix = f"[R{merged.rank}] "
+    used: list[int] = np.union1d(merged.host.name, merged.device.name).tolist()
+    if not all(names[name].startswith(prefix) for name in used):
+        return names
+    return tuple(name.removeprefix(prefix) for name in names)
 
 
 def _add_base(table: _Table, base: int) -> _Table:
@@ -104,26 +141,39 @@ def _add_base(table: _Table, base: int) -> _Table:
     return table
 
 
-def _no_events_error(text: UnpackedText, walk: Walk) -> BadFile:
-    """The error for a document without host spans and device work."""
+def _no_events_error(text: UnpackedText, walk: Walk, dropped: int, category_notes: Sequence[str]) -> BadFile:
+    """The error for a document without host spans and device work. `dropped`: number of events without a readable time;
+    `category_notes`: on events of unknown categories."""
     reason = f" ({'; '.join(walk.lost)})" if walk.lost else ""
     if not walk.entries:
         return BadFile(
             f"{text.path}: 0 trace events in {text.size:,} bytes{reason}.", "Was the profiler's window ever active?"
         )
+    if dropped:
+        return BadFile(
+            f"{text.path}: {dropped:,} of its {walk.entries:,} events have an unreadable or negative time, or one of "
+            f"more than 73 years, and no other is a kernel, copy or host span{reason}.",
+            "Times are microseconds. Were they scaled or written in another unit?",
+        )
     return BadFile(
         f"{text.path}: none of its {walk.entries:,} events is a kernel, copy or host span{reason}.",
-        "trainyard reads torch.profiler's chrome traces here.",
+        " ".join((*category_notes, "trainyard reads torch.profiler's chrome traces here.")),
     )
 
 
-def _check_launches(text: UnpackedText, tables: Tables, cut_short: bool) -> None:
-    """Raises `BadFile` if the file has no device work although it has launches, or although it names devices and is
-    `cut_short`: the host ops of a GPU step must not be read as a CPU step."""
+def _check_launches(text: UnpackedText, tables: Tables, cut_short: bool, accelerator: Sequence[str]) -> None:
+    """Raises `BadFile` if the file has no device work although it has launches, or events of `accelerator` categories
+    that are not read, or although it names devices and is `cut_short`: the host ops of a GPU step must not be read as a
+    CPU step."""
     if (tables.device.kind != DRAWN).any():
         return
     launches = np.array([_LAUNCH.match(name) is not None for name in tables.names], bool)
     launched = int((launches[tables.host.name] & (tables.host.kind == CALL)).sum())
+    if accelerator:
+        raise BadFile(
+            f"{text.path}: its device events are of categories that trainyard does not read: {listed(accelerator, 4)}.",
+            "Record with the profiler of the device's vendor, or report the format.",
+        )
     if launched or cut_short:
         problem = f"{launched:,} calls launch work on a device" if launched else "it names devices and is cut short"
         raise BadFile(
@@ -170,65 +220,3 @@ def _list(raw: bytes) -> list[object]:
 def _dims(entry: object) -> tuple[int, ...]:
     lengths = entry if isinstance(entry, list) else []
     return tuple(lengths) if all(type(length) is int and 0 <= length < 2**62 for length in lengths) else ()
-
-
-class _Distributed(msgspec.Struct):
-    """The header's `distributedInfo`. `rank`: -1 if absent; `pg_config`: a description of each process group."""
-
-    rank: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)] = -1
-    world_size: _Count = 1
-    backend: str = ""
-    pg_config: list[dict[str, Any]] | None = None
-
-
-class _Header:
-    """The fields of a Kineto file outside its events. A field of another type than Kineto writes is left out and
-    reported in `notes`. `base`: ns to add to every timestamp; `world`: 0 if the file does not state it; `groups`: the
-    process groups by name; `device_names`: device number -> name."""
-
-    def __init__(self, fields: Mapping[str, bytes]) -> None:
-        """`fields`: key of the trace's header -> its raw JSON. A field of the wrong type is left out and noted."""
-        self.notes: list[str] = []
-        base = self._field(fields, "baseTimeNanoseconds", int | str, 0)
-        self.base = self._number(base) if isinstance(base, str) else base
-        if abs(self.base) >= _MAX_TIMESTAMP_NS:
-            self._left_out("baseTimeNanoseconds")
-            self.base = 0
-        job = self._field(fields, "distributedInfo", _Distributed | None, None)
-        self.world = job.world_size if job else 0
-        self.rank = job.rank if job else -1
-        if job and self.rank >= self.world:
-            self.notes.append(f"distributedInfo states rank {self.rank} in a world of {self.world}: ranks start at 0.")
-        self.backend = job.backend if job else ""
-        self.groups = {str(group.get("pg_name")): group for group in (job and job.pg_config) or ()}
-        self.host_name = self._field(fields, "host_name", str, "")
-        properties = self._field(fields, "deviceProperties", list[dict[str, Any]] | None, None) or ()
-        self.device_names = {
-            number: str(item.get("name", "")) for item in properties if type(number := item.get("id")) is int
-        }
-
-    @property
-    def group_sizes(self) -> tuple[int, ...]:
-        sizes = (group.get("pg_size") for group in self.groups.values())
-        return tuple(size for size in sizes if type(size) is int and 0 < size < 2**31)
-
-    def _field(self, fields: Mapping[str, bytes], name: str, kind: Any, default: Any) -> Any:
-        """A header field decoded as `kind`; `default`, with a note, if it is missing or of another type."""
-        if name not in fields:
-            return default
-        try:
-            return msgspec.json.decode(fields[name], type=kind)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            self._left_out(name)
-            return default
-
-    def _number(self, text: str) -> int:
-        """The integer in `text`, of which only 40 digits are read; 0, with a note, if it is not one."""
-        try:
-            return int(text[:40])
-        except ValueError:
-            self._left_out("baseTimeNanoseconds")
-            return 0
-
-    def _left_out(self, name: str) -> None:
-        self.notes.append(f"{name} is not in Kineto's format; it was left out.")

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.events import CALL, COPY, DRAWN, I8, I32, I64, KERNEL, MEMSET, NOTE, OP, PYTHON, Collective
-from trainyard.trace.readers.assemble import (
-    DEVICE_DTYPES,
-    HOST_DTYPES,
-    WAIT_DTYPES,
-    DeviceTable,
-    HostTable,
-    StreamWaits,
-)
+from trainyard.events import CALL, I8, I32, I64, KERNEL, NOTE, OP, Collective
 from trainyard.trace.readers.collectives import collective_from_args, names_collective
+from trainyard.trace.readers.kineto.categories import (
+    FIRST_DEVICE_CODE,
+    NO_WORK,
+    STREAM_WAIT_CODE,
+    UNKNOWN_WORK,
+    code_of_category,
+)
 from trainyard.trace.readers.kineto.document import StopReason
 from trainyard.trace.readers.kineto.event import (
     UNREADABLE_EVENT,
@@ -35,32 +34,46 @@ from trainyard.trace.readers.kineto.event import (
     decode_events,
     ns_of,
 )
+from trainyard.trace.readers.tables import (
+    DEVICE_DTYPES,
+    HOST_DTYPES,
+    WAIT_DTYPES,
+    DeviceTable,
+    HostTable,
+    StreamWaits,
+)
 
-_DEVICE_KINDS = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET,
-           "gpu_user_annotation": DRAWN}  # fmt: skip
-_HOST_KINDS = {
-    "cpu_op": OP,
-    "operator": OP,
-    "user_annotation": NOTE,
-    "cuda_runtime": CALL,
-    "cuda_driver": CALL,
-    "runtime": CALL,
-    "python_function": PYTHON,
-}
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 _STREAM_WAIT = "Stream Wait Event"
-_FIRST_DEVICE_CODE, _STREAM_WAIT_CODE = 10, 20
-_CODE_OF_CATEGORY = (
-    _HOST_KINDS
-    | {cat: _FIRST_DEVICE_CODE + kind for cat, kind in _DEVICE_KINDS.items()}
-    | {"cuda_sync": _STREAM_WAIT_CODE}
-)
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _CLOSING_BRACKET = ord("]")
 _MAX_BATCH_BYTES, _MIN_BATCH_BYTES = 4 << 20, 1 << 12
 _MAX_SINGLE_EVENTS = 1 << 14
 _MAX_TIMESTAMP_NS = 2**61
+_PROCESS_TEXTS = ("process_name", "process_labels")
+DEVICE_ROW_DTYPES, WAIT_ROW_DTYPES = (*DEVICE_DTYPES, np.int32, np.int32), (*WAIT_DTYPES, np.int32)
+"""Dtypes of the columns that scanners fill: those of the tables, then the process and, of device rows, the category."""
+
+Pid = int | str
+
+
+class Origins(NamedTuple):
+    """Processes and categories of the rows of `Tables`.
+
+    `device_process`, `wait_process`: index into `processes` of each row; `processes`: (pid, rank in the event's args,
+    -1 if absent); `thread_pids`: pid of each thread; `texts`: pid -> names and labels in the file's metadata.
+    `device_category`: -1 for rows of a known category, else twice the index into `categories`, plus 1 if the event
+    names a stream.
+    """
+
+    device_process: I32
+    wait_process: I32
+    device_category: I32
+    processes: tuple[tuple[Pid, int], ...]
+    thread_pids: tuple[Pid, ...]
+    categories: tuple[str, ...]
+    texts: dict[Pid, list[str]]
 
 
 class Tables(NamedTuple):
@@ -70,6 +83,7 @@ class Tables(NamedTuple):
     host: HostTable
     device: DeviceTable
     waits: StreamWaits
+    origins: Origins
     names: tuple[str, ...]
     lanes: tuple[bytes, ...]
     shapes: tuple[bytes, ...]
@@ -84,8 +98,10 @@ class Rows:
         self.groups = groups
         self.entries = self.dropped = 0
         self._names, self._threads, self._lanes, self._shapes = TextIndex(), TextIndex(), TextIndex(), TextIndex()
-        self._host, self._device = ColumnBuilder(HOST_DTYPES), ColumnBuilder(DEVICE_DTYPES)
-        self._waits = ColumnBuilder(WAIT_DTYPES)
+        self._processes, self._categories = TextIndex(), TextIndex()
+        self._process_texts: dict[Pid, list[str]] = {}
+        self._host, self._device = ColumnBuilder(HOST_DTYPES), ColumnBuilder(DEVICE_ROW_DTYPES)
+        self._waits = ColumnBuilder(WAIT_ROW_DTYPES)
         self._batch_bytes, self._without_boundary = _MAX_BATCH_BYTES, b""
         self._single_events: list[ChromeEvent] = []
         """Singly decoded events that are not in the tables yet: adding one row costs as much as adding many."""
@@ -122,10 +138,21 @@ class Rows:
     def tables(self) -> Tables:
         """The tables of all events that were added."""
         self._flush_single()
+        *device, device_process, device_category = self._device.columns()
+        *waits, wait_process = self._waits.columns()
         return Tables(
             host=HostTable._make([*self._host.columns(), self._host.collectives]),
-            device=DeviceTable._make([*self._device.columns(), self._device.collectives]),
-            waits=StreamWaits(*self._waits.columns()),
+            device=DeviceTable._make([*device, self._device.collectives]),
+            waits=StreamWaits(*waits),
+            origins=Origins(
+                device_process=device_process,
+                wait_process=wait_process,
+                device_category=device_category,
+                processes=tuple(self._processes.texts()),
+                thread_pids=tuple(pid for pid, _ in self._threads.texts()),
+                categories=tuple(self._categories.texts()),
+                texts=self._process_texts,
+            ),
             names=tuple(self._names.texts()),
             lanes=tuple(self._lanes.texts()),
             shapes=tuple(self._shapes.texts()),
@@ -152,12 +179,12 @@ class Rows:
         self._add_events(events)
 
     def _add_events(self, events: list[ChromeEvent]) -> None:
-        """Adds the `X` events of a known category with a readable time to the tables."""
-        code_of = {
-            cat: _CODE_OF_CATEGORY.get(cat.lower(), -1) if cat and cat.isascii() else -1
-            for cat in {event.cat for event in events}
-        }
-        events = [event for event in events if event.ph == "X" and code_of[event.cat] >= 0]
+        """Adds the `X` events with a readable time, except those of a category without work, to the tables."""
+        for event in events:
+            if event.ph == "M" and event.name in _PROCESS_TEXTS:
+                self._add_process_text(event)
+        code_of = {cat: code_of_category(cat) for cat in {event.cat for event in events}}
+        events = [event for event in events if event.ph == "X" and code_of[event.cat] != NO_WORK]
         if not events:
             return
         start, readable = ns_of([event.ts for event in events])
@@ -177,12 +204,21 @@ class Rows:
         stop = start + length
         name = self._names.column([event.name if type(event.name) is str else str(event.name) for event in events])
         for is_selected, add in (
-            (code < _FIRST_DEVICE_CODE, self._add_host_events),
-            (code >= _FIRST_DEVICE_CODE, self._add_device_events),
+            (code < FIRST_DEVICE_CODE, self._add_host_events),
+            (code >= FIRST_DEVICE_CODE, self._add_device_events),
         ):
             rows = np.flatnonzero(is_selected)
             if len(rows):
                 add([events[row] for row in rows.tolist()], start[rows], stop[rows], name[rows], code[rows])
+
+    def _add_process_text(self, event: ChromeEvent) -> None:
+        """Keeps the name or label that the metadata event gives its process."""
+        args = decode_args(event.args)
+        self._process_texts.setdefault(event.pid, []).extend(
+            text for key in ("name", "labels") if isinstance(text := args.get(key), str)
+        )
+        if _is_rank(rank := args.get("rank")):
+            self._processes.column([(event.pid, rank)])
 
     def _add_host_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, kind: I8) -> None:
         """Adds host spans. `start`, `stop` (ns), `name` (number) and `kind` (`events.OP`, ...) of each event."""
@@ -195,11 +231,13 @@ class Rows:
         calls = np.flatnonzero(kind == CALL)
         call_args = decode_all_args([events[row].args for row in calls.tolist()], CallArgs)
         correlation[calls] = [args.correlation for args in call_args]
+        self._add_stated_ranks([events[row] for row in calls.tolist()], call_args)
         ops = np.flatnonzero(kind == OP)
         op_args = decode_all_args([events[row].args for row in ops.tolist()], OpArgs)
         external[ops] = [args.external_id for args in op_args]
         seq[ops] = [args.seq for args in op_args]
         backward[ops] = [args.forward_thread > 0 for args in op_args]
+        self._add_stated_ranks([events[row] for row in ops.tolist()], op_args)
         ops_with_shapes = [
             (row, args) for row, args in zip(ops.tolist(), op_args) if args.dims or args.types or args.values
         ]
@@ -210,24 +248,38 @@ class Rows:
         self._add_collectives(self._host, events, np.flatnonzero(collectives))
         self._host.extend((start, stop, name, thread, kind, correlation, external, seq, backward, shape))
 
+    def _add_stated_ranks(self, events: list[ChromeEvent], all_args: Sequence[CallArgs | OpArgs]) -> None:
+        """Notes the ranks that the args of host events state for their processes."""
+        stated = {(event.pid, args.rank) for event, args in zip(events, all_args) if _is_rank(args.rank)}
+        if stated:
+            self._processes.column(list(stated))
+
     def _add_device_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, code: I8) -> None:
         """Adds device work and stream waits. `start`, `stop` (ns), `name` (number) and `code` (a value of
         `_CODE_OF_CATEGORY`) of each event."""
         all_args = decode_all_args([event.args for event in events], DeviceArgs)
         device = np.array([args.device if -1 <= args.device < 2**31 else -1 for args in all_args], np.int32)
         lane = self._lanes.column([_encode_lane(args, event) for args, event in zip(all_args, events)])
+        process = self._processes.column(
+            [(event.pid, args.rank if _is_rank(args.rank) else -1) for args, event in zip(all_args, events)]
+        )
         waits = [
             row
-            for row in np.flatnonzero(code == _STREAM_WAIT_CODE).tolist()
+            for row in np.flatnonzero(code == STREAM_WAIT_CODE).tolist()
             if all_args[row].wait_on >= 0 and str(events[row].name) == _STREAM_WAIT
         ]
         if waits:
             correlation = np.array([all_args[row].correlation for row in waits], np.int64)
             on = self._lanes.column([b"%d" % all_args[row].wait_on for row in waits])
-            self._waits.extend((correlation, device[waits], lane[waits], on))
-        work = np.flatnonzero(code != _STREAM_WAIT_CODE)
+            self._waits.extend((correlation, device[waits], lane[waits], on, process[waits]))
+        work = np.flatnonzero(code != STREAM_WAIT_CODE)
         events, all_args = [events[row] for row in work.tolist()], [all_args[row] for row in work.tolist()]
-        kind = code[work] - np.int8(_FIRST_DEVICE_CODE)
+        kind = code[work] - np.int8(FIRST_DEVICE_CODE)
+        category = np.full(len(work), -1, np.int32)
+        unknown = np.flatnonzero(kind == UNKNOWN_WORK).tolist()
+        if unknown:
+            numbers = self._categories.column([events[row].cat or "" for row in unknown])
+            category[unknown] = 2 * numbers + np.array([bool(all_args[row].stream) for row in unknown])
         collectives = [row for row, args in enumerate(all_args) if args.collective and kind[row] == KERNEL]
         self._add_collectives(self._device, events, collectives)
         columns = (
@@ -242,7 +294,7 @@ class Rows:
         correlation, external, size, occupancy = np.array(list(columns), np.int64).reshape(-1, 4).T
         self._device.extend(
             (start[work], stop[work], name[work], lane[work], device[work], kind, correlation, external,
-             size, occupancy)
+             size, occupancy, process[work], category)
         )  # fmt: skip
 
     def _matches_name(self, number: I32, predicate: Callable[[str], bool]) -> NDArray[np.bool_]:
@@ -255,6 +307,11 @@ class Rows:
         for row in rows:
             name, args = str(events[row].name), decode_args(events[row].args)
             table.collectives[table.count + row] = collective_from_args(name, args, self.groups)
+
+
+def _is_rank(value: object) -> TypeGuard[int]:
+    """Whether an argument is a rank: an integer from 0 on."""
+    return type(value) is int and 0 <= value < 2**31
 
 
 def _skip_space(text: bytes, position: int) -> int:

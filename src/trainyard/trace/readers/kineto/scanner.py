@@ -5,6 +5,7 @@ Events that it cannot read go through the code of `Rows`, one at a time, so both
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import CDLL, POINTER, Array, byref, c_char, c_int, c_int64, c_size_t, c_void_p, memmove
 from itertools import pairwise
@@ -15,23 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I32, Collective
-from trainyard.trace.readers.assemble import (
-    DEVICE_DTYPES,
-    HOST_DTYPES,
-    WAIT_DTYPES,
-    DeviceTable,
-    HostTable,
-    StreamWaits,
-)
 from trainyard.trace.readers.collectives import collective_from_args, names_collective
 from trainyard.trace.readers.kineto.document import StopReason
 from trainyard.trace.readers.kineto.event import decode_args
 from trainyard.trace.readers.kineto.native import NO_MEMORY
-from trainyard.trace.readers.kineto.rows import Rows, Tables
+from trainyard.trace.readers.kineto.rows import DEVICE_ROW_DTYPES, WAIT_ROW_DTYPES, Origins, Pid, Rows, Tables
+from trainyard.trace.readers.tables import HOST_DTYPES, DeviceTable, HostTable, StreamWaits
 
-_NAMES, _THREADS, _LANES, _SHAPES = range(4)
+_NAMES, _THREADS, _LANES, _SHAPES, _PROCESSES, _CATEGORIES = range(6)
 _HOST, _DEVICE, _WAITS = range(3)
 _ON_DEVICE = 1
+_JSON_PID = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+')
 
 
 class CompiledScanner(Rows):
@@ -48,6 +43,8 @@ class CompiledScanner(Rows):
         self._threads = _NativeTextIndex(self._number(_THREADS), _encode_thread)  # pyright: ignore[reportAttributeAccessIssue]
         self._lanes = _NativeTextIndex(self._number(_LANES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
         self._shapes = _NativeTextIndex(self._number(_SHAPES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
+        self._processes = _NativeTextIndex(self._number(_PROCESSES), _encode_process)  # pyright: ignore[reportAttributeAccessIssue]
+        self._categories = _NativeTextIndex(self._number(_CATEGORIES), _encode_name)  # pyright: ignore[reportAttributeAccessIssue]
         self._host, self._device, self._waits = (self._column_builder(table) for table in (_HOST, _DEVICE, _WAITS))
 
     def __del__(self) -> None:
@@ -71,15 +68,25 @@ class CompiledScanner(Rows):
         self._flush_single()
         names, new_index = _merge_spellings([msgspec.json.decode(b'"%b"' % raw) for raw in self._texts(_NAMES)])
         host = HostTable._make([*self._columns(_HOST, HOST_DTYPES), self._host.collectives])
-        device = DeviceTable._make([*self._columns(_DEVICE, DEVICE_DTYPES), self._device.collectives])
+        *device_columns, device_process, device_category = self._columns(_DEVICE, DEVICE_ROW_DTYPES)
+        device = DeviceTable._make([*device_columns, self._device.collectives])
         if new_index is not None:
             host, device = host._replace(name=new_index[host.name]), device._replace(name=new_index[device.name])
-        waits = StreamWaits(*self._columns(_WAITS, WAIT_DTYPES))
+        *wait_columns, wait_process = self._columns(_WAITS, WAIT_ROW_DTYPES)
         lanes, shapes = self._texts(_LANES), self._texts(_SHAPES)
         return Tables(
             host=host,
             device=device,
-            waits=waits,
+            waits=StreamWaits(*wait_columns),
+            origins=Origins(
+                device_process=device_process,
+                wait_process=wait_process,
+                device_category=device_category,
+                processes=tuple(_decode_process(text) for text in self._texts(_PROCESSES)),
+                thread_pids=tuple(_decode_pid(text)[0] for text in self._texts(_THREADS)),
+                categories=tuple(msgspec.json.decode(b'"%b"' % text) for text in self._texts(_CATEGORIES)),
+                texts=self._process_texts,
+            ),
             names=names,
             lanes=tuple(lanes),
             shapes=tuple(shapes),
@@ -164,6 +171,24 @@ def _encode_name(name: str) -> bytes:
 
 def _encode_thread(thread: tuple[int | str, int | str]) -> bytes:
     return b" ".join(map(msgspec.json.encode, thread))
+
+
+def _encode_process(process: tuple[Pid, int]) -> bytes:
+    pid, rank = process
+    return msgspec.json.encode(pid) + b" " + (b"%d" % rank if rank >= 0 else b"")
+
+
+def _decode_process(text: bytes) -> tuple[Pid, int]:
+    """(pid, rank) of a process as `_encode_process` writes it; the rank is -1 if absent."""
+    pid, rest = _decode_pid(text)
+    return pid, int(rest) if rest else -1
+
+
+def _decode_pid(text: bytes) -> tuple[Pid, bytes]:
+    """The pid at the beginning of a thread's or process's text, and the text after it and a space."""
+    pid = _JSON_PID.match(text)
+    end = pid.end() if pid else len(text)
+    return msgspec.json.decode(text[:end]), text[end + 1 :]
 
 
 def _split_texts(text: c_void_p, ends: Any, count: int) -> list[bytes]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 LIBRARY = Path(__file__).parent / "native.so"
-VERSION = 2
+VERSION = 3
 """Version of the functions below; `native_version` of the compiled code must return the same."""
 NO_MEMORY = 3
 SIZES, TEXTS = POINTER(POINTER(c_size_t)), POINTER(c_void_p)

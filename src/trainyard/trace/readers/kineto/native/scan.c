@@ -12,19 +12,20 @@
 #endif
 
 enum { NEED_MORE, CLOSED, ODD, NO_MEMORY };                       /* why scan_feed stopped */
-enum { NAMES, THREADS, LANES, SHAPES, TABLES };                   /* interned texts */
-enum { KERNEL, COPY, MEMSET, DRAWN };                             /* Work.what */
+enum { NAMES, THREADS, LANES, SHAPES, PROCESSES, CATEGORIES, TABLES };   /* interned texts */
+enum { KERNEL, COPY, MEMSET, DRAWN, UNKNOWN };                    /* Work.what; UNKNOWN: of an unknown category */
 enum { OP, CALL, NOTE, PYTHON };                                  /* Host.what */
 enum { H_START, H_STOP, H_NAME, H_THREAD, H_WHAT, H_CORRELATION, H_EXTERNAL, H_SEQ, H_BACKWARD, H_SHAPE, H_COLUMNS };
-enum { D_START, D_STOP, D_NAME, D_LANE, D_DEVICE, D_WHAT, D_CORRELATION, D_EXTERNAL, D_BYTES, D_OCCUPANCY, D_COLUMNS };
-enum { W_CORRELATION, W_DEVICE, W_LANE, W_ON, W_COLUMNS };
+enum { D_START, D_STOP, D_NAME, D_LANE, D_DEVICE, D_WHAT, D_CORRELATION, D_EXTERNAL, D_BYTES, D_OCCUPANCY,
+       D_PROCESS, D_CATEGORY, D_COLUMNS };
+enum { W_CORRELATION, W_DEVICE, W_LANE, W_ON, W_PROCESS, W_COLUMNS };
 enum { HOST, DEVICE, WAITS, ROWS };
-#define WIDEST 10
+#define WIDEST 12
 #define DEEPEST 64
 #define FARTHEST (1ll << 61)
 
 static const uint8_t widths[ROWS][WIDEST] = {
-    {8, 8, 4, 4, 1, 8, 8, 8, 1, 4}, {8, 8, 4, 4, 4, 1, 8, 8, 8, 1}, {8, 4, 4, 4}};
+    {8, 8, 4, 4, 1, 8, 8, 8, 1, 4}, {8, 8, 4, 4, 4, 1, 8, 8, 8, 1, 4, 4}, {8, 4, 4, 4, 4}};
 static const uint8_t columns_of[ROWS] = {H_COLUMNS, D_COLUMNS, W_COLUMNS};
 
 typedef struct { const char *at; size_t length; int escaped; } slice;
@@ -325,7 +326,7 @@ static int plain_ns(slice text, int64_t *ns) {
 
 typedef struct {
     slice ph, cat, name, ts, dur, pid, tid, args, stream, dims, types, values;
-    int64_t correlation, external, old_external, device, seq, forward_thread, bytes, occupancy, wait_on;
+    int64_t correlation, external, old_external, device, seq, forward_thread, bytes, occupancy, wait_on, rank;
     int collective, has_cat;
 } event;
 
@@ -339,6 +340,7 @@ static const char *read_argument(const char *p, const char *end, slice key, even
     slice *raw = NULL;
     const char *begin = p;
     switch (key.length) {
+    case 4: if (IS(key, "rank")) number = &e->rank; break;
     case 5: if (IS(key, "bytes")) number = &e->bytes; break;
     case 6: if (IS(key, "device")) number = &e->device; else if (IS(key, "stream")) raw = &e->stream; break;
     case 10: if (IS(key, "Input Dims")) raw = &e->dims; else if (IS(key, "Input type")) raw = &e->types; break;
@@ -424,7 +426,8 @@ static const char *read_field(const char *p, const char *end, slice key, event *
 static const char *read_event(const char *p, const char *end, event *e) {
     int closed;
     memset(e, 0, sizeof *e);
-    e->correlation = e->external = e->old_external = e->device = e->seq = e->bytes = e->occupancy = e->wait_on = -1;
+    e->correlation = e->external = e->old_external = e->device = e->seq = e->bytes = e->occupancy = e->wait_on =
+        e->rank = -1;
     if (*p != '{') return odd;
     p = read_first(p, end, '}', &closed);
     while (!FAILED(p) && !closed) {
@@ -508,6 +511,13 @@ static int lower_is(slice text, const char *word) {
     return 1;
 }
 
+static int lower_ends(slice text, const char *word) {
+    size_t length = strlen(word);
+    if (text.length <= length) return 0;
+    slice end = {text.at + text.length - length, length, 0};
+    return lower_is(end, word);
+}
+
 static int starts(slice text, const char *word) {
     size_t length = strlen(word);
     return text.length >= length && !memcmp(text.at, word, length);
@@ -529,6 +539,7 @@ static int host_what(slice cat) {
     if (lower_is(cat, "cuda_runtime") || lower_is(cat, "cuda_driver") || lower_is(cat, "runtime")) return CALL;
     if (lower_is(cat, "python_function")) return PYTHON;
     if (lower_is(cat, "user_annotation")) return NOTE;
+    if (lower_ends(cat, "_runtime") || lower_ends(cat, "_driver")) return CALL;
     return -1;
 }
 
@@ -537,7 +548,22 @@ static int device_what(slice cat) {
     if (lower_is(cat, "gpu_memcpy") || lower_is(cat, "memcpy")) return COPY;
     if (lower_is(cat, "gpu_memset") || lower_is(cat, "memset")) return MEMSET;
     if (lower_is(cat, "gpu_user_annotation")) return DRAWN;
+    if (lower_ends(cat, "_kernel") || lower_is(cat, "mtia_ccp_events")) return KERNEL;
+    if (lower_ends(cat, "_memcpy")) return COPY;
+    if (lower_ends(cat, "_memset")) return MEMSET;
+    if (lower_ends(cat, "_user_annotation")) return DRAWN;
     return -1;
+}
+
+/* Categories that hold no work, as rows.py has them. */
+static int is_without_work(slice cat) {
+    static const char *const words[] = {
+        "trace", "overhead", "external_correlation", "cpu_instant_event", "cuda_event", "cuda_profiler_range",
+        "mtia_counters", "xpu_scope_profiler", "__metadata", "ac2g", "fwdbwd", "async_cpu_to_gpu"};
+    if (lower_ends(cat, "_sync")) return 1;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (lower_is(cat, words[i])) return 1;
+    return 0;
 }
 
 /* `nccl:all_reduce` and its like; the caller looks closer. */
@@ -545,25 +571,47 @@ static int may_speak_of_collective(slice name) {
     return memchr(name.at, ':', name.length < 8 ? name.length : 8) != NULL;
 }
 
+/* The number of the event's process: its pid and the rank that its arguments state. -2: too long; -1: no memory. */
+static int64_t process_of(scan *s, const event *e) {
+    slice zero = {"0", 1, 0}, rank = {"", 0, 0};
+    char digits[24];
+    if (e->rank >= 0) {
+        int64_t rest = e->rank;
+        size_t used = sizeof digits;
+        do digits[--used] = (char)('0' + rest % 10); while (rest /= 10);
+        rank.at = digits + used; rank.length = sizeof digits - used;
+    }
+    return number_of_pair(&s->interned[PROCESSES], e->pid.at ? e->pid : zero, rank);
+}
+
 /* Keeps what an event says. 1: done, or nothing to keep; 0: odd; -1: no memory. */
 static int keep(scan *s, const event *e) {
     int64_t start, length = 0;
     if (spelled(e->ph)) return 0;
-    if (!IS(e->ph, "X") || !e->has_cat || !e->cat.length) return 1;
+    if (IS(e->ph, "M"))                                           /* the caller reads the texts of processes */
+        return !e->name.at || !(spelled(e->name) || IS(e->name, "process_name") || IS(e->name, "process_labels"));
+    if (!IS(e->ph, "X")) return 1;
     if (spelled(e->cat)) return 0;
-    int what = host_what(e->cat), on_device = what < 0, waits = lower_is(e->cat, "cuda_sync");
-    if (on_device) what = device_what(e->cat);
-    if (what < 0 && !waits) return 1;
+    slice cat = {"", 0, 0};
+    if (e->has_cat) cat = e->cat;
+    int what = host_what(cat), on_device = what < 0, waits = lower_is(cat, "cuda_sync");
+    if (on_device) what = device_what(cat);
+    if (what < 0 && !waits) {
+        if (is_without_work(cat)) return 1;
+        what = UNKNOWN;
+    }
     if (!e->ts.at || !plain_ns(e->ts, &start) || (e->dur.at && !plain_ns(e->dur, &length))) return 0;
     if (start >= FARTHEST || length >= FARTHEST) return 0;
     if (!e->name.at || spelled(e->name)) return 0;
-    if (e->device > INT32_MAX || e->device < -1) return 0;
+    if (e->device > INT32_MAX || e->device < -1 || e->rank > INT32_MAX) return 0;
 
     slice zero = {"0", 1, 0}, lane_of = e->stream.at ? e->stream : e->tid;
-    int64_t lane = -1;
+    int64_t lane = -1, process = -1;
     if (!lane_of.at) lane_of = zero;
+    if (on_device || (e->rank >= 0 && (what == OP || what == CALL))) process = process_of(s, e);
+    if (process < -1) return 0;
     if (on_device) lane = number_of(&s->interned[LANES], lane_of.at, lane_of.length);
-    if (on_device && lane < 0) return -1;
+    if (on_device && (lane < 0 || process < 0)) return -1;
     int64_t name = number_of(&s->interned[NAMES], e->name.at, e->name.length);
     if (name < 0) return -1;
     if (waits) {
@@ -574,14 +622,20 @@ static int keep(scan *s, const event *e) {
         do on[--used] = (char)('0' + rest % 10); while (rest /= 10);
         slice other = {on + used, sizeof on - used, 0};
         int64_t awaited = number_of(&s->interned[LANES], other.at, other.length);
-        int64_t row[W_COLUMNS] = {e->correlation, e->device, lane, awaited};
+        int64_t row[W_COLUMNS] = {e->correlation, e->device, lane, awaited, process};
         return awaited >= 0 && push(s, WAITS, row) ? 1 : -1;
     }
     if (on_device) {
         int64_t external = e->external >= 0 ? e->external : e->old_external;
         int64_t occupancy = e->occupancy < -1 || e->occupancy > 100 ? -1 : e->occupancy;
+        int64_t category = -1;
+        if (what == UNKNOWN) {
+            category = number_of(&s->interned[CATEGORIES], cat.at, cat.length);
+            if (category < 0) return -1;
+            category = 2 * category + (e->stream.at != NULL);
+        }
         int64_t row[D_COLUMNS] = {start, start + length, name, lane, e->device, what, e->correlation, external,
-                                  e->bytes, occupancy};
+                                  e->bytes, occupancy, process, category};
         if (!push(s, DEVICE, row)) return -1;
         return what == KERNEL && e->collective && !remember(s, DEVICE, e->name, e->args) ? -1 : 1;
     }
@@ -602,7 +656,7 @@ static int keep(scan *s, const event *e) {
 /* Exported functions */
 
 /* Changes with the signature of any exported function, here or in nest.c, so that no caller uses an old one. */
-int native_version(void) { return 2; }
+int native_version(void) { return 3; }
 
 scan *scan_new(void) { return calloc(1, sizeof(scan)); }
 
