@@ -3,6 +3,7 @@ dropped events. Each ends in an error that names the file and a next step, or in
 
 import gzip
 import json
+import zipfile
 
 import pytest
 
@@ -118,6 +119,26 @@ def test_two_files_of_one_rank_are_refused_with_both_names(tmp_path):
     files = [kineto(tmp_path / f"{name}.json.gz", 1, 4) for name in ("first", "second")]
     with refused(BadInput, "first.json.gz", "second.json.gz", 1):
         measure_files(files)
+
+
+@pytest.mark.parametrize("names", [("r.json", "r.json.gz"), ("r.json", "r.zip"), ("r.json.gz", "r.json.zip")])
+def test_a_file_and_its_packed_copy_are_not_two_ranks(names, tmp_path):
+    data = json.dumps({"rocprofiler-sdk-tool": [make.rocprof_step()]}).encode()
+    for name in names:
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(tmp_path / name, "w") as archive:
+                archive.writestr("r.json", data)
+        else:
+            (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with refused(BadInput, *names):
+        measure_files([tmp_path])
+
+
+def test_different_recordings_with_one_stem_are_two_ranks(tmp_path):
+    plain = kineto(tmp_path / "r.json.gz")
+    with zipfile.ZipFile(tmp_path / "r.zip", "w") as archive:
+        archive.writestr("r.json", json.dumps(trace(device=[("gemm", 7, 0, 300, 0)])))
+    assert len(measure_files([plain.parent]).by_rank) == 2
 
 
 NO_WORK = {

@@ -24,9 +24,9 @@ from typing import NamedTuple
 from trainyard.errors import BadFile, BadInput, DamagedFile, MissingFile
 from trainyard.events import Events
 from trainyard.formats.regular_files import irregular
-from trainyard.plugins import ReadOptions
+from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.choose_reader import certain_reader_name, read_file, reader_name, refusal
-from trainyard.trace.readers.kineto.unpack import ENDINGS, peek
+from trainyard.trace.readers.kineto.unpack import ENDINGS, peek, texts
 from trainyard.trace.readers.recognise import UNREADABLE_ENDINGS
 from trainyard.units import listed
 
@@ -35,6 +35,7 @@ _ENDINGS = (*ENDINGS, *(f"{ending}.gz" for ending in ENDINGS), ".zip")
 _HEAD_BYTES = 1 << 16
 MAX_LISTED_FILES = 4
 _DIGITS = re.compile(r"\d+")
+_PACKED_OR_PROFILE = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})?(\.gz|\.zip)?\Z")
 
 
 class Unread(NamedTuple):
@@ -55,7 +56,7 @@ class Unread(NamedTuple):
 def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
     """The given files, and the rank files in the given folders, in order of rank; `Unread` for files that are already
     known to be unreadable. Raises `BadFile` for a path that does not exist and for a folder without a profiler file,
-    `BadInput` for a file given twice."""
+    `BadInput` for a file given twice, also packed, and for files of several formats."""
     files: list[Path | Unread] = []
     for path in map(Path, paths):
         if os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long
@@ -69,7 +70,9 @@ def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
     repeated = [path for path, times in resolved_paths.items() if times > 1]
     if repeated:
         raise BadInput(f"{repeated[0]} is given twice.", "Pass each rank's file once.")
-    _check_one_format([file for file in files if isinstance(file, Path)])
+    readable = [file for file in files if isinstance(file, Path)]
+    _check_one_format(readable)
+    _check_distinct(readable)
     return files
 
 
@@ -191,3 +194,22 @@ def _check_one_format(files: Sequence[Path]) -> None:
             f"the files are of {len(files_of_reader)} formats: {'; '.join(formats)}.",
             "Pass the files of one profiler: those of several are not the ranks of one job.",
         )
+
+
+def _check_distinct(files: Sequence[Path]) -> None:
+    """Raises `BadInput` for a file and a packed copy of it: they would count as two ranks."""
+    file_of_name: dict[str, Path] = {}
+    for file in files if len(files) > 1 else ():
+        other = file_of_name.setdefault(_PACKED_OR_PROFILE.sub("", str(file)), file)
+        if other is not file and (beginning := _beginning(file)) and _beginning(other) == beginning:
+            raise BadInput(
+                f"{other} and {file.name} hold the same recording, and would count as two ranks.", "Remove one of them."
+            )
+
+
+def _beginning(file: Path) -> bytes:
+    """The first bytes of the file's first document, unpacked; empty if it is damaged."""
+    try:
+        return next(iter(texts(file, AS_WRITTEN.limit)[0]))[:_HEAD_BYTES]
+    except (BadFile, StopIteration):
+        return b""
