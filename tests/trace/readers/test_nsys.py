@@ -274,6 +274,17 @@ def test_mpi_tables_explain_idle_time_and_state_the_rank(tmp_path):
     assert any("MPI tables" in note for note in events.notes)
 
 
+def test_each_process_has_the_rank_that_mpi_states(tmp_path):
+    tables = {**make.NSYS_TABLES, "MPI_RANKS": "globalTid INT, rank INT"}
+    threads = [make.global_id(50, 50), make.global_id(51, 51)]
+    path = make.write_nsys(
+        tmp_path / "n", make.nsys_rows(50), make.nsys_rows(51), tables=tables, MPI_RANKS=[*zip(threads, (1, 0))]
+    )
+    read = Nsys().read(path)
+    assert [events.rank for events in read] == [1, 0]
+    assert [rank.events.rank for rank in measure(read).ranks] == [0, 1]
+
+
 ENVIRONMENTS = (
     ("OMPI_COMM_WORLD_RANK=3;OMPI_COMM_WORLD_SIZE=8", (3, 8)),
     ("PATH=/bin\0PMI_RANK=1\0PMI_SIZE=2\0", (1, 2)),

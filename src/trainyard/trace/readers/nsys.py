@@ -37,6 +37,7 @@ _UNPROVEN = (
     (MPI_TABLES, "MPI tables"),
     (OPENACC_TABLES, "OpenACC"),
     (("OSRT_API",), "calls of the operating system"),
+    (("CUPTI_ACTIVITY_KIND_CUDA_EVENT",), "waits between streams"),
     (("CUDA_UM_GPU_PAGE_FAULT_EVENTS",), "unified memory"),
 )
 

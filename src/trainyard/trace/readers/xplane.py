@@ -15,6 +15,7 @@ from pathlib import Path
 from trainyard.errors import BadFile
 from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, Collective, Events
 from trainyard.formats.protobuf import LENGTH, as_message, as_text, fields
+from trainyard.machine import find_device
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import hlo, whole_files
 from trainyard.trace.readers.annotate import add_range
@@ -263,7 +264,7 @@ class _DeviceRows:
 
 
 def _device_name(plane: Plane) -> str:
-    """The device's name; if the plane has none, its vendor and properties, by which machine files know it."""
+    """The device's name; if the plane has none, that of the known device with its properties, else the properties."""
     facts = plane.facts
     if name := next((facts[key] for key in ("gpu_device_name", "device_type_string") if key in facts), ""):
         return str(name)
@@ -275,7 +276,9 @@ def _device_name(plane: Plane) -> str:
     if not (vendor and isinstance(major, int) and isinstance(memory, int) and isinstance(clock, int) and memory > 0):
         return ""
     capability = f"compute capability {major}.{minor if isinstance(minor, int) and minor > 0 else 0}"
-    return f"{vendor} GPU, {capability}, {cores} cores, {round(memory / 2**30)} GiB, {clock // 1000} MHz"
+    properties = f"{vendor} GPU, {capability}, {cores} cores, {round(memory / 2**30)} GiB, {clock // 1000} MHz"
+    known = find_device(properties)
+    return f"{known.name} (by its properties)" if known else properties
 
 
 def _base_name(name: str) -> str:
