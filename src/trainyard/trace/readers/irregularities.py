@@ -1,6 +1,6 @@
 """Events that contradict each other or the way devices work: duplicates, overlaps, impossible times.
 
-Duplicates are removed; everything else is read as written and described, so that the figures are not trusted blindly.
+Duplicates are removed. Everything else is read as written, and notes describe it.
 """
 
 from __future__ import annotations
