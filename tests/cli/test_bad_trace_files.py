@@ -338,7 +338,9 @@ def test_a_group_described_oddly_is_still_read(scanner, field, value, kept):
 def test_odd_args_of_a_kernel_cost_the_field_at_most(scanner, field, value, kept):
     document = trace(device=[*DEVICE[:2], (*DEVICE[2], {"Collective name": "allreduce"})], rank=0)
     document["traceEvents"][-2]["args"][field] = value
-    assert kept(document) == WALL
+    # On device 5 the kernel is a rank of its own: the mean of 200 and 110 ns.
+    is_on_second_device = field == "device" and value is not True and value == 5
+    assert kept(document) == (155 if is_on_second_device else WALL)
 
 
 @pytest.mark.parametrize("value", ODD, ids=str)

@@ -103,7 +103,7 @@ class MeasuredTrace(NamedTuple):
 
     @property
     def unlike_devices(self) -> str:
-        """A sentence about ranks on unlike devices; empty if they are alike."""
+        """A sentence about ranks on unlike devices; empty if there is one model."""
         if not self.by_model:
             return ""
         means = [

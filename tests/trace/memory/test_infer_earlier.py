@@ -77,11 +77,11 @@ class Job:
         """Requested bytes by category of the blocks from before the trace."""
         memory = self.measure(folder)
         lives = memory.replay.lives
-        found: Counter[str] = Counter()
+        sums: Counter[str] = Counter()
         for size, start, kind in zip(lives.requested.tolist(), lives.start.tolist(), memory.category.tolist()):
             if start < 0:
-                found[tuple(words.MEMORY)[kind]] += size
-        return dict(found)
+                sums[tuple(words.MEMORY)[kind]] += size
+        return dict(sums)
 
 
 @pytest.mark.parametrize("states", [0, 1, 2])
@@ -145,10 +145,10 @@ def test_frozen_weights_are_parameters(tmp_path):
         job.before([size] * 2, "optimizer_state_inferred")
     job.record()
     job.step(job.backward(job.forward(), keeps=True))
-    found = job.inferred(tmp_path)
-    assert found["optimizer_state_inferred"] == job.truth["optimizer_state_inferred"]
+    inferred = job.inferred(tmp_path)
+    assert inferred["optimizer_state_inferred"] == job.truth["optimizer_state_inferred"]
     # The norms are smaller than any adapter, and stay unknown with the two embeddings.
-    assert found["parameter_inferred"] > 0.8 * job.truth["parameter_inferred"]
+    assert inferred["parameter_inferred"] > 0.8 * job.truth["parameter_inferred"]
 
 
 def test_forward_passes_show_parameters_by_their_sizes(tmp_path):

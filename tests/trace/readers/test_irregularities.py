@@ -70,10 +70,10 @@ def test_latest_stop_before_each_row(rows):
     rows.sort(key=lambda row: row[0])
     group, stop = (np.array(column, np.int64) for column in zip(*rows))
     is_first = np.append(True, np.diff(group) != 0)
-    found = _latest_stop_before(stop, is_first)
+    latest = _latest_stop_before(stop, is_first)
     for row in np.flatnonzero(~is_first).tolist():
         first = int(np.flatnonzero(is_first[: row + 1])[-1])
-        assert found[row] == stop[first:row].max()
+        assert latest[row] == stop[first:row].max()
 
 
 def test_kernel_before_its_launch_is_described(tmp_path):

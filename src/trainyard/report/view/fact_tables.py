@@ -123,7 +123,7 @@ def _op_cells(row: OpRow) -> tuple[Cell, ...]:
 
 
 def device_models(models: Sequence[ModelMean]) -> Table:
-    """The mean step of the ranks on each model of device, by kind of account; no rows if the devices are alike."""
+    """The mean step of the ranks on each model of device, by kind of account; no rows if there is one model."""
     kinds = [kind for kind in words.KINDS if any(kind in model.mean.by_kind() for model in models)]
     return Table(
         title="Device models",

@@ -63,7 +63,7 @@ _TORCH_FILE = re.compile(
 
 
 class Categories(NamedTuple):
-    """Of each allocation: its category, as an index into KINDS, and whether a backward pass made it."""
+    """The category of each allocation, as an index into KINDS, and whether a backward pass made it."""
 
     category: NDArray[np.int8]
     is_backward: NDArray[np.bool_]

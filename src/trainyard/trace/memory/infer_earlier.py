@@ -1,4 +1,4 @@
-"""Infers what allocations from before the trace hold, from their sizes and from what the trace does.
+"""Infers the use of allocations from before the trace, from their sizes and from the passes that the trace holds.
 
 A parameter is allocated when the model is built, and often before recording starts: then no stack is known. What is
 known is that it is never freed, that its gradient has its size, and that an optimizer keeps as many tensors of this

@@ -1,6 +1,6 @@
 """Events that contradict each other or the way devices work: duplicates, overlaps, impossible times.
 
-Duplicates are removed; everything else is read as written and described, so that nobody takes the result at face value.
+Duplicates are removed. Everything else is read as written, and notes describe it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Mask = NDArray[np.bool_]
 
 def drop_duplicates(table: _Table) -> tuple[_Table, int]:
     """The sorted table without rows that repeat another one in every column, and their number. Rows that take no time
-    and have no id may be alike without being the same event, and stay."""
+    and have no id may be equal without being the same event, and stay."""
     is_tied = np.append(False, (table.start[1:] == table.start[:-1]) & (table.stop[1:] == table.stop[:-1]))
     if not is_tied.any():
         return table, 0

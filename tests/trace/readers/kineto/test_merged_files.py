@@ -27,7 +27,7 @@ def columns(events: Events) -> dict:
         "work": [work.start.tolist(), work.stop.tolist(), names[work.name].tolist(), work.call.tolist()],
         "links": [work.op.tolist(), work.awaits.tolist(), work.what.tolist()],
         "host": [host.start.tolist(), host.stop.tolist(), names[host.name].tolist(), host.parent.tolist()],
-        "collectives": sorted((row, found.name, found.ranks) for row, found in work.collectives.items()),
+        "collectives": sorted((row, value.name, value.ranks) for row, value in work.collectives.items()),
     }
 
 
@@ -36,7 +36,7 @@ def documents(draw: st.DrawFn) -> list[dict]:
     """Documents of two to four ranks, with launches, ops that share External ids, and marks."""
     ranks = draw(st.integers(2, 4))
     several_hosts = draw(st.booleans())
-    made = []
+    merged = []
     for rank in range(ranks):
         lengths = draw(st.lists(st.integers(1, 4000), min_size=3, max_size=8))
         device, host, at = [], [], 1000 * rank
@@ -52,8 +52,8 @@ def documents(draw: st.DrawFn) -> list[dict]:
         for event in document["traceEvents"]:
             if event["cat"] != "kernel":
                 event["pid"] = 500 + rank
-        made.append(document)
-    return made
+        merged.append(document)
+    return merged
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
@@ -83,7 +83,7 @@ def test_merged_public_traces_equal_their_ranks(public_trace, tmp_path, folder, 
 
 
 def test_joined_files_of_one_device_number_are_not_mixed_up(tmp_path):
-    """Correlation ids collide and both ranks' kernels have one pid: nothing tells them apart."""
+    """Correlation ids collide and both ranks' kernels have one pid: nothing separates them."""
     kernels = [(f"kernel{index}", 7, 100 * index, 100 * index + 50, 100 * index - 10) for index in range(1, 9)]
     ranks = [trace(kernels, rank=rank, world=2) for rank in range(2)]
     for rank, document in enumerate(ranks):

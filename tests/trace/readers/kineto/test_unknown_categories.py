@@ -19,17 +19,17 @@ KERNELS = [(f"kernel{index}", 7, 100 * index, 100 * index + 60, 100 * index - 20
 
 def document(category: str, count: int, **changes) -> dict:
     """Six kernels, of which `count` are of `category` and have these args instead (None: without it)."""
-    made = trace(KERNELS)
-    kernels = [event for event in made["traceEvents"] if event["cat"] == "kernel"]
+    edited = trace(KERNELS)
+    kernels = [event for event in edited["traceEvents"] if event["cat"] == "kernel"]
     for event in kernels[:count]:
         event["cat"] = category
         event["args"] = {key: value for key, value in (event["args"] | changes).items() if value is not None}
-    return made
+    return edited
 
 
-def label(made: dict, pid: int, text: str) -> dict:
-    made["traceEvents"].append({"name": "process_labels", "ph": "M", "pid": pid, "tid": 0, "args": {"labels": text}})
-    return made
+def label(edited: dict, pid: int, text: str) -> dict:
+    edited["traceEvents"].append({"name": "process_labels", "ph": "M", "pid": pid, "tid": 0, "args": {"labels": text}})
+    return edited
 
 
 def test_unknown_category_with_a_stream_is_work(tmp_path):
@@ -44,16 +44,16 @@ def test_unknown_category_with_a_stream_is_work(tmp_path):
 
 
 def test_process_label_shows_a_device(tmp_path):
-    made = label(document("new_op", 4, stream=None, device=None), 0, "XPU 0")
-    (events,) = Kineto().read(write(tmp_path, made))
+    edited = label(document("new_op", 4, stream=None, device=None), 0, "XPU 0")
+    (events,) = Kineto().read(write(tmp_path, edited))
     assert len(events.work) == 6
     assert events.device_index == 0
 
 
 @pytest.mark.parametrize("text", ["CPU", "python"])
 def test_events_without_evidence_are_left_out_and_counted(tmp_path, text):
-    made = label(document("new_op", 2, stream=None), 0, text)
-    (events,) = Kineto().read(write(tmp_path, made))
+    edited = label(document("new_op", 2, stream=None), 0, text)
+    (events,) = Kineto().read(write(tmp_path, edited))
     assert len(events.work) == 4
     (note,) = [note for note in events.notes if note.startswith("Unknown categories:")]
     assert "2 events (120 ns) of 'new_op'" in note
@@ -94,25 +94,25 @@ def test_category_codes(category, code):
 
 
 def test_device_work_of_other_vendors_is_read(tmp_path):
-    made = document("mtia_ccp_events", 6)
-    for event in made["traceEvents"]:
+    edited = document("mtia_ccp_events", 6)
+    for event in edited["traceEvents"]:
         event["cat"] = "mtia_runtime" if event["cat"] == "cuda_runtime" else event["cat"]
-    (events,) = Kineto().read(write(tmp_path, made))
+    (events,) = Kineto().read(write(tmp_path, edited))
     assert len(events.work) == 6
     assert (events.work.call >= 0).all()
 
 
 @pytest.mark.parametrize("key", ["WARNING", "ERROR"])
 def test_messages_about_lost_events_become_notes(tmp_path, key):
-    made = document("kernel", 0)
-    made[key] = ["Dropped 1234 activity records", "unrelated", "Profiler overflow", "Profiler overflow"]
-    (events,) = Kineto().read(write(tmp_path, made))
+    edited = document("kernel", 0)
+    edited[key] = ["Dropped 1234 activity records", "unrelated", "Profiler overflow", "Profiler overflow"]
+    (events,) = Kineto().read(write(tmp_path, edited))
     notes = [note for note in events.notes if note.startswith("The profiler lost events")]
     assert [note.rpartition(": ")[2] for note in notes] == ["Dropped 1234 activity records", "Profiler overflow"]
 
 
 def test_unusual_messages_of_the_profiler_are_harmless(tmp_path):
-    made = document("kernel", 0) | {"WARNING": {"dropped": 1}, "ERROR": [None, 5, ["dropped"], "lost " * 500]}
-    (events,) = Kineto().read(write(tmp_path, made))
+    edited = document("kernel", 0) | {"WARNING": {"dropped": 1}, "ERROR": [None, 5, ["dropped"], "lost " * 500]}
+    (events,) = Kineto().read(write(tmp_path, edited))
     assert any("WARNING is not in Kineto's format" in note for note in events.notes)
     assert max(map(len, events.notes)) < 400

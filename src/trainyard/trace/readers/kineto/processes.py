@@ -71,7 +71,7 @@ class _Groups(NamedTuple):
 
 def separate_ranks(tables: Tables, path: Path) -> Separation | None:
     """The ranks of a merged file; None if the file is of one process. Raises `BadFile`, which names `path`, if
-    processes cannot be told apart."""
+    processes cannot be separated."""
     pids = _Pids(tables)
     if len(pids.host_pids) + len(pids.device_pids) < 2:
         return None

@@ -103,7 +103,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
 
 def _assemble_ranks(facts: FileFacts, separation: Separation, mark: str) -> tuple[Events, ...]:
     """One `Events` per rank of a merged file, with the notes of the file on the first."""
-    # The header is that of one of the merged files, or absent: what it says of that rank alone is left out.
+    # The header is that of one of the merged files, or absent: facts about that rank alone are left out.
     # Ranks on one host have different devices.
     device_numbers = [number for rank in separation.ranks for number in np.unique(rank.device.device).tolist()]
     on_one_host = bool(device_numbers) and len(set(device_numbers)) == len(device_numbers)
@@ -128,10 +128,10 @@ def _assemble_ranks(facts: FileFacts, separation: Separation, mark: str) -> tupl
 def _names_of_rank(names: Sequence[str], merged: MergedRank) -> Sequence[str]:
     """The file's names; without `[R3] ` at their beginning if all names of rank 3 begin with it."""
     prefix = f"[R{merged.rank}] "
-    used: list[int] = np.union1d(merged.host.name, merged.device.name).tolist()
-    if not all(names[name].startswith(prefix) for name in used):
+    used = np.union1d(merged.host.name, merged.device.name).tolist()
+    if not all(names[int(name)].startswith(prefix) for name in used):
         return names
-    return tuple(name.removeprefix(prefix) for name in names)
+    return tuple(str(name).removeprefix(prefix) for name in names)
 
 
 def _add_base(table: _Table, base: int) -> _Table:

@@ -66,8 +66,8 @@ def resolve_unknown_work(tables: Tables) -> Resolved:
 
 
 def _device_labels(origins: Origins) -> tuple[Mask, I64]:
-    """Of each process (and, as the last element, of none): whether its names and labels are a device's, and the
-    device's number, -1 if they lack one."""
+    """(Whether the names and labels of each process are a device's, the device's number, -1 if they lack one); the last
+    element is that of rows without a process."""
     is_device, numbers = [], []
     for pid, _ in origins.processes:
         match = _DEVICE_LABEL.search(" ".join(origins.texts.get(pid, ())))
