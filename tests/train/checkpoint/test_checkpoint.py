@@ -709,9 +709,8 @@ def test_resumed_run_warms_up_again(warmup, steps, repeats, profiled, data):
     assert [turn.warmup for turn in window] == [True] * bool(window) + [False] * (len(window) - 1)
     assert len(window) != 1
     if begin == 0:
-        assert [turn._replace(starts_repeat=False) for turn in rest] == [
-            turn._replace(starts_repeat=False) for turn in whole
-        ]
+        unmarked = [[turn._replace(starts_repeat=False) for turn in turns] for turns in (rest, whole)]
+        assert unmarked[0] == unmarked[1]
 
 
 CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)
