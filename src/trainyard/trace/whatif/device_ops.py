@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.events import CALL, COPY, I64, Events
 from trainyard.ledger import Account
-from trainyard.trace.booking.idle import FIXED_REASONS, host_reasons
+from trainyard.trace.booking.idle import host_reasons, reason_accounts
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_host, mark_of
@@ -72,7 +72,7 @@ def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeli
     threads = threads[threads != events.main]
     busy = int(threads[launches.argmax()]) if len(threads) else events.main
     edges, reasons = host_reasons(events, context, busy)
-    accounts = draft.account_of([Account.parse(text) for text in (*FIXED_REASONS, *context.causes)])
+    accounts = draft.account_of(reason_accounts(events, context))
 
     low, high = int(host.start.min()), int(host.stop.max())
     changes = edges[reasons[1:] != reasons[:-1]]
