@@ -27,6 +27,7 @@ _MIN_SIZE_RATIO = 1.5  # largest over mean: routers without a balancing loss exc
 _MIN_EXPLAINED_FRACTION = 0.5  # of the waiting: from this fraction on, the op class is named as the cause
 _LENGTH_DEPENDENT = ("attention", "moe_route", "embedding")
 """Op classes whose time depends on sequence lengths and routing; that of the others depends on the batch size."""
+_SURE_WITHOUT_CAUSE = 0.45
 _MIN_TIME_RATIO = 1.25  # longest over mean time of an op class in a step: less may be chance
 _MIN_STEPS = 4  # steps of all ranks together that are compared: fewer may be chance
 
@@ -64,8 +65,9 @@ class Imbalance:
             cost_ns,
             f"{subject} arrive late in turn and wait for each other for",
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
-            remedy=_remedy(op_class if explained else "", split_unevenness),
-            sure=0.8 if explained or split_unevenness >= _MIN_SIZE_RATIO else 0.5,
+            remedy=_remedy(op_class if explained else "", split_unevenness, ranks or ()),
+            # Without an uneven op class the finding names no cause: it may be noise of the hosts.
+            sure=0.8 if explained or split_unevenness >= _MIN_SIZE_RATIO else _SURE_WITHOUT_CAUSE,
         )
 
 
@@ -89,20 +91,28 @@ def _find_without_clocks(ledger: Ledger, ranks: Sequence[Booked]) -> Sequence[Fi
         lost_ns[op_class],
         f"{words.OP_CLASSES[op_class].label} time varies from step to step, and the other ranks wait",
         evidence=f"from {units.show_time(min(step_times))} to {units.show_time(max(step_times))} a step",
-        remedy=_remedy(op_class, 0.0),
+        remedy=_remedy(op_class, 0.0, ranks),
         # The other ranks' waiting is inferred, not measured.
         sure=0.5,
     )
 
 
-def _remedy(op_class: str, split_unevenness: float) -> str:
+def _remedy(op_class: str, split_unevenness: float, ranks: Sequence[Booked]) -> str:
     """The remedy for an uneven op class, "" if no class explains the waiting; `split_unevenness`: largest
     message of an all-to-all over the mean one."""
+    if split_unevenness >= _MIN_SIZE_RATIO and _has_class(ranks, "embedding") and not _has_class(ranks, "moe_route"):
+        return "Balance the tables or experts whose data the all-to-all exchanges between the ranks."
     if split_unevenness >= _MIN_SIZE_RATIO or op_class == "moe_route":
         return "Balance the experts: use a capacity limit, a load-balancing loss or expert-choice routing."
     if op_class:
         return "Balance the batches: pack sequences to equal cost, or sort them by length across ranks."
     return "Check the hosts for noise (other jobs, garbage collection, clocks) and the batches for uneven sizes."
+
+
+def _has_class(ranks: Sequence[Booked], op_class: str) -> bool:
+    """Whether a rank has work of this op class (a key of words.OP_CLASSES)."""
+    account = Account("compute", op_class)
+    return any(account == pair_account for rank in ranks for pair_account, _ in rank.pairs)
 
 
 def _class_times(ranks: Sequence[Booked]) -> _ClassTimes:

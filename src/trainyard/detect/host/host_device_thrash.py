@@ -14,7 +14,9 @@ from collections.abc import Sequence
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.largest_intervals import largest_work
 from trainyard.detect.select_events import (
     dominant_account,
     owned_ns_per_step,
@@ -27,6 +29,7 @@ from trainyard.ledger import Ledger
 from trainyard.record import Run
 
 _MIN_COPIES = 32  # copies a step: a batch is a few tensors, and the optimizer's state is not copied
+_NEEDED_DOUBT = 0.1  # that the copies are large or needed at these times, so that packing them gains nothing
 _PAGEABLE_NAME = re.compile(r"pageable", re.I)
 
 
@@ -44,6 +47,7 @@ class HostDeviceThrash:
         cost_ns = owned_ns_per_step(ranks, selected_by_rank)
         if not matters(ledger, cost_ns):
             return ()
+        largest = largest_work(ranks, selected_by_rank)
         copies = starts_per_step(ranks, selected_by_rank)
         moved_bytes = sum(int(rank.bytes[rows].clip(0).sum()) for rank, rows in zip(ranks, selected_by_rank))
         size = units.show_size(moved_bytes / max(1, sum(rank.steps for rank in ranks)))
@@ -55,11 +59,22 @@ class HostDeviceThrash:
             _subject(copies, "" if is_many else "pageable "),
             evidence=(f"{size} per step in all; " if moved_bytes else "")
             + f"{starts_per_step(ranks, pageable_by_rank):,} of them from or to pageable memory",
-            remedy="Pack small copies into one, or make them on the device."
-            if is_many
-            else "Pin the host's memory (pin_memory=True) and copy with non_blocking=True.",
-            sure=0.8,
+            remedy=_remedy(ranks, is_many),
+            sure=confidence(
+                doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
+                _NEEDED_DOUBT if is_many else 0,
+            ),
+            largest=largest,
         )
+
+
+def _remedy(ranks: Sequence[Booked], is_many: bool) -> str:
+    """The remedy for many small copies, or for copies from or to pageable memory."""
+    if is_many:
+        return "Pack small copies into one, or make them on the device."
+    if any(rank.events.shows_torch for rank in ranks):
+        return "Pin the host's memory (pin_memory=True) and copy with non_blocking=True."
+    return "Copy from and to page-locked memory, asynchronously."
 
 
 def _subject(copies: int, kind: str) -> str:

@@ -10,16 +10,19 @@ Remedy: read values at most once a step and asynchronously; keep decisions on th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import count_per_step, finding, matters
 from trainyard.detect.host_blame import describe_calls, idle_causing_calls, time_by_culprit, top_culprits
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns
 from trainyard.detect.kernel_storms import find_storms, is_in_storms
+from trainyard.detect.largest_intervals import largest_idle
 from trainyard.detect.select_events import dominant_account, owned_ns_per_step
 from trainyard.events import I64
 from trainyard.finding import Finding
@@ -51,6 +54,7 @@ class SyncInStep:
             return ()
         sync_rows_by_rank = [idle_causing_calls(rank, Account.parse(_SYNC_ACCOUNT)) for rank in ranks]
         sync_count = count_per_step(ranks, (len(rows) for rows in sync_rows_by_rank))
+        largest = largest_idle(ranks, [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks])
         if busy_ns > gaps_ns:
             account = dominant_account(ranks, read_rows_by_rank)
         return finding(
@@ -60,12 +64,36 @@ class SyncInStep:
             gaps_ns + busy_ns,
             f"{units.counted(sync_count, 'host sync')} per step cost{'s' if sync_count == 1 else ''}",
             evidence=_describe_syncs(ranks, sync_rows_by_rank),
-            remedy=_REMEDY,
-            sure=0.9,
+            remedy=_remedy(ranks, sync_rows_by_rank),
+            sure=confidence(
+                doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0
+            ),
+            largest=largest,
         )
 
 
 _REMEDY = "Read values (.item(), print, `if` on a tensor, blocking copies) at most once a step, or asynchronously."
+
+
+_READ_NAMES = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero|nonzero)|\b(item|tolist) of Tensor")
+_COPY_NAMES = re.compile(r"^(cuda|hip|cu)Memcpy")
+
+
+def _remedy(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:
+    """The remedy by the calls that synchronise (host rows of each rank): reads of values, blocking copies, waits."""
+    counts = {"read": 0, "copy": 0, "wait": 0}
+    for rank, rows in zip(ranks, sync_rows_by_rank):
+        names = rank.events.host.name[rows]
+        reads, copies = rank.names(_READ_NAMES.search)[names], rank.names(_COPY_NAMES.match)[names]
+        counts["read"] += int(reads.sum())
+        counts["copy"] += int((copies & ~reads).sum())
+        counts["wait"] += int((~copies & ~reads).sum())
+    kind = max(counts, key=lambda kind: counts[kind])
+    if kind == "read" or (kind == "wait" and any(rank.events.shows_torch for rank in ranks)):
+        return _REMEDY
+    if kind == "copy":
+        return "Copy asynchronously from and to page-locked memory, and wait for the copy where its data is used."
+    return "Wait for an event or a stream where the result is used, not for the whole device."
 
 
 def _select_single_reads(booked: Booked) -> I64:

@@ -109,4 +109,6 @@ def _describe_worst_module(ranks: Sequence[Booked], chains_by_rank: Sequence[lis
                 saved_by_module[name] = saved_by_module.get(name, 0) + _fusion_savings_ns(rank, [chain])
     if not saved_by_module:
         return ""
-    return f", mostly in {shorten(max(saved_by_module, key=lambda name: saved_by_module[name]))}"
+    worst = max(saved_by_module, key=lambda name: saved_by_module[name])
+    most = 2 * saved_by_module[worst] > sum(saved_by_module.values())
+    return f", {'mostly' if most else 'the largest part'} in {shorten(worst)}"

@@ -1,8 +1,8 @@
 """Classification of a trace without device events (training on a CPU): the training thread's spans replace kernels.
 
 Compute is the self time of the training thread's ops and of kernels that torch.compile generated; communication the
-`gloo:*` spans of any thread; the self time of other framework code is launch; the thread's remaining time is python
-(host, if the file does not show Python), unless its frames show more (waiting for data, a checkpoint, garbage collection).
+`gloo:*` spans of any thread; the self time of other framework code is launch; the thread's remaining time is python,
+or host if the file does not show Python, unless its frames show more (waiting for data, a checkpoint, collection).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from functools import lru_cache
 import numpy as np
 
 from trainyard.events import CALL, COPY, I64, Events
-from trainyard.ledger import Account
 from trainyard.trace.booking.idle import host_reasons, reason_accounts
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.host_causes import host_cause
