@@ -1,0 +1,141 @@
+"""Stated confidence of findings against truth, on synthetic profiles with planted causes.
+
+`python -m validation.calibration [--draws N]` plants each cause in `N` jobs with noise (20 by default), diagnoses their
+profiles, and prints for each kind of cause whether it was named, and for each range of stated confidence how many
+findings were right. A finding is right if it names the planted cause or is true of the job all the same (`right` of the
+plant). `coverage` names no cause and is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import sqrt
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from trainyard import plugins
+from trainyard.detect.run_rules import findings
+from trainyard.finding import Finding
+from trainyard.trace.measure import measure, read
+from trainyard.trace.rank_results import all_booked
+from validation.synthetic.known_causes import KNOWN, PipelineBubble, PipelineJob
+from validation.synthetic.training import Job, Plant
+from validation.synthetic.unknown_causes import HELD_OUT, TUNED
+
+BINS = (0.0, 0.3, 0.5, 0.65, 0.8, 0.9, 1.01)
+CANNOT_TELL = 0.5
+"""Stated confidence below which a finding does not claim to name the cause."""
+_BASE_FACTS = ("exposed_all_reduce", "start_up")
+"""Findings that are true of every job: its last gradient bucket is exposed; the first step's first uses."""
+
+
+class Stated(NamedTuple):
+    """A finding's rule, its stated confidence, and whether it is right."""
+
+    rule: str
+    sure: float
+    right: bool
+
+
+def diagnose(kind: type[Plant], seed: int) -> tuple[Plant, list[Finding]]:
+    """Simulates a job with this cause and diagnoses its profiles: the plant, and the findings in order."""
+    job = (PipelineJob if kind is PipelineBubble else Job)(kind, np.random.default_rng(seed))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for rank in job.run():
+            paths.append(Path(folder) / f"rank{rank.number}.json")
+            paths[-1].write_bytes(msgspec.json.encode(rank.document(job.device)))
+        measured = measure(read(paths))
+        rules = list(plugins.load_all("detectors").values())
+        return job.plant, findings(measured.mean, None, all_booked(measured), rules)
+
+
+def judge(plant: Plant, results: Iterable[Finding]) -> list[Stated]:
+    """Whether each finding names the planted cause, or is true of every job."""
+    stated: list[Stated] = []
+    for finding in results:
+        if finding.rule == "coverage":
+            continue
+        names = {finding.rule, f"{finding.rule}/{finding.account.what}"}
+        right = bool(names & {*plant.right, *_BASE_FACTS})
+        if finding.rule == "straggler" and hasattr(plant, "late"):
+            right = right and finding.says.startswith(f"Rank {plant.late} ")
+        stated.append(Stated(finding.rule, finding.sure, right))
+    return stated
+
+
+def outcome(plant: Plant, stated: Sequence[Stated]) -> str:
+    """`right`, `wrong` or `cannot tell`: the verdict of the first confident finding that is not true of every job."""
+    named = [item for item in stated if item.sure >= CANNOT_TELL]
+    named = [item for item in named if item.rule in plant.right or item.rule not in _BASE_FACTS]
+    return ("right" if named[0].right else "wrong") if named else "cannot tell"
+
+
+def reliability(stated: Iterable[Stated]) -> list[tuple[float, float, int, float, float, float]]:
+    """For each bin of `BINS` with findings: (low, high, findings, mean stated confidence, fraction that is right, its
+    standard error)."""
+    rows = []
+    items = list(stated)
+    for low, high in zip(BINS, BINS[1:]):
+        inside = [item for item in items if low <= item.sure < high]
+        if inside:
+            mean, right = (sum(column) / len(inside) for column in zip(*((item.sure, item.right) for item in inside)))
+            rows.append((low, high, len(inside), mean, right, sqrt(mean * (1 - mean) / len(inside))))
+    return rows
+
+
+def run(kinds: Mapping[str, type[Plant]], draws: int) -> dict[str, list[tuple[str, list[Stated]]]]:
+    """Kind -> (outcome, judged findings) of each of its draws."""
+    results: dict[str, list[tuple[str, list[Stated]]]] = {}
+    for number, (name, kind) in enumerate(kinds.items()):
+        for draw in range(draws):
+            plant, found = diagnose(kind, 1_000 * number + draw)
+            stated = judge(plant, found)
+            results.setdefault(name, []).append((outcome(plant, stated), stated))
+    return results
+
+
+def _print_kinds(title: str, results: Mapping[str, list[tuple[str, list[Stated]]]]) -> None:
+    print(f"\n{title}\n{'kind':20s} {'right':>6s} {'wrong':>6s} {'cannot tell':>12s}  wrong findings (mean confidence)")
+    for name, draws in results.items():
+        outcomes = Counter(verdict for verdict, _ in draws)
+        wrong: dict[str, list[float]] = {}
+        for _, stated in draws:
+            for item in stated:
+                if not item.right:
+                    wrong.setdefault(item.rule, []).append(item.sure)
+        listed = ", ".join(f"{rule} {len(sure)} ({sum(sure) / len(sure):.2f})" for rule, sure in wrong.items())
+        print(f"{name:20s} {outcomes['right']:6d} {outcomes['wrong']:6d} {outcomes['cannot tell']:12d}  {listed}")
+
+
+def _print_reliability(title: str, results: Mapping[str, list[tuple[str, list[Stated]]]]) -> None:
+    print(f"\n{title}\n{'stated':>12s} {'findings':>9s} {'mean stated':>12s} {'right':>8s} {'std. error':>11s}")
+    items = [item for draws in results.values() for _, stated in draws for item in stated]
+    for low, high, count, mean, right, error in reliability(items):
+        print(f"{low:5.2f} to {min(1, high):.2f} {count:9d} {mean:12.3f} {right:8.3f} {error:11.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--without-held-out", action="store_true")
+    options = parser.parse_args()
+    groups = {"Causes that a rule knows": KNOWN, "Causes that no rule knows": TUNED}
+    if not options.without_held_out:
+        groups["Causes that no rule knows, held out"] = HELD_OUT
+    results = {title: run(kinds, options.draws) for title, kinds in groups.items()}
+    for title, group in results.items():
+        _print_kinds(title, group)
+    for title, group in results.items():
+        _print_reliability(title, group)
+    _print_reliability("All", {name: draws for group in results.values() for name, draws in group.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Planted causes that no rule was written for. `right`: findings that are true all the same, such as the ranks' waiting
+for each other; every other finding names a wrong cause."""
+
+from __future__ import annotations
+
+from validation.synthetic.timeline import Rank
+from validation.synthetic.training import MS, US, Plant
+
+_IN_TURN = ("imbalance",)
+"""Disturbances that hit each rank at other times make the ranks wait in turn."""
+
+
+class Nothing(Plant):
+    """No cause."""
+
+    right = ()
+
+
+class Throttling(Plant):
+    """All devices' clocks fall in the middle of the window."""
+
+    right = ()
+
+    def draw(self) -> None:
+        self.factor, self.first = self.size(1.3, 2.0), int(self.rng.integers(2, 4))
+
+    def kernel(self, rank: Rank, step: int, name: str, ns: float) -> tuple[str, float]:
+        return name, ns * self.factor if step >= self.first else ns
+
+
+class ContendedCopyEngine(Plant):
+    """The batch's copy from page-locked memory is slow: another process uses the copy engine."""
+
+    right = ()
+
+    def draw(self) -> None:
+        self.ns = self.size(2, 8) * MS
+
+    def transfer(self, rank: Rank, step: int, ns: float) -> tuple[str, float]:
+        return "Memcpy HtoD (Pinned -> Device)", rank.vary(self.ns, 0.4)
+
+
+class LockContention(Plant):
+    """The training thread waits for a lock that another thread holds, between ops, at random."""
+
+    right = _IN_TURN
+
+    def draw(self) -> None:
+        self.ns, self.chance = self.size(1.5, 6) * MS, self.size(0.1, 0.3)
+
+    def python(self, rank: Rank, step: int, ns: float) -> float:
+        return ns + (float(rank.rng.exponential(self.ns)) if rank.rng.random() < self.chance else 0.0)
+
+
+class Paging(Plant):
+    """Ops of the host stop at page faults, at random."""
+
+    right = _IN_TURN
+
+    def draw(self) -> None:
+        self.ns, self.chance = self.size(1.5, 6) * MS, self.size(0.1, 0.3)
+
+    def host(self, rank: Rank, step: int, ns: float) -> float:
+        return ns + (float(rank.rng.exponential(self.ns)) if rank.rng.random() < self.chance else 0.0)
+
+
+class SilentStop(Plant):
+    """The host stops once a step for a long time outside recorded calls: a collector that is not recorded, a log line
+    to a slow disk."""
+
+    right = ("imbalance", "straggler")
+
+    def draw(self) -> None:
+        self.ns = self.size(8, 40) * MS
+
+    def before_op(self, rank: Rank, step: int, place: int) -> None:
+        if place == 2:
+            rank.wait(rank.vary(self.ns, 0.3))
+
+
+class SlowCustomKernel(Plant):
+    """A new driver makes one kernel slow."""
+
+    right = ()
+
+    def draw(self) -> None:
+        self.factor = self.size(5, 15)
+
+    def kernel(self, rank: Rank, step: int, name: str, ns: float) -> tuple[str, float]:
+        return name, ns * self.factor if "layer_norm" in name else ns
+
+
+class RemoteLoader(Plant):
+    """The loader's memory is on the other NUMA node: batches come late and are copied slowly."""
+
+    right = ("data_wait",)
+
+    def draw(self) -> None:
+        self.ns, self.copy_ns = self.size(3, 15) * MS, self.size(1, 3) * MS
+
+    def loader(self, rank: Rank, step: int, ns: float) -> float:
+        return ns + rank.vary(self.ns, 0.3)
+
+    def transfer(self, rank: Rank, step: int, ns: float) -> tuple[str, float]:
+        return "Memcpy HtoD (Pinned -> Device)", rank.vary(self.copy_ns, 0.3)
+
+
+class Evaluation(Plant):
+    """One step of the window evaluates the model on some batches, outside any annotation."""
+
+    right = ()
+
+    def draw(self) -> None:
+        self.batches, self.step, self.ns = int(self.rng.integers(4, 12)), int(self.rng.integers(1, 4)), 1.5 * MS
+
+    def after_step(self, rank: Rank, step: int) -> None:
+        if step != self.step:
+            return
+        for _ in range(self.batches):
+            rank.wait(rank.vary(self.ns, 0.3))
+            for kernel in range(12):
+                with rank.span("aten::linear"):
+                    rank.wait(rank.vary(25 * US))
+                    rank.launch(f"void eval_kernel_{kernel % 3}<float>(int)", rank.vary(60 * US))
+
+
+class Preemption(Plant):
+    """The host's processes are stopped for the rest of each period after they have used their share of CPU time."""
+
+    right = _IN_TURN
+
+    def draw(self) -> None:
+        self.period, self.stop = self.size(40, 100) * MS, self.size(8, 30) * MS
+        self.next: dict[int, float] = {}
+
+    def host(self, rank: Rank, step: int, ns: float) -> float:
+        due = self.next.setdefault(rank.number, rank.clock + float(rank.rng.uniform(0, self.period)))
+        if rank.clock < due:
+            return ns
+        self.next[rank.number] = rank.clock + self.period
+        return ns + rank.vary(self.stop, 0.3)
+
+
+class NetworkContention(Plant):
+    """Another job uses the network at times."""
+
+    right = ("exposed_all_reduce",)
+
+    def draw(self) -> None:
+        self.factor, self.chance = self.size(8, 25), self.size(0.3, 0.7)
+
+    def communication(self, rank: Rank, step: int, ns: float) -> float:
+        return ns * (self.factor if self.rng.random() < self.chance else 1.0)
+
+
+class ThrottledRank(Plant):
+    """One device's clock falls in the middle of the window."""
+
+    right = ("straggler",)
+
+    def draw(self) -> None:
+        self.late, self.factor = int(self.rng.integers(self.jobs_world)), self.size(1.4, 2.2)
+        self.first = int(self.rng.integers(1, 3))
+
+    def kernel(self, rank: Rank, step: int, name: str, ns: float) -> tuple[str, float]:
+        return name, ns * self.factor if rank.number == self.late and step >= self.first else ns
+
+
+class SlowDriverCalls(Plant):
+    """Another process holds the driver's lock: launches take long, at random."""
+
+    right = _IN_TURN
+
+    def draw(self) -> None:
+        self.ns, self.chance = self.size(1, 5) * MS, self.size(0.1, 0.4)
+
+    def before_op(self, rank: Rank, step: int, place: int) -> None:
+        if rank.rng.random() < self.chance:
+            rank.call("cudaEventRecord", float(rank.rng.exponential(self.ns)))
+
+
+TUNED = {
+    kind.__name__: kind for kind in (Nothing, Throttling, ContendedCopyEngine, LockContention, SilentStop, Evaluation)
+}
+"""Kinds that confidences were adjusted on."""
+HELD_OUT = {
+    kind.__name__: kind
+    for kind in (
+        Paging, SlowCustomKernel, RemoteLoader, Preemption, NetworkContention, ThrottledRank, SlowDriverCalls,
+    )
+}  # fmt: skip
+"""Kinds that were tried only after the confidences were fixed."""
