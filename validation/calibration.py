@@ -24,15 +24,18 @@ from trainyard.detect.run_rules import findings
 from trainyard.finding import Finding
 from trainyard.trace.measure import measure, read
 from trainyard.trace.rank_results import all_booked
-from validation.synthetic.known_causes import KNOWN, PipelineBubble, PipelineJob
+from validation.synthetic.known_causes import JOBS, KNOWN
+from validation.synthetic.timeline import Rank
 from validation.synthetic.training import Job, Plant
-from validation.synthetic.unknown_causes import HELD_OUT, TUNED
+from validation.synthetic.unknown_causes import HELD_OUT, TUNED, Nothing
 
 BINS = (0.0, 0.3, 0.5, 0.65, 0.8, 0.9, 1.01)
 CANNOT_TELL = 0.5
 """Stated confidence below which a finding does not claim to name the cause."""
-_BASE_FACTS = ("exposed_all_reduce", "start_up")
-"""Findings that are true of every job: its last gradient bucket is exposed; the first step's first uses."""
+_MIN_SLOWDOWN = 1.06
+_REDRAW = 1_000_000
+_BASE_FACTS = ("exposed_all_reduce",)
+"""Findings that are true of every job: its last gradient bucket is exposed."""
 
 
 class Stated(NamedTuple):
@@ -43,37 +46,62 @@ class Stated(NamedTuple):
     right: bool
 
 
-def diagnose(kind: type[Plant], seed: int) -> tuple[Plant, list[Finding]]:
-    """Simulates a job with this cause and diagnoses its profiles: the plant, and the findings in order."""
-    job = (PipelineJob if kind is PipelineBubble else Job)(kind, np.random.default_rng(seed))
+def diagnose(kind: type[Plant], seed: int) -> tuple[Job, list[Finding]]:
+    """Simulates a job with this cause and diagnoses its profiles: the job, and the findings in order. Draws whose cause
+    costs less than `_MIN_SLOWDOWN`, compared with the same job without it, are drawn again."""
+    job, ranks = _simulate(kind, seed)
+    while kind is not Nothing and not _is_slower(kind, seed, job, ranks):
+        seed += _REDRAW
+        job, ranks = _simulate(kind, seed)
     with tempfile.TemporaryDirectory() as folder:
         paths = []
-        for rank in job.run():
+        for rank in ranks:
             paths.append(Path(folder) / f"rank{rank.number}.json")
             paths[-1].write_bytes(msgspec.json.encode(rank.document(job.device)))
         measured = measure(read(paths))
         rules = list(plugins.load_all("detectors").values())
-        return job.plant, findings(measured.mean, None, all_booked(measured), rules)
+        return job, findings(measured.mean, None, all_booked(measured), rules)
 
 
-def judge(plant: Plant, results: Iterable[Finding]) -> list[Stated]:
-    """Whether each finding names the planted cause, or is true of every job."""
-    stated: list[Stated] = []
+def _simulate(kind: type[Plant], seed: int) -> tuple[Job, list[Rank]]:
+    job = JOBS.get(kind, Job)(kind, np.random.default_rng(seed))
+    return job, job.run()
+
+
+def _is_slower(kind: type[Plant], seed: int, job: Job, ranks: list[Rank]) -> bool:
+    """Whether the planted cause makes the job relevantly longer; true for a job of its own layout."""
+    if kind in JOBS:
+        return True
+    class Without(Nothing):
+        world, steps, marks = kind.world, kind.steps, kind.marks
+    _, clean = _simulate(Without, seed)
+    return job.length_ns(ranks) > _MIN_SLOWDOWN * job.length_ns(clean)
+
+
+def judge(job: Job, results: Iterable[Finding]) -> list[Stated]:
+    """Whether each finding names the planted cause, or is true of the job without it: `_BASE_FACTS`, and the value that
+    is read at the end of each step, which keeps the host from running ahead of any disturbance."""
+    plant, stated = job.plant, []
+    facts = {*plant.right, *_BASE_FACTS, *(["sync_in_step"] if job.reads_loss else [])}
+    late = getattr(plant, "late", None)
     for finding in results:
         if finding.rule == "coverage":
             continue
-        names = {finding.rule, f"{finding.rule}/{finding.account.what}"}
-        right = bool(names & {*plant.right, *_BASE_FACTS})
-        if finding.rule == "straggler" and hasattr(plant, "late"):
-            right = right and finding.says.startswith(f"Rank {plant.late} ")
+        right = bool({finding.rule, f"{finding.rule}/{finding.account.what}"} & facts)
+        if finding.rule == "straggler" and late is not None:
+            right = finding.says.startswith(f"Rank {late} ")
+        if finding.rule == "imbalance":
+            # It is true of ranks that are disturbed in turn, unless it blames the sizes of the batches.
+            right = late is None and "differs by" not in finding.evidence
         stated.append(Stated(finding.rule, finding.sure, right))
     return stated
 
 
-def outcome(plant: Plant, stated: Sequence[Stated]) -> str:
+def outcome(job: Job, stated: Sequence[Stated]) -> str:
     """`right`, `wrong` or `cannot tell`: the verdict of the first confident finding that is not true of every job."""
+    rules = {name.partition("/")[0] for name in job.plant.right}
     named = [item for item in stated if item.sure >= CANNOT_TELL]
-    named = [item for item in named if item.rule in plant.right or item.rule not in _BASE_FACTS]
+    named = [item for item in named if item.rule in rules or item.rule not in (*_BASE_FACTS, "imbalance")]
     return ("right" if named[0].right else "wrong") if named else "cannot tell"
 
 
@@ -95,9 +123,9 @@ def run(kinds: Mapping[str, type[Plant]], draws: int) -> dict[str, list[tuple[st
     results: dict[str, list[tuple[str, list[Stated]]]] = {}
     for number, (name, kind) in enumerate(kinds.items()):
         for draw in range(draws):
-            plant, found = diagnose(kind, 1_000 * number + draw)
-            stated = judge(plant, found)
-            results.setdefault(name, []).append((outcome(plant, stated), stated))
+            job, found = diagnose(kind, 1_000 * number + draw)
+            stated = judge(job, found)
+            results.setdefault(name, []).append((outcome(job, stated), stated))
     return results
 
 

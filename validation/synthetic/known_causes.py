@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from validation.synthetic.timeline import COMM, RECEIVE, SEND, Program, Rank, Transfer
+from collections.abc import Generator
+
+from validation.synthetic.timeline import COMPUTE, RECEIVE, SEND, Program, Rank, Transfer
 from validation.synthetic.training import MS, US, Job, Plant
 
 _ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}>(int)"
@@ -14,7 +16,7 @@ class DataWait(Plant):
     right = ("data_wait",)
 
     def draw(self) -> None:
-        self.ns, self.share = self.size(3, 20) * MS, self.size(0.6, 1.0)
+        self.ns, self.share = self.size(8, 40) * MS, self.size(0.6, 1.0)
 
     def loader(self, rank: Rank, step: int, ns: float) -> float:
         return ns + (rank.vary(self.ns, 0.3) if rank.rng.random() < self.share else 0.0)
@@ -26,7 +28,7 @@ class ValueReads(Plant):
     right = ("sync_in_step",)
 
     def draw(self) -> None:
-        self.every, self.ns = int(self.rng.integers(2, 6)), self.size(50, 400) * US
+        self.every, self.ns = int(self.rng.integers(1, 5)), self.size(20, 100) * US
 
     def after_op(self, rank: Rank, step: int, place: int) -> None:
         if place % self.every == 0:
@@ -107,7 +109,7 @@ class PlainOptimizer(Plant):
     right = ("optimizer_not_fused", "tiny_kernels")
 
     def draw(self) -> None:
-        self.tensors, self.ns = int(self.rng.integers(30, 90)), self.size(15, 40) * US
+        self.tensors, self.ns = int(self.rng.integers(80, 200)), self.size(20, 50) * US
 
     def optimizer(self, job: Job, rank: Rank, step: int) -> None:
         for _ in range(self.tensors):
@@ -175,16 +177,29 @@ class SlowLink(Plant):
         self.pair, self.factor = int(self.rng.integers(3)), self.size(2.5, 6)
         self.ns = self.size(250, 500) * US
 
-    def before_op(self, rank: Rank, step: int, place: int) -> None:
-        if place % 6 == 0:
+
+class ShardedJob(Job):
+    """A job whose pairs of ranks all-gather the parameters of each layer before they use them."""
+
+    def forward(self, rank: Rank, step: int) -> Generator[Transfer, None, int]:
+        plant = self.plant
+        assert isinstance(plant, SlowLink)
+        place = 0
+        for layer in range(self.layers):
             pair = rank.number // 2
-            ns = rank.vary(self.ns, 0.05) * (self.factor if pair == self.pair else 1.0)
-            transfer = Transfer(f"gather {pair} {step} {place}", (2 * pair, 2 * pair + 1), ns)
+            ns = rank.vary(plant.ns, 0.05) * (plant.factor if pair == plant.pair else 1.0)
+            transfer = Transfer(f"gather {pair} {step} {layer}", (2 * pair, 2 * pair + 1), ns)
             with rank.span("c10d::_allgather_base_"):
                 rank.issue(
                     "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", transfer, 30 + pair,
                     **{"Collective name": "_allgather_base", "In msg nelems": 4_000_000, "Out msg nelems": 8_000_000},
                 )  # fmt: skip
+            yield transfer
+            rank.free[COMPUTE] = max(rank.free[COMPUTE], transfer.end or 0.0)
+            for name, kernels in self.layer_ops():
+                self.placed_op(rank, step, place, name, kernels)
+                place += 1
+        return place
 
 
 class SmallMessages(Plant):
@@ -271,10 +286,10 @@ class ElementwiseChain(Plant):
 
 
 class ContextCreation(Plant):
-    """The first cudaFree creates a context, and the first launch of a kernel loads a library; without marks, or with
-    marks in the second step."""
+    """The first cudaFree creates a context, and the first launch of a kernel loads a library; the file has no marks."""
 
     right = ("start_up",)
+    marks = False
 
     def draw(self) -> None:
         self.free_ns, self.load_ns = self.size(200, 6_000) * MS, self.size(50, 3_000) * MS
@@ -312,7 +327,7 @@ class PipelineJob(Job):
                 if not first:
                     received = self.exchange(rank, key, RECEIVE)
                     yield received
-                    rank.free[7] = max(rank.free[7], received.end or 0.0)
+                    rank.free[COMPUTE] = max(rank.free[COMPUTE], received.end or 0.0)
                 for name, kernels in self.layer_ops():
                     self.placed_op(rank, step, 0, name, kernels)
                 if first:
@@ -329,6 +344,8 @@ class PipelineJob(Job):
         return rank.issue("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", transfer, stream, **args)
 
 
+JOBS: dict[type[Plant], type[Job]] = {SlowLink: ShardedJob, PipelineBubble: PipelineJob}
+"""Kinds that need a job of another layout."""
 KNOWN = {
     kind.__name__: kind
     for kind in (

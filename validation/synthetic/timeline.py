@@ -50,6 +50,7 @@ class Rank:
     def __init__(self, number: int, world: int, rng: np.random.Generator, spread: float) -> None:
         self.number, self.world, self.rng, self.spread = number, world, rng, spread
         self.clock = 1e6 + float(rng.integers(0, 200_000))
+        self.began = self.clock
         self.thread = MAIN_THREAD
         self.events: list[Event] = []
         self.free: defaultdict[int, float] = defaultdict(float)

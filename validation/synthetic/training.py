@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from validation.synthetic.timeline import BACKWARD_THREAD, COMM, MAIN_THREAD, Program, Rank, Transfer, simulate
+from validation.synthetic.timeline import BACKWARD_THREAD, COMM, COMPUTE, MAIN_THREAD, Program, Rank, Transfer, simulate
 
 US, MS = 1e3, 1e6
 DEVICES = {
@@ -35,6 +35,10 @@ class Plant:
     world: int | None = None
     """Number of ranks, if the cause needs a certain one."""
     steps: int | None = None
+    marks: bool | None = None
+    """Whether the file marks the steps, if the cause depends on it."""
+    right: tuple[str, ...] = ()
+    """The rules, or `rule/subdivision of its account`, whose findings name the cause."""
 
     def __init__(self, rng: np.random.Generator, world: int) -> None:
         self.rng, self.jobs_world = rng, world
@@ -105,7 +109,7 @@ class Job:
         self.op_ns = float(rng.uniform(18, 45)) * US
         self.python_ns = float(rng.uniform(3, 12)) * US
         self.reads_loss = bool(rng.random() < 0.4)
-        self.marks = bool(rng.random() < 0.9)
+        self.marks = bool(rng.random() < 0.9) if plant.marks is None else plant.marks
         self.device = str(rng.choice(list(DEVICES)))
         self.matmul = DEVICES[self.device]
         self.plant = plant(rng, self.world)
@@ -118,6 +122,11 @@ class Job:
         ]
         simulate(ranks, [self.program(rank) for rank in ranks])
         return ranks
+
+    @staticmethod
+    def length_ns(ranks: Sequence[Rank]) -> float:
+        """The time from the first rank's start to the last rank's end."""
+        return max(max(rank.free.values()) for rank in ranks) - min(rank.began for rank in ranks)
 
     def program(self, rank: Rank) -> Program:
         """The program of a rank: all steps."""
@@ -183,7 +192,7 @@ class Job:
         rank.thread = MAIN_THREAD
         for transfer in pending:
             yield transfer
-            rank.free[7] = max(rank.free[7], transfer.end or 0.0)
+            rank.free[COMPUTE] = max(rank.free[COMPUTE], transfer.end or 0.0)
 
     def reduce_bucket(self, rank: Rank, step: int, layer: int) -> Sequence[Transfer]:
         """All-reduces the gradients of a bucket; returns the transfers that the update waits for."""

@@ -46,7 +46,7 @@ class LockContention(Plant):
     right = _IN_TURN
 
     def draw(self) -> None:
-        self.ns, self.chance = self.size(1.5, 6) * MS, self.size(0.1, 0.3)
+        self.ns, self.chance = self.size(2, 8) * MS, self.size(0.15, 0.4)
 
     def python(self, rank: Rank, step: int, ns: float) -> float:
         return ns + (float(rank.rng.exponential(self.ns)) if rank.rng.random() < self.chance else 0.0)
@@ -58,7 +58,7 @@ class Paging(Plant):
     right = _IN_TURN
 
     def draw(self) -> None:
-        self.ns, self.chance = self.size(1.5, 6) * MS, self.size(0.1, 0.3)
+        self.ns, self.chance = self.size(2, 8) * MS, self.size(0.15, 0.4)
 
     def host(self, rank: Rank, step: int, ns: float) -> float:
         return ns + (float(rank.rng.exponential(self.ns)) if rank.rng.random() < self.chance else 0.0)
@@ -167,7 +167,7 @@ class ThrottledRank(Plant):
 
 
 class SlowDriverCalls(Plant):
-    """Another process holds the driver's lock: launches take long, at random."""
+    """Another process holds the driver's lock: calls take long, at random."""
 
     right = _IN_TURN
 

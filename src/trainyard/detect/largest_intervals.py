@@ -40,8 +40,11 @@ class LargestIntervals(NamedTuple):
 
     @property
     def evidence(self) -> str:
-        """`largest: cudaFree 6.0 s, cudaMalloc 1.2 ms`; empty if there are no intervals."""
-        return "largest: " + ", ".join(f"{name} {units.show_time(ns)}" for name, ns in self.intervals)
+        """`largest: cudaFree 6.0 s, cudaMalloc 1.2 ms`: the largest interval of each name among them."""
+        largest: dict[str, int] = {}
+        for name, ns in self.intervals:
+            largest.setdefault(name, ns)
+        return "largest: " + ", ".join(f"{name} {units.show_time(ns)}" for name, ns in largest.items())
 
 
 def largest_idle(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> LargestIntervals | None:

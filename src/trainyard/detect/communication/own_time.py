@@ -1,0 +1,68 @@
+"""Whether a late rank is slower than the others, or only behind them.
+
+Ranks run ahead of each other on the host. One that is behind arrives last at every collective, although it works as
+fast as the others: the difference is from an earlier time. A rank that is slower has more work of its own in each step:
+its device is busy for longer, or its host needs longer, apart from waiting for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.booked import Booked
+
+_OWN_KINDS = ("compute", "copy")
+_WAIT_CAUSES = ("launch_gap/sync", "comm/")
+
+
+def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> float | None:
+    """The fraction (0 to 1) of the others' wait, ns a step, that the late rank's own work exceeds theirs by, on its
+    device or host, less the standard error over steps. None if the rank or its steps are not among `ranks`."""
+    fractions = []
+    for own_ns in (_device_ns, _host_ns):
+        by_rank = {rank.events.rank: own_ns(rank) for rank in ranks}
+        late_ns = by_rank.pop(late, {})
+        labels = [label for label in late_ns if all(label in other for other in by_rank.values())]
+        if not labels or not by_rank:
+            continue
+        others = np.median([[other[label] for label in labels] for other in by_rank.values()], axis=0)
+        excess: NDArray[np.float64] = np.array([late_ns[label] for label in labels]) - others
+        error = float(excess.std(ddof=1)) / len(labels) ** 0.5 if len(labels) > 1 else 0.0
+        fractions.append((float(excess.mean()) - error) / max(1, wait_ns))
+    return min(1.0, max(0.0, *fractions, 0.0)) if fractions else None
+
+
+def _device_ns(booked: Booked) -> dict[str, float]:
+    """Label of each full step -> ns of compute and copies, whether exposed or not."""
+    is_own = booked.keys(lambda account, _: account.kind in _OWN_KINDS)
+    rows = np.flatnonzero(np.append(is_own, False)[booked.key])
+    return _sum_by_label(booked, booked.step_of(booked.start[rows]), booked.stop[rows] - booked.start[rows])
+
+
+def _sum_by_label(booked: Booked, step: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, float]:
+    totals = np.bincount(step[step >= 0], weights=ns[step >= 0], minlength=len(booked.parts)).tolist()
+    return {
+        part.label: total for part, total in zip(booked.parts, totals) if not part.partial or booked.steps == len(totals)
+    }
+
+
+def _host_ns(booked: Booked) -> dict[str, float]:
+    """Label of each marked step -> ns from its start to the next one's, without calls that wait for the device or for
+    other ranks. Empty without marks."""
+    events, host = booked.events, booked.events.host
+    if not events.marks:
+        return {}
+    starts = np.array([mark.start for mark in events.marks], np.int64)
+    stops = np.append(starts[1:], events.marks[-1].stop)
+    is_wait = np.array([*(text.startswith(_WAIT_CAUSES) for text in booked.causes), False], bool)[booked.cause]
+    parent = host.parent
+    outermost = np.flatnonzero(is_wait & ((parent < 0) | ~is_wait[parent]) & (host.thread == events.main))
+    mark = np.searchsorted(starts, host.start[outermost], "right") - 1
+    waited = np.zeros(len(starts))
+    np.add.at(waited, mark[mark >= 0], (host.stop - host.start)[outermost][mark >= 0])
+    full = {part.label for part in booked.parts if not part.partial}
+    own = (stops - starts - waited).tolist()
+    return {mark.label: ns for mark, ns in zip(events.marks, own) if mark.label in full}
