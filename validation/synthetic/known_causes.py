@@ -109,7 +109,7 @@ class PlainOptimizer(Plant):
     right = ("optimizer_not_fused", "tiny_kernels")
 
     def draw(self) -> None:
-        self.tensors, self.ns = int(self.rng.integers(80, 200)), self.size(20, 50) * US
+        self.tensors, self.ns = int(self.rng.integers(150, 300)), self.size(40, 80) * US
 
     def optimizer(self, job: Job, rank: Rank, step: int) -> None:
         for _ in range(self.tensors):

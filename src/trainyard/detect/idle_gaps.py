@@ -169,8 +169,9 @@ def _assign_claimants(booked: Booked) -> I8:
 
 
 def _is_refill(booked: Booked, claimant: I8) -> Mask:
-    """Mask over idle intervals: host time in gaps that began with a sync, if the sync waited longer than the gap
-    lasted. Without it, the host would have been that far ahead and there would be no gap. `claimant`: by account."""
+    """Mask over idle intervals: host time in gaps that would not exist without the syncs before them. A sync that
+    waited takes a lead from the host: the time of the wait. Without it, the host would be that far ahead, and each
+    later gap would use up its length of the lead. `claimant`: by account."""
     # Adjacent idle intervals form one gap.
     idle = booked.idle
     none = np.zeros(len(claimant), bool)
@@ -182,6 +183,10 @@ def _is_refill(booked: Booked, claimant: I8) -> Mask:
     gap_start, gap_stop = idle.start[opens_gap], idle.stop[last_row]
     open_span = idle.host[opens_gap]
     host = booked.events.host
-    waited_ns = np.where(open_span >= 0, gap_start - host.start[open_span], 0)
-    refilled = (claimant[opens_gap] == Claimant.SYNC) & (waited_ns >= gap_stop - gap_start)
-    return refilled[gap_of_row] & (claimant == Claimant.HOST)
+    begins_with_sync = (claimant[opens_gap] == Claimant.SYNC) & (open_span >= 0)
+    waited_ns = np.where(begins_with_sync, gap_start - host.start[open_span], 0)
+    # The lead after each gap is max(0, lead before + waited - gap).
+    change_ns = np.cumsum(waited_ns - (gap_stop - gap_start))
+    lowest_before = np.minimum.accumulate(np.concatenate([[0], change_ns]))[:-1]
+    is_filled = change_ns >= lowest_before
+    return is_filled[gap_of_row] & (claimant == Claimant.HOST)

@@ -17,7 +17,8 @@ import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
-from trainyard.detect.communication.straggler import culprit_of, waits_of_others_ns
+from trainyard.detect.communication.straggler import culprit_of, doubt_of_chance, waits_of_others_ns
+from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -27,7 +28,7 @@ _MIN_SIZE_RATIO = 1.5  # largest over mean: routers without a balancing loss exc
 _MIN_EXPLAINED_FRACTION = 0.5  # of the waiting: from this fraction on, the op class is named as the cause
 _LENGTH_DEPENDENT = ("attention", "moe_route", "embedding")
 """Op classes whose time depends on sequence lengths and routing; that of the others depends on the batch size."""
-_SURE_WITHOUT_CAUSE = 0.45
+_MIN_EXCESS = 0.1  # of the op class's mean time: equal work varies by some per cent
 _MIN_TIME_RATIO = 1.25  # longest over mean time of an op class in a step: less may be chance
 _MIN_STEPS = 4  # steps of all ranks together that are compared: fewer may be chance
 
@@ -66,8 +67,8 @@ class Imbalance:
             f"{subject} arrive late in turn and wait for each other for",
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
             remedy=_remedy(op_class if explained else "", split_unevenness, ranks or ()),
-            # Without an uneven op class the finding names no cause: it may be noise of the hosts.
-            sure=0.8 if explained or split_unevenness >= _MIN_SIZE_RATIO else _SURE_WITHOUT_CAUSE,
+            # If one rank was the worst in most steps, it may be slower than the others all the same.
+            sure=confidence(1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2)) if ranks else 0.5,
         )
 
 
@@ -141,8 +142,9 @@ def _most_uneven_class(class_times: _ClassTimes) -> tuple[str, int]:
         by_step: dict[str, list[int]] = defaultdict(list)
         for (_, step), ns in times.items():
             by_step[step].append(ns)
-        excess_ns = [max(times_ns) - sum(times_ns) // len(times_ns) for times_ns in by_step.values()]
-        mean_excess_ns[op_class] = sum(excess_ns) // len(excess_ns)
+        excess_ns = sum(max(times_ns) - sum(times_ns) // len(times_ns) for times_ns in by_step.values())
+        if excess_ns >= _MIN_EXCESS * sum(sum(times_ns) / len(times_ns) for times_ns in by_step.values()):
+            mean_excess_ns[op_class] = excess_ns // len(by_step)
     op_class = max(mean_excess_ns, key=lambda op_class: mean_excess_ns[op_class], default="")
     return (op_class, mean_excess_ns[op_class]) if op_class and mean_excess_ns[op_class] > 0 else ("", 0)
 

@@ -15,12 +15,16 @@ from numpy.typing import NDArray
 from trainyard.booked import Booked
 
 _OWN_KINDS = ("compute", "copy")
+_ERRORS = 2.5
+"""Standard errors: the rank is chosen because it is late, so that its mean is above the others' by chance too."""
+_MIN_KERNELS = 10
+"""Kernels of one name on each rank from which their median lengths are compared."""
 _WAIT_CAUSES = ("launch_gap/sync", "comm/")
 
 
 def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> float | None:
     """The fraction (0 to 1) of the others' wait, ns a step, that the late rank's own work exceeds theirs by, on its
-    device or host, less the standard error over steps. None if the rank or its steps are not among `ranks`."""
+    device or host, less `_ERRORS` standard errors over steps. None if the rank or its steps are not among `ranks`."""
     fractions = []
     for own_ns in (_device_ns, _host_ns):
         by_rank = {rank.events.rank: own_ns(rank) for rank in ranks}
@@ -31,8 +35,37 @@ def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> floa
         others = np.median([[other[label] for label in labels] for other in by_rank.values()], axis=0)
         excess: NDArray[np.float64] = np.array([late_ns[label] for label in labels]) - others
         error = float(excess.std(ddof=1)) / len(labels) ** 0.5 if len(labels) > 1 else 0.0
-        fractions.append((float(excess.mean()) - error) / max(1, wait_ns))
+        fractions.append((float(excess.mean()) - _ERRORS * error) / max(1, wait_ns))
     return min(1.0, max(0.0, *fractions, 0.0)) if fractions else None
+
+
+def kernel_excess_ns(ranks: Sequence[Booked], late: int) -> float:
+    """ns a step by which the late rank's kernels are longer than the others', by the median length of each name: a
+    difference that hundreds of kernels show, also in a single step. 0 if the rank is not among `ranks`."""
+    medians = {rank.events.rank: _median_lengths(rank) for rank in ranks}
+    late_lengths = medians.pop(late, {})
+    excess_ns = 0.0
+    for name, (length, count) in late_lengths.items():
+        others = [other[name][0] for other in medians.values() if name in other]
+        if others:
+            excess_ns += (length - float(np.median(others))) * count
+    return excess_ns
+
+
+def _median_lengths(booked: Booked) -> dict[str, tuple[float, float]]:
+    """Name of a kernel -> (median length in ns, kernels a step), in full steps."""
+    is_own = booked.keys(lambda account, _: account.kind == "compute")
+    rows = np.flatnonzero(np.append(is_own, False)[booked.key] & booked.full(booked.start))
+    if not booked.on_device or not len(rows):
+        return {}
+    rows = rows[np.argsort(booked.name[rows], kind="stable")]
+    names, first, counts = np.unique(booked.name[rows], return_index=True, return_counts=True)
+    lengths = (booked.stop - booked.start)[rows]
+    return {
+        booked.events.names[name]: (float(np.median(lengths[begin : begin + count])), count / booked.steps)
+        for name, begin, count in zip(names.tolist(), first.tolist(), counts.tolist())
+        if count >= _MIN_KERNELS
+    }
 
 
 def _device_ns(booked: Booked) -> dict[str, float]:

@@ -9,6 +9,7 @@ Remedy: look at that rank's host, device clocks and share of the work.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import comb
 from statistics import median
@@ -17,7 +18,7 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
-from trainyard.detect.communication.own_time import explained_fraction
+from trainyard.detect.communication.own_time import explained_fraction, kernel_excess_ns
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
@@ -28,6 +29,8 @@ _MIN_SHARE = 0.4  # of all waiting: from this fraction on, one rank is named; be
 _MIN_OVER_FAIR_SHARE = 1.5  # times the share of a rank if all were late in turn: of two ranks one is named from 75 % on
 _MIN_LEAD = 1.5  # times the waiting caused by the next rank: if two are equally late, neither is named
 _MIN_STEPS_FRACTION = 0.75  # of the full steps, in which it causes the most waiting: a host hiccup is not a straggler
+_EXPLAINED_FRACTION = 0.5  # of the wait: longer kernels from this fraction on are its cause
+_SLOW_KERNELS_DOUBT = 0.02
 _BEHIND_DOUBT = 0.7  # that a rank whose own work is not longer is only behind the others, and not slower
 _UNKNOWN_OWN_DOUBT = 0.3  # the same if its own work cannot be compared
 _MIN_STEP_FRACTION = 0.05  # of the step's time: identical devices differ by a few per cent
@@ -70,9 +73,20 @@ def _confidence(ledger: Ledger, late: int, ranks: Sequence[Booked] | None) -> fl
     late_ns_by_step = _late_ns_by_step(ranks)
     worst = sum(max(late_ns, key=lambda rank: late_ns[rank]) == late for late_ns in late_ns_by_step.values())
     by_chance = _chance_of_worst(worst, len(late_ns_by_step), _rank_count(ledger))
-    explained = explained_fraction(ranks, late, wait_ns_per_other_rank(ledger, late))
+    wait_ns = wait_ns_per_other_rank(ledger, late)
+    if kernel_excess_ns(ranks, late) >= _EXPLAINED_FRACTION * wait_ns:
+        return confidence(_SLOW_KERNELS_DOUBT)
+    explained = explained_fraction(ranks, late, wait_ns)
     unexplained_doubt = _UNKNOWN_OWN_DOUBT if explained is None else _BEHIND_DOUBT * (1 - min(1.0, 2 * explained))
     return confidence(by_chance / (by_chance + 1), unexplained_doubt)
+
+
+def doubt_of_chance(ranks: Sequence[Booked], rank_count: int) -> float:
+    """The probability (0 to 0.5) that the rank which is the worst in most steps is so by chance."""
+    late_ns_by_step = _late_ns_by_step(ranks)
+    worst = Counter(max(late_ns, key=lambda rank: late_ns[rank]) for late_ns in late_ns_by_step.values())
+    by_chance = _chance_of_worst(max(worst.values(), default=0), len(late_ns_by_step), rank_count)
+    return by_chance / (by_chance + 1)
 
 
 def _chance_of_worst(times: int, steps: int, ranks: int) -> float:

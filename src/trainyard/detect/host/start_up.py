@@ -17,12 +17,14 @@ from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters, mean_per_step, sum_by_key
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns
 from trainyard.detect.largest_intervals import largest_idle
+from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
 _MIN_STEP_FRACTION = 0.01
 _MAIN_FRACTION = 0.5  # of the step: from this fraction on, start-up is what the file shows
+_UNMARKED_COMPILATION_DOUBT = 0.5  # that early compilation in a window without marks is not the first one
 _LONE_CALL_DOUBT = 0.1  # a long call of which there are few may be slow for another reason
 
 
@@ -54,10 +56,22 @@ class StartUp:
             if any(rank.events.shows_torch for rank in ranks or ())
             else "Start the profile after some warm-up steps.",
             wins=0,
-            sure=confidence(_LONE_CALL_DOUBT),
+            sure=confidence(_LONE_CALL_DOUBT, _doubt_of_compilation(ranks or (), rows_by_rank)),
             largest=largest_idle(ranks or (), rows_by_rank),
             level="" if cost_ns >= _MAIN_FRACTION * ledger.wall_ns else "low",
         )
+
+
+def _doubt_of_compilation(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> float:
+    """The doubt that compilation in a window without marks is the first one. `rows_by_rank`: rows in `idle`."""
+    if all(rank.events.marks for rank in ranks):
+        return 0.0
+    compiled_ns = total_ns = 0
+    for rank, rows in zip(ranks, rows_by_rank):
+        is_compile = rank.keys(lambda account, _: account.what == "compile")
+        total_ns += int(rank.idle.ns[rows].sum())
+        compiled_ns += int(rank.idle.ns[rows[is_compile[rank.idle.key[rows]]]].sum())
+    return _UNMARKED_COMPILATION_DOUBT * compiled_ns / max(1, total_ns)
 
 
 def _ns_by_account(ledger: Ledger, ranks: Sequence[Booked]) -> dict[Account, int]:

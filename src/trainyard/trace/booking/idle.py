@@ -2,7 +2,7 @@
 
 An idle interval ends with the start of some work. Before the launch of that work, the cause is what the launching host
 thread did (`sync`, `alloc`, `compile`, `gc`, `init`, waiting for data or for peers, a checkpoint; `launch` in framework
-code, else `python`, or `host` if the file does not show Python); during the launching call it is `launch`; after it, `stream_wait` if the stream had to wait for the
+code, else `python`, or `host` if the file does not show Python); during the launching call it is `launch`, or `init` at a first use; after it, `stream_wait` if the stream had to wait for the
 stream whose work ended last, else `queue`. Gaps between the kernels of one CUDA graph are `queue` too: the kernels were
 launched together, and the gap is the device's own overhead. If the file has no launch for the work, the interval is not
 covered and is booked as unexplained.
@@ -21,6 +21,7 @@ from trainyard.events import CALL, I32, I64, OP, DeviceWork, Events
 from trainyard.ledger import Account
 from trainyard.trace.booking.intervals import cut_at_bounds
 from trainyard.trace.classify.context import Context
+from trainyard.trace.classify.first_use import INIT
 from trainyard.trace.classify.kernels import Keys
 from trainyard.trace.readers.nesting import split_by_innermost
 
@@ -55,7 +56,8 @@ def find_idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I
     queued = np.where(_waited_for_stream(work, latest_stop, first_work), _STREAM_WAIT, _QUEUE)
     is_long = gap_stop - call_stop >= _MIN_EDGE_NS
     queued[is_long & _may_follow_unrecorded_work(events)[first_work]] = _EDGE
-    reasons = [np.full(len(first_work), _LAUNCH), queued]
+    initialises = np.array([text == INIT for text in context.causes] + [False], bool)[context.cause[call]]
+    reasons = [np.where(initialises, context.cause[call] + _FIXED_REASONS, _LAUNCH), queued]
     for thread in np.flatnonzero(np.bincount(host.thread[call])).tolist():
         edges, reason = host_reasons(events, context, thread)
         rows = np.flatnonzero((host.thread[call] == thread) & (call_start > gap_start))
