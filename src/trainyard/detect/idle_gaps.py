@@ -126,9 +126,11 @@ def recompiles(booked: Booked) -> bool:
     first_stop = min((mark.stop for mark in booked.events.marks), default=part.stop)
     if not booked.events.marks and part.label == WINDOW:
         first_stop = part.start + int(_FIRST_PART_OF_WINDOW * (part.stop - part.start))
-    rows = idle_causing_calls(booked, Account("launch_gap", "compile"))
-    rows = rows[host.start[rows] >= first_stop]
+    # The host runs ahead of the device: calls count by their own time, not by the step that the device is in.
+    is_compile = np.array([text == "launch_gap/compile" for text in booked.causes] + [False], bool)[booked.cause]
+    rows = np.flatnonzero(is_compile & (host.start >= first_stop))
     is_load = booked.names(_MODULE_LOAD.match)[host.name[rows]]
+    is_load |= is_compile[host.parent[rows]] & (host.parent[rows] >= 0)
     return bool((~is_load).any()) or len(np.unique(booked.step_of(host.start[rows]))) > 1
 
 

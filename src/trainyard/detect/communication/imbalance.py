@@ -28,6 +28,7 @@ _MIN_SIZE_RATIO = 1.5  # largest over mean: routers without a balancing loss exc
 _MIN_EXPLAINED_FRACTION = 0.5  # of the waiting: from this fraction on, the op class is named as the cause
 _LENGTH_DEPENDENT = ("attention", "moe_route", "embedding")
 """Op classes whose time depends on sequence lengths and routing; that of the others depends on the batch size."""
+_CLASS_DOUBT = 0.15  # that the op class which differs most is not the cause
 _MIN_EXCESS = 0.1  # of the op class's mean time: equal work varies by some per cent
 _MIN_TIME_RATIO = 1.25  # longest over mean time of an op class in a step: less may be chance
 _MIN_STEPS = 4  # steps of all ranks together that are compared: fewer may be chance
@@ -68,7 +69,11 @@ class Imbalance:
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
             remedy=_remedy(op_class if explained else "", split_unevenness, ranks or ()),
             # If one rank was the worst in most steps, it may be slower than the others all the same.
-            sure=confidence(1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2)) if ranks else 0.5,
+            sure=confidence(
+                1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2), _CLASS_DOUBT if explained else 0
+            )
+            if ranks
+            else 0.5,
         )
 
 
@@ -117,7 +122,8 @@ def _has_class(ranks: Sequence[Booked], op_class: str) -> bool:
 
 
 def _class_times(ranks: Sequence[Booked]) -> _ClassTimes:
-    """Time of each op class on each rank in each full step."""
+    """Time of each op class on each rank in each full step: the mean length of the step's intervals times the median
+    number of a step, since an interval may lie on the other side of a bound that the ranks share."""
     class_times: _ClassTimes = defaultdict(dict)
     for rank in ranks:
         step_index = rank.step_of(rank.start)
@@ -128,9 +134,11 @@ def _class_times(ranks: Sequence[Booked]) -> _ClassTimes:
             ns_by_step = np.bincount(
                 step_index[rows], weights=rank.stop[rows] - rank.start[rows], minlength=len(rank.parts)
             )
-            for part, ns in zip(rank.parts, ns_by_step.tolist()):
-                if ns and not part.partial:
-                    class_times[op_class][rank.events.rank, part.label] = int(ns)
+            count_by_step = np.bincount(step_index[rows], weights=rank.begins[rows], minlength=len(rank.parts))
+            typical_count = float(np.median(count_by_step[count_by_step > 0])) if count_by_step.any() else 0.0
+            for part, ns, count in zip(rank.parts, ns_by_step.tolist(), count_by_step.tolist()):
+                if count and not part.partial:
+                    class_times[op_class][rank.events.rank, part.label] = int(ns / count * typical_count)
     return class_times
 
 

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.booked import Booked
+from trainyard.stats.student_t import quantile
 
 _OWN_KINDS = ("compute", "copy")
-_ERRORS = 2.5
-"""Standard errors: the rank is chosen because it is late, so that its mean is above the others' by chance too."""
+_ERROR_RATE = 0.05
+"""Probability that the bound is above the true mean, over all ranks: the late one is chosen because it is late."""
 _MIN_KERNELS = 10
 """Kernels of one name on each rank from which their median lengths are compared."""
 _WAIT_CAUSES = ("launch_gap/sync", "comm/")
@@ -24,7 +25,8 @@ _WAIT_CAUSES = ("launch_gap/sync", "comm/")
 
 def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> float | None:
     """The fraction (0 to 1) of the others' wait, ns a step, that the late rank's own work exceeds theirs by, on its
-    device or host, less `_ERRORS` standard errors over steps. None if the rank or its steps are not among `ranks`."""
+    device or host: the lower bound of its mean over steps at `_ERROR_RATE`. None if the rank or its steps are not among
+    `ranks`."""
     fractions = []
     for own_ns in (_device_ns, _host_ns):
         by_rank = {rank.events.rank: own_ns(rank) for rank in ranks}
@@ -34,8 +36,10 @@ def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> floa
             continue
         others = np.median([[other[label] for label in labels] for other in by_rank.values()], axis=0)
         excess: NDArray[np.float64] = np.array([late_ns[label] for label in labels]) - others
-        error = float(excess.std(ddof=1)) / len(labels) ** 0.5 if len(labels) > 1 else 0.0
-        fractions.append((float(excess.mean()) - _ERRORS * error) / max(1, wait_ns))
+        steps = len(labels)
+        error = float(excess.std(ddof=1)) / steps**0.5 if steps > 1 else 0.0
+        factor = quantile(1 - _ERROR_RATE / len(ranks), steps - 1) if steps > 1 else 0.0
+        fractions.append((float(excess.mean()) - factor * error) / max(1, wait_ns))
     return min(1.0, max(0.0, *fractions, 0.0)) if fractions else None
 
 
