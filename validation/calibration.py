@@ -3,7 +3,7 @@
 `python -m validation.calibration [--draws N]` plants each cause in `N` jobs with noise (20 by default), diagnoses their
 profiles, and prints for each kind of cause whether it was named, and for each range of stated confidence how many
 findings were right. A finding is right if it names the planted cause or is true of the job all the same (`right` of the
-plant). `coverage` names no cause and is left out.
+plant). Findings that name no cause are left out: `coverage`, and ranks that are late in turn for an unknown reason.
 """
 
 from __future__ import annotations
@@ -91,8 +91,9 @@ def judge(job: Job, results: Iterable[Finding]) -> list[Stated]:
         if finding.rule == "straggler" and late is not None:
             right = finding.says.startswith(f"Rank {late} ")
         if finding.rule == "imbalance":
-            # It is true of ranks that are disturbed in turn, unless it blames the sizes of the batches.
-            right = late is None and "differs by" not in finding.evidence
+            if "differs by" not in finding.evidence:
+                continue  # it states that the ranks are late in turn, and names no cause
+            right = finding.evidence.startswith(f"{getattr(plant, 'op_class', 'no class')} differs by")
         stated.append(Stated(finding.rule, finding.sure, right))
     return stated
 

@@ -303,6 +303,22 @@ class ContextCreation(Plant):
             rank.launch("void fancy::new_kernel<float>(int)", 80 * US, call_ns=rank.vary(self.load_ns, 0.2))
 
 
+class UnevenSequences(Plant):
+    """Batches are packed by number of sequences, so that attention takes longer on one rank or another."""
+
+    right = ("imbalance",)
+    op_class = "Attention"
+
+    def draw(self) -> None:
+        self.most = self.size(4, 10)
+        self.factors: dict[tuple[int, int], float] = {}
+
+    def kernel(self, rank: Rank, step: int, name: str, ns: float) -> tuple[str, float]:
+        if "flash" not in name:
+            return name, ns
+        return name, ns * self.factors.setdefault((rank.number, step), float(rank.rng.uniform(1, self.most)))
+
+
 class PipelineBubble(Plant):
     """Two stages with few micro-batches."""
 
@@ -351,6 +367,6 @@ KNOWN = {
     for kind in (
         DataWait, ValueReads, AllocatorChurn, Collector, SlowPython, SlowDispatch, TinyKernels, PlainOptimizer, Float32,
         ExposedAllReduce, ComputeStraggler, HostStraggler, SlowLink, SmallMessages, Checkpoint, Recompilation,
-        LayoutCopies, PageableCopies, ElementwiseChain, ContextCreation, PipelineBubble,
+        LayoutCopies, PageableCopies, ElementwiseChain, ContextCreation, UnevenSequences, PipelineBubble,
     )
 }  # fmt: skip

@@ -3,7 +3,7 @@ for each other; every other finding names a wrong cause."""
 
 from __future__ import annotations
 
-from validation.synthetic.timeline import Rank
+from validation.synthetic.timeline import COMPUTE, Rank
 from validation.synthetic.training import MS, US, Plant
 
 _IN_TURN = ("imbalance",)
@@ -29,9 +29,10 @@ class Throttling(Plant):
 
 
 class ContendedCopyEngine(Plant):
-    """The batch's copy from page-locked memory is slow: another process uses the copy engine."""
+    """The batch's copy from page-locked memory is slow: another process uses the copy engine. That the copy is exposed
+    is true."""
 
-    right = ()
+    right = ("host_device_thrash",)
 
     def draw(self) -> None:
         self.ns = self.size(2, 8) * MS
@@ -93,7 +94,7 @@ class SlowCustomKernel(Plant):
 class RemoteLoader(Plant):
     """The loader's memory is on the other NUMA node: batches come late and are copied slowly."""
 
-    right = ("data_wait",)
+    right = ("data_wait", "host_device_thrash")
 
     def draw(self) -> None:
         self.ns, self.copy_ns = self.size(3, 15) * MS, self.size(1, 3) * MS
@@ -179,6 +180,32 @@ class SlowDriverCalls(Plant):
             rank.call("cudaEventRecord", float(rank.rng.exponential(self.ns)))
 
 
+class SharedDevice(Plant):
+    """Another process uses the device in turn: work that was launched in time starts late, at random."""
+
+    right = _IN_TURN
+
+    def draw(self) -> None:
+        self.ns, self.chance = self.size(0.5, 3) * MS, self.size(0.1, 0.3)
+
+    def after_op(self, rank: Rank, step: int, place: int) -> None:
+        if rank.rng.random() < self.chance:
+            rank.free[COMPUTE] += float(rank.rng.exponential(self.ns))
+
+
+class BufferFlush(Plant):
+    """The profiler writes its buffers once, inside a launch in the middle of the window."""
+
+    right = ()
+
+    def draw(self) -> None:
+        self.ns, self.step, self.place = self.size(40, 200) * MS, int(self.rng.integers(2, 4)), int(self.rng.integers(9))
+
+    def before_op(self, rank: Rank, step: int, place: int) -> None:
+        if (step, place) == (self.step, self.place):
+            rank.call("cudaLaunchKernel", rank.vary(self.ns, 0.1))
+
+
 TUNED = {
     kind.__name__: kind for kind in (Nothing, Throttling, ContendedCopyEngine, LockContention, SilentStop, Evaluation)
 }
@@ -187,6 +214,7 @@ HELD_OUT = {
     kind.__name__: kind
     for kind in (
         Paging, SlowCustomKernel, RemoteLoader, Preemption, NetworkContention, ThrottledRank, SlowDriverCalls,
+        SharedDevice, BufferFlush,
     )
 }  # fmt: skip
 """Kinds that were tried only after the confidences were fixed."""

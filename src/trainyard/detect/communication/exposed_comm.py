@@ -34,7 +34,7 @@ _GRADIENT_REMEDY = "Overlap gradient buckets with the backward pass (smaller fir
     "bfloat16 gradients."
 )
 _FORWARD_REMEDY = (
-    "It is in the forward pass, where the next layer needs its result: split it and overlap the parts (asynchronous "
+    "It is in the forward and the backward pass, where the next layer needs its result: split it and overlap the parts (asynchronous "
     "tensor parallelism), or split tensors over fewer ranks."
 )
 _PIPELINE_REMEDY = "Send a micro-batch ahead of its use, or use an interleaved schedule."
@@ -102,9 +102,12 @@ def _remedy(collective: str, entries: Sequence[Entry], ranks: Sequence[Booked], 
     ]
     if sizes and sum(sizes) < _SMALL_BYTES * len(sizes):
         return _LATENCY_REMEDY
-    phase = max(entries, key=lambda entry: entry.ns).phase
+    phases = {entry.phase for entry in entries if entry.ns}
+    if collective == "all_reduce" and "forward" in phases:
+        # Gradients are reduced once; tensor parallelism reduces in both passes.
+        return _FORWARD_REMEDY if "backward" in phases else _DEFAULT_REMEDY
     if collective == "all_reduce":
-        return _FORWARD_REMEDY if phase in ("forward", "recompute") else _GRADIENT_REMEDY
-    if collective == "send_recv" and phase in ("forward", "backward"):
+        return _GRADIENT_REMEDY
+    if collective == "send_recv" and phases & {"forward", "backward"}:
         return _PIPELINE_REMEDY
     return _REMEDIES.get(collective, _DEFAULT_REMEDY)

@@ -28,6 +28,7 @@ _MIN_SIZE_RATIO = 1.5  # largest over mean: routers without a balancing loss exc
 _MIN_EXPLAINED_FRACTION = 0.5  # of the waiting: from this fraction on, the op class is named as the cause
 _LENGTH_DEPENDENT = ("attention", "moe_route", "embedding")
 """Op classes whose time depends on sequence lengths and routing; that of the others depends on the batch size."""
+_NO_CAUSE_DOUBT = 0.55  # if nothing shows why ranks are late: the work may be even and the hosts disturbed
 _CLASS_DOUBT = 0.15  # that the op class which differs most is not the cause
 _MIN_EXCESS = 0.1  # of the op class's mean time: equal work varies by some per cent
 _MIN_TIME_RATIO = 1.25  # longest over mean time of an op class in a step: less may be chance
@@ -70,10 +71,9 @@ class Imbalance:
             remedy=_remedy(op_class if explained else "", split_unevenness, ranks or ()),
             # If one rank was the worst in most steps, it may be slower than the others all the same.
             sure=confidence(
-                1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2), _CLASS_DOUBT if explained else 0
-            )
-            if ranks
-            else 0.5,
+                1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2) if ranks else 0,
+                _CLASS_DOUBT if explained or split_unevenness >= _MIN_SIZE_RATIO else _NO_CAUSE_DOUBT,
+            ),
         )
 
 

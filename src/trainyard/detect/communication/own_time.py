@@ -18,6 +18,9 @@ from trainyard.stats.student_t import quantile
 _OWN_KINDS = ("compute", "copy")
 _ERROR_RATE = 0.05
 """Probability that the bound is above the true mean, over all ranks: the late one is chosen because it is late."""
+_GUESSED_SPREAD, _GUESSED_STEPS = 0.1, 4
+"""Spread of a rank's own time over steps as a fraction of it, and the steps that this guess counts as: a few steps do
+not show their own spread."""
 _MIN_KERNELS = 10
 """Kernels of one name on each rank from which their median lengths are compared."""
 _WAIT_CAUSES = ("launch_gap/sync", "comm/")
@@ -36,15 +39,21 @@ def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> floa
             continue
         others = np.median([[other[label] for label in labels] for other in by_rank.values()], axis=0)
         excess: NDArray[np.float64] = np.array([late_ns[label] for label in labels]) - others
-        steps = len(labels)
-        error = float(excess.std(ddof=1)) / steps**0.5 if steps > 1 else 0.0
-        factor = quantile(1 - _ERROR_RATE / len(ranks), steps - 1) if steps > 1 else 0.0
-        fractions.append((float(excess.mean()) - factor * error) / max(1, wait_ns))
+        fractions.append(_lower_bound(excess, float(np.mean(others)), len(ranks)) / max(1, wait_ns))
     return min(1.0, max(0.0, *fractions, 0.0)) if fractions else None
 
 
+def _lower_bound(excess: NDArray[np.float64], own_ns: float, ranks: int) -> float:
+    """The lower bound at `_ERROR_RATE` of the mean `excess` over steps. `own_ns`: the other ranks' own time of a step,
+    from which the spread over steps is guessed; the guess counts as `_GUESSED_STEPS` steps."""
+    steps = len(excess)
+    squares = float(((excess - excess.mean()) ** 2).sum()) + _GUESSED_STEPS * (_GUESSED_SPREAD * own_ns) ** 2
+    freedom = steps - 1 + _GUESSED_STEPS
+    return float(excess.mean()) - quantile(1 - _ERROR_RATE / ranks, freedom) * (squares / freedom / steps) ** 0.5
+
+
 def kernel_excess_ns(ranks: Sequence[Booked], late: int) -> float:
-    """ns a step by which the late rank's kernels are longer than the others', by the median length of each name: a
+    """ns a step by which the late rank's kernels (on a CPU: ops) are longer than the others', by the median length of each name: a
     difference that hundreds of kernels show, also in a single step. 0 if the rank is not among `ranks`."""
     medians = {rank.events.rank: _median_lengths(rank) for rank in ranks}
     late_lengths = medians.pop(late, {})
@@ -59,8 +68,8 @@ def kernel_excess_ns(ranks: Sequence[Booked], late: int) -> float:
 def _median_lengths(booked: Booked) -> dict[str, tuple[float, float]]:
     """Name of a kernel -> (median length in ns, kernels a step), in full steps."""
     is_own = booked.keys(lambda account, _: account.kind == "compute")
-    rows = np.flatnonzero(np.append(is_own, False)[booked.key] & booked.full(booked.start))
-    if not booked.on_device or not len(rows):
+    rows = np.flatnonzero(np.append(is_own, False)[booked.key] & booked.full(booked.start) & booked.begins)
+    if not len(rows):
         return {}
     rows = rows[np.argsort(booked.name[rows], kind="stable")]
     names, first, counts = np.unique(booked.name[rows], return_index=True, return_counts=True)
@@ -100,6 +109,6 @@ def _host_ns(booked: Booked) -> dict[str, float]:
     mark = np.searchsorted(starts, host.start[outermost], "right") - 1
     waited = np.zeros(len(starts))
     np.add.at(waited, mark[mark >= 0], (host.stop - host.start)[outermost][mark >= 0])
-    full = {part.label for part in booked.parts if not part.partial}
+    full = {part.label for part in booked.parts if not part.partial} or {part.label for part in booked.parts}
     own = (stops - starts - waited).tolist()
     return {mark.label: ns for mark, ns in zip(events.marks, own) if mark.label in full}

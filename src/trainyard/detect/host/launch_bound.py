@@ -128,7 +128,7 @@ def _doubts(cause: str, ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) ->
 _LOOK_FOR_INTERFERENCE = (
     "Look for disturbances of the host: other processes, threads that share a lock (the interpreter's), paging."
 )
-_RECORD_STACKS = "Record stacks (with_stack=True, or a sampling profiler) to see what the host does in its long stops."
+_RECORD_STACKS = "Record stacks (a sampling profiler, in PyTorch with_stack=True) to see what the host does then."
 
 
 def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt]) -> str:
