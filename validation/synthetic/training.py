@@ -109,6 +109,7 @@ class Job:
         self.op_ns = float(rng.uniform(18, 45)) * US
         self.python_ns = float(rng.uniform(3, 12)) * US
         self.reads_loss = bool(rng.random() < 0.4)
+        self.reading_costs_ns = 0.0
         self.marks = bool(rng.random() < 0.9) if plant.marks is None else plant.marks
         self.device = str(rng.choice(list(DEVICES)))
         self.matmul = DEVICES[self.device]

@@ -206,15 +206,79 @@ class BufferFlush(Plant):
             rank.call("cudaLaunchKernel", rank.vary(self.ns, 0.1))
 
 
+class PowerCapping(Plant):
+    """The devices' clocks change from step to step, on each rank at other times."""
+
+    right = _IN_TURN
+
+    def draw(self) -> None:
+        self.most = self.size(1.4, 2.0)
+        self.factors: dict[tuple[int, int], float] = {}
+
+    def kernel(self, rank: Rank, step: int, name: str, ns: float) -> tuple[str, float]:
+        return name, ns * self.factors.setdefault((rank.number, step), float(rank.rng.uniform(1, self.most)))
+
+
+class StuckKernel(Plant):
+    """One kernel takes very long once: a page of device memory is retired."""
+
+    right = ()
+
+    def draw(self) -> None:
+        self.ns, self.step, self.left = self.size(30, 150) * MS, int(self.rng.integers(2, 4)), self.jobs_world
+
+    def kernel(self, rank: Rank, step: int, name: str, ns: float) -> tuple[str, float]:
+        if step == self.step and self.left and rank.number == 0:
+            self.left = 0
+            return name, ns + self.ns
+        return name, ns
+
+
+class SlowSteps(Plant):
+    """A neighbour on the host makes all of the host's code slow in some steps, on all ranks."""
+
+    right = ()
+
+    def draw(self) -> None:
+        self.factor, self.slow = self.size(8, 20), set(self.rng.permutation(8)[:3].tolist())
+
+    def host(self, rank: Rank, step: int, ns: float) -> float:
+        return ns * self.factor if step in self.slow else ns
+
+    def python(self, rank: Rank, step: int, ns: float) -> float:
+        return ns * self.factor if step in self.slow else ns
+
+
+class SlowOpOnce(Plant):
+    """An op stops once in the middle of the window, on all ranks: a log is rotated, a file system hangs."""
+
+    right = ()
+
+    def draw(self) -> None:
+        self.ns, self.step = self.size(50, 300) * MS, int(self.rng.integers(2, 4))
+
+    def host(self, rank: Rank, step: int, ns: float) -> float:
+        done = self.__dict__.setdefault("done", set())
+        if step == self.step and rank.number not in done:
+            done.add(rank.number)
+            return ns + rank.vary(self.ns, 0.1)
+        return ns
+
+
 TUNED = {
-    kind.__name__: kind for kind in (Nothing, Throttling, ContendedCopyEngine, LockContention, SilentStop, Evaluation)
-}
-"""Kinds that confidences were adjusted on."""
+    kind.__name__: kind
+    for kind in (
+        Nothing, Throttling, ContendedCopyEngine, LockContention, SilentStop, Evaluation, SharedDevice, BufferFlush,
+        PowerCapping,
+    )
+}  # fmt: skip
+"""Kinds that confidences were adjusted on. `SharedDevice` and `BufferFlush` were held out at first, and were named
+wrongly."""
 HELD_OUT = {
     kind.__name__: kind
     for kind in (
         Paging, SlowCustomKernel, RemoteLoader, Preemption, NetworkContention, ThrottledRank, SlowDriverCalls,
-        SharedDevice, BufferFlush,
+        StuckKernel, SlowSteps, SlowOpOnce,
     )
 }  # fmt: skip
 """Kinds that were tried only after the confidences were fixed."""

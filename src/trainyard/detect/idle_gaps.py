@@ -181,14 +181,16 @@ def _is_refill(booked: Booked, claimant: I8) -> Mask:
         return none
     opens_gap = np.concatenate([[True], idle.start[1:] > idle.stop[:-1]])
     gap_of_row = np.cumsum(opens_gap) - 1
-    last_row = np.concatenate([np.flatnonzero(opens_gap)[1:] - 1, [len(claimant) - 1]])
-    gap_start, gap_stop = idle.start[opens_gap], idle.stop[last_row]
+    gap_start = idle.start[opens_gap]
     open_span = idle.host[opens_gap]
     host = booked.events.host
     begins_with_sync = (claimant[opens_gap] == Claimant.SYNC) & (open_span >= 0)
     waited_ns = np.where(begins_with_sync, gap_start - host.start[open_span], 0)
+    # A lead of the host does not shorten the time after a launch.
+    on_host = booked.keys(lambda account, _: account.what not in ("queue", "stream_wait", "edge"))[idle.key]
+    host_ns = np.bincount(gap_of_row, weights=np.where(on_host, idle.stop - idle.start, 0)).astype(np.int64)
     # The lead after each gap is max(0, lead before + waited - gap).
-    change_ns = np.cumsum(waited_ns - (gap_stop - gap_start))
+    change_ns = np.cumsum(waited_ns - host_ns)
     lowest_before = np.minimum.accumulate(np.concatenate([[0], change_ns]))[:-1]
     is_filled = change_ns >= lowest_before
-    return is_filled[gap_of_row] & (claimant == Claimant.HOST)
+    return is_filled[gap_of_row] & on_host & (claimant == Claimant.HOST)

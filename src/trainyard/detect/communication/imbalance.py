@@ -29,6 +29,7 @@ _MIN_EXPLAINED_FRACTION = 0.5  # of the waiting: from this fraction on, the op c
 _LENGTH_DEPENDENT = ("attention", "moe_route", "embedding")
 """Op classes whose time depends on sequence lengths and routing; that of the others depends on the batch size."""
 _NO_CAUSE_DOUBT = 0.55  # if nothing shows why ranks are late: the work may be even and the hosts disturbed
+_SIMILAR_EXCESS = 0.6  # of the most uneven class's fraction: if all classes differ so, batches or clocks may differ
 _CLASS_DOUBT = 0.15  # that the op class which differs most is not the cause
 _MIN_EXCESS = 0.1  # of the op class's mean time: equal work varies by some per cent
 _MIN_TIME_RATIO = 1.25  # longest over mean time of an op class in a step: less may be chance
@@ -51,13 +52,14 @@ class Imbalance:
         cost_ns = waits_of_others_ns(ledger, late_rank)
         if not waits or not matters(ledger, cost_ns):
             return ()
-        op_class, spread_ns = _most_uneven_class(_class_times(ranks or ()))
+        op_class, spread_ns, all_differ = _most_uneven_class(_class_times(ranks or ()))
         split_unevenness = _split_unevenness(ranks or ())
         explained = spread_ns >= _MIN_EXPLAINED_FRACTION * cost_ns
         evidence: list[str] = []
         if explained:
             label = words.OP_CLASSES[op_class].label
-            evidence.append(f"{label} differs by {units.show_time(spread_ns)} per step between ranks")
+            also = ", and the other op classes by as large a part" if all_differ else ""
+            evidence.append(f"{label} differs by {units.show_time(spread_ns)} per step between ranks{also}")
         if split_unevenness >= _MIN_SIZE_RATIO:
             evidence.append(f"the largest message of an all-to-all is {split_unevenness:.1f} times the mean")
         subject = "The other ranks also" if late_rank is not None else "Ranks"
@@ -68,11 +70,13 @@ class Imbalance:
             cost_ns,
             f"{subject} arrive late in turn and wait for each other for",
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
-            remedy=_remedy(op_class if explained else "", split_unevenness, ranks or ()),
+            remedy=_remedy(op_class if explained and not all_differ else "", split_unevenness, ranks or ()),
             # If one rank was the worst in most steps, it may be slower than the others all the same.
             sure=confidence(
                 1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2) if ranks else 0,
-                _CLASS_DOUBT if explained or split_unevenness >= _MIN_SIZE_RATIO else _NO_CAUSE_DOUBT,
+                _CLASS_DOUBT
+                if explained and not all_differ or split_unevenness >= _MIN_SIZE_RATIO
+                else _NO_CAUSE_DOUBT,
             ),
         )
 
@@ -112,7 +116,7 @@ def _remedy(op_class: str, split_unevenness: float, ranks: Sequence[Booked]) -> 
         return "Balance the experts: use a capacity limit, a load-balancing loss or expert-choice routing."
     if op_class:
         return "Balance the batches: pack sequences to equal cost, or sort them by length across ranks."
-    return "Check the hosts for noise (other jobs, garbage collection, clocks) and the batches for uneven sizes."
+    return "Check the devices' clocks, the hosts for noise (other jobs, collectors) and the batches for uneven sizes."
 
 
 def _has_class(ranks: Sequence[Booked], op_class: str) -> bool:
@@ -142,19 +146,26 @@ def _class_times(ranks: Sequence[Booked]) -> _ClassTimes:
     return class_times
 
 
-def _most_uneven_class(class_times: _ClassTimes) -> tuple[str, int]:
+def _most_uneven_class(class_times: _ClassTimes) -> tuple[str, int, bool]:
     """(The op class whose time in a step differs most between ranks, ns by which its longest time exceeds the mean over
-    ranks, averaged over steps); ("", 0) if no class differs."""
+    ranks, averaged over steps, whether most other classes differ by as large a fraction); ("", 0, False) if no class
+    differs."""
     mean_excess_ns: dict[str, int] = {}
+    fraction: dict[str, float] = {}
     for op_class, times in class_times.items():
         by_step: dict[str, list[int]] = defaultdict(list)
         for (_, step), ns in times.items():
             by_step[step].append(ns)
         excess_ns = sum(max(times_ns) - sum(times_ns) // len(times_ns) for times_ns in by_step.values())
-        if excess_ns >= _MIN_EXCESS * sum(sum(times_ns) / len(times_ns) for times_ns in by_step.values()):
+        fraction[op_class] = excess_ns / max(1.0, sum(sum(times_ns) / len(times_ns) for times_ns in by_step.values()))
+        if fraction[op_class] >= _MIN_EXCESS:
             mean_excess_ns[op_class] = excess_ns // len(by_step)
     op_class = max(mean_excess_ns, key=lambda op_class: mean_excess_ns[op_class], default="")
-    return (op_class, mean_excess_ns[op_class]) if op_class and mean_excess_ns[op_class] > 0 else ("", 0)
+    if not op_class or mean_excess_ns[op_class] <= 0:
+        return "", 0, False
+    others = [value for other, value in fraction.items() if other != op_class]
+    similar = sum(value >= _SIMILAR_EXCESS * fraction[op_class] for value in others)
+    return op_class, mean_excess_ns[op_class], bool(others) and 2 * similar > len(others)
 
 
 def _split_unevenness(ranks: Sequence[Booked]) -> float:

@@ -21,8 +21,11 @@ _ERROR_RATE = 0.05
 _GUESSED_SPREAD, _GUESSED_STEPS = 0.1, 4
 """Spread of a rank's own time over steps as a fraction of it, and the steps that this guess counts as: a few steps do
 not show their own spread."""
-_MIN_KERNELS = 10
-"""Kernels of one name on each rank from which their median lengths are compared."""
+_MIN_KERNELS = 3
+"""Kernels of one name in a step from which their median lengths are compared."""
+_QUARTERS = 4
+_EXPLAINED_FRACTION = 0.5
+"""Fraction of the wait from which longer kernels are its cause."""
 _WAIT_CAUSES = ("launch_gap/sync", "comm/")
 
 
@@ -52,30 +55,57 @@ def _lower_bound(excess: NDArray[np.float64], own_ns: float, ranks: int) -> floa
     return float(excess.mean()) - quantile(1 - _ERROR_RATE / ranks, freedom) * (squares / freedom / steps) ** 0.5
 
 
-def kernel_excess_ns(ranks: Sequence[Booked], late: int) -> float:
-    """ns a step by which the late rank's kernels (on a CPU: ops) are longer than the others', by the median length of each name: a
-    difference that hundreds of kernels show, also in a single step. 0 if the rank is not among `ranks`."""
-    medians = {rank.events.rank: _median_lengths(rank) for rank in ranks}
-    late_lengths = medians.pop(late, {})
-    excess_ns = 0.0
-    for name, (length, count) in late_lengths.items():
-        others = [other[name][0] for other in medians.values() if name in other]
-        if others:
-            excess_ns += (length - float(np.median(others))) * count
-    return excess_ns
+def doubt_of_kernels(ranks: Sequence[Booked], late: int, wait_ns: float) -> float:
+    """The doubt that the late rank's kernels (on a CPU: ops) are slower, by the median length of each name: 1 unless
+    they explain the others' wait, ns a step, and are longer in each step (without steps, in each quarter of the
+    window). Hundreds of kernels of a step are compared, but clocks may change from step to step."""
+    by_rank = {rank.events.rank: _lengths_by_group(rank) for rank in ranks}
+    late_groups = by_rank.pop(late, [])
+    if not late_groups or any(len(groups) != len(late_groups) for groups in by_rank.values()) or not by_rank:
+        return 1.0
+    excess_ns = [
+        _excess_ns(late_group, [groups[index] for groups in by_rank.values()])
+        for index, late_group in enumerate(late_groups)
+    ]
+    steps = next(rank.steps for rank in ranks if rank.events.rank == late)
+    if min(excess_ns) <= 0 or sum(excess_ns) < _EXPLAINED_FRACTION * wait_ns * steps:
+        return 1.0
+    return min(1.0, len(ranks) * 0.5 ** len(excess_ns))
 
 
-def _median_lengths(booked: Booked) -> dict[str, tuple[float, float]]:
-    """Name of a kernel -> (median length in ns, kernels a step), in full steps."""
+_Lengths = dict[str, tuple[float, int]]
+"""Name of a kernel -> (median length in ns, number)."""
+
+
+def _excess_ns(late: _Lengths, others: Sequence[_Lengths]) -> float:
+    """ns by which the late rank's kernels are longer than the others' of the same names."""
+    total_ns = 0.0
+    for name, (length_ns, count) in late.items():
+        other_ns = [other[name][0] for other in others if name in other]
+        if other_ns:
+            total_ns += (length_ns - float(np.median(other_ns))) * count
+    return total_ns
+
+
+def _lengths_by_group(booked: Booked) -> list[_Lengths]:
+    """The lengths of the kernels of each full step; of each quarter of a single step."""
     is_own = booked.keys(lambda account, _: account.kind == "compute")
     rows = np.flatnonzero(np.append(is_own, False)[booked.key] & booked.full(booked.start) & booked.begins)
     if not len(rows):
-        return {}
+        return []
+    group = booked.step_of(booked.start[rows])
+    if len(np.unique(group)) == 1:
+        group = np.arange(len(rows)) * _QUARTERS // len(rows)
+    return [_median_lengths(booked, rows[group == number]) for number in np.unique(group).tolist()]
+
+
+def _median_lengths(booked: Booked, rows: NDArray[np.int64]) -> _Lengths:
+    """The lengths of these intervals by name, for names with at least `_MIN_KERNELS`."""
     rows = rows[np.argsort(booked.name[rows], kind="stable")]
     names, first, counts = np.unique(booked.name[rows], return_index=True, return_counts=True)
     lengths = (booked.stop - booked.start)[rows]
     return {
-        booked.events.names[name]: (float(np.median(lengths[begin : begin + count])), count / booked.steps)
+        booked.events.names[name]: (float(np.median(lengths[begin : begin + count])), count)
         for name, begin, count in zip(names.tolist(), first.tolist(), counts.tolist())
         if count >= _MIN_KERNELS
     }

@@ -18,7 +18,7 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
-from trainyard.detect.communication.own_time import explained_fraction, kernel_excess_ns
+from trainyard.detect.communication.own_time import doubt_of_kernels, explained_fraction
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
@@ -29,8 +29,6 @@ _MIN_SHARE = 0.4  # of all waiting: from this fraction on, one rank is named; be
 _MIN_OVER_FAIR_SHARE = 1.5  # times the share of a rank if all were late in turn: of two ranks one is named from 75 % on
 _MIN_LEAD = 1.5  # times the waiting caused by the next rank: if two are equally late, neither is named
 _MIN_STEPS_FRACTION = 0.75  # of the full steps, in which it causes the most waiting: a host hiccup is not a straggler
-_EXPLAINED_FRACTION = 0.5  # of the wait: longer kernels from this fraction on are its cause
-_SLOW_KERNELS_DOUBT = 0.02
 _BEHIND_DOUBT = 0.7  # that a rank whose own work is not longer is only behind the others, and not slower
 _UNKNOWN_OWN_DOUBT = 0.3  # the same if its own work cannot be compared
 _MIN_STEP_FRACTION = 0.05  # of the step's time: identical devices differ by a few per cent
@@ -74,11 +72,11 @@ def _confidence(ledger: Ledger, late: int, ranks: Sequence[Booked] | None) -> fl
     worst = sum(max(late_ns, key=lambda rank: late_ns[rank]) == late for late_ns in late_ns_by_step.values())
     by_chance = _chance_of_worst(worst, len(late_ns_by_step), _rank_count(ledger))
     wait_ns = wait_ns_per_other_rank(ledger, late)
-    if kernel_excess_ns(ranks, late) >= _EXPLAINED_FRACTION * wait_ns:
-        return confidence(_SLOW_KERNELS_DOUBT)
     explained = explained_fraction(ranks, late, wait_ns)
     unexplained_doubt = _UNKNOWN_OWN_DOUBT if explained is None else _BEHIND_DOUBT * (1 - min(1.0, 2 * explained))
-    return confidence(by_chance / (by_chance + 1), unexplained_doubt)
+    return max(
+        confidence(by_chance / (by_chance + 1), unexplained_doubt), confidence(doubt_of_kernels(ranks, late, wait_ns))
+    )
 
 
 def doubt_of_chance(ranks: Sequence[Booked], rank_count: int) -> float:

@@ -43,7 +43,7 @@ something else."""
 _IRREGULAR_DOUBT = 0.7  # that the program is not the cause, if none of the time recurs at its place
 _UNSEEN_STOP_DOUBT = 0.6  # that a stop of the host outside of recorded calls and frames is not slow code
 _FEW_STEPS_DOUBT = 0.2  # if the file has too few steps to compare places
-_QUEUE_DOUBT = 0.4  # that work which was launched in time waits for something that the file does not show
+_QUEUE_DOUBT = 0.55  # that work which was launched in time waits for something that the file does not show
 
 
 class LaunchBound:
@@ -110,7 +110,8 @@ def _doubts(cause: str, ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) ->
     doubts = [_Doubt(recurrence, "", "")]
     if cause not in _HOST_BUSY:
         in_graph = _fraction_in_graphs(ranks, rows_by_rank)
-        return [*doubts, _Doubt(_QUEUE_DOUBT * (1 - in_graph), "", "")]
+        text = "the file does not show what the launched work waited for" if in_graph < 0.5 else ""
+        return [*doubts, _Doubt(_QUEUE_DOUBT * (1 - in_graph), text, "")]
     fractions = [regular_fraction(rank, rows) for rank, rows in zip(ranks, rows_by_rank)]
     known = [fraction for fraction in fractions if fraction is not None]
     if known:

@@ -23,6 +23,7 @@ from trainyard.detect.host_blame import describe_calls, idle_causing_calls, time
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns
 from trainyard.detect.kernel_storms import find_storms, is_in_storms
 from trainyard.detect.largest_intervals import largest_idle
+from trainyard.detect.regularity import regular_fraction
 from trainyard.detect.select_events import dominant_account, owned_ns_per_step
 from trainyard.events import I64
 from trainyard.finding import Finding
@@ -30,6 +31,8 @@ from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
 _MIN_STEP_FRACTION = 0.01  # of the step; smaller than for other rules: removing a sync is a one-line change
+_REFILL_DOUBT = 0.7  # that refilling which moves from step to step is not due to the syncs
+_REGULAR_GUESS = 0.7  # regular fraction, if there are too few steps to compare
 _SYNC_ACCOUNT = "launch_gap/sync"
 
 
@@ -66,7 +69,8 @@ class SyncInStep:
             evidence=_describe_syncs(ranks, sync_rows_by_rank),
             remedy=_remedy(ranks, sync_rows_by_rank),
             sure=confidence(
-                doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0
+                doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
+                _doubt_of_refill(ranks),
             ),
             largest=largest,
         )
@@ -101,6 +105,20 @@ def _select_single_reads(booked: Booked) -> I64:
     storms = [storm for storm in find_storms(booked) if storm.syncs]
     is_compute = booked.keys(lambda account, _: account.kind == "compute")
     return np.flatnonzero(is_compute[booked.key] & is_in_storms(storms, booked.start) & booked.full(booked.start))
+
+
+def _doubt_of_refill(ranks: Sequence[Booked]) -> float:
+    """The doubt that the claimed time after syncs, in which the host refills the launch queue, is due to them: if it is
+    at other places in each step, disturbances of the host cause it, which a lead would hide only in part."""
+    irregular_ns = total_ns = 0.0
+    for rank in ranks:
+        rows = claimed_idle_rows(rank, Claimant.SYNC)
+        is_sync = rank.keys(lambda account, _: str(account) == _SYNC_ACCOUNT)[rank.idle.key[rows]]
+        refill = rows[~is_sync]
+        regular = regular_fraction(rank, refill)
+        irregular_ns += float(rank.idle.ns[refill].sum()) * (1 - (_REGULAR_GUESS if regular is None else regular))
+        total_ns += float(rank.idle.ns[rows].sum())
+    return _REFILL_DOUBT * irregular_ns / total_ns if total_ns else 0.0
 
 
 def _describe_syncs(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:

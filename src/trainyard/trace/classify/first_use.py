@@ -93,7 +93,10 @@ def _first_uses(events: Events, spans: _Spans, kernel: I64, is_kind: NDArray[np.
     own_ns = spans.length - spans.foreign
     rows = np.flatnonzero(is_kind)
     is_first = np.zeros(len(host), bool)
-    is_first[rows[np.unique(host.name[rows] * (len(events.names) + 1) + kernel[rows] + 1, return_index=True)[1]]] = True
+    is_first[rows[np.unique(host.name[rows], return_index=True)[1]]] = True
+    launches = rows[kernel[rows] >= 0]
+    pair = host.name[launches].astype(np.int64) * len(events.names) + kernel[launches]
+    is_first[launches[np.unique(pair, return_index=True)[1]]] = True
     candidates = np.flatnonzero(is_first & (own_ns >= np.where(host.what == CALL, _MIN_NS, _MIN_LONE_NS)))
     if not len(candidates):
         return []
