@@ -132,6 +132,7 @@ class Job:
     def program(self, rank: Rank) -> Program:
         """The program of a rank: all steps."""
         for step in range(self.steps):
+            rank.wait(rank.vary(2 * US))
             if self.marks:
                 with rank.span(f"ProfilerStep#{step}", "user_annotation"):
                     yield from self.step(rank, step)

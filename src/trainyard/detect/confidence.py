@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-_UNKNOWN_DOUBT = 0.05
+_UNKNOWN_DOUBT = 0.03
 """Probability that a finding is wrong for a reason that no rule considers."""
 CANNOT_TELL = 0.5
 """Below this confidence a finding states where time goes, but not why."""
@@ -17,8 +17,8 @@ _ONE_OFF_DOUBT = 0.5
 """That a cost of a single occurrence is not a property of the step: it may be a disturbance."""
 _RARE_DOUBT = 0.3
 """That a cost which recurs in few steps is not a property of the step."""
-_FEW_STEPS_DOUBT = 0.3
-"""The same for a cost that only one step could show, for a file with one; divided by the number of steps."""
+_SINGLE_STEP_DOUBT = 0.1
+"""The same for a file with a single step, which cannot show whether the cost recurs."""
 
 
 def confidence(*doubts: float) -> float:
@@ -32,5 +32,5 @@ def doubt_of_recurrence(steps_with: int, steps: int, is_single: bool) -> float:
     if is_single and steps > 1:
         return _ONE_OFF_DOUBT
     if steps <= 1:
-        return _FEW_STEPS_DOUBT / 2
+        return _SINGLE_STEP_DOUBT
     return _RARE_DOUBT * max(0.0, 1 - 2 * steps_with / steps)

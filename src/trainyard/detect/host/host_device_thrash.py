@@ -35,7 +35,7 @@ from trainyard.record import Run
 _MIN_COPIES = 32  # copies a step: a batch is a few tensors, and the optimizer's state is not copied
 _SMALL_BYTES = 64 * 1024  # at 10 GB/s this takes 6 µs, about the latency of a copy
 _SHORT_NS = 20_000  # the same as a time, if the file does not record bytes
-_NEEDED_DOUBT = 0.1  # that the copies are needed at these times, so that packing or overlapping them gains nothing
+_NEEDED_DOUBT = 0.05  # that the copies are needed at these times, so that packing or overlapping them gains nothing
 _PAGEABLE_NAME = re.compile(r"pageable", re.I)
 
 

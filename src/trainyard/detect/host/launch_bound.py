@@ -43,7 +43,7 @@ something else."""
 _IRREGULAR_DOUBT = 0.7  # that the program is not the cause, if none of the time recurs at its place
 _UNSEEN_STOP_DOUBT = 0.6  # that a stop of the host outside of recorded calls and frames is not slow code
 _FEW_STEPS_DOUBT = 0.2  # if the file has too few steps to compare places
-_QUEUE_DOUBT = 0.55  # that work which was launched in time waits for something that the file does not show
+_QUEUE_DOUBT = 0.7  # that work which was launched in time waits for something that the file does not show
 
 
 class LaunchBound:

@@ -25,7 +25,7 @@ from trainyard.record import Run
 _MIN_STEP_FRACTION = 0.01
 _MAIN_FRACTION = 0.5  # of the step: from this fraction on, start-up is what the file shows
 _UNMARKED_COMPILATION_DOUBT = 0.5  # that early compilation in a window without marks is not the first one
-_LONE_CALL_DOUBT = 0.1  # a long call of which there are few may be slow for another reason
+_LONE_CALL_DOUBT = 0.05  # a long call of which there are few may be slow for another reason
 
 
 class StartUp:
