@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard import units
+from trainyard import units, words
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import shorten
 from trainyard.detect.host_blame import time_by_culprit
@@ -80,6 +80,22 @@ def largest_work(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Larges
             name = rank.events.names[rank.name[row]] if rank.name[row] >= 0 else "interval"
             ranked.append((int(rank.owned[row]), shorten(name)))
         columns.append((rank.start[rows], ns))
+    ranked.sort(key=lambda item: -item[0])
+    return _summarise(ranks, columns, tuple((name, ns) for ns, name in ranked[:_NAMED]))
+
+
+def largest_waits(ranks: Sequence[Booked]) -> LargestIntervals | None:
+    """The largest waits for late ranks in collectives, in full steps."""
+    ranked: list[tuple[int, str]] = []
+    columns: list[tuple[I64, I64]] = []
+    for rank in ranks:
+        waits = rank.waits
+        is_straggler = rank.keys(lambda account, _: account.kind == "straggler")
+        rows = np.flatnonzero(np.append(is_straggler, False)[waits.key] & rank.full(waits.start))
+        for row in rows[np.argsort(-waits.ns[rows], kind="stable")[:_NAMED]].tolist():
+            account = rank.pairs[waits.key[row]][0]
+            ranked.append((int(waits.ns[row]), f"wait in {words.COLLECTIVES[account.what].label}"))
+        columns.append((waits.start[rows], waits.ns[rows]))
     ranked.sort(key=lambda item: -item[0])
     return _summarise(ranks, columns, tuple((name, ns) for ns, name in ranked[:_NAMED]))
 

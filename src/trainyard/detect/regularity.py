@@ -1,4 +1,4 @@
-"""Regularity of idle time: whether it is at the same places of each step.
+"""Regularity of idle time: whether it is at the same places of each step, and in calls of their usual length.
 
 Idle time that the program causes recurs: before the same occurrence of the same kernel in every step. A disturbance of
 the host (another process, a lock, paging) hits other places in each step.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from trainyard.booked import Booked
-from trainyard.events import I64
+from trainyard.events import CALL, I64, NOTE, OP
 
+_ATYPICAL = 5
 MIN_STEPS = 3
 """Steps from which places can be compared."""
 
@@ -46,3 +47,24 @@ def _places(booked: Booked) -> I64:
     places = np.empty(len(order), np.int64)
     places[order] = np.where(at_step >= 0, name * (len(order) + 1) + occurrence, -1)
     return places
+
+
+def atypical_fraction(booked: Booked, rows: I64) -> float:
+    """The fraction of the idle time in `rows` (of `booked.idle`) during ops and calls that take at least `_ATYPICAL`
+    times the median length of their name: a slow program is slow in most of its calls, a disturbance in a few."""
+    idle, host = booked.idle, booked.events.host
+    total_ns = int(idle.ns[rows].sum())
+    in_call = rows[(idle.host[rows] >= 0)]
+    in_call = in_call[(host.what[idle.host[in_call]] == OP) | (host.what[idle.host[in_call]] == CALL)]
+    if not total_ns or not len(in_call):
+        return 0.0
+    length_ns = host.stop - host.start
+    names = np.unique(host.name[idle.host[in_call]])
+    is_relevant = np.isin(host.name, names) & (host.what != NOTE)
+    median_ns = np.zeros(len(booked.events.names))
+    by_name = np.flatnonzero(is_relevant)[np.lexsort((length_ns[is_relevant], host.name[is_relevant]))]
+    _, first, counts = np.unique(host.name[by_name], return_index=True, return_counts=True)
+    median_ns[names] = length_ns[by_name[first + counts // 2]]
+    span = idle.host[in_call]
+    is_atypical = length_ns[span] >= _ATYPICAL * np.maximum(1, median_ns[host.name[span]])
+    return float(idle.ns[in_call[is_atypical]].sum() / total_ns)

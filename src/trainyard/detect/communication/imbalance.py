@@ -18,8 +18,9 @@ import numpy as np
 from trainyard import units, words
 from trainyard.booked import Booked
 from trainyard.detect.communication.straggler import culprit_of, doubt_of_chance, waits_of_others_ns
-from trainyard.detect.confidence import confidence
+from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.largest_intervals import largest_waits
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -62,6 +63,7 @@ class Imbalance:
             evidence.append(f"{label} differs by {units.show_time(spread_ns)} per step between ranks{also}")
         if split_unevenness >= _MIN_SIZE_RATIO:
             evidence.append(f"the largest message of an all-to-all is {split_unevenness:.1f} times the mean")
+        largest = largest_waits(ranks or ())
         subject = "The other ranks also" if late_rank is not None else "Ranks"
         return finding(
             self.rule,
@@ -74,10 +76,12 @@ class Imbalance:
             # If one rank was the worst in most steps, it may be slower than the others all the same.
             sure=confidence(
                 1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2) if ranks else 0,
+                doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
                 _CLASS_DOUBT
                 if explained and not all_differ or split_unevenness >= _MIN_SIZE_RATIO
                 else _NO_CAUSE_DOUBT,
             ),
+            largest=largest,
         )
 
 

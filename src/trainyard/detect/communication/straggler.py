@@ -21,6 +21,7 @@ from trainyard.booked import Booked
 from trainyard.detect.communication.own_time import doubt_of_kernels, explained_fraction
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.largest_intervals import largest_waits
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -60,6 +61,7 @@ class Straggler:
             evidence=f"waiting caused: {shares}{differs}",
             remedy=f"Compare rank {rank_late} with the others: its host, device clocks and share of the work.",
             sure=_confidence(ledger, rank_late, ranks),
+            largest=largest_waits(ranks or ()),
         )
 
 

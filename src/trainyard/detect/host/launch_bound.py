@@ -25,7 +25,7 @@ from trainyard.detect.finding_text import finding, matters, mean_per_step, sum_b
 from trainyard.detect.host_blame import time_by_culprit, top_culprits
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows
 from trainyard.detect.largest_intervals import largest_idle
-from trainyard.detect.regularity import regular_fraction
+from trainyard.detect.regularity import atypical_fraction, regular_fraction
 from trainyard.events import I64, NOTE
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -41,6 +41,7 @@ _STOP_NS = 3_000_000
 """Between two launches of ordinary code pass microseconds; a host that launches nothing for this long does or awaits
 something else."""
 _IRREGULAR_DOUBT = 0.7  # that the program is not the cause, if none of the time recurs at its place
+_SINGLE_GAP_DOUBT = 0.6  # that one long gap is a property of the program, which launches hundreds of kernels
 _UNSEEN_STOP_DOUBT = 0.6  # that a stop of the host outside of recorded calls and frames is not slow code
 _FEW_STEPS_DOUBT = 0.2  # if the file has too few steps to compare places
 _QUEUE_DOUBT = 0.7  # that work which was launched in time waits for something that the file does not show
@@ -114,13 +115,22 @@ def _doubts(cause: str, ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) ->
         return [*doubts, _Doubt(_QUEUE_DOUBT * (1 - in_graph), text, "")]
     fractions = [regular_fraction(rank, rows) for rank, rows in zip(ranks, rows_by_rank)]
     known = [fraction for fraction in fractions if fraction is not None]
+    atypical = sum(atypical_fraction(rank, rows) for rank, rows in zip(ranks, rows_by_rank)) / len(ranks)
+    text = ""
     if known:
         regular = sum(known) / len(known)
-        share = units.show_share(round(regular * 1000), 1000, 0)
-        text = f"only {share} of it is at the same places of each step" if regular < 0.5 else ""
-        doubts.append(_Doubt(_IRREGULAR_DOUBT * (1 - regular), text, _LOOK_FOR_INTERFERENCE))
+        irregular = min(1.0, (1 - regular) * (1 + atypical))
+        if regular < 0.5:
+            share = units.show_share(round(regular * 1000), 1000, 0)
+            text = f"only {share} of it is at the same places of each step"
     else:
+        irregular = atypical
         doubts.append(_Doubt(_FEW_STEPS_DOUBT, "", ""))
+    if not text and irregular > 0.5:
+        text = "most of it is in a few calls that take far longer than others of their name"
+    doubts.append(_Doubt(_IRREGULAR_DOUBT * irregular, text, _LOOK_FOR_INTERFERENCE))
+    if largest and largest.is_single:
+        doubts.append(_Doubt(_SINGLE_GAP_DOUBT, "", ""))
     stopped = _stop_fraction(ranks, rows_by_rank)
     text = "the file does not show what the host did or waited for in its longest stops" if stopped > 0.5 else ""
     return [*doubts, _Doubt(_UNSEEN_STOP_DOUBT * stopped, text, _RECORD_STACKS)]
