@@ -1,9 +1,10 @@
 """Stated confidence of findings against truth, on synthetic profiles with planted causes.
 
-`python -m validation.calibration [--draws N] [--groups known unknown held-out]` plants each cause in `N` jobs with noise (20 by default), diagnoses their
-profiles, and prints for each kind of cause whether it was named, and for each range of stated confidence how many
-findings were right. A finding is right if it names the planted cause or is true of the job all the same (`right` of the
-plant). Findings that name no cause are left out: `coverage`, and ranks that are late in turn for an unknown reason.
+`python -m validation.calibration [--draws N] [--groups known unknown held-out]` plants each cause in N jobs with noise
+(20 by default), diagnoses their profiles, and prints for each kind of cause whether it was named, and for each range of
+stated confidence how many findings were right. A finding is right if it names the planted cause or is true of the job
+all the same (`right` of the plant). Findings that name no cause are left out: `coverage`, and ranks that are late in
+turn for an unknown reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from typing import NamedTuple
@@ -85,8 +87,10 @@ def _is_slower(kind: type[Plant], seed: int, job: Job, ranks: list[Rank]) -> boo
     """Whether the planted cause makes the job relevantly longer; true for a job of its own layout."""
     if kind in JOBS:
         return True
+
     class Without(Nothing):
         world, steps, marks = kind.world, kind.steps, kind.marks
+
     _, clean = _simulate(Without, seed)
     return job.length_ns(ranks) > _MIN_SLOWDOWN * job.length_ns(clean)
 
@@ -126,7 +130,7 @@ def reliability(stated: Iterable[Stated]) -> list[tuple[float, float, int, float
     standard error)."""
     rows = []
     items = list(stated)
-    for low, high in zip(BINS, BINS[1:]):
+    for low, high in pairwise(BINS):
         inside = [item for item in items if low <= item.sure < high]
         if inside:
             mean, right = (sum(column) / len(inside) for column in zip(*((item.sure, item.right) for item in inside)))

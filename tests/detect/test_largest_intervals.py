@@ -14,12 +14,15 @@ def freed(*lengths_us, steps=1, number=0):
     at = [1_000 * US * index for index in range(len(lengths_us))]
     host = [Span("cudaFree", start, start + us * US, CALL, "launch_gap/alloc") for start, us in zip(at, lengths_us)]
     gaps = [
-        Gap(start, start + us * US, "launch_gap/alloc", during=row) for row, (start, us) in enumerate(zip(at, lengths_us))
+        Gap(start, start + us * US, "launch_gap/alloc", during=row)
+        for row, (start, us) in enumerate(zip(at, lengths_us))
     ]
     return a_rank([Did("gemm", STEP - US, STEP, "compute/matmul")], gaps, host, steps=steps, number=number)
 
 
-@pytest.mark.parametrize(("lengths", "single"), [((900, 50, 50), True), ((899, 51, 50), False), ((300, 300, 300), False)])
+@pytest.mark.parametrize(
+    ("lengths", "single"), [((900, 50, 50), True), ((899, 51, 50), False), ((300, 300, 300), False)]
+)
 def test_an_interval_of_nine_tenths_is_named_in_the_sentence(lengths, single):
     (finding,) = found_by("allocator_churn", freed(*lengths))
     assert ("one cudaFree of" in finding.says) is single

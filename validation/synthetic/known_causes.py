@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import cast
 
 from validation.synthetic.timeline import COMPUTE, RECEIVE, SEND, Program, Rank, Transfer
 from validation.synthetic.training import MS, US, Job, Plant
@@ -182,8 +183,7 @@ class ShardedJob(Job):
     """A job whose pairs of ranks all-gather the parameters of each layer before they use them."""
 
     def forward(self, rank: Rank, step: int) -> Generator[Transfer, None, int]:
-        plant = self.plant
-        assert isinstance(plant, SlowLink)
+        plant = cast(SlowLink, self.plant)
         place = 0
         for layer in range(self.layers):
             pair = rank.number // 2
@@ -333,8 +333,7 @@ class PipelineJob(Job):
     """A job of two pipeline stages: all forwards, then all backwards of its micro-batches."""
 
     def step(self, rank: Rank, step: int) -> Program:
-        plant = self.plant
-        assert isinstance(plant, PipelineBubble)
+        plant = cast(PipelineBubble, self.plant)
         plant.before_step(rank, step)
         for direction in ("forward", "backward"):
             first = (rank.number == 0) == (direction == "forward")

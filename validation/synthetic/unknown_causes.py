@@ -199,7 +199,8 @@ class BufferFlush(Plant):
     right = ()
 
     def draw(self) -> None:
-        self.ns, self.step, self.place = self.size(40, 200) * MS, int(self.rng.integers(2, 4)), int(self.rng.integers(9))
+        self.ns, self.step = self.size(40, 200) * MS, int(self.rng.integers(2, 4))
+        self.place = int(self.rng.integers(9))
 
     def before_op(self, rank: Rank, step: int, place: int) -> None:
         if (step, place) == (self.step, self.place):

@@ -73,8 +73,8 @@ def _remedy(unexplained_ns: int, unrecognised_ns: int, ranks: Sequence[Booked]) 
     unlaunched = sum(int(is_unlaunched.sum()) for is_unlaunched in works)
     if works and not unlaunched:
         return "Every kernel has its launch in the file: look at the start and the end of the window."
-    if unlaunched and all(is_unlaunched[: int(is_unlaunched.sum())].all() for is_unlaunched in works):
-        return "Start the profiler before the step: the first kernels were launched before it started."
     if unlaunched and unlaunched == sum(map(len, works)):
         return "Record CPU activity too: the file has no launches."
+    if unlaunched and all(is_unlaunched[: int(is_unlaunched.sum())].all() for is_unlaunched in works):
+        return "Start the profiler before the step: the first kernels were launched before it started."
     return "Record the launches of all kernels: CPU activity on every thread, from before the step."

@@ -30,12 +30,12 @@ _REMEDIES = {
     "broadcast": "Broadcast once before training, not in the step.",
     "barrier": "Remove barriers from the step.",
 }
-_GRADIENT_REMEDY = "Overlap gradient buckets with the backward pass (smaller first bucket, static graph), or send " + (
-    "bfloat16 gradients."
+_GRADIENT_REMEDY = (
+    "Overlap gradient buckets with the backward pass (smaller first bucket, static graph), or send bfloat16 gradients."
 )
 _FORWARD_REMEDY = (
-    "It is in the forward and the backward pass, where the next layer needs its result: split it and overlap the parts (asynchronous "
-    "tensor parallelism), or split tensors over fewer ranks."
+    "It is in the forward and the backward pass, where the next layer needs its result: split it and overlap the "
+    "parts (asynchronous tensor parallelism), or split tensors over fewer ranks."
 )
 _PIPELINE_REMEDY = "Send a micro-batch ahead of its use, or use an interleaved schedule."
 _LATENCY_REMEDY = "Its messages are so small that they take their latency: combine them, or send them asynchronously."

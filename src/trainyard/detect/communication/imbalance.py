@@ -78,7 +78,7 @@ class Imbalance:
                 1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2) if ranks else 0,
                 doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
                 _CLASS_DOUBT
-                if explained and not all_differ or split_unevenness >= _MIN_SIZE_RATIO
+                if (explained and not all_differ) or split_unevenness >= _MIN_SIZE_RATIO
                 else _NO_CAUSE_DOUBT,
             ),
             largest=largest,

@@ -121,7 +121,9 @@ def _device_ns(booked: Booked) -> dict[str, float]:
 def _sum_by_label(booked: Booked, step: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, float]:
     totals = np.bincount(step[step >= 0], weights=ns[step >= 0], minlength=len(booked.parts)).tolist()
     return {
-        part.label: total for part, total in zip(booked.parts, totals) if not part.partial or booked.steps == len(totals)
+        part.label: total
+        for part, total in zip(booked.parts, totals)
+        if not part.partial or booked.steps == len(totals)
     }
 
 

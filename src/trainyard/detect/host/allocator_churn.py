@@ -29,7 +29,7 @@ class AllocatorChurn:
 def _remedy_for(names: Sequence[str]) -> str:
     """The remedy for the allocating calls: PyTorch's settings only if its caching allocator may be the caller."""
     if names and all("Host" in name for name in names):
-        return "Allocate page-locked host memory once and reuse it (a loader's pin_memory does)."
+        return "Allocate page-locked host memory once and reuse it."
     if any("empty_cache" in name for name in names):
         return "Remove empty_cache() from the step."
     return "Keep memory between steps: pad to few lengths, use expandable segments, or allocate buffers once."

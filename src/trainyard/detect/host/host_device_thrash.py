@@ -4,7 +4,8 @@ What it does: takes exposed copies between host and device: dozens of small ones
 memory, or else all.
 Why it matters: a small copy costs its latency, a pageable one is staged by the host and cannot overlap.
 Example: 60 masks of a kilobyte sent one by one in every step.
-Remedy: send one packed tensor, overlap large copies with compute, pin the loader's memory and copy with `non_blocking=True`, make constants on the device.
+Remedy: send one packed tensor, overlap large copies with compute, pin the loader's memory and copy with
+`non_blocking=True`, make constants on the device.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """launch_bound: the device is idle because the host has not given it work.
 
 What it does: sums the launch gaps that no more specific rule claims (syncs, allocation, garbage collection,
-compilation, the optimizer, runs of tiny kernels). A straggler's gaps are left to the straggler rule.
-It is certain only if the time is at the same places of each step: delays elsewhere in each step come from outside of the
-program, and a long stop outside of recorded calls has a cause that the file does not show.
+compilation, the optimizer, runs of tiny kernels). A straggler's gaps are left to the straggler rule. The rule is
+certain only if the time is at the same places of each step: a disturbance of the host hits other places in each, and a
+long stop outside of recorded calls has a cause that the file does not show.
 Why it matters: faster kernels gain nothing while the host is the bottleneck.
 Example: 168 ms of a 222 ms step pass while the host is inside framework and driver launch code.
 Remedy: fewer, larger kernels (compile, CUDA graphs), and less Python between them.
@@ -144,9 +144,9 @@ _RECORD_STACKS = "Record stacks (a sampling profiler, in PyTorch with_stack=True
 
 def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt]) -> str:
     """The remedy for the main cause of the idle time (a key of words.GAPS), or the next step if it is doubtful."""
-    largest = max(doubts, key=lambda doubt: doubt.probability, default=None)
-    if largest and largest.remedy and largest.text:
-        return largest.remedy
+    explained = [doubt for doubt in doubts if doubt.remedy and doubt.text]
+    if explained:
+        return max(explained, key=lambda doubt: doubt.probability).remedy
     is_torch = not ranks or any(rank.events.shows_torch for rank in ranks)
     if cause == "python":
         ahead = "compile it, or do its work ahead of time" if is_torch else "do its work ahead of time"

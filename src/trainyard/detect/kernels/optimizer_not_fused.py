@@ -65,4 +65,6 @@ def _remedy(ranks: Sequence[Booked]) -> str:
         return f"Use foreach=True, if {', '.join(sorted(names))} has it, or compile the optimizer's step."
     if names:
         return "Use the optimizer's fused=True, or foreach=True."
-    return "Fuse the update: an optimizer with fused=True or foreach=True, or a compiled one."
+    if any(rank.events.shows_torch for rank in ranks):
+        return "Use an optimizer with fused=True or foreach=True, or compile its step."
+    return "Fuse the update into a few kernels over all tensors."

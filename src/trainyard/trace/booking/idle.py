@@ -2,10 +2,10 @@
 
 An idle interval ends with the start of some work. Before the launch of that work, the cause is what the launching host
 thread did (`sync`, `alloc`, `compile`, `gc`, `init`, waiting for data or for peers, a checkpoint; `launch` in framework
-code, else `python`, or `host` if the file does not show Python); during the launching call it is `launch`, or `init` at a first use; after it, `stream_wait` if the stream had to wait for the
-stream whose work ended last, else `queue`. Gaps between the kernels of one CUDA graph are `queue` too: the kernels were
-launched together, and the gap is the device's own overhead. If the file has no launch for the work, the interval is not
-covered and is booked as unexplained.
+code, else `python`, or `host` if the file does not show Python); during the launching call it is `launch`, or `init` at
+a first use; after it, `stream_wait` if the stream had to wait for the stream whose work ended last, else `queue`. Gaps
+between the kernels of one CUDA graph are `queue` too: the kernels were launched together, and the gap is the device's
+own overhead. If the file has no launch for the work, the interval is not covered and is booked as unexplained.
 
 At the start of a profile the device may be busy with work that was launched before and is not in the file. `edge` is
 the time before the first host span of the file, and the queueing of a stream's first recorded work for more than a

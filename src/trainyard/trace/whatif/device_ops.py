@@ -81,7 +81,9 @@ def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeli
     by_start = np.argsort(host.start[calls], kind="stable")
     unit = np.searchsorted(host.start[calls][by_start], points[1:])
     names = np.append(work.name[first][by_start], -1)
-    return HostTimeline(edges=points, account=account_numbers[reason], label=draft.labels_of(events)[names[unit]], unit=unit)
+    return HostTimeline(
+        edges=points, account=account_numbers[reason], label=draft.labels_of(events)[names[unit]], unit=unit
+    )
 
 
 def _find_pauses(events: Events, end: I64) -> Pauses:
