@@ -118,7 +118,7 @@ def judge(job: Job, results: Iterable[Finding]) -> list[Stated]:
 
 
 def outcome(job: Job, stated: Sequence[Stated]) -> str:
-    """`right`, `wrong` or `cannot tell`: the verdict of the first confident finding that is not true of every job."""
+    """`right`, `wrong` or undecided: the verdict of the first confident finding that is not true of every job."""
     rules = {name.partition("/")[0] for name in job.plant.right}
     named = [item for item in stated if item.sure >= CANNOT_TELL]
     named = [item for item in named if item.rule in rules or item.rule not in (*_BASE_FACTS, "imbalance")]
@@ -143,8 +143,8 @@ def run(kinds: Mapping[str, type[Plant]], draws: int) -> dict[str, list[tuple[st
     results: dict[str, list[tuple[str, list[Stated]]]] = {}
     for number, (name, kind) in enumerate(kinds.items()):
         for draw in range(draws):
-            job, found = diagnose(kind, 1_000 * number + draw)
-            stated = judge(job, found)
+            job, results_of_draw = diagnose(kind, 1_000 * number + draw)
+            stated = judge(job, results_of_draw)
             results.setdefault(name, []).append((outcome(job, stated), stated))
     return results
 

@@ -18,9 +18,9 @@ TORCH = Span("aten::mm", 0, US, OP)
 """A host row that shows PyTorch."""
 
 
-def stopped(name, cause, ns=500 * US, what=CALL, host=(), steps=1, start=100 * US, **options):
+def stopped(name, cause, ns=500 * US, category=CALL, host=(), steps=1, start=100 * US, **options):
     """A rank that idles in a call."""
-    rows = [Span(name, start, start + ns, what, f"launch_gap/{cause}"), *host]
+    rows = [Span(name, start, start + ns, category, f"launch_gap/{cause}"), *host]
     works = [Did("gemm", 0, start, "compute/matmul"), Did("gemm", start + ns, steps * STEP, "compute/matmul")]
     return a_rank(works, [Gap(start, start + ns, f"launch_gap/{cause}", during=0)], rows, steps=steps, **options)
 
@@ -245,7 +245,7 @@ def test_gaps_of_a_storm_in_a_partial_step_have_no_longest_run():
     assert found_by("tiny_kernels", replace(rank, parts=parts)) == []
 
 
-def test_an_optimizer_without_a_fused_form_is_not_told_to_fuse():
+def test_fused_is_advised_only_for_optimizers_that_have_it():
     updates = [Did("add", at * 40 * US, at * 40 * US + 20 * US, "compute/optimizer", "optimizer") for at in range(60)]
     gaps = [Gap(did.stop, did.stop + 20 * US, phase="optimizer") for did in updates]
     remedies = {
@@ -387,7 +387,7 @@ def test_a_loader_without_workers_is_recognised():
 
 def test_explicit_collections_are_not_frozen():
     automatic, explicit = (
-        found_by("gc_pauses", stopped(name, "gc", what=PYTHON))[0].remedy.says for name in ("Python GC", "gc.collect")
+        found_by("gc_pauses", stopped(name, "gc", category=PYTHON))[0].remedy.says for name in ("Python GC", "gc.collect")
     )
     assert "freeze" in automatic
     assert "freeze" not in explicit

@@ -31,8 +31,8 @@ class ValueReads(Plant):
     def draw(self) -> None:
         self.every, self.ns = int(self.rng.integers(1, 5)), self.size(20, 100) * US
 
-    def after_op(self, rank: Rank, step: int, place: int) -> None:
-        if place % self.every == 0:
+    def after_op(self, rank: Rank, step: int, position: int) -> None:
+        if position % self.every == 0:
             with rank.span("aten::item"), rank.span("aten::_local_scalar_dense"):
                 rank.launch("Memcpy DtoH (Device -> Pinned)", 1.5 * US, call="cudaMemcpyAsync", category="gpu_memcpy")
                 rank.synchronise()
@@ -47,7 +47,7 @@ class AllocatorChurn(Plant):
     def draw(self) -> None:
         self.ns, self.chance = self.size(1, 4) * MS, self.size(0.15, 0.4)
 
-    def before_op(self, rank: Rank, step: int, place: int) -> None:
+    def before_op(self, rank: Rank, step: int, position: int) -> None:
         if rank.rng.random() < self.chance:
             rank.call("cudaFree" if rank.rng.random() < 0.5 else "cudaMalloc", rank.vary(self.ns, 0.4))
 
@@ -60,8 +60,8 @@ class Collector(Plant):
     def draw(self) -> None:
         self.ns, self.places = self.size(8, 40) * MS, int(self.rng.integers(1, 3))
 
-    def before_op(self, rank: Rank, step: int, place: int) -> None:
-        if place < self.places:
+    def before_op(self, rank: Rank, step: int, position: int) -> None:
+        if position < self.places:
             rank.call("Python GC", rank.vary(self.ns, 0.3), "python_function")
 
 
@@ -184,7 +184,7 @@ class ShardedJob(Job):
 
     def forward(self, rank: Rank, step: int) -> Generator[Transfer, None, int]:
         plant = cast(SlowLink, self.plant)
-        place = 0
+        position = 0
         for layer in range(self.layers):
             pair = rank.number // 2
             ns = rank.vary(plant.ns, 0.05) * (plant.factor if pair == plant.pair else 1.0)
@@ -197,13 +197,13 @@ class ShardedJob(Job):
             yield transfer
             rank.free[COMPUTE] = max(rank.free[COMPUTE], transfer.end or 0.0)
             for name, kernels in self.layer_ops():
-                self.placed_op(rank, step, place, name, kernels)
-                place += 1
-        return place
+                self.positioned_op(rank, step, position, name, kernels)
+                position += 1
+        return position
 
 
 class SmallMessages(Plant):
-    """Each gradient is reduced by itself after the backward pass."""
+    """Each gradient is reduced alone after the backward pass."""
 
     right = ("small_messages", "exposed_all_reduce")
 
@@ -241,8 +241,8 @@ class Recompilation(Plant):
         self.ns, self.chance = self.size(50, 400) * MS, self.size(0.3, 0.8)
         self.chosen = set(self.rng.permutation(range(2, 8))[: max(1, int(6 * self.chance))].tolist()) | {2}
 
-    def before_op(self, rank: Rank, step: int, place: int) -> None:
-        if place == 3 and step in self.chosen:
+    def before_op(self, rank: Rank, step: int, position: int) -> None:
+        if position == 3 and step in self.chosen:
             rank.call("_compile.compile_inner (dynamo_timed)", rank.vary(self.ns, 0.2))
 
 
@@ -251,7 +251,7 @@ class LayoutCopies(Plant):
 
     right = ("layout_copies",)
 
-    def after_op(self, rank: Rank, step: int, place: int) -> None:
+    def after_op(self, rank: Rank, step: int, position: int) -> None:
         with rank.span("aten::cudnn_convolution"):
             rank.launch("void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false>(int)", rank.vary(90 * US))
 
@@ -277,8 +277,8 @@ class ElementwiseChain(Plant):
     def draw(self) -> None:
         self.ns = self.size(40, 120) * US
 
-    def after_op(self, rank: Rank, step: int, place: int) -> None:
-        if place % 2 == 0:
+    def after_op(self, rank: Rank, step: int, position: int) -> None:
+        if position % 2 == 0:
             for name in self._NAMES:
                 with rank.span(f"aten::{name}"):
                     rank.wait(rank.vary(10 * US))
@@ -294,12 +294,12 @@ class ContextCreation(Plant):
     def draw(self) -> None:
         self.free_ns, self.load_ns = self.size(200, 6_000) * MS, self.size(50, 3_000) * MS
 
-    def before_op(self, rank: Rank, step: int, place: int) -> None:
-        if step == 0 and place == 1:
+    def before_op(self, rank: Rank, step: int, position: int) -> None:
+        if step == 0 and position == 1:
             rank.call("cudaFree", rank.vary(self.free_ns, 0.2))
 
-    def after_op(self, rank: Rank, step: int, place: int) -> None:
-        if step == 0 and place == 2:
+    def after_op(self, rank: Rank, step: int, position: int) -> None:
+        if step == 0 and position == 2:
             rank.launch("void fancy::new_kernel<float>(int)", 80 * US, call_ns=rank.vary(self.load_ns, 0.2))
 
 
@@ -344,7 +344,7 @@ class PipelineJob(Job):
                     yield received
                     rank.free[COMPUTE] = max(rank.free[COMPUTE], received.end or 0.0)
                 for name, kernels in self.layer_ops():
-                    self.placed_op(rank, step, 0, name, kernels)
+                    self.positioned_op(rank, step, 0, name, kernels)
                 if first:
                     self.exchange(rank, key, SEND)
         with rank.span("Optimizer.step#AdamW.step", "user_annotation"):

@@ -45,7 +45,7 @@ class Plant:
         self.draw()
 
     def draw(self) -> None:
-        """Draws the cause's size and place."""
+        """Draws the cause's size and position."""
 
     def size(self, low: float, high: float) -> float:
         """A length drawn between `low` and `high`."""
@@ -54,10 +54,10 @@ class Plant:
     def before_step(self, rank: Rank, step: int) -> None:
         """Before the first span of a step."""
 
-    def before_op(self, rank: Rank, step: int, place: int) -> None:
-        """Before each op of the forward and backward pass; `place`: its number in the step."""
+    def before_op(self, rank: Rank, step: int, position: int) -> None:
+        """Before each op of the forward and backward pass; `position`: its number in the step."""
 
-    def after_op(self, rank: Rank, step: int, place: int) -> None:
+    def after_op(self, rank: Rank, step: int, position: int) -> None:
         """After each op of the forward and backward pass."""
 
     def after_step(self, rank: Rank, step: int) -> None:
@@ -148,8 +148,8 @@ class Job:
         with rank.span("aten::copy_"):
             name, ns = plant.transfer(rank, step, rank.vary(60 * US))
             rank.launch(name, ns, call="cudaMemcpyAsync", category="gpu_memcpy", bytes=4_000_000)
-        place = yield from self.forward(rank, step)
-        yield from self.backward(rank, step, place)
+        position = yield from self.forward(rank, step)
+        yield from self.backward(rank, step, position)
         with rank.span("Optimizer.step#AdamW.step", "user_annotation"):
             plant.optimizer(self, rank, step)
         if self.reads_loss:
@@ -159,12 +159,12 @@ class Job:
 
     def forward(self, rank: Rank, step: int) -> Generator[Transfer, None, int]:
         """The forward pass; returns the number of its ops."""
-        place = 0
+        position = 0
         for _ in range(self.layers):
             for name, kernels in self.layer_ops():
-                self.placed_op(rank, step, place, name, kernels)
-                place += 1
-        return place
+                self.positioned_op(rank, step, position, name, kernels)
+                position += 1
+        return position
         yield
 
     def layer_ops(self) -> list[tuple[str, list[tuple[str, float]]]]:
@@ -178,7 +178,7 @@ class Job:
             ("aten::gelu", [(_GELU, 60 * US)]),
         ]
 
-    def backward(self, rank: Rank, step: int, place: int) -> Program:
+    def backward(self, rank: Rank, step: int, position: int) -> Program:
         """The backward pass on the engine's thread: each op takes twice as long as its forward; buckets of two layers
         are all-reduced as soon as they are complete, and the update waits for all of them."""
         rank.thread = BACKWARD_THREAD
@@ -187,8 +187,8 @@ class Job:
             for name, kernels in reversed(self.layer_ops()):
                 backward = f"autograd::engine::evaluate_function: {name.removeprefix('aten::').capitalize()}Backward0"
                 longer = [(kernel, 2 * ns) for kernel, ns in kernels]
-                self.placed_op(rank, step, place, backward, longer)
-                place += 1
+                self.positioned_op(rank, step, position, backward, longer)
+                position += 1
             if layer % _BUCKET_LAYERS == 0:
                 pending.extend(self.reduce_bucket(rank, step, layer))
         rank.thread = MAIN_THREAD
@@ -212,11 +212,13 @@ class Job:
                 **{"Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements},
             )  # fmt: skip
 
-    def placed_op(self, rank: Rank, step: int, place: int, name: str, kernels: Sequence[tuple[str, float]]) -> None:
+    def positioned_op(
+        self, rank: Rank, step: int, position: int, name: str, kernels: Sequence[tuple[str, float]]
+    ) -> None:
         """An op of the forward or backward pass, with the plant's hooks around it."""
-        self.plant.before_op(rank, step, place)
+        self.plant.before_op(rank, step, position)
         self.op(rank, step, name, kernels)
-        self.plant.after_op(rank, step, place)
+        self.plant.after_op(rank, step, position)
 
     def op(self, rank: Rank, step: int, name: str, kernels: Sequence[tuple[str, float]]) -> None:
         """An op that launches kernels, and the host's time after it."""

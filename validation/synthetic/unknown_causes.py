@@ -74,8 +74,8 @@ class SilentStop(Plant):
     def draw(self) -> None:
         self.ns = self.size(8, 40) * MS
 
-    def before_op(self, rank: Rank, step: int, place: int) -> None:
-        if place == 2:
+    def before_op(self, rank: Rank, step: int, position: int) -> None:
+        if position == 2:
             rank.wait(rank.vary(self.ns, 0.3))
 
 
@@ -175,7 +175,7 @@ class SlowDriverCalls(Plant):
     def draw(self) -> None:
         self.ns, self.chance = self.size(1, 5) * MS, self.size(0.1, 0.4)
 
-    def before_op(self, rank: Rank, step: int, place: int) -> None:
+    def before_op(self, rank: Rank, step: int, position: int) -> None:
         if rank.rng.random() < self.chance:
             rank.call("cudaEventRecord", float(rank.rng.exponential(self.ns)))
 
@@ -188,7 +188,7 @@ class SharedDevice(Plant):
     def draw(self) -> None:
         self.ns, self.chance = self.size(0.5, 3) * MS, self.size(0.1, 0.3)
 
-    def after_op(self, rank: Rank, step: int, place: int) -> None:
+    def after_op(self, rank: Rank, step: int, position: int) -> None:
         if rank.rng.random() < self.chance:
             rank.free[COMPUTE] += float(rank.rng.exponential(self.ns))
 
@@ -200,10 +200,10 @@ class BufferFlush(Plant):
 
     def draw(self) -> None:
         self.ns, self.step = self.size(40, 200) * MS, int(self.rng.integers(2, 4))
-        self.place = int(self.rng.integers(9))
+        self.position = int(self.rng.integers(9))
 
-    def before_op(self, rank: Rank, step: int, place: int) -> None:
-        if (step, place) == (self.step, self.place):
+    def before_op(self, rank: Rank, step: int, position: int) -> None:
+        if (step, position) == (self.step, self.position):
             rank.call("cudaLaunchKernel", rank.vary(self.ns, 0.1))
 
 

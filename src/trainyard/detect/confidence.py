@@ -1,6 +1,6 @@
 """Confidence of a finding, from the doubts that its evidence leaves.
 
-A doubt is the probability that the finding is wrong for one reason: the cost occurred once, moves from place to place,
+A doubt is the probability that the finding is wrong for one reason: the cost occurred once, moves from step to step,
 is measured on few steps, or has a second explanation that the file cannot exclude. Independent doubts multiply.
 `validation/calibration.py` compares the result with planted causes, among them kinds that no rule knows.
 """

@@ -66,9 +66,9 @@ def _describe_kernels(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> s
 
 
 def _remedy(unexplained_ns: int, unrecognised_ns: int, ranks: Sequence[Booked]) -> str:
-    """The next step, by what is missing: launches in the file, launches before its start, or names of kernels."""
+    """The next step, by the missing part: launches in the file, launches before its start, or names of kernels."""
     if unrecognised_ns > unexplained_ns:
-        return "The names of these kernels do not show what they compute: look them up in their source."
+        return "The names of these kernels do not show their arithmetic: look them up in their source."
     works = [(rank.events.work.call < 0) & (rank.events.work.op < 0) for rank in ranks if rank.on_device]
     unlaunched = sum(int(is_unlaunched.sum()) for is_unlaunched in works)
     if works and not unlaunched:

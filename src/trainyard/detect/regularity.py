@@ -17,7 +17,7 @@ MIN_STEPS = 3
 
 
 def regular_fraction(booked: Booked, rows: I64) -> float | None:
-    """The fraction of the idle time in `rows` (of `booked.idle`) that recurs in each full step: for each place, the
+    """The fraction of the idle time in `rows` (of `booked.idle`) that recurs in each full step: for each position, the
     median over steps. None if the rank has fewer than `MIN_STEPS` full steps or no device."""
     idle = booked.idle
     rows = rows[idle.next[rows] >= 0]
@@ -25,17 +25,17 @@ def regular_fraction(booked: Booked, rows: I64) -> float | None:
     steps = sorted(set(booked.step_of(booked.start).tolist()) - {-1})
     if len(steps) < MIN_STEPS or not booked.on_device or not total_ns:
         return None
-    place = _places(booked)[idle.next[rows]]
+    position = _positions(booked)[idle.next[rows]]
     step = np.searchsorted(steps, booked.step_of(idle.start[rows]))
-    inside = (booked.step_of(idle.start[rows]) >= 0) & (place >= 0)
-    _, index = np.unique(place[inside], return_inverse=True)
-    by_place = np.zeros((index.max(initial=-1) + 1, len(steps)))
-    np.add.at(by_place, (index, step[inside]), idle.ns[rows[inside]])
-    return float(np.median(by_place, axis=1).sum() * len(steps) / total_ns)
+    inside = (booked.step_of(idle.start[rows]) >= 0) & (position >= 0)
+    _, index = np.unique(position[inside], return_inverse=True)
+    by_position = np.zeros((index.max(initial=-1) + 1, len(steps)))
+    np.add.at(by_position, (index, step[inside]), idle.ns[rows[inside]])
+    return float(np.median(by_position, axis=1).sum() * len(steps) / total_ns)
 
 
-def _places(booked: Booked) -> I64:
-    """A number for the place of each interval: its name and how many of that name began before it in its step; -1
+def _positions(booked: Booked) -> I64:
+    """A number for the position of each interval: its name and how many of that name began before it in its step; -1
     outside full steps."""
     step = booked.step_of(booked.start)
     order = np.lexsort((booked.start, booked.name, step))
@@ -44,9 +44,9 @@ def _places(booked: Booked) -> I64:
     opens[1:] = (name[1:] != name[:-1]) | (at_step[1:] != at_step[:-1])
     index = np.arange(len(order))
     occurrence = index - np.maximum.accumulate(np.where(opens, index, 0))
-    places = np.empty(len(order), np.int64)
-    places[order] = np.where(at_step >= 0, name * (len(order) + 1) + occurrence, -1)
-    return places
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.where(at_step >= 0, name * (len(order) + 1) + occurrence, -1)
+    return positions
 
 
 def atypical_fraction(booked: Booked, rows: I64) -> float:

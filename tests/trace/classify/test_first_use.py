@@ -1,4 +1,4 @@
-"""First uses by their length: the cudaFree that creates a context, the first batch; recurring long calls are none."""
+"""First uses by their length: the cudaFree that creates a context, the first batch; not long calls that recur."""
 
 import pytest
 

@@ -40,7 +40,7 @@ _CLAIMED_BY_OTHER_RULES = ("sync", "alloc", "gc", "compile", "init", "edge")
 _STOP_NS = 3_000_000
 """Between two launches of ordinary code pass microseconds; a host that launches nothing for this long does or awaits
 something else."""
-_IRREGULAR_DOUBT = 0.7  # that the program is not the cause, if none of the time recurs at its place
+_IRREGULAR_DOUBT = 0.7  # that the program is not the cause, if none of the time recurs at its position
 _SINGLE_GAP_DOUBT = 0.6  # that one long gap is a property of the program, which launches hundreds of kernels
 _UNSEEN_STOP_DOUBT = 0.6  # that a stop of the host outside of recorded calls and frames is not slow code
 _FEW_STEPS_DOUBT = 0.2  # if the file has too few steps to compare places
@@ -111,7 +111,7 @@ def _doubts(cause: str, ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) ->
     doubts = [_Doubt(recurrence, "", "")]
     if cause not in _HOST_BUSY:
         in_graph = _fraction_in_graphs(ranks, rows_by_rank)
-        text = "the file does not show what the launched work waited for" if in_graph < 0.5 else ""
+        text = "the file does not show why the launched work waited" if in_graph < 0.5 else ""
         return [*doubts, _Doubt(_QUEUE_DOUBT * (1 - in_graph), text, "")]
     fractions = [regular_fraction(rank, rows) for rank, rows in zip(ranks, rows_by_rank)]
     known = [fraction for fraction in fractions if fraction is not None]
@@ -132,14 +132,14 @@ def _doubts(cause: str, ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) ->
     if largest and largest.is_single:
         doubts.append(_Doubt(_SINGLE_GAP_DOUBT, "", ""))
     stopped = _stop_fraction(ranks, rows_by_rank)
-    text = "the file does not show what the host did or waited for in its longest stops" if stopped > 0.5 else ""
+    text = "the file does not show why the host stopped for its longest gaps" if stopped > 0.5 else ""
     return [*doubts, _Doubt(_UNSEEN_STOP_DOUBT * stopped, text, _RECORD_STACKS)]
 
 
 _LOOK_FOR_INTERFERENCE = (
     "Look for disturbances of the host: other processes, threads that share a lock (the interpreter's), paging."
 )
-_RECORD_STACKS = "Record stacks (a sampling profiler, in PyTorch with_stack=True) to see what the host does then."
+_RECORD_STACKS = "Record stacks (a sampling profiler, in PyTorch with_stack=True) to see why the host stops."
 
 
 def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt]) -> str:

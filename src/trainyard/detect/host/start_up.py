@@ -23,7 +23,7 @@ from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
 _MIN_STEP_FRACTION = 0.01
-_MAIN_FRACTION = 0.5  # of the step: from this fraction on, start-up is what the file shows
+_MAIN_FRACTION = 0.5  # of the step: from this fraction on, the file shows start-up rather than steps
 _UNMARKED_COMPILATION_DOUBT = 0.5  # that early compilation in a window without marks is not the first one
 _LONE_CALL_DOUBT = 0.05  # a long call of which there are few may be slow for another reason
 

@@ -2,7 +2,7 @@
 
 A library, a device context, a communicator or a data loader is set up when it is first used: `cudaFree` creates the
 context, the first launch of a kernel loads its module, the first collective of a group connects its ranks, the first
-batch starts the loader's workers. Names do not tell these from ordinary calls, but their lengths do: the first
+batch starts the loader's workers. Names do not distinguish these from ordinary calls, but lengths do: the first
 occurrence takes many times as long as the others. A launch is the first of its kernel; any other span the first of its
 name.
 
