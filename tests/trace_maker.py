@@ -1,6 +1,7 @@
 """Writes small Kineto files from a few rows, so that a test shows all of its input.
 
-A row of `device` is (name, stream, start, stop, launch start or None); of `host` (name, thread, start, stop, cat).
+A row of `device` is (name, stream, start, stop, launch start or None, args), where `launch_ns` in args overrides the
+length of all launches; of `host` (name, thread, start, stop, cat).
 Times are ns; the file holds µs with three decimals, as Kineto's do.
 """
 
@@ -39,6 +40,7 @@ def trace(
         cat = "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
         known = dict(args[0]) if args else {}
         thread = known.pop("thread", MAIN)
+        call_ns = known.pop("launch_ns", launch_ns)
         args = {"device": device_index, "stream": stream, "correlation": number, **known}
         events.append(_span(cat, name, stream, start, stop, **args) | {"pid": device_index})
         if launch is not None:
@@ -48,7 +50,7 @@ def trace(
                     "cudaLaunchKernel",
                     thread,
                     launch,
-                    launch + launch_ns,
+                    launch + call_ns,
                     correlation=number,
                 )
             )

@@ -19,6 +19,9 @@ KERNEL, COPY, MEMSET, DRAWN = range(4)
 """Values of `DeviceWork.what`. DRAWN: an annotation that the file draws over device work; it is not work."""
 OP, CALL, NOTE, PYTHON = range(4)
 """Values of `HostSpans.what`: a framework op, a driver call, an annotation, a Python frame."""
+_TORCH_PREFIXES = (
+    "aten::", "autograd::", "c10d::", "torch::", "nn.Module: ", "ProfilerStep#", "Optimizer.", "enumerate(",
+)  # fmt: skip
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +130,16 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     axis: str = ""
     notes: tuple[str, ...] = ()
     cut_short: bool = False
+
+    @property
+    def shows_torch(self) -> bool:
+        """Whether the file has ops or annotations of PyTorch."""
+        return any(name.startswith(_TORCH_PREFIXES) for name in self.names)
+
+    @property
+    def shows_python(self) -> bool:
+        """Whether the file shows that the host runs Python: recorded frames, or ops or annotations of PyTorch."""
+        return bool((self.host.what == PYTHON).any()) or self.shows_torch or any(".py" in name for name in self.names)
 
     @property
     def window(self) -> tuple[int, int]:

@@ -95,11 +95,14 @@ GAPS: Mapping[str, Word] = {
     "sync": Word("Idle: host sync", "The host waited for the device before launching more.", "#2f9e8f"),
     "alloc": Word("Idle: allocation", "The host was allocating or freeing memory.", "#48ab9d"),
     "python": Word("Idle: Python", "The host was in Python and had launched nothing.", "#61b8ab"),
+    "host": Word("Idle: host code", "The host was outside recorded calls and had launched nothing.", "#6cbdb0"),
     "compile": Word("Idle: compilation", "The host was compiling.", "#7ac4b9"),
     "gc": Word("Idle: garbage collection", "The host was collecting garbage.", "#93d0c7"),
     "launch": Word("Idle: launch-bound", "The host was inside framework or driver launch code.", "#3aa597"),
     "queue": Word("Idle: waiting on dependency", "Work was launched but had not started.", "#55a89c"),
     "stream_wait": Word("Idle: waiting on another stream", "Work waited for another stream.", "#84bdb4"),
+    "init": Word("Idle: initialisation", "A library or the driver was initialised at its first use.", "#a9c9b4"),
+    "edge": Word("Idle: edge of the profile", "Work waited for work from before the profile began.", "#b9c7c4"),
 }
 
 _NONE: Mapping[str, Word] = {}

@@ -196,7 +196,7 @@ def test_a_rank_late_in_one_of_many_steps_is_not_a_straggler():
     assert found_by("straggler", *once, mean=mean) == []
     always = a_rank(number=0, steps=5, waits=[(step * STEP, 100, "all_reduce", 1) for step in range(5)])
     (finding,) = found_by("straggler", always, a_rank(number=1, steps=5), mean=mean)
-    assert finding.sure == round(0.95 * 5 / 6, 2)
+    assert finding.sure < 0.5  # its own work is not longer: it is behind, and not slower
 
 
 def test_straggler_evidence_names_the_account_with_more_time():
@@ -451,10 +451,13 @@ def test_host_device_thrash():
     (finding,) = found_by("host_device_thrash", a_rank(many))
     assert finding.cost_ns == 320 * US
     assert "32.0 KiB per step" in finding.evidence
-    assert found_by("host_device_thrash", a_rank(many[1:])) == []
+    (few,) = found_by("host_device_thrash", a_rank(many[1:]))
+    assert few.says.startswith("31 exposed copies")
     unpinned = Did("Memcpy HtoD (Pageable -> Device)", 0, 250 * US, "copy/h2d")
     assert the_cost("host_device_thrash", a_rank([unpinned])) == 250 * US
-    assert found_by("host_device_thrash", a_rank([unpinned._replace(name=pinned)])) == []
+    (large,) = found_by("host_device_thrash", a_rank([unpinned._replace(name=pinned)]))
+    assert large.says.startswith("1 exposed copy")
+    assert "pinned" not in large.remedy.says.lower()
 
 
 # Networks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from trainyard.booked import Booked
 from trainyard.events import I32, I64
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import WINDOW, Account, Ledger
+
+if TYPE_CHECKING:
+    from trainyard.detect.largest_intervals import LargestIntervals
 
 MIN_STEP_FRACTION = 0.02
 """Smallest cost to report, as a fraction of the step: noise of up to 2 % is common."""
@@ -44,17 +48,23 @@ def finding(
     remedy: str,
     sure: float,
     wins: int | None = None,
+    largest: LargestIntervals | None = None,
+    level: str = "",
 ) -> tuple[Finding]:
     """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost 3.0 ms of each 9.1 ms
     step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: ns a step that the
-    remedy saves at most, by default the whole cost."""
+    remedy saves at most, by default the whole cost; `largest`: the cost's largest intervals, of which the sentence
+    names one that dominates, and the evidence all; `level`: the severity (a key of words.SEVERITIES), if the cost does
+    not determine it."""
+    if largest is not None:
+        evidence = "; ".join(filter(None, (evidence, largest.evidence)))
     return (
         Finding(
             rule=rule,
-            severity=severity(cost_ns, ledger.wall_ns),
+            severity=level or severity(cost_ns, ledger.wall_ns),
             account=account,
             cost_ns=cost_ns,
-            says=f"{subject} {describe_cost(cost_ns, ledger)}",
+            says=f"{subject} {describe_cost(cost_ns, ledger)}{largest.headline if largest else ''}",
             evidence=evidence,
             remedy=Remedy(says=remedy, wins_ns=cost_ns if wins is None else wins),
             sure=sure,

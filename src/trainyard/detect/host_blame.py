@@ -25,7 +25,8 @@ def time_by_culprit(booked: Booked, host_rows: I64 | I32, ns: I64) -> Counter[st
     call_rows, frame_names = _outermost_calls(booked, rows), _innermost_frames(booked, rows)
     pair = host.name[call_rows].astype(np.int64) * (len(names) + 1) + frame_names + 1
     unique, inverse = np.unique(pair, return_inverse=True)
-    totals: Counter[str] = Counter({"Python": int(ns_by_row[0])} if ns_by_row[0] else {})
+    outside_calls = "Python" if booked.events.shows_python else "host code"
+    totals: Counter[str] = Counter({outside_calls: int(ns_by_row[0])} if ns_by_row[0] else {})
     for pair_id, total in zip(unique.tolist(), np.bincount(inverse, weights=ns_by_row[1:][rows]).tolist()):
         name, module = divmod(pair_id, len(names) + 1)
         totals[_describe(names[name], names[module - 1] if module else "")] += int(total)

@@ -3,23 +3,29 @@
 A call that stops the host claims its own gaps. A sync also claims the time in which the host refills the launch queue
 afterwards, if the host would have been that far ahead without the sync. Gaps between the kernels of an unfused
 optimizer belong to the optimizer, gaps within a run of tiny kernels to that run, and all others to the host.
+Initialisation, compilation at first use and the edge of the profile are not part of the steady state: they belong to
+the rule start_up, and no other rule counts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from trainyard.booked import Booked, Mask
+from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters, mean_per_step
 from trainyard.detect.host_blame import describe_calls, idle_causing_calls
 from trainyard.detect.kernel_storms import find_storms, is_in_storms
+from trainyard.detect.largest_intervals import LargestIntervals, largest_idle
 from trainyard.events import I8, I64
 from trainyard.finding import Finding
-from trainyard.ledger import Account, Ledger
+from trainyard.ledger import WINDOW, Account, Ledger
 
 MIN_UNFUSED_KERNELS = 50
 """Kernels a step from which an optimizer counts as unfused: a fused or foreach optimizer launches a handful for about a
@@ -37,11 +43,18 @@ class Claimant(IntEnum):
     COMPILE = 5
     OPTIMIZER = 6
     TINY = 7
+    START_UP = 8
 
 
 _MIN_STEP_FRACTION = 0.01  # of the step; smaller than for other rules: a healthy step has no such call
-_CLAIMANT_OF_CAUSE = {"sync": Claimant.SYNC, "alloc": Claimant.ALLOC, "gc": Claimant.GC, "compile": Claimant.COMPILE}
+_CLAIMANT_OF_CAUSE = {
+    "sync": Claimant.SYNC, "alloc": Claimant.ALLOC, "gc": Claimant.GC, "compile": Claimant.COMPILE,
+    "init": Claimant.START_UP, "edge": Claimant.START_UP,
+}  # fmt: skip
 """Subdivision of the account launch_gap -> the rule that claims it."""
+_MODULE_LOAD = re.compile(r"^(cu|hip)(Module|Library)Load")
+_FIRST_PART_OF_WINDOW = 0.25
+"""Fraction of a window without step marks in which compilation counts as start-up."""
 _claimants_cache: WeakKeyDictionary[Booked, I8] = WeakKeyDictionary()
 
 
@@ -65,18 +78,60 @@ def host_stop_finding(
     ledger: Ledger,
     ranks: Sequence[Booked] | None,
     subject: str,
-    remedy: str,
+    remedy_for: Callable[[Sequence[str]], str],
     sure_without_ranks: float = 0.7,
 ) -> Sequence[Finding]:
     """A finding for calls booked as `launch_gap/cause` that stop the host, if they cost at least 1 % of the step.
-    `subject` and `remedy`: as in `finding`; `sure_without_ranks`: the certainty if there is only a ledger."""
-    account, ns = Account("launch_gap", cause), claimed_ns(ledger, ranks, _CLAIMANT_OF_CAUSE[cause])
+    `subject`: as in `finding`; `remedy_for`: the remedy for the names of the calls, the most frequent first;
+    `sure_without_ranks`: the certainty if there is only a ledger."""
+    account, claimant = Account("launch_gap", cause), _CLAIMANT_OF_CAUSE[cause]
+    ns = claimed_ns(ledger, ranks, claimant)
     if not matters(ledger, ns, _MIN_STEP_FRACTION):
         return ()
-    rows_by_rank = [idle_causing_calls(rank, account) for rank in ranks or ()]
-    evidence = describe_calls(ranks, rows_by_rank) if ranks else "from the ledger alone"
-    sure = 0.9 if ranks else sure_without_ranks
-    return finding(rule, ledger, account, ns, subject, evidence=evidence, remedy=remedy, sure=sure)
+    if not ranks:
+        evidence, remedy = "from the ledger alone", remedy_for(())
+        return finding(rule, ledger, account, ns, subject, evidence=evidence, remedy=remedy, sure=sure_without_ranks)
+    rows_by_rank = [idle_causing_calls(rank, account) for rank in ranks]
+    largest = largest_idle(ranks, [claimed_idle_rows(rank, claimant) for rank in ranks])
+    return finding(
+        rule,
+        ledger,
+        account,
+        ns,
+        subject,
+        evidence=describe_calls(ranks, rows_by_rank),
+        remedy=remedy_for(_names_of_calls(ranks, rows_by_rank)),
+        sure=confidence(_doubt_of(largest)),
+        largest=largest,
+    )
+
+
+def _doubt_of(largest: LargestIntervals | None) -> float:
+    return doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0.0
+
+
+def _names_of_calls(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> list[str]:
+    """The names of host rows of all ranks, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for rank, rows in zip(ranks, rows_by_rank):
+        numbers, times = np.unique(rank.events.host.name[rows], return_counts=True)
+        counts.update({rank.events.names[number]: count for number, count in zip(numbers.tolist(), times.tolist())})
+    return [name for name, _ in counts.most_common()]
+
+
+def recompiles(booked: Booked) -> bool:
+    """Whether the host compiles after the first step of the trace (without marks: after the first quarter of the
+    window). Loading a module there is the first use of a kernel, unless it recurs in several steps."""
+    host, part = booked.events.host, booked.parts[0]
+    first_stop = min((mark.stop for mark in booked.events.marks), default=part.stop)
+    if not booked.events.marks and part.label == WINDOW:
+        first_stop = part.start + int(_FIRST_PART_OF_WINDOW * (part.stop - part.start))
+    # The host runs ahead of the device: calls count by their own time, not by the step that the device is in.
+    is_compile = np.array([text == "launch_gap/compile" for text in booked.causes] + [False], bool)[booked.cause]
+    rows = np.flatnonzero(is_compile & (host.start >= first_stop))
+    is_load = booked.names(_MODULE_LOAD.match)[host.name[rows]]
+    is_load |= is_compile[host.parent[rows]] & (host.parent[rows] >= 0)
+    return bool((~is_load).any()) or len(np.unique(booked.step_of(host.start[rows]))) > 1
 
 
 def claimed_idle_rows(booked: Booked, claimant: Claimant) -> I64:
@@ -101,6 +156,8 @@ def _assign_claimants(booked: Booked) -> I8:
     idle = booked.idle
     claimant_by_key = np.array([_claimant_of(account) for account, _ in booked.pairs], np.int8)
     claimant = claimant_by_key[idle.key] if len(idle.key) else np.empty(0, np.int8)
+    if not recompiles(booked):
+        claimant[claimant == Claimant.COMPILE] = Claimant.START_UP
     is_refill = _is_refill(booked, claimant)
     claimant[is_refill] = Claimant.SYNC
     if has_unfused_optimizer(booked):
@@ -114,20 +171,26 @@ def _assign_claimants(booked: Booked) -> I8:
 
 
 def _is_refill(booked: Booked, claimant: I8) -> Mask:
-    """Mask over idle intervals: those in which the host refills the launch queue after a sync that emptied it. They are
-    booked to the host and lie in a gap (adjacent idle intervals) that begins with a sync. The sync must have waited at
-    least as long as the gap lasts: without it, the host would have been that far ahead, and there would be no gap.
-    `claimant`: of each idle interval, by its account alone."""
+    """Mask over idle intervals: host time in gaps that would not exist without the syncs before them. A sync that
+    waited takes a lead from the host: the time of the wait. Without it, the host would be that far ahead, and each
+    later gap would use up its length of the lead. `claimant`: by account."""
+    # Adjacent idle intervals form one gap.
     idle = booked.idle
     none = np.zeros(len(claimant), bool)
     if not booked.on_device or not len(claimant) or not len(booked.events.host):
         return none
-    starts_gap = np.concatenate([[True], idle.start[1:] > idle.stop[:-1]])
-    gap_of_row = np.cumsum(starts_gap) - 1
-    last_row_of_gap = np.concatenate([np.flatnonzero(starts_gap)[1:] - 1, [len(claimant) - 1]])
-    gap_start, gap_stop = idle.start[starts_gap], idle.stop[last_row_of_gap]
-    host_span_at_start = idle.host[starts_gap]
+    opens_gap = np.concatenate([[True], idle.start[1:] > idle.stop[:-1]])
+    gap_of_row = np.cumsum(opens_gap) - 1
+    gap_start = idle.start[opens_gap]
+    open_span = idle.host[opens_gap]
     host = booked.events.host
-    waited_ns = np.where(host_span_at_start >= 0, gap_start - host.start[host_span_at_start], 0)
-    refilled = (claimant[starts_gap] == Claimant.SYNC) & (waited_ns >= gap_stop - gap_start)
-    return refilled[gap_of_row] & (claimant == Claimant.HOST)
+    begins_with_sync = (claimant[opens_gap] == Claimant.SYNC) & (open_span >= 0)
+    waited_ns = np.where(begins_with_sync, gap_start - host.start[open_span], 0)
+    # A lead of the host does not shorten the time after a launch.
+    on_host = booked.keys(lambda account, _: account.what not in ("queue", "stream_wait", "edge"))[idle.key]
+    host_ns = np.bincount(gap_of_row, weights=np.where(on_host, idle.stop - idle.start, 0)).astype(np.int64)
+    # The lead after each gap is max(0, lead before + waited - gap).
+    change_ns = np.cumsum(waited_ns - host_ns)
+    lowest_before = np.minimum.accumulate(np.concatenate([[0], change_ns]))[:-1]
+    is_filled = change_ns >= lowest_before
+    return is_filled[gap_of_row] & on_host & (claimant == Claimant.HOST)

@@ -11,6 +11,7 @@ from re import Pattern
 
 import numpy as np
 
+from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import mean_per_step, shorten
 from trainyard.events import I64
@@ -53,12 +54,17 @@ def dominant_account(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Ac
     return Account.parse(totals.most_common(1)[0][0])
 
 
-def dominant_name(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> str:
-    """The shortened name with most of the intervals' time."""
+def describe_names(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> str:
+    """`mostly NAME` if one name has more than half of the intervals' time, else `the largest part NAME (12 %)`."""
     totals: Counter[str] = Counter()
     for rank, rows in zip(ranks, rows_by_rank):
         named = rows[rank.name[rows] >= 0]
         ns_by_name = np.bincount(rank.name[named], weights=rank.owned[named] + 1)
         for name_index in np.flatnonzero(ns_by_name).tolist():
             totals[rank.events.names[name_index]] += int(ns_by_name[name_index])
-    return shorten(totals.most_common(1)[0][0]) if totals else "unnamed"
+    if not totals:
+        return "without names"
+    (name, ns), total_ns = totals.most_common(1)[0], totals.total()
+    if 2 * ns > total_ns:
+        return f"mostly {shorten(name)}"
+    return f"the largest part {shorten(name)} ({units.show_share(ns, total_ns, 0)})"

@@ -24,6 +24,9 @@ from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.rank_files import MAX_LISTED_FILES, Unread, left_out
 from trainyard.units import listed
 
+_START_UP_ACCOUNTS = ("launch_gap/init", "launch_gap/edge")
+_NOTED_START_UP_NS = 10_000_000
+"""Start-up that is worth a note, if it is not in the mean."""
 _STRAGGLER = list(words.KINDS).index("straggler")
 _FIGURE = re.compile(r"\d[\d,.]*(?: (?:ns|µs|ms|s)\b)?|\([^()]*\)")
 """A number with its unit, or a part in brackets, which differ between similar notes."""
@@ -147,11 +150,13 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     """The results over all ranks. Each rank is loaded once, in order."""
     parts: list[tuple[StepPart, ...]] = []
     booked: list[Ledger] = []
+    start_up_ns = 0
     device_events = unlaunched = 0
     exposed_ns, waited_ns = np.zeros((2, len(ranks)), np.int64)
     for rank in ranks:
         parts.append(rank.parts)
         booked.extend(rank.ledgers)
+        start_up_ns = max(start_up_ns, sum(map(_start_up_ns, filter(_is_partial, rank.ledgers))))
         device_events += len(rank.events.work)
         unlaunched += int((rank.classified.launcher < 0).sum()) if len(rank.events.work) else 0
         _add_waits(rank, exposed_ns, waited_ns)
@@ -168,6 +173,12 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     mean_ledger = by_model[0].mean if by_model else ledgers_of.mean(full, source=source)
     mean_ledger = msgspec.structs.replace(mean_ledger, late=exposed_ns_by_rank)
     sentences = _collect_notes(agreement.facts, parts, agreement.alignment, window, device_events, unlaunched)
+    if start_up_ns >= _NOTED_START_UP_NS:
+        sentences = (
+            *sentences,
+            f"Initialisation and the edge of the profile ({units.show_time(start_up_ns)} on a rank) are left out of the "
+            "mean: they lie in partial steps.",
+        )
     return MeasuredTrace(
         ranks=ranks,
         by_rank=tuple(booked),
@@ -178,6 +189,15 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         bandwidths=agreement.bandwidths,
         by_model=by_model,
     )
+
+
+def _is_partial(ledger: Ledger) -> bool:
+    return ledger.scope.partial
+
+
+def _start_up_ns(ledger: Ledger) -> int:
+    """ns of the accounts of start-up."""
+    return sum(ns for account, ns in ledger.by_account().items() if str(account) in _START_UP_ACCOUNTS)
 
 
 def _add_waits(rank: RankTrace, exposed_ns: I64, waited_ns: I64) -> None:

@@ -17,8 +17,10 @@ import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
-from trainyard.detect.communication.straggler import culprit_of, waits_of_others_ns
+from trainyard.detect.communication.straggler import culprit_of, doubt_of_chance, waits_of_others_ns
+from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.largest_intervals import largest_waits
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -27,6 +29,10 @@ _MIN_SIZE_RATIO = 1.5  # largest over mean: routers without a balancing loss exc
 _MIN_EXPLAINED_FRACTION = 0.5  # of the waiting: from this fraction on, the op class is named as the cause
 _LENGTH_DEPENDENT = ("attention", "moe_route", "embedding")
 """Op classes whose time depends on sequence lengths and routing; that of the others depends on the batch size."""
+_NO_CAUSE_DOUBT = 0.55  # if nothing shows why ranks are late: the work may be even and the hosts disturbed
+_SIMILAR_EXCESS = 0.6  # of the most uneven class's fraction: if all classes differ so, batches or clocks may differ
+_CLASS_DOUBT = 0.15  # that the op class which differs most is not the cause
+_MIN_EXCESS = 0.1  # of the op class's mean time: equal work varies by some per cent
 _MIN_TIME_RATIO = 1.25  # longest over mean time of an op class in a step: less may be chance
 _MIN_STEPS = 4  # steps of all ranks together that are compared: fewer may be chance
 
@@ -47,15 +53,17 @@ class Imbalance:
         cost_ns = waits_of_others_ns(ledger, late_rank)
         if not waits or not matters(ledger, cost_ns):
             return ()
-        op_class, spread_ns = _most_uneven_class(_class_times(ranks or ()))
+        op_class, spread_ns, all_differ = _most_uneven_class(_class_times(ranks or ()))
         split_unevenness = _split_unevenness(ranks or ())
         explained = spread_ns >= _MIN_EXPLAINED_FRACTION * cost_ns
         evidence: list[str] = []
         if explained:
             label = words.OP_CLASSES[op_class].label
-            evidence.append(f"{label} differs by {units.show_time(spread_ns)} per step between ranks")
+            also = ", and the other op classes by as large a part" if all_differ else ""
+            evidence.append(f"{label} differs by {units.show_time(spread_ns)} per step between ranks{also}")
         if split_unevenness >= _MIN_SIZE_RATIO:
             evidence.append(f"the largest message of an all-to-all is {split_unevenness:.1f} times the mean")
+        largest = largest_waits(ranks or ())
         subject = "The other ranks also" if late_rank is not None else "Ranks"
         return finding(
             self.rule,
@@ -64,8 +72,16 @@ class Imbalance:
             cost_ns,
             f"{subject} arrive late in turn and wait for each other for",
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
-            remedy=_remedy(op_class if explained else "", split_unevenness),
-            sure=0.8 if explained or split_unevenness >= _MIN_SIZE_RATIO else 0.5,
+            remedy=_remedy(op_class if explained and not all_differ else "", split_unevenness, ranks or ()),
+            # If one rank was the worst in most steps, it may be slower than the others all the same.
+            sure=confidence(
+                1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2) if ranks else 0,
+                doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
+                _CLASS_DOUBT
+                if (explained and not all_differ) or split_unevenness >= _MIN_SIZE_RATIO
+                else _NO_CAUSE_DOUBT,
+            ),
+            largest=largest,
         )
 
 
@@ -89,24 +105,33 @@ def _find_without_clocks(ledger: Ledger, ranks: Sequence[Booked]) -> Sequence[Fi
         lost_ns[op_class],
         f"{words.OP_CLASSES[op_class].label} time varies from step to step, and the other ranks wait",
         evidence=f"from {units.show_time(min(step_times))} to {units.show_time(max(step_times))} a step",
-        remedy=_remedy(op_class, 0.0),
+        remedy=_remedy(op_class, 0.0, ranks),
         # The other ranks' waiting is inferred, not measured.
         sure=0.5,
     )
 
 
-def _remedy(op_class: str, split_unevenness: float) -> str:
+def _remedy(op_class: str, split_unevenness: float, ranks: Sequence[Booked]) -> str:
     """The remedy for an uneven op class, "" if no class explains the waiting; `split_unevenness`: largest
     message of an all-to-all over the mean one."""
+    if split_unevenness >= _MIN_SIZE_RATIO and _has_class(ranks, "embedding") and not _has_class(ranks, "moe_route"):
+        return "Balance the tables or experts whose data the all-to-all exchanges between the ranks."
     if split_unevenness >= _MIN_SIZE_RATIO or op_class == "moe_route":
         return "Balance the experts: use a capacity limit, a load-balancing loss or expert-choice routing."
     if op_class:
         return "Balance the batches: pack sequences to equal cost, or sort them by length across ranks."
-    return "Check the hosts for noise (other jobs, garbage collection, clocks) and the batches for uneven sizes."
+    return "Check the devices' clocks, the hosts for noise (other jobs, collectors) and the batches for uneven sizes."
+
+
+def _has_class(ranks: Sequence[Booked], op_class: str) -> bool:
+    """Whether a rank has work of this op class (a key of words.OP_CLASSES)."""
+    account = Account("compute", op_class)
+    return any(account == pair_account for rank in ranks for pair_account, _ in rank.pairs)
 
 
 def _class_times(ranks: Sequence[Booked]) -> _ClassTimes:
-    """Time of each op class on each rank in each full step."""
+    """Time of each op class on each rank in each full step: the mean length of the step's intervals times the median
+    number of a step, since an interval may lie on the other side of a bound that the ranks share."""
     class_times: _ClassTimes = defaultdict(dict)
     for rank in ranks:
         step_index = rank.step_of(rank.start)
@@ -117,24 +142,34 @@ def _class_times(ranks: Sequence[Booked]) -> _ClassTimes:
             ns_by_step = np.bincount(
                 step_index[rows], weights=rank.stop[rows] - rank.start[rows], minlength=len(rank.parts)
             )
-            for part, ns in zip(rank.parts, ns_by_step.tolist()):
-                if ns and not part.partial:
-                    class_times[op_class][rank.events.rank, part.label] = int(ns)
+            count_by_step = np.bincount(step_index[rows], weights=rank.begins[rows], minlength=len(rank.parts))
+            typical_count = float(np.median(count_by_step[count_by_step > 0])) if count_by_step.any() else 0.0
+            for part, ns, count in zip(rank.parts, ns_by_step.tolist(), count_by_step.tolist()):
+                if count and not part.partial:
+                    class_times[op_class][rank.events.rank, part.label] = int(ns / count * typical_count)
     return class_times
 
 
-def _most_uneven_class(class_times: _ClassTimes) -> tuple[str, int]:
+def _most_uneven_class(class_times: _ClassTimes) -> tuple[str, int, bool]:
     """(The op class whose time in a step differs most between ranks, ns by which its longest time exceeds the mean over
-    ranks, averaged over steps); ("", 0) if no class differs."""
+    ranks, averaged over steps, whether most other classes differ by as large a fraction); ("", 0, False) if no class
+    differs."""
     mean_excess_ns: dict[str, int] = {}
+    fraction: dict[str, float] = {}
     for op_class, times in class_times.items():
         by_step: dict[str, list[int]] = defaultdict(list)
         for (_, step), ns in times.items():
             by_step[step].append(ns)
-        excess_ns = [max(times_ns) - sum(times_ns) // len(times_ns) for times_ns in by_step.values()]
-        mean_excess_ns[op_class] = sum(excess_ns) // len(excess_ns)
+        excess_ns = sum(max(times_ns) - sum(times_ns) // len(times_ns) for times_ns in by_step.values())
+        fraction[op_class] = excess_ns / max(1.0, sum(sum(times_ns) / len(times_ns) for times_ns in by_step.values()))
+        if fraction[op_class] >= _MIN_EXCESS:
+            mean_excess_ns[op_class] = excess_ns // len(by_step)
     op_class = max(mean_excess_ns, key=lambda op_class: mean_excess_ns[op_class], default="")
-    return (op_class, mean_excess_ns[op_class]) if op_class and mean_excess_ns[op_class] > 0 else ("", 0)
+    if not op_class or mean_excess_ns[op_class] <= 0:
+        return "", 0, False
+    others = [value for other, value in fraction.items() if other != op_class]
+    similar = sum(value >= _SIMILAR_EXCESS * fraction[op_class] for value in others)
+    return op_class, mean_excess_ns[op_class], bool(others) and 2 * similar > len(others)
 
 
 def _split_unevenness(ranks: Sequence[Booked]) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
@@ -39,13 +40,15 @@ class PipelineBubble:
             f"{words.BUBBLES[account.what].label.removeprefix('Bubble, ')} {units.show_time(ns)}"
             for account, ns in bubbles.items()
         )
+        label = words.BUBBLES[largest.what].label.removeprefix("Bubble, ")
+        mostly = f", mostly {label}," if 2 * bubbles[largest] > cost_ns else ""
         return finding(
             self.rule,
             ledger,
             largest,
             cost_ns,
-            f"Pipeline bubbles, mostly {words.BUBBLES[largest.what].label.removeprefix('Bubble, ')}, cost",
+            f"Pipeline bubbles{mostly} cost",
             evidence=shares,
             remedy=_REMEDIES[largest.what],
-            sure=0.9,
+            sure=confidence(),
         )

@@ -16,6 +16,7 @@ import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.events import I64
 from trainyard.finding import Finding
@@ -24,6 +25,8 @@ from trainyard.record import Run
 
 _MAX_SMALL_BYTES = 256 * 1024  # at 100 GB/s this takes 3 µs, a fraction of any collective's latency
 _MIN_CALLS = 16  # calls a step: fewer cost little
+_DEPENDENT_DOUBT = 0.4  # that calls in the forward pass cannot be combined: the next layer needs each result
+_UNALIGNED_DOUBT = 0.35
 _BUCKET_BYTES = 25 * 2**20  # DDP's default bucket_cap_mb
 
 
@@ -56,12 +59,28 @@ class SmallMessages:
                     evidence=f"their {units.show_size(total_bytes / steps)} per step would fit into "
                     f"{units.counted(buckets, 'bucket')} of "
                     f"{units.show_size(_BUCKET_BYTES, 0)}",
-                    remedy="Use larger buckets (bucket_cap_mb), coalesce the calls, or keep one flat buffer.",
+                    remedy=_remedy(account, ranks or ()),
                     # If clocks are not aligned, part of it is waiting for late ranks: larger messages do not help.
-                    sure=0.8 if ledger.scope.aligned != "no" else 0.5,
+                    sure=confidence(
+                        _DEPENDENT_DOUBT if _phase_of(ledger, account) in ("forward", "recompute") else 0,
+                        _UNALIGNED_DOUBT if ledger.scope.aligned == "no" or len(ledger.scope.ranks) == 1 else 0,
+                    ),
                 )
             )
         return findings
+
+
+def _phase_of(ledger: Ledger, account: Account) -> str:
+    """The phase with most of the account's time; empty if the ledger lacks it."""
+    entries = [entry for entry in ledger.entries if entry.account == account]
+    return max(entries, key=lambda entry: entry.ns).phase if entries else ""
+
+
+def _remedy(account: Account, ranks: Sequence[Booked]) -> str:
+    """The remedy; DDP's bucket size only for all-reduces of a program of PyTorch."""
+    if account.what == "all_reduce" and any(rank.events.shows_torch for rank in ranks):
+        return "Use larger buckets (bucket_cap_mb), coalesce the calls, or keep one flat buffer."
+    return "Coalesce the calls, or keep one flat buffer."
 
 
 def _small_call_totals(booked: Booked) -> Iterator[tuple[Account, int, int, int]]:

@@ -9,14 +9,19 @@ Remedy: look at that rank's host, device clocks and share of the work.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from math import comb
 from statistics import median
 
 import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.detect.communication.own_time import doubt_of_kernels, explained_fraction
+from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.largest_intervals import largest_waits
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -25,6 +30,8 @@ _MIN_SHARE = 0.4  # of all waiting: from this fraction on, one rank is named; be
 _MIN_OVER_FAIR_SHARE = 1.5  # times the share of a rank if all were late in turn: of two ranks one is named from 75 % on
 _MIN_LEAD = 1.5  # times the waiting caused by the next rank: if two are equally late, neither is named
 _MIN_STEPS_FRACTION = 0.75  # of the full steps, in which it causes the most waiting: a host hiccup is not a straggler
+_BEHIND_DOUBT = 0.7  # that a rank whose own work is not longer is only behind the others, and not slower
+_UNKNOWN_OWN_DOUBT = 0.3  # the same if its own work cannot be compared
 _MIN_STEP_FRACTION = 0.05  # of the step's time: identical devices differ by a few per cent
 
 
@@ -38,7 +45,7 @@ class Straggler:
         if rank_late is None:
             return ()
         waits = {account: ns for account, ns in ledger.by_account().items() if account.kind == "straggler"}
-        total_late_ns, steps = sum(ledger.late.values()), len(ledger.scope.steps)
+        total_late_ns = sum(ledger.late.values())
         shares = ", ".join(
             f"rank {rank} {units.show_share(ns, total_late_ns, 0)}"
             for rank, ns in sorted(ledger.late.items(), key=lambda item: -item[1])[:4]
@@ -53,9 +60,40 @@ class Straggler:
             f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}; {waiting_ranks}",
             evidence=f"waiting caused: {shares}{differs}",
             remedy=f"Compare rank {rank_late} with the others: its host, device clocks and share of the work.",
-            # A few steps are weak evidence.
-            sure=round(0.95 * steps / (steps + 1), 2),
+            sure=_confidence(ledger, rank_late, ranks),
+            largest=largest_waits(ranks or ()),
         )
+
+
+def _confidence(ledger: Ledger, late: int, ranks: Sequence[Booked] | None) -> float:
+    """The confidence that this rank is slower than the others. Without `ranks`, from the number of steps."""
+    steps = len(ledger.scope.steps)
+    if not ranks:
+        return round(0.95 * steps / (steps + 1), 2)
+    late_ns_by_step = _late_ns_by_step(ranks)
+    worst = sum(max(late_ns, key=lambda rank: late_ns[rank]) == late for late_ns in late_ns_by_step.values())
+    by_chance = _chance_of_worst(worst, len(late_ns_by_step), _rank_count(ledger))
+    wait_ns = wait_ns_per_other_rank(ledger, late)
+    explained = explained_fraction(ranks, late, wait_ns)
+    unexplained_doubt = _UNKNOWN_OWN_DOUBT if explained is None else _BEHIND_DOUBT * (1 - min(1.0, 2 * explained))
+    return max(
+        confidence(by_chance / (by_chance + 1), unexplained_doubt), confidence(doubt_of_kernels(ranks, late, wait_ns))
+    )
+
+
+def doubt_of_chance(ranks: Sequence[Booked], rank_count: int) -> float:
+    """The probability (0 to 0.5) that the rank which is the worst in most steps is so by chance."""
+    late_ns_by_step = _late_ns_by_step(ranks)
+    worst = Counter(max(late_ns, key=lambda rank: late_ns[rank]) for late_ns in late_ns_by_step.values())
+    by_chance = _chance_of_worst(max(worst.values(), default=0), len(late_ns_by_step), rank_count)
+    return by_chance / (by_chance + 1)
+
+
+def _chance_of_worst(times: int, steps: int, ranks: int) -> float:
+    """The probability that some rank is the worst in at least `times` of `steps` steps if all are equally fast."""
+    share = 1 / ranks
+    tail = sum(comb(steps, k) * share**k * (1 - share) ** (steps - k) for k in range(times, steps + 1))
+    return min(1.0, ranks * tail)
 
 
 def late_rank(ledger: Ledger) -> int | None:
@@ -75,7 +113,13 @@ def culprit_of(ledger: Ledger, ranks: Sequence[Booked] | None) -> int | None:
     rank = late_rank(ledger)
     if rank is None or not ranks:
         return rank
-    # Step label -> rank -> ns for which the others wait for it.
+    by_step = _late_ns_by_step(ranks).values()
+    is_worst = [max(late_ns, key=lambda late: late_ns[late]) == rank for late_ns in by_step]
+    return rank if sum(is_worst) >= _MIN_STEPS_FRACTION * len(is_worst) else None
+
+
+def _late_ns_by_step(ranks: Sequence[Booked]) -> dict[str, dict[int, int]]:
+    """Step label -> rank -> ns for which the others wait for it, for the steps in which they wait."""
     late_ns_by_step: dict[str, dict[int, int]] = {}
     for booked in ranks:
         waits = booked.waits
@@ -85,8 +129,7 @@ def culprit_of(ledger: Ledger, ranks: Sequence[Booked] | None) -> int | None:
             if index >= 0:
                 late_ns = late_ns_by_step.setdefault(booked.parts[index].label, {})
                 late_ns[late] = late_ns.get(late, 0) + ns
-    is_worst = [max(late_ns, key=lambda late: late_ns[late]) == rank for late_ns in late_ns_by_step.values() if late_ns]
-    return rank if sum(is_worst) >= _MIN_STEPS_FRACTION * len(is_worst) else None
+    return late_ns_by_step
 
 
 def wait_ns_per_other_rank(ledger: Ledger, rank: int) -> int:

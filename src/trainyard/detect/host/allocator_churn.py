@@ -3,7 +3,8 @@
 What it does: takes the idle time in cudaMalloc, cudaFree and similar calls, and counts the calls.
 Why it matters: in steady state the caching allocator does not call the driver; a driver call stalls the device.
 Example: sequence lengths that change in every batch make the allocator free its cache and allocate again each step.
-Remedy: remove `empty_cache()`, pad to few lengths, or set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
+Remedy: pad to few lengths, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, remove `empty_cache()` if the file
+shows it.
 """
 
 from __future__ import annotations
@@ -22,5 +23,13 @@ class AllocatorChurn:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        remedy = "Remove empty_cache(), pad to few lengths, or use expandable segments."
-        return host_stop_finding(self.rule, "alloc", ledger, ranks, "Driver allocations cost", remedy)
+        return host_stop_finding(self.rule, "alloc", ledger, ranks, "Driver allocations cost", _remedy_for)
+
+
+def _remedy_for(names: Sequence[str]) -> str:
+    """The remedy for the allocating calls: PyTorch's settings only if its caching allocator may be the caller."""
+    if names and all("Host" in name for name in names):
+        return "Allocate page-locked host memory once and reuse it."
+    if any("empty_cache" in name for name in names):
+        return "Remove empty_cache() from the step."
+    return "Keep memory between steps: pad to few lengths, use expandable segments, or allocate buffers once."

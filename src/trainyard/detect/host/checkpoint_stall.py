@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
@@ -31,13 +32,16 @@ class CheckpointStall:
         shares = ", ".join(
             f"{words.CHECKPOINTS[account.what].label.lower()} {units.show_time(ns)}" for account, ns in stalls.items()
         )
+        largest = max(stalls, key=lambda account: stalls[account])
         return finding(
             self.rule,
             ledger,
-            max(stalls, key=lambda account: stalls[account]),
+            largest,
             cost_ns,
             "Checkpoints stall the step for",
             evidence=f"{shares} per step, averaged over the steps in the trace",
-            remedy="Save in the background (async_save), sharded by rank, or less often.",
-            sure=0.9,
+            remedy="Load before the steps that are measured."
+            if largest.what == "load"
+            else "Save in the background (async_save), sharded by rank, or less often.",
+            sure=confidence(),
         )

@@ -10,8 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.largest_intervals import largest_idle
+from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -27,6 +32,8 @@ class DataWait:
         cost_ns = ledger.by_account().get(account, 0)
         if not matters(ledger, cost_ns):
             return ()
+        rows_by_rank = [_data_wait_rows(rank) for rank in ranks or ()]
+        largest = largest_idle(ranks or (), rows_by_rank)
         return finding(
             self.rule,
             ledger,
@@ -34,6 +41,25 @@ class DataWait:
             cost_ns,
             "Waiting for data costs",
             evidence="the host was fetching the next batch while the device idled",
-            remedy="Add loader workers, prefetch, pin memory, or make decoding cheaper.",
-            sure=0.95,
+            remedy=_remedy(ranks or ()),
+            sure=confidence(
+                doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0
+            ),
+            largest=largest,
         )
+
+
+def _data_wait_rows(booked: Booked) -> I64:
+    """Rows in `booked.idle` in full steps that are booked as data_wait."""
+    is_wait = booked.keys(lambda account, _: account.kind == "data_wait")
+    return np.flatnonzero(np.append(is_wait, False)[booked.idle.key] & booked.full(booked.idle.start))
+
+
+def _remedy(ranks: Sequence[Booked]) -> str:
+    """The remedy, by whether the file shows a loader without workers."""
+    names = {name for rank in ranks for name in rank.events.names if "DataLoader" in name}
+    if any("_SingleProcessDataLoaderIter" in name for name in names):
+        return "Load in workers (num_workers): the loader fetches each batch in the training process."
+    if names:
+        return "Add loader workers, prefetch more batches, pin memory, or make decoding cheaper."
+    return "Fetch batches ahead of their use: workers, prefetching, cheaper decoding."

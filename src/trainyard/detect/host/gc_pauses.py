@@ -22,5 +22,11 @@ class GcPauses:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        remedy = "Call gc.freeze() after start-up; collect between steps, on all ranks at once."
-        return host_stop_finding(self.rule, "gc", ledger, ranks, "Garbage collection costs", remedy)
+        return host_stop_finding(self.rule, "gc", ledger, ranks, "Garbage collection costs", _remedy_for)
+
+
+def _remedy_for(names: Sequence[str]) -> str:
+    """The remedy for the collecting calls: collections that the program requests, or automatic ones."""
+    if any("collect" in name for name in names):
+        return "Remove gc.collect() from the step, or call it rarely, on all ranks at once."
+    return "Call gc.freeze() after start-up; collect between steps, on all ranks at once."

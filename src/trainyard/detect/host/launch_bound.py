@@ -1,7 +1,9 @@
 """launch_bound: the device is idle because the host has not given it work.
 
 What it does: sums the launch gaps that no more specific rule claims (syncs, allocation, garbage collection,
-compilation, the optimizer, runs of tiny kernels). A straggler's gaps are left to the straggler rule.
+compilation, the optimizer, runs of tiny kernels). A straggler's gaps are left to the straggler rule. The rule is
+certain only if the time is at the same places of each step: a disturbance of the host hits other places in each, and a
+long stop outside of recorded calls has a cause that the file does not show.
 Why it matters: faster kernels gain nothing while the host is the bottleneck.
 Example: 168 ms of a 222 ms step pass while the host is inside framework and driver launch code.
 Remedy: fewer, larger kernels (compile, CUDA graphs), and less Python between them.
@@ -9,30 +11,40 @@ Remedy: fewer, larger kernels (compile, CUDA graphs), and less Python between th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
 from trainyard.detect.communication.straggler import culprit_of
+from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters, mean_per_step, sum_by_key
 from trainyard.detect.host_blame import time_by_culprit, top_culprits
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows
-from trainyard.events import I64
+from trainyard.detect.largest_intervals import largest_idle
+from trainyard.detect.regularity import atypical_fraction, regular_fraction
+from trainyard.events import I64, NOTE
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
 _MIN_STEP_FRACTION = 0.03
-_REMEDIES = {
-    "python": "Move Python out of the step: compile it, or do its work ahead of time.",
-    "launch": "Launch fewer, larger kernels: torch.compile, CUDA graphs, fused or foreach optimizers.",
-    "queue": "Work was launched but started late: check launch latency, stream priorities and dependencies.",
-    "stream_wait": "A stream waits for another one: check the events between them.",
-}
-_HOST_BUSY = ("python", "launch")
+_MAIN_FRACTION = 0.5  # of the cost: an account that has more is "most" of it
+_HOST_BUSY = ("python", "host", "launch")
 """Subdivisions of launch_gap in which the host is busy; in the others the work is already launched."""
-_CLAIMED_BY_OTHER_RULES = ("sync", "alloc", "gc", "compile")
+_CLAIMED_BY_OTHER_RULES = ("sync", "alloc", "gc", "compile", "init", "edge")
 """Subdivisions of launch_gap with a rule of their own."""
+_STOP_NS = 3_000_000
+"""Between two launches of ordinary code pass microseconds; a host that launches nothing for this long does or awaits
+something else."""
+_IRREGULAR_DOUBT = 0.7  # that the program is not the cause, if none of the time recurs at its position
+_SINGLE_GAP_DOUBT = 0.6  # that one long gap is a property of the program, which launches hundreds of kernels
+_UNSEEN_STOP_DOUBT = 0.6  # that a stop of the host outside of recorded calls and frames is not slow code
+_FEW_STEPS_DOUBT = 0.2  # if the file has too few steps to compare places
+_QUEUE_DOUBT = 0.7  # that work which was launched in time waits for something that the file does not show
 
 
 class LaunchBound:
@@ -52,18 +64,127 @@ class LaunchBound:
             f"{_label(account)} {units.show_time(ns)}"
             for account, ns in sorted(gap_ns.items(), key=lambda item: -item[1])[:3]
         )
+        mostly = f", mostly {_label(account)}," if gap_ns[account] > _MAIN_FRACTION * cost_ns else ""
+        rows_by_rank = [claimed_idle_rows(rank, Claimant.HOST) for rank in other_ranks]
+        doubts = _doubts(account.what, other_ranks, rows_by_rank)
         return finding(
             self.rule,
             ledger,
             account,
             cost_ns,
-            f"Idle time of the device, mostly {_label(account)}, costs",
-            evidence=(f"without rank {late}, which arrives last: " if other_ranks and late is not None else "")
-            + causes
-            + (_describe_culprits(other_ranks) if account.what in _HOST_BUSY else ""),
-            remedy=_REMEDIES[account.what],
-            sure=0.9,
+            f"Idle time of the device{mostly} costs",
+            evidence="; ".join(
+                filter(
+                    None,
+                    (
+                        f"without rank {late}, which arrives last" if other_ranks and late is not None else "",
+                        causes,
+                        _describe_culprits(other_ranks) if account.what in _HOST_BUSY else "",
+                        *(doubt.text for doubt in doubts),
+                    ),
+                )
+            ),
+            remedy=_remedy(account.what, other_ranks, doubts),
+            sure=confidence(*(doubt.probability for doubt in doubts)) if other_ranks else _SURE_WITHOUT_RANKS,
+            largest=largest_idle(other_ranks, rows_by_rank),
         )
+
+
+_SURE_WITHOUT_RANKS = 0.7
+
+
+class _Doubt(NamedTuple):
+    """A reason why host code is not the cause of the idle time. `text`: as evidence, empty for a small doubt;
+    `remedy`: the next step if the doubt is the largest one."""
+
+    probability: float
+    text: str
+    remedy: str
+
+
+def _doubts(cause: str, ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> list[_Doubt]:
+    """The doubts about idle time with this main `cause` (a key of words.GAPS). `rows_by_rank`: rows in `idle`."""
+    if not ranks:
+        return []
+    largest = largest_idle(ranks, rows_by_rank)
+    recurrence = doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0.0
+    doubts = [_Doubt(recurrence, "", "")]
+    if cause not in _HOST_BUSY:
+        in_graph = _fraction_in_graphs(ranks, rows_by_rank)
+        text = "the file does not show why the launched work waited" if in_graph < 0.5 else ""
+        return [*doubts, _Doubt(_QUEUE_DOUBT * (1 - in_graph), text, "")]
+    fractions = [regular_fraction(rank, rows) for rank, rows in zip(ranks, rows_by_rank)]
+    known = [fraction for fraction in fractions if fraction is not None]
+    atypical = sum(atypical_fraction(rank, rows) for rank, rows in zip(ranks, rows_by_rank)) / len(ranks)
+    text = ""
+    if known:
+        regular = sum(known) / len(known)
+        irregular = min(1.0, (1 - regular) * (1 + atypical))
+        if regular < 0.5:
+            share = units.show_share(round(regular * 1000), 1000, 0)
+            text = f"only {share} of it is at the same places of each step"
+    else:
+        irregular = atypical
+        doubts.append(_Doubt(_FEW_STEPS_DOUBT, "", ""))
+    if not text and irregular > 0.5:
+        text = "most of it is in a few calls that take far longer than others of their name"
+    doubts.append(_Doubt(_IRREGULAR_DOUBT * irregular, text, _LOOK_FOR_INTERFERENCE))
+    if largest and largest.is_single:
+        doubts.append(_Doubt(_SINGLE_GAP_DOUBT, "", ""))
+    stopped = _stop_fraction(ranks, rows_by_rank)
+    text = "the file does not show why the host stopped for its longest gaps" if stopped > 0.5 else ""
+    return [*doubts, _Doubt(_UNSEEN_STOP_DOUBT * stopped, text, _RECORD_STACKS)]
+
+
+_LOOK_FOR_INTERFERENCE = (
+    "Look for disturbances of the host: other processes, threads that share a lock (the interpreter's), paging."
+)
+_RECORD_STACKS = "Record stacks (a sampling profiler, in PyTorch with_stack=True) to see why the host stops."
+
+
+def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt]) -> str:
+    """The remedy for the main cause of the idle time (a key of words.GAPS), or the next step if it is doubtful."""
+    explained = [doubt for doubt in doubts if doubt.remedy and doubt.text]
+    if explained:
+        return max(explained, key=lambda doubt: doubt.probability).remedy
+    is_torch = not ranks or any(rank.events.shows_torch for rank in ranks)
+    if cause == "python":
+        ahead = "compile it, or do its work ahead of time" if is_torch else "do its work ahead of time"
+        return f"Move Python out of the step: {ahead}."
+    if cause == "host":
+        return "Launch the next work earlier: move the host's own work out of the way, or overlap it with the device's."
+    if cause == "launch":
+        ways = "torch.compile, CUDA graphs, fused or foreach optimizers" if is_torch else "fuse them, or replay a graph"
+        return f"Launch fewer, larger kernels: {ways}."
+    if cause == "queue":
+        return "Work was launched but started late: check launch latency, stream priorities and dependencies."
+    return "A stream waits for another one: check the events between them."
+
+
+def _stop_fraction(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> float:
+    """The fraction of the idle time in long stops of the host with no op, call or Python frame open."""
+    stopped_ns = total_ns = 0
+    for rank, rows in zip(ranks, rows_by_rank):
+        idle, host = rank.idle, rank.events.host
+        total_ns += int(idle.ns[rows].sum())
+        is_recorded = np.append(host.what != NOTE, False)[idle.host[rows]]
+        is_stop = (idle.ns[rows] >= _STOP_NS) & ~is_recorded
+        stopped_ns += int(idle.ns[rows[is_stop]].sum())
+    return stopped_ns / total_ns if total_ns else 0.0
+
+
+def _fraction_in_graphs(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> float:
+    """The fraction of the idle time before work that the launch of a graph started: gaps between its kernels."""
+    graph_ns = total_ns = 0
+    for rank, rows in zip(ranks, rows_by_rank):
+        launcher = np.append(rank.launcher, -1)[rank.idle.next[rows]]
+        launches_graph = rank.names(_GRAPH_LAUNCH.match)[np.append(rank.events.host.name, -1)[launcher]]
+        graph_ns += int(rank.idle.ns[rows[launches_graph]].sum())
+        total_ns += int(rank.idle.ns[rows].sum())
+    return graph_ns / total_ns if total_ns else 0.0
+
+
+_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 
 
 def _gaps_from_ledger(ledger: Ledger) -> dict[Account, int]:
@@ -95,7 +216,7 @@ def _describe_culprits(ranks: Sequence[Booked]) -> str:
         [time_by_culprit(rank, rank.idle.host[gaps], rank.idle.ns[gaps]) for rank, gaps in zip(ranks, gaps_by_rank)],
         sum(rank.steps for rank in ranks),
     )
-    return "; mostly in " + ", ".join(f"{name} ({units.show_time(ns)})" for name, ns in culprits) if culprits else ""
+    return "in " + ", ".join(f"{name} ({units.show_time(ns)})" for name, ns in culprits) if culprits else ""
 
 
 def _select_host_busy(booked: Booked) -> I64:

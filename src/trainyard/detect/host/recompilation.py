@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.booked import Booked
-from trainyard.detect.host_blame import idle_causing_calls
 from trainyard.detect.idle_gaps import host_stop_finding
 from trainyard.finding import Finding
-from trainyard.ledger import Account, Ledger
+from trainyard.ledger import Ledger
 from trainyard.record import Run
 
 
@@ -24,16 +23,16 @@ class Recompilation:
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
         """The device's idle time during compilations after the first step."""
-        if ranks and not any(_recompiles(rank, Account("launch_gap", "compile")) for rank in ranks):
-            return ()
-        remedy = "Mark changing sizes as dynamic; TORCH_LOGS=recompiles names the guard that failed."
         # A ledger does not show whether only the first step compiled.
         return host_stop_finding(
-            self.rule, "compile", ledger, ranks, "Recompilation costs", remedy, sure_without_ranks=0.5
+            self.rule, "compile", ledger, ranks, "Recompilation costs", _remedy_for, sure_without_ranks=0.5
         )
 
 
-def _recompiles(booked: Booked, account: Account) -> bool:
-    """Whether a step after the first one in the trace makes calls that are booked as `account`, the compiler's."""
-    first_step_stop = min((mark.stop for mark in booked.events.marks), default=booked.parts[0].stop)
-    return bool((booked.events.host.start[idle_causing_calls(booked, account)] >= first_step_stop).any())
+def _remedy_for(names: Sequence[str]) -> str:
+    """The remedy for the compiling calls: `TORCH_LOGS` only if torch.compile is among them."""
+    if any("dynamo" in name or "inductor" in name for name in names):
+        return "Mark changing sizes as dynamic; TORCH_LOGS=recompiles names the guard that failed."
+    if any("autotun" in name or "triton" in name for name in names):
+        return "Keep sizes fixed or cache the tuned configurations: kernels are compiled for new sizes."
+    return "Keep sizes and settings fixed from step to step, so that compiled code is reused."

@@ -10,16 +10,20 @@ Remedy: read values at most once a step and asynchronously; keep decisions on th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import count_per_step, finding, matters
 from trainyard.detect.host_blame import describe_calls, idle_causing_calls, time_by_culprit, top_culprits
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns
 from trainyard.detect.kernel_storms import find_storms, is_in_storms
+from trainyard.detect.largest_intervals import largest_idle
+from trainyard.detect.regularity import regular_fraction
 from trainyard.detect.select_events import dominant_account, owned_ns_per_step
 from trainyard.events import I64
 from trainyard.finding import Finding
@@ -27,6 +31,8 @@ from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
 _MIN_STEP_FRACTION = 0.01  # of the step; smaller than for other rules: removing a sync is a one-line change
+_REFILL_DOUBT = 0.7  # that refilling which moves from step to step is not due to the syncs
+_REGULAR_GUESS = 0.7  # regular fraction, if there are too few steps to compare
 _SYNC_ACCOUNT = "launch_gap/sync"
 
 
@@ -51,6 +57,7 @@ class SyncInStep:
             return ()
         sync_rows_by_rank = [idle_causing_calls(rank, Account.parse(_SYNC_ACCOUNT)) for rank in ranks]
         sync_count = count_per_step(ranks, (len(rows) for rows in sync_rows_by_rank))
+        largest = largest_idle(ranks, [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks])
         if busy_ns > gaps_ns:
             account = dominant_account(ranks, read_rows_by_rank)
         return finding(
@@ -60,12 +67,37 @@ class SyncInStep:
             gaps_ns + busy_ns,
             f"{units.counted(sync_count, 'host sync')} per step cost{'s' if sync_count == 1 else ''}",
             evidence=_describe_syncs(ranks, sync_rows_by_rank),
-            remedy=_REMEDY,
-            sure=0.9,
+            remedy=_remedy(ranks, sync_rows_by_rank),
+            sure=confidence(
+                doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
+                _doubt_of_refill(ranks),
+            ),
+            largest=largest,
         )
 
 
 _REMEDY = "Read values (.item(), print, `if` on a tensor, blocking copies) at most once a step, or asynchronously."
+
+
+_READ_NAMES = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero|nonzero)|\b(item|tolist) of Tensor")
+_COPY_NAMES = re.compile(r"^(cuda|hip|cu)Memcpy")
+
+
+def _remedy(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:
+    """The remedy by the calls that synchronise (host rows of each rank): reads of values, blocking copies, waits."""
+    counts = {"read": 0, "copy": 0, "wait": 0}
+    for rank, rows in zip(ranks, sync_rows_by_rank):
+        names = rank.events.host.name[rows]
+        reads, copies = rank.names(_READ_NAMES.search)[names], rank.names(_COPY_NAMES.match)[names]
+        counts["read"] += int(reads.sum())
+        counts["copy"] += int((copies & ~reads).sum())
+        counts["wait"] += int((~copies & ~reads).sum())
+    kind = max(counts, key=lambda kind: counts[kind])
+    if kind == "read" or (kind == "wait" and any(rank.events.shows_torch for rank in ranks)):
+        return _REMEDY
+    if kind == "copy":
+        return "Copy asynchronously from and to page-locked memory, and wait for the copy where its data is used."
+    return "Wait for an event or a stream where the result is used, not for the whole device."
 
 
 def _select_single_reads(booked: Booked) -> I64:
@@ -73,6 +105,20 @@ def _select_single_reads(booked: Booked) -> I64:
     storms = [storm for storm in find_storms(booked) if storm.syncs]
     is_compute = booked.keys(lambda account, _: account.kind == "compute")
     return np.flatnonzero(is_compute[booked.key] & is_in_storms(storms, booked.start) & booked.full(booked.start))
+
+
+def _doubt_of_refill(ranks: Sequence[Booked]) -> float:
+    """The doubt that the claimed time after syncs, in which the host refills the launch queue, is due to them: if it is
+    at other places in each step, disturbances of the host cause it, which a lead would hide only in part."""
+    irregular_ns = total_ns = 0.0
+    for rank in ranks:
+        rows = claimed_idle_rows(rank, Claimant.SYNC)
+        is_sync = rank.keys(lambda account, _: str(account) == _SYNC_ACCOUNT)[rank.idle.key[rows]]
+        refill = rows[~is_sync]
+        regular = regular_fraction(rank, refill)
+        irregular_ns += float(rank.idle.ns[refill].sum()) * (1 - (_REGULAR_GUESS if regular is None else regular))
+        total_ns += float(rank.idle.ns[rows].sum())
+    return _REFILL_DOUBT * irregular_ns / total_ns if total_ns else 0.0
 
 
 def _describe_syncs(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.select_events import (
+    describe_names,
     dominant_account,
-    dominant_name,
     owned_ns_per_step,
     select_by_name,
     select_work,
@@ -49,7 +50,9 @@ class LayoutCopies:
             dominant_account(ranks, rows_by_rank),
             cost_ns,
             f"{units.counted(kernels, 'memory-layout conversion')} per step cost{'s' if kernels == 1 else ''}",
-            evidence=f"mostly {dominant_name(ranks, rows_by_rank)}",
-            remedy="Keep the model and its inputs in torch.channels_last.",
-            sure=0.9,
+            evidence=describe_names(ranks, rows_by_rank),
+            remedy="Keep the model and its inputs in torch.channels_last."
+            if any(rank.events.shows_torch for rank in ranks)
+            else "Keep tensors in the layout of the convolutions (NHWC).",
+            sure=confidence(),
         )

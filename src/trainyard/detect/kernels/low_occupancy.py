@@ -15,8 +15,8 @@ from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters, mean_per_step
 from trainyard.detect.select_events import (
+    describe_names,
     dominant_account,
-    dominant_name,
     owned_ns_per_step,
     select_work,
     starts_per_step,
@@ -53,7 +53,7 @@ class LowOccupancy:
             lost_ns,
             f"{kernels} per step at under {_LOW_PERCENT} % occupancy lose{'s' if kernel_count == 1 else ''}",
             evidence=f"they run for {units.show_time(owned_ns_per_step(device_ranks, rows_by_rank))}, "
-            f"mostly {dominant_name(device_ranks, rows_by_rank)}",
+            + describe_names(device_ranks, rows_by_rank),
             remedy="Give each kernel more to do (batch, fuse), or use one that splits the long dimension.",
             # Occupancy is the profiler's estimate, and the gain from more of it is a rule of thumb.
             sure=0.5,

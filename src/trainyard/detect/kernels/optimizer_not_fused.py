@@ -8,16 +8,24 @@ Remedy: `fused=True`, or `foreach=True` if the optimizer has no fused form.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
-from trainyard.detect.idle_gaps import Claimant, claimed_ns, has_unfused_optimizer
+from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns, has_unfused_optimizer
+from trainyard.detect.largest_intervals import largest_idle
 from trainyard.detect.select_events import owned_ns_per_step, select_work, starts_per_step
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
+
+_NOT_UPDATE_DOUBT = 0.05  # that the phase contains more than the update
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+"""PyTorch's optimizers that have fused=True; all of them, and most others, have foreach=True."""
+_STEP_SPAN = re.compile(r"^Optimizer\.step#(\w+)\.step$")
 
 
 class OptimizerNotFused:
@@ -33,6 +41,7 @@ class OptimizerNotFused:
         account = Account("compute", "optimizer")
         rows_by_rank = [select_work(rank, account.kind, account.what) for rank in unfused_ranks]
         kernels, busy_ns = starts_per_step(unfused_ranks, rows_by_rank), owned_ns_per_step(unfused_ranks, rows_by_rank)
+        largest = largest_idle(unfused_ranks, [claimed_idle_rows(rank, Claimant.OPTIMIZER) for rank in unfused_ranks])
         return finding(
             self.rule,
             ledger,
@@ -40,6 +49,22 @@ class OptimizerNotFused:
             gaps_ns,
             f"An unfused optimizer of {kernels:,} kernels per step leaves the device idle for",
             evidence=f"the kernels themselves run for {units.show_time(busy_ns)}; none of them is fused",
-            remedy="Use the optimizer's fused=True, or foreach=True.",
-            sure=0.85,
+            remedy=_remedy(unfused_ranks),
+            sure=confidence(
+                doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
+                _NOT_UPDATE_DOUBT,
+            ),
+            largest=largest,
         )
+
+
+def _remedy(ranks: Sequence[Booked]) -> str:
+    """The remedy by the optimizers that the file names: not each has a fused form."""
+    names = {match[1] for rank in ranks for name in rank.events.names if (match := _STEP_SPAN.match(name))}
+    if names and not names & set(_FUSED):
+        return f"Use foreach=True, if {', '.join(sorted(names))} has it, or compile the optimizer's step."
+    if names:
+        return "Use the optimizer's fused=True, or foreach=True."
+    if any(rank.events.shows_torch for rank in ranks):
+        return "Use an optimizer with fused=True or foreach=True, or compile its step."
+    return "Fuse the update into a few kernels over all tensors."

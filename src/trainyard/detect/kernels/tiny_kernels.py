@@ -15,10 +15,11 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.idle_gaps import Claimant, claimed_ns, has_unfused_optimizer
 from trainyard.detect.kernel_storms import TINY_NS, Storm, find_storms, is_in_storms
-from trainyard.detect.select_events import dominant_account, dominant_name, owned_ns_per_step, starts_per_step
+from trainyard.detect.select_events import describe_names, dominant_account, owned_ns_per_step, starts_per_step
 from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
@@ -39,22 +40,30 @@ class TinyKernels:
             return ()
         gaps_ns = claimed_ns(ledger, ranks, Claimant.TINY)
         busy_ns = owned_ns_per_step(ranks, rows_by_rank)
-        if not matters(ledger, gaps_ns + busy_ns):
+        # Gaps of a run that begins in a partial step are claimed, but belong to no run in a full one.
+        longest = max((storm.count for rank_storms in storms_by_rank for storm in rank_storms), default=0)
+        if not longest or not matters(ledger, gaps_ns + busy_ns):
             return ()
         kernel_count = starts_per_step(ranks, rows_by_rank)
         unit = "kernels" if ranks[0].on_device else "ops"
-        longest = max(storm.count for rank_storms in storms_by_rank for storm in rank_storms)
         return finding(
             self.rule,
             ledger,
             dominant_account(ranks, rows_by_rank),
             gaps_ns + busy_ns,
             f"{kernel_count:,} tiny {unit} per step (under {units.show_time(TINY_NS, 0)} each) cost",
-            evidence=f"up to {longest:,} in a row, mostly {dominant_name(ranks, rows_by_rank)}; they run for "
+            evidence=f"up to {longest:,} in a row, {describe_names(ranks, rows_by_rank)}; they run for "
             f"{units.show_time(busy_ns)} and the gaps between them take {units.show_time(gaps_ns)}",
-            remedy="Fuse them: torch.compile, foreach or batched ops, or a CUDA graph.",
-            sure=0.9,
+            remedy=_remedy(ranks),
+            sure=confidence(),
         )
+
+
+def _remedy(ranks: Sequence[Booked]) -> str:
+    """The remedy; graphs only on devices, PyTorch's ways only for its programs."""
+    ways = ["torch.compile, foreach or batched ops"] if any(rank.events.shows_torch for rank in ranks) else []
+    ways += ["a graph of the launches"] if ranks[0].on_device else []
+    return f"Fuse them: {', or '.join(ways)}." if ways else "Fuse them."
 
 
 def _storms_in_full_steps(booked: Booked) -> list[Storm]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import count_per_step, finding, matters, mean_per_step, shorten
 from trainyard.detect.select_events import owned_ns_per_step, select_work
 from trainyard.events import I64
@@ -25,7 +26,8 @@ from trainyard.record import Run
 
 _MIN_CHAIN_KERNELS = 3  # two are usually an op and a cast, which are not fused by hand
 _MIN_KERNEL_NS = 5_000  # shorter ones are launch-bound and left to tiny_kernels
-_SURE = 0.6  # that the kernels process tensors of similar size is likely but not measured
+_SIZE_DOUBT = 0.2  # that the kernels process tensors of unequal size, if the file does not show their bytes
+_MEMORY_DOUBT = 0.1  # that the values of a chain are needed elsewhere, so that fusing saves less traffic
 
 
 class UnfusedElementwise:
@@ -56,8 +58,14 @@ class UnfusedElementwise:
             evidence=f"{units.show_time(owned_ns_per_step(ranks, rows_by_rank))} in chains of up to {longest_chain}"
             + _describe_worst_module(ranks, chains_by_rank),
             remedy="Fuse them: torch.compile, or the library's fused op.",
-            sure=_SURE,
+            sure=confidence(_SIZE_DOUBT * (1 - _known_fraction(ranks, rows_by_rank)), _MEMORY_DOUBT),
         )
+
+
+def _known_fraction(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> float:
+    """The fraction of the chains' kernels whose bytes are known."""
+    known = sum(int((rank.bytes[rows] > 0).sum()) for rank, rows in zip(ranks, rows_by_rank))
+    return known / max(1, sum(map(len, rows_by_rank)))
 
 
 def _find_chains(booked: Booked) -> list[I64]:
@@ -109,4 +117,6 @@ def _describe_worst_module(ranks: Sequence[Booked], chains_by_rank: Sequence[lis
                 saved_by_module[name] = saved_by_module.get(name, 0) + _fusion_savings_ns(rank, [chain])
     if not saved_by_module:
         return ""
-    return f", mostly in {shorten(max(saved_by_module, key=lambda name: saved_by_module[name]))}"
+    worst = max(saved_by_module, key=lambda name: saved_by_module[name])
+    most = 2 * saved_by_module[worst] > sum(saved_by_module.values())
+    return f", {'mostly' if most else 'the largest part'} in {shorten(worst)}"

@@ -5,7 +5,7 @@ launching op's inputs) on a device whose 16-bit peak is at least four times its 
 of half the ratio of the peaks.
 Why it matters: float32 products do not use the matrix units at all (TF32 does, and is not counted here).
 Example: ResNet-50 in float32 on a V100: 15.7 TFLOP/s at most, where float16 has 125.
-Remedy: autocast to bfloat16 (float16 with loss scaling before Ampere), or allow TF32.
+Remedy: autocast to bfloat16 or allow TF32, if the device has them; else float16 with loss scaling.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
-from trainyard.detect.select_events import dominant_account, dominant_name, owned_ns_per_step, select_work
+from trainyard.detect.select_events import describe_names, dominant_account, owned_ns_per_step, select_work
 from trainyard.events import I64, OP
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
@@ -29,6 +30,7 @@ _FLOAT32_NAME = re.compile(r"sgemm|scudnn|simt_s|_simt_f32|cijk_\w+?_sb_|_s_b_|f
 _OTHER_FORMAT_NAME = re.compile(r"tf32|1688|16816|bf16|f16|half|hgemm|h884|s884|bfloat|xf32|fp8|e4m3", re.I)
 _FLOAT32_TYPES = ("float", "float32", "c10::float")
 _MIN_PEAK_RATIO = 4  # least ratio of peaks: below it, memory traffic limits most of the gain
+_MEMORY_BOUND_DOUBT = 0.2  # that products are bound by memory, so that a lower precision gains less
 _REACHED_FRACTION = 0.5  # fraction of the ratio of peaks that is reached
 
 
@@ -53,11 +55,18 @@ class WrongPrecision:
             dominant_account(device_ranks, rows_by_rank),
             saved_ns,
             f"Matrix products in float32, on a device that is {ratio:.0f} times as fast in 16 bits, waste",
-            evidence=f"{units.show_time(busy_ns)} in float32, mostly {dominant_name(device_ranks, rows_by_rank)}",
-            remedy="Autocast to bfloat16 (before Ampere float16 with loss scaling), or allow TF32.",
-            # The gain from lower precision depends on how far each product is bound by memory.
-            sure=0.7,
+            evidence=f"{units.show_time(busy_ns)} in float32, {describe_names(device_ranks, rows_by_rank)}",
+            remedy=_remedy(device_ranks[0].events.device),
+            sure=confidence(_MEMORY_BOUND_DOUBT),
         )
+
+
+def _remedy(device: str) -> str:
+    """The remedy by the number formats that the device's matrix units have."""
+    specification = find_device(device)
+    peak = specification.peak if specification else {}
+    autocast = "Autocast to bfloat16" if "bfloat16" in peak else "Autocast to float16 with loss scaling"
+    return f"{autocast}, or allow TF32." if "tf32" in peak else f"{autocast}."
 
 
 def _peak_ratio(device: str) -> float:

@@ -111,7 +111,9 @@ def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> s
     elif account.kind == "launch_gap":
         parts.append(words.GAPS[account.what].means.rstrip(".").replace("The host", "the host"))
     elif account_kernels := [row for row in kernels if row.account == str(account) and account.kind == "compute"]:
-        parts.append(f"most: {_short(account_kernels[0].name)} {units.show_time(account_kernels[0].ns)}")
+        largest, total_ns = account_kernels[0], sum(entry.ns for entry in entries)
+        word = "most" if 2 * largest.ns > total_ns else "largest"
+        parts.append(f"{word}: {_short(largest.name)} {units.show_time(largest.ns)}")
     if count:
         parts.append(f"{count:,} interval{'s' if count != 1 else ''}")
     if hidden_ns and account.kind in ("comm", "copy", "straggler"):

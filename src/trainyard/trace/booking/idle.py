@@ -1,11 +1,15 @@
 """Causes of device idle time: what the host or the launch queue was doing before the next work began.
 
 An idle interval ends with the start of some work. Before the launch of that work, the cause is what the launching host
-thread did (`sync`, `alloc`, `compile`, `gc`, waiting for data or for peers, a checkpoint; `launch` in framework code,
-else `python`); during the launching call it is `launch`; after it, `stream_wait` if the stream had to wait for the
-stream whose work ended last, else `queue`. Gaps between the kernels of one CUDA graph are `queue` too: the kernels were
-launched together, and the gap is the device's own overhead. If the file has no launch for the work, the interval is not
-covered and is booked as unexplained.
+thread did (`sync`, `alloc`, `compile`, `gc`, `init`, waiting for data or for peers, a checkpoint; `launch` in framework
+code, else `python`, or `host` if the file does not show Python); during the launching call it is `launch`, or `init` at
+a first use; after it, `stream_wait` if the stream had to wait for the stream whose work ended last, else `queue`. Gaps
+between the kernels of one CUDA graph are `queue` too: the kernels were launched together, and the gap is the device's
+own overhead. If the file has no launch for the work, the interval is not covered and is booked as unexplained.
+
+At the start of a profile the device may be busy with work that was launched before and is not in the file. `edge` is
+the time before the first host span of the file, and the queueing of a stream's first recorded work for more than a
+millisecond if it is among the first launches of the file.
 """
 
 from __future__ import annotations
@@ -17,12 +21,23 @@ from trainyard.events import CALL, I32, I64, OP, DeviceWork, Events
 from trainyard.ledger import Account
 from trainyard.trace.booking.intervals import cut_at_bounds
 from trainyard.trace.classify.context import Context
+from trainyard.trace.classify.first_use import INIT
 from trainyard.trace.classify.kernels import Keys
 from trainyard.trace.readers.nesting import split_by_innermost
 
-FIXED_REASONS = ("launch_gap/python", "launch_gap/launch", "launch_gap/queue", "launch_gap/stream_wait")
-"""Reasons 0 to 3 of `host_reasons`; those from 4 on are the causes of the rank's context."""
-_PYTHON, _LAUNCH, _QUEUE, _STREAM_WAIT = range(4)
+_PYTHON, _LAUNCH, _QUEUE, _STREAM_WAIT, _EDGE, _FIXED_REASONS = range(6)
+"""Reasons 0 to 4 of `host_reasons`; those from 5 on are the causes of the rank's context."""
+_MIN_EDGE_NS = 1_000_000
+"""Shorter queueing of a stream's first work may be the latency of a launch."""
+_MIN_FIRST_LAUNCHES = 32
+_FIRST_LAUNCHES_FRACTION = 0.02
+"""The launches of a file that may queue behind unrecorded work: at least `_MIN_FIRST_LAUNCHES`."""
+
+
+def reason_accounts(events: Events, context: Context) -> list[Account]:
+    """The account of each reason of `host_reasons`."""
+    fixed = ("python" if events.shows_python else "host", "launch", "queue", "stream_wait", "edge")
+    return [*(Account("launch_gap", cause) for cause in fixed), *map(Account.parse, context.causes)]
 
 
 def find_idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I32]:
@@ -38,10 +53,11 @@ def find_idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I
 
     starts, stops = [call_start, call_stop], [call_stop, gap_stop]
     gaps = [np.arange(len(first_work))] * 2
-    reasons = [
-        np.full(len(first_work), _LAUNCH),
-        np.where(_waited_for_stream(work, latest_stop, first_work), _STREAM_WAIT, _QUEUE),
-    ]
+    queued = np.where(_waited_for_stream(work, latest_stop, first_work), _STREAM_WAIT, _QUEUE)
+    is_long = gap_stop - call_stop >= _MIN_EDGE_NS
+    queued[is_long & _may_follow_unrecorded_work(events)[first_work]] = _EDGE
+    initialises = np.array([text == INIT for text in context.causes] + [False], bool)[context.cause[call]]
+    reasons = [np.where(initialises, context.cause[call] + _FIXED_REASONS, _LAUNCH), queued]
     for thread in np.flatnonzero(np.bincount(host.thread[call])).tolist():
         edges, reason = host_reasons(events, context, thread)
         rows = np.flatnonzero((host.thread[call] == thread) & (call_start > gap_start))
@@ -52,7 +68,7 @@ def find_idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I
         reasons.append(reason[np.searchsorted(edges, begin, "right")])
     start, stop = np.concatenate(starts), np.concatenate(stops)
     gap, reason = np.concatenate(gaps), np.concatenate(reasons)
-    accounts = [Account.parse(text) for text in (*FIXED_REASONS, *context.causes)]
+    accounts = reason_accounts(events, context)
     phase = context.phase[call][gap]
     nonempty = stop > start
     # 16 is more than the number of phases.
@@ -70,6 +86,19 @@ def _waited_for_stream(work: DeviceWork, latest_stop: I64, rows: NDArray[np.intp
     return (work.awaits[rows] >= 0) & (work.awaits[rows] == work.stream[last[rows - 1]])
 
 
+def _may_follow_unrecorded_work(events: Events) -> NDArray[np.bool_]:
+    """Mask over the device work: the first recorded launch on its stream, if among the first launches of the file."""
+    work = events.work
+    launched = np.flatnonzero(work.call >= 0)
+    is_first = np.zeros(len(work), bool)
+    is_first[launched[np.unique(work.stream[launched], return_index=True)[1]]] = True
+    launch_ns = np.sort(events.host.start[work.call[launched]])
+    limit = min(len(launched), max(_MIN_FIRST_LAUNCHES, int(_FIRST_LAUNCHES_FRACTION * len(launched))))
+    rows = np.flatnonzero(is_first)
+    is_first[rows] = events.host.start[work.call[rows]] <= (launch_ns[limit - 1] if limit else 0)
+    return is_first
+
+
 def host_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
     """Why a host thread launches nothing, as (edge, reason): reason[i] holds before edge[i], reason[-1] after the last.
 
@@ -77,7 +106,9 @@ def host_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I6
     """
     edges, reason = _thread_reasons(events, context, thread)
     if thread == events.main:
-        return edges, np.where(reason < 0, _PYTHON, reason)
+        first_ns = events.host.start[:1]
+        reason = np.concatenate([np.full(len(first_ns), _EDGE), np.where(reason < 0, _PYTHON, reason)])
+        return np.concatenate([first_ns, edges]), reason
     main_edges, main_reasons = host_reasons(events, context, events.main)
     all_edges = np.sort(np.concatenate([edges, main_edges]), kind="stable")
     own_reason = reason[np.searchsorted(edges, all_edges, "left")]
@@ -93,7 +124,7 @@ def _thread_reasons(events: Events, context: Context, thread: int) -> tuple[I64,
     open_ = owner >= 0
     cause = context.cause[owner]
     in_framework = (host.what[owner] == OP) | (host.what[owner] == CALL)
-    reason = np.where(cause >= 0, cause + len(FIXED_REASONS), np.where(in_framework, _LAUNCH, _PYTHON))
+    reason = np.where(cause >= 0, cause + _FIXED_REASONS, np.where(in_framework, _LAUNCH, _PYTHON))
     return _keep_changes(edges, np.concatenate([[-1], np.where(open_, reason, -1)]).astype(np.int64))
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
+from trainyard.trace.classify.first_use import mark_first_use
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.ops import class_of
 from trainyard.trace.readers.gather import PHASE, SAMPLED, STEP, SYSTEM
@@ -65,7 +66,8 @@ def build_context(events: Events) -> Context:
     inherit = _inherit if library() is None else _inherit_fast
     phase, module, op_class, cause = inherit(host, by_name, knows_autograd, _is_recomputed(host, names))
     phase[phase < 0] = _OTHER
-    return Context(phase=phase, module=module, op_class=op_class, cause=cause, causes=tuple(causes))
+    cause, all_causes = mark_first_use(events, cause, tuple(causes))
+    return Context(phase=phase, module=module, op_class=op_class, cause=cause, causes=all_causes)
 
 
 _NameFacts = tuple[int, bool, bool, int, int]

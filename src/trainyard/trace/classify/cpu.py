@@ -2,7 +2,7 @@
 
 Compute is the self time of the training thread's ops and of kernels that torch.compile generated; communication the
 `gloo:*` spans of any thread; the self time of other framework code is launch; the thread's remaining time is python,
-unless its frames show more (waiting for data, a checkpoint, garbage collection).
+or host if the file does not show Python, unless its frames show more (waiting for data, a checkpoint, collection).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     nonempty = end > begin
     begin, end, owner = begin[nonempty], end[nonempty], owner[nonempty]
     rows, index = np.unique(owner, return_inverse=True)
-    key = np.array([_key_of_span(events, context, keys, row) for row in rows.tolist()], np.int32)[index]
+    no_call = Account("launch_gap", "python" if events.shows_python else "host")
+    key = np.array([_key_of_span(events, context, keys, row, no_call) for row in rows.tolist()], np.int32)[index]
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
@@ -123,10 +124,11 @@ def _find_forwarded(events: Events) -> I32:
     return np.unique(outer[(outer >= 0) & (host.name[outer] == host.name[inner])])
 
 
-def _key_of_span(events: Events, context: Context, keys: Keys, row: int) -> int:
-    """The key of stretches whose innermost span is `row` (-1: no open span)."""
+def _key_of_span(events: Events, context: Context, keys: Keys, row: int, no_call: Account) -> int:
+    """The key of stretches whose innermost span is `row` (-1: no open span); `no_call`: the account of time outside
+    ops and calls."""
     if row < 0:
-        return keys.number(Account("launch_gap", "python"), _OTHER)
+        return keys.number(no_call, _OTHER)
     host, phase = events.host, int(context.phase[row])
     name = events.names[host.name[row]]
     if host.what[row] == OP and (name.startswith(_COMPUTE_NAMESPACES) or class_of_inductor(name)):
@@ -137,5 +139,5 @@ def _key_of_span(events: Events, context: Context, keys: Keys, row: int) -> int:
     elif context.cause[row] >= 0 and host.what[row] in (NOTE, PYTHON):
         account = Account.parse(context.causes[context.cause[row]])
     else:
-        account = Account("launch_gap", "python")
+        account = no_call
     return keys.number(account, phase)

@@ -19,6 +19,13 @@ _SPAN_CAUSES = (
         "launch_gap/compile",
         re.compile(r"\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"),
     ),
+    (
+        "launch_gap/init",
+        re.compile(
+            r"^(cu|hip)Init$|^cu(DevicePrimaryCtxRetain|CtxCreate)|^(cublas(Lt)?|cudnn|cusolver\w*|cusparse|hipblas|rocblas|"
+            r"miopen)_?[cC]reate(_handle)?(_v2)?$|^[nr]?cclCommInit|^MPI_Init"
+        ),
+    ),
     ("launch_gap/gc", re.compile(r"^Python GC$|^gc\.collect|garbage.?collect", re.I)),
     (
         "launch_gap/sync",
@@ -69,6 +76,7 @@ _FRAME_CAUSES = (
             r"|torch/utils/cpp_extension\.py\(\d+\): (load|_jit_compile)"
         ),
     ),
+    ("launch_gap/init", re.compile(r"torch/cuda/__init__\.py\(\d+\): _lazy_init$")),
     ("launch_gap/sync", re.compile(r"torch/cuda/(__init__|streams)\.py\(\d+\): synchronize$")),
     ("launch_gap/alloc", re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$")),
 )
@@ -81,19 +89,30 @@ _BUILTIN_CAUSES = (
 )
 
 # Host-side waits for peers: a barrier, an exchange of Python objects, a rendezvous.
-_MAY_WAIT_FOR_PEERS = re.compile(r"c10d|^gloo:|rendezvous")
+_MAY_WAIT_FOR_PEERS = re.compile(r"c10d|^gloo:|rendezvous|^MPI_")
 _C10D = r"torch/distributed/distributed_c10d\.py\(\d+\): "
 _PEER_WAITS = re.compile(
-    rf"^gloo:(?P<span>\w+)|^(c10d::|{_C10D})(monitored_|_store_based_)?(?P<barrier>barrier)"
+    rf"^gloo:(?P<span>\w+)|^P?MPI_I?(?P<mpi>Send|Ssend|Recv|Sendrecv|Probe|Wait|Barrier|Bcast|Reduce|Allreduce|Gather"
+    r"|Allgather|Scatter|Alltoall|Scan)(v|w|all|any|some|_scatter\w*)?$"
+    rf"|^(c10d::|{_C10D})(monitored_|_store_based_)?(?P<barrier>barrier)"
     rf"|{_C10D}(?P<object>\w+)_object(_list)?$|{_C10D}(init_process_group|new_group|split_group)$"
     r"|torch/distributed/rendezvous\.py|^<built-in method (wait|get) of torch\._C\._distributed_c10d\.\w*(Work|Store) "
 )
+
+_MPI_COLLECTIVES = {
+    **dict.fromkeys(("Send", "Ssend", "Recv", "Sendrecv", "Probe"), "send_recv"),
+    "Barrier": "barrier", "Bcast": "broadcast", "Reduce": "reduce", "Allreduce": "all_reduce",
+    "Allgather": "all_gather", "Alltoall": "all_to_all",
+}  # fmt: skip
+"""The collective of an MPI call, by its name after `MPI_`; others are `other`."""
 
 
 @lru_cache(maxsize=65536)
 def host_cause(name: str) -> str | None:
     """The account (as text) of device idle time under a host span of this name, or None."""
     if _MAY_WAIT_FOR_PEERS.search(name) and (waiting := _PEER_WAITS.search(name)):
+        if waiting["mpi"]:
+            return f"comm/{_MPI_COLLECTIVES.get(waiting['mpi'], 'other')}"
         collective = waiting["span"] or waiting["barrier"] or waiting["object"]
         return f"comm/{collective_of(collective) if collective else 'other'}"
     table = _BUILTIN_CAUSES if name.startswith("<") else _FRAME_CAUSES if ".py(" in name else _SPAN_CAUSES

@@ -7,8 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from trainyard.events import CALL, COPY, I64, Events
-from trainyard.ledger import Account
-from trainyard.trace.booking.idle import FIXED_REASONS, host_reasons
+from trainyard.trace.booking.idle import host_reasons, reason_accounts
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_host, mark_of
@@ -72,17 +71,19 @@ def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeli
     threads = threads[threads != events.main]
     busy = int(threads[launches.argmax()]) if len(threads) else events.main
     edges, reasons = host_reasons(events, context, busy)
-    accounts = draft.account_of([Account.parse(text) for text in (*FIXED_REASONS, *context.causes)])
-
     low, high = int(host.start.min()), int(host.stop.max())
     changes = edges[reasons[1:] != reasons[:-1]]
     points = np.unique(np.concatenate([changes, host.start[calls], [low, high]]))
     points = points[(points >= low) & (points <= high)]
-    reason = reasons[np.searchsorted(edges, points[:-1], "right")]
+    used, reason = np.unique(reasons[np.searchsorted(edges, points[:-1], "right")], return_inverse=True)
+    accounts = reason_accounts(events, context)
+    account_numbers = draft.account_of([accounts[number] for number in used.tolist()])
     by_start = np.argsort(host.start[calls], kind="stable")
     unit = np.searchsorted(host.start[calls][by_start], points[1:])
     names = np.append(work.name[first][by_start], -1)
-    return HostTimeline(edges=points, account=accounts[reason], label=draft.labels_of(events)[names[unit]], unit=unit)
+    return HostTimeline(
+        edges=points, account=account_numbers[reason], label=draft.labels_of(events)[names[unit]], unit=unit
+    )
 
 
 def _find_pauses(events: Events, end: I64) -> Pauses:

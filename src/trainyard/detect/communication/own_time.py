@@ -1,0 +1,146 @@
+"""Whether a late rank is slower than the others, or only behind them.
+
+Ranks run ahead of each other on the host. One that is behind arrives last at every collective, although it works as
+fast as the others: the difference is from an earlier time. A rank that is slower has more work of its own in each step:
+its device is busy for longer, or its host needs longer, apart from waiting for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.booked import Booked
+from trainyard.stats.student_t import quantile
+
+_OWN_KINDS = ("compute", "copy")
+_ERROR_RATE = 0.05
+"""Probability that the bound is above the true mean, over all ranks: the late one is chosen because it is late."""
+_GUESSED_SPREAD, _GUESSED_STEPS = 0.1, 4
+"""Spread of a rank's own time over steps as a fraction of it, and the steps that this guess counts as: a few steps do
+not show their own spread."""
+_MIN_KERNELS = 3
+"""Kernels of one name in a step from which their median lengths are compared."""
+_QUARTERS = 4
+_EXPLAINED_FRACTION = 0.5
+"""Fraction of the wait from which longer kernels are its cause."""
+_WAIT_CAUSES = ("launch_gap/sync", "comm/")
+
+
+def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> float | None:
+    """The fraction (0 to 1) of the others' wait, ns a step, that the late rank's own work exceeds theirs by, on its
+    device or host: the lower bound of its mean over steps at `_ERROR_RATE`. None if the rank or its steps are not among
+    `ranks`."""
+    fractions = []
+    for own_ns in (_device_ns, _host_ns):
+        by_rank = {rank.events.rank: own_ns(rank) for rank in ranks}
+        late_ns = by_rank.pop(late, {})
+        labels = [label for label in late_ns if all(label in other for other in by_rank.values())]
+        if not labels or not by_rank:
+            continue
+        others = np.median([[other[label] for label in labels] for other in by_rank.values()], axis=0)
+        excess: NDArray[np.float64] = np.array([late_ns[label] for label in labels]) - others
+        fractions.append(_lower_bound(excess, float(np.mean(others)), len(ranks)) / max(1, wait_ns))
+    return min(1.0, max(0.0, *fractions, 0.0)) if fractions else None
+
+
+def _lower_bound(excess: NDArray[np.float64], own_ns: float, ranks: int) -> float:
+    """The lower bound at `_ERROR_RATE` of the mean `excess` over steps. `own_ns`: the other ranks' own time of a step,
+    from which the spread over steps is guessed; the guess counts as `_GUESSED_STEPS` steps."""
+    steps = len(excess)
+    squares = float(((excess - excess.mean()) ** 2).sum()) + _GUESSED_STEPS * (_GUESSED_SPREAD * own_ns) ** 2
+    freedom = steps - 1 + _GUESSED_STEPS
+    return float(excess.mean()) - quantile(1 - _ERROR_RATE / ranks, freedom) * (squares / freedom / steps) ** 0.5
+
+
+def doubt_of_kernels(ranks: Sequence[Booked], late: int, wait_ns: float) -> float:
+    """The doubt that the late rank's kernels (on a CPU: ops) are slower, by the median length of each name: 1 unless
+    they explain the others' wait, ns a step, and are longer in each step (without steps, in each quarter of the
+    window). Hundreds of kernels of a step are compared, but clocks may change from step to step."""
+    by_rank = {rank.events.rank: _lengths_by_group(rank) for rank in ranks}
+    late_groups = by_rank.pop(late, [])
+    if not late_groups or any(len(groups) != len(late_groups) for groups in by_rank.values()) or not by_rank:
+        return 1.0
+    excess_ns = [
+        _excess_ns(late_group, [groups[index] for groups in by_rank.values()])
+        for index, late_group in enumerate(late_groups)
+    ]
+    steps = next(rank.steps for rank in ranks if rank.events.rank == late)
+    if min(excess_ns) <= 0 or sum(excess_ns) < _EXPLAINED_FRACTION * wait_ns * steps:
+        return 1.0
+    return min(1.0, len(ranks) * 0.5 ** len(excess_ns))
+
+
+_Lengths = dict[str, tuple[float, int]]
+"""Name of a kernel -> (median length in ns, number)."""
+
+
+def _excess_ns(late: _Lengths, others: Sequence[_Lengths]) -> float:
+    """ns by which the late rank's kernels are longer than the others' of the same names."""
+    total_ns = 0.0
+    for name, (length_ns, count) in late.items():
+        other_ns = [other[name][0] for other in others if name in other]
+        if other_ns:
+            total_ns += (length_ns - float(np.median(other_ns))) * count
+    return total_ns
+
+
+def _lengths_by_group(booked: Booked) -> list[_Lengths]:
+    """The lengths of the kernels of each full step; of each quarter of a single step."""
+    is_own = booked.keys(lambda account, _: account.kind == "compute")
+    rows = np.flatnonzero(np.append(is_own, False)[booked.key] & booked.full(booked.start) & booked.begins)
+    if not len(rows):
+        return []
+    group = booked.step_of(booked.start[rows])
+    if len(np.unique(group)) == 1:
+        group = np.arange(len(rows)) * _QUARTERS // len(rows)
+    return [_median_lengths(booked, rows[group == number]) for number in np.unique(group).tolist()]
+
+
+def _median_lengths(booked: Booked, rows: NDArray[np.int64]) -> _Lengths:
+    """The lengths of these intervals by name, for names with at least `_MIN_KERNELS`."""
+    rows = rows[np.argsort(booked.name[rows], kind="stable")]
+    names, first, counts = np.unique(booked.name[rows], return_index=True, return_counts=True)
+    lengths = (booked.stop - booked.start)[rows]
+    return {
+        booked.events.names[name]: (float(np.median(lengths[begin : begin + count])), count)
+        for name, begin, count in zip(names.tolist(), first.tolist(), counts.tolist())
+        if count >= _MIN_KERNELS
+    }
+
+
+def _device_ns(booked: Booked) -> dict[str, float]:
+    """Label of each full step -> ns of compute and copies, whether exposed or not."""
+    is_own = booked.keys(lambda account, _: account.kind in _OWN_KINDS)
+    rows = np.flatnonzero(np.append(is_own, False)[booked.key])
+    return _sum_by_label(booked, booked.step_of(booked.start[rows]), booked.stop[rows] - booked.start[rows])
+
+
+def _sum_by_label(booked: Booked, step: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, float]:
+    totals = np.bincount(step[step >= 0], weights=ns[step >= 0], minlength=len(booked.parts)).tolist()
+    return {
+        part.label: total
+        for part, total in zip(booked.parts, totals)
+        if not part.partial or booked.steps == len(totals)
+    }
+
+
+def _host_ns(booked: Booked) -> dict[str, float]:
+    """Label of each marked step -> ns from its start to the next one's, without calls that wait for the device or for
+    other ranks. Empty without marks."""
+    events, host = booked.events, booked.events.host
+    if not events.marks:
+        return {}
+    starts = np.array([mark.start for mark in events.marks], np.int64)
+    stops = np.append(starts[1:], events.marks[-1].stop)
+    is_wait = np.array([*(text.startswith(_WAIT_CAUSES) for text in booked.causes), False], bool)[booked.cause]
+    parent = host.parent
+    outermost = np.flatnonzero(is_wait & ((parent < 0) | ~is_wait[parent]) & (host.thread == events.main))
+    mark = np.searchsorted(starts, host.start[outermost], "right") - 1
+    waited = np.zeros(len(starts))
+    np.add.at(waited, mark[mark >= 0], (host.stop - host.start)[outermost][mark >= 0])
+    full = {part.label for part in booked.parts if not part.partial} or {part.label for part in booked.parts}
+    own = (stops - starts - waited).tolist()
+    return {mark.label: ns for mark, ns in zip(events.marks, own) if mark.label in full}

@@ -1,0 +1,121 @@
+"""The largest intervals of a finding's cost, and whether almost all of it is a single one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard import units, words
+from trainyard.booked import Booked
+from trainyard.detect.finding_text import shorten
+from trainyard.detect.host_blame import time_by_culprit
+from trainyard.events import I64
+
+SINGLE_FRACTION = 0.9
+"""Fraction of a cost from which one interval is named in the sentence of the finding."""
+_NAMED = 3
+
+
+class LargestIntervals(NamedTuple):
+    """The largest intervals over all ranks, as (name, ns), the largest first. `is_single`: on each rank that has any
+    cost, its largest interval is almost all of it; `ranks`: the number of these ranks; `steps_with`: steps of all ranks
+    that have a relevant part of the cost; `steps`: all their full steps."""
+
+    intervals: tuple[tuple[str, int], ...]
+    is_single: bool
+    ranks: int
+    steps_with: int
+    steps: int
+
+    @property
+    def headline(self) -> str:
+        """`, almost all of it one cudaFree of 6.0 s`; empty if no interval dominates."""
+        if not self.is_single:
+            return ""
+        name, ns = self.intervals[0]
+        on = " on each rank" if self.ranks > 1 else ""
+        return f", almost all of it one {name} of {units.show_time(ns)}{on}"
+
+    @property
+    def evidence(self) -> str:
+        """`largest: cudaFree 6.0 s, cudaMalloc 1.2 ms`: the largest interval of each name among them."""
+        largest: dict[str, int] = {}
+        for name, ns in self.intervals:
+            largest.setdefault(name, ns)
+        return "largest: " + ", ".join(f"{name} {units.show_time(ns)}" for name, ns in largest.items())
+
+
+def largest_idle(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> LargestIntervals | None:
+    """The largest idle intervals. `rows_by_rank`: rows in `idle` of each rank, sorted; adjacent ones with the same key
+    form an interval, named after the call or frame in which the host spent most of it."""
+    ranked: list[tuple[int, Booked, I64]] = []
+    columns: list[tuple[I64, I64]] = []
+    for rank, rows in zip(ranks, rows_by_rank):
+        idle = rank.idle
+        opens = np.ones(len(rows), bool)
+        opens[1:] = (idle.start[rows[1:]] > idle.stop[rows[:-1]]) | (idle.key[rows[1:]] != idle.key[rows[:-1]])
+        first = np.flatnonzero(opens)
+        ns = np.add.reduceat(idle.ns[rows], first) if len(rows) else np.empty(0, np.int64)
+        pieces = np.split(rows, first[1:])
+        ranked.extend((int(ns[index]), rank, pieces[index]) for index in np.argsort(-ns, kind="stable")[:_NAMED])
+        columns.append((idle.start[rows[first]], ns))
+    ranked.sort(key=lambda item: -item[0])
+    named = []
+    for ns, rank, rows in ranked[:_NAMED]:
+        culprits = time_by_culprit(rank, rank.idle.host[rows], rank.idle.ns[rows]).most_common(1)
+        named.append((culprits[0][0] if culprits else "interval", ns))
+    return _summarise(ranks, columns, tuple(named))
+
+
+def largest_work(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> LargestIntervals | None:
+    """The largest device intervals (on a CPU, those of the training thread), by owned time. `rows_by_rank`: rows in the
+    interval columns of each rank."""
+    ranked: list[tuple[int, str]] = []
+    columns: list[tuple[I64, I64]] = []
+    for rank, rows in zip(ranks, rows_by_rank):
+        ns = rank.owned[rows]
+        for row in rows[np.argsort(-ns, kind="stable")[:_NAMED]].tolist():
+            name = rank.events.names[rank.name[row]] if rank.name[row] >= 0 else "interval"
+            ranked.append((int(rank.owned[row]), shorten(name)))
+        columns.append((rank.start[rows], ns))
+    ranked.sort(key=lambda item: -item[0])
+    return _summarise(ranks, columns, tuple((name, ns) for ns, name in ranked[:_NAMED]))
+
+
+def largest_waits(ranks: Sequence[Booked]) -> LargestIntervals | None:
+    """The largest waits for late ranks in collectives, in full steps."""
+    ranked: list[tuple[int, str]] = []
+    columns: list[tuple[I64, I64]] = []
+    for rank in ranks:
+        waits = rank.waits
+        is_straggler = rank.keys(lambda account, _: account.kind == "straggler")
+        rows = np.flatnonzero(np.append(is_straggler, False)[waits.key] & rank.full(waits.start))
+        for row in rows[np.argsort(-waits.ns[rows], kind="stable")[:_NAMED]].tolist():
+            account = rank.pairs[waits.key[row]][0]
+            ranked.append((int(waits.ns[row]), f"wait in {words.COLLECTIVES[account.what].label}"))
+        columns.append((waits.start[rows], waits.ns[rows]))
+    ranked.sort(key=lambda item: -item[0])
+    return _summarise(ranks, columns, tuple((name, ns) for ns, name in ranked[:_NAMED]))
+
+
+def _summarise(
+    ranks: Sequence[Booked], columns: Sequence[tuple[I64, I64]], named: tuple[tuple[str, int], ...]
+) -> LargestIntervals | None:
+    """Summary of the intervals of each rank, as columns (start, ns), and of the `named` ones; None without any."""
+    with_cost = [(rank, start, ns) for rank, (start, ns) in zip(ranks, columns) if ns.sum() > 0]
+    if not named or not with_cost:
+        return None
+    steps_with = 0
+    for rank, start, ns in with_cost:
+        step = rank.step_of(start)
+        by_step = np.bincount(step[step >= 0], weights=ns[step >= 0], minlength=len(rank.parts))
+        steps_with += int((by_step > 0.1 * by_step.max(initial=0)).sum())
+    return LargestIntervals(
+        intervals=named,
+        is_single=all(ns.max() >= SINGLE_FRACTION * ns.sum() for _, _, ns in with_cost),
+        ranks=len(with_cost),
+        steps_with=steps_with,
+        steps=sum(rank.steps for rank, _, _ in with_cost),
+    )
