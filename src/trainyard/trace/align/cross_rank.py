@@ -15,7 +15,7 @@ from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Aligned, Alignment, align_clocks
 from trainyard.trace.align.bandwidth import Bandwidth, measure_bandwidths
 from trainyard.trace.align.clocks import ClockCorrection
-from trainyard.trace.align.device_models import refuse_unrelated_devices
+from trainyard.trace.align.device_models import refuse_separate_recordings, refuse_unstated_job
 from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
 from trainyard.trace.align.survey import Survey
 
@@ -64,7 +64,7 @@ def _assign_ranks(facts: Sequence[Events], file_indices: Sequence[int]) -> list[
     unlike devices that do not state their job."""
     if not facts:
         raise BadInput("no traces given.")
-    refuse_unrelated_devices(facts, _ONE_RUN)
+    refuse_unstated_job(facts, _ONE_RUN)
     source_of_rank: dict[int, str] = {}
     for index, events in zip(file_indices or range(len(facts)), facts):
         rank = events.rank if events.rank >= 0 else index
@@ -108,6 +108,7 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
     ]
     agreed = align_clocks(surveys)
     aligned = agreed.aligned != "no"
+    refuse_separate_recordings([item.facts for item in surveys], [item.window for item in surveys], aligned, _ONE_RUN)
     surveys = [_on_common_clock(item, clock) for item, clock in zip(surveys, agreed.clocks)]
     has_steps = window == "steps" and all(item.facts.marks for item in surveys)
     ends: list[Sequence[int]] = [item.ends for item in surveys]

@@ -119,6 +119,7 @@ def _describe_missing_kernels(host: HostTable, device: DeviceTable, names: Seque
     if not is_launch_name.any() or not len(device.start):
         return []
     launches = np.flatnonzero(is_launch_name[host.name] & (host.kind == CALL) & (host.correlation >= 0))
+    launches = launches[~_is_in_capture(host, launches, names)]
     has_kernel = np.isin(host.correlation[launches], device.correlation)
     if has_kernel.all() or not has_kernel.any():
         return []
@@ -131,6 +132,13 @@ def _describe_missing_kernels(host: HostTable, device: DeviceTable, names: Seque
         f"Missing kernels: {units.counted(missing, 'launch', 'launches')} of {until + 1:,} have no kernel in the file "
         "although later ones have. The profiler lost events, so that idle time is overstated."
     ]
+
+
+def _is_in_capture(host: HostTable, rows: NDArray[np.intp], names: Sequence[str]) -> Mask:
+    """Whether each host row lies in a stream capture: its launches become a graph's nodes and run no kernel."""
+    edges = [np.array([word in name for name in names], bool)[host.name] for word in ("BeginCapture", "EndCapture")]
+    opened, closed = (np.searchsorted(host.start[is_edge], host.start[rows], "right") for is_edge in edges)
+    return opened > closed
 
 
 def _describe_lengths(host: HostTable, device: DeviceTable, names: Sequence[str]) -> list[str]:
