@@ -138,8 +138,9 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shows_python(self) -> bool:
-        """Whether the file shows that the host runs Python: recorded frames, or ops or annotations of PyTorch."""
-        return bool((self.host.what == PYTHON).any()) or self.shows_torch or any(".py" in name for name in self.names)
+        """Whether the file shows that the host runs Python: it states so, or has frames, or ops or annotations of PyTorch."""
+        has_frames = bool((self.host.what == PYTHON).any()) or any(".py" in name for name in self.names)
+        return self.python or has_frames or self.shows_torch
 
     @property
     def window(self) -> tuple[int, int]:
