@@ -138,7 +138,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shows_python(self) -> bool:
-        """Whether the file shows that the host runs Python: it states so, or has frames, or ops or annotations of PyTorch."""
+        """Whether the file shows that the host runs Python: it states so, has frames, or shows PyTorch."""
         has_frames = bool((self.host.what == PYTHON).any()) or any(".py" in name for name in self.names)
         return self.python or has_frames or self.shows_torch
 
