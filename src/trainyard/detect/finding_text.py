@@ -37,6 +37,8 @@ def matters(ledger: Ledger, cost_ns: int, min_fraction: float = MIN_STEP_FRACTIO
 
 def describe_price(finding: Finding, ledger: Ledger) -> str:
     """The sentence of a finding with its price: `subject` and the cost, after `up to` for an upper bound."""
+    if finding.priced == "replayed" and not finding.cost_ns:
+        return f"{finding.subject} no time: a replay without the cause is not faster"
     up_to = "up to " if finding.priced == "bound" else ""
     return f"{finding.subject} {up_to}{describe_cost(finding.cost_ns, ledger)}"
 

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trainyard.booked import Booked, Mask
+from trainyard.change import Change
 from trainyard.detect.finding_text import finding, matters, mean_per_step
 from trainyard.detect.host_blame import describe_calls, idle_causing_calls
 from trainyard.detect.kernel_storms import find_storms, is_in_storms
@@ -76,7 +77,8 @@ def host_stop_finding(
     rows_by_rank = [idle_causing_calls(rank, account) for rank in ranks or ()]
     evidence = describe_calls(ranks, rows_by_rank) if ranks else "from the ledger alone"
     sure = 0.9 if ranks else sure_without_ranks
-    return finding(rule, ledger, account, ns, subject, evidence=evidence, remedy=remedy, sure=sure)
+    change = Change(text=f"{account}=0")
+    return finding(rule, ledger, account, ns, subject, evidence=evidence, remedy=remedy, sure=sure, change=change)
 
 
 def claimed_idle_rows(booked: Booked, claimant: Claimant) -> I64:

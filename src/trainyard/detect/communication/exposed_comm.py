@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -64,4 +65,5 @@ def _find_exposed(ledger: Ledger, collective: str) -> Sequence[Finding]:
         remedy=_REMEDIES.get(collective, _DEFAULT_REMEDY),
         # If clocks are not aligned, part of it may be waiting for a late rank, which is not a network problem.
         sure=0.9 if aligned else 0.6,
+        change=Change(text=f"comm/{collective}=overlap"),
     )

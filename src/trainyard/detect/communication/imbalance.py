@@ -17,6 +17,7 @@ import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.communication.straggler import culprit_of, waits_of_others_ns
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
@@ -62,10 +63,11 @@ class Imbalance:
             ledger,
             max(waits, key=lambda account: waits[account]),
             cost_ns,
-            f"{subject} arrive late in turn and wait for each other for",
+            f"{subject} arrive late in turn and wait for each other, which costs",
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
             remedy=_remedy(op_class if explained else "", split_unevenness),
             sure=0.8 if explained or split_unevenness >= _MIN_SIZE_RATIO else 0.5,
+            change=Change(text="no-stragglers"),
         )
 
 
@@ -87,7 +89,7 @@ def _find_without_clocks(ledger: Ledger, ranks: Sequence[Booked]) -> Sequence[Fi
         ledger,
         Account("compute", op_class),
         lost_ns[op_class],
-        f"{words.OP_CLASSES[op_class].label} time varies from step to step, and the other ranks wait",
+        f"{words.OP_CLASSES[op_class].label} time varies from step to step and the other ranks wait, which costs",
         evidence=f"from {units.show_time(min(step_times))} to {units.show_time(max(step_times))} a step",
         remedy=_remedy(op_class, 0.0),
         # The other ranks' waiting is inferred, not measured.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
@@ -36,8 +37,9 @@ class CheckpointStall:
             ledger,
             max(stalls, key=lambda account: stalls[account]),
             cost_ns,
-            "Checkpoints stall the step for",
+            "Checkpoints cost",
             evidence=f"{shares} per step, averaged over the steps in the trace",
             remedy="Save in the background (async_save), sharded by rank, or less often.",
             sure=0.9,
+            change=Change(text="checkpoint=0"),
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -36,4 +37,5 @@ class DataWait:
             evidence="the host was fetching the next batch while the device idled",
             remedy="Add loader workers, prefetch, pin memory, or make decoding cheaper.",
             sure=0.95,
+            change=Change(text=f"{account}=0"),
         )

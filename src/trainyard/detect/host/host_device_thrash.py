@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import (
     dominant_account,
     owned_ns_per_step,
@@ -59,6 +60,7 @@ class HostDeviceThrash:
             if is_many
             else "Pin the host's memory (pin_memory=True) and copy with non_blocking=True.",
             sure=0.8,
+            change=row_change(self.rule, ranks, rows=selected_by_rank),
         )
 
 

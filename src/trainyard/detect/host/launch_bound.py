@@ -13,10 +13,12 @@ from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.change import RowChange
 from trainyard.detect.communication.straggler import culprit_of
 from trainyard.detect.finding_text import finding, matters, mean_per_step, sum_by_key
 from trainyard.detect.host_blame import time_by_culprit, top_culprits
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows
+from trainyard.detect.row_changes import row_change
 from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -63,7 +65,16 @@ class LaunchBound:
             + (_describe_culprits(other_ranks) if account.what in _HOST_BUSY else ""),
             remedy=_REMEDIES[account.what],
             sure=0.9,
+            change=_change_without_gaps(self.rule, ranks or (), cost_ns),
         )
+
+
+def _change_without_gaps(rule: str, ranks: Sequence[Booked], cost_ns: int) -> RowChange:
+    """The change in which the gaps vanish, on all ranks: a remedy changes the program of all. A rank with more than
+    `cost_ns` of gaps a step keeps the excess, which makes it a straggler."""
+    gaps_by_rank = [claimed_idle_rows(rank, Claimant.HOST) for rank in ranks]
+    gap_ns = [int(rank.idle.ns[gaps].sum()) // rank.steps for rank, gaps in zip(ranks, gaps_by_rank)]
+    return row_change(rule, ranks, idle=gaps_by_rank, idle_removed=[min(1.0, cost_ns / max(1, ns)) for ns in gap_ns])
 
 
 def _gaps_from_ledger(ledger: Ledger) -> dict[Account, int]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import (
     dominant_account,
     dominant_name,
@@ -52,4 +53,5 @@ class LayoutCopies:
             evidence=f"mostly {dominant_name(ranks, rows_by_rank)}",
             remedy="Keep the model and its inputs in torch.channels_last.",
             sure=0.9,
+            change=row_change(self.rule, ranks, rows=rows_by_rank),
         )

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
-from trainyard.detect.idle_gaps import Claimant, claimed_ns, has_unfused_optimizer
+from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns, has_unfused_optimizer
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import owned_ns_per_step, select_work, starts_per_step
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -38,8 +39,11 @@ class OptimizerNotFused:
             ledger,
             account,
             gaps_ns,
-            f"An unfused optimizer of {kernels:,} kernels per step leaves the device idle for",
+            f"An unfused optimizer of {kernels:,} kernels per step leaves the device idle, which costs",
             evidence=f"the kernels themselves run for {units.show_time(busy_ns)}; none of them is fused",
             remedy="Use the optimizer's fused=True, or foreach=True.",
             sure=0.85,
+            change=row_change(
+                self.rule, unfused_ranks, idle=[claimed_idle_rows(rank, Claimant.OPTIMIZER) for rank in unfused_ranks]
+            ),
         )

@@ -18,6 +18,7 @@ import numpy as np
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import dominant_account, dominant_name, owned_ns_per_step, select_work
 from trainyard.events import I64, OP
 from trainyard.finding import Finding
@@ -57,6 +58,7 @@ class WrongPrecision:
             remedy="Autocast to bfloat16 (before Ampere float16 with loss scaling), or allow TF32.",
             # The gain from lower precision depends on how far each product is bound by memory.
             sure=0.7,
+            change=row_change(self.rule, device_ranks, rows=rows_by_rank, remaining=1 / (_REACHED_FRACTION * ratio)),
         )
 
 

@@ -7,7 +7,7 @@ import msgspec
 from trainyard import units, words
 from trainyard.detect.coverage import MIN_UNEXPLAINED_FRACTION as UNEXPLAINED_LEAST
 from trainyard.detect.finding_text import describe_step
-from trainyard.detect.run_rules import findings
+from trainyard.diagnose.price_findings import diagnose
 from trainyard.finding import Finding
 from trainyard.job import SCRIPT, Job, Recipe
 from trainyard.ledger import WINDOW, Ledger
@@ -18,7 +18,6 @@ from trainyard.report.view.key_figures import figures_of_run, ideal_ns, profiled
 from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.store.run_summary import summarise
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.rank_results import all_booked
 from trainyard.trace.top_kernels import Busy, top_work
 
 _MOST_ROWS = 30
@@ -56,7 +55,7 @@ def _analysis(
     mean: Ledger, ledgers: tuple[Ledger, ...], run: Run | None, measured: MeasuredTrace | None, subject: str
 ) -> Analysis:
     """The analysis of `mean` and the `ledgers` behind it, with all that `run` and the traces, where known, add."""
-    rules = findings(mean, run, all_booked(measured) if measured else None)
+    rules = diagnose(mean, run, measured)
     return Analysis(
         headline=_headline(mean, rules, run),
         subject=subject,
