@@ -24,9 +24,10 @@ def row_change(
     idle: Sequence[I64] = (),
     idle_removed: Sequence[float] = (),
 ) -> RowChange:
-    """The change of the steps without the cause that a rule reports. `name`: the rule's, and what distinguishes the
-    finding from others of the rule. For each of `ranks`: `rows`, the intervals of work of which the fraction `remaining` (one for all, or one array for each rank) remains, and `idle`, the rows of
-    `Booked.idle` of which the fraction `idle_removed` (by default all) vanishes."""
+    """The change of the steps without the cause that a rule reports. `name`: that of the rule, and what distinguishes
+    the finding from others of the rule. For each of `ranks`: `rows`, the intervals of work of which the fraction
+    `remaining` (one for all, or one array for each rank) remains, and `idle`, the rows of `Booked.idle` of which the
+    fraction `idle_removed` (by default all) vanishes."""
     changed: list[ChangedRows] = []
     for index, rank in enumerate(ranks):
         work = rows[index] if rows else _NO_ROWS

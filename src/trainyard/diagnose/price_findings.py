@@ -51,9 +51,9 @@ def price_findings(
 
 def _replay_price(finding: Finding, replay: Replay) -> Finding:
     """The finding with the price that a replay without its cause gives; unchanged if its change matches no work."""
-    assert finding.change is not None
+    changes = () if finding.change is None else (finding.change,)
     try:
-        recovery = replay.recovery(replay.times([finding.change]))
+        recovery = replay.recovery(replay.times(changes))
     except BadInput:
         return finding
     return _with_price(finding, recovery, replay.measured.mean)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -36,6 +34,9 @@ class Catalogue:
 
 def run_tool(*command: str) -> str | None:
     """Runs a tool and returns its output; None if it is not installed. Raises `DriverBroken` if it fails or hangs."""
+    import shutil
+    import subprocess
+
     tool = shutil.which(command[0])
     if tool is None:
         return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from trainyard.events import Collective
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
+from trainyard.stats.medians import median
 
 _SLOW_FRACTION = 0.5  # of the median: healthy algorithms and rings differ by tens of per cent
 _MIN_GROUPS = 3  # fewest comparable groups

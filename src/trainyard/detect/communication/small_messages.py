@@ -63,9 +63,7 @@ class SmallMessages:
                     remedy="Use larger buckets (bucket_cap_mb), coalesce the calls, or keep one flat buffer.",
                     # If clocks are not aligned, part of it is waiting for late ranks: larger messages do not help.
                     sure=0.8 if ledger.scope.aligned != "no" else 0.5,
-                    change=_change_to_buckets(
-                        f"{self.rule}:{account}", ranks or (), rows_by_account[account], lost_ns
-                    ),
+                    change=_change_to_buckets(f"{self.rule}:{account}", ranks or (), rows_by_account[account], lost_ns),
                 )
             )
         return findings

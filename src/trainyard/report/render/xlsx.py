@@ -86,8 +86,21 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
     )  # fmt: skip
     yield Sheet(
         "Findings",
-        ("severity", "rule", "says", "account", "cost_ns", "priced", "low_ns", "high_ns", "booked_ns", "evidence", "remedy",
-         "sure", "change"),
+        (
+            "severity",
+            "rule",
+            "says",
+            "account",
+            "cost_ns",
+            "priced",
+            "low_ns",
+            "high_ns",
+            "booked_ns",
+            "evidence",
+            "remedy",
+            "sure",
+            "change",
+        ),
         [
             (
                 finding.severity,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from trainyard import units, words
 from trainyard.record import Run
 from trainyard.report.view.price_text import show_interval
-from trainyard.report.view.trace_results import QueryResult, Reconciliation, WhatIf
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.roofline import OpRow, op_roofline
 from trainyard.trace.measured_trace import Lateness, MeasuredTrace
+
+if TYPE_CHECKING:
+    from trainyard.report.view.trace_results import QueryResult, Reconciliation, WhatIf
 
 _MOST_ROWS = 40
 """Rows of the tables of ops and of bandwidths."""
