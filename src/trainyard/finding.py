@@ -29,7 +29,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: Remedy | None = None
     sure: float = 1.0
     subject: str = ""
-    """`says` without the price, which is appended to it; empty if `says` does not end with the price."""
+    """`says` up to its price; empty if `says` does not contain the price."""
+    remark: str = ""
+    """The rest of `says` after its price."""
     priced: str = "bound"
     """A key of words.PRICES: `replayed`, `bound` (an upper bound) or `none` (not recoverable)."""
     interval_ns: tuple[int, int] | None = None

@@ -36,11 +36,11 @@ def matters(ledger: Ledger, cost_ns: int, min_fraction: float = MIN_STEP_FRACTIO
 
 
 def describe_price(finding: Finding, ledger: Ledger) -> str:
-    """The sentence of a finding with its price: `subject` and the cost, after `up to` for an upper bound."""
+    """The sentence of a finding with its price: `subject`, the cost, after `up to` for an upper bound, and `remark`."""
     if finding.priced == "replayed" and not finding.cost_ns:
-        return f"{finding.subject} no time: a replay without the cause is not faster"
+        return f"{finding.subject} no time: a replay without the cause is not faster{finding.remark}"
     up_to = "up to " if finding.priced == "bound" else ""
-    return f"{finding.subject} {up_to}{describe_cost(finding.cost_ns, ledger)}"
+    return f"{finding.subject} {up_to}{describe_cost(finding.cost_ns, ledger)}{finding.remark}"
 
 
 def finding(
@@ -55,10 +55,11 @@ def finding(
     sure: float,
     wins: int | None = None,
     change: Change | None = None,
+    remark: str = "",
 ) -> tuple[Finding]:
     """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost up to 3.0 ms of each
     9.1 ms step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: 0 if no remedy
-    recovers the time; `change`: the change of the steps that removes the cause, with which a replay prices it."""
+    recovers the time; `change`: the change of the steps that removes the cause, with which a replay prices it; `remark`: text after the cost."""
     unpriced = Finding(
         rule=rule,
         severity=severity(cost_ns, ledger.wall_ns),
@@ -69,6 +70,7 @@ def finding(
         remedy=Remedy(says=remedy),
         sure=sure,
         subject=subject,
+        remark=remark,
         priced="none" if wins == 0 else "bound",
         booked_ns=cost_ns,
         change=change,
