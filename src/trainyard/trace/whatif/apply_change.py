@@ -71,7 +71,7 @@ class Supposed:
         elif target == NO_SYNCS:
             self._remove_syncs(supposition)
         elif target == PERFECT_OVERLAP:
-            self.graph = overlap_transfers(self.graph, self.profile, self.ranks, self._sends)
+            self.graph = overlap_transfers(self.graph, self.profile, self.ranks, self._sends, self.is_comm)
         elif target == NETWORK:
             self._scale_lengths(supposition, self._check(supposition, self._sends, "no collective"))
         elif target.startswith(OP_PREFIX):
@@ -97,7 +97,7 @@ class Supposed:
         is_selected = select_accounts(self.profile, supposition.target)
         rows = self._check(supposition, is_selected, f"no such work. Accounts in the traces: {known_accounts}")
         if supposition.value == OVERLAP:
-            self.graph = overlap_transfers(self.graph, self.profile, self.ranks, rows & self._sends)
+            self.graph = overlap_transfers(self.graph, self.profile, self.ranks, rows & self._sends, self.is_comm)
         else:
             self._scale_lengths(supposition, rows)
 

@@ -13,13 +13,13 @@ from trainyard.trace.whatif.profile_ops import HOST, WORK, Profile
 
 
 def overlap_transfers(
-    graph: Graph, profile: Profile, ranks: Sequence[RankTrace], transfers: NDArray[np.bool_]
+    graph: Graph, profile: Profile, ranks: Sequence[RankTrace], transfers: NDArray[np.bool_], is_comm: NDArray[np.bool_]
 ) -> Graph:
     """The graph in which nothing of a rank's step waits for the ops `transfers` (a mask), except the step's last
-    computation, which waits for all of them."""
+    computation, which waits for all of them. Other communication (`is_comm`, a mask) keeps its order with them."""
     ops, (need, op, _) = profile.ops, graph.needs
     is_compute = np.array([*(account.kind == "compute" for account in profile.accounts), False], bool)[ops.account]
-    waits = transfers[need] & ~transfers[op] & (ops.rank_index[op] == ops.rank_index[need])
+    waits = transfers[need] & ~is_comm[op] & (ops.rank_index[op] == ops.rank_index[need])
     waits &= np.isin(ops.role[op], (HOST, WORK))
     device = np.array([*(len(rank.events.work) > 0 for rank in ranks), False])[ops.rank_index]
     may_end_step = np.where(device, (ops.role == WORK) & is_compute, ops.role == HOST)
