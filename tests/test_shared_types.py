@@ -169,6 +169,12 @@ def test_a_device_nobody_described_is_not_guessed(reported):
     assert machine.find_device(reported) is None
 
 
+def test_device_names_are_read_from_lines_as_from_the_whole_file():
+    for name, path in machine.known().items():
+        device = machine.load(name).device
+        assert machine._device_names(path) == (device.name, *device.aliases)
+
+
 def test_a_machine_that_is_not_there_or_not_right(tmp_path):
     with refused(UnknownName, "h10O", "h100"):
         machine.load("h10O")

@@ -59,7 +59,8 @@ def finding(
 ) -> tuple[Finding]:
     """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost up to 3.0 ms of each
     9.1 ms step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: 0 if no remedy
-    recovers the time; `change`: the change of the steps that removes the cause, with which a replay prices it; `remark`: text after the cost."""
+    recovers the time; `change`: the change of the steps that removes the cause, with which a replay prices it;
+    `remark`: text after the cost."""
     unpriced = Finding(
         rule=rule,
         severity=severity(cost_ns, ledger.wall_ns),
