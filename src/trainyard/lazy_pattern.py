@@ -15,9 +15,10 @@ class _LazyPattern:
     """A pattern that becomes the compiled one: methods that were used once are attributes afterwards."""
 
     def __init__(self, pattern: str | bytes, flags: int) -> None:
-        self._source = (pattern, flags)
+        self._pattern: Any = pattern
+        self._flags = flags
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(re.compile(*self._source), name)  # `re` caches compiled patterns
+        value = getattr(re.compile(self._pattern, self._flags), name)  # `re` caches compiled patterns
         setattr(self, name, value)
         return value

@@ -32,7 +32,7 @@ def row_change(
     for index, rank in enumerate(ranks):
         work = rows[index] if rows else _NO_ROWS
         idle_rows = np.sort(idle[index]) if idle else _NO_ROWS
-        fraction = np.full(len(work), remaining) if isinstance(remaining, float) else remaining[index]
+        fraction = np.full(len(work), remaining) if isinstance(remaining, float | int) else remaining[index]
         idle_ns = rank.idle.stop[idle_rows] - rank.idle.start[idle_rows]
         if idle_removed:
             idle_ns = np.floor(idle_ns * idle_removed[index]).astype(np.int64)
