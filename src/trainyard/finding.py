@@ -23,7 +23,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     severity: str
     account: Account
     cost_ns: int
-    """The price: ns per step that the step would be shorter without the cause. `priced` tells how it was computed."""
+    """The price: ns per step that the step would be shorter without the cause. `priced`: how it was computed."""
     says: str
     evidence: str = ""
     remedy: Remedy | None = None

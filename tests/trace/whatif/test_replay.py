@@ -33,7 +33,7 @@ def test_compiled_and_python_replays_agree(drawn):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINYARD_PURE", "1")
         plain = replay_graph(graph, shorter)
-    assert all((one == other).all() for one, other in zip(compiled, plain))
+    assert all((fast == slow).all() for fast, slow in zip(compiled, plain))
 
 
 def assert_recovery_is_the_ledgers_change(measured, texts):
