@@ -216,7 +216,7 @@ def predicted(result: WhatIf, full: bool = False) -> Table:
 
 def prediction_title(result: WhatIf) -> str:
     """The headline: `With network=2x, the step takes 110.0 ms instead of 150.0 ms (-26.7 %): 40.0 ms recovered, 80 %
-    interval 38.0 ms to 42.0 ms.`"""
+    interval 38.0 to 42.0 ms.`"""
     before, after = result.before.wall_ns, result.after.wall_ns
     share = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
     takes = f"the step takes {units.show_time(after)} instead of {units.show_time(before)}{share}"
