@@ -387,7 +387,8 @@ def test_a_loader_without_workers_is_recognised():
 
 def test_explicit_collections_are_not_frozen():
     automatic, explicit = (
-        found_by("gc_pauses", stopped(name, "gc", category=PYTHON))[0].remedy.says for name in ("Python GC", "gc.collect")
+        found_by("gc_pauses", stopped(name, "gc", category=PYTHON))[0].remedy.says
+        for name in ("Python GC", "gc.collect")
     )
     assert "freeze" in automatic
     assert "freeze" not in explicit
