@@ -69,9 +69,9 @@ def collective() -> None:
 
 
 def copies() -> None:
-    """Copies of a large tensor."""
-    for _ in range(12):
-        _large().clone()
+    """Copies of a large tensor into another one."""
+    for target in _gathered() * 18:
+        target.copy_(_large())
 
 
 def checkpoint() -> None:
