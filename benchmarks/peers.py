@@ -1,7 +1,9 @@
-"""A long trace to temporal breakdown, overlap and kernel totals: other tools and ours, CPU and memory, on one core.
+"""Traces to temporal breakdown, overlap and kernel totals: other tools and ours, CPU and memory, on one core.
 
-`python -m benchmarks.peers` prints one table. The tools stand in an environment of their own, whose Python
-TRAINYARD_PEERS names (`out/peers/bin/python` unless it does); one that is not there is left out, which is said.
+`python -m benchmarks.peers` prints two tables: all shared traces, the small ones included, against HTA; and a long
+trace against all tools. `python -m benchmarks.peers shared` prints the first only. Our report includes findings, priced
+by replays, which HTA does not compute. The tools are installed in an environment of their own, whose Python
+TRAINYARD_PEERS names (`out/peers/bin/python` by default); a tool that is not installed is left out with a message.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", 
 _HTA = """
 import sys
 from hta.trace_analysis import TraceAnalysis
-found = TraceAnalysis(trace_files={0: sys.argv[1]})
+found = TraceAnalysis(trace_files=dict(enumerate(sys.argv[1:])))
 found.get_temporal_breakdown(visualize=False)
 found.get_comm_comp_overlap(visualize=False)
 found.get_gpu_kernel_breakdown(visualize=False)
@@ -67,8 +69,9 @@ class Tool(NamedTuple):
     environment: Mapping[str, str] = {}
     repeats: int = 1
 
-    def run(self, trace: Path) -> Cost:
-        command = [*self.command, str(trace), *self.options]
+    def run(self, *traces: Path) -> Cost:
+        """The median cost of reading the traces. Raises `CalledProcessError` if the tool fails."""
+        command = [*self.command, *map(str, traces), *self.options]
         costs = [once(command, {**ONE_THREAD, **self.environment}) for _ in range(self.repeats)]
         return Cost(median(cost.cpu_s for cost in costs), median(cost.peak_bytes for cost in costs))
 
@@ -121,12 +124,38 @@ def traces() -> dict[int, Path]:
     return paths
 
 
-def main() -> None:
+def shared_traces() -> dict[str, list[Path]]:
+    """Name -> files of each shared trace; a folder is one job of several ranks."""
+    folder = PUBLIC.parent
+    return {
+        path.name.removesuffix(".json.gz"): sorted(path.iterdir()) if path.is_dir() else [path]
+        for path in sorted(folder.iterdir())
+    }
+
+
+def compare_shared(hta: Tool | None, report: Tool) -> None:
+    """Prints a line for each shared trace: CPU seconds and memory of HTA and of our printed report, and their ratio."""
+    print(f"{'shared trace':<28}{'HTA, CPU s':>11}{'MB':>6}{'ours, CPU s':>13}{'MB':>6}{'CPU':>7}{'memory':>8}")
+    for name, files in shared_traces().items():
+        own = report.run(*files)
+        try:
+            peer = hta.run(*files) if hta else None
+        except subprocess.CalledProcessError:
+            peer = None
+        theirs = (
+            f"{peer.cpu_s:>11.2f}{peer.peak_bytes / 1e6:>6.0f}" if peer else f"{'failed' if hta else '':>11}{'':>6}"
+        )
+        ratios = f"{own.cpu_s / peer.cpu_s:>7.2f}{own.peak_bytes / peer.peak_bytes:>8.2f}" if peer else ""
+        print(f"{name:<28}{theirs}{own.cpu_s:>13.2f}{own.peak_bytes / 1e6:>6.0f}{ratios}", flush=True)
+    print()
+
+
+def main(only_shared: bool = False) -> None:
+    """Prints the tables; only that of the shared traces if `only_shared`."""
     if not PUBLIC.exists():
         raise SystemExit(f"The public A100 trace is not on this machine ({PUBLIC.name} in TRAINYARD_PUBLIC_DATA).")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # children stay on it
-    paths = traces()
     others, own = peers(), ours()
     for tool in own:
         tool._replace(repeats=1).run(PUBLIC)  # bytecode and page cache
@@ -134,6 +163,11 @@ def main() -> None:
     names = ["trainyard", "msgspec", "numpy", *(["isal"] if find_spec("isal") else [])]
     packages = ", ".join(f"{name} {version(name)}" for name in names)
     print(f"Python {platform.python_version()}, {packages}")
+    hta = next((tool._replace(repeats=REPEATS) for tool in others if tool.name.startswith("HTA")), None)
+    compare_shared(hta, next(tool for tool in own if tool.name.endswith("printed report")))
+    if only_shared:
+        return
+    paths = traces()
     print(f"The public A100 trace, {' and '.join(str(copies) for copies in COPIES)} times in time, gzipped.\n")
     few, many = COPIES
     costs = {(tool.name, copies): tool.run(paths[copies]) for copies in COPIES for tool in (*others, *own)}
@@ -151,4 +185,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] == ["shared"])

@@ -62,6 +62,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Reductions": words.REDUCES,
     "Verdicts": words.VERDICTS,
     "Severities": words.SEVERITIES,
+    "Prices of findings": words.PRICES,
     "States of a run": words.STATES,
     "What can happen to a running job": words.FAULTS,
     "What can be done to one (`run chaos`)": words.INJECTIONS,

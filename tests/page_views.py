@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from trainyard import words
+from trainyard.change import Change
 from trainyard.finding import Finding, Remedy
 from trainyard.ledger import Account
 from trainyard.report.render import html
@@ -157,7 +158,11 @@ def findings() -> tuple[Finding, ...]:
             sure=0.93,
             says="Rank 37 arrives last at every collective; the other 63 ranks wait.",
             evidence="its matmuls take 1.17x the median at 1395 MHz; the others run at 1755 MHz",
-            remedy=Remedy(says="Drain node 4 and check the power limit of its device 5.", wins_ns=70_000_000),
+            remedy=Remedy(says="Drain node 4 and check the power limit of its device 5."),
+            priced="replayed",
+            interval_ns=(69_100_000, 74_500_000),
+            booked_ns=73_000_000,
+            change=Change(text="rank:37=typical"),
         ),
         Finding(
             rule="exposed_comm",
@@ -167,7 +172,8 @@ def findings() -> tuple[Finding, ...]:
             sure=0.7,
             says="24.1 ms of reduce-scatter per step are exposed, most of it on node 5.",
             evidence="its links have 0.64x the bandwidth of the others",
-            remedy=Remedy(says="Test the links of node 5; then prefetch one layer further.", wins_ns=18_000_000),
+            remedy=Remedy(says="Test the links of node 5; then prefetch one layer further."),
+            priced="bound",
         ),
         Finding(
             rule="launch_bound",

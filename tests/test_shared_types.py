@@ -1,7 +1,6 @@
 """Shared types: errors, words, units, machines, jobs, costs, events, records, plans, findings, plugins."""
 
 import tomllib
-from importlib.metadata import EntryPoint
 
 import msgspec
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from tests.refused import refused
 from trainyard import errors, events, job, job_file, machine, plugins, units, words
 from trainyard.cost import Estimate, Operation, collective, roofline
+from trainyard.entry_points import EntryPoint
 from trainyard.errors import BadFile, BadInput, BadJob, MissingFile, TrainyardError, UnknownName, nearest
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import Account, Entry, Ledger
@@ -169,6 +169,12 @@ def test_a_device_nobody_described_is_not_guessed(reported):
     assert machine.find_device(reported) is None
 
 
+def test_device_names_are_read_from_lines_as_from_the_whole_file():
+    for name, path in machine.known().items():
+        device = machine.load(name).device
+        assert machine._device_names(path) == (device.name, *device.aliases)
+
+
 def test_a_machine_that_is_not_there_or_not_right(tmp_path):
     with refused(UnknownName, "h10O", "h100"):
         machine.load("h10O")
@@ -310,12 +316,15 @@ def test_a_plan_lies_within_its_bounds_and_is_predicted():
 def test_a_finding_is_priced_and_weighed():
     account = Account("straggler", "all_reduce", "dp_shard")
     finding = Finding(rule="r", severity="high", account=account, cost_ns=5, says="x.", remedy=Remedy(says="y."))
-    assert finding.remedy == Remedy(says="y.", wins_ns=0)
+    assert (finding.priced, finding.recoverable_ns, finding.weight) == ("bound", 5, 5.0)
+    unrecoverable = msgspec.structs.replace(finding, priced="none")
+    assert (unrecoverable.recoverable_ns, unrecoverable.weight) == (0, 0.0)
     assert [severity(cost, 1000) for cost in (100, 99, 30, 29)] == ["high", "medium", "medium", "low"]
     for kind, value, wrong in (
         (BadInput, "sure = 1.5", {"sure": 1.5}),
         (BadInput, "-1 ns", {"cost_ns": -1}),
         (UnknownName, "'dire'", {"severity": "dire"}),
+        (UnknownName, "'guessed'", {"priced": "guessed"}),
     ):
         with refused(kind, value):
             msgspec.structs.replace(finding, **wrong)
@@ -350,7 +359,7 @@ def no_groups_listed():
 def test_a_plugin_is_checked_when_it_is_loaded(monkeypatch, no_groups_listed):
     def found(group):
         assert group == "trainyard.vendors"
-        return [EntryPoint(name="half", value=f"{__name__}:Half", group=group)]
+        return [EntryPoint(name="half", value=f"{__name__}:Half")]
 
     monkeypatch.setattr(plugins, "entry_points", found)
     monkeypatch.setattr(EntryPoint, "load", lambda _: Half)

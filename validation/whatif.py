@@ -1,10 +1,9 @@
-"""What-if predictions compared with the change itself, on own runs: `python -m validation.whatif [REPEATS]`.
+"""Recovered time as predicted and as measured, on own runs: `python -m validation.whatif [REPEATS] [PLANT...]`.
 
-Needs torch. Each run is a small training job on this machine's cores with a delay injected into every second step. The
-predicted time of these steps without the delay is compared with the other steps of the same run, because the speed of a
-shared machine changes from one minute to the next. Times are medians over steps of the mean over ranks. On a machine
-with other work there are other stragglers as well: a step without any is a step less the time its ranks waited for each
-other.
+Needs torch. Each run is a small training loop on this machine's cores (`validation.planted`) in which every second step
+has a planted cost. The predicted time that these steps recover without it is compared with the time by which the other
+steps of the same run are shorter, because the speed of a shared machine changes from one minute to the next. Times are
+medians over steps of the mean over ranks.
 """
 
 from __future__ import annotations
@@ -16,112 +15,98 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.diagnose.predict_changes import predict_changes
 from trainyard.trace.measure import measure, read
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.whatif.what_if import what_if
-
-JOB = """\
-[model]
-layers = 2
-hidden_size = 64
-ffn_hidden_size = 128
-heads = 2
-kv_heads = 2
-head_dim = 32
-[layout]
-dp_replicate = {ranks}
-[recipe]
-seq_len = 64
-tokens_per_step = {tokens}
-micro_batch_size = 4
-[measure]
-warmup = 2
-steps = 2
-repeats = 1
-profiled = 24
-"""
 
 
 class Plant(NamedTuple):
-    """The delay `what` of `ms` per step, in a job of `ranks` ranks and `tokens` tokens per step; the scenario
-    `supposed` removes it."""
+    """A planted cost of `validation.planted` in a job of `ranks` ranks, and the `changes` that remove it."""
 
-    what: str
+    name: str
     ranks: int
-    tokens: int
-    ms: int
-    supposed: str
+    changes: tuple[str, ...]
 
 
 PLANTS = (
-    Plant("straggler", 2, 1024, 60, "no-stragglers"),
-    Plant("loader", 1, 4096, 60, "data_wait=0"),
-    Plant("host", 1, 4096, 60, "op:slow=0"),
+    Plant("straggler", 2, ("rank:1=typical",)),
+    Plant("loader", 1, ("data_wait=0",)),
+    Plant("python", 1, ("op:python_loop=0",)),
+    Plant("host_sync", 1, ("without:sync_in_step",)),
+    Plant("slow_op", 1, ("op:aten::sort=0",)),
+    Plant("collective", 2, ("comm/all_gather=0", "op:c10d::allgather_=0")),
+    Plant("copies", 1, ("op:aten::copy_=0",)),
+    Plant("checkpoint", 1, ("checkpoint=0",)),
+    Plant("tiny_ops", 1, ("without:tiny_kernels",)),
 )
 
 
-class Pair(NamedTuple):
-    """Step times in ns: with the delay, predicted without it, and measured without it."""
+class Outcome(NamedTuple):
+    """ns: the planted steps, the time that they recover as predicted, and as measured in the other steps."""
 
-    planted: int
-    predicted: int
-    without: int
+    planted_ns: int
+    predicted_ns: int
+    recovered_ns: int
 
     @property
     def error(self) -> float:
-        return self.predicted / self.without - 1
+        return self.predicted_ns / self.recovered_ns - 1
 
 
-def trained(plant: Plant) -> MeasuredTrace:
-    """The measured traces of a run with the delay."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "job.toml").write_text(JOB.format(ranks=plant.ranks, tokens=plant.tokens), "utf-8")
+def record(plant: Plant) -> MeasuredTrace:
+    """The measured traces of a run with the planted cost."""
+    with tempfile.TemporaryDirectory() as folder:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={plant.ranks}"]
-        command = [*launcher, "-m", "validation.planted", str(folder), plant.what, str(plant.ms)]
+        command = [*launcher, "-m", "validation.planted", folder, plant.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(done.stderr)
-        return measure(read([folder / "traces"]))
+        return measure(read([Path(folder)]))
 
 
-def pair(plant: Plant) -> Pair:
-    measured = trained(plant)
-    would = what_if(measured, [plant.supposed]).would
-    waits = plant.what == "straggler"
-    return Pair(_step(measured, True), _step(would, True), _step(measured, False, waits))
+def compare(plant: Plant, measured: MeasuredTrace) -> Outcome:
+    """The recovered time of a recorded run, as predicted and as measured."""
+    before, after = _step_ns(measured), _step_ns(predict_changes(measured, plant.changes).would)
+    planted = [label for label in before if int(label) % 2 and label in after]
+    others = [label for label in before if not int(label) % 2]
+    planted_ns = statistics.median(before[label] for label in planted)
+    return Outcome(
+        round(planted_ns),
+        round(statistics.median(before[label] - after[label] for label in planted)),
+        round(planted_ns - statistics.median(before[label] for label in others)),
+    )
 
 
-def _step(measured: MeasuredTrace, delayed: bool, less_waits: bool = False) -> int:
-    """Time of the delayed steps, or of the others. Step marks are the steps' numbers plus an even constant."""
+def _step_ns(measured: MeasuredTrace) -> dict[str, float]:
+    """Label of each full step -> its time in ns, mean over ranks."""
     times: dict[str, list[int]] = {}
     for ledger in measured.by_rank:
-        label = ledger.scope.steps[0]
-        if label.isdecimal() and int(label) % 2 == delayed and not ledger.scope.partial:
-            waits = ledger.by_kind().get("straggler", 0) if less_waits else 0
-            times.setdefault(label, []).append(ledger.wall_ns - waits)
-    return round(statistics.median(statistics.mean(column) for column in times.values()))
+        if not ledger.scope.partial:
+            times.setdefault(ledger.scope.steps[0], []).append(ledger.wall_ns)
+    return {label: statistics.mean(ns) for label, ns in times.items() if label.isdecimal()}
 
 
-def main(repeats: int = 5) -> None:
-    print(f"{'planted':<28}{'supposed':<22}{'measured':>10}{'predicted':>11}{'without':>10}{'error':>9}")
+def main(repeats: int, names: list[str]) -> None:
+    """Prints a line for each run, and the median error of each plant and of all."""
+    print(f"{'planted':<12}{'change':<24}{'step, ms':>10}{'predicted':>11}{'recovered':>11}{'error':>9}")
+    medians: list[float] = []
     for plant in PLANTS:
-        pairs = []
+        if names and plant.name not in names:
+            continue
+        outcomes: list[Outcome] = []
         for _ in range(repeats):
-            pairs.append(pair(plant))
-            print(_line(plant, pairs[-1]), flush=True)
-        middle = Pair(*(round(statistics.median(column)) for column in zip(*pairs)))
-        errors = sorted(result.error for result in pairs)
-        spread = (
-            f"   median of {repeats}; error {statistics.median(errors):+.1%} ({errors[0]:+.1%} to {errors[-1]:+.1%})"
-        )
-        print(_line(plant, middle) + spread, flush=True)
+            outcomes.append(compare(plant, record(plant)))
+            print(_line(plant, outcomes[-1]), flush=True)
+        medians.append(statistics.median(abs(outcome.error) for outcome in outcomes))
+        print(f"{plant.name}: median absolute error {medians[-1]:.1%} of {repeats} runs", flush=True)
+    print(f"median over {len(medians)} kinds: {statistics.median(medians):.1%}, largest {max(medians):.1%}")
 
 
-def _line(plant: Plant, pair: Pair) -> str:
-    times = "".join(f"{ns / 1e6:>{wide}.1f}" for ns, wide in zip(pair, (10, 11, 10)))
-    return f"{plant.what + f', {plant.ms} ms, {plant.ranks} ranks':<28}{plant.supposed:<22}{times}{pair.error:>+9.1%}"
+def _line(plant: Plant, outcome: Outcome) -> str:
+    """A row of the table: times in ms, and the relative error of the predicted recovery."""
+    times = "".join(f"{ns / 1e6:>{width}.1f}" for ns, width in zip(outcome, (10, 11, 11)))
+    return f"{plant.name:<12}{plant.changes[0]:<24}{times}{outcome.error:>+9.1%}"
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:2]))
+    main(int(sys.argv[1]) if sys.argv[1:] else 3, sys.argv[2:])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -18,15 +19,16 @@ class ManyCopies:
         if 10 * cost_ns < ledger.wall_ns or not cost_ns:
             return ()
         largest: Account = max(copies, key=lambda account: copies[account])
-        sentence = f"Exposed copies cost {cost_ns / 1e6:.1f} ms of every {ledger.wall_ns / 1e6:.1f} ms step"
-        remedy = Remedy(says="Copy from pinned memory on a stream of its own, one batch ahead.", wins_ns=cost_ns)
+        remedy = Remedy(says="Copy from pinned memory on a stream of its own, one batch ahead.")
         return (
             Finding(
                 rule=self.rule,
                 severity=severity(cost_ns, ledger.wall_ns),
                 account=largest,
                 cost_ns=cost_ns,
-                says=sentence,
+                says=f"Exposed copies cost up to {cost_ns / 1e6:.1f} ms of every {ledger.wall_ns / 1e6:.1f} ms step",
+                subject="Exposed copies cost",
+                change=Change(text="copy=0"),
                 evidence=f"most of it in {largest}",
                 remedy=remedy,
                 sure=0.9,

@@ -35,7 +35,6 @@ Codes are an interface: `--json` prints them, scripts compare them, and rewordin
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import ClassVar
 
 
@@ -170,5 +169,7 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
 
 def near(name: str, known_names: Iterable[str]) -> str:
     """The suggestion for an unknown name: `Did you mean 'heads'?`, or an empty string if no known name is similar."""
+    from difflib import get_close_matches  # rarely needed, and slow to import
+
     close = get_close_matches(name, sorted(known_names), n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else ""

@@ -1,40 +1,64 @@
-"""Finding: a diagnosed cause with its cost in ns and a remedy."""
+"""Finding: a diagnosed cause with its price in ns and a remedy."""
 
 from __future__ import annotations
 
 import msgspec
 
 from trainyard import words
+from trainyard.change import Change
 from trainyard.errors import BadInput
 from trainyard.ledger import Account
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """A recommended action. `wins_ns`: upper bound of its gain, in ns per step."""
+    """A recommended action."""
 
     says: str
-    wins_ns: int = 0
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a diagnosis rule. `says`: one sentence; `cost_ns`: ns per step; `sure`: confidence from 0 to 1."""
+    """The result of a diagnosis rule. `says`: one sentence; `sure`: confidence from 0 to 1."""
 
     rule: str
     severity: str
     account: Account
     cost_ns: int
+    """The price: ns per step that the step would be shorter without the cause. `priced`: how it was computed."""
     says: str
     evidence: str = ""
     remedy: Remedy | None = None
     sure: float = 1.0
+    subject: str = ""
+    """`says` up to its price; empty if `says` does not contain the price."""
+    remark: str = ""
+    """The rest of `says` after its price."""
+    priced: str = "bound"
+    """A key of words.PRICES: `replayed`, `bound` (an upper bound) or `none` (not recoverable)."""
+    interval_ns: tuple[int, int] | None = None
+    """The 80 % interval of a replayed price, from its variation over steps; None for fewer than two steps."""
+    booked_ns: int = 0
+    """ns per step of the ledger's time that the rule attributes to the cause."""
+    change: Change | None = None
+    """The change of the steps that removes the cause, for a replay; None if no change expresses it."""
 
     def __post_init__(self) -> None:
-        """Raise `BadInput` for an unknown severity, a confidence outside 0 to 1 or a negative cost."""
+        """Raise `BadInput` for an unknown severity or price, a confidence outside 0 to 1 or a negative cost."""
         words.check(self.severity, words.SEVERITIES, "severity")
+        words.check(self.priced, words.PRICES, "priced")
         if not 0 <= self.sure <= 1:
             raise BadInput(f"sure = {self.sure} is not between 0 and 1.")
         if self.cost_ns < 0:
             raise BadInput(f"cost_ns = {self.cost_ns} ns must not be negative.")
+
+    @property
+    def recoverable_ns(self) -> int:
+        """ns per step that can be recovered at most or by a replay; 0 if the time is not recoverable."""
+        return 0 if self.priced == "none" else self.cost_ns
+
+    @property
+    def weight(self) -> float:
+        """Recoverable time times confidence, by which findings are ordered."""
+        return self.recoverable_ns * self.sure
 
 
 def severity(cost_ns: int, wall_ns: int) -> str:

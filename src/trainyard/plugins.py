@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from trainyard.booked import Booked
 from trainyard.cost import Operation
+from trainyard.entry_points import EntryPoint, entry_points
 from trainyard.errors import BadInput, UnknownName, nearest
 from trainyard.events import Events
 from trainyard.finding import Finding
@@ -149,7 +149,7 @@ def names(group: str) -> Mapping[str, EntryPoint]:
     """Entry points of a group by name, without loading them."""
     if group not in PROTOCOLS:
         raise UnknownName(f"there is no entry-point group {group!r}.", nearest(group, PROTOCOLS))
-    return {point.name: point for point in sorted(entry_points(group=f"trainyard.{group}"), key=lambda p: p.name)}
+    return {point.name: point for point in sorted(entry_points(f"trainyard.{group}"), key=lambda p: p.name)}
 
 
 def load(group: str, name: str) -> Any:

@@ -7,27 +7,28 @@ Each is shown by its number: `⟨U+202E⟩`. Everything that trainyard prints or
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
-_BLANK_CHARACTER = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\U000e0100-\U000e01ef]")
+from trainyard.lazy_pattern import lazy_compile
+
+_BLANK_CHARACTER = lazy_compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\U000e0100-\U000e01ef]")
 """Characters of Unicode's property Default_Ignorable_Code_Point that Python takes for printable, but for U+FE00 to
 U+FE0F, which choose the look of the character before them."""
-_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
-_NOT_XML_CHARACTER = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_HALF_SURROGATE = lazy_compile("[\ud800-\udfff]")
+_NOT_XML_CHARACTER = lazy_compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def printable(text: str, keep: str = "") -> str:
     """Replaces each character that cannot be seen by its number, `⟨U+202E⟩`; those in `keep` stay."""
-    if text.isprintable() and not _BLANK_CHARACTER.search(text):
+    if text.isprintable() and (text.isascii() or not _BLANK_CHARACTER.search(text)):
         return text
     return "".join(char if char in keep or _is_visible(char) else _code_point_of(char) for char in text)
 
 
 def printable_json(text: str) -> str:
     """Escapes, in a JSON document, each character that cannot be seen: `\\u202e`. It decodes to the same value."""
-    if text.isprintable() and not _BLANK_CHARACTER.search(text):
+    if text.isprintable() and (text.isascii() or not _BLANK_CHARACTER.search(text)):
         return text
     return "".join(char if char == "\n" or _is_visible(char) else _json_escape(char) for char in text)
 

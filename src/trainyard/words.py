@@ -167,6 +167,12 @@ SEVERITIES: Mapping[str, Word] = {
     "low": Word("low", "Worth knowing.", "#8a8f98"),
 }
 
+PRICES: Mapping[str, Word] = {
+    "replayed": Word("recovered", "The step is shorter by this in a replay without the cause."),
+    "bound": Word("at most", "The time that the rule attributes to the cause: an upper bound, not replayed."),
+    "none": Word("not recoverable", "The time is not attributed to a cause that could be removed."),
+}
+
 AXES: Mapping[str, Word] = {
     "dp_replicate": Word("dp_replicate", "Data parallel: parameters replicated."),
     "dp_shard": Word("dp_shard", "Data parallel: parameters sharded (FSDP, ZeRO)."),

@@ -41,8 +41,8 @@ def test_start_up_is_information_and_no_other_finding(account):
     results = findings(WHOLE, None, [rank], RULES)
     assert [finding.rule for finding in results if finding.account.kind == "launch_gap"] == ["start_up"]
     (finding,) = found_by("start_up", rank)
-    assert (finding.cost_ns, finding.severity, finding.remedy.wins_ns) == (410 * US, "low", 0)
-    assert "almost all of it one" in finding.says
+    assert (finding.cost_ns, finding.severity, finding.priced, finding.recoverable_ns) == (410 * US, "low", "none", 0)
+    assert "almost all of the booked time is one" in finding.says
 
 
 def test_start_up_that_is_most_of_the_window_is_severe():
@@ -301,7 +301,7 @@ def test_a_single_broadcast_is_doubted_as_a_cost_of_steps():
     mean = ledger(compute__matmul=9_100 * US, comm__broadcast=900 * US)
     doubtful, certain = (found_by("exposed_comm", rank, mean=mean)[0] for rank in (single, each))
     assert doubtful.sure < CANNOT_TELL < certain.sure
-    assert "almost all of it one" in doubtful.says
+    assert "almost all of the booked time is one" in doubtful.says
 
 
 def test_uneven_tables_of_a_recommender_are_not_experts():

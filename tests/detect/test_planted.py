@@ -10,6 +10,7 @@ import pytest
 from tests.detect.test_detect import RULES
 from trainyard import job_file as jobs
 from trainyard.detect.run_rules import findings
+from trainyard.diagnose.price_findings import price_findings
 from trainyard.job import Layout
 from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import execute
@@ -71,7 +72,7 @@ def run(tmp_path, monkeypatch):
             json.loads((store.find(done.id) / "planted" / f"rank{rank}.json").read_text())[-job.measure.profiled :]
             for rank in range(ranks)
         ]
-        results = findings(measured.mean, done, all_booked(measured), RULES)
+        results = price_findings(findings(measured.mean, done, all_booked(measured), RULES), measured)
         return results, [sum(cost) // max(1, len(cost)) for cost in costs]
 
     return started

@@ -144,10 +144,10 @@ def flat(struct: Any) -> dict[str, Any]:
 
 
 def _snapshot(data: bytes, folder: Path) -> bool:
-    from trainyard.trace.memory import snapshot
+    from trainyard.trace.memory import recognise, snapshot
 
     path = _file(data, folder, "snapshot")
-    snapshot.is_snapshot(path)
+    recognise.is_snapshot(path)
     return bool(snapshot.load(path))
 
 

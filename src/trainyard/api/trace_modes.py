@@ -30,8 +30,8 @@ def what_if(
 ) -> WhatIf:
     """Predicts the steps of a trace with changes applied, by replaying the dependencies between their operations.
 
-    `changes`: `network=2x`, `no-stragglers`, `compute/elementwise=2x`, `op:aten::mm=roofline`, ...; they are combined.
-    The other options are those of `analyse`.
+    `changes`: `network=2x`, `no-stragglers`, `compute/elementwise=2x`, `op:aten::mm=roofline`, `without:straggler`
+    (the cause of a finding is removed), ...; they are combined. The other options are those of `analyse`.
 
     ```python
     result = api.what_if("traces/", changes=["no-stragglers"])
@@ -40,11 +40,11 @@ def what_if(
 
     Raises `BadInput` for a change that is invalid or matches nothing in the trace.
     """
+    from trainyard.diagnose.predict_changes import predict_changes
     from trainyard.report.view.trace_results import predicted_steps
-    from trainyard.trace.whatif.what_if import what_if as predict
 
     measured = measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict)
-    return predicted_steps(measured, predict(measured, changes))
+    return predicted_steps(measured, predict_changes(measured, changes))
 
 
 def query(

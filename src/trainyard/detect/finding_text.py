@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.events import I32, I64
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import WINDOW, Account, Ledger
@@ -28,13 +30,21 @@ def describe_step(ledger: Ledger) -> str:
 
 
 def describe_cost(cost_ns: int, ledger: Ledger) -> str:
-    """`2.3 ms of each 11.1 ms step (20 %)`."""
+    """The cost as text: `2.3 ms of each 11.1 ms step (20 %)`."""
     return f"{units.show_time(cost_ns)} of {describe_step(ledger)} ({units.show_share(cost_ns, ledger.wall_ns, 0)})"
 
 
 def matters(ledger: Ledger, cost_ns: int, min_fraction: float = MIN_STEP_FRACTION) -> bool:
     """Whether a cost, ns a step, is at least `min_fraction` of the step."""
     return cost_ns > 0 and cost_ns >= min_fraction * ledger.wall_ns
+
+
+def describe_price(finding: Finding, ledger: Ledger) -> str:
+    """The sentence of a finding with its price: `subject`, the cost, after `up to` for an upper bound, and `remark`."""
+    if finding.priced == "replayed" and not finding.cost_ns:
+        return f"{finding.subject} no time: a replay without the cause is not faster{finding.remark}"
+    up_to = "up to " if finding.priced == "bound" else ""
+    return f"{finding.subject} {up_to}{describe_cost(finding.cost_ns, ledger)}{finding.remark}"
 
 
 def finding(
@@ -48,28 +58,35 @@ def finding(
     remedy: str,
     sure: float,
     wins: int | None = None,
-    largest: LargestIntervals | None = None,
     level: str = "",
+    change: Change | None = None,
+    largest: LargestIntervals | None = None,
+    remark: str = "",
 ) -> tuple[Finding]:
-    """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost 3.0 ms of each 9.1 ms
-    step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: ns a step that the
-    remedy saves at most, by default the whole cost; `largest`: the cost's largest intervals, of which the sentence
-    names one that dominates, and the evidence all; `level`: the severity (a key of words.SEVERITIES), if the cost does
-    not determine it."""
+    """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost up to 3.0 ms of each
+    9.1 ms step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: 0 if no remedy
+    recovers the time; `level`: the severity (a key of words.SEVERITIES), if the cost does not determine it; `change`:
+    the change of the steps that removes the cause, with which a replay prices it; `largest`: the cost's largest
+    intervals, of which the sentence names one that dominates, and the evidence all; `remark`: text after the cost."""
     if largest is not None:
         evidence = "; ".join(filter(None, (evidence, largest.evidence)))
-    return (
-        Finding(
-            rule=rule,
-            severity=level or severity(cost_ns, ledger.wall_ns),
-            account=account,
-            cost_ns=cost_ns,
-            says=f"{subject} {describe_cost(cost_ns, ledger)}{largest.headline if largest else ''}",
-            evidence=evidence,
-            remedy=Remedy(says=remedy, wins_ns=cost_ns if wins is None else wins),
-            sure=sure,
-        ),
+        remark += largest.headline
+    unpriced = Finding(
+        rule=rule,
+        severity=level or severity(cost_ns, ledger.wall_ns),
+        account=account,
+        cost_ns=cost_ns,
+        says="",
+        evidence=evidence,
+        remedy=Remedy(says=remedy),
+        sure=sure,
+        subject=subject,
+        remark=remark,
+        priced="none" if wins == 0 else "bound",
+        booked_ns=cost_ns,
+        change=change,
     )
+    return (replace(unpriced, says=describe_price(unpriced, ledger)),)
 
 
 def mean_per_step(ranks: Sequence[Booked], totals: Iterable[int]) -> int:

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trainyard.booked import Booked, Mask
+from trainyard.change import Change
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters, mean_per_step
 from trainyard.detect.host_blame import describe_calls, idle_causing_calls
@@ -88,9 +89,19 @@ def host_stop_finding(
     ns = claimed_ns(ledger, ranks, claimant)
     if not matters(ledger, ns, _MIN_STEP_FRACTION):
         return ()
+    change = Change(text=f"{account}=0")
     if not ranks:
-        evidence, remedy = "from the ledger alone", remedy_for(())
-        return finding(rule, ledger, account, ns, subject, evidence=evidence, remedy=remedy, sure=sure_without_ranks)
+        return finding(
+            rule,
+            ledger,
+            account,
+            ns,
+            subject,
+            evidence="from the ledger alone",
+            remedy=remedy_for(()),
+            sure=sure_without_ranks,
+            change=change,
+        )
     rows_by_rank = [idle_causing_calls(rank, account) for rank in ranks]
     largest = largest_idle(ranks, [claimed_idle_rows(rank, claimant) for rank in ranks])
     return finding(
@@ -103,6 +114,7 @@ def host_stop_finding(
         remedy=remedy_for(_names_of_calls(ranks, rows_by_rank)),
         sure=confidence(_doubt_of(largest)),
         largest=largest,
+        change=change,
     )
 
 

@@ -15,7 +15,7 @@ MIN_STORM_KERNELS = 500
 """Tiny kernels in a row that count as a storm: a few hundred between larger kernels are normal and cost little."""
 _MAX_PAUSE_NS = 200_000
 """A longer pause has another cause, and ends a run."""
-_MAX_PREEMPTION_NS = 10_000_000
+_MAX_PREEMPTION_NS = 100_000_000
 """Longest time for which the operating system may have preempted the host's thread, which does not end a run."""
 _SHORT_NEIGHBOURS = 3
 """A row counts as preempted if this many rows of its kind before it, and as many after it, are short."""

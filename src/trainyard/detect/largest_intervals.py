@@ -31,12 +31,13 @@ class LargestIntervals(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """`, almost all of it one cudaFree of 6.0 s`; empty if no interval dominates."""
+        """`; almost all of the booked time is one cudaFree of 6.0 s`, whatever the price; empty if no interval
+        dominates."""
         if not self.is_single:
             return ""
         name, ns = self.intervals[0]
         on = " on each rank" if self.ranks > 1 else ""
-        return f", almost all of it one {name} of {units.show_time(ns)}{on}"
+        return f"; almost all of the booked time is one {name} of {units.show_time(ns)}{on}"
 
     @property
     def evidence(self) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trainyard import plugins, words
+from trainyard import plugins
 from trainyard.booked import Booked
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.plugins import Detector
 from trainyard.record import Run
-
-_SYMPTOMS = ("launch_bound", "imbalance", "coverage")
-"""Rules that report where time goes without naming a call, rank or link as the cause."""
 
 
 def findings(
@@ -23,12 +20,11 @@ def findings(
 ) -> list[Finding]:
     """The findings of all rules (or only `rules`) for a mean ledger. Rules whose inputs are missing are skipped.
 
-    Sorted by severity; within it, causes before symptoms, then by decreasing cost.
+    Sorted by recoverable time times confidence. Costs are upper bounds: `diagnose` prices them by replay.
     """
     available_inputs = {"ledger": True, "run": run is not None, "ranks": ranks is not None}
     output: list[Finding] = []
     for detector in plugins.load_all("detectors").values() if rules is None else rules:
         if ledger.wall_ns and all(available_inputs.get(need, False) for need in detector.needs):
             output.extend(detector.check(ledger, run, ranks))
-    severities = list(words.SEVERITIES)
-    return sorted(output, key=lambda item: (severities.index(item.severity), item.rule in _SYMPTOMS, -item.cost_ns))
+    return sorted(output, key=lambda finding: -finding.weight)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -68,6 +67,8 @@ def unreadable(shown: Path | str, error: OSError | ValueError, next_step: str = 
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 digest of a file's contents, in hexadecimal. Raises `OSError`."""
+    import hashlib
+
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

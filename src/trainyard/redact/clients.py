@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from trainyard.lazy_pattern import lazy_compile
+
 
 class Client(NamedTuple):
     """`option`: matches an option that takes a secret, with the value in group `value` if it is in the same word.
@@ -26,7 +28,7 @@ class Client(NamedTuple):
 
 
 def _option(*names: str) -> re.Pattern[str]:
-    return re.compile(rf"(?:{'|'.join(names)})(?P<value>.*)\Z", re.DOTALL)
+    return lazy_compile(rf"(?:{'|'.join(names)})(?P<value>.*)\Z", re.DOTALL)
 
 
 _ATTACHED = Client(_option("-p"), spaced=False)

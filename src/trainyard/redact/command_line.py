@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from trainyard.lazy_pattern import lazy_compile
 from trainyard.redact.clients import ClientOptions
 from trainyard.redact.secret_names import HIDDEN, is_plain, is_random_key, is_secret, is_switch
 from trainyard.redact.text_secrets import redact
 
-_ASSIGNMENT = re.compile(r"([-+~]{0,3}\w[\w.\-]*+):?=")
-_OPTION = re.compile(r"-{1,2}\w[\w.\-]*+\Z")
+_ASSIGNMENT = lazy_compile(r"([-+~]{0,3}\w[\w.\-]*+):?=")
+_OPTION = lazy_compile(r"-{1,2}\w[\w.\-]*+\Z")
 _LONGEST_PLAIN = 64
 
 

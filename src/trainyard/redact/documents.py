@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import IO
 
+from trainyard.lazy_pattern import lazy_compile
 from trainyard.redact.clients import ClientOptions
 from trainyard.redact.command_line import redact_word, takes_secret
 from trainyard.redact.secret_names import HIDDEN, is_plain, is_random_key, is_secret
 from trainyard.redact.text_secrets import is_suspect, redact
 
-_TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*+"?)(?P<colon>\s*+:)?|[{}\[\],:]|[^\s{}\[\]:,"]++', re.DOTALL)
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[A-Za-z_][^\s"{}\[\],:]*+', re.DOTALL)
-_LITERAL = re.compile(r"-?[\d.eE+\-]++\Z|true\Z|false\Z|null\Z|-?Infinity\Z|NaN\Z")
+_TOKEN = lazy_compile(r'(?P<text>"(?:[^"\\]|\\.)*+"?)(?P<colon>\s*+:)?|[{}\[\],:]|[^\s{}\[\]:,"]++', re.DOTALL)
+_TEXT = lazy_compile(rb'"(?:[^"\\]|\\.)*+"?|[A-Za-z_][^\s"{}\[\],:]*+', re.DOTALL)
+_LITERAL = lazy_compile(r"-?[\d.eE+\-]++\Z|true\Z|false\Z|null\Z|-?Infinity\Z|NaN\Z")
 _PIECE_BYTES = 1 << 16
 _MAX_CACHED_STRINGS = 100_000
 _HIDDEN = f'"{HIDDEN}"'
@@ -152,6 +152,8 @@ def _decode_string(literal: str) -> str:
     """The string that a JSON string literal stands for; the literal without its quotes if its escapes are invalid."""
     if "\\" not in literal:
         return literal.strip('"')
+    import json
+
     try:
         return json.loads(literal)
     except ValueError:
@@ -160,4 +162,6 @@ def _decode_string(literal: str) -> str:
 
 def _encode_if_changed(before: str, after: str) -> str | None:
     """The JSON literal of `after`; None if it equals `before`."""
+    import json
+
     return None if before == after else json.dumps(after)

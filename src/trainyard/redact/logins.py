@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_COLON, _AT = re.compile(r":|%(?:25)*3A", re.IGNORECASE), re.compile(r"@|%(?:25)*40")
-_URL = re.compile(r"://?|%(?:25)*3A(?:%(?:25)*2F){2}", re.IGNORECASE)
-"""`://`, which a path shortens to `:/`."""
-_SCHEME = re.compile(r"[A-Za-z0-9+.\-]*\Z")
-_LONGEST_SCHEME = 32
-_TOKEN_SCHEMES = re.compile(r"(?:https?|ftps?|wss?)\Z", re.IGNORECASE)
-"""Schemes in which a user without a password is hidden too: it may be a token."""
-_AUTHORITY_END = re.compile(r"[/?#\\]")
-_ENCODED_ENDS = ("2f", "3f", "23")
-_PORT = re.compile(r"\d{1,5}\Z")
-_RUN = re.compile(r"""(?:[^\s<>"`']|'(?![,)\]}:;\s]|\Z))*+""")
-_QUOTED_RUN = {quote: re.compile(rf"[^\s<>{quote}]*+") for quote in "\"'`"}
+from trainyard.lazy_pattern import lazy_compile
 
-_WORD = re.compile(r"""[^\s"'`<>|]+""")
-_NOT_OF_USER = re.compile(r"[^\w.+%~*\-]")
-_HOST = re.compile(
+_COLON, _AT = lazy_compile(r":|%(?:25)*3A", re.IGNORECASE), lazy_compile(r"@|%(?:25)*40")
+_URL = lazy_compile(r"://?|%(?:25)*3A(?:%(?:25)*2F){2}", re.IGNORECASE)
+"""`://`, which a path shortens to `:/`."""
+_SCHEME = lazy_compile(r"[A-Za-z0-9+.\-]*\Z")
+_LONGEST_SCHEME = 32
+_TOKEN_SCHEMES = lazy_compile(r"(?:https?|ftps?|wss?)\Z", re.IGNORECASE)
+"""Schemes in which a user without a password is hidden too: it may be a token."""
+_AUTHORITY_END = lazy_compile(r"[/?#\\]")
+_ENCODED_ENDS = ("2f", "3f", "23")
+_PORT = lazy_compile(r"\d{1,5}\Z")
+_RUN = lazy_compile(r"""(?:[^\s<>"`']|'(?![,)\]}:;\s]|\Z))*+""")
+_QUOTED_RUN = {quote: lazy_compile(rf"[^\s<>{quote}]*+") for quote in "\"'`"}
+
+_WORD = lazy_compile(r"""[^\s"'`<>|]+""")
+_NOT_OF_USER = lazy_compile(r"[^\w.+%~*\-]")
+_HOST = lazy_compile(
     r"(?!sha\d+:)(?:[A-Za-z0-9.\-]*[A-Za-z][A-Za-z0-9.\-]*|\d{1,3}(?:\.\d{1,3}){3}|\[[0-9A-Fa-f:]+\])(?P<port>:\d)?"
 )
 
@@ -76,7 +78,7 @@ def find_in_words(text: str) -> Iterator[tuple[int, int]]:
                 yield word.start() + span[0], word.start() + span[1]
 
 
-_LAST_AT = re.compile(r".*(@|%(?:25)*40)", re.DOTALL)
+_LAST_AT = lazy_compile(r".*(@|%(?:25)*40)", re.DOTALL)
 
 
 def _find_login(word: str, at_index: int, host_index: int) -> tuple[int, int] | None:

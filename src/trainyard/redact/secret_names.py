@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from trainyard.lazy_pattern import lazy_compile
+
 HIDDEN = "***"
 
-_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_SEPARATORS = re.compile(r"[^a-z0-9]+")
+_PARTS = lazy_compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SEPARATORS = lazy_compile(r"[^a-z0-9]+")
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_CERTAIN = re.compile(
+_CERTAIN = lazy_compile(
     r"password|passwd|passphrase|passcode|passwort|secret(?!a)|credential|(?:api|access|private|secret|auth)_?key"
     r"|(?:auth|access|api|bearer|refresh|session|hf)_?token(?!i)"
 )
@@ -73,10 +75,10 @@ _OF_WORK = _words(
 )
 """Words before `pass` that make it a round of work."""
 _FOLDERS = ("PWD", "OLDPWD")
-_NO_SECRET = re.compile(r"(?:true|false|yes|no|on|off|none|null)?\Z", re.IGNORECASE)
-_SWITCHED = re.compile(r"[01]\Z")
-_SPECIAL_TOKEN = re.compile(r"<[a-z_/|]{1,32}>\Z|\[[A-Z_]{1,16}\]\Z")
-_RANDOM = re.compile(r"(?=[A-Za-z]{0,99}\d)(?=\d{0,99}[A-Za-z])[A-Za-z0-9]{16}")
+_NO_SECRET = lazy_compile(r"(?:true|false|yes|no|on|off|none|null)?\Z", re.IGNORECASE)
+_SWITCHED = lazy_compile(r"[01]\Z")
+_SPECIAL_TOKEN = lazy_compile(r"<[a-z_/|]{1,32}>\Z|\[[A-Z_]{1,16}\]\Z")
+_RANDOM = lazy_compile(r"(?=[A-Za-z]{0,99}\d)(?=\d{0,99}[A-Za-z])[A-Za-z0-9]{16}")
 
 
 @lru_cache(4096)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
-RUN = re.compile(r"""(?:[^\s"'`\\&;,]|\\++(?!["'`])|[&;,](?!\s|\Z|\\*+["'`]|amp;|[\w.\-]++["']?\s{0,2}[=:]))*+""")
+from trainyard.lazy_pattern import lazy_compile
+
+RUN = lazy_compile(r"""(?:[^\s"'`\\&;,]|\\++(?!["'`])|[&;,](?!\s|\Z|\\*+["'`]|amp;|[\w.\-]++["']?\s{0,2}[=:]))*+""")
 """A value without quotes: up to a space or quote, or to a separator before the next name."""
-LINE = re.compile(r"""(?:[^\r\n"'`\\]|\\++(?!["'`]))*+""")
+LINE = lazy_compile(r"""(?:[^\r\n"'`\\]|\\++(?!["'`]))*+""")
 """A value of several words: up to a quote or the end of the line."""
-_OPENING = re.compile(r"""[bBrRuUfF]{0,2}(\\*+)(["'`])""")
-_BRACKETS = re.compile(r"""["'`\[\](){}]""")
+_OPENING = lazy_compile(r"""[bBrRuUfF]{0,2}(\\*+)(["'`])""")
+_BRACKETS = lazy_compile(r"""["'`\[\](){}]""")
 _CLOSERS = ")]}>.,;:!"
 
 

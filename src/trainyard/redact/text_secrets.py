@@ -9,6 +9,7 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator
 
+from trainyard.lazy_pattern import lazy_compile
 from trainyard.redact import logins
 from trainyard.redact.clients import NAMES, ClientOptions
 from trainyard.redact.secret_names import HIDDEN, is_plain, is_random_key, is_secret, is_switch
@@ -35,7 +36,7 @@ def _any_of(words: Iterable[str]) -> str:
 
 
 _HINT = re.compile(_any_of(_HINTS))
-_TOKEN = re.compile(
+_TOKEN = lazy_compile(
     r"""(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf]))(?:
       (?P<worded>sk-|hf_|npm_|pypi-|gsk_|r8_|nvapi-|xapp-)(?P<rest>[A-Za-z0-9_\-]++)
     | (?P<json>eyJ)[A-Za-z0-9_\-.]++
@@ -49,21 +50,21 @@ _SHORTEST_SIGNATURE = 8
 _SHORTEST_RANDOM_WORD, _SHORTEST_MIXED_WORD, _SHORTEST_MIXED_TEXT = 16, 8, 24
 """Characters from which a part of a token counts as random: a word, a word of letters and digits, and words of letters
 in both cases and digits."""
-_KEY_MARK = re.compile(r"-----(?:BEGIN|(?P<end>END)) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_BASIC = re.compile(r"(?<![A-Za-z0-9])basic[ \t]++([A-Za-z0-9+/_\-]{4,}+={0,2})", re.IGNORECASE)
-_BEARER = re.compile(r"(?<![A-Za-z0-9])bearer(?:[ \t=:+]|%(?:25)*+20)++", re.IGNORECASE)
+_KEY_MARK = lazy_compile(r"-----(?:BEGIN|(?P<end>END)) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_BASIC = lazy_compile(r"(?<![A-Za-z0-9])basic[ \t]++([A-Za-z0-9+/_\-]{4,}+={0,2})", re.IGNORECASE)
+_BEARER = lazy_compile(r"(?<![A-Za-z0-9])bearer(?:[ \t=:+]|%(?:25)*+20)++", re.IGNORECASE)
 
-_NAME = re.compile(
+_NAME = lazy_compile(
     r"""(?<![\w.\-])(?P<dash>[-+~]{0,3})(?P<name>\w[\w.\-]*+)(?P<close>\\*+["'`]?)
     (?: [ \t]*+(?:=>|={1,2}|:=|:(?!:|//)|%(?:25)*+3[AaDd])[ \t]*+
       | (?P<option>[ \t]++(?:\\\r?\n[ \t]*+)?|%(?:25)*+20|\s*+,\s*+(?=\\*+["'`])) )""",
     re.VERBOSE,
 )
-_ESCAPE = re.compile(r"(?:25)*[0-9A-Fa-f]{2}")
-_WHOLE_LINE = re.compile(r"(?:authorization|cookies?|passphrase)\Z", re.IGNORECASE)
+_ESCAPE = lazy_compile(r"(?:25)*[0-9A-Fa-f]{2}")
+_WHOLE_LINE = lazy_compile(r"(?:authorization|cookies?|passphrase)\Z", re.IGNORECASE)
 
-_CLIENT = re.compile(rf"(?<![\w\-])(?:{'|'.join(map(re.escape, NAMES))})(?=\s)[^\r\n]*+")
-_SHELL_WORD = re.compile(r"""(?:[^\s"']|"[^"]*+"|'[^']*+'|["'])++""")
+_CLIENT = lazy_compile(rf"(?<![\w\-])(?:{'|'.join(map(re.escape, NAMES))})(?=\s)[^\r\n]*+")
+_SHELL_WORD = lazy_compile(r"""(?:[^\s"']|"[^"]*+"|'[^']*+'|["'])++""")
 
 
 def redact(text: str) -> str:

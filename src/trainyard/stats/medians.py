@@ -1,7 +1,8 @@
-"""Lower medians: always one of the values, or an integer if the values are integers."""
+"""Medians; the lower ones are always one of the values, or an integer if the values are integers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +20,13 @@ class _Ordered(Protocol[_T]):
 def lower_median(ordered: _Ordered[_T]) -> _T:
     """The median of a sorted, non-empty sequence; the lower of the two middle values if its length is even."""
     return ordered[(len(ordered) - 1) // 2]
+
+
+def median(values: Iterable[float]) -> float:
+    """The median of at least one value; the mean of the two middle values if their number is even."""
+    ordered = sorted(values)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return low if low == high else (low + high) / 2
 
 
 def medians(values: I64, group: I64, groups: int) -> tuple[I64, NDArray[np.bool_]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from statistics import median
 
 import msgspec
 
 from trainyard.job import SCRIPT
 from trainyard.record import Run, Sample
+from trainyard.stats.medians import median
 
 
 class ModelFlopsShare(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,6 @@ traces.
 from __future__ import annotations
 
 import os
-import socket
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -62,6 +60,8 @@ def measure_files(
             raise_if_unreadable(len(traces), unread, _truncated_sources(traces), strict)
             return measure(traces, window, source, axis, file_indices)._replace(unread=unread)
         engine = "processes" if cores > 1 else "serial"
+    import tempfile
+
     # The folder is deleted with the last object that refers to it.
     folder = tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True)
     with engine_named(engine, min(cores, len(readable))) as run:
@@ -151,6 +151,8 @@ def _survey_file(
     file cannot be read."""
     file_number, path = task
     if not folder.is_dir():
+        import socket
+
         raise EnvironmentFailed(
             f"{folder} does not exist on {socket.gethostname()}.", "Set TMPDIR to a folder that all hosts share."
         )

@@ -176,8 +176,8 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     if start_up_ns >= _NOTED_START_UP_NS:
         sentences = (
             *sentences,
-            f"Initialisation and the edge of the profile ({units.show_time(start_up_ns)} on a rank) are left out of the "
-            "mean: they lie in partial steps.",
+            f"Initialisation and the edge of the profile ({units.show_time(start_up_ns)} on a rank) are left out of "
+            "the mean: they lie in partial steps.",
         )
     return MeasuredTrace(
         ranks=ranks,

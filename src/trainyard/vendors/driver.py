@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -39,6 +37,9 @@ class Catalogue:
 def run_tool(*command: str) -> str | None:
     """Runs a tool and returns its output (stdout); None if it is not installed. Raises `DriverError` if it fails or
     hangs."""
+    import shutil
+    import subprocess
+
     tool = shutil.which(command[0])
     if tool is None:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -160,6 +159,8 @@ def _devices_by_nvidia_smi() -> list[DeviceSeen]:
 def _query_nvidia_smi(fields: tuple[str, ...]) -> list[dict[str, str]]:
     """One row per device: field of `nvidia-smi --query-gpu` -> text; empty if it is not installed. Raises
     `DriverError`."""
+    import csv
+
     output = run_tool("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
     rows = [[cell.strip() for cell in row] for row in csv.reader((output or "").splitlines()) if row]
     if any(len(row) != len(fields) for row in rows):

@@ -72,7 +72,7 @@ def reported(measured):
         view_of(analyse_measured(measured)),
         findings=tuple(
             Finding(rule="r", severity="high", account=Account("compute", "matmul"), cost_ns=12, says=name,
-                    evidence=name, remedy=Remedy(says=name, wins_ns=3), sure=0.5)
+                    evidence=name, remedy=Remedy(says=name), sure=0.5)
             for name in FORMULAS
         ),
     )  # fmt: skip

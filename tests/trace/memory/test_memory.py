@@ -35,8 +35,9 @@ from trainyard.trace.memory import snapshot as reader
 from trainyard.trace.memory.allocator import AllocatorSettings
 from trainyard.trace.memory.categories import KINDS, phase_and_kind, source_location
 from trainyard.trace.memory.measure_snapshot import measure, record
+from trainyard.trace.memory.recognise import is_snapshot
 from trainyard.trace.memory.replay_allocations import bytes_at_moments
-from trainyard.trace.memory.snapshot import ACTIONS, Frame, is_snapshot, load
+from trainyard.trace.memory.snapshot import ACTIONS, Frame, load
 from trainyard.trace.memory.unpickle import loads
 
 PLAIN = st.recursive(

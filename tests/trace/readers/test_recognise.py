@@ -8,7 +8,6 @@ import sqlite3
 import sys
 import types
 import zipfile
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tests.trace.readers import reader_fixtures as make
 from tests.trace_maker import trace
 from trainyard import plugins
 from trainyard.cli.main import answer
+from trainyard.entry_points import EntryPoint
 from trainyard.errors import BadFile, DamagedFile, FileTooLarge
 from trainyard.events import KERNEL
 from trainyard.plugins import ReadOptions
@@ -390,7 +390,7 @@ def other_package(monkeypatch):
         monkeypatch.setitem(sys.modules, "other_package", types.SimpleNamespace(Reader=reader))
         points = {
             **plugins.names("readers"),
-            "other": EntryPoint("other", "other_package:Reader", "trainyard.readers"),
+            "other": EntryPoint("other", "other_package:Reader"),
         }
         monkeypatch.setattr(plugins, "names", lambda group: points)
 

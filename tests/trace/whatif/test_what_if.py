@@ -374,7 +374,7 @@ def test_what_if_matches_the_published_64_rank_job():
 @pytest.mark.slow
 def test_a_planted_wait_for_data_is_what_the_prediction_saves():
     pytest.importorskip("torch")
-    from validation.whatif import Plant, pair
+    from validation.whatif import PLANTS, compare, record
 
-    measured_pair = pair(Plant("loader", 1, 512, 60, "data_wait=0"))
-    assert 0.98 * 60e6 < measured_pair.planted - measured_pair.predicted < 1.5 * 60e6
+    (plant,) = (plant for plant in PLANTS if plant.name == "loader")
+    assert 0.98 * 80e6 < compare(plant, record(plant)).predicted_ns < 1.5 * 80e6

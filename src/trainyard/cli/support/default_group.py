@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -88,6 +87,8 @@ class DefaultGroup(click.Group):
 
     def _suggestion(self, ctx: click.Context) -> str:
         """A sentence on the mode that a word of the default's command line resembles, or an empty string."""
+        from difflib import get_close_matches  # rarely needed, and slow to import
+
         for word in _words(ctx):
             if mode := get_close_matches(word, self.modes, n=1, cutoff=_LEAST_SIMILARITY):
                 return f"For the mode {mode[0]}, pass it first: {ctx.command_path} {mode[0]}."

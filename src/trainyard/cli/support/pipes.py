@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import os
 import select
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,8 @@ def regular(name: str) -> str:
     Raises `BadFile` if no data arrives for too long, `PlaceUnwritable` if the copy cannot be written."""
     if not os.path.exists(name) or os.path.isfile(name) or os.path.isdir(name):
         return name
+    import tempfile
+
     folder = tempfile.TemporaryDirectory(prefix="trainyard-pipe-")
     atexit.register(folder.cleanup)
     copy = Path(folder.name) / Path(name).name

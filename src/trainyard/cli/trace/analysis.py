@@ -23,7 +23,7 @@ def command(files: TraceFiles, page: str | None, full: bool, as_json: bool) -> N
     xplane.pb, Nsight Systems SQLite exports, Neuron JSON exports, and torch memory snapshots.
     """
     from trainyard.report.view.build_analysis import analyse_measured
-    from trainyard.trace.memory.snapshot import is_snapshot
+    from trainyard.trace.memory.recognise import is_snapshot
 
     if snapshots := [path for path in files.paths if is_snapshot(Path(path))]:
         _show_snapshot(files, snapshots[0], page, full, as_json)

@@ -27,23 +27,27 @@ def command(files: TraceFiles, changes: tuple[str, ...], page: str | None, full:
     \b
     no-stragglers         no rank arrives late
     no-launch-gaps        the host is infinitely fast
+    no-syncs              the host does not wait for the device
     perfect-overlap       nothing waits for communication before its step ends
+    rank:7=typical        rank 7 takes the time of the other ranks
+    without:RULE          the cause of the finding of that rule is removed
     network=2x            transfers run at twice the speed (0.5x: at half)
     ACCOUNT=2x            so does the work of an account: compute/norm, comm/all_gather@dp_shard
     ACCOUNT=0             the account takes no time: data_wait=0
+    ACCOUNT=overlap       nothing waits for it: comm/all_gather=overlap
     op:NAME=2x            so does the work of the ops of that name; * matches any text
     op:NAME=roofline      ops run at the speed that arithmetic and memory traffic allow
     """
     from rich.text import Text
 
+    from trainyard.diagnose.predict_changes import predict_changes
     from trainyard.report.render.terminal import plain, print_table
     from trainyard.report.view.build_analysis import analyse_measured
     from trainyard.report.view.fact_tables import predicted, prediction_title
     from trainyard.report.view.trace_results import predicted_steps
-    from trainyard.trace.whatif.what_if import what_if
 
     measured = files.measure()
-    prediction = what_if(measured, changes)
+    prediction = predict_changes(measured, changes)
     result = predicted_steps(measured, prediction)
     for warning in result.warnings:
         say(warning)

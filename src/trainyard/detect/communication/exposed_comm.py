@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.largest_intervals import largest_work
@@ -89,6 +90,7 @@ def _find_exposed(ledger: Ledger, ranks: Sequence[Booked], collective: str) -> S
             else 0,
         ),
         largest=largest_intervals,
+        change=Change(text=f"comm/{collective}=overlap"),
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.communication.straggler import culprit_of, doubt_of_chance, waits_of_others_ns
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
@@ -70,7 +71,7 @@ class Imbalance:
             ledger,
             max(waits, key=lambda account: waits[account]),
             cost_ns,
-            f"{subject} arrive late in turn and wait for each other for",
+            f"{subject} arrive late in turn and wait for each other, which costs",
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
             remedy=_remedy(op_class if explained and not all_differ else "", split_unevenness, ranks or ()),
             # If one rank was the worst in most steps, it may be slower than the others all the same.
@@ -82,6 +83,7 @@ class Imbalance:
                 else _NO_CAUSE_DOUBT,
             ),
             largest=largest,
+            change=Change(text="no-stragglers"),
         )
 
 
@@ -103,7 +105,7 @@ def _find_without_clocks(ledger: Ledger, ranks: Sequence[Booked]) -> Sequence[Fi
         ledger,
         Account("compute", op_class),
         lost_ns[op_class],
-        f"{words.OP_CLASSES[op_class].label} time varies from step to step, and the other ranks wait",
+        f"{words.OP_CLASSES[op_class].label} time varies from step to step and the other ranks wait, which costs",
         evidence=f"from {units.show_time(min(step_times))} to {units.show_time(max(step_times))} a step",
         remedy=_remedy(op_class, 0.0, ranks),
         # The other ranks' waiting is inferred, not measured.

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.change import RowChange
 from trainyard.detect.finding_text import finding, matters, mean_per_step
+from trainyard.detect.row_changes import row_change
 from trainyard.events import Collective
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
+from trainyard.stats.medians import median
 
 _SLOW_FRACTION = 0.5  # of the median: healthy algorithms and rings differ by tens of per cent
 _MIN_GROUPS = 3  # fewest comparable groups
@@ -65,17 +69,42 @@ class SlowLink:
                     f"comparable groups is {_show(median_rate)}",
                     remedy="Test that link (nccl-tests, the vendor's link counters) and check the ranks' placement.",
                     sure=0.8 if ledger.scope.aligned != "no" else 0.6,
+                    change=_change_at_median_rate(
+                        f"{self.rule}:{call_class[0]}:{worst}",
+                        ranks or (),
+                        {link: (links[link], rates[link] / median_rate) for link in slow},
+                    ),
                 )
             )
         return findings
 
 
 class _Call(NamedTuple):
-    """A collective call: `rate`: bus bandwidth in bytes per ns; `owned`: ns booked to it."""
+    """A collective call: `rate`: bus bandwidth in bytes per ns; `owned`: ns booked to it; `rank` and `row`: its
+    interval."""
 
     account: Account
     rate: float
     owned: int
+    rank: int
+    row: int
+
+
+def _change_at_median_rate(rule: str, ranks: Sequence[Booked], slow: dict[str, tuple[list[_Call], float]]) -> RowChange:
+    """The change in which slow links reach the median rate. `slow`: link -> (its calls, its rate over the median)."""
+    rows: list[list[int]] = [[] for _ in ranks]
+    remaining: list[list[float]] = [[] for _ in ranks]
+    index_of_rank = {rank.events.rank: index for index, rank in enumerate(ranks)}
+    for calls, fraction in slow.values():
+        for call in calls:
+            rows[index_of_rank[call.rank]].append(call.row)
+            remaining[index_of_rank[call.rank]].append(fraction)
+    return row_change(
+        rule,
+        ranks,
+        rows=[np.array(column, np.int64) for column in rows],
+        remaining=[np.array(column, np.float64) for column in remaining],
+    )
 
 
 def _calls_by_link(ranks: Sequence[Booked]) -> dict[_CallClass, dict[str, list[_Call]]]:
@@ -91,7 +120,7 @@ def _calls_by_link(ranks: Sequence[Booked]) -> dict[_CallClass, dict[str, list[_
             rate = collective.size * _bus_factor(collective.name, members) / length_ns
             account = rank.pairs[rank.key[row]][0]
             link = _link_name(collective, rank.events.rank)
-            calls_by_class[call_class][link].append(_Call(account, rate, int(rank.owned[row])))
+            calls_by_class[call_class][link].append(_Call(account, rate, int(rank.owned[row]), rank.events.rank, row))
     return calls_by_class
 
 

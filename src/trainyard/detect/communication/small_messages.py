@@ -16,8 +16,10 @@ import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.change import RowChange
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.row_changes import row_change
 from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -38,10 +40,12 @@ class SmallMessages:
         """One finding per account whose small calls take longer than the same bytes in large buckets."""
         # Account -> [calls, bytes, ns in excess of buckets], over all ranks and full steps.
         totals: dict[Account, list[int]] = {}
-        for rank in ranks or ():
-            for account, calls, total_bytes, lost_ns in _small_call_totals(rank):
+        rows_by_account: dict[Account, dict[int, I64]] = {}
+        for rank_index, rank in enumerate(ranks or ()):
+            for account, rows, total_bytes, lost_ns in _small_call_totals(rank):
                 total = totals.setdefault(account, [0, 0, 0])
-                total[0], total[1], total[2] = total[0] + calls, total[1] + total_bytes, total[2] + lost_ns
+                total[0], total[1], total[2] = total[0] + len(rows), total[1] + total_bytes, total[2] + lost_ns
+                rows_by_account.setdefault(account, {})[rank_index] = rows
         steps = max(1, sum(rank.steps for rank in ranks or ()))
         findings: list[Finding] = []
         for account, (calls, total_bytes, lost_ns) in totals.items():
@@ -65,6 +69,7 @@ class SmallMessages:
                         _DEPENDENT_DOUBT if _phase_of(ledger, account) in ("forward", "recompute") else 0,
                         _UNALIGNED_DOUBT if ledger.scope.aligned == "no" or len(ledger.scope.ranks) == 1 else 0,
                     ),
+                    change=_change_to_buckets(f"{self.rule}:{account}", ranks or (), rows_by_account[account], lost_ns),
                 )
             )
         return findings
@@ -83,8 +88,17 @@ def _remedy(account: Account, ranks: Sequence[Booked]) -> str:
     return "Coalesce the calls, or keep one flat buffer."
 
 
-def _small_call_totals(booked: Booked) -> Iterator[tuple[Account, int, int, int]]:
-    """(account, calls, bytes, ns in excess of buckets) over all full steps, for each account with many small calls."""
+def _change_to_buckets(rule: str, ranks: Sequence[Booked], rows: dict[int, I64], lost_ns: int) -> RowChange:
+    """The change in which the small calls take the time of the same bytes in buckets. `rows`: index of each rank -> its
+    small calls; `lost_ns`: their time in excess of buckets, over all ranks."""
+    rows_by_rank = [rows.get(index, np.empty(0, np.int64)) for index in range(len(ranks))]
+    total_ns = sum(_owned_ns(rank, own) for rank, own in zip(ranks, rows_by_rank))
+    return row_change(rule, ranks, rows=rows_by_rank, remaining=1 - lost_ns / max(1, total_ns))
+
+
+def _small_call_totals(booked: Booked) -> Iterator[tuple[Account, I64, int, int]]:
+    """(account, rows of the calls, bytes, ns in excess of buckets) over all full steps, for each account with many
+    small calls."""
     rows_by_account: dict[Account, list[int]] = {}
     for row, collective in booked.collectives.items():
         if collective.size > 0 and booked.full(booked.start[row : row + 1])[0]:
@@ -101,7 +115,8 @@ def _small_call_totals(booked: Booked) -> Iterator[tuple[Account, int, int, int]
         latency_ns = int(length_ns.min())
         buckets = booked.steps * _bucket_count(small_bytes // booked.steps)
         ideal_ns = buckets * latency_ns + small_bytes / best_bytes_per_ns
-        yield account, int(is_small.sum()), small_bytes, max(0, _owned_ns(booked, group_rows[is_small]) - int(ideal_ns))
+        small_rows = group_rows[is_small]
+        yield account, small_rows, small_bytes, max(0, _owned_ns(booked, small_rows) - int(ideal_ns))
 
 
 def _owned_ns(booked: Booked, rows: I64) -> int:

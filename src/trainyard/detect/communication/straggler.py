@@ -1,7 +1,8 @@
 """straggler: one rank arrives late at collectives and makes the others wait.
 
 What it does: finds the rank that causes most of the waiting in collectives in most steps, and names the account in
-which it differs from the others. The cost is the time that each of the others waits for it.
+which it differs from the others. The cost is at most the time that each of
+the others waits for it: without it, they may wait for the next one.
 Why it matters: every rank is as slow as the slowest; the late rank itself often shows the shortest step.
 Example: in an 8-rank job rank 7 is the last to arrive at 5 of its 8 collectives, and its own step is the shortest.
 Remedy: look at that rank's host, device clocks and share of the work.
@@ -12,12 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from math import comb
-from statistics import median
 
 import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.communication.own_time import doubt_of_kernels, explained_fraction
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
@@ -25,6 +26,7 @@ from trainyard.detect.largest_intervals import largest_waits
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
+from trainyard.stats.medians import median
 
 _MIN_SHARE = 0.4  # of all waiting: from this fraction on, one rank is named; below it, ranks were late in turn
 _MIN_OVER_FAIR_SHARE = 1.5  # times the share of a rank if all were late in turn: of two ranks one is named from 75 % on
@@ -51,17 +53,17 @@ class Straggler:
             for rank, ns in sorted(ledger.late.items(), key=lambda item: -item[1])[:4]
         )
         differs = _describe_difference(rank_late, ranks) if ranks else ""
-        waiting_ranks = "the other rank waits" if _rank_count(ledger) == 2 else "the other ranks wait"
         return finding(
             self.rule,
             ledger,
             max(waits, key=lambda account: waits[account]),
             wait_ns_per_other_rank(ledger, rank_late),
-            f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}; {waiting_ranks}",
+            f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}, which costs",
             evidence=f"waiting caused: {shares}{differs}",
             remedy=f"Compare rank {rank_late} with the others: its host, device clocks and share of the work.",
             sure=_confidence(ledger, rank_late, ranks),
             largest=largest_waits(ranks or ()),
+            change=Change(text=f"rank:{rank_late}=typical"),
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
@@ -38,10 +39,11 @@ class CheckpointStall:
             ledger,
             largest,
             cost_ns,
-            "Checkpoints stall the step for",
+            "Checkpoints cost",
             evidence=f"{shares} per step, averaged over the steps in the trace",
             remedy="Load before the steps that are measured."
             if largest.what == "load"
             else "Save in the background (async_save), sharded by rank, or less often.",
             sure=confidence(),
+            change=Change(text="checkpoint=0"),
         )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.largest_intervals import largest_idle
@@ -46,6 +47,7 @@ class DataWait:
                 doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0
             ),
             largest=largest,
+            change=Change(text=f"{account}=0"),
         )
 
 

@@ -21,6 +21,7 @@ from trainyard.booked import Booked, Mask
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.largest_intervals import largest_work
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import (
     dominant_account,
     owned_ns_per_step,
@@ -88,6 +89,7 @@ class HostDeviceThrash:
                 0 if selected.adjective == "pageable " else _NEEDED_DOUBT,
             ),
             largest=largest,
+            change=row_change(self.rule, ranks, rows=selected.rows_by_rank),
         )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.change import RowChange
 from trainyard.detect.communication.straggler import culprit_of
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters, mean_per_step, sum_by_key
@@ -26,6 +27,7 @@ from trainyard.detect.host_blame import time_by_culprit, top_culprits
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows
 from trainyard.detect.largest_intervals import largest_idle
 from trainyard.detect.regularity import atypical_fraction, regular_fraction
+from trainyard.detect.row_changes import row_change
 from trainyard.events import I64, NOTE
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -87,6 +89,7 @@ class LaunchBound:
             remedy=_remedy(account.what, other_ranks, doubts),
             sure=confidence(*(doubt.probability for doubt in doubts)) if other_ranks else _SURE_WITHOUT_RANKS,
             largest=largest_idle(other_ranks, rows_by_rank),
+            change=_change_without_gaps(self.rule, ranks or (), cost_ns),
         )
 
 
@@ -185,6 +188,14 @@ def _fraction_in_graphs(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) ->
 
 
 _GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
+
+
+def _change_without_gaps(rule: str, ranks: Sequence[Booked], cost_ns: int) -> RowChange:
+    """The change in which the gaps vanish, on all ranks: a remedy changes the program of all. A rank with more than
+    `cost_ns` of gaps a step keeps the excess, which makes it a straggler."""
+    gaps_by_rank = [claimed_idle_rows(rank, Claimant.HOST) for rank in ranks]
+    gap_ns = [int(rank.idle.ns[gaps].sum()) // rank.steps for rank, gaps in zip(ranks, gaps_by_rank)]
+    return row_change(rule, ranks, idle=gaps_by_rank, idle_removed=[min(1.0, cost_ns / max(1, ns)) for ns in gap_ns])
 
 
 def _gaps_from_ledger(ledger: Ledger) -> dict[Account, int]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
+from trainyard.change import Change
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import count_per_step, finding, matters
 from trainyard.detect.host_blame import describe_calls, idle_causing_calls, time_by_culprit, top_culprits
@@ -24,6 +25,7 @@ from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns
 from trainyard.detect.kernel_storms import find_storms, is_in_storms
 from trainyard.detect.largest_intervals import largest_idle
 from trainyard.detect.regularity import regular_fraction
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import dominant_account, owned_ns_per_step
 from trainyard.events import I64
 from trainyard.finding import Finding
@@ -73,6 +75,7 @@ class SyncInStep:
                 _doubt_of_refill(ranks),
             ),
             largest=largest,
+            change=_change_without_syncs(self.rule, ranks, read_rows_by_rank),
         )
 
 
@@ -98,6 +101,14 @@ def _remedy(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:
     if kind == "copy":
         return "Copy asynchronously from and to page-locked memory, and wait for the copy where its data is used."
     return "Wait for an event or a stream where the result is used, not for the whole device."
+
+
+def _change_without_syncs(rule: str, ranks: Sequence[Booked], read_rows_by_rank: Sequence[I64]) -> Change:
+    """The change in which no host waits for its device; on CPUs, in which the single reads take no time."""
+    if any(rank.on_device for rank in ranks):
+        return Change(text="no-syncs")
+    idle = [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks]
+    return row_change(rule, ranks, rows=read_rows_by_rank, idle=idle)
 
 
 def _select_single_reads(booked: Booked) -> I64:

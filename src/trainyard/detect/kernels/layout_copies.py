@@ -15,6 +15,7 @@ from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import (
     describe_names,
     dominant_account,
@@ -55,4 +56,5 @@ class LayoutCopies:
             if any(rank.events.shows_torch for rank in ranks)
             else "Keep tensors in the layout of the convolutions (NHWC).",
             sure=confidence(),
+            change=row_change(self.rule, ranks, rows=rows_by_rank),
         )

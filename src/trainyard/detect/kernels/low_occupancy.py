@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters, mean_per_step
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import (
     describe_names,
     dominant_account,
@@ -57,6 +58,14 @@ class LowOccupancy:
             remedy="Give each kernel more to do (batch, fuse), or use one that splits the long dimension.",
             # Occupancy is the profiler's estimate, and the gain from more of it is a rule of thumb.
             sure=0.5,
+            change=row_change(
+                self.rule,
+                device_ranks,
+                rows=rows_by_rank,
+                remaining=[
+                    rank.events.work.occupancy[rows] / _ENOUGH_PERCENT for rank, rows in zip(device_ranks, rows_by_rank)
+                ],
+            ),
         )
 
 

@@ -17,6 +17,7 @@ from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns, has_unfused_optimizer
 from trainyard.detect.largest_intervals import largest_idle
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import owned_ns_per_step, select_work, starts_per_step
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -47,7 +48,7 @@ class OptimizerNotFused:
             ledger,
             account,
             gaps_ns,
-            f"An unfused optimizer of {kernels:,} kernels per step leaves the device idle for",
+            f"An unfused optimizer of {kernels:,} kernels per step leaves the device idle, which costs",
             evidence=f"the kernels themselves run for {units.show_time(busy_ns)}; none of them is fused",
             remedy=_remedy(unfused_ranks),
             sure=confidence(
@@ -55,6 +56,9 @@ class OptimizerNotFused:
                 _NOT_UPDATE_DOUBT,
             ),
             largest=largest,
+            change=row_change(
+                self.rule, unfused_ranks, idle=[claimed_idle_rows(rank, Claimant.OPTIMIZER) for rank in unfused_ranks]
+            ),
         )
 
 

@@ -17,8 +17,9 @@ from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
-from trainyard.detect.idle_gaps import Claimant, claimed_ns, has_unfused_optimizer
+from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows, claimed_ns, has_unfused_optimizer
 from trainyard.detect.kernel_storms import TINY_NS, Storm, find_storms, is_in_storms
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import describe_names, dominant_account, owned_ns_per_step, starts_per_step
 from trainyard.events import I64
 from trainyard.finding import Finding
@@ -56,6 +57,12 @@ class TinyKernels:
             f"{units.show_time(busy_ns)} and the gaps between them take {units.show_time(gaps_ns)}",
             remedy=_remedy(ranks),
             sure=confidence(),
+            change=row_change(
+                self.rule,
+                ranks,
+                rows=rows_by_rank,
+                idle=[claimed_idle_rows(rank, Claimant.TINY) for rank in ranks],
+            ),
         )
 
 

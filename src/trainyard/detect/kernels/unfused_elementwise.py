@@ -18,6 +18,7 @@ from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import count_per_step, finding, matters, mean_per_step, shorten
+from trainyard.detect.row_changes import F64, row_change
 from trainyard.detect.select_events import owned_ns_per_step, select_work
 from trainyard.events import I64
 from trainyard.finding import Finding
@@ -59,6 +60,12 @@ class UnfusedElementwise:
             + _describe_worst_module(ranks, chains_by_rank),
             remedy="Fuse them: torch.compile, or the library's fused op.",
             sure=confidence(_SIZE_DOUBT * (1 - _known_fraction(ranks, rows_by_rank)), _MEMORY_DOUBT),
+            change=row_change(
+                self.rule,
+                ranks,
+                rows=rows_by_rank,
+                remaining=[_remaining(rank, chains) for rank, chains in zip(ranks, chains_by_rank)],
+            ),
         )
 
 
@@ -104,6 +111,17 @@ def _chain_savings_ns(ns: I64, moved_bytes: I64) -> int:
     if (moved_bytes <= 0).any():
         return saved_ns
     return min(saved_ns, total_ns * int(moved_bytes.sum() - moved_bytes.max()) // int(moved_bytes.sum()))
+
+
+def _remaining(booked: Booked, chains: list[I64]) -> F64:
+    """The fraction of its time that each kernel of the chains keeps if they are fused, in order."""
+    return np.concatenate(
+        [
+            np.full(len(chain), 1 - _fusion_savings_ns(booked, [chain]) / max(1, int(booked.owned[chain].sum())))
+            for chain in chains
+        ]
+        or [np.empty(0)]
+    )
 
 
 def _describe_worst_module(ranks: Sequence[Booked], chains_by_rank: Sequence[list[I64]]) -> str:

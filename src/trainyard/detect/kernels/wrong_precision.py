@@ -19,6 +19,7 @@ from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
+from trainyard.detect.row_changes import row_change
 from trainyard.detect.select_events import describe_names, dominant_account, owned_ns_per_step, select_work
 from trainyard.events import I64, OP
 from trainyard.finding import Finding
@@ -58,6 +59,7 @@ class WrongPrecision:
             evidence=f"{units.show_time(busy_ns)} in float32, {describe_names(device_ranks, rows_by_rank)}",
             remedy=_remedy(device_ranks[0].events.device),
             sure=confidence(_MEMORY_BOUND_DOUBT),
+            change=row_change(self.rule, device_ranks, rows=rows_by_rank, remaining=1 / (_REACHED_FRACTION * ratio)),
         )
 
 

@@ -3,31 +3,32 @@
 const SHORT = 12;
 
 function findings() {
-  const card = section("findings", "Findings", view.findings.length ? "Sorted by severity. Costs are per step; gains are upper bounds." : "", {
+  const card = section("findings", "Findings", view.findings.length ? "Ordered by recoverable time times confidence. Prices are per step." : "", {
     csv: view.findings.length ? () => saveCsv("findings", findingRows()) : null,
   });
   if (!view.findings.length) card.append(el("p", { class: "empty" }, "No rule reported a finding."));
   card.append(el("ol", { class: "findings" }, ...view.findings.map(finding)));
 }
 
-function finding({ rule, severity, account, cost_ns, says, evidence, remedy, sure }) {
+function finding({ rule, severity, account, cost_ns, priced, interval_ns, says, evidence, remedy, sure, change }) {
   const [colour, means] = view.severities[severity];
   const dot = el("i", { "aria-hidden": "true" });
   dot.style.background = colour;
-  const gain = remedy?.wins_ns ? ` (wins up to ${time(remedy.wins_ns)})` : "";
+  const [priceLabel, priceMeans] = view.prices[priced];
+  const interval = interval_ns ? `80 % interval ${time(interval_ns[0])} to ${time(interval_ns[1])}` : "";
   return el("li", {},
     el("span", { class: "severity", title: means }, dot, severity),
     el("div", { class: "body" },
       el("p", { class: "says" }, says),
       evidence ? el("p", { class: "because" }, evidence) : null,
-      remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.says, gain) : null,
-      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account))),
-    el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), el("span", {}, `${fixed(100 * sure, 0)} % sure`)));
+      remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.says) : null,
+      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), change ? [" · ", el("code", {}, `--change ${change.text}`)] : null)),
+    el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", { title: priceMeans }, priceLabel), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), interval ? el("span", {}, interval) : null, el("span", {}, `${fixed(100 * sure, 0)} % sure`)));
 }
 
 function findingRows() {
-  const rows = view.findings.map(({ rule, severity, account, cost_ns, says, evidence, remedy, sure }) => [rule, severity, account, cost_ns, says, evidence, remedy?.says ?? "", remedy?.wins_ns ?? 0, sure]);
-  return [["rule", "severity", "account", "cost_ns", "says", "evidence", "remedy", "wins_ns", "sure"], ...rows];
+  const rows = view.findings.map((row) => [row.rule, row.severity, row.account, row.cost_ns, row.priced, row.interval_ns?.[0] ?? "", row.interval_ns?.[1] ?? "", row.booked_ns, row.says, row.evidence, row.remedy?.says ?? "", row.sure, row.change?.text ?? ""]);
+  return [["rule", "severity", "account", "cost_ns", "priced", "low_ns", "high_ns", "booked_ns", "says", "evidence", "remedy", "sure", "change"], ...rows];
 }
 
 const LEDGER_HEADS = ["account", "label", "phase", "ns", "hidden_ns", "count", "share"];

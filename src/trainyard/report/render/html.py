@@ -42,6 +42,7 @@ def page(view: View) -> str:
     if view.timeline is not None:
         plain["timeline"] = pack(view.timeline)
     plain["severities"] = {name: [word.colour, word.means] for name, word in words.SEVERITIES.items()}
+    plain["prices"] = {name: [word.label, word.means] for name, word in words.PRICES.items()}
     return document(view.title, plain, SCRIPTS if view.planned is None else PLANNED)
 
 

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from trainyard import units
+from trainyard.finding import Finding
 from trainyard.report.render.terminal import plain
+from trainyard.report.view.price_text import show_interval, show_price
 from trainyard.report.view.view import View
 
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~&$]|:(?=//)|(?<=www)\.")
@@ -72,13 +74,18 @@ def _ledger(view: View) -> str:
 
 
 def _findings(view: View) -> str:
-    """The Markdown table of findings: severity, cost a step, evidence, remedy, and how sure the rule is."""
+    """The Markdown table of findings: severity, price a step, evidence, remedy, and how sure the rule is."""
     rows = [
-        (finding.severity, escaped(finding.says), units.show_time(finding.cost_ns), escaped(finding.evidence),
+        (finding.severity, escaped(finding.says), _price(finding), escaped(finding.evidence),
          escaped(finding.remedy.says) if finding.remedy else "", f"{100 * finding.sure:.0f} %")
         for finding in view.findings
     ]  # fmt: skip
     return _table(("severity", "finding", "a step", "evidence", "remedy", "sure"), "llrllr", rows)
+
+
+def _price(finding: Finding) -> str:
+    """The price of a finding a step with its interval, if a replay gave one."""
+    return "; ".join([show_price(finding), *([show_interval(finding.interval_ns)] if finding.interval_ns else [])])
 
 
 def _kernels(view: View) -> str:

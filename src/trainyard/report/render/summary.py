@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from trainyard import units, words
 from trainyard.finding import Finding
-from trainyard.ledger import Account, Ledger
+from trainyard.ledger import Ledger
 from trainyard.report.render.terminal import (
     NextStep,
     Part,
@@ -28,6 +29,7 @@ from trainyard.report.render.terminal import (
 )
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_view import view_of
+from trainyard.report.view.price_text import explain_price
 from trainyard.report.view.view import View
 
 _MOST_ACCOUNTS, _MOST_FINDINGS, _MOST_NOTES = 9, 3, 2
@@ -64,18 +66,10 @@ def print_analysis(
 
 
 def what_if_step(analysis: Analysis) -> tuple[NextStep, ...]:
-    """The prediction of the step without the largest finding, if a change expresses it."""
-    changes = [change for finding in analysis.findings if (change := _change(finding.account))]
-    command = f"trainyard trace what-if PATH --change {changes[0]}" if changes else ""
-    return (NextStep(command, "predict the step"),) if changes else ()
-
-
-def _change(account: Account) -> str:
-    """The what-if change that reduces the time of an account, or an empty string."""
-    if account.kind in ("compute", "copy", "checkpoint"):
-        return f"{account.kind}/{account.what}=2x"
-    changes = {"straggler": "no-stragglers", "launch_gap": "no-launch-gaps", "comm": "network=2x"}
-    return changes.get(account.kind, "data_wait=0" if account.kind == "data_wait" else "")
+    """The prediction of the step without the cause of the first finding that a change expresses."""
+    changes = [finding.change.text for finding in analysis.findings if finding.change is not None]
+    command = f"trainyard trace what-if PATH --change {shlex.quote(changes[0])}" if changes else ""
+    return (NextStep(command, "the step without that cause, account by account"),) if changes else ()
 
 
 def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
@@ -85,6 +79,8 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
     if leading and leading.remedy:
         parts.append(Text(plain(leading.remedy.says)))
+    if leading:
+        parts.append(Text(plain(_price_line(leading)), style="dim"))
     parts.append(joined_line((view.subtitle, *view.chips)))
     parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.figures:
@@ -139,7 +135,14 @@ def _findings(findings: Sequence[Finding]) -> Table:
         table.add_row(Text("▲", style=words.SEVERITIES[finding.severity].colour), Text(plain(sentence(finding.says))))
         if finding.remedy:
             table.add_row("", Text(plain(finding.remedy.says), style="dim"))
+        table.add_row("", Text(plain(_price_line(finding)), style="dim"))
     return table
+
+
+def _price_line(finding: Finding) -> str:
+    """How the price was computed, and the confidence: `Recovered in a replay, 80 % interval ...; 90 % sure.`"""
+    text = explain_price(finding)
+    return f"{text[:1].upper()}{text[1:]}; {100 * finding.sure:.0f} % sure."
 
 
 def _omitted(view: View, full_command: str) -> tuple[NextStep, ...]:

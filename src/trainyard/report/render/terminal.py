@@ -18,6 +18,7 @@ from trainyard import units, words
 from trainyard.ledger import Ledger
 from trainyard.printable import printable
 from trainyard.report.view.next_step import NextStep
+from trainyard.report.view.price_text import explain_price
 from trainyard.report.view.view import Bar, Cell, Column, KernelRow, KeyFigure, View
 from trainyard.report.view.view import Table as Facts
 
@@ -115,6 +116,8 @@ def _parts(view: View, max_rows: int, bar_width: int, width: int) -> list[Render
         line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
         line.append(plain(f"{sentence(finding.says)} "))
         line.append(f"{finding.severity.capitalize()}, {100 * finding.sure:.0f} % sure. ", style="dim")
+        price = explain_price(finding)
+        line.append(plain(f"{price[:1].upper()}{price[1:]}. "), style="dim")
         if finding.evidence:
             line.append(plain(f"{finding.evidence[:1].upper()}{finding.evidence[1:]}. "), style="dim")
         if finding.remedy:

@@ -86,7 +86,21 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
     )  # fmt: skip
     yield Sheet(
         "Findings",
-        ("severity", "rule", "says", "account", "cost_ns", "evidence", "remedy", "wins_ns", "sure"),
+        (
+            "severity",
+            "rule",
+            "says",
+            "account",
+            "cost_ns",
+            "priced",
+            "low_ns",
+            "high_ns",
+            "booked_ns",
+            "evidence",
+            "remedy",
+            "sure",
+            "change",
+        ),
         [
             (
                 finding.severity,
@@ -94,10 +108,13 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
                 finding.says,
                 str(finding.account),
                 finding.cost_ns,
+                finding.priced,
+                *(finding.interval_ns or (None, None)),
+                finding.booked_ns,
                 finding.evidence,
                 finding.remedy.says if finding.remedy else None,
-                finding.remedy.wins_ns if finding.remedy else None,
                 finding.sure,
+                finding.change.text if finding.change else None,
             )
             for finding in view.findings
         ],

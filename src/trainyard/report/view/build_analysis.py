@@ -7,7 +7,7 @@ import msgspec
 from trainyard import units, words
 from trainyard.detect.coverage import MIN_UNEXPLAINED_FRACTION as UNEXPLAINED_LEAST
 from trainyard.detect.finding_text import describe_step
-from trainyard.detect.run_rules import findings
+from trainyard.diagnose.price_findings import diagnose
 from trainyard.finding import Finding
 from trainyard.job import SCRIPT, Job, Recipe
 from trainyard.ledger import WINDOW, Ledger
@@ -19,7 +19,6 @@ from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.store.measurement_warnings import measurement_warnings
 from trainyard.store.run_summary import summarise
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.rank_results import all_booked
 from trainyard.trace.top_kernels import Busy, top_work
 
 _MOST_ROWS = 30
@@ -61,7 +60,7 @@ def _analysis(
     """The analysis of the `mean` step and the `ledgers` behind it. `run`: the stored run, if any; `measured`: the
     booked traces, if available; both add figures and tables. `subject`: device, ranks and job in words."""
     alike = measured.comparable if measured else None
-    found_problems = findings(mean, run, all_booked(measured) if measured else None)
+    found_problems = diagnose(mean, run, measured)
     return Analysis(
         headline=_headline(mean, found_problems, run),
         subject=subject,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 from trainyard import __version__, units, words
 from trainyard import ledger as ledgers_of
@@ -12,6 +11,7 @@ from trainyard.ledger import Ledger
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.view import Heat, Timeline, View
 from trainyard.report.view.waterfall import SMALL, waterfall
+from trainyard.stats.medians import median
 
 
 def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from trainyard import units, words
 from trainyard.record import Run
-from trainyard.report.view.trace_results import QueryResult, Reconciliation, WhatIf
+from trainyard.report.view.price_text import show_interval
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.roofline import OpRow, op_roofline
 from trainyard.trace.measured_trace import Lateness, MeasuredTrace, ModelMean
+
+if TYPE_CHECKING:
+    from trainyard.report.view.trace_results import QueryResult, Reconciliation, WhatIf
 
 _MOST_ROWS = 40
 """Rows of the tables of ops and of bandwidths."""
@@ -242,11 +246,14 @@ def predicted(result: WhatIf, full: bool = False) -> Table:
 
 
 def prediction_title(result: WhatIf) -> str:
-    """The headline: `With network=2x the step takes 110.0 ms instead of 150.0 ms (-26.7 %).`"""
+    """The headline: `With network=2x, the step takes 110.0 ms instead of 150.0 ms (-26.7 %): 40.0 ms recovered, 80 %
+    interval 38.0 to 42.0 ms.`"""
     before_ns, after_ns = result.before.wall_ns, result.after.wall_ns
     share = f" ({100 * (after_ns - before_ns) / before_ns:+.1f} %)" if before_ns else ""
     takes = f"the step takes {units.show_time(after_ns)} instead of {units.show_time(before_ns)}{share}"
-    return f"With {', '.join(result.changes)}, {takes}."
+    recovered = f"{units.show_time(result.recovered_ns)} recovered"
+    interval = f", {show_interval(result.interval_ns)}" if result.interval_ns else ""
+    return f"With {', '.join(result.changes)}, {takes}: {recovered}{interval}."
 
 
 def answered(answer: QueryResult) -> Table:

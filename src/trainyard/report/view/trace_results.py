@@ -28,6 +28,10 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     accounts: tuple[AccountChange, ...]
     ledgers: tuple[Ledger, ...]
     """Predicted: one for each rank and step, then the mean."""
+    recovered_ns: int
+    """By how much the mean step is shorter, the price of a finding with this change; negative if it is longer."""
+    interval_ns: tuple[int, int] | None = None
+    """The 80 % interval of `recovered_ns` from its variation over steps; None for fewer than two steps."""
     warnings: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
@@ -105,6 +109,8 @@ def predicted_steps(measured: MeasuredTrace, prediction: Prediction) -> WhatIf:
         after=prediction.mean,
         accounts=prediction.changes,
         ledgers=prediction.would.ledgers,
+        recovered_ns=prediction.recovery.ns,
+        interval_ns=prediction.recovery.interval_ns,
         warnings=warnings_of(measured),
     )
 

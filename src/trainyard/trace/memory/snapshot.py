@@ -20,7 +20,7 @@ from trainyard.errors import BadFile, DamagedFile
 from trainyard.plugins import AS_WRITTEN
 from trainyard.redact import redact
 from trainyard.trace.memory.unpickle import loads
-from trainyard.trace.readers.kineto.unpack import no_collection, peek, texts
+from trainyard.trace.readers.kineto.unpack import no_collection, texts
 
 ACTIONS = (
     "alloc",
@@ -120,18 +120,6 @@ class Snapshot(NamedTuple):
     marks: tuple[SnapshotAnnotation, ...]
     odd: int
     allocator: bool
-
-
-def is_snapshot(path: Path) -> bool:
-    """Whether the file begins like a snapshot: with a pickle's protocol byte, or as JSON with the key segments but not
-    traceEvents."""
-    try:
-        head = peek(path, 1 << 16)
-    except BadFile:
-        return False
-    if head[:1] == b"\x80":
-        return True
-    return head.lstrip()[:1] in (b"{", b"[") and b'"segments"' in head and b'"traceEvents"' not in head
 
 
 def load(path: Path, limit: int = AS_WRITTEN.limit) -> Snapshot:

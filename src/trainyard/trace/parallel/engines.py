@@ -6,11 +6,8 @@ order. `work` and the items are sent to other processes: `work` must be a module
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -36,6 +33,10 @@ def serial(workers: int) -> Iterator[RunEngine]:
 @contextmanager
 def processes(workers: int) -> Iterator[RunEngine]:
     """Runs items in `workers` processes on this machine. Raises `WorkerDied` if one dies."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
 
         def run(work: Callable[[_T], _R], items: Sequence[_T], /) -> list[_R]:

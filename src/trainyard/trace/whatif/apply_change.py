@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from fnmatch import fnmatchcase
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.change import Change, RowChange
 from trainyard.errors import BadInput
-from trainyard.events import I64, NOTE, OP, Events
-from trainyard.ledger import Account
+from trainyard.events import I64
 from trainyard.machine import Device
 from trainyard.stats.medians import lower_median
-from trainyard.trace.flops.roofline import op_roofline
+from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.measured_trace import MeasuredTrace
+from trainyard.trace.whatif.change_rows import change_rows
 from trainyard.trace.whatif.changes import (
     NETWORK,
     NO_LAUNCH_GAPS,
     NO_STRAGGLERS,
+    NO_SYNCS,
     OP_PREFIX,
+    OVERLAP,
     PERFECT_OVERLAP,
+    RANK_PREFIX,
+    ROOFLINE,
     Supposition,
+    parse,
 )
 from trainyard.trace.whatif.dependency_graph import Graph, Needs, replace_needs
+from trainyard.trace.whatif.overlap import overlap_transfers
 from trainyard.trace.whatif.profile_ops import HOST, TRANSFER, WORK, Profile
+from trainyard.trace.whatif.select_ops import op_mask, roofline_lengths, select_accounts
 from trainyard.trace.whatif.typical_lengths import typical_lengths
 
 Mask = NDArray[np.bool_]
@@ -35,174 +42,150 @@ class Supposed:
     Work before the first mark is not part of a step and stays unchanged. `device`: the device of rooflines; by default
     each rank's own. Masks and columns have one element for each op of `ops`; `length` and `lag` are ns."""
 
-    def __init__(self, profile: Profile, measured: MeasuredTrace, device: Device | None) -> None:
-        """`device`: the data of the recorded device; None if it is unknown."""
-        self.profile, self.measured, self.device = profile, measured, device
-        self.ranks = tuple(measured.ranks)
+    def __init__(self, profile: Profile, measured: MeasuredTrace, ranks: tuple[RankTrace, ...]) -> None:
+        """`ranks`: those of `measured`, loaded."""
+        self.profile, self.measured, self.ranks = profile, measured, ranks
         self.ops = ops = profile.ops
         self.graph: Graph = profile.graph
         self.length, self.lag = self.graph.length, self.graph.lag.copy()
-        self._kind = np.array([*(account.kind for account in profile.accounts), ""])[ops.account]
-        marked = np.array([*(bool(rank.events.marks) for rank in self.ranks), True])
-        self._in_step = (ops.step >= 0) | ~marked[ops.rank_index]
-        self._sends = (self._kind == "comm") & np.isin(ops.role, (WORK, TRANSFER)) & self._in_step
+        marked = np.array([*(bool(rank.events.marks) for rank in ranks), True])
+        self.in_step = (ops.step >= 0) | ~marked[ops.rank_index]
+        self.is_comm = self._is_kind("comm")
+        self._sends = self.is_comm & np.isin(ops.role, (WORK, TRANSFER)) & self.in_step
 
-    def suppose(self, supposition: Supposition) -> None:
-        """Applies one supposition. Raises `BadInput` if nothing in the traces matches it."""
-        if supposition.target == NO_STRAGGLERS:
-            self._remove_straggling()
-        elif supposition.target == NO_LAUNCH_GAPS:
-            self._remove_launch_gaps()
-        elif supposition.target == PERFECT_OVERLAP:
-            self._overlap_all()
-        elif supposition.target == NETWORK:
-            self._scale_lengths(supposition, self._sends, "no collective")
-        elif supposition.target.startswith(OP_PREFIX):
-            self._scale_lengths(
-                supposition, self._op_mask(supposition.target.removeprefix(OP_PREFIX)), "no work of an op of that name"
-            )
+    def apply(self, change: Change, device: Device | None = None) -> None:
+        """Applies one change. `device`: the device of rooflines; None for the one that each rank's file names. Raises
+        `BadInput` if nothing in the traces matches it."""
+        if isinstance(change, RowChange):
+            self.length, self.lag = change_rows(change, self.profile, self.ranks, self.length, self.lag, self.in_step)
         else:
-            booked = [_matches_account(supposition.target, account) for account in self.profile.accounts]
-            known_accounts = ", ".join(sorted(str(account) for account in self.profile.accounts)[:40])
-            lacks = f"no such work. Accounts in the traces: {known_accounts}"
-            self._scale_lengths(supposition, np.array([*booked, False])[self.ops.account], lacks)
+            self.suppose(parse(change.text), device)
 
-    def _scale_lengths(self, supposition: Supposition, rows: Mask, missing: str) -> None:
-        """Changes the length of the ops `rows` by the supposition's share. Raises `BadInput` with the text `missing` if
-        none of them lies in a step."""
-        rows = rows & self._in_step & (self.length > 0)
+    def suppose(self, supposition: Supposition, device: Device | None = None) -> None:
+        """Applies one supposition. Raises as `apply`."""
+        target = supposition.target
+        if target == NO_STRAGGLERS or target.startswith(RANK_PREFIX):
+            self._remove_straggling(supposition)
+        elif target == NO_LAUNCH_GAPS:
+            self._remove_launch_gaps()
+        elif target == NO_SYNCS:
+            self._remove_syncs(supposition)
+        elif target == PERFECT_OVERLAP:
+            self.graph = overlap_transfers(self.graph, self.profile, self.ranks, self._sends, self.is_comm)
+        elif target == NETWORK:
+            self._scale_lengths(supposition, self._check(supposition, self._sends, "no collective"))
+        elif target.startswith(OP_PREFIX):
+            rows = op_mask(self.profile, self.ranks, target.removeprefix(OP_PREFIX))
+            self._change_op(supposition, self._check(supposition, rows, "no work of an op of that name"), device)
+        else:
+            self._change_account(supposition)
+
+    def _is_kind(self, kind: str) -> Mask:
+        """The ops booked to accounts of this kind."""
+        return np.array([*(account.kind == kind for account in self.profile.accounts), False], bool)[self.ops.account]
+
+    def _check(self, supposition: Supposition, rows: Mask, missing: str) -> Mask:
+        """The ops `rows` that lie in a step and take time. Raises `BadInput` with the text `missing` if none does."""
+        rows = rows & self.in_step & (self.length > 0)
         if not rows.any():
             raise BadInput(f"{supposition.text}: the traces show {missing}.")
-        if supposition.share is None:
-            self._set_lengths(self._lengths_at_roofline(supposition, rows))
+        return rows
+
+    def _change_account(self, supposition: Supposition) -> None:
+        """Changes the length of the work booked to the accounts of a supposition, or overlaps it."""
+        known_accounts = ", ".join(sorted(str(account) for account in self.profile.accounts)[:40])
+        is_selected = select_accounts(self.profile, supposition.target)
+        rows = self._check(supposition, is_selected, f"no such work. Accounts in the traces: {known_accounts}")
+        if supposition.value == OVERLAP:
+            self.graph = overlap_transfers(self.graph, self.profile, self.ranks, rows & self._sends, self.is_comm)
+        else:
+            self._scale_lengths(supposition, rows)
+
+    def _change_op(self, supposition: Supposition, rows: Mask, device: Device | None) -> None:
+        """Changes the length of the ops `rows` by a factor or to their roofline."""
+        if supposition.value != ROOFLINE:
+            self._scale_lengths(supposition, rows)
             return
-        numerator, denominator = supposition.share.numerator, supposition.share.denominator
+        lengths = roofline_lengths(self.measured, self.profile, self.ranks, rows, self.length, device)
+        if lengths is None:
+            raise BadInput(
+                f"{supposition.text}: the roofline of that op is unknown.", "Give a factor: 2x is twice as fast."
+            )
+        self._set_lengths(lengths)
+
+    def _scale_lengths(self, supposition: Supposition, rows: Mask) -> None:
+        """Changes the length of the ops `rows` by the supposition's share."""
+        share: Fraction = supposition.share
         length = self.length.copy()
-        length[rows] = [ns * numerator // denominator for ns in self.length[rows].tolist()]
+        length[rows] = [ns * share.numerator // share.denominator for ns in self.length[rows].tolist()]
         self._set_lengths(length)
 
     def _set_lengths(self, length: I64) -> None:
         """Sets the lengths. Ops keep at least 1 ns, so that their order with their neighbours does not change."""
         self.length = np.where(self.length > 0, np.maximum(length, 1), length)
 
-    def _lengths_at_roofline(self, supposition: Supposition, rows: Mask) -> I64:
-        """Lengths with ops at their roofline, if it is known: each op is scaled by reachable over measured time."""
-        reachable_and_busy_ns: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-        for row in op_roofline(self.measured, self.device).rows:
-            if row.reachable_ns is not None:
-                total = reachable_and_busy_ns[row.op, row.account]
-                total[0], total[1] = total[0] + min(row.reachable_ns, row.busy_ns), total[1] + row.busy_ns
-        length, is_known = self.length.copy(), False
-        for rank_index, rank in enumerate(self.ranks):
-            rank_ops = np.flatnonzero(rows & (self.ops.rank_index == rank_index))
-            interval = self.ops.row[rank_ops] if len(rank.events.work) else self.ops.unit[rank_ops]
-            ops = rank.arithmetic.op[interval]
-            names = [rank.events.names[name] if op >= 0 else "" for op, name in zip(ops, rank.events.host.name[ops])]
-            for op_index, name in zip(rank_ops.tolist(), names):
-                reachable_ns, busy_ns = reachable_and_busy_ns.get(
-                    (name, str(self.profile.accounts[self.ops.account[op_index]])), (0, 0)
-                )
-                if busy_ns:
-                    length[op_index], is_known = int(length[op_index]) * reachable_ns // busy_ns, True
-        if not is_known:
-            raise BadInput(
-                f"{supposition.text}: the roofline of that op is unknown.", "Give a factor: 2x is twice as fast."
-            )
-        return length
-
-    def _remove_straggling(self) -> None:
-        """Gives every op its typical length on ranks that are not late; all ranks begin when the median one did."""
+    def _remove_straggling(self, supposition: Supposition) -> None:
+        """Gives every op its typical length on ranks that are not late, and lets all ranks begin when the median one
+        did; for `rank:7=typical`, gives the ops of rank 7 their typical length on the others, and moves its beginning
+        only. Raises `BadInput` for ranks that cannot be compared."""
+        late = self._late_rank_index(supposition)
         is_counted = np.zeros(len(self.length), bool)
         for rank_index, rank in enumerate(self.ranks):
             full = {part.label for part in rank.parts if not part.partial}
             steps = [step for step, mark in enumerate(rank.events.marks) if mark.label in full]
             is_counted |= (self.ops.rank_index == rank_index) & np.isin(self.ops.step, steps)
-        is_own_work = (self._kind != "comm") & (self.ops.rank_index >= 0)
-        self._set_lengths(
-            typical_lengths(self.ops, self.length, is_counted if is_counted.any() else self._in_step, is_own_work)
-        )
+        is_own_work = ~self.is_comm & (self.ops.rank_index >= 0)
+        counted = is_counted if is_counted.any() else self.in_step
+        self._set_lengths(typical_lengths(self.ops, self.length, counted, is_own_work, late))
         first_mark_ns = np.array(
             [rank.events.marks[0].start if rank.events.marks else rank.events.span[0] for rank in self.ranks]
         )
+        others = np.delete(first_mark_ns, late) if late is not None else first_mark_ns
+        lead_ns = first_mark_ns - lower_median(np.sort(others))
+        if late is not None:
+            lead_ns = np.where(np.arange(len(lead_ns)) == late, np.maximum(lead_ns, 0), 0)
         has_no_need = np.ones(len(self.length), bool)
         has_no_need[self.graph.needs.op] = False
-        self.lag[has_no_need] -= (first_mark_ns - lower_median(np.sort(first_mark_ns)))[
-            self.ops.rank_index[has_no_need]
-        ]
+        self.lag[has_no_need] -= lead_ns[self.ops.rank_index[has_no_need]]
+
+    def _late_rank_index(self, supposition: Supposition) -> int | None:
+        """The index of the rank of a `rank:` supposition, None for all ranks. Raises `BadInput` for a rank that is not
+        in the traces, or for ranks without a common clock."""
+        if len(self.ranks) < 2 or self.measured.alignment.aligned == "no":
+            raise BadInput(
+                f"{supposition.text} compares ranks that share a clock. {self.measured.alignment.why}",
+                "Pass the traces of all ranks of one run.",
+            )
+        if supposition.target == NO_STRAGGLERS:
+            return None
+        numbers = [rank.events.rank for rank in self.ranks]
+        if supposition.rank not in numbers:
+            shown = ", ".join(map(str, numbers[:16])) + (", ..." if len(numbers) > 16 else "")
+            raise BadInput(f"{supposition.text}: the traces are of ranks {shown}.")
+        return numbers.index(supposition.rank)
 
     def _remove_launch_gaps(self) -> None:
         """Removes host time, except waiting for data, and the delay between launch and start."""
         is_host = self.ops.role == HOST
-        self._set_lengths(np.where(is_host & self._in_step & (self._kind == "launch_gap"), 0, self.length))
+        self._set_lengths(np.where(is_host & self.in_step & self._is_kind("launch_gap"), 0, self.length))
         need, op, weight = self.graph.needs
         is_launch = is_host[need] & ~is_host[op]
         self.graph = self.graph._replace(
-            needs=Needs(need, op, np.where(is_launch & self._in_step[op], np.minimum(weight, 0), weight))
+            needs=Needs(need, op, np.where(is_launch & self.in_step[op], np.minimum(weight, 0), weight))
         )
         has_need = np.zeros(len(is_host), bool)
         has_need[op] = True
-        self.lag[has_need & ~is_host & self._in_step] = 0
+        self.lag[has_need & ~is_host & self.in_step] = 0
 
-    def _overlap_all(self) -> None:
-        """Lets nothing in a rank's step wait for its transfers, except the last computation, which waits for all."""
-        ops, graph = self.ops, self.graph
-        need, op, _ = graph.needs
-        waits_for_transfer = self._sends[need] & ~self._sends[op] & (ops.rank_index[op] == ops.rank_index[need])
-        waits_for_transfer &= np.isin(ops.role[op], (HOST, WORK))
-        device = np.array([*(len(rank.events.work) > 0 for rank in self.ranks), False])[ops.rank_index]
-        may_end_step = np.where(device, (ops.role == WORK) & (self._kind == "compute"), ops.role == HOST)
-        last_op_of_step = {
-            (int(ops.rank_index[op_index]), int(ops.step[op_index])): op_index
-            for op_index in graph.order[may_end_step[graph.order]].tolist()
-        }
-        transfer_ops = np.flatnonzero(self._sends)
-        last_ops = [
-            last_op_of_step.get(which, -1)
-            for which in zip(ops.rank_index[transfer_ops].tolist(), ops.step[transfer_ops].tolist())
-        ]
-        last_ops = np.array(last_ops, np.int64)
-        is_needed = (
-            (last_ops >= 0)
-            & (ops.start[transfer_ops] < ops.start[last_ops])
-            & (ops.stop[transfer_ops] <= ops.start[last_ops])
-        )
-        self.graph = replace_needs(
-            graph,
-            waits_for_transfer,
-            Needs(transfer_ops[is_needed], last_ops[is_needed], np.zeros(int(is_needed.sum()), np.int64)),
-        )
-
-    def _op_mask(self, pattern: str) -> Mask:
-        """The device work of ops with that name and of the ops inside them; on a CPU, those ops themselves."""
-        matches_label = np.array([_matches_name(name, pattern) for name in self.profile.labels] or [False], bool)
-        selected = np.zeros(len(self.length), bool)
-        for rank_index, rank in enumerate(self.ranks):
-            inside, launcher = _is_inside_named(rank.events, pattern), self.profile.launcher[rank_index]
-            in_rank = self.ops.rank_index == rank_index
-            if len(rank.events.work):
-                in_rank &= self.ops.role == WORK
-                selected[in_rank] = inside[launcher[self.ops.row[in_rank]]] | matches_label[self.ops.label[in_rank]]
-            else:
-                in_rank &= self.ops.role == HOST
-                selected[in_rank] = inside[launcher[self.ops.unit[in_rank]]]
-        return selected
-
-
-def _matches_account(pattern: str, account: Account) -> bool:
-    """Whether an account matches: `comm` covers all of its kind, `comm/all_gather` those of any group."""
-    text = str(account)
-    return any(fnmatchcase(known, pattern) for known in (account.kind, text.partition("@")[0], text))
-
-
-def _matches_name(name: str, pattern: str) -> bool:
-    return name == pattern or fnmatchcase(name, pattern)
-
-
-def _is_inside_named(events: Events, pattern: str) -> Mask:
-    """Whether each host row is an op or annotation of that name or inside one; the last entry, for row -1, is False."""
-    is_match = np.array([_matches_name(name, pattern) for name in events.names], bool)
-    host = events.host
-    inside = [*(np.isin(host.what, (OP, NOTE)) & is_match[host.name]).tolist(), False]
-    for row, parent in enumerate(host.parent.tolist()):
-        inside[row] = inside[row] or inside[parent]
-    return np.array(inside, bool)
+    def _remove_syncs(self, supposition: Supposition) -> None:
+        """Lets the host of a rank with a device not wait for it, and removes its time in synchronising calls. Raises
+        `BadInput` if the host never waits."""
+        ops, (need, op, _) = self.ops, self.graph.needs
+        has_device = np.array([*(len(rank.events.work) > 0 for rank in self.ranks), False])
+        waits = (ops.role[op] == HOST) & (ops.role[need] != HOST) & has_device[ops.rank_index[op]] & self.in_step[op]
+        is_call = (ops.role == HOST) & select_accounts(self.profile, "launch_gap/sync") & has_device[ops.rank_index]
+        if not waits.any() and not is_call.any():
+            raise BadInput(f"{supposition.text}: in the traces no host waits for its device.")
+        none = np.empty(0, np.int64)
+        self.graph = replace_needs(self.graph, waits, Needs(none, none, none))
+        self._set_lengths(np.where(is_call & self.in_step, 0, self.length))

@@ -2,12 +2,16 @@
 
 no-stragglers       every op takes, on every rank, the time it takes on ranks that are not late
 no-launch-gaps      the host is infinitely fast; it still waits for data and for the device
+no-syncs            the host does not wait for the device
 perfect-overlap     nothing waits for communication before its step ends
+rank:7=typical      every op of rank 7 takes the time that it takes on the other ranks
 network=2x          transfers run at twice the speed (0.5x: at half)
 ACCOUNT=2x          work booked there runs at twice the speed: compute, compute/norm, comm/all_gather@dp_shard
 ACCOUNT=0           or takes no time: data_wait=0
+ACCOUNT=overlap     nothing waits for this communication before its step ends: comm/all_gather=overlap
 op:NAME=2x          device work of ops with that name (and of the ops inside them); `*` matches any text
 op:NAME=roofline    the same, at the speed that arithmetic and memory traffic allow
+without:RULE        the cause of the finding of that rule is removed: without:straggler
 """
 
 from __future__ import annotations
@@ -17,29 +21,41 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from trainyard import words
+from trainyard.change import WITHOUT
 from trainyard.errors import BadInput, UnknownName, nearest
 
-NO_STRAGGLERS, NO_LAUNCH_GAPS, PERFECT_OVERLAP = TARGETS_WITHOUT_VALUE = (
+NO_STRAGGLERS, NO_LAUNCH_GAPS, NO_SYNCS, PERFECT_OVERLAP = TARGETS_WITHOUT_VALUE = (
     "no-stragglers",
     "no-launch-gaps",
+    "no-syncs",
     "perfect-overlap",
 )
-NETWORK, ROOFLINE, OP_PREFIX = "network", "roofline", "op:"
+NETWORK, OP_PREFIX, RANK_PREFIX = "network", "op:", "rank:"
+ROOFLINE, OVERLAP, TYPICAL = "roofline", "overlap", "typical"
 _EXAMPLES = (
-    f"{', '.join(TARGETS_WITHOUT_VALUE)}, network=2x, compute/norm=2x, data_wait=0, op:aten::mm=2x, "
-    "op:aten::mm=roofline"
+    f"{', '.join(TARGETS_WITHOUT_VALUE)}, network=2x, compute/norm=2x, data_wait=0, comm/all_reduce=overlap, "
+    f"rank:7=typical, op:aten::mm=2x, op:aten::mm=roofline, {WITHOUT}straggler"
 )
 _SPEED_FORMAT = re.compile(r"(?P<times>\d{1,6}(\.\d{1,6})?)x")
+_RANK_FORMAT = re.compile(r"rank:(?P<rank>\d{1,9})")
 _WAITING_KINDS = ("straggler", "bubble", "unexplained")
 
 
 class Supposition(NamedTuple):
-    """`target`: one of `TARGETS_WITHOUT_VALUE`, `network`, an account pattern, or `op:` and a name pattern. `share`:
-    the fraction of its time that remains, None for the roofline, 0 for those without a factor."""
+    """`target`: one of `TARGETS_WITHOUT_VALUE`, `network`, an account pattern, `op:` and a name pattern, or `rank:` and
+    a rank. `share`: the fraction of its time that remains, 0 for those without a factor. `value`: `roofline`, `overlap`
+    or `typical` in place of a factor."""
 
     text: str
     target: str
-    share: Fraction | None = Fraction(0)
+    share: Fraction = Fraction(0)
+    value: str = ""
+
+    @property
+    def rank(self) -> int:
+        """The rank of a `rank:` target, -1 for other targets."""
+        match = _RANK_FORMAT.fullmatch(self.target)
+        return int(match["rank"]) if match else -1
 
 
 def parse(text: str) -> Supposition:
@@ -51,18 +67,29 @@ def parse(text: str) -> Supposition:
         raise BadInput(f"{text!r} is not a supposition.", _hint(value))
     if target in TARGETS_WITHOUT_VALUE:
         raise BadInput(f"{target} takes no value, but {text!r} gives it {value!r}.", f"Write {target}.")
+    if target.startswith(RANK_PREFIX):
+        return _parse_rank(text, target, value)
     if target != NETWORK and not target.startswith(OP_PREFIX):
-        _check_account(target)
+        kind = _check_account(target)
+        if value == OVERLAP and kind == "comm":
+            return Supposition(text, target, value=OVERLAP)
     elif target == OP_PREFIX:
         raise BadInput(f"{text!r} names no op.", "Give an op name as in the trace: op:aten::mm=2x.")
+    if value == ROOFLINE and target.startswith(OP_PREFIX):
+        return Supposition(text, target, value=ROOFLINE)
     return Supposition(text, target, _remaining_share(text, target, value))
 
 
-def _remaining_share(text: str, target: str, value: str) -> Fraction | None:
-    """The share of the time that remains: 1/2 for `2x`, 0 for `0`, None for `roofline`. Raises `BadInput` for other
-    values. `text`: the whole supposition, for the message."""
-    if value == ROOFLINE and target.startswith(OP_PREFIX):
-        return None
+def _parse_rank(text: str, target: str, value: str) -> Supposition:
+    """Parses `rank:7=typical`. Raises `BadInput` for another value or a rank that is not a number."""
+    if not _RANK_FORMAT.fullmatch(target) or value != TYPICAL:
+        raise BadInput(f"{text!r} is not a supposition about a rank.", "Write its number: rank:7=typical.")
+    return Supposition(text, target, value=TYPICAL)
+
+
+def _remaining_share(text: str, target: str, value: str) -> Fraction:
+    """The share of the time that remains: 1/2 for `2x`, 0 for `0`. Raises `BadInput` for other values. `text`: the
+    whole supposition, for the message."""
     if value == "0":
         return Fraction(0)
     speed = _SPEED_FORMAT.fullmatch(value)
@@ -75,8 +102,9 @@ def _remaining_share(text: str, target: str, value: str) -> Fraction | None:
     return 1 / times
 
 
-def _check_account(target: str) -> None:
-    """`compute`, `compute/norm` or `compute/norm@tp`; `*` stands for any text after the kind."""
+def _check_account(target: str) -> str:
+    """The kind of the account pattern `compute`, `compute/norm` or `compute/norm@tp`; `*` stands for any text after the
+    kind. Raises `UnknownName` for another target, `BadInput` for an account that holds no work."""
     kind = target.partition("@")[0].partition("/")[0]
     if kind not in words.KINDS:
         raise UnknownName(f"{target!r} is not an account, network or op:NAME.", nearest(kind, [*words.KINDS, NETWORK]))
@@ -85,6 +113,7 @@ def _check_account(target: str) -> None:
             f"{kind} is waiting or unexplained time; no work runs there that could be faster.",
             "Write no-stragglers." if kind == "straggler" else "Change the work that it waits for instead.",
         )
+    return kind
 
 
 def _hint(value: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.events import I64, OP, Events
 from trainyard.trace.classify.kernels import Classified, Keys, launched_by
@@ -28,7 +29,7 @@ def add_cpu_host(
     )
     cuts = np.concatenate([launched, mark_of(events)])
     idles = np.array([account.kind == "launch_gap" for account, _ in keys.pairs], bool)
-    pauses = _find_pauses(classified, stretches, idles[classified.key[:stretches]], spans, end)
+    pauses = _find_pauses(classified, stretches, idles[classified.key[:stretches]], spans, launched, end)
     ops = add_host(draft, rank_index, line, cuts, pauses, mark_of(events))
     latency = max(0, int((classified.start[spans] - launched).min())) if len(spans) else 0
     before = ops.before(launched)
@@ -58,19 +59,34 @@ def _launch_times(events: Events, spans: I64) -> I64:
     return np.where(index >= 0, np.append(launch_start, 0)[index], spans)
 
 
-def _find_pauses(classified: Classified, stretches: int, idle: I64, spans: I64, end: I64) -> Pauses:
-    """Waits of the training thread for collectives: idle stretches in which a collective of the rank ended, if the
-    thread resumed within less time than it had been idle before. It may resume before the span closes, by a tenth of
-    the stretch at most. The first `stretches` intervals are those of the training thread, `idle` a mask over them;
-    `spans`: the rows of the collectives; `end`: the op at the stop of each row."""
+def _find_pauses(
+    classified: Classified, stretches: int, idle: NDArray[np.bool_], spans: I64, launched: I64, end: I64
+) -> Pauses:
+    """Waits of the training thread for collectives: idle stretches in which a collective ended that the rank had
+    launched before, if the thread resumed within less time than it had been idle before. It may resume before the span
+    closes, by a tenth of the stretch at most. The first `stretches` intervals are those of the training thread, `idle`
+    a mask over them; `spans`: the rows of the collectives; `launched`: ns at which each of them was launched; `end`:
+    the op at the stop of each row."""
     ends = classified.stop[spans]
     by_end = np.argsort(ends, kind="stable")
     idle_start, idle_stop = classified.start[:stretches][idle], classified.stop[:stretches][idle]
     first = np.searchsorted(ends[by_end], idle_start, "right")
     after = np.searchsorted(ends[by_end], idle_stop + (idle_stop - idle_start) // 10, "right")
-    until = np.minimum(np.append(ends[by_end], 0)[after - 1], idle_stop - 1)
-    has_waited = (after > first) & (until > idle_start) & (idle_stop - until <= until - idle_start)
-    idle_start, until, first, after = idle_start[has_waited], until[has_waited], first[has_waited], after[has_waited]
-    counts = after - first
-    rows = by_end[np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)]
-    return Pauses(begin=idle_start, end=until, until=np.repeat(until, counts), awaited=end[spans[rows]])
+    # Pairs of a stretch and a collective that ended in it.
+    counts = np.maximum(after - first, 0)
+    stretch = np.repeat(np.arange(len(idle_start)), counts)
+    span = by_end[np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)]
+    # Without a record of the launch, the span itself begins a little after the wait.
+    is_awaited = launched[span] <= idle_start[stretch] + (idle_stop - idle_start)[stretch] // 10
+    stretch, span = stretch[is_awaited], span[is_awaited]
+    last_end = np.full(len(idle_start), np.iinfo(np.int64).min)
+    np.maximum.at(last_end, stretch, ends[span])
+    until = np.minimum(last_end, idle_stop - 1)
+    has_waited = (until > idle_start) & (idle_stop - until <= until - idle_start)
+    awaited = has_waited[stretch]
+    return Pauses(
+        begin=idle_start[has_waited],
+        end=until[has_waited],
+        until=until[stretch[awaited]],
+        awaited=end[spans[span[awaited]]],
+    )

@@ -11,8 +11,7 @@ from trainyard.events import I64, Events
 from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
 from trainyard.trace.align.steps import part_of_interval
 from trainyard.trace.align.survey import Survey, survey
-from trainyard.trace.booking.book_rank import classify_rank
-from trainyard.trace.classify.context import Context
+from trainyard.trace.booking.book_rank import ClassifiedRank, RankTrace, classify_rank
 from trainyard.trace.classify.kernels import Classified, Keys, key_collectives
 from trainyard.trace.whatif.cpu_ops import add_cpu_host, add_cpu_order
 from trainyard.trace.whatif.device_ops import add_device_host, add_order
@@ -21,13 +20,19 @@ from trainyard.trace.whatif.profile_ops import ARRIVAL, MEETING, NOWHERE, TRANSF
 _MEETS_NOBODY = np.iinfo(np.int64).min
 
 
-def build_profile(traces: Sequence[Events], contexts: Sequence[Context], one_clock: bool) -> Profile:
-    """The ranks' ops. Collectives wait for other ranks only if the ranks share a clock (`one_clock`); otherwise each
-    keeps its measured duration."""
-    # Booked intervals are cut at their last arrival, which the replay computes: classify again to get the uncut ones.
-    ranks = [classify_rank(events, context) for events, context in zip(traces, contexts)]
-    keys = [rank.keys for rank in ranks]
-    classified = [key_collectives(rank.events, rank.keys, rank.classified) for rank in ranks]
+def whole_intervals(rank: RankTrace) -> ClassifiedRank:
+    """The rank's intervals, not cut at the last arrival of their collectives, which a replay computes."""
+    if len(rank.events.work):
+        classified = rank.classified._replace(start=rank.events.work.start)
+        return ClassifiedRank(events=rank.events, context=rank.context, keys=rank.keys, classified=classified)
+    again = classify_rank(rank.events, rank.context)
+    return again._replace(classified=key_collectives(rank.events, again.keys, again.classified))
+
+
+def build_profile(ranks: Sequence[ClassifiedRank], one_clock: bool) -> Profile:
+    """The ranks' ops. `ranks`: as from `whole_intervals`. Collectives wait for other ranks only if the ranks share a
+    clock (`one_clock`); otherwise each keeps its measured duration."""
+    traces, contexts, keys, classified = zip(*ranks)
     surveys = [survey(*row) for row in zip(traces, classified, keys)] if one_clock and len(traces) > 1 else []
     matched_collectives, matched_transfers = (
         meetings(surveys).overlapping() if surveys else None,
@@ -82,7 +87,10 @@ def _add_intervals(
     n = len(classified.start)
     begin, end = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     rows = np.arange(0 if len(events.work) else n - len(classified.collectives), n)
-    account = draft.account_of([account for account, _ in keys.pairs])[classified.key]
+    used_keys = np.unique(classified.key)
+    account_of_key = np.zeros(len(keys.pairs) + 1, np.int64)
+    account_of_key[used_keys] = draft.account_of([keys.pairs[key][0] for key in used_keys.tolist()])[: len(used_keys)]
+    account = account_of_key[classified.key]
     label = draft.labels_of(events)[classified.name]
     step = np.full(n, NOWHERE, np.int64)
     if events.marks and len(events.work):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from trainyard.errors import BadInput
 from trainyard.events import I64
+from trainyard.trace.readers.kineto.native import library
 
 _NO_NEED = np.iinfo(np.int64).min
 
@@ -125,8 +126,22 @@ def _positions(order: I64) -> I64:
 
 def replay_graph(graph: Graph, length: I64 | None = None, lag: I64 | None = None) -> tuple[I64, I64]:
     """(start, stop) of every op with these lengths and lags (by default those of the graph). O(n + m)."""
-    lengths = (graph.length if length is None else length).tolist()
-    lags = (graph.lag if lag is None else lag).tolist()
+    lengths, lags = graph.length if length is None else length, graph.lag if lag is None else lag
+    native = library()
+    if native is None:
+        return _replay_in_python(graph, lengths, lags)
+    columns = [
+        np.ascontiguousarray(column, np.int64)
+        for column in (graph.order, graph.first, graph.needs.need, graph.needs.weight, lengths, lags)
+    ]
+    start, stop = np.empty((2, len(lengths)), np.int64)
+    native.replay(len(lengths), graph.base, *(column.ctypes.data for column in (*columns, start, stop)))
+    return start, stop
+
+
+def _replay_in_python(graph: Graph, length: I64, lag: I64) -> tuple[I64, I64]:
+    """As the compiled `replay`, for installations without it."""
+    lengths, lags = length.tolist(), lag.tolist()
     need, _, weight = (column.tolist() for column in graph.needs)
     first = graph.first.tolist()
     starts, stops = [0] * len(lengths), [0] * len(lengths)

@@ -18,11 +18,8 @@ def replay_events(events: Events, rank_index: int, profile: Profile, start: I64,
     they overlap; spans outside all ops move with the nearest one."""
     host, work = events.host, events.work
     begin, end = profile.begin[rank_index], profile.end[rank_index]
-    clock = _ReplayClock(profile, profile.host[rank_index], start, stop)
+    clock = ReplayClock(profile, profile.host[rank_index], start, stop)
     host = msgspec.structs.replace(host, start=clock.at(host.start), stop=clock.at(host.stop))
-    marks = tuple(
-        StepMark(label=mark.label, start=clock.when(mark.start), stop=clock.when(mark.stop)) for mark in events.marks
-    )
     if len(work):
         work = msgspec.structs.replace(work, start=start[begin], stop=stop[end])
     else:
@@ -35,11 +32,19 @@ def replay_events(events: Events, rank_index: int, profile: Profile, start: I64,
     call, op = (new_row[row].astype(np.int32) for row in (work.call, work.op))
     host = msgspec.structs.replace(host, parent=parent)
     work = msgspec.structs.replace(work, call=call, op=op)
+    return msgspec.structs.replace(replay_marks(events, clock), host=host, work=work)
+
+
+def replay_marks(events: Events, clock: ReplayClock) -> Events:
+    """The events with their marks and the span of the recording at replayed times; host spans and work keep theirs."""
+    marks = tuple(
+        StepMark(label=mark.label, start=clock.when(mark.start), stop=clock.when(mark.stop)) for mark in events.marks
+    )
     span = (clock.when(events.span[0]), clock.when(events.span[1]))
-    return msgspec.structs.replace(events, host=host, work=work, marks=marks, device_marks=(), span=span)
+    return msgspec.structs.replace(events, marks=marks, device_marks=(), span=span)
 
 
-class _ReplayClock:
+class ReplayClock:
     """Maps recorded to replayed times, along a rank's host ops."""
 
     def __init__(self, profile: Profile, ops: I64, start: I64, stop: I64) -> None:

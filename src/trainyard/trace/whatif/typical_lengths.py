@@ -13,8 +13,11 @@ LATE_RATIO = 1.1
 """A rank is late if its own work takes more than this many times the median rank's."""
 
 
-def typical_lengths(ops: Ops, length: I64, is_counted: NDArray[np.bool_], is_own_work: NDArray[np.bool_]) -> I64:
-    """The length of every op on ranks that are not late.
+def typical_lengths(
+    ops: Ops, length: I64, is_counted: NDArray[np.bool_], is_own_work: NDArray[np.bool_], late: int | None = None
+) -> I64:
+    """The length of every op on ranks that are not late; if `late` is given, only the ops of that rank (an index)
+    change, to their length on the others.
 
     All ranks of a job run the same program: the k-th unit with a label in a step corresponds on all ranks. Its length
     is, account by account, the mean over the steps of all ranks that are not late; if none of those has it, over the
@@ -26,7 +29,10 @@ def typical_lengths(ops: Ops, length: I64, is_counted: NDArray[np.bool_], is_own
     if not len(rows):
         return length
     role, rank_index, label, account = (column[rows] for column in (ops.role, ops.rank_index, ops.label, ops.account))
-    in_time = _is_in_time(rank_index, ops.step[rows], length[rows] * is_own_work[rows])
+    if late is None:
+        in_time = _is_in_time(rank_index, ops.step[rows], length[rows] * is_own_work[rows])
+    else:
+        in_time = np.arange(int(rank_index.max()) + 1) != late
     unit = _number_rows(role, rank_index, ops.unit[rows])
     first = np.unique(unit, return_index=True)[1]
     unit_kind = _number_rows(role[first], label[first], _ordinals(rows[first], ops))
@@ -41,13 +47,17 @@ def typical_lengths(ops: Ops, length: I64, is_counted: NDArray[np.bool_], is_own
     kind_and_account = _number_rows(unit_kind[unit], account)
     usual_ns = np.full(int(kind_and_account.max()) + 1, np.nan)
     usual_ns[kind_and_account[in_time[rank_index]]] = mean_ns[group[in_time[rank_index]]]
-    wanted_ns = np.where(np.isnan(usual_ns[kind_and_account]), mean_ns[group], usual_ns[kind_and_account])
+    # Ranks in time that have the unit without such a piece take no time for it.
+    has_unit = np.zeros(int(unit_kind.max()) + 1, bool)
+    has_unit[unit_kind[unit][in_time[rank_index]]] = True
+    without_ns = np.where(has_unit[unit_kind[unit]], 0.0, mean_ns[group])
+    wanted_ns = np.where(np.isnan(usual_ns[kind_and_account]), without_ns, usual_ns[kind_and_account])
 
     piece = _number_rows(unit, account)
     measured_ns = np.bincount(piece, weights=length[rows])[piece]
     new_length = length.copy()
     new_length[rows] = np.rint(length[rows] * wanted_ns / np.maximum(measured_ns, 1)).astype(np.int64)
-    return new_length
+    return new_length if late is None else np.where(ops.rank_index == late, new_length, length)
 
 
 def _is_in_time(rank_index: I64, step: I64, length: I64) -> NDArray[np.bool_]:

@@ -7,57 +7,48 @@ from typing import NamedTuple
 
 import msgspec
 
-from trainyard.errors import BadInput
-from trainyard.ledger import WINDOW, AccountChange, Ledger, diff
+from trainyard.change import Change
+from trainyard.ledger import AccountChange, Ledger, diff
 from trainyard.machine import Device
 from trainyard.trace.align.alignment import Aligned
 from trainyard.trace.measure import measure
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.whatif.apply_change import Supposed
-from trainyard.trace.whatif.changes import NO_STRAGGLERS, parse
-from trainyard.trace.whatif.dependencies import build_profile
-from trainyard.trace.whatif.dependency_graph import replay_graph
-from trainyard.trace.whatif.replayed_events import replay_events
+from trainyard.trace.whatif.replay import Recovery, Replay
 
 _ONE_CLOCK = "one clock"
 
 
 class Prediction(NamedTuple):
     """The suppositions and the predicted measurement `would`. `changes`: those of the mean ledger from measured to
-    predicted; they sum to the change of its wall time."""
+    predicted; they sum to the change of its wall time, which is `recovery.ns`."""
 
     supposed: tuple[str, ...]
     would: MeasuredTrace
     changes: tuple[AccountChange, ...]
+    recovery: Recovery
 
     @property
     def mean(self) -> Ledger:
         return self.would.mean
 
 
-def what_if(measured: MeasuredTrace, texts: Sequence[str], device: Device | None = None) -> Prediction:
-    """Predicts the ledgers under all suppositions in `texts`. `device`: the device of rooflines; by default the one
-    named in each rank's file. Raises `BadInput` for suppositions that are invalid or match nothing in the traces."""
-    supposed = [parse(text) for text in texts]
-    ranks = tuple(measured.ranks)
-    aligned = measured.alignment.aligned
-    if any(supposition.target == NO_STRAGGLERS for supposition in supposed) and (len(ranks) < 2 or aligned == "no"):
-        raise BadInput(
-            f"{NO_STRAGGLERS} compares ranks that share a clock. {measured.alignment.why}",
-            "Pass the traces of all ranks of one run.",
-        )
-    ops_profile = build_profile([rank.events for rank in ranks], [rank.context for rank in ranks], aligned != "no")
-    state = Supposed(ops_profile, measured, device)
-    for supposition in supposed:
-        state.suppose(supposition)
-    start, stop = replay_graph(state.graph, state.length, state.lag)
-    events = [replay_events(rank.events, rank_index, ops_profile, start, stop) for rank_index, rank in enumerate(ranks)]
-    if aligned != "no":  # already aligned: do not solve for clocks again
-        events = [msgspec.structs.replace(supposition, host_name=_ONE_CLOCK) for supposition in events]
-    is_whole_window = all(part.label == WINDOW for rank in ranks for part in rank.parts)
-    predicted_trace = measure(events, "all" if is_whole_window else "steps", measured.mean.source, ranks[0].events.axis)
-    predicted = _as_prediction(predicted_trace, aligned)._replace(unread=measured.unread)
-    return Prediction(tuple(texts), predicted, diff(measured.mean, predicted.mean))
+def what_if(
+    measured: MeasuredTrace, changes: Sequence[str | Change], device: Device | None = None, replay: Replay | None = None
+) -> Prediction:
+    """Predicts the ledgers under all changes. `device`: the device of rooflines; by default the one named in each
+    rank's file; `replay`: of `measured`, if there is one. Raises `BadInput` for changes that are invalid or match
+    nothing in the traces."""
+    supposed = [Change(text=change) if isinstance(change, str) else change for change in changes]
+    replay = replay or Replay(measured)
+    times = replay.times(supposed, device)
+    events = replay.events(times)
+    if replay.aligned:  # already aligned: do not solve for clocks again
+        events = [msgspec.structs.replace(rank_events, host_name=_ONE_CLOCK) for rank_events in events]
+    window = "all" if replay.is_whole_window else "steps"
+    predicted_trace = measure(events, window, measured.mean.source, events[0].axis)
+    predicted = _as_prediction(predicted_trace, measured.alignment.aligned)._replace(unread=measured.unread)
+    texts = tuple(change.text for change in supposed)
+    return Prediction(texts, predicted, diff(measured.mean, predicted.mean), replay.recovery(times))
 
 
 def _as_prediction(would: MeasuredTrace, aligned: Aligned) -> MeasuredTrace:

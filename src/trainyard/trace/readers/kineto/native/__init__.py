@@ -34,6 +34,7 @@ _FUNCTIONS = (
     ("scan_collectives", c_size_t, (c_void_p, POINTER(POINTER(c_int64)), TEXTS, SIZES)),
     ("nest", c_int, (c_size_t, c_void_p, c_void_p, c_void_p, c_int32, c_int64, c_void_p)),
     ("inherit", c_int, (c_size_t, *[c_void_p] * 6, POINTER(NameFacts), c_char_p, c_int, *[c_void_p] * 4)),
+    ("replay", None, (c_size_t, c_int64, *[c_void_p] * 8)),
 )
 
 

@@ -1,0 +1,30 @@
+"""The price of a finding as text, the same in every output."""
+
+from __future__ import annotations
+
+from trainyard import units, words
+from trainyard.finding import Finding
+
+_NS_OF_UNIT = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
+
+
+def show_interval(interval_ns: tuple[int, int]) -> str:
+    """The interval in one unit, that of its larger bound: `80 % interval 38.0 to 42.0 ms`."""
+    unit = units.show_time(max(map(abs, interval_ns))).rsplit(" ", 1)[1]
+    low, high = (f"{ns / _NS_OF_UNIT[unit]:z.1f}" for ns in interval_ns)
+    return f"80 % interval {low} to {high} {unit}"
+
+
+def show_price(finding: Finding) -> str:
+    """The price of a finding: `at most 5.2 ms`, `recovered 4.1 ms`, or `not recoverable`."""
+    label = words.PRICES[finding.priced].label
+    return label if finding.priced == "none" else f"{label} {units.show_time(finding.cost_ns)}"
+
+
+def explain_price(finding: Finding) -> str:
+    """How the price was computed: its interval if a replay over several steps gave it, else the meaning of its word."""
+    if finding.priced != "replayed":
+        return words.PRICES[finding.priced].means.removesuffix(".")
+    if finding.interval_ns is None:
+        return "recovered in a replay of one step, which gives no interval"
+    return f"recovered in a replay, {show_interval(finding.interval_ns)}"

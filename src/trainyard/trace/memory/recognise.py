@@ -1,0 +1,20 @@
+"""Recognises memory snapshots by their first bytes, without loading the code that reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainyard.errors import BadFile
+from trainyard.trace.readers.kineto.unpack import peek
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether the file begins like a snapshot: with a pickle's protocol byte, or as JSON with the key segments but not
+    traceEvents."""
+    try:
+        head = peek(path, 1 << 16)
+    except BadFile:
+        return False
+    if head[:1] == b"\x80":
+        return True
+    return head.lstrip()[:1] in (b"{", b"[") and b'"segments"' in head and b'"traceEvents"' not in head

@@ -1,0 +1,117 @@
+"""Replay of a measured trace: its dependency graph, built once, and the time that any change of it recovers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import sqrt
+from typing import NamedTuple
+
+import msgspec
+
+from trainyard.change import Change
+from trainyard.events import I64, Events
+from trainyard.ledger import BEFORE, WINDOW
+from trainyard.machine import Device
+from trainyard.stats import student_t
+from trainyard.trace.align.steps import StepPart
+from trainyard.trace.measured_trace import MeasuredTrace
+from trainyard.trace.whatif.apply_change import Supposed
+from trainyard.trace.whatif.dependencies import build_profile, whole_intervals
+from trainyard.trace.whatif.dependency_graph import replay_graph
+from trainyard.trace.whatif.profile_ops import Profile
+from trainyard.trace.whatif.replayed_events import replay_events
+from trainyard.trace.whatif.replayed_steps import replay_parts
+
+_CONFIDENCE = 0.8
+
+
+class Times(NamedTuple):
+    """The replayed start and stop of each op of a profile, ns."""
+
+    start: I64
+    stop: I64
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """The time that changes recover. `ns`: by how much the mean step is shorter, negative if it is longer."""
+
+    ns: int
+    interval_ns: tuple[int, int] | None = None
+    """The 80 % interval of `ns` from its variation over steps (Student's t); None for fewer than two steps. Other
+    errors of a replay are not in it."""
+    steps: int = 0
+    """Number of full steps that were compared."""
+
+
+class Replay:
+    """The dependency graph of a measured trace. All ranks are loaded."""
+
+    def __init__(self, measured: MeasuredTrace) -> None:
+        """`measured`: its ranks are loaded here, once."""
+        self.measured = measured
+        self.ranks = tuple(measured.ranks)
+        self.aligned = measured.alignment.aligned != "no"
+        self.is_whole_window = all(part.label == WINDOW for rank in self.ranks for part in rank.parts)
+        self._intervals = tuple(whole_intervals(rank) for rank in self.ranks)
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The ops of all ranks and their dependencies."""
+        return build_profile(self._intervals, self.aligned)
+
+    def times(self, changes: Sequence[Change], device: Device | None = None) -> Times:
+        """The times of all ops with the changes applied. `device`: the device of rooflines; None for the one that each
+        rank's file names. Raises `BadInput` for changes that are invalid or match nothing in the traces."""
+        state = Supposed(self.profile, self.measured, self.ranks)
+        for change in changes:
+            state.apply(change, device)
+        return Times(*replay_graph(state.graph, state.length, state.lag))
+
+    def events(self, times: Times) -> list[Events]:
+        """The events of each rank as they would have been recorded."""
+        return [replay_events(rank.events, index, self.profile, *times) for index, rank in enumerate(self.ranks)]
+
+    def recovery(self, times: Times) -> Recovery:
+        """The change of the mean step time from the measurement to the replay, over the ranks that the mean covers."""
+        parts = replay_parts(
+            self._intervals, self.profile, *times, shared=self.aligned, is_whole_window=self.is_whole_window
+        )
+        counted = self.measured.comparable_indices
+        return compare_steps([self.ranks[index].parts for index in counted], [parts[index] for index in counted])
+
+
+def compare_steps(before: Sequence[Sequence[StepPart]], after: Sequence[Sequence[StepPart]]) -> Recovery:
+    """By how much the mean full step of `after` is shorter than that of `before`. Both: the parts of each rank."""
+    saved_ns = _mean_ns(before) - _mean_ns(after)
+    ns_before, ns_after = _ns_by_step(before), _ns_by_step(after)
+    labels = [label for label in ns_before if label in ns_after]
+    saved_by_step = [ns_before[label] - ns_after[label] for label in labels]
+    if len(labels) < 2:
+        return Recovery(ns=saved_ns, steps=len(labels))
+    mean = sum(saved_by_step) / len(labels)
+    variance = sum((ns - mean) ** 2 for ns in saved_by_step) / (len(labels) - 1)
+    half_width = student_t.quantile((1 + _CONFIDENCE) / 2, len(labels) - 1) * sqrt(variance / len(labels))
+    interval = (round(saved_ns - half_width), round(saved_ns + half_width))
+    return Recovery(ns=saved_ns, interval_ns=interval, steps=len(labels))
+
+
+def _full_parts(parts_by_rank: Sequence[Sequence[StepPart]]) -> list[StepPart]:
+    """The parts that count in a mean: full steps; if there are none, all that begin at a mark, else all."""
+    parts = [part for rank_parts in parts_by_rank for part in rank_parts]
+    full = [part for part in parts if not part.partial]
+    return full or [part for part in parts if part.label != BEFORE] or parts
+
+
+def _mean_ns(parts_by_rank: Sequence[Sequence[StepPart]]) -> int:
+    """The wall time of the mean ledger of these parts, ns."""
+    counted = _full_parts(parts_by_rank)
+    return sum(part.stop - part.start for part in counted) // len(counted)
+
+
+def _ns_by_step(parts_by_rank: Sequence[Sequence[StepPart]]) -> dict[str, float]:
+    """Label -> mean over ranks of the step's time in ns, for the parts that count."""
+    ns_by_label: dict[str, list[int]] = {}
+    for part in _full_parts(parts_by_rank):
+        ns_by_label.setdefault(part.label, []).append(part.stop - part.start)
+    return {label: sum(ns) / len(ns) for label, ns in ns_by_label.items()}

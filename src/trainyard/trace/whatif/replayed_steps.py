@@ -1,0 +1,55 @@
+"""The steps of a replay, from the replayed times alone: the same bounds that booking the replayed events gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from trainyard import words
+from trainyard.events import I64, Events
+from trainyard.trace.align import steps
+from trainyard.trace.align.steps import StepPart
+from trainyard.trace.booking.book_rank import ClassifiedRank
+from trainyard.trace.whatif.profile_ops import Profile
+from trainyard.trace.whatif.replayed_events import ReplayClock, replay_marks
+
+_COMPUTE = list(words.KINDS).index("compute")
+
+
+def replay_parts(
+    ranks: Sequence[ClassifiedRank], profile: Profile, start: I64, stop: I64, *, shared: bool, is_whole_window: bool
+) -> list[list[StepPart]]:
+    """The parts of each rank's window. `start`, `stop`: replayed times of the ops in ns; `shared`: the ranks share a
+    clock, and so the bounds between steps; `is_whole_window`: the window is one part."""
+    replayed = [_replay_rank(rank, index, profile, start, stop) for index, rank in enumerate(ranks)]
+    if is_whole_window or not all(rank.events.marks for rank in ranks):
+        return [steps.whole_window(events) for events, _ in replayed]
+    ends: list[Sequence[int]] = [own for _, own in replayed]
+    if shared:
+        labels = [[mark.label for mark in events.marks] for events, _ in replayed]
+        ends = list(steps.share_bounds(ends, labels))
+    return [steps.parts(events, own) for (events, _), own in zip(replayed, ends)]
+
+
+def _replay_rank(
+    rank: ClassifiedRank, rank_index: int, profile: Profile, start: I64, stop: I64
+) -> tuple[Events, list[int]]:
+    """(The rank's events with replayed work and marks and the host spans that launched work, the ends of its steps)."""
+    events, classified = rank.events, rank.classified
+    clock = ReplayClock(profile, profile.host[rank_index], start, stop)
+    events = replay_marks(events, clock)
+    if len(events.work):
+        begin, end = profile.begin[rank_index], profile.end[rank_index]
+        launcher = np.unique(classified.launcher[classified.launcher >= 0])
+        host_start = np.zeros(len(events.host), np.int64)
+        host_start[launcher] = clock.at(events.host.start[launcher])
+        events = msgspec.structs.replace(
+            events,
+            work=msgspec.structs.replace(events.work, start=start[begin], stop=stop[end]),
+            host=msgspec.structs.replace(events.host, start=host_start),
+        )
+        classified = classified._replace(start=start[begin], stop=stop[end])
+    is_compute = np.append(rank.keys.kinds() == _COMPUTE, False)[classified.key]
+    return events, steps.ends(events, classified, is_compute) if events.marks else []
