@@ -36,10 +36,16 @@ _Table = TypeVar("_Table", HostTable, DeviceTable)
 
 
 def assemble(
-    facts: FileFacts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark: str = AS_WRITTEN.mark
+    facts: FileFacts,
+    host: HostTable,
+    device: DeviceTable,
+    waits: StreamWaits,
+    mark: str = AS_WRITTEN.mark,
+    is_all_work: bool = True,
 ) -> tuple[Events, ...]:
     """Returns one `Events` per device with work (one of the host's spans if there is none). Annotations whose names
-    begin with `mark` mark steps; the rest of the name is the step's label (steps without one are numbered). Sorts the
+    begin with `mark` mark steps; the rest of the name is the step's label (steps without one are numbered).
+    `is_all_work`: `device` has the work that the host's calls launched, not that of one of several devices. Sorts the
     tables' columns in place, drops duplicates, notes irregular events and redacts secrets.
     """
     facts = _redact_facts(facts)
@@ -50,7 +56,9 @@ def assemble(
     spans, calls, ops = _build_host_spans(host, facts.names)
     launch = calls.rows(device.correlation)
     repeats = (host_repeats, device_repeats)
-    facts = facts._replace(notes=(*facts.notes, *describe_irregularities(host, device, launch, facts.names, repeats)))
+    facts = facts._replace(
+        notes=(*facts.notes, *describe_irregularities(host, device, launch, facts.names, repeats, is_all_work))
+    )
     # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
     marks, main = _find_step_marks(spans, host.stop, facts.names, mark)
     by_device: list[Events] = []
