@@ -36,11 +36,17 @@ _Table = TypeVar("_Table", HostTable, DeviceTable)
 
 
 def assemble(
-    facts: FileFacts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark: str = AS_WRITTEN.mark
+    facts: FileFacts,
+    host: HostTable,
+    device: DeviceTable,
+    waits: StreamWaits,
+    mark: str = AS_WRITTEN.mark,
+    is_whole_process: bool = False,
 ) -> tuple[Events, ...]:
     """Returns one `Events` per device with work (one of the host's spans if there is none). Annotations whose names
-    begin with `mark` mark steps; the rest of the name is the step's label (steps without one are numbered). Sorts the
-    tables' columns in place, drops duplicates, notes irregular events and redacts secrets.
+    begin with `mark` mark steps; the rest of the name is the step's label (steps without one are numbered).
+    `is_whole_process`: as in `describe_irregularities`. Sorts the tables' columns in place, drops duplicates, notes
+    irregular events and redacts secrets.
     """
     facts = _redact_facts(facts)
     host, host_repeats = drop_duplicates(_sort_by_start(host))
@@ -50,7 +56,8 @@ def assemble(
     spans, calls, ops = _build_host_spans(host, facts.names)
     launch = calls.rows(device.correlation)
     repeats = (host_repeats, device_repeats)
-    facts = facts._replace(notes=(*facts.notes, *describe_irregularities(host, device, launch, facts.names, repeats)))
+    irregular = describe_irregularities(host, device, launch, facts.names, repeats, is_whole_process)
+    facts = facts._replace(notes=(*facts.notes, *irregular))
     # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
     marks, main = _find_step_marks(spans, host.stop, facts.names, mark)
     by_device: list[Events] = []

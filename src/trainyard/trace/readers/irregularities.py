@@ -52,17 +52,24 @@ def drop_duplicates(table: _Table) -> tuple[_Table, int]:
 
 
 def describe_irregularities(
-    host: HostTable, device: DeviceTable, launch: I32, names: Sequence[str], duplicates: tuple[int, int]
+    host: HostTable,
+    device: DeviceTable,
+    launch: I32,
+    names: Sequence[str],
+    duplicates: tuple[int, int],
+    is_whole_process: bool,
 ) -> list[str]:
     """Sentences on irregular events, with their numbers. `launch`: the host row that launched each device row, -1 if
-    unknown; `duplicates`: host spans and device events that were removed."""
+    unknown; `duplicates`: host spans and device events that were removed; `is_whole_process`: the tables
+    hold all calls and all work of a process, and lanes are streams, which run their kernels in order."""
     notes: list[str] = []
     counted = [units.counted(count, noun) for count, noun in zip(duplicates, ("host span", "device event")) if count]
     if counted:
         notes.append(f"Duplicates: {' and '.join(counted)} repeat another event in every field; each counts once.")
-    notes.extend(_describe_overlaps(device))
+    if is_whole_process:
+        notes.extend(_describe_overlaps(device))
+        notes.extend(_describe_missing_kernels(host, device, names))
     notes.extend(_describe_latency(host, device, launch, names))
-    notes.extend(_describe_missing_kernels(host, device, names))
     notes.extend(_describe_lengths(host, device, names))
     return notes
 

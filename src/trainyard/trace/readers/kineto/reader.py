@@ -97,7 +97,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     )
     separation = separate_ranks(tables, text.path)
     if separation is None:
-        return assemble(facts, tables.host, tables.device, tables.waits, mark)
+        return assemble(facts, tables.host, tables.device, tables.waits, mark, is_whole_process=True)
     return _assemble_ranks(facts, separation, mark)
 
 
@@ -120,7 +120,7 @@ def _assemble_ranks(facts: FileFacts, separation: Separation, mark: str) -> tupl
             host_name=facts.host_name if on_one_host else "",
             notes=(*facts.notes, *separation.notes) if not traces else (),
         )
-        traces.extend(assemble(own, merged.host, merged.device, merged.waits, mark))
+        traces.extend(assemble(own, merged.host, merged.device, merged.waits, mark, is_whole_process=True))
     world = max(events.world for events in traces)
     return tuple(msgspec.structs.replace(events, world=world) for events in traces)
 
