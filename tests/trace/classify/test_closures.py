@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.trace_maker import MAIN, trace, write
 from trainyard.events import OP
 from trainyard.trace.classify import context
-from trainyard.trace.classify.closures import find_evaluations, optimizer_spans
+from trainyard.trace.classify.closures import find_evaluations
 from trainyard.trace.classify.context import PHASES, build_context
+from trainyard.trace.classify.passes import find_passes
 from trainyard.trace.measure import measure, read
 from trainyard.trace.readers.kineto import native
 
@@ -84,7 +85,7 @@ def test_compiled_and_python_context_are_the_same(tmp_path_factory, rows):
         pytest.skip("the compiled code is not built")
     events = events_of(tmp_path_factory.mktemp("t"), rows)
     by_name = [context._name_facts(name, []) for name in events.names]
-    evaluated = context.rows_of_evaluations(events.host, find_evaluations(events.host, events.names))
+    evaluated = context.rows_of_evaluations(events.host, evaluations_in(events))
     recomputed = context._is_recomputed(events.host, events.names)
     arguments = (events.host, by_name, bool((events.host.seq >= 0).any()), recomputed, evaluated)
     for fast, slow in zip(context._inherit_fast(*arguments), context._inherit(*arguments)):
@@ -94,8 +95,8 @@ def test_compiled_and_python_context_are_the_same(tmp_path_factory, rows):
 @given(HOST_ROWS)
 def test_evaluations_lie_apart_inside_annotations(tmp_path_factory, rows):
     events = events_of(tmp_path_factory.mktemp("t"), rows)
-    host, evaluations = events.host, find_evaluations(events.host, events.names)
-    steps = optimizer_spans(host, events.names)
+    host, evaluations = events.host, evaluations_in(events)
+    steps = find_passes(host, events.names).optimizer
     for start, stop, thread in zip(*evaluations):
         assert start <= stop
         assert any(
@@ -104,6 +105,10 @@ def test_evaluations_lie_apart_inside_annotations(tmp_path_factory, rows):
     for thread in set(evaluations.thread.tolist()):
         rows_of_thread = evaluations.thread == thread
         assert (evaluations.start[rows_of_thread][1:] >= evaluations.start[rows_of_thread][:-1]).all()
+
+
+def evaluations_in(events):
+    return find_evaluations(events.host, events.names, find_passes(events.host, events.names).optimizer)
 
 
 def events_of(folder, rows):
@@ -143,6 +148,25 @@ def test_closure_has_the_phases_of_an_explicit_step(tmp_path, with_stack):
     explicit, inside = ops_by_phase(False), ops_by_phase(True)
     assert {phase for _, phase in explicit} == {"forward", "backward", "optimizer", "other"}
     assert inside == explicit
+
+
+@pytest.mark.torch
+def test_loss_scaler_checks_gradients_after_the_forward_pass(tmp_path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    scaler = torch.amp.GradScaler("cpu")
+    with torch.profiler.profile() as profiler:
+        for _ in range(3):
+            scaler.scale(model(torch.randn(4, 8)).square().mean()).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    counts = count_ops(profiler, tmp_path / "trace.json")
+    assert counts["aten::linear", "forward"] == 3
+    assert counts["aten::item", "other"] >= 3
+    assert not {name for name, phase in counts if phase == "forward"} & {"aten::reciprocal"}
 
 
 @pytest.mark.torch

@@ -13,17 +13,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainyard.events import I64, NOTE, OP, PYTHON, HostSpans
+from trainyard.trace.classify.passes import NO_ROWS, Mask, creating_rows, is_node
 from trainyard.trace.readers.nesting import nearest_ancestor
 
-OPTIMIZER_STEP = "Optimizer.step#"
-ENGINE_PREFIX = "autograd::engine::evaluate_function"
 MODULE_PREFIX = "nn.Module: "
-
-Mask = NDArray[np.bool_]
-_NO_ROWS: I64 = np.empty(0, np.int64)
 _NO_TIMES: I64 = np.empty(0, np.int64)
 
 
@@ -42,22 +37,12 @@ class Evaluations(NamedTuple):
         return (index >= 0) & (time < np.append(stop, 0)[index])
 
 
-_NO_EVALUATIONS = Evaluations(_NO_ROWS, _NO_ROWS, _NO_ROWS)
+_NO_EVALUATIONS = Evaluations(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
-def optimizer_spans(host: HostSpans, names: tuple[str, ...]) -> I64:
-    """Host rows of the outermost `Optimizer.step#` annotations, in order of start. A wrapper's annotation encloses that
-    of the optimizer which it wraps."""
-    is_step_name = np.array([name.startswith(OPTIMIZER_STEP) for name in names], bool)
-    if not is_step_name.any():
-        return _NO_ROWS
-    is_step = is_step_name[host.name] & (host.what == NOTE)
-    return np.flatnonzero(is_step & (nearest_ancestor(is_step, host.parent) < 0))
-
-
-def find_evaluations(host: HostSpans, names: tuple[str, ...]) -> Evaluations:
-    """All evaluations of closures in a trace. Empty if no optimizer evaluates one."""
-    steps = optimizer_spans(host, names)
+def find_evaluations(host: HostSpans, names: tuple[str, ...], steps: I64) -> Evaluations:
+    """All evaluations of closures in a trace; empty if no optimizer evaluates one. `steps`: host rows of the outermost
+    annotations of optimizer steps."""
     threads = np.unique(host.thread[steps]).tolist()
     by_thread = [_evaluations_on_thread(host, names, steps[host.thread[steps] == thread], thread) for thread in threads]
     columns = [np.concatenate(column) for column in zip(_NO_EVALUATIONS, *by_thread)]
@@ -103,21 +88,20 @@ def _find_evidence(host: HostSpans, names: tuple[str, ...], steps: I64, thread: 
     """Work of forward passes on one thread, and of backward passes on any, inside the annotations `steps` (host rows).
     Numbered ops right before forward work prepare its inputs and are a part of it."""
     step = _enclosing_step(host, steps)
-    is_engine = np.array([name.startswith(ENGINE_PREFIX) for name in names], bool)[host.name]
-    is_node = (host.what == OP) & (is_engine | (host.backward > 0))
-    nodes = np.flatnonzero(is_node & (step >= 0))
+    is_backward = is_node(host, names)
+    nodes = np.flatnonzero(is_backward & (step >= 0))
     is_op = (host.what == OP) & (step >= 0) & (host.thread == thread)
     ops = np.flatnonzero(is_op & (nearest_ancestor(is_op, host.parent) < 0))  # the outermost ops
-    created = _rows_that_create(host, np.flatnonzero(is_op & ~is_node), nodes, step)
+    created = creating_rows(host, np.flatnonzero(is_op & ~is_backward), nodes, step)
     index = np.unique(np.searchsorted(ops, created, "right") - 1)
-    index = index[~is_node[ops[index]]]
-    is_update = (host.seq[ops] < 0) | is_node[ops]
+    index = index[~is_backward[ops[index]]]
+    is_update = (host.seq[ops] < 0) | is_backward[ops]
     after_update = np.maximum.accumulate(np.where(is_update, np.arange(len(ops)) + 1, 0))
     prepared_from = ops[np.minimum(after_update[index], index)]
 
     is_module_name = np.array([name.startswith(MODULE_PREFIX) for name in names], bool)[host.name]
     is_module = is_module_name & ((host.what == NOTE) | (host.what == PYTHON)) & (step >= 0) & (host.thread == thread)
-    modules = np.flatnonzero(is_module & (nearest_ancestor(is_node, host.parent) < 0))  # the rest is recomputed
+    modules = np.flatnonzero(is_module & (nearest_ancestor(is_backward, host.parent) < 0))  # the rest is recomputed
     return _Evidence(
         start=np.concatenate([host.start[prepared_from], host.start[modules], host.start[nodes]]),
         stop=np.concatenate([host.stop[ops[index]], host.stop[modules], host.stop[nodes]]),
@@ -130,15 +114,3 @@ def _enclosing_step(host: HostSpans, steps: I64) -> I64:
     """For each host row of any thread, the index of the annotation of `steps` during which it begins; -1 for none."""
     index = np.searchsorted(host.start[steps], host.start, "right") - 1
     return np.where((index >= 0) & (host.start < np.append(host.stop[steps], 0)[index]), index, -1)
-
-
-def _rows_that_create(host: HostSpans, ops: I64, nodes: I64, step: I64) -> I64:
-    """Of the rows `ops`, in ascending order, those that created a node which ran within the same annotation. `nodes`:
-    rows of the backward pass; `step`: the annotation of each host row. An op that creates no node has the number of the
-    next node, so that the last op with a number created its node."""
-    ops, nodes = ops[host.seq[ops] >= 0], nodes[host.seq[nodes] >= 0]
-    numbers, number = np.unique(host.seq[np.concatenate([ops, nodes])], return_inverse=True)
-    step_and_seq = step[np.concatenate([ops, nodes])] * len(numbers) + number.reshape(-1)
-    of_ops, of_nodes = step_and_seq[: len(ops)], step_and_seq[len(ops) :]
-    distinct, last = np.unique(of_ops[::-1], return_index=True)
-    return np.sort(ops[::-1][last][np.isin(distinct, of_nodes)])

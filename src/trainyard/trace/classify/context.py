@@ -17,20 +17,15 @@ from ctypes import CDLL, byref
 from typing import NamedTuple, cast
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
-from trainyard.trace.classify.closures import (
-    ENGINE_PREFIX,
-    MODULE_PREFIX,
-    OPTIMIZER_STEP,
-    Evaluations,
-    find_evaluations,
-    rows_of_evaluations,
-)
+from trainyard.trace.classify.closures import MODULE_PREFIX, Evaluations, find_evaluations, rows_of_evaluations
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.ops import class_of
+from trainyard.trace.classify.passes import ENGINE_PREFIX, OPTIMIZER_STEP, Passes, find_passes, rows_before_update
 from trainyard.trace.readers.kineto.native import NameFacts, library
 from trainyard.trace.readers.nesting import nearest_ancestor, rows_of
 
@@ -49,7 +44,8 @@ _COMPILED_FUNCTION = "CompiledFunction"
 class Context(NamedTuple):
     """For each of m host rows: phase (index into words.PHASES), module (name number, -1 none), op class (index into
     words.OP_CLASSES, -1 undecided) and cause (index into `causes`, -1 none), each inherited from enclosing spans.
-    `evaluations`: of closures inside `Optimizer.step`; work in them has the phase that it would have outside."""
+    `evaluations`: of closures inside `Optimizer.step`; work in them has the phase that it would have outside. `passes`:
+    the rows that show forward passes, backward passes and optimizer steps."""
 
     phase: I8
     module: I32
@@ -57,6 +53,7 @@ class Context(NamedTuple):
     cause: I8
     causes: tuple[str, ...]
     evaluations: Evaluations
+    passes: Passes
 
 
 def build_context(events: Events) -> Context:
@@ -67,11 +64,13 @@ def build_context(events: Events) -> Context:
     by_name = [_name_facts(name, causes) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
     inherit = _inherit if library() is None else _inherit_fast
-    evaluations = find_evaluations(host, names)
+    passes = find_passes(host, names)
+    evaluations = find_evaluations(host, names, passes.optimizer)
+    seq = np.where(rows_before_update(host, passes), -1, host.seq)
     columns = (_is_recomputed(host, names), rows_of_evaluations(host, evaluations))
-    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, *columns)
+    phase, module, op_class, cause = inherit(replace(host, seq=seq), by_name, knows_autograd, *columns)
     phase[phase < 0] = _OTHER
-    return Context(phase, module, op_class, cause, tuple(causes), evaluations)
+    return Context(phase, module, op_class, cause, tuple(causes), evaluations, passes)
 
 
 _NameFacts = tuple[int, bool, bool, int, int]
