@@ -11,6 +11,10 @@ from typing import Literal, NamedTuple
 from trainyard.errors import UnknownName, near, nearest
 
 
+STEP_MARK = "ProfilerStep#"
+"""Prefix of the annotations with which torch.profiler marks steps."""
+
+
 class Word(NamedTuple):
     """A term: its display label, meaning, and colour in charts."""
 

@@ -35,7 +35,7 @@ _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
 )
 _CLASSES = [*words.OP_CLASSES]
 # Annotations that frameworks write for their own use: they are not modules of the user.
-_FRAMEWORK_ANNOTATIONS = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
+_FRAMEWORK_ANNOTATIONS = ("gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
 _DYNAMO_SUFFIX = "(dynamo_timed)"
 _COMPILED_FUNCTION = "CompiledFunction"
 """torch.compile's autograd function: it represents the compiled ops; gradients are not computed with it."""
@@ -61,7 +61,7 @@ def build_context(events: Events) -> Context:
     host = events.host
     names = events.names
     causes = sorted({cause for name in names if (cause := host_cause(name))})
-    by_name = [_name_facts(name, causes) for name in names]
+    by_name = [_name_facts(name, causes, events.mark) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
     inherit = _inherit if library() is None else _inherit_fast
     passes = find_passes(host, names)
@@ -149,8 +149,9 @@ def _inherit_fast(
     return phase, module, op_class, cause
 
 
-def _name_facts(name: str, causes: list[str]) -> _NameFacts:
-    """(phase set by the annotation, is autograd engine, is module, op class, cause) of a name; -1 for none."""
+def _name_facts(name: str, causes: list[str], mark: str) -> _NameFacts:
+    """(phase set by the annotation, is autograd engine, is module, op class, cause) of a name; -1 for none. `mark`:
+    prefix of the annotations around steps, which are not modules."""
     fixed = -1
     if name.startswith(OPTIMIZER_STEP):
         fixed = _OPTIMIZER
@@ -162,7 +163,7 @@ def _name_facts(name: str, causes: list[str]) -> _NameFacts:
         fixed,
         name.startswith(ENGINE_PREFIX),
         name.startswith(MODULE_PREFIX)
-        or not (name.startswith((*_FRAMEWORK_ANNOTATIONS, "<")) or ".py(" in name or name.endswith(_DYNAMO_SUFFIX)),
+        or not (name.startswith((*_FRAMEWORK_ANNOTATIONS, mark, "<")) or ".py(" in name or name.endswith(_DYNAMO_SUFFIX)),
         _CLASSES.index(op_class) if op_class else -1,
         causes.index(cause) if cause else -1,
     )

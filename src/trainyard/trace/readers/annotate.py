@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from trainyard.events import CALL, NOTE, OP, PYTHON, Collective
-from trainyard.trace.readers.gather import MARK, Gather
+from trainyard.trace.readers.gather import Gather
 from trainyard.vendors.kernel_names import collective_of
 
 # `torch.autograd.profiler.emit_nvtx` names ranges `aten::mm, seq = 5, op_id = 3, sizes = [...]`.
@@ -40,7 +40,7 @@ def parse_annotation(text: str) -> Annotation:
 def add_range(rows: Gather, text: str, thread: object, start: object, stop: object) -> None:
     """Adds an annotation as a host span. A call of a communication library becomes its collective's annotation."""
     if text.startswith(rows.marks):
-        rows.span(MARK + text[len(rows.marks) :], NOTE, thread, start, stop)
+        rows.span(text, NOTE, thread, start, stop)
     elif collective := collective_call(text):
         rows.span(f"nccl:{collective.name}", NOTE, thread, start, stop, collective=collective)
     else:

@@ -19,9 +19,8 @@ from trainyard.trace.readers.assemble import (
     StreamWaits,
     assemble,
 )
+from trainyard.words import STEP_MARK
 
-MARK = "ProfilerStep#"
-"""Prefix of step annotations in `Events`."""
 STATED = "class::"
 """Prefix of the ops that a reader creates from the op class stated in a file: `class::matmul`."""
 _MAX_TIMESTAMP_NS = 2**62
@@ -38,7 +37,7 @@ class Gather:
     invalid times and duplicate device rows are dropped and counted. `marks`: prefix of the step annotations in this
     file. Names, threads and lanes (streams) are stored once: text -> number."""
 
-    def __init__(self, source: str, marks: str = MARK) -> None:
+    def __init__(self, source: str, marks: str = STEP_MARK) -> None:
         """`source`: the file's name, for messages; `marks`: prefix of the spans that mark steps."""
         self.source = source
         self.marks = marks
@@ -144,7 +143,7 @@ class Gather:
             spans: list[Any] = _columns(self._host, HOST_DTYPES)
             host = HostTable(*spans, collectives=self._host_collectives)
             own_waits = waits.on_device(device) if device >= 0 else waits
-            by_device.extend(assemble(facts, host, self._device_table(table, rows), own_waits, MARK))
+            by_device.extend(assemble(facts, host, self._device_table(table, rows), own_waits, self.marks))
         return tuple(by_device)
 
     def _device_table(self, table: I64, rows: I64) -> DeviceTable:

@@ -32,7 +32,8 @@ from trainyard.formats.protobuf import (
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import hlo, whole_files
 from trainyard.trace.readers.annotate import add_range, copy_name
-from trainyard.trace.readers.gather import MARK, STATED, Gather, experimental
+from trainyard.trace.readers.gather import STATED, Gather, experimental
+from trainyard.words import STEP_MARK
 
 NOTES = experimental(
     "xplane.pb files",
@@ -153,7 +154,7 @@ class _DeviceRows:
         elif "XLA Ops" in lines:
             for event in _decode_events(plane, lines["Steps"], damaged) if "Steps" in lines else ():
                 step = _STEP.search(str(event.stats.get("step_num", event.name)))
-                self.rows.span(f"{MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
+                self.rows.span(f"{STEP_MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
             self.add_operations(plane, lines["XLA Ops"])
             self.add_hosts(hosts, marks=False)
 
@@ -238,7 +239,7 @@ class _DeviceRows:
                 self.add_stated(f"{STATED}{only[0]}", only[1], thread, event)
             self.rows.span(event.name, CALL, thread, event.start, event.stop, correlation=correlation)
         elif isinstance(step, int) and marks:
-            self.rows.span(f"{MARK}{step}", NOTE, thread, event.start, event.stop)
+            self.rows.span(f"{STEP_MARK}{step}", NOTE, thread, event.start, event.stop)
         else:
             add_range(self.rows, event.name, thread, event.start, event.stop)
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from trainyard.errors import BadFile
-from trainyard.events import CALL, DRAWN, Events, OperandShape
+from trainyard.events import CALL, DRAWN, NOTE, OP, Events, OperandShape
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.redact import redact
 from trainyard.trace.readers.assemble import DeviceTable, FileFacts, HostTable, assemble
@@ -70,7 +70,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     header = _Header(walk.header)
     if header.groups != groups:  # the process groups come after the events, which need them
         return _read(text, mark, header.groups)
-    tables = scanner.tables()
+    tables = _as_annotations(scanner.tables(), mark)
     if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
         raise _no_events_error(text, walk)
     _check_launches(text, tables, bool(walk.lost and header.device_names))
@@ -99,6 +99,17 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         waits._replace(lane=lane_index[waits.lane], on=lane_index[waits.on]),
         mark,
     )
+
+
+def _as_annotations(tables: Tables, mark: str) -> Tables:
+    """The tables with the steps' marks as annotations, also if the file has them as ops, as those of 2021 do."""
+    is_mark = np.array([name.startswith(mark) for name in tables.names] or [False], bool)
+    host = tables.host
+    rows = np.flatnonzero(is_mark[host.name] & (host.kind == OP))
+    host.kind[rows], host.backward[rows] = NOTE, 0
+    for column in (host.external, host.seq, host.shape):
+        column[rows] = -1
+    return tables
 
 
 def _add_base(table: _Table, base: int) -> _Table:

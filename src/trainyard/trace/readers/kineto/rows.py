@@ -47,7 +47,7 @@ _HOST_KINDS = {
     "runtime": CALL,
     "python_function": PYTHON,
 }
-_ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
+_ANNOTATIONS = ("Optimizer.", "enumerate(DataLoader)")
 _STREAM_WAIT = "Stream Wait Event"
 _FIRST_DEVICE_CODE, _STREAM_WAIT_CODE = 10, 20
 _CODE_OF_CATEGORY = (

@@ -586,9 +586,7 @@ static int keep(scan *s, const event *e) {
         return what == KERNEL && e->collective && !remember(s, DEVICE, e->name, e->args) ? -1 : 1;
     }
     /* In 2021 annotations were operators too. */
-    if (what == OP && (starts(e->name, "ProfilerStep#") || starts(e->name, "Optimizer.") ||
-                       starts(e->name, "enumerate(DataLoader)")))
-        what = NOTE;
+    if (what == OP && (starts(e->name, "Optimizer.") || starts(e->name, "enumerate(DataLoader)"))) what = NOTE;
     int64_t thread = number_of_pair(&s->interned[THREADS], e->pid.at ? e->pid : zero, e->tid.at ? e->tid : zero);
     int64_t shape = what == OP ? shape_of(&s->interned[SHAPES], e) : -1;
     if (thread < 0 || shape == -2) return thread == -2 ? 0 : -1;
