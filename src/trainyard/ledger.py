@@ -22,8 +22,8 @@ from trainyard.printable import encode_json
 
 SCHEMA = "trainyard/ledger/1"
 """Version of one ledger's fields."""
-BEFORE, WINDOW = "before", "window"
-"""Labels in `Scope.steps` of parts that are not marked steps."""
+BEFORE, WINDOW, AFTER = "before", "window", "after"
+"""Labels in `Scope.steps` of parts that are not steps: before the first mark, the whole window, after the last step."""
 LEDGERS_SCHEMA = "trainyard/ledgers/1"
 """Version of a document that holds several ledgers."""
 

@@ -1,0 +1,83 @@
+"""The training thread's work in the order of time: ops, and what shows training, evaluation and checkpoints."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard import words
+from trainyard.events import I32, I64, OP, Events
+from trainyard.trace.classify.context import PHASES, Context
+from trainyard.trace.readers.nesting import nearest_ancestor
+
+_MODEL_CLASSES = [list(words.OP_CLASSES).index(name) for name in ("matmul", "attention", "conv")]
+"""Op classes of which a model's forward pass consists, unlike metrics, logging and the preparation of batches."""
+_FORWARD = PHASES.index("forward")
+
+Mask = NDArray[np.bool_]
+
+
+class Spans(NamedTuple):
+    """k intervals of the host, sorted by start, in ns."""
+
+    start: I64
+    stop: I64
+
+    def starting_in(self, start: I64, stop: I64) -> I64:
+        """How many of them start in each interval [start, stop)."""
+        return np.searchsorted(self.start, stop, "left") - np.searchsorted(self.start, start, "left")
+
+
+class HostTimeline(NamedTuple):
+    """One rank's host work. `thread`: the training thread; `ops`: its outermost ops, and `op_name` their names; `model`:
+    its matrix products, attention and convolutions, and `in_forward` whether each is in the forward phase; `training`:
+    forward ops whose gradient was computed, backward nodes and optimizer steps of all threads; `backward`, `optimizer`:
+    those alone."""
+
+    thread: int
+    ops: Spans
+    op_name: I32
+    model: Spans
+    in_forward: Mask
+    training: Spans
+    backward: Spans
+    optimizer: Spans
+
+
+def build_timeline(events: Events, context: Context) -> HostTimeline:
+    """The host work of a rank."""
+    host, passes = events.host, context.passes
+    thread = training_thread(events, context)
+    is_op = (host.what == OP) & (host.thread == thread)
+    ops = np.flatnonzero(is_op & (nearest_ancestor(is_op, host.parent) < 0))
+    parent_class = np.where(host.parent >= 0, context.op_class[host.parent], -1)
+    is_model = is_op & np.isin(context.op_class, _MODEL_CLASSES) & (parent_class != context.op_class)
+    model = np.flatnonzero(is_model)
+    training = np.sort(np.concatenate([passes.forward, passes.backward, passes.optimizer]))
+    return HostTimeline(
+        thread=thread,
+        ops=_spans(events, ops),
+        op_name=host.name[ops],
+        model=_spans(events, model),
+        in_forward=context.phase[model] == _FORWARD,
+        training=_spans(events, training),
+        backward=_spans(events, passes.backward),
+        optimizer=_spans(events, passes.optimizer),
+    )
+
+
+def training_thread(events: Events, context: Context) -> int:
+    """The thread of the optimizer or, without one, of the forward pass. A file's marks determine it too; without them,
+    `events.main` is the thread with the most time in ops, which may be that of the backward pass."""
+    if events.marks and not events.inferred:
+        return events.main
+    for rows in (context.passes.optimizer, context.passes.forward):
+        if len(rows):
+            return int(np.bincount(events.host.thread[rows]).argmax())
+    return events.main
+
+
+def _spans(events: Events, rows: I64) -> Spans:
+    return Spans(events.host.start[rows], events.host.stop[rows])
