@@ -20,6 +20,7 @@ from trainyard.trace.align.matching import Meetings
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.rank_files import MAX_LISTED_FILES, Unread, left_out
+from trainyard.trace.step_overview import StepOverview, describe_left_out, describe_steps, overview
 from trainyard.units import listed
 
 _STRAGGLER = list(words.KINDS).index("straggler")
@@ -40,7 +41,7 @@ class Lateness(NamedTuple):
 class MeasuredTrace(NamedTuple):
     """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: the parts of each rank
     in turn; `lateness`: late ranks, if clocks are aligned; `ranks`: may be on disk, and are loaded on access; `unread`:
-    files that could not be read, each of which may be a rank."""
+    files that could not be read, each of which may be a rank; `steps`: how the window divides into steps."""
 
     ranks: Sequence[RankTrace]
     by_rank: tuple[Ledger, ...]
@@ -50,6 +51,7 @@ class MeasuredTrace(NamedTuple):
     lateness: tuple[Lateness, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
     unread: tuple[Unread, ...] = ()
+    steps: StepOverview = StepOverview(how="window")
 
     @property
     def world(self) -> int:
@@ -97,7 +99,8 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
     mean_ledger = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
-    sentences = _collect_notes(agreement.facts, parts, agreement.alignment, window, device_events, unlaunched)
+    found = overview(agreement.facts, parts)
+    sentences = _collect_notes(agreement.facts, parts, found, agreement.alignment, window, device_events, unlaunched)
     return MeasuredTrace(
         ranks=ranks,
         by_rank=tuple(booked),
@@ -106,6 +109,7 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         notes=sentences,
         lateness=lateness,
         bandwidths=agreement.bandwidths,
+        steps=found,
     )
 
 
@@ -138,6 +142,7 @@ def _rank_lateness(
 def _collect_notes(
     facts: Sequence[Events],
     parts: Sequence[Sequence[StepPart]],
+    step_overview: StepOverview,
     alignment: Alignment,
     window: Window,
     device_events: int,
@@ -150,11 +155,8 @@ def _collect_notes(
         notes.append("The files name no ranks: they are treated as ranks 0, 1, ... of one job, in the order given.")
     if alignment.aligned != "host":
         notes.append(alignment.why)
-    if window == "steps" and not all(events.marks for events in facts):
-        notes.append(
-            "No annotations mark the steps, so the whole window is booked as one step. torch.profiler writes "
-            "ProfilerStep marks if it has a schedule and step() is called; --mark selects other annotations."
-        )
+    if window == "steps":
+        notes.extend(describe_steps(step_overview, facts))
     if unlaunched:
         notes.append(
             f"{unlaunched:,} of {device_events:,} device events have no launch in the file: they are counted, and idle "
@@ -162,7 +164,8 @@ def _collect_notes(
         )
     if all(part.partial for rank_parts in parts for part in rank_parts):
         return (*notes, "The window contains no complete step; the figures are those of partial steps.")
-    return (*notes, *_note_steps_without_compute(facts, parts, window), *_note_partial_steps(facts, parts))
+    left_out = describe_left_out(step_overview, len(facts))
+    return (*notes, *_note_steps_without_compute(facts, parts, window), *left_out)
 
 
 def _note_steps_without_compute(
@@ -172,27 +175,10 @@ def _note_steps_without_compute(
     notes = []
     for events, rank_parts in zip(facts, parts):
         booked_labels = {part.label for part in rank_parts}
-        missing_labels = [mark.label for mark in events.marks if mark.label not in booked_labels]
+        missing_labels = [mark.label for mark in events.marks if mark.kind == "step" and mark.label not in booked_labels]
         if missing_labels and window == "steps" and booked_labels != {WINDOW}:
             first = ", ".join(missing_labels[:4]) + (", …" if len(missing_labels) > 4 else "")
             notes.append(
                 f"Rank {events.rank}: steps {first} launched no compute; their time is counted in the next step."
             )
-    return notes
-
-
-def _note_partial_steps(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> list[str]:
-    """Sentences about the parts that the mean leaves out, one for each label."""
-    ns_by_label_and_rank: dict[str, dict[int, int]] = {}
-    for events, rank_parts in zip(facts, parts):
-        for part in rank_parts:
-            if part.partial:
-                ns_by_label_and_rank.setdefault(part.label, {})[events.rank] = part.stop - part.start
-    notes = []
-    for label, by_rank in ns_by_label_and_rank.items():
-        subject = "Work from before the first mark" if label == BEFORE else f"Step {label}, which is cut off,"
-        which = f"rank {next(iter(by_rank))}" if len(by_rank) == 1 else f"{len(by_rank)} of {len(facts)} ranks"
-        on = f" on {which}" if len(facts) > 1 else ""
-        long = units.show_time(max(by_rank.values()))
-        notes.append(f"{subject} ({'up to ' if len(by_rank) > 1 else ''}{long}{on}) is left out of the mean.")
     return notes

@@ -180,8 +180,11 @@ def _rebuild(
             marks.append(_named(last_label, piece, taken))
             start = piece.stop
         stop = min((piece.start for piece in after[index]), default=step.stop)
-        marks.append(replace(step, start=start, stop=stop, kind=whole.get(index, "step")))
-        last_label = last_label if index in whole else step.label
+        if index in whole:
+            marks.append(_named(step.label, _Piece(start, stop, whole[index]), taken))
+        else:
+            marks.append(replace(step, start=start, stop=stop))
+            last_label = step.label
         following = _apart(after[index], stop, step.stop)
         marks.extend(_named(last_label, piece, taken) for piece in following)
         if index + 1 < len(steps):

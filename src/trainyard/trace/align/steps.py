@@ -148,10 +148,9 @@ def part_of_interval(events: Events, classified: Classified) -> I64:
     starts = np.array([mark.start for mark in events.marks], np.int64)
     stops = np.array([mark.stop for mark in events.marks], np.int64)
     launcher = classified.launcher
-    launched = launcher >= 0
-    time = events.host.start[launcher]
-    if events.inferred and events.inferred.on_device:
-        launched, time = np.ones(len(launcher), bool), classified.start
+    is_by_start = events.inferred is not None and events.inferred.on_device
+    launched = np.ones(len(launcher), bool) if is_by_start else launcher >= 0
+    time = classified.start if is_by_start else events.host.start[launcher]
     # The first mark that has not ended when the launch begins: the enclosing or the next one.
     part = np.minimum(np.searchsorted(stops, time, "right"), len(stops) - 1) + 1
     part[time < starts[0]] = 0
