@@ -147,7 +147,7 @@ PARTS: Mapping[str, Word] = {
     "cut": Word("cut off", "Work before the first mark or after the last step, or a step of which a part is missing."),
     "evaluation": Word("evaluation", "Forward passes without backward pass and optimizer among training steps."),
     "checkpoint": Word("checkpoint", "State is saved or loaded between training steps."),
-    "pause": Word("pause", "The host launches nothing for much longer than a step, between two training steps."),
+    "pause": Word("pause", "Nothing trains for much longer than a step, and no span shows a cause."),
 }
 """Kinds of the parts of a rank's window. Only steps count in means."""
 

@@ -2,10 +2,10 @@
 
 A mark encloses everything from one step to the next. The training in it lasts from the first forward op whose gradient
 is computed to the end of the optimizer's step; before and after it are gaps. A gap contains an evaluation if it has far
-more matrix products than usual, at least half of those of a forward pass; a checkpoint if a span saves or loads one;
-and a pause if it lasts much longer than a step without a known cause. What most gaps contain is a part of the step:
-the forward pass of a teacher, a checkpoint in every step. So is a wait for data, compilation or garbage collection,
-however long.
+more matrix products than usual, at least half of those of a forward pass; a checkpoint if a span saves or loads one, or
+if many tensors are copied to the host, as `torch.save` does where Python frames are not recorded; and a pause if it
+lasts much longer than a step without a known cause. What most gaps contain is a part of the step: the forward pass of a
+teacher, a checkpoint in every step. So is a wait for data, compilation or garbage collection, however long.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from trainyard.events import I64, NOTE, Events, StepMark
+from trainyard.events import COPY, I64, NOTE, Events, StepMark
 from trainyard.trace.align.host_timeline import HostTimeline, Mask, Spans, build_timeline
 from trainyard.trace.classify.context import Context
+from trainyard.vendors.kernel_names import copy_of
 
 _MIN_MARKS = 3
 _FORWARD_FRACTION = 0.5
 """Fraction of a forward pass's matrix products from which a gap contains an evaluation."""
 _PAUSE_STEPS = 3
 """Length of a pause in median steps, at least."""
+_MIN_COPIES, _MIN_STATE_BYTES = 8, 1 << 20
+"""Copies to the host in a gap, and their size in bytes, from which they are a model's state."""
 _USUAL = 0.5
 """Fraction of the gaps from which their content is usual, and of a gap that known causes must cover to explain it."""
 
@@ -59,10 +62,11 @@ def split_marks(events: Events, context: Context) -> Events:
     checkpoints = _checkpoint_spans(events, context, timeline)
     whole = _kinds_without_training(timeline, start, stop, trains & finishes, checkpoints)
     gaps = _find_gaps(timeline, start, stop, trains & finishes)
+    step_ns = int(np.median(stop - start))
     found = [*_evaluations(events, timeline, gaps, start, stop), *_checkpoints(gaps, checkpoints, len(steps))]
-    explained = {gap for gap, _ in found}
-    pauses = _pauses(events, context, timeline, gaps, int(np.median(stop - start)))
-    found += [(gap, piece) for gap, piece in pauses if gap not in explained]
+    for others in (_copied_states(events, gaps, step_ns), _pauses(events, context, timeline, gaps, step_ns)):
+        explained = {gap for gap, _ in found}
+        found += [(gap, piece) for gap, piece in others if gap not in explained]
     if not found and not whole:
         return events
     before: list[list[_Piece]] = [[] for _ in steps]
@@ -131,6 +135,27 @@ def _checkpoints(gaps: _Gaps, checkpoints: Spans, marks: int) -> list[tuple[int,
         stop = min(int(checkpoints.stop[first:end].max()), int(gaps.stop[gap]))
         found.append((gap, _Piece(int(checkpoints.start[first]), stop, "checkpoint")))
     return found if len({int(gaps.mark[gap]) for gap, _ in found}) <= _USUAL * marks else []
+
+
+def _copied_states(events: Events, gaps: _Gaps, step_ns: int) -> list[tuple[int, _Piece]]:
+    """(gap, piece) of each gap in which many more tensors than usual are copied to the host, for at least half of the
+    median step `step_ns`; none if most gaps have such copies."""
+    work, names = events.work, events.names
+    rows = np.flatnonzero((work.what == COPY) & (work.call >= 0))
+    to_host = [number for number in np.unique(work.name[rows]).tolist() if copy_of(names[number]) == "d2h"]
+    rows = rows[np.isin(work.name[rows], to_host)]
+    launch = events.host.start[work.call[rows]]
+    order = np.argsort(launch, kind="stable")
+    launch, total = launch[order], np.append(0, np.cumsum(np.maximum(work.bytes[rows[order]], 0)))
+    first, end = np.searchsorted(launch, gaps.start), np.searchsorted(launch, gaps.stop)
+    usual = np.tile(np.median((end - first).reshape(-1, 2), axis=0), len(gaps.start) // 2)
+    is_state = (end - first - usual >= _MIN_COPIES) & (total[end] - total[first] >= _MIN_STATE_BYTES)
+    is_state &= 2 * (gaps.stop - gaps.start) >= step_ns
+    found = [
+        (gap, _Piece(int(launch[first[gap]]), int(gaps.stop[gap]), "checkpoint"))
+        for gap in np.flatnonzero(is_state).tolist()
+    ]
+    return found if len(found) <= _USUAL * len(gaps.start) / 2 else []
 
 
 def _pauses(
