@@ -108,7 +108,7 @@ def test_evaluations_lie_apart_inside_annotations(tmp_path_factory, rows):
 
 
 def evaluations_in(events):
-    return find_evaluations(events.host, events.names, find_passes(events.host, events.names).optimizer)
+    return find_evaluations(events.host, events.names, find_passes(events.host, events.names))
 
 
 def events_of(folder, rows):

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from trainyard.events import COPY, I64, NOTE, Events, StepMark
-from trainyard.trace.align.host_timeline import HostTimeline, Mask, Spans, build_timeline
+from trainyard.trace.align.host_timeline import HostTimeline, Mask, Spans, build_timeline, outermost_ops
 from trainyard.trace.classify.context import Context
 from trainyard.vendors.kernel_names import copy_of
 
@@ -106,13 +106,14 @@ def _evaluations(
     is_batch = np.array([name.startswith("enumerate(DataLoader)") for name in events.names], bool)[host.name]
     batches = host.start[(host.what == NOTE) & is_batch & (host.thread == timeline.thread)]
     found: list[tuple[int, _Piece]] = []
+    ops = outermost_ops(events, timeline.thread) if is_evaluation.any() else np.empty(0, np.int64)
     for gap in np.flatnonzero(is_evaluation).tolist():
         begin, end = int(gaps.start[gap]), int(gaps.stop[gap])
         last = int(model.stop[np.searchsorted(model.start, end) - 1])
         following = batches[(batches >= last) & (batches < end)]
         limit = int(following[0]) if len(following) else end
-        ops = np.searchsorted(timeline.ops.start, limit) - 1
-        closing = min(limit, max(last, int(timeline.ops.stop[ops])))
+        last_op = ops[np.searchsorted(host.start[ops], limit) - 1]
+        closing = min(limit, max(last, int(host.stop[last_op])))
         found.append((gap, _Piece(begin, closing, "evaluation")))
     return found
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.events import I32, I64, OP, Events
+from trainyard.events import I64, OP, Events
 from trainyard.trace.classify.context import PHASES, Context
-from trainyard.trace.readers.nesting import nearest_ancestor
+from trainyard.trace.readers.nesting import outermost_rows
 
-_MODEL_CLASSES = [list(words.OP_CLASSES).index(name) for name in ("matmul", "attention", "conv")]
+_MODEL_CLASSES = ("matmul", "attention", "conv")
 """Op classes of which a model's forward pass consists, unlike metrics, logging and the preparation of batches."""
 _FORWARD = PHASES.index("forward")
 
@@ -31,14 +31,11 @@ class Spans(NamedTuple):
 
 
 class HostTimeline(NamedTuple):
-    """One rank's host work. `thread`: the training thread; `ops`: its outermost ops, and `op_name` their names; `model`:
-    its matrix products, attention and convolutions, and `in_forward` whether each is in the forward phase; `training`:
-    forward ops whose gradient was computed, backward nodes and optimizer steps of all threads; `backward`, `optimizer`:
-    those alone."""
+    """One rank's host work. `thread`: the training thread; `model`: its matrix products, attention and convolutions, and
+    `in_forward` whether each is in the forward phase; `training`: forward ops whose gradient was computed, backward
+    nodes and optimizer steps of all threads; `backward`, `optimizer`: those alone."""
 
     thread: int
-    ops: Spans
-    op_name: I32
     model: Spans
     in_forward: Mask
     training: Spans
@@ -50,22 +47,24 @@ def build_timeline(events: Events, context: Context) -> HostTimeline:
     """The host work of a rank."""
     host, passes = events.host, context.passes
     thread = training_thread(events, context)
-    is_op = (host.what == OP) & (host.thread == thread)
-    ops = np.flatnonzero(is_op & (nearest_ancestor(is_op, host.parent) < 0))
-    parent_class = np.where(host.parent >= 0, context.op_class[host.parent], -1)
-    is_model = is_op & np.isin(context.op_class, _MODEL_CLASSES) & (parent_class != context.op_class)
-    model = np.flatnonzero(is_model)
+    is_model_class = np.array([name in _MODEL_CLASSES for name in (*words.OP_CLASSES, "")], bool)
+    model = np.flatnonzero(is_model_class[context.op_class] & (host.what == OP) & (host.thread == thread))
+    parent = host.parent[model]
+    model = model[(parent < 0) | (context.op_class[parent] != context.op_class[model])]
     training = np.sort(np.concatenate([passes.forward, passes.backward, passes.optimizer]))
     return HostTimeline(
         thread=thread,
-        ops=_spans(events, ops),
-        op_name=host.name[ops],
         model=_spans(events, model),
         in_forward=context.phase[model] == _FORWARD,
         training=_spans(events, training),
         backward=_spans(events, passes.backward),
         optimizer=_spans(events, passes.optimizer),
     )
+
+
+def outermost_ops(events: Events, thread: int) -> I64:
+    """Host rows of a thread's ops that are not inside another op."""
+    return outermost_rows((events.host.what == OP) & (events.host.thread == thread), events.host.parent)
 
 
 def training_thread(events: Events, context: Context) -> int:

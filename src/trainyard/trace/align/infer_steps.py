@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from trainyard.events import I32, I64, Events, InferredSteps, StepMark
 from trainyard.ledger import AFTER
-from trainyard.trace.align.host_timeline import HostTimeline, build_timeline
+from trainyard.trace.align.host_timeline import HostTimeline, build_timeline, outermost_ops
 from trainyard.trace.align.kernel_period import periodic_kernels
 from trainyard.trace.align.step_candidates import Candidate, host_candidates
 from trainyard.trace.classify.context import Context
@@ -80,12 +80,13 @@ class _Items(NamedTuple):
 
 def _work_items(events: Events, timeline: HostTimeline) -> _Items:
     """The outermost ops of the training thread; launches of device work if it has none."""
-    if len(timeline.ops.start):
-        return _Items(timeline.ops.start, timeline.ops.stop, timeline.op_name)
+    host, ops = events.host, outermost_ops(events, timeline.thread)
+    if len(ops):
+        return _Items(host.start[ops], host.stop[ops], host.name[ops])
     rows = np.flatnonzero(events.work.call >= 0)
-    rows = rows[np.argsort(events.host.start[events.work.call[rows]], kind="stable")]
+    rows = rows[np.argsort(host.start[events.work.call[rows]], kind="stable")]
     call = events.work.call[rows]
-    return _Items(events.host.start[call], events.host.stop[call], events.work.name[rows])
+    return _Items(host.start[call], host.stop[call], events.work.name[rows])
 
 
 def _judge(candidate: Candidate, items: _Items) -> _Judged:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.events import I64, NOTE, Events
-from trainyard.trace.align.host_timeline import HostTimeline
+from trainyard.trace.align.host_timeline import HostTimeline, Spans, outermost_ops
 from trainyard.trace.classify.context import Context
-from trainyard.trace.readers.nesting import nearest_ancestor
+from trainyard.trace.readers.nesting import outermost_rows
 
 _LOADER = "enumerate(DataLoader)"
 _FRAMEWORK = (
@@ -62,9 +62,11 @@ def _optimizer_steps(events: Events, context: Context, timeline: HostTimeline) -
     if len(rows) < 2:
         return
     start, stop = host.start[rows], host.stop[rows]
-    between = timeline.backward if len(timeline.backward.start) else timeline.ops
+    has_backward = len(timeline.backward.start) > 0
+    ops = host.start[outermost_ops(events, timeline.thread)]
+    between = timeline.backward if has_backward else Spans(ops, ops)
     previous_stop = np.append(events.span[0], stop[:-1])
-    nodes = between.starting_in(previous_stop, stop if between is timeline.backward else start)
+    nodes = between.starting_in(previous_stop, stop if has_backward else start)
     first = np.flatnonzero(np.append(True, nodes[1:] > 0))
     nodes_per_group = np.add.reduceat(nodes, first)
     names_per_group = [
@@ -146,5 +148,4 @@ def _outermost(events: Events, same: list[int]) -> I64:
     """Of the host rows `same`, those that are not inside another of them."""
     is_same = np.zeros(len(events.host), bool)
     is_same[same] = True
-    rows = np.array(same, np.int64)
-    return rows[nearest_ancestor(is_same, events.host.parent)[rows] < 0]
+    return outermost_rows(is_same, events.host.parent)

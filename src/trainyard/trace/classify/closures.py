@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.events import I64, NOTE, OP, PYTHON, HostSpans
-from trainyard.trace.classify.passes import NO_ROWS, Mask, creating_rows, is_node
-from trainyard.trace.readers.nesting import nearest_ancestor
+from trainyard.trace.classify.passes import NO_ROWS, Mask, Passes, creating_rows, is_node
+from trainyard.trace.readers.nesting import nearest_ancestor, outermost_rows
 
 MODULE_PREFIX = "nn.Module: "
 _NO_TIMES: I64 = np.empty(0, np.int64)
@@ -40,14 +40,31 @@ class Evaluations(NamedTuple):
 _NO_EVALUATIONS = Evaluations(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
-def find_evaluations(host: HostSpans, names: tuple[str, ...], steps: I64) -> Evaluations:
-    """All evaluations of closures in a trace; empty if no optimizer evaluates one. `steps`: host rows of the outermost
-    annotations of optimizer steps."""
+def find_evaluations(host: HostSpans, names: tuple[str, ...], passes: Passes) -> Evaluations:
+    """All evaluations of closures in a trace; empty if no optimizer evaluates one."""
+    steps = passes.optimizer[_enclose_passes(host, names, passes)] if len(passes.optimizer) else NO_ROWS
     threads = np.unique(host.thread[steps]).tolist()
     by_thread = [_evaluations_on_thread(host, names, steps[host.thread[steps] == thread], thread) for thread in threads]
     columns = [np.concatenate(column) for column in zip(_NO_EVALUATIONS, *by_thread)]
     order = np.argsort(columns[0], kind="stable")
     return Evaluations(*(column[order] for column in columns))
+
+
+def _enclose_passes(host: HostSpans, names: tuple[str, ...], passes: Passes) -> Mask:
+    """Whether a backward node or a module's frame begins during each optimizer step. Most optimizers call no closure."""
+    modules = np.flatnonzero(_is_module(host, names))
+    start, stop = host.start[passes.optimizer], host.stop[passes.optimizer]
+    counts = [
+        np.searchsorted(host.start[rows], stop, "left") - np.searchsorted(host.start[rows], start, "left")
+        for rows in (passes.backward, modules)
+    ]
+    return counts[0] + counts[1] > 0
+
+
+def _is_module(host: HostSpans, names: tuple[str, ...]) -> Mask:
+    """Whether each host row is the frame of an `nn.Module`."""
+    is_module_name = np.array([name.startswith(MODULE_PREFIX) for name in names], bool)
+    return is_module_name[host.name] & ((host.what == NOTE) | (host.what == PYTHON))
 
 
 def rows_of_evaluations(host: HostSpans, evaluations: Evaluations) -> Mask:
@@ -91,7 +108,7 @@ def _find_evidence(host: HostSpans, names: tuple[str, ...], steps: I64, thread: 
     is_backward = is_node(host, names)
     nodes = np.flatnonzero(is_backward & (step >= 0))
     is_op = (host.what == OP) & (step >= 0) & (host.thread == thread)
-    ops = np.flatnonzero(is_op & (nearest_ancestor(is_op, host.parent) < 0))  # the outermost ops
+    ops = outermost_rows(is_op, host.parent)
     created = creating_rows(host, np.flatnonzero(is_op & ~is_backward), nodes, step)
     index = np.unique(np.searchsorted(ops, created, "right") - 1)
     index = index[~is_backward[ops[index]]]
@@ -99,8 +116,7 @@ def _find_evidence(host: HostSpans, names: tuple[str, ...], steps: I64, thread: 
     after_update = np.maximum.accumulate(np.where(is_update, np.arange(len(ops)) + 1, 0))
     prepared_from = ops[np.minimum(after_update[index], index)]
 
-    is_module_name = np.array([name.startswith(MODULE_PREFIX) for name in names], bool)[host.name]
-    is_module = is_module_name & ((host.what == NOTE) | (host.what == PYTHON)) & (step >= 0) & (host.thread == thread)
+    is_module = _is_module(host, names) & (step >= 0) & (host.thread == thread)
     modules = np.flatnonzero(is_module & (nearest_ancestor(is_backward, host.parent) < 0))  # the rest is recomputed
     return _Evidence(
         start=np.concatenate([host.start[prepared_from], host.start[modules], host.start[nodes]]),

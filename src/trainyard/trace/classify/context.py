@@ -65,7 +65,7 @@ def build_context(events: Events) -> Context:
     knows_autograd = bool((host.seq >= 0).any())
     inherit = _inherit if library() is None else _inherit_fast
     passes = find_passes(host, names)
-    evaluations = find_evaluations(host, names, passes.optimizer)
+    evaluations = find_evaluations(host, names, passes)
     seq = np.where(rows_before_update(host, passes), -1, host.seq)
     columns = (_is_recomputed(host, names), rows_of_evaluations(host, evaluations))
     phase, module, op_class, cause = inherit(replace(host, seq=seq), by_name, knows_autograd, *columns)

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I64, NOTE, OP, HostSpans
-from trainyard.trace.readers.nesting import nearest_ancestor
+from trainyard.trace.readers.nesting import outermost_rows
 
 OPTIMIZER_STEP = "Optimizer.step#"
 ENGINE_PREFIX = "autograd::engine::evaluate_function"
 
 Mask = NDArray[np.bool_]
 NO_ROWS: I64 = np.empty(0, np.int64)
+_NEVER = np.iinfo(np.int64).min
 
 
 class Passes(NamedTuple):
@@ -29,8 +30,9 @@ class Passes(NamedTuple):
 
 def find_passes(host: HostSpans, names: tuple[str, ...]) -> Passes:
     """The passes of a trace, of all threads."""
-    nodes = np.flatnonzero(is_node(host, names))
-    ops = np.flatnonzero((host.what == OP) & (host.seq >= 0) & ~is_node(host, names)) if len(nodes) else NO_ROWS
+    is_backward = is_node(host, names)
+    nodes = np.flatnonzero(is_backward)
+    ops = np.flatnonzero((host.what == OP) & (host.seq >= 0) & ~is_backward) if len(nodes) else NO_ROWS
     return Passes(creating_rows(host, ops, nodes), nodes, _optimizer_rows(host, names))
 
 
@@ -56,15 +58,19 @@ def rows_before_update(host: HostSpans, passes: Passes) -> Mask:
     """Whether each host row begins after a backward pass and before the optimizer step that follows it, as gradient
     clipping and the loss scaler's check for infinities do. Such a row is not a part of the forward pass, even if
     gradients are recorded."""
-    if not len(passes.optimizer) or not len(passes.backward):
-        return np.zeros(len(host), bool)
-    times = np.concatenate([host.start[passes.forward], host.stop[passes.backward], host.start[passes.optimizer]])
-    kind = np.repeat([0, 1, 2], [len(rows) for rows in passes])
-    order = np.lexsort((kind, times))
-    times, kind = times[order], kind[order]
-    is_between = (kind[:-1] == 1) & (kind[1:] == 2)
-    previous = np.searchsorted(times, host.start, "right") - 1
-    return np.append(is_between, [False, False])[previous]
+    update = host.start[passes.optimizer]
+    backward = _latest(np.sort(host.stop[passes.backward]), update)
+    others = np.maximum(_latest(host.start[passes.forward], update), np.append(_NEVER, update[:-1])[: len(update)])
+    follows = (backward > _NEVER) & (others <= backward)
+    change = np.zeros(len(host) + 1, np.int32)
+    np.add.at(change, np.searchsorted(host.start, backward[follows]), 1)
+    np.add.at(change, np.searchsorted(host.start, update[follows]), -1)
+    return np.cumsum(change[:-1]) > 0
+
+
+def _latest(times: I64, until: I64) -> I64:
+    """The last of the sorted `times` up to each time of `until`, `_NEVER` if there is none."""
+    return np.append(_NEVER, times)[np.searchsorted(times, until, "right")]
 
 
 def _optimizer_rows(host: HostSpans, names: tuple[str, ...]) -> I64:
@@ -72,5 +78,4 @@ def _optimizer_rows(host: HostSpans, names: tuple[str, ...]) -> I64:
     is_step_name = np.array([name.startswith(OPTIMIZER_STEP) for name in names], bool)
     if not is_step_name.any():
         return NO_ROWS
-    is_step = is_step_name[host.name] & (host.what == NOTE)
-    return np.flatnonzero(is_step & (nearest_ancestor(is_step, host.parent) < 0))
+    return outermost_rows(is_step_name[host.name] & (host.what == NOTE), host.parent)
