@@ -112,11 +112,12 @@ class InferredSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's profile. `names[i]` is the text of name i, `streams[i]` that of stream i. `span`: (start, stop) of the
-    recording. `mark`: prefix of the names of step annotations; `inferred`: how the marks were inferred, None if they are
-    the file's own; `device_marks`: step annotations that the file draws over device work. `main`: the training thread's
-    number in `host.thread`. `world`: number of ranks of the job, 0 if not recorded; `devices`: number of devices of the
-    host, as recorded; `group_sizes`: sizes of the recorded process groups; `axis`: the mesh axis that all ranks form,
-    if the job's layout has a single one; `notes`: messages for the user; `cut_short`: the file is truncated.
+    recording. `mark`: prefix of the names of step annotations; `inferred`: how the marks were inferred, None if they
+    are the file's own; `device_marks`: step annotations that the file draws over device work. `main`: the training
+    thread's number in `host.thread`. `world`: number of ranks of the job, 0 if not recorded; `devices`: number of
+    devices of the host, as recorded; `group_sizes`: sizes of the recorded process groups; `axis`: the mesh axis that
+    all ranks form, if the job's layout has a single one; `notes`: messages for the user; `cut_short`: the file is
+    truncated.
     """
 
     source: str

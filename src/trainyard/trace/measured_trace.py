@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from trainyard import ledger as ledgers_of
-from trainyard import units, words
+from trainyard import words
 from trainyard.events import I64, Events
 from trainyard.ledger import BEFORE, WINDOW, Ledger
 from trainyard.trace.align import steps
@@ -99,8 +99,10 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
     mean_ledger = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
-    found = overview(agreement.facts, parts)
-    sentences = _collect_notes(agreement.facts, parts, found, agreement.alignment, window, device_events, unlaunched)
+    step_overview = overview(agreement.facts, parts)
+    sentences = _collect_notes(
+        agreement.facts, parts, step_overview, agreement.alignment, window, device_events, unlaunched
+    )
     return MeasuredTrace(
         ranks=ranks,
         by_rank=tuple(booked),
@@ -109,7 +111,7 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         notes=sentences,
         lateness=lateness,
         bandwidths=agreement.bandwidths,
-        steps=found,
+        steps=step_overview,
     )
 
 
@@ -175,7 +177,9 @@ def _note_steps_without_compute(
     notes = []
     for events, rank_parts in zip(facts, parts):
         booked_labels = {part.label for part in rank_parts}
-        missing_labels = [mark.label for mark in events.marks if mark.kind == "step" and mark.label not in booked_labels]
+        missing_labels = [
+            mark.label for mark in events.marks if mark.kind == "step" and mark.label not in booked_labels
+        ]
         if missing_labels and window == "steps" and booked_labels != {WINDOW}:
             first = ", ".join(missing_labels[:4]) + (", …" if len(missing_labels) > 4 else "")
             notes.append(

@@ -19,12 +19,15 @@ _LONG, _MAX_LONG_SHARE = 3, 0.2
 _MOST_NAMED = 3
 _BETWEEN_STEPS = ("evaluation", "checkpoint", "pause")
 """Kinds of parts between steps."""
-_HINT = "torch.profiler writes ProfilerStep marks if it has a schedule and step() is called; --mark selects other annotations."
+_HINT = (
+    "torch.profiler writes ProfilerStep marks if it has a schedule and step() is called; --mark selects other "
+    "annotations."
+)
 
 
 class PartLeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the window that the mean leaves out. `kind`: a key of words.PARTS; `ns`: its length on the rank where it
-    is longest; `ranks`: the ranks that have it."""
+    """A part of the window that the mean leaves out. `kind`: a key of words.PARTS; `ns`: its length, on the rank with
+    the longest one; `ranks`: the ranks that have it."""
 
     label: str
     kind: str
@@ -41,9 +44,9 @@ class LongStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """How the window divides into steps. `how`: the file marks them, they are inferred, or the whole window is one part.
-    `confidence`, `evidence`: of inferred steps; without steps, the evidence that was not clear. `steps`: full steps of
-    the rank that has the most."""
+    """How the window divides into steps. `how`: the file marks them, they are inferred, or the whole window is one
+    part. `confidence`, `evidence`: of inferred steps; without steps, the evidence that was not clear. `steps`: full
+    steps of the rank that has the most; `long`: long steps, which count in the mean."""
 
     how: Literal["marked", "inferred", "window"]
     confidence: float | None = None
@@ -101,46 +104,46 @@ def _long_steps(parts: Sequence[Sequence[StepPart]]) -> tuple[LongStep, ...]:
     )
 
 
-def describe_steps(found: StepOverview, facts: Sequence[Events]) -> list[str]:
+def describe_steps(steps: StepOverview, facts: Sequence[Events]) -> list[str]:
     """Sentences on how the steps are known, the most important first; none if the file marks them."""
     marks = {events.mark for events in facts if not events.marks or events.inferred} - {words.STEP_MARK}
     notes = [f"No annotation's name is or begins with {mark!r}, which --mark names." for mark in sorted(marks)]
-    if found.how == "inferred":
-        sure = f"{100 * (found.confidence or 0):.0f} % sure"
-        notes.append(f"The file has no step marks. Steps are inferred, {sure}: {found.evidence}. {_HINT}")
-    elif found.how == "window" and not all(events.marks for events in facts):
-        doubts = f" Evidence of steps is not clear: {found.evidence}." if found.evidence else ""
+    if steps.how == "inferred":
+        sure = f"{100 * (steps.confidence or 0):.0f} % sure"
+        notes.append(f"The file has no step marks. Steps are inferred, {sure}: {steps.evidence}. {_HINT}")
+    elif steps.how == "window" and not all(events.marks for events in facts):
+        doubts = f" Evidence of steps is not clear: {steps.evidence}." if steps.evidence else ""
         notes.append(f"No annotations mark the steps, so the whole window is booked as one step. {_HINT}{doubts}")
     return notes
 
 
-def describe_left_out(found: StepOverview, ranks: int) -> list[str]:
+def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
     """Sentences about the parts that the mean leaves out, those between steps first, and about long steps. `ranks`: of
     the trace."""
     notes: list[str] = []
     for kind in _BETWEEN_STEPS:
-        if parts := [part for part in found.left_out if part.kind == kind]:
-            after = [step for part in parts if (step := _step_before(part))]
-            where = f" after step{'s' if len(after) > 1 else ''} {units.listed(after, _MOST_NAMED)}" if after else ""
+        if parts := [part for part in steps.left_out if part.kind == kind]:
+            labels = [label for part in parts if (label := _step_at(part))]
+            at = f"at step{'s' if len(labels) > 1 else ''} {units.listed(labels, _MOST_NAMED)}; " if labels else ""
             longest = units.show_time(max(part.ns for part in parts))
             long = longest if len(parts) == 1 else f"up to {longest} each"
             verb = "is" if len(parts) == 1 else "are"
-            notes.append(f"{units.counted(len(parts), kind)}{where} ({long}) {verb} left out of the mean.")
-    notes += [_describe_cut(part, ranks) for part in found.left_out if part.kind not in _BETWEEN_STEPS]
-    if found.long:
+            notes.append(f"{units.counted(len(parts), kind)} ({at}{long}) {verb} left out of the mean.")
+    notes += [_describe_cut(part, ranks) for part in steps.left_out if part.kind not in _BETWEEN_STEPS]
+    if steps.long:
         named = ", ".join(
             f"{step.label} ({units.show_time(step.ns)}, {step.times:,.1f} times the median)"
-            for step in found.long[:_MOST_NAMED]
+            for step in steps.long[:_MOST_NAMED]
         )
-        more = f" and {len(found.long) - _MOST_NAMED} more" if len(found.long) > _MOST_NAMED else ""
-        steps = "Step" if len(found.long) == 1 else "Steps"
-        took = "took much longer than the others, but counts" if len(found.long) == 1 else "took longer, but count"
-        notes.append(f"{steps} {named}{more} {took} in the mean: the file shows no evaluation and no checkpoint there.")
+        more = f" and {len(steps.long) - _MOST_NAMED} more" if len(steps.long) > _MOST_NAMED else ""
+        noun = "Step" if len(steps.long) == 1 else "Steps"
+        took = "took much longer than the others, but counts" if len(steps.long) == 1 else "took longer, but count"
+        notes.append(f"{noun} {named}{more} {took} in the mean: the file shows no evaluation and no checkpoint there.")
     return notes
 
 
-def _step_before(part: PartLeftOut) -> str:
-    """The step that a part between steps follows, or that it replaces."""
+def _step_at(part: PartLeftOut) -> str:
+    """The label of the step that a part between steps follows, or of the mark that it fills."""
     return part.label.partition(f" {part.kind}")[0] if part.label != part.kind else ""
 
 

@@ -1,5 +1,7 @@
 """Steps of files without marks: how many are inferred, from which evidence, and when none are."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -28,9 +30,9 @@ def test_optimizer_steps_divide_the_window(tmp_path, on_device):
     recording = Recording(on_device)
     for _ in range(30):
         recording.train()
-    found, inferred = steps(measured(tmp_path, recording))
+    labels, inferred = steps(measured(tmp_path, recording))
     first = 2 if on_device else 1  # idle time before a device's first work lies outside the window
-    assert found == [str(number) for number in range(first, 31)]
+    assert labels == [str(number) for number in range(first, 31)]
     assert inferred.source == "optimizer"
     assert inferred.confidence > 0.9
 
@@ -53,8 +55,8 @@ def test_accumulated_gradients_are_one_step(tmp_path, on_device):
     recording = Recording(on_device)
     for _ in range(8):
         recording.train(micro_batches=4)
-    found, inferred = steps(measured(tmp_path, recording))
-    assert len(found) == 8 - on_device
+    labels, inferred = steps(measured(tmp_path, recording))
+    assert len(labels) == 8 - on_device
     assert inferred.source == "optimizer"
 
 
@@ -62,8 +64,8 @@ def test_several_optimizers_after_one_backward_pass_are_one_step(tmp_path):
     recording = Recording()
     for _ in range(8):
         recording.train(optimizers=("Optimizer.step#Adam.step", "Optimizer.step#SGD.step", "Optimizer.step#Adam.step"))
-    found, inferred = steps(measured(tmp_path, recording))
-    assert len(found) == 8
+    labels, inferred = steps(measured(tmp_path, recording))
+    assert len(labels) == 8
     assert "3 per step" in inferred.evidence
 
 
@@ -77,8 +79,8 @@ def test_optimizers_that_take_turns_are_one_step(tmp_path):
                 recording.forward()
                 recording.backward()
             recording.update()
-    found, _ = steps(measured(tmp_path, recording))
-    assert len(found) == 8
+    labels, _ = steps(measured(tmp_path, recording))
+    assert len(labels) == 8
 
 
 def test_batches_divide_inference(tmp_path):
@@ -86,8 +88,8 @@ def test_batches_divide_inference(tmp_path):
     for _ in range(10):
         recording.fetch()
         recording.forward(with_gradients=False)
-    found, inferred = steps(measured(tmp_path, recording))
-    assert len(found) == 10
+    labels, inferred = steps(measured(tmp_path, recording))
+    assert len(labels) == 10
     assert inferred.source == "loader"
 
 
@@ -95,8 +97,8 @@ def test_repeated_annotation_divides_a_window_without_optimizer(tmp_path):
     recording = Recording()
     for number in range(9):
         recording.inside(f"decode step {number}", lambda: recording.forward(with_gradients=False))
-    found, inferred = steps(measured(tmp_path, recording))
-    assert len(found) == 9
+    labels, inferred = steps(measured(tmp_path, recording))
+    assert len(labels) == 9
     assert inferred.source == "annotation"
 
 
@@ -106,8 +108,8 @@ def test_annotation_of_rare_work_is_not_a_step(tmp_path):
         recording.train()
         if number % 4 == 0:
             recording.inside("log_step", lambda: recording.op("aten::item", kernel=None))
-    found, inferred = steps(measured(tmp_path, recording))
-    assert len(found) == 12
+    labels, inferred = steps(measured(tmp_path, recording))
+    assert len(labels) == 12
     assert inferred.source == "optimizer"
 
 
@@ -170,10 +172,12 @@ def kernels(steps, layers, at=0, copies=True, gap=40):
 @pytest.mark.parametrize("layers", [1, 4, 24])
 def test_periodic_kernels_are_steps(tmp_path, layers):
     result = measure(read([write(tmp_path, trace(device=kernels(20, layers)))]))
-    found, inferred = steps(result)
-    assert len(found) == 18  # the first has no idle time before it, the last no successor that shows its end
+    labels, inferred = steps(result)
+    assert len(labels) == 18  # the first has no idle time before it, the last no successor that shows its end
     assert inferred.source == "kernels"
-    assert result.ranks[0].parts[5].stop - result.ranks[0].parts[5].start == pytest.approx(10 * (3 + 6 * layers) + 40, abs=10)
+    assert result.ranks[0].parts[5].stop - result.ranks[0].parts[5].start == pytest.approx(
+        10 * (3 + 6 * layers) + 40, abs=10
+    )
 
 
 def test_layers_of_one_step_are_not_steps(tmp_path):
@@ -228,7 +232,7 @@ def test_parts_tile_the_window_and_means_take_full_steps(tmp_path_factory, on_de
     (rank,) = result.ranks
     bounds = [(part.start, part.stop) for part in rank.parts]
     assert all(start < stop for start, stop in bounds)
-    assert all(stop == start for (_, stop), (start, _) in zip(bounds, bounds[1:]))
+    assert all(stop == start for (_, stop), (start, _) in pairwise(bounds))
     assert (bounds[0][0], bounds[-1][1]) == rank.events.window
     if not marked:
         assert sum(ledger.wall_ns for ledger in rank.ledgers) == whole.wall_ns
@@ -240,7 +244,14 @@ def test_parts_tile_the_window_and_means_take_full_steps(tmp_path_factory, on_de
     assert len({part.label for part in rank.parts}) == len(rank.parts)
 
 
-HIDDEN = {"a100_ddp_resnet": 3, "mi300_resnet_ac": 3, "diff_control": 6, "diff_test": 6, "resnet50_loader0": 6, "resnet50_loader4": 6}
+HIDDEN = {
+    "a100_ddp_resnet": 3,
+    "mi300_resnet_ac": 3,
+    "diff_control": 6,
+    "diff_test": 6,
+    "resnet50_loader0": 6,
+    "resnet50_loader4": 6,
+}
 """Public trace -> its marked steps."""
 
 

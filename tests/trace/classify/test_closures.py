@@ -17,7 +17,15 @@ from trainyard.trace.measure import measure, read
 from trainyard.trace.readers.kineto import native
 
 ENGINE = "autograd::engine::evaluate_function: "
-NAMES = ["aten::mm", "aten::add_", "Optimizer.step#Adam.step", "Optimizer.zero_grad#x", ENGINE + "Mm", "nn.Module: A_0", "x.py(1): f"]
+NAMES = [
+    "aten::mm",
+    "aten::add_",
+    "Optimizer.step#Adam.step",
+    "Optimizer.zero_grad#x",
+    ENGINE + "Mm",
+    "nn.Module: A_0",
+    "x.py(1): f",
+]
 
 
 def phases_of(folder, host):
@@ -73,7 +81,8 @@ def test_backward_pass_on_another_thread_ends_the_evaluation(tmp_path):
 HOST_ROWS = st.lists(
     st.tuples(
         st.sampled_from(NAMES), st.integers(MAIN, MAIN + 1), st.integers(0, 300), st.integers(0, 200),
-        st.sampled_from(["cpu_op", "cpu_op", "user_annotation", "python_function"]), st.integers(-1, 4), st.integers(0, 1),
+        st.sampled_from(["cpu_op", "cpu_op", "user_annotation", "python_function"]), st.integers(-1, 4),
+        st.integers(0, 1),
     ),
     min_size=1, max_size=14,
 )  # fmt: skip
@@ -99,9 +108,7 @@ def test_evaluations_lie_apart_inside_annotations(tmp_path_factory, rows):
     steps = find_passes(host, events.names).optimizer
     for start, stop, thread in zip(*evaluations):
         assert start <= stop
-        assert any(
-            host.start[row] <= start and stop <= host.stop[row] and host.thread[row] == thread for row in steps
-        )
+        assert any(host.start[row] <= start and stop <= host.stop[row] and host.thread[row] == thread for row in steps)
     for thread in set(evaluations.thread.tolist()):
         rows_of_thread = evaluations.thread == thread
         assert (evaluations.start[rows_of_thread][1:] >= evaluations.start[rows_of_thread][:-1]).all()
@@ -191,7 +198,9 @@ def test_lbfgs_update_is_all_that_is_optimizer(tmp_path, search):
     passes = len(evaluations)
     assert counts["aten::linear", "forward"] == counts["MeanBackward0", "backward"] == passes > 4
     assert not {name for name, phase in counts if phase == "optimizer"} & {"aten::linear", "aten::mean"}
-    assert counts["aten::dot", "optimizer"] == sum(count for (name, _), count in counts.items() if name == "aten::dot") > 0
+    assert (
+        counts["aten::dot", "optimizer"] == sum(count for (name, _), count in counts.items() if name == "aten::dot") > 0
+    )
     ledger = measure(read([tmp_path / "trace.json"]), "all").mean
     assert ledger.by_phase()["optimizer"] > 0
 

@@ -4,7 +4,7 @@ A mark encloses everything from one step to the next. The training in it lasts f
 is computed to the end of the optimizer's step; before and after it are gaps. A gap contains an evaluation if it has far
 more matrix products than usual, at least half of those of a forward pass; a checkpoint if a span saves or loads one, or
 if many tensors are copied to the host, as `torch.save` does where Python frames are not recorded; and a pause if it
-lasts much longer than a step without a known cause. What most gaps contain is a part of the step: the forward pass of a
+lasts much longer than a step without a known cause. Work in most gaps is a part of the step: the forward pass of a
 teacher, a checkpoint in every step. So is a wait for data, compilation or garbage collection, however long.
 """
 
@@ -51,7 +51,7 @@ def split_marks(events: Events, context: Context) -> Events:
     """The events with evaluations, checkpoints and pauses as marks of their own kind. Only a trace of training in which
     most of at least three marks have a backward pass or an optimizer's step has such marks."""
     steps = [mark for mark in events.marks if mark.kind == "step"]
-    if len(steps) < _MIN_MARKS or events.inferred and events.inferred.on_device:
+    if len(steps) < _MIN_MARKS or (events.inferred and events.inferred.on_device):
         return events
     timeline = build_timeline(events, context)
     start, stop = (np.array([getattr(mark, name) for mark in steps], np.int64) for name in ("start", "stop"))
@@ -63,15 +63,15 @@ def split_marks(events: Events, context: Context) -> Events:
     whole = _kinds_without_training(timeline, start, stop, trains & finishes, checkpoints)
     gaps = _find_gaps(timeline, start, stop, trains & finishes)
     step_ns = int(np.median(stop - start))
-    found = [*_evaluations(events, timeline, gaps, start, stop), *_checkpoints(gaps, checkpoints, len(steps))]
+    pieces = [*_evaluations(events, timeline, gaps, start, stop), *_checkpoints(gaps, checkpoints, len(steps))]
     for others in (_copied_states(events, gaps, step_ns), _pauses(events, context, timeline, gaps, step_ns)):
-        explained = {gap for gap, _ in found}
-        found += [(gap, piece) for gap, piece in others if gap not in explained]
-    if not found and not whole:
+        explained = {gap for gap, _ in pieces}
+        pieces += [(gap, piece) for gap, piece in others if gap not in explained]
+    if not pieces and not whole:
         return events
     before: list[list[_Piece]] = [[] for _ in steps]
     after: list[list[_Piece]] = [[] for _ in steps]
-    for gap, piece in found:
+    for gap, piece in pieces:
         (after if gap % 2 else before)[int(gaps.mark[gap])].append(piece)
     rest = [mark for mark in events.marks if mark.kind != "step"]
     return replace(events, marks=(*_rebuild(steps, before, after, whole), *rest))
@@ -105,7 +105,7 @@ def _evaluations(
     host = events.host
     is_batch = np.array([name.startswith("enumerate(DataLoader)") for name in events.names], bool)[host.name]
     batches = host.start[(host.what == NOTE) & is_batch & (host.thread == timeline.thread)]
-    found: list[tuple[int, _Piece]] = []
+    pieces: list[tuple[int, _Piece]] = []
     ops = outermost_ops(events, timeline.thread) if is_evaluation.any() else np.empty(0, np.int64)
     for gap in np.flatnonzero(is_evaluation).tolist():
         begin, end = int(gaps.start[gap]), int(gaps.stop[gap])
@@ -114,8 +114,8 @@ def _evaluations(
         limit = int(following[0]) if len(following) else end
         last_op = ops[np.searchsorted(host.start[ops], limit) - 1]
         closing = min(limit, max(last, int(host.stop[last_op])))
-        found.append((gap, _Piece(begin, closing, "evaluation")))
-    return found
+        pieces.append((gap, _Piece(begin, closing, "evaluation")))
+    return pieces
 
 
 def _checkpoint_spans(events: Events, context: Context, timeline: HostTimeline) -> Spans:
@@ -130,12 +130,12 @@ def _checkpoint_spans(events: Events, context: Context, timeline: HostTimeline) 
 
 def _checkpoints(gaps: _Gaps, checkpoints: Spans, marks: int) -> list[tuple[int, _Piece]]:
     """(gap, piece) of each gap with a checkpoint; none if most marks have one, as it is then a part of the step."""
-    found: list[tuple[int, _Piece]] = []
+    pieces: list[tuple[int, _Piece]] = []
     for gap in np.flatnonzero(checkpoints.starting_in(gaps.start, gaps.stop)).tolist():
         first, end = np.searchsorted(checkpoints.start, [gaps.start[gap], gaps.stop[gap]]).tolist()
         stop = min(int(checkpoints.stop[first:end].max()), int(gaps.stop[gap]))
-        found.append((gap, _Piece(int(checkpoints.start[first]), stop, "checkpoint")))
-    return found if len({int(gaps.mark[gap]) for gap, _ in found}) <= _USUAL * marks else []
+        pieces.append((gap, _Piece(int(checkpoints.start[first]), stop, "checkpoint")))
+    return pieces if len({int(gaps.mark[gap]) for gap, _ in pieces}) <= _USUAL * marks else []
 
 
 def _copied_states(events: Events, gaps: _Gaps, step_ns: int) -> list[tuple[int, _Piece]]:
@@ -152,11 +152,11 @@ def _copied_states(events: Events, gaps: _Gaps, step_ns: int) -> list[tuple[int,
     usual = np.tile(np.median((end - first).reshape(-1, 2), axis=0), len(gaps.start) // 2)
     is_state = (end - first - usual >= _MIN_COPIES) & (total[end] - total[first] >= _MIN_STATE_BYTES)
     is_state &= 2 * (gaps.stop - gaps.start) >= step_ns
-    found = [
+    pieces = [
         (gap, _Piece(int(launch[first[gap]]), int(gaps.stop[gap]), "checkpoint"))
         for gap in np.flatnonzero(is_state).tolist()
     ]
-    return found if len(found) <= _USUAL * len(gaps.start) / 2 else []
+    return pieces if len(pieces) <= _USUAL * len(gaps.start) / 2 else []
 
 
 def _pauses(
@@ -171,13 +171,13 @@ def _pauses(
     is_caused = (context.cause >= 0) & (host.thread == timeline.thread)
     is_caused &= ~np.where(host.parent >= 0, is_caused[host.parent], False)
     rows = np.flatnonzero(is_caused)
-    found: list[tuple[int, _Piece]] = []
+    pieces: list[tuple[int, _Piece]] = []
     for gap in np.flatnonzero(is_long).tolist():
         begin, end = int(gaps.start[gap]), int(gaps.stop[gap])
         caused_ns = (np.minimum(host.stop[rows], end) - np.maximum(host.start[rows], begin)).clip(0).sum()
         if caused_ns < _USUAL * (end - begin):
-            found.append((gap, _Piece(begin, end, "pause")))
-    return found if len(found) <= _USUAL * len(gaps.start) / 2 else []
+            pieces.append((gap, _Piece(begin, end, "pause")))
+    return pieces if len(pieces) <= _USUAL * len(gaps.start) / 2 else []
 
 
 def _kinds_without_training(
@@ -234,7 +234,8 @@ def _apart(pieces: list[_Piece], start: int, stop: int) -> list[_Piece]:
 
 
 def _named(label: str, piece: _Piece, taken: set[str]) -> StepMark:
-    """The mark of a piece, named after the step before it: `7 evaluation`, `7 evaluation 2`. Adds the name to `taken`."""
+    """The mark of a piece, named after the step before it: `7 evaluation`, `7 evaluation 2`. Adds the name to
+    `taken`."""
     name = base = f"{label} {piece.kind}".strip()
     number = 1
     while name in taken:

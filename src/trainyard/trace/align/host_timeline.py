@@ -31,9 +31,9 @@ class Spans(NamedTuple):
 
 
 class HostTimeline(NamedTuple):
-    """One rank's host work. `thread`: the training thread; `model`: its matrix products, attention and convolutions, and
-    `in_forward` whether each is in the forward phase; `training`: forward ops whose gradient was computed, backward
-    nodes and optimizer steps of all threads; `backward`, `optimizer`: those alone."""
+    """One rank's host work. `thread`: the training thread; `model`: its matrix products, attention and convolutions;
+    `in_forward`: whether each of them is in the forward phase; `training`: forward ops whose gradient was computed,
+    backward nodes and optimizer steps of all threads; `backward`, `optimizer`: only those."""
 
     thread: int
     model: Spans

@@ -7,10 +7,12 @@ contradicts it makes it unreliable. Without reliable evidence the whole window s
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from trainyard.events import I32, I64, Events, InferredSteps, StepMark
 from trainyard.ledger import AFTER
@@ -50,7 +52,8 @@ def infer_steps(events: Events, context: Context) -> Events:
         chosen = judged[-1] if judged[-1].confidence >= MIN_CONFIDENCE else None
     if chosen is None:
         doubts = "; ".join(f"{item.candidate.text}, {100 * item.confidence:.0f} % sure" for item in judged[:2])
-        return replace(events, inferred=InferredSteps(source="", confidence=0.0, evidence=doubts)) if doubts else events
+        doubt = InferredSteps(source="", confidence=0.0, evidence=doubts) if doubts else None
+        return replace(events, inferred=doubt)
     others = [item for item in judged if item is not chosen and item.confidence >= MIN_CONFIDENCE]
     confidence, evidence = _weigh(chosen, others)
     source = chosen.candidate.source if confidence >= MIN_CONFIDENCE else ""
@@ -70,8 +73,8 @@ class _Judged(NamedTuple):
 
 
 class _Items(NamedTuple):
-    """n ops of the host or, without any, launches of kernels, sorted by start. `start`, `stop`: ns; `name`: their names'
-    numbers in `Events.names`, for a launch that of its kernel."""
+    """n ops of the host or, without any, launches of kernels, sorted by start. `start`, `stop`: ns; `name`: index into
+    `Events.names`, for a launch that of its kernel."""
 
     start: I64
     stop: I64
@@ -102,7 +105,7 @@ def _judge(candidate: Candidate, items: _Items) -> _Judged:
     typical = np.median(counts, axis=0).astype(np.int64)
     # A line search evaluates its closure a different number of times in each step, so only the names count.
     is_optimizer = candidate.source == "optimizer"
-    recall = _recall(counts > 0, typical > 0) if is_optimizer else _recall(counts, typical)
+    recall = _recall(counts.clip(0, 1), typical.clip(0, 1)) if is_optimizer else _recall(counts, typical)
     complete = int((recall >= _COMPLETE).sum())
     return _Judged(candidate, prior * (complete + 1) / (intervals + 2), typical)
 
@@ -119,7 +122,7 @@ def _count_names(items: _Items, cuts: I64) -> I64:
     return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
 
 
-def _recall(counts: I64, typical: I64) -> I64:
+def _recall(counts: I64, typical: I64) -> NDArray[np.float64]:
     """The fraction of the typical ops that each row of `counts` holds; 1 if there are no typical ops."""
     total = typical.sum()
     return np.minimum(counts, typical).sum(axis=1) / total if total else np.ones(len(counts))
@@ -159,16 +162,14 @@ def _build_marks(events: Events, items: _Items, chosen: _Judged) -> tuple[StepMa
         bounds = [edge, *bounds] if candidate.ends_step else [*bounds, edge]
     marks = [
         StepMark(label=str(number), start=start, stop=stop)
-        for number, (start, stop) in enumerate(zip(bounds, bounds[1:]), start=1)
+        for number, (start, stop) in enumerate(pairwise(bounds), start=1)
     ]
     if bounds[-1] < last_ns:
         marks.append(StepMark(label=AFTER, start=bounds[-1], stop=last_ns, kind="cut"))
     return tuple(marks)
 
 
-def _complete_edge(
-    items: _Items, candidate: Candidate, typical: I64, span: tuple[int, int]
-) -> int | None:
+def _complete_edge(items: _Items, candidate: Candidate, typical: I64, span: tuple[int, int]) -> int | None:
     """The start of a complete step before the first cut, if the cuts end steps, else the stop of a complete step after
     the last one; None if that interval is incomplete. Of a longer interval, the ops next to the cut are the step."""
     total = int(typical.sum())
@@ -182,4 +183,3 @@ def _complete_edge(
     if candidate.ends_step:
         return int(items.start[max(first, last - total)])
     return int(items.stop[min(last, first + total) - 1])
-

@@ -1,10 +1,10 @@
-"""Steps from a periodic sequence of kernels, for files that show nothing else: serving, other frameworks, no host spans.
+"""Steps from a periodic sequence of kernels, for files that show nothing else: serving, or no host spans.
 
 A kernel that is launched once per step divides the sequence into intervals of the same kernels. A model of equal layers
 has such a kernel in each layer too, but there the intervals with the first or last layer differ from the others, again
-and again. Of the divisions into equal intervals, the finest is the step, if it has what a layer has not: a copy to the
-host, a parameter update, the launch of a graph, many repetitions inside, or idle time before it that is much longer than
-any within it. The window may lie inside one step, in which only layers repeat.
+and again. Of the divisions into equal intervals, the finest is the step, if its intervals have a property of steps:
+a copy to the host, a parameter update, the launch of a graph, many repetitions inside, or idle time before them that is
+much longer than any within. The window may lie inside a single step, in which only layers repeat.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MAX_CELLS = 20_000_000
 
 
 def periodic_kernels(events: Events) -> Candidate | None:
-    """Steps that begin with a kernel of the busiest stream, None if its kernels have no clear period. The times are those
-    of launches, if all of these kernels' launches are in the file, else of the kernels."""
+    """Steps that begin with a kernel of the busiest stream, None if its kernels have no clear period. The times are
+    those of launches, if all of these kernels' launches are in the file, else of the kernels."""
     work = events.work
     kernels = np.flatnonzero(work.what == KERNEL)
     if len(kernels) < _MIN_KERNELS * _MIN_STEPS:
@@ -64,7 +64,7 @@ def periodic_kernels(events: Events) -> Candidate | None:
 
 
 def _candidate(events: Events, kernels: I64, first: I64, sign: str) -> Candidate:
-    """The candidate whose steps begin with `kernels[first]`; doubtful if no `sign` tells steps from layers."""
+    """The candidate whose steps begin with `kernels[first]`; doubtful if no `sign` distinguishes steps from layers."""
     rows = kernels[first]
     launched = events.work.call[rows]
     on_device = bool((launched < 0).any())
@@ -97,7 +97,7 @@ def _is_regular(start: I64) -> bool:
 
 
 def _sign_of_steps(events: Events, kernels: I64, first: I64, idle_ns: I64) -> str:
-    """What most intervals have that layers do not, for the user; empty if there is none."""
+    """A property of most intervals that layers lack, for the user; empty if there is none."""
     work, names = events.work, events.names
     cuts = work.start[kernels[first]]
 

@@ -16,8 +16,9 @@ from trainyard.trace.readers.nesting import outermost_rows
 
 _LOADER = "enumerate(DataLoader)"
 _FRAMEWORK = (
-    "Optimizer.", _LOADER, "nccl:", "gloo:", "MPI_", "record_param_comms", "nn.Module: ", "Python GC", "DistributedDataParallel",
-    "FullyShardedDataParallel", "FSDP", "Torch-Compiled Region", "TorchDynamo", "Pregraph bytecode", "PythonSubclass",
+    "Optimizer.", _LOADER, "nccl:", "gloo:", "MPI_", "record_param_comms", "nn.Module: ", "Python GC", "FSDP",
+    "DistributedDataParallel", "FullyShardedDataParallel", "Torch-Compiled Region", "TorchDynamo", "Pregraph bytecode",
+    "PythonSubclass",
 )  # fmt: skip
 """Beginnings of the names of annotations that frameworks write, which may occur several times per step."""
 _NUMBER = re.compile(r"\d+")
@@ -31,9 +32,9 @@ _MAX_ANNOTATIONS = 3
 
 
 class Candidate(NamedTuple):
-    """Times at which steps may begin, ascending, in ns. `source`: a key of words.STEP_SOURCES; `text`: what repeats, for
-    the user; `ends_step`: the times are ends of steps, so that a step may precede the first one, not follow the last
-    one; `on_device`: times of device work, not of the host; `is_doubtful`: something else than steps may repeat."""
+    """Times at which steps may begin, ascending, in ns. `source`: a key of words.STEP_SOURCES; `text`: a description
+    for the user; `ends_step`: the times are ends of steps, so that a step may precede the first time, not follow the last;
+    `on_device`: times of device work, not of the host; `is_doubtful`: something else than steps may repeat."""
 
     source: str
     cuts: I64
@@ -96,7 +97,8 @@ def _period(names: list[tuple[str, ...]], nodes: I64) -> int:
 
 
 def _closing_group(events: Events, timeline: HostTimeline, stop: I64, period: int) -> int:
-    """Which of the first `period` optimizer steps ends a step: the one after which a batch is fetched, else the last."""
+    """Index of the optimizer step, among the first `period`, that ends a step: the one before a batch is fetched, else
+    the last."""
     if period == 1:
         return 0
     fetches = events.host.start[_loader_rows(events, timeline)]
@@ -145,7 +147,7 @@ def _repeated_annotations(events: Events, timeline: HostTimeline) -> tuple[list[
 
 
 def _outermost(events: Events, same: list[int]) -> I64:
-    """Of the host rows `same`, those that are not inside another of them."""
+    """The host rows of `same` that are not inside another one."""
     is_same = np.zeros(len(events.host), bool)
     is_same[same] = True
     return outermost_rows(is_same, events.host.parent)

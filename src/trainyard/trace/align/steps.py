@@ -5,8 +5,8 @@ window. Work belongs to the mark in which its launch starts; between marks, to t
 for work without a launch that has no predecessor on its stream, to the part named `before`. On a CPU, a step lasts from
 the start of one mark to the start of the next. Ranks that share a clock share the bounds between steps: a step ends
 when the last rank has finished it. The first step in a device's window is partial, because the idle time before its
-first work lies outside the window. Evaluations, checkpoints and pauses are marks as well, and their parts are not steps;
-they do not end before their mark does, as the device may idle meanwhile.
+first work lies outside the window. Evaluations, checkpoints and pauses are marks as well, and their parts are not
+steps; they do not end before their mark does, as the device may idle meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from trainyard.events import I64, Events
 from trainyard.ledger import BEFORE, WINDOW
 from trainyard.trace.classify.kernels import Classified
-
 
 _NOT_STEPS = ("evaluation", "checkpoint", "pause")
 

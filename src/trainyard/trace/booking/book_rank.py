@@ -86,7 +86,9 @@ def book_rank(rank: ClassifiedRank, agreement: RankAgreement) -> RankTrace:
     classified = classified._replace(
         start=agreement.clock.at(classified.start), stop=agreement.clock.at(classified.stop)
     )
-    parts = steps.whole_window(events) if agreement.ends is None else steps.parts(events, agreement.ends, agreement.names)
+    parts = (
+        steps.whole_window(events) if agreement.ends is None else steps.parts(events, agreement.ends, agreement.names)
+    )
     classified, waits = split_waits(classified, keys, agreement.arrivals, agreement.unmet, parts)
     return _book_on_parts(events, host_context, keys, classified, waits, parts, agreement.aligned)
 

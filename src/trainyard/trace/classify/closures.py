@@ -45,13 +45,13 @@ def find_evaluations(host: HostSpans, names: tuple[str, ...], passes: Passes) ->
     steps = passes.optimizer[_enclose_passes(host, names, passes)] if len(passes.optimizer) else NO_ROWS
     threads = np.unique(host.thread[steps]).tolist()
     by_thread = [_evaluations_on_thread(host, names, steps[host.thread[steps] == thread], thread) for thread in threads]
-    columns = [np.concatenate(column) for column in zip(_NO_EVALUATIONS, *by_thread)]
-    order = np.argsort(columns[0], kind="stable")
-    return Evaluations(*(column[order] for column in columns))
+    start, stop, thread = (np.concatenate(column) for column in zip(_NO_EVALUATIONS, *by_thread))
+    order = np.argsort(start, kind="stable")
+    return Evaluations(start[order], stop[order], thread[order])
 
 
 def _enclose_passes(host: HostSpans, names: tuple[str, ...], passes: Passes) -> Mask:
-    """Whether a backward node or a module's frame begins during each optimizer step. Most optimizers call no closure."""
+    """Whether a backward node or a module's frame begins during each optimizer step; for most optimizers, none does."""
     modules = np.flatnonzero(_is_module(host, names))
     start, stop = host.start[passes.optimizer], host.stop[passes.optimizer]
     counts = [
@@ -80,7 +80,8 @@ def _evaluations_on_thread(host: HostSpans, names: tuple[str, ...], steps: I64, 
     """The evaluations in the annotations `steps`, host rows on one thread."""
     evidence = _find_evidence(host, names, steps, thread)
     order = np.lexsort((evidence.start, evidence.step))
-    start, stop, step, is_backward = (column[order] for column in evidence)
+    start, stop, step = evidence.start[order], evidence.stop[order], evidence.step[order]
+    is_backward = evidence.is_backward[order]
     if not len(start):
         return _NO_EVALUATIONS
     # A run of work begins in each annotation, and where forward work follows backward work.

@@ -135,7 +135,8 @@ def _inherit_fast(
     columns = [
         np.ascontiguousarray(column)
         for column in (
-            host.name, host.what, host.parent, host.seq, host.backward, recomputed.view(np.int8), evaluated.view(np.int8)
+            host.name, host.what, host.parent, host.seq, host.backward,
+            recomputed.view(np.int8), evaluated.view(np.int8),
         )
     ]  # fmt: skip
     facts = np.array(by_name, np.int8).reshape(-1, 5).T.copy()
@@ -163,7 +164,9 @@ def _name_facts(name: str, causes: list[str], mark: str) -> _NameFacts:
         fixed,
         name.startswith(ENGINE_PREFIX),
         name.startswith(MODULE_PREFIX)
-        or not (name.startswith((*_FRAMEWORK_ANNOTATIONS, mark, "<")) or ".py(" in name or name.endswith(_DYNAMO_SUFFIX)),
+        or not (
+            name.startswith((*_FRAMEWORK_ANNOTATIONS, mark, "<")) or ".py(" in name or name.endswith(_DYNAMO_SUFFIX)
+        ),
         _CLASSES.index(op_class) if op_class else -1,
         causes.index(cause) if cause else -1,
     )

@@ -43,7 +43,7 @@ def is_node(host: HostSpans, names: tuple[str, ...]) -> Mask:
 
 
 def creating_rows(host: HostSpans, ops: I64, nodes: I64, group: I64 | None = None) -> I64:
-    """Of the rows `ops`, in ascending order, those that created a node of the backward pass. `nodes`: rows of the
+    """The rows of `ops` that created a node of the backward pass, in ascending order. `nodes`: rows of the
     backward pass; `group`: a number for each host row, if op and node must have the same. An op that creates no node
     has the sequence number of the next node, so that the last op with a number created its node."""
     ops, nodes = ops[host.seq[ops] >= 0], nodes[host.seq[nodes] >= 0]

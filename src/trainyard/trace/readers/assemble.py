@@ -317,7 +317,7 @@ def _number_marks(
     """The marks of annotations, sorted by start. The label is the rest of the name after the prefix. A repeated label
     with a number is dropped, as the annotation was recorded twice; if another text is repeated, or there is none, the
     marks are numbered. `may_overlap`: keep marks that begin before the end of the last one."""
-    texts = [_step_label(names[number], prefix) for number in name.tolist()]
+    texts = [_step_label(str(names[int(number)]), prefix) for number in name]
     counts = Counter(texts)
     is_numbered = any(count > 1 and not any(map(str.isdigit, text)) for text, count in counts.items()) or "" in counts
     marks: dict[str, StepMark] = {}

@@ -154,7 +154,9 @@ class _DeviceRows:
         elif "XLA Ops" in lines:
             for event in _decode_events(plane, lines["Steps"], damaged) if "Steps" in lines else ():
                 step = _STEP.search(str(event.stats.get("step_num", event.name)))
-                self.rows.span(f"{STEP_MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
+                self.rows.span(
+                    f"{STEP_MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop
+                )
             self.add_operations(plane, lines["XLA Ops"])
             self.add_hosts(hosts, marks=False)
 
