@@ -11,7 +11,7 @@ import numpy as np
 from trainyard import ledger as ledgers_of
 from trainyard import words
 from trainyard.events import I64, Events
-from trainyard.ledger import BEFORE, WINDOW, Ledger
+from trainyard.ledger import AFTER, BEFORE, WINDOW, Ledger
 from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Alignment
 from trainyard.trace.align.bandwidth import Bandwidth
@@ -95,8 +95,10 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         _add_waits(rank, exposed_ns, waited_ns)
     lateness = _rank_lateness([share.rank for share in agreement.shares], parts, agreement.met, exposed_ns, waited_ns)
     full_steps = max(1, *(sum(not part.partial for part in rank_parts) for rank_parts in parts))
-    full = [ledger for ledger in booked if not ledger.scope.partial]
-    full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
+    kinds = [part.kind for rank_parts in parts for part in rank_parts]
+    full = [ledger for ledger, kind in zip(booked, kinds, strict=True) if kind == "step"]
+    cut_off = [ledger for ledger, kind in zip(booked, kinds, strict=True) if kind == "cut"]
+    full = full or [ledger for ledger in cut_off if ledger.scope.steps[0] not in (BEFORE, AFTER)] or booked
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
     mean_ledger = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=exposed_ns_by_rank)
     step_overview = overview(agreement.facts, parts)

@@ -78,6 +78,13 @@ def test_backward_pass_on_another_thread_ends_the_evaluation(tmp_path):
     assert phases_of(tmp_path, host) == ["optimizer", "forward", "backward", "optimizer"]
 
 
+def test_wrapped_optimizer_evaluates_the_closure(tmp_path):
+    """Accelerate's optimizer is one, and calls the user's."""
+    wrapper = ("Optimizer.step#AcceleratedOptimizer.step", MAIN, 0, 200, "user_annotation")
+    host = [wrapper, step(5, 190), numbered("aten::mm", 1, 10, 20), node(1, 30, 40), plain("aten::add_", 50, 60)]
+    assert phases_of(tmp_path, host) == ["optimizer", "optimizer", "forward", "backward", "optimizer"]
+
+
 HOST_ROWS = st.lists(
     st.tuples(
         st.sampled_from(NAMES), st.integers(MAIN, MAIN + 1), st.integers(0, 300), st.integers(0, 200),

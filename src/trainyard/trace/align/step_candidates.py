@@ -33,8 +33,8 @@ _MAX_ANNOTATIONS = 3
 
 class Candidate(NamedTuple):
     """Times at which steps may begin, ascending, in ns. `source`: a key of words.STEP_SOURCES; `text`: a description
-    for the user; `ends_step`: the times are ends of steps, so that a step may precede the first time, not follow the last;
-    `on_device`: times of device work, not of the host; `is_doubtful`: something else than steps may repeat."""
+    for the user; `ends_step`: the times are ends of steps, so that a step may precede the first time, not follow the
+    last; `on_device`: times of device work, not of the host; `is_doubtful`: something else than steps may repeat."""
 
     source: str
     cuts: I64
