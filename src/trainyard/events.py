@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.words import STEP_MARK
+from trainyard.step_marks import STEP_MARK
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]

@@ -21,7 +21,7 @@ from trainyard.job import Job, Recipe
 from trainyard.ledger import Account, Ledger
 from trainyard.machine import Claim
 from trainyard.record import DeviceSeen, Run
-from trainyard.words import STEP_MARK
+from trainyard.step_marks import STEP_MARK
 
 
 class Vendor(Protocol):

@@ -10,9 +10,6 @@ from typing import Literal, NamedTuple
 
 from trainyard.errors import UnknownName, near, nearest
 
-STEP_MARK = "ProfilerStep#"
-"""Prefix of the annotations with which torch.profiler marks steps."""
-
 
 class Word(NamedTuple):
     """A term: its display label, meaning, and colour in charts."""

@@ -8,17 +8,16 @@ from typing import Literal
 
 import msgspec
 
-from trainyard import units, words
+from trainyard import units
 from trainyard.events import Events
 from trainyard.ledger import AFTER, BEFORE, WINDOW
-from trainyard.trace.align.steps import StepPart
+from trainyard.step_marks import STEP_MARK
+from trainyard.trace.align.steps import BETWEEN_STEPS, StepPart
 
 _MIN_STEPS = 5
 _LONG, _MAX_LONG_SHARE = 3, 0.2
 """Length of a long step in medians, and the share of the steps that can be long."""
 _MOST_NAMED = 3
-_BETWEEN_STEPS = ("evaluation", "checkpoint", "pause")
-"""Kinds of parts between steps."""
 _HINT = (
     "torch.profiler writes ProfilerStep marks if it has a schedule and step() is called; --mark selects other "
     "annotations."
@@ -106,7 +105,7 @@ def _long_steps(parts: Sequence[Sequence[StepPart]]) -> tuple[LongStep, ...]:
 
 def describe_steps(steps: StepOverview, facts: Sequence[Events]) -> list[str]:
     """Sentences on how the steps are known, the most important first; none if the file marks them."""
-    marks = {events.mark for events in facts if not events.marks or events.inferred} - {words.STEP_MARK}
+    marks = {events.mark for events in facts if not events.marks or events.inferred} - {STEP_MARK}
     notes = [f"No annotation's name is or begins with {mark!r}, which --mark names." for mark in sorted(marks)]
     if steps.how == "inferred":
         sure = f"{100 * (steps.confidence or 0):.0f} % sure"
@@ -121,7 +120,7 @@ def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
     """Sentences about the parts that the mean leaves out, those between steps first, and about long steps. `ranks`: of
     the trace."""
     notes: list[str] = []
-    for kind in _BETWEEN_STEPS:
+    for kind in BETWEEN_STEPS:
         if parts := [part for part in steps.left_out if part.kind == kind]:
             labels = [label for part in parts if (label := _step_at(part))]
             at = f"at step{'s' if len(labels) > 1 else ''} {units.listed(labels, _MOST_NAMED)}; " if labels else ""
@@ -129,7 +128,7 @@ def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
             long = longest if len(parts) == 1 else f"up to {longest} each"
             verb = "is" if len(parts) == 1 else "are"
             notes.append(f"{units.counted(len(parts), kind)} ({at}{long}) {verb} left out of the mean.")
-    notes += [_describe_cut(part, ranks) for part in steps.left_out if part.kind not in _BETWEEN_STEPS]
+    notes += [_describe_cut(part, ranks) for part in steps.left_out if part.kind not in BETWEEN_STEPS]
     if steps.long:
         named = ", ".join(
             f"{step.label} ({units.show_time(step.ns)}, {step.times:,.1f} times the median)"

@@ -11,7 +11,7 @@ import click
 
 from trainyard.cli.support.output import say
 from trainyard.cli.support.pipes import InputFile
-from trainyard.words import STEP_MARK
+from trainyard.step_marks import STEP_MARK
 
 if TYPE_CHECKING:
     from trainyard.report.view.analysis import Analysis

@@ -17,11 +17,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard import words
 from trainyard.events import I64, Events
 from trainyard.ledger import BEFORE, WINDOW
 from trainyard.trace.classify.kernels import Classified
 
-_NOT_STEPS = ("evaluation", "checkpoint", "pause")
+BETWEEN_STEPS = tuple(kind for kind in words.PARTS if kind not in ("step", "cut"))
+"""Kinds of parts between steps."""
 
 
 class StepPart(NamedTuple):
@@ -57,7 +59,7 @@ def ends(events: Events, classified: Classified, is_compute: I64) -> list[int]:
     last_compute_stop = np.full(len(marks) + 1, start, np.int64)
     np.maximum.at(last_compute_stop, part_of[is_compute], classified.stop[is_compute])
     for part, mark in enumerate(marks, start=1):
-        if mark.kind in _NOT_STEPS:
+        if mark.kind in BETWEEN_STEPS:
             last_compute_stop[part] = max(last_compute_stop[part], min(mark.stop, stop))
     return [*np.maximum.accumulate(last_compute_stop).tolist()[:-1], stop]
 
@@ -93,7 +95,7 @@ def share_bounds(
     """(ends, names) of each aligned rank with the latest of all ranks' ends as the common bound between parts. Ranks
     keep their own bounds if their steps differ. A part that only some ranks have, as a checkpoint that one rank writes,
     is a part of all of them: the others wait for it."""
-    steps_of = {tuple(name for name in names if name.kind not in _NOT_STEPS) for names in names_of}
+    steps_of = {tuple(name for name in names if name.kind not in BETWEEN_STEPS) for names in names_of}
     if len(steps_of) != 1:
         return [list(ends) for ends in ends_of], [list(names) for names in names_of]
     shared_names = _merge_names(names_of)
@@ -122,7 +124,7 @@ def _merge_names(names_of: Sequence[Sequence[PartName]]) -> list[PartName]:
         step: PartName | None = None
         following.setdefault(None, [])
         for name in names:
-            if name.kind not in _NOT_STEPS:
+            if name.kind not in BETWEEN_STEPS:
                 step = name
                 following.setdefault(step, [])
             elif name not in following[step]:

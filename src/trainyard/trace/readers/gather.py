@@ -9,6 +9,7 @@ import numpy as np
 
 from trainyard.errors import BadFile
 from trainyard.events import I64, Collective, Events
+from trainyard.step_marks import STEP_MARK
 from trainyard.trace.readers.assemble import (
     DEVICE_DTYPES,
     HOST_DTYPES,
@@ -19,7 +20,6 @@ from trainyard.trace.readers.assemble import (
     StreamWaits,
     assemble,
 )
-from trainyard.words import STEP_MARK
 
 STATED = "class::"
 """Prefix of the ops that a reader creates from the op class stated in a file: `class::matmul`."""

@@ -30,10 +30,10 @@ from trainyard.formats.protobuf import (
     first_message,
 )
 from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.step_marks import STEP_MARK
 from trainyard.trace.readers import hlo, whole_files
 from trainyard.trace.readers.annotate import add_range, copy_name
 from trainyard.trace.readers.gather import STATED, Gather, experimental
-from trainyard.words import STEP_MARK
 
 NOTES = experimental(
     "xplane.pb files",

@@ -1,0 +1,7 @@
+"""The annotations that mark steps in a profile."""
+
+from __future__ import annotations
+
+STEP_MARK = "ProfilerStep#"
+"""Prefix of the annotations with which torch.profiler marks steps. Another prefix, as chosen by `--mark`, is in
+`Events.mark`."""
