@@ -1,10 +1,14 @@
 """Evaluations, checkpoints and pauses between training steps: parts of their own, which the mean leaves out."""
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.trace.align.training_trace import Recording
 from tests.trace_maker import write
 from trainyard.plugins import ReadOptions
+from trainyard.trace.align import between_steps
 from trainyard.trace.measure import measure, read
 
 DEVICES = [False, True]
@@ -191,3 +195,15 @@ def test_missing_mark_is_named_in_a_note(tmp_path):
     recording.train()
     result = measure(read([write(tmp_path, recording.document())], ReadOptions(mark="my_step")))
     assert any("my_step" in note for note in result.notes)
+
+
+@given(st.lists(st.integers(0, 60), unique=True, max_size=14), st.lists(st.integers(0, 60), min_size=2, max_size=12))
+def test_covered_time_of_gaps(edges, cuts):
+    edges, cuts = sorted(edges[: len(edges) // 2 * 2]), sorted(cuts[: len(cuts) // 2 * 2])
+    start, stop = (np.array(edges[at::2], np.int64) for at in range(2))
+    gaps = between_steps._Gaps(
+        *(np.array(cuts[at::2], np.int64) for at in range(2)), np.zeros(len(cuts) // 2, np.int64)
+    )
+    covered = {ns for begin, end in zip(start.tolist(), stop.tolist()) for ns in range(begin, end)}
+    expected = [len(covered & set(range(begin, end))) for begin, end in zip(cuts[::2], cuts[1::2])]
+    assert between_steps._covered_ns(start, stop, gaps).tolist() == expected

@@ -110,8 +110,8 @@ def _evaluations(
     for gap in np.flatnonzero(is_evaluation).tolist():
         begin, end = int(gaps.start[gap]), int(gaps.stop[gap])
         last = int(model.stop[np.searchsorted(model.start, end) - 1])
-        following = batches[(batches >= last) & (batches < end)]
-        limit = int(following[0]) if len(following) else end
+        following = np.searchsorted(batches, last)
+        limit = min(end, int(batches[following])) if following < len(batches) else end
         last_op = ops[np.searchsorted(host.start[ops], limit) - 1]
         closing = min(limit, max(last, int(host.stop[last_op])))
         pieces.append((gap, _Piece(begin, closing, "evaluation")))
@@ -171,13 +171,26 @@ def _pauses(
     is_caused = (context.cause >= 0) & (host.thread == timeline.thread)
     is_caused &= ~np.where(host.parent >= 0, is_caused[host.parent], False)
     rows = np.flatnonzero(is_caused)
-    pieces: list[tuple[int, _Piece]] = []
-    for gap in np.flatnonzero(is_long).tolist():
-        begin, end = int(gaps.start[gap]), int(gaps.stop[gap])
-        caused_ns = (np.minimum(host.stop[rows], end) - np.maximum(host.start[rows], begin)).clip(0).sum()
-        if caused_ns < _USUAL * (end - begin):
-            pieces.append((gap, _Piece(begin, end, "pause")))
-    return pieces if len(pieces) <= _USUAL * len(gaps.start) / 2 else []
+    explained_ns = _covered_ns(host.start[rows], host.stop[rows], gaps)
+    is_pause = is_long & (explained_ns < _USUAL * length)
+    if is_pause.sum() > _USUAL * len(length) / 2:
+        return []
+    return [
+        (gap, _Piece(int(gaps.start[gap]), int(gaps.stop[gap]), "pause")) for gap in np.flatnonzero(is_pause).tolist()
+    ]
+
+
+def _covered_ns(start: I64, stop: I64, gaps: _Gaps) -> I64:
+    """ns of each gap that intervals cover, which are sorted and do not overlap."""
+    if not len(start):
+        return np.zeros(len(gaps.start), np.int64)
+    stop = np.maximum.accumulate(stop)
+    total = np.append(0, np.cumsum(stop - start))
+    first, end = np.searchsorted(stop, gaps.start, "right"), np.searchsorted(start, gaps.stop, "left")
+    end = np.maximum(first, end)
+    before = np.maximum(gaps.start - start[np.minimum(first, len(start) - 1)], 0)
+    after = np.maximum(stop[np.maximum(end - 1, 0)] - gaps.stop, 0)
+    return np.where(end > first, total[end] - total[first] - before - after, 0)
 
 
 def _kinds_without_training(

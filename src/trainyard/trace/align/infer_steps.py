@@ -33,7 +33,7 @@ _COMPLETE = 0.9
 """Fraction of the typical ops from which an interval is complete."""
 _SAME_NUMBER = 0.8
 """Fraction of intervals in which a second candidate must occur equally often to confirm the first."""
-_MAX_CELLS = 20_000_000
+_MAX_CELLS = 4_000_000
 _NOTHING: I64 = np.zeros(0, np.int64)
 
 

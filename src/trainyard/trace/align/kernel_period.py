@@ -21,7 +21,7 @@ from trainyard.vendors.kernel_names import copy_of
 _MIN_STEPS = 4
 _MIN_KERNELS, _MIN_NAMES = 5, 3
 """Kernels and distinct names per step: fewer are a loop over single operations."""
-_MAX_DIVISIONS = 48
+_MAX_DIVISIONS, _MAX_FIRST_NAMES = 24, 32
 _SIMILAR, _MIN_SIMILAR = 0.9, 0.8
 """Similarity to the median interval from which an interval is like it, and the fraction of intervals that must be."""
 _SIMILAR_LENGTH = 2
@@ -30,7 +30,7 @@ _MIN_REPETITIONS = 8
 """Kernels of a step per distinct name: a step repeats its layers, a layer little."""
 _MIN_IDLE_RATIO = 3
 """Idle time before a step over that before 95 % of its kernels."""
-_MAX_CELLS = 20_000_000
+_MAX_CELLS = 4_000_000
 
 
 def periodic_kernels(events: Events) -> Candidate | None:
@@ -83,6 +83,8 @@ def _idle_before(events: Events, kernels: I64) -> I64:
 def _first_of_step(name: I64, once_per_step: I64, idle_ns: I64) -> I64:
     """Indices of the kernel that begins each step: of the names that occur once per step, the one that the stream idles
     longest before. `name`, `idle_ns`: of each kernel."""
+    longest = np.argsort(-np.bincount(name, weights=idle_ns)[once_per_step], kind="stable")
+    once_per_step = once_per_step[longest[:_MAX_FIRST_NAMES]]
     order = np.argsort(name, kind="stable")
     bounds = np.searchsorted(name[order], np.stack([once_per_step, once_per_step + 1], axis=1)).tolist()
     return max((order[begin:end] for begin, end in bounds), key=lambda rows: float(np.median(idle_ns[rows])))

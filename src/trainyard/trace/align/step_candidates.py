@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ _SAME_WORK = 0.1
 """Relative difference in the number of backward nodes up to which two optimizer steps follow the same work."""
 _MIN_AGREEMENT = 0.9
 _MIN_REPEATS = 3
-_MAX_ANNOTATIONS = 3
+_MAX_ANNOTATIONS = 6
 
 
 class Candidate(NamedTuple):
@@ -124,29 +123,33 @@ def _fetched_batches(events: Events, timeline: HostTimeline) -> Iterator[Candida
 
 def _repeated_annotations(events: Events, timeline: HostTimeline) -> tuple[list[Candidate], list[Candidate]]:
     """Steps that begin with an annotation of the user: annotations around steps, by their names and the time that they
-    cover, and others; each the longest first. Numbers in names do not count; only the outermost annotations of a name
-    do."""
-    host = events.host
-    is_named = np.array([not name.startswith(_FRAMEWORK) for name in events.names], bool)
+    cover, and others; each in descending order of that time. Numbers in names do not count; only the outermost
+    annotations of a name do."""
+    host, names = events.host, events.names
+    is_named = np.array([not name.startswith(_FRAMEWORK) for name in names], bool)
     rows = np.flatnonzero((host.what == NOTE) & (host.thread == timeline.thread) & is_named[host.name])
-    rows_by_name: dict[str, list[int]] = defaultdict(list)
-    for row, name in zip(rows.tolist(), host.name[rows].tolist()):
-        rows_by_name[_NUMBER.sub("N", events.names[name])].append(row)
-    around_steps: dict[int, Candidate] = {}
-    others: dict[int, Candidate] = {}
-    for name, same in rows_by_name.items():
-        outer = _outermost(events, same)
-        if len(outer) < _MIN_REPEATS:
-            continue
-        covered_ns = int((host.stop[outer] - host.start[outer]).sum())
-        is_around = _STEP_NAME.search(name) and 2 * covered_ns >= host.stop[outer[-1]] - host.start[outer[0]]
-        candidate = Candidate("annotation", host.start[outer], f"{len(outer):,} annotations {name!r}")
-        (around_steps if is_around else others)[covered_ns] = candidate
-    longest = [[group[ns] for ns in sorted(group, reverse=True)] for group in (around_steps, others)]
-    return longest[0][:_MAX_ANNOTATIONS], longest[1][:_MAX_ANNOTATIONS]
+    if not len(rows):
+        return [], []
+    texts: dict[str, int] = {}
+    group_of_name = np.zeros(len(names), np.int64)
+    for name in np.unique(host.name[rows]).tolist():
+        group_of_name[name] = texts.setdefault(_NUMBER.sub("N", names[name]), len(texts))
+    group, length = group_of_name[host.name[rows]], host.stop[rows] - host.start[rows]
+    total_ns = np.bincount(group, weights=length) * (np.bincount(group) >= _MIN_REPEATS)
+    around_steps: list[Candidate] = []
+    others: list[Candidate] = []
+    for number in np.argsort(-total_ns, kind="stable")[:_MAX_ANNOTATIONS].tolist():
+        outer = _outermost(events, rows[group == number])
+        if total_ns[number] and len(outer) >= _MIN_REPEATS:
+            text = list(texts)[number]
+            covered_ns = int((host.stop[outer] - host.start[outer]).sum())
+            is_around = _STEP_NAME.search(text) and 2 * covered_ns >= host.stop[outer[-1]] - host.start[outer[0]]
+            candidate = Candidate("annotation", host.start[outer], f"{len(outer):,} annotations {text[:60]!r}")
+            (around_steps if is_around else others).append(candidate)
+    return around_steps, others
 
 
-def _outermost(events: Events, same: list[int]) -> I64:
+def _outermost(events: Events, same: I64) -> I64:
     """The host rows of `same` that are not inside another one."""
     is_same = np.zeros(len(events.host), bool)
     is_same[same] = True
