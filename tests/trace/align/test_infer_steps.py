@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trace.align.training_trace import Recording
+from tests.trace.align.training_trace import UPDATE, Recording
 from tests.trace_maker import trace, write
 from trainyard.trace.align.infer_steps import MIN_CONFIDENCE
 from trainyard.trace.measure import measure, read
@@ -58,6 +58,51 @@ def test_accumulated_gradients_are_one_step(tmp_path, on_device):
     labels, inferred = steps(measured(tmp_path, recording))
     assert len(labels) == 8 - on_device
     assert inferred.source == "optimizer"
+
+
+def test_first_step_creates_the_state_of_the_optimizer(tmp_path):
+    recording = Recording()
+    recording.fetch()
+    recording.forward()
+    recording.backward()
+    recording.inside(
+        "Optimizer.step#Adam.step", lambda: [recording.op(name) for name in ["aten::zeros_like"] * 30 + [UPDATE]]
+    )
+    for _ in range(7):
+        recording.train()
+    result = measured(tmp_path, recording)
+    assert [part.kind for part in result.ranks[0].parts[:2]] == ["cut", "step"]
+    assert steps(result)[0] == [str(number) for number in range(1, 9)]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("calls_closure", [False, True])
+def test_recorded_training_loop_without_marks(tmp_path, calls_closure):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.utils.data.TensorDataset(torch.randn(96, 16))
+    loader = torch.utils.data.DataLoader(data, batch_size=8)
+    with torch.profiler.profile() as profiler:
+        for number, (batch,) in enumerate(loader):
+
+            def closure(batch=batch):
+                optimizer.zero_grad()
+                loss = model(batch).square().mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure) if calls_closure else (closure(), optimizer.step())
+            if number == 5:
+                with torch.no_grad():
+                    for (images,) in loader:
+                        model(images).argmax(1)
+    path = tmp_path / "trace.json"
+    profiler.export_chrome_trace(str(path))
+    result = measure(read([path]))
+    assert result.steps.how == "inferred"
+    assert steps(result)[0] == [str(number) for number in range(1, 13)]
+    assert [part.label for part in result.steps.left_out if part.kind == "evaluation"] == ["6 evaluation"]
 
 
 def test_several_optimizers_after_one_backward_pass_are_one_step(tmp_path):

@@ -171,15 +171,31 @@ def _build_marks(events: Events, items: _Items, chosen: _Judged) -> tuple[StepMa
 
 def _complete_edge(items: _Items, candidate: Candidate, typical: I64, span: tuple[int, int]) -> int | None:
     """The start of a complete step before the first cut, if the cuts end steps, else the stop of a complete step after
-    the last one; None if that interval is incomplete. Of a longer interval, the ops next to the cut are the step."""
-    total = int(typical.sum())
+    the last one; None if that interval is incomplete."""
+    if not typical.any():
+        return None
     if candidate.ends_step:
-        interval = np.array([span[0], candidate.cuts[0]], np.int64)
-    else:
-        interval = np.array([candidate.cuts[-1], span[1] + 1], np.int64)
-    if not total or not _recall(_count_names(items, interval), typical)[0] >= _COMPLETE:
+        return _start_of_first_step(items, int(candidate.cuts[0]), typical)
+    interval = np.array([candidate.cuts[-1], span[1] + 1], np.int64)
+    if _recall(_count_names(items, interval), typical)[0] < _COMPLETE:
         return None
     first, last = np.searchsorted(items.start, interval).tolist()
-    if candidate.ends_step:
-        return int(items.start[max(first, last - total)])
-    return int(items.stop[min(last, first + total) - 1])
+    return int(items.stop[min(last, first + int(typical.sum())) - 1])
+
+
+def _start_of_first_step(items: _Items, cut: int, typical: I64) -> int | None:
+    """The start of the step that ends at the first cut: of the last op with as many of the typical ops from there on as
+    in the whole interval; None if those are too few. An optimizer's first step has more ops than the others, so that
+    the number of ops does not show the start."""
+
+    def recall_from(index: int) -> float:
+        counts = _count_names(items, np.array([items.start[index], cut], np.int64))
+        return float(_recall(counts, typical)[0])
+
+    low, high = 0, int(np.searchsorted(items.start, cut)) - 1
+    if high < 0 or (most := recall_from(low)) < _COMPLETE:
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if recall_from(middle) >= most else (low, middle - 1)
+    return int(items.start[low])

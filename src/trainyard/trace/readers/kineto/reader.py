@@ -102,13 +102,15 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
 
 
 def _as_annotations(tables: Tables, mark: str) -> Tables:
-    """The tables with the steps' marks as annotations, also if the file has them as ops, as those of 2021 do."""
+    """The tables with the steps' marks as annotations, if the file has them as ops only, as files of 2021 do."""
     is_mark = np.array([name.startswith(mark) for name in tables.names] or [False], bool)
     host = tables.host
-    rows = np.flatnonzero(is_mark[host.name] & (host.kind == OP))
-    host.kind[rows], host.backward[rows] = NOTE, 0
-    for column in (host.external, host.seq, host.shape):
-        column[rows] = -1
+    marks = np.flatnonzero(is_mark[host.name])
+    if not (host.kind[marks] == NOTE).any():
+        rows = marks[host.kind[marks] == OP]
+        host.kind[rows], host.backward[rows] = NOTE, 0
+        for column in (host.external, host.seq, host.shape):
+            column[rows] = -1
     return tables
 
 
