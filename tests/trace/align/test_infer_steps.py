@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trace.align.training_trace import UPDATE, Recording
-from tests.trace_maker import trace, write
+from tests.trace_maker import MAIN, trace, write
 from trainyard.trace.align.infer_steps import MIN_CONFIDENCE
 from trainyard.trace.measure import measure, read
 
@@ -126,6 +126,21 @@ def test_optimizers_that_take_turns_are_one_step(tmp_path):
             recording.update()
     labels, _ = steps(measured(tmp_path, recording))
     assert len(labels) == 8
+
+
+def test_optimizer_annotations_around_launches_divide_the_window(tmp_path):
+    """A file with annotations and driver calls, but no ops."""
+    device, host, at = [], [], 0
+    for _ in range(10):
+        for name in ("gemm", "gemm", "elementwise_kernel"):
+            device.append((name, 7, at + 4, at + 9, at))
+            at += 10
+        host.append(("Optimizer.step#SGD.step", MAIN, at, at + 10, "user_annotation"))
+        device.append(("multi_tensor_apply_kernel", 7, at + 4, at + 9, at + 1))
+        at += 15
+    labels, inferred = steps(measure(read([write(tmp_path, trace(device=device, host=host))])))
+    assert len(labels) == 9
+    assert inferred.source == "optimizer"
 
 
 def test_batches_divide_inference(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.events import I64, OP, Events
+from trainyard.events import I32, I64, OP, Events
 from trainyard.trace.classify.context import PHASES, Context
 from trainyard.trace.readers.nesting import outermost_rows
 
@@ -62,6 +62,24 @@ def build_timeline(events: Events, context: Context) -> HostTimeline:
     )
 
 
+class WorkItems(NamedTuple):
+    """n ops of the host or, without any, launches of device work. `name`: index into `Events.names`, for a launch that
+    of the device work."""
+
+    spans: Spans
+    name: I32
+
+
+def work_items(events: Events, thread: int) -> WorkItems:
+    """The outermost ops of a thread; launches from all threads if it has none."""
+    host, ops = events.host, outermost_ops(events, thread)
+    if len(ops):
+        return WorkItems(_spans(events, ops), host.name[ops])
+    rows = np.flatnonzero(events.work.call >= 0)
+    rows = rows[np.argsort(host.start[events.work.call[rows]], kind="stable")]
+    return WorkItems(_spans(events, events.work.call[rows]), events.work.name[rows])
+
+
 def outermost_ops(events: Events, thread: int) -> I64:
     """Host rows of a thread's ops that are not inside another op."""
     return outermost_rows((events.host.what == OP) & (events.host.thread == thread), events.host.parent)
@@ -78,5 +96,5 @@ def training_thread(events: Events, context: Context) -> int:
     return events.main
 
 
-def _spans(events: Events, rows: I64) -> Spans:
+def _spans(events: Events, rows: I32 | I64) -> Spans:
     return Spans(events.host.start[rows], events.host.stop[rows])

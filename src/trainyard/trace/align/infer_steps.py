@@ -14,9 +14,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from trainyard.events import I32, I64, Events, InferredSteps, StepMark
+from trainyard.events import I64, Events, InferredSteps, StepMark
 from trainyard.ledger import AFTER
-from trainyard.trace.align.host_timeline import HostTimeline, build_timeline, outermost_ops
+from trainyard.trace.align.host_timeline import WorkItems, build_timeline, work_items
 from trainyard.trace.align.kernel_period import periodic_kernels
 from trainyard.trace.align.step_candidates import Candidate, host_candidates
 from trainyard.trace.classify.context import Context
@@ -44,7 +44,7 @@ def infer_steps(events: Events, context: Context) -> Events:
         return events
     timeline = build_timeline(events, context)
     events = replace(events, main=timeline.thread)
-    items = _work_items(events, timeline)
+    items = work_items(events, timeline.thread)
     judged = [_judge(candidate, items) for candidate in host_candidates(events, context, timeline)]
     chosen = next((item for item in judged if item.confidence >= MIN_CONFIDENCE), None)
     if chosen is None and (candidate := periodic_kernels(events)):
@@ -72,27 +72,7 @@ class _Judged(NamedTuple):
     typical: I64
 
 
-class _Items(NamedTuple):
-    """n ops of the host or, without any, launches of kernels, sorted by start. `start`, `stop`: ns; `name`: index into
-    `Events.names`, for a launch that of its kernel."""
-
-    start: I64
-    stop: I64
-    name: I32
-
-
-def _work_items(events: Events, timeline: HostTimeline) -> _Items:
-    """The outermost ops of the training thread; launches of device work if it has none."""
-    host, ops = events.host, outermost_ops(events, timeline.thread)
-    if len(ops):
-        return _Items(host.start[ops], host.stop[ops], host.name[ops])
-    rows = np.flatnonzero(events.work.call >= 0)
-    rows = rows[np.argsort(host.start[events.work.call[rows]], kind="stable")]
-    call = events.work.call[rows]
-    return _Items(host.start[call], host.stop[call], events.work.name[rows])
-
-
-def _judge(candidate: Candidate, items: _Items) -> _Judged:
+def _judge(candidate: Candidate, items: WorkItems) -> _Judged:
     """The confidence in a candidate: the fraction of its intervals that hold the typical ops, one half for none, times
     that of its source."""
     cuts, prior = candidate.cuts, _PRIOR[candidate.source] * (_DOUBTFUL if candidate.is_doubtful else 1)
@@ -110,10 +90,10 @@ def _judge(candidate: Candidate, items: _Items) -> _Judged:
     return _Judged(candidate, prior * (complete + 1) / (intervals + 2), typical)
 
 
-def _count_names(items: _Items, cuts: I64) -> I64:
+def _count_names(items: WorkItems, cuts: I64) -> I64:
     """Number of items of each name (columns) in each interval between two neighbouring cuts (rows)."""
     names, name = np.unique(items.name, return_inverse=True)
-    interval = np.searchsorted(cuts, items.start, "right") - 1
+    interval = np.searchsorted(cuts, items.spans.start, "right") - 1
     rows = np.flatnonzero((interval >= 0) & (interval < len(cuts) - 1))
     shape = (len(cuts) - 1, max(1, len(names)))
     if shape[0] * shape[1] > _MAX_CELLS:
@@ -152,7 +132,7 @@ def _fits(coarse: I64, fine: I64) -> bool:
     return usual > 0 and float((counts == usual).mean()) >= _SAME_NUMBER
 
 
-def _build_marks(events: Events, items: _Items, chosen: _Judged) -> tuple[StepMark, ...]:
+def _build_marks(events: Events, items: WorkItems, chosen: _Judged) -> tuple[StepMark, ...]:
     """Marks of the intervals, numbered from 1, and of the incomplete interval after the last. An interval at an edge of
     the recording is a step if it holds the typical ops."""
     candidate, typical = chosen.candidate, chosen.typical
@@ -169,7 +149,7 @@ def _build_marks(events: Events, items: _Items, chosen: _Judged) -> tuple[StepMa
     return tuple(marks)
 
 
-def _complete_edge(items: _Items, candidate: Candidate, typical: I64, span: tuple[int, int]) -> int | None:
+def _complete_edge(items: WorkItems, candidate: Candidate, typical: I64, span: tuple[int, int]) -> int | None:
     """The start of a complete step before the first cut, if the cuts end steps, else the stop of a complete step after
     the last one; None if that interval is incomplete."""
     if not typical.any():
@@ -179,23 +159,23 @@ def _complete_edge(items: _Items, candidate: Candidate, typical: I64, span: tupl
     interval = np.array([candidate.cuts[-1], span[1] + 1], np.int64)
     if _recall(_count_names(items, interval), typical)[0] < _COMPLETE:
         return None
-    first, last = np.searchsorted(items.start, interval).tolist()
-    return int(items.stop[min(last, first + int(typical.sum())) - 1])
+    first, last = np.searchsorted(items.spans.start, interval).tolist()
+    return int(items.spans.stop[min(last, first + int(typical.sum())) - 1])
 
 
-def _start_of_first_step(items: _Items, cut: int, typical: I64) -> int | None:
+def _start_of_first_step(items: WorkItems, cut: int, typical: I64) -> int | None:
     """The start of the step that ends at the first cut: of the last op with as many of the typical ops from there on as
     in the whole interval; None if those are too few. An optimizer's first step has more ops than the others, so that
     the number of ops does not show the start."""
 
     def recall_from(index: int) -> float:
-        counts = _count_names(items, np.array([items.start[index], cut], np.int64))
+        counts = _count_names(items, np.array([items.spans.start[index], cut], np.int64))
         return float(_recall(counts, typical)[0])
 
-    low, high = 0, int(np.searchsorted(items.start, cut)) - 1
+    low, high = 0, int(np.searchsorted(items.spans.start, cut)) - 1
     if high < 0 or (most := recall_from(low)) < _COMPLETE:
         return None
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if recall_from(middle) >= most else (low, middle - 1)
-    return int(items.start[low])
+    return int(items.spans.start[low])

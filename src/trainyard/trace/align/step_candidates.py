@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.events import I64, NOTE, Events
-from trainyard.trace.align.host_timeline import HostTimeline, Spans, outermost_ops
+from trainyard.trace.align.host_timeline import HostTimeline, work_items
 from trainyard.trace.classify.context import Context
 from trainyard.trace.readers.nesting import outermost_rows
 
@@ -63,8 +63,7 @@ def _optimizer_steps(events: Events, context: Context, timeline: HostTimeline) -
         return
     start, stop = host.start[rows], host.stop[rows]
     has_backward = len(timeline.backward.start) > 0
-    ops = host.start[outermost_ops(events, timeline.thread)]
-    between = timeline.backward if has_backward else Spans(ops, ops)
+    between = timeline.backward if has_backward else work_items(events, timeline.thread).spans
     previous_stop = np.append(events.span[0], stop[:-1])
     nodes = between.starting_in(previous_stop, stop if has_backward else start)
     first = np.flatnonzero(np.append(True, nodes[1:] > 0))
