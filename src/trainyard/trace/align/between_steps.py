@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from trainyard.events import COPY, I64, NOTE, Events, StepMark
-from trainyard.trace.align.host_timeline import HostTimeline, Mask, Spans, build_timeline, outermost_ops
+from trainyard.trace.align.host_timeline import HostTimeline, Mask, Spans, build_timeline, outermost_ops, work_items
 from trainyard.trace.classify.context import Context
 from trainyard.vendors.kernel_names import copy_of
 
@@ -48,10 +48,11 @@ class _Gaps(NamedTuple):
 
 
 def split_marks(events: Events, context: Context) -> Events:
-    """The events with evaluations, checkpoints and pauses as marks of their own kind. Only a trace of training in which
-    most of at least three marks have a backward pass or an optimizer's step has such marks."""
+    """The events with evaluations, checkpoints and pauses as marks of their own kind. Only a trace with backward passes
+    in which most of at least three marks have training work has such marks."""
     steps = [mark for mark in events.marks if mark.kind == "step"]
-    if len(steps) < _MIN_MARKS or (events.inferred and events.inferred.on_device):
+    is_on_device = events.inferred is not None and events.inferred.on_device
+    if len(steps) < _MIN_MARKS or is_on_device or not len(context.passes.backward):
         return events
     timeline = build_timeline(events, context)
     start, stop = (np.array([getattr(mark, name) for mark in steps], np.int64) for name in ("start", "stop"))
@@ -60,7 +61,7 @@ def split_marks(events: Events, context: Context) -> Events:
     if 2 * int((trains & finishes).sum()) <= len(steps):
         return events
     checkpoints = _checkpoint_spans(events, context, timeline)
-    whole = _kinds_without_training(timeline, start, stop, trains & finishes, checkpoints)
+    whole = _kinds_without_training(events, timeline, start, stop, trains & finishes, checkpoints)
     gaps = _find_gaps(timeline, start, stop, trains & finishes)
     step_ns = int(np.median(stop - start))
     pieces = [*_evaluations(events, timeline, gaps, start, stop), *_checkpoints(gaps, checkpoints, len(steps))]
@@ -194,15 +195,17 @@ def _covered_ns(start: I64, stop: I64, gaps: _Gaps) -> I64:
 
 
 def _kinds_without_training(
-    timeline: HostTimeline, start: I64, stop: I64, trains: Mask, checkpoints: Spans
+    events: Events, timeline: HostTimeline, start: I64, stop: I64, trains: Mask, checkpoints: Spans
 ) -> dict[int, str]:
-    """Mark -> its kind, for marks without training work: an evaluation if it has matrix products."""
+    """Mark -> its kind, for marks without training work: an evaluation if it has matrix products, a checkpoint if it
+    saves or loads one, a pause if it has no op and no launch. Other marks stay steps."""
+    if trains.all():
+        return {}
     products = timeline.model.starting_in(start, stop)
     saves = checkpoints.starting_in(start, stop)
-    return {
-        mark: "evaluation" if products[mark] else "checkpoint" if saves[mark] else "pause"
-        for mark in np.flatnonzero(~trains).tolist()
-    }
+    items = work_items(events, timeline.thread).spans.starting_in(start, stop)
+    kinds = np.select([products > 0, saves > 0, items == 0], ["evaluation", "checkpoint", "pause"], "step")
+    return {mark: str(kinds[mark]) for mark in np.flatnonzero(~trains & (kinds != "step")).tolist()}
 
 
 def _rebuild(
