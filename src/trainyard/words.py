@@ -141,6 +141,7 @@ HOWS: Mapping[str, Word] = {
 PARTS: Mapping[str, Word] = {
     "step": Word("step", "A step, as marked or inferred."),
     "cut": Word("cut off", "Work before the first mark or after the last step, or a step of which a part is missing."),
+    "warmup": Word("warm-up step", "One of the first inferred steps, if it takes much longer than the median step."),
     "evaluation": Word("evaluation", "Forward passes without backward pass and optimizer among training steps."),
     "checkpoint": Word("checkpoint", "State is saved or loaded between training steps."),
     "pause": Word("pause", "Nothing trains for much longer than a step, and no span shows a cause."),

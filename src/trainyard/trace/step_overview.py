@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from trainyard import units
+from trainyard import units, words
 from trainyard.events import Events
 from trainyard.ledger import AFTER, BEFORE, WINDOW
 from trainyard.step_marks import STEP_MARK
@@ -127,7 +127,9 @@ def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
             longest = units.show_time(max(part.ns for part in parts))
             long = longest if len(parts) == 1 else f"up to {longest} each"
             verb = "is" if len(parts) == 1 else "are"
-            notes.append(f"{units.counted(len(parts), kind)} ({at}{long}) {verb} left out of the mean.")
+            notes.append(
+                f"{units.counted(len(parts), words.PARTS[kind].label)} ({at}{long}) {verb} left out of the mean."
+            )
     notes += [_describe_cut(part, ranks) for part in steps.left_out if part.kind not in BETWEEN_STEPS]
     if steps.long:
         named = ", ".join(

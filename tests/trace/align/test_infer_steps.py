@@ -66,7 +66,7 @@ def test_first_step_creates_the_state_of_the_optimizer(tmp_path):
     recording.forward()
     recording.backward()
     recording.inside(
-        "Optimizer.step#Adam.step", lambda: [recording.op(name) for name in ["aten::zeros_like"] * 30 + [UPDATE]]
+        "Optimizer.step#Adam.step", lambda: [recording.op(name) for name in ["aten::zeros_like"] * 12 + [UPDATE]]
     )
     for _ in range(7):
         recording.train()
@@ -101,8 +101,21 @@ def test_recorded_training_loop_without_marks(tmp_path, calls_closure):
     profiler.export_chrome_trace(str(path))
     result = measure(read([path]))
     assert result.steps.how == "inferred"
-    assert steps(result)[0] == [str(number) for number in range(1, 13)]
-    assert [part.label for part in result.steps.left_out if part.kind == "evaluation"] == ["6 evaluation"]
+    labels = [part.label for part in result.ranks[0].parts]  # a step may be long on a busy machine, and then warm-up
+    assert [label for label in labels if label.isdigit()] == [str(number) for number in range(1, 13)]
+    assert [label for label in labels if "evaluation" in label] == ["6 evaluation"]
+
+
+@pytest.mark.parametrize("on_device", DEVICES)
+def test_long_first_steps_are_warm_up(tmp_path, on_device):
+    recording = Recording(on_device)
+    for number in range(12):
+        recording.train(ns=5000 if number in (0, 1, 6) else 20)
+    result = measured(tmp_path, recording)
+    kind_of = {part.label: part.kind for part in result.ranks[0].parts}
+    first = "cut" if on_device else "warmup"
+    assert [kind_of[label] for label in ("1", "2", "3", "7", "8")] == [first, "warmup", "step", "step", "step"]
+    assert [step.label for step in result.steps.long] == ["7"]
 
 
 def test_several_optimizers_after_one_backward_pass_are_one_step(tmp_path):

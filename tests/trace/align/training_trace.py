@@ -34,11 +34,11 @@ class Recording:
     def fetch(self):
         self.inside("enumerate(DataLoader)#_Iter.__next__", lambda: self.op("aten::stack", kernel=None))
 
-    def forward(self, with_gradients=True):
+    def forward(self, with_gradients=True, ns=20):
         for name in FORWARD:
             self.seq += with_gradients
             numbers = {"Sequence number": self.seq} if with_gradients else {}
-            self.op(name, "gemm" if name == "aten::linear" else "elementwise_kernel", **numbers)
+            self.op(name, "gemm" if name == "aten::linear" else "elementwise_kernel", ns, **numbers)
 
     def backward(self):
         for number in range(BACKWARD):
@@ -47,12 +47,12 @@ class Recording:
     def update(self, name="Optimizer.step#Adam.step"):
         self.inside(name, lambda: self.op(UPDATE, "multi_tensor_apply_kernel"))
 
-    def train(self, label=None, micro_batches=1, optimizers=("Optimizer.step#Adam.step",)):
+    def train(self, label=None, micro_batches=1, optimizers=("Optimizer.step#Adam.step",), ns=20):
         """One step; its mark, if it has a label, ends with `end_step`."""
         start = self.at
         for _ in range(micro_batches):
             self.fetch()
-            self.forward()
+            self.forward(ns=ns)
             self.backward()
         for name in optimizers:
             self.update(name)

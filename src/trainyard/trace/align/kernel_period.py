@@ -34,14 +34,13 @@ _MAX_CELLS = 4_000_000
 
 
 def periodic_kernels(events: Events) -> Candidate | None:
-    """Steps that begin with a kernel of the busiest stream, None if its kernels have no clear period. The times are
-    those of launches, if all of these kernels' launches are in the file, else of the kernels."""
+    """Steps that begin with a kernel of the stream with the most kernels, None if they have no clear period. The times
+    are those of launches, if all of these kernels' launches are in the file, else of the kernels."""
     work = events.work
     kernels = np.flatnonzero(work.what == KERNEL)
     if len(kernels) < _MIN_KERNELS * _MIN_STEPS:
         return None
-    busy_ns = np.bincount(work.stream[kernels], weights=(work.stop - work.start)[kernels])
-    kernels = kernels[work.stream[kernels] == busy_ns.argmax()]
+    kernels = kernels[work.stream[kernels] == np.bincount(work.stream[kernels]).argmax()]
     distinct, name = np.unique(work.name[kernels], return_inverse=True)
     name = name.reshape(-1)
     counts = np.bincount(name)

@@ -20,10 +20,13 @@ from numpy.typing import NDArray
 from trainyard import words
 from trainyard.events import I64, Events
 from trainyard.ledger import BEFORE, WINDOW
+from trainyard.stats.medians import lower_median
 from trainyard.trace.classify.kernels import Classified
 
 BETWEEN_STEPS = tuple(kind for kind in words.PARTS if kind not in ("step", "cut"))
-"""Kinds of parts between steps."""
+"""Kinds of parts that are not steps and not incomplete."""
+_MIN_STEPS, _WARM_UP = 5, 3
+"""Number of steps from which a first one can be warm-up, and its length in median steps."""
 
 
 class StepPart(NamedTuple):
@@ -81,7 +84,23 @@ def parts(events: Events, ends: Sequence[int], names: Sequence[PartName]) -> lis
     if events.cut_short:
         cut_off.add(stretches[-1][0])
     kinds = ["cut" if kind_of[label] == "step" and label in cut_off else kind_of[label] for label, _, _ in stretches]
-    return [StepPart(*stretch, partial=kind != "step", kind=kind) for stretch, kind in zip(stretches, kinds)]
+    window = [StepPart(*stretch, partial=kind != "step", kind=kind) for stretch, kind in zip(stretches, kinds)]
+    return _mark_warm_up(window) if events.inferred else window
+
+
+def _mark_warm_up(window: list[StepPart]) -> list[StepPart]:
+    """The parts with the first inferred steps as warm-up, as long as each takes much longer than the median step. With
+    marks, the schedule of the profiler leaves the warm-up out."""
+    lengths = [part.stop - part.start for part in window if part.kind == "step"]
+    if len(lengths) < _MIN_STEPS:
+        return window
+    limit = _WARM_UP * lower_median(sorted(lengths))
+    rows = [row for row, part in enumerate(window) if part.kind == "step"]
+    for row, length in zip(rows, lengths):
+        if length < limit:
+            break
+        window[row] = window[row]._replace(partial=True, kind="warmup")
+    return window
 
 
 def part_names(events: Events) -> list[PartName]:
