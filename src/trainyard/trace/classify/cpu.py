@@ -38,8 +38,12 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     owner = np.concatenate([[-1], owner]).astype(np.int32)
     nonempty = end > begin
     begin, end, owner = begin[nonempty], end[nonempty], owner[nonempty]
-    rows, index = np.unique(owner, return_inverse=True)
-    key = np.array([_key_of_span(events, context, keys, row) for row in rows.tolist()], np.int32)[index]
+    phase = np.where(owner >= 0, context.phase[owner], _OTHER)
+    # A frame or annotation around the evaluation of a closure has the optimizer's phase, but not during the evaluation.
+    phase[(phase == _OPTIMIZER) & context.evaluations.contains(begin, events.main)] = _OTHER
+    pairs, index = np.unique(owner.astype(np.int64) * len(PHASES) + phase, return_inverse=True)
+    spans_and_phases = [divmod(pair, len(PHASES)) for pair in pairs.tolist()]
+    key = np.array([_key_of_span(events, context, keys, *pair) for pair in spans_and_phases], np.int32)[index]
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
@@ -123,11 +127,11 @@ def _find_forwarded(events: Events) -> I32:
     return np.unique(outer[(outer >= 0) & (host.name[outer] == host.name[inner])])
 
 
-def _key_of_span(events: Events, context: Context, keys: Keys, row: int) -> int:
-    """The key of stretches whose innermost span is `row` (-1: no open span)."""
+def _key_of_span(events: Events, context: Context, keys: Keys, row: int, phase: int) -> int:
+    """The key of stretches in a phase (index into words.PHASES) whose innermost span is `row` (-1: no open span)."""
     if row < 0:
         return keys.number(Account("launch_gap", "python"), _OTHER)
-    host, phase = events.host, int(context.phase[row])
+    host = events.host
     name = events.names[host.name[row]]
     if host.what[row] == OP and (name.startswith(_COMPUTE_NAMESPACES) or class_of_inductor(name)):
         op_class = _CLASSES[context.op_class[row]] if context.op_class[row] >= 0 else "other"

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from trainyard.events import I64, DeviceWork, Events, HostSpans, StepMark
+from trainyard.events import I64, DeviceWork, Events, HostSpans
 from trainyard.trace.whatif.profile_ops import Profile
 
 _Table = TypeVar("_Table", DeviceWork, HostSpans)
@@ -21,7 +21,7 @@ def replay_events(events: Events, rank_index: int, profile: Profile, start: I64,
     clock = _ReplayClock(profile, profile.host[rank_index], start, stop)
     host = msgspec.structs.replace(host, start=clock.at(host.start), stop=clock.at(host.stop))
     marks = tuple(
-        StepMark(label=mark.label, start=clock.when(mark.start), stop=clock.when(mark.stop)) for mark in events.marks
+        msgspec.structs.replace(mark, start=clock.when(mark.start), stop=clock.when(mark.stop)) for mark in events.marks
     )
     if len(work):
         work = msgspec.structs.replace(work, start=start[begin], stop=stop[end])
