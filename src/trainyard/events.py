@@ -22,6 +22,9 @@ KERNEL, COPY, MEMSET, DRAWN = range(4)
 OP, CALL, NOTE, PYTHON = range(4)
 """Values of `HostSpans.what`: a framework op, a driver call, an annotation, a Python frame."""
 
+TRAINING_KINDS = ("step", "warmup")
+"""Kinds of `StepMark` that are training steps."""
+
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """One collective as recorded in the file. `ranks`: its members; `seq`: its number in the group, -1 if not recorded.
@@ -97,6 +100,11 @@ class StepMark(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     stop: int
     kind: str = "step"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is a training step, during warm-up or not."""
+        return self.kind in TRAINING_KINDS
 
 
 class InferredSteps(msgspec.Struct, frozen=True, kw_only=True):

@@ -267,9 +267,7 @@ def _note_steps_without_compute(
     notes = []
     for events, rank_parts in zip(facts, parts):
         booked_labels = {part.label for part in rank_parts}
-        missing_labels = [
-            mark.label for mark in events.marks if mark.kind == "step" and mark.label not in booked_labels
-        ]
+        missing_labels = [mark.label for mark in events.marks if mark.is_training and mark.label not in booked_labels]
         if missing_labels and window == "steps" and booked_labels != {WINDOW}:
             first = ", ".join(missing_labels[:4]) + (", …" if len(missing_labels) > 4 else "")
             notes.append(

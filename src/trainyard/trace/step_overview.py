@@ -120,7 +120,7 @@ def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
     """Sentences about the parts that the mean leaves out, those between steps first, and about long steps. `ranks`: of
     the trace."""
     notes: list[str] = []
-    for kind in BETWEEN_STEPS:
+    for kind in ("warmup", *BETWEEN_STEPS):
         if parts := [part for part in steps.left_out if part.kind == kind]:
             labels = [label for part in parts if (label := _step_at(part))]
             at = f"at step{'s' if len(labels) > 1 else ''} {units.listed(labels, _MOST_NAMED)}; " if labels else ""
@@ -130,7 +130,7 @@ def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
             notes.append(
                 f"{units.counted(len(parts), words.PARTS[kind].label)} ({at}{long}) {verb} left out of the mean."
             )
-    notes += [_describe_cut(part, ranks) for part in steps.left_out if part.kind not in BETWEEN_STEPS]
+    notes += [_describe_cut(part, ranks) for part in steps.left_out if part.kind == "cut"]
     if steps.long:
         named = ", ".join(
             f"{step.label} ({units.show_time(step.ns)}, {step.times:,.1f} times the median)"

@@ -1,4 +1,4 @@
-"""Work between training steps: evaluations, checkpoints and pauses, which are parts of their own.
+"""Work between training steps: evaluations, checkpoints and pauses, which are parts of their own; and warm-up.
 
 A mark encloses everything from one step to the next. The training in it lasts from the first forward op whose gradient
 is computed to the end of the optimizer's step; before and after it are gaps. A gap contains an evaluation if it has far
@@ -16,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from trainyard.events import COPY, I64, NOTE, Events, StepMark
+from trainyard.stats.medians import lower_median
 from trainyard.trace.align.host_timeline import HostTimeline, Mask, Spans, build_timeline, outermost_ops, work_items
 from trainyard.trace.classify.context import Context
 from trainyard.vendors.kernel_names import copy_of
@@ -25,6 +26,8 @@ _FORWARD_FRACTION = 0.5
 """Fraction of a forward pass's matrix products from which a gap contains an evaluation."""
 _PAUSE_STEPS = 3
 """Length of a pause in median steps, at least."""
+_MIN_STEPS, _WARM_UP = 5, 3
+"""Number of steps from which the first can be warm-up, and its length in median steps, at least."""
 _MIN_COPIES, _MIN_STATE_BYTES = 8, 1 << 20
 """Copies to the host in a gap, and their size in bytes, from which they are a model's state."""
 _USUAL = 0.5
@@ -76,6 +79,22 @@ def split_marks(events: Events, context: Context) -> Events:
         (after if gap % 2 else before)[int(gaps.mark[gap])].append(piece)
     rest = [mark for mark in events.marks if mark.kind != "step"]
     return replace(events, marks=(*_rebuild(steps, before, after, whole), *rest))
+
+
+def mark_warm_up(events: Events) -> Events:
+    """The events with the first inferred steps as warm-up, as long as each takes much longer than the median step. With
+    marks, the schedule of the profiler leaves the warm-up out."""
+    lengths = [mark.stop - mark.start for mark in events.marks if mark.kind == "step"]
+    if not events.inferred or len(lengths) < _MIN_STEPS:
+        return events
+    limit = _WARM_UP * lower_median(sorted(lengths))
+    marks = list(events.marks)
+    for index, mark in enumerate(marks):
+        if mark.kind == "step" and mark.stop - mark.start < limit:
+            break
+        if mark.kind == "step":
+            marks[index] = replace(mark, kind="warmup")
+    return replace(events, marks=tuple(marks))
 
 
 def _find_gaps(timeline: HostTimeline, start: I64, stop: I64, trains: Mask) -> _Gaps:

@@ -33,7 +33,8 @@ _COMPLETE = 0.9
 """Fraction of the typical ops from which an interval is complete."""
 _SAME_NUMBER = 0.8
 """Fraction of intervals in which a second candidate must occur equally often to confirm the first."""
-_MAX_CELLS = 4_000_000
+_MAX_NAMES, _MAX_INTERVALS = 256, 10_000
+"""Names that are counted separately, and intervals that are compared."""
 _NOTHING: I64 = np.zeros(0, np.int64)
 
 
@@ -44,7 +45,7 @@ def infer_steps(events: Events, context: Context) -> Events:
         return events
     timeline = build_timeline(events, context)
     events = replace(events, main=timeline.thread)
-    items = work_items(events, timeline.thread)
+    items = _number_names(work_items(events, timeline.thread))
     judged = [_judge(candidate, items) for candidate in host_candidates(events, context, timeline)]
     chosen = next((item for item in judged if item.confidence >= MIN_CONFIDENCE), None)
     if chosen is None and (candidate := periodic_kernels(events)):
@@ -79,27 +80,32 @@ def _judge(candidate: Candidate, items: WorkItems) -> _Judged:
     intervals = len(cuts) - 1
     if candidate.source == "kernels":
         return _Judged(candidate, prior * (intervals + 1) / (intervals + 2), _NOTHING)
-    counts = _count_names(items, cuts) if intervals > 0 else np.zeros((1, 0), np.int64)
-    if not counts.any():
+    if intervals < 1 or not (counts := _count_names(items, cuts)).any():
         return _Judged(candidate, 0.0, _NOTHING)
     typical = np.median(counts, axis=0).astype(np.int64)
     # A line search evaluates its closure a different number of times in each step, so only the names count.
     is_optimizer = candidate.source == "optimizer"
     recall = _recall(counts.clip(0, 1), typical.clip(0, 1)) if is_optimizer else _recall(counts, typical)
     complete = int((recall >= _COMPLETE).sum())
-    return _Judged(candidate, prior * (complete + 1) / (intervals + 2), typical)
+    return _Judged(candidate, prior * (complete + 1) / (len(counts) + 2), typical)
+
+
+def _number_names(items: WorkItems) -> WorkItems:
+    """The items with names numbered from 0, the most frequent first; rare names share the last number."""
+    _, name, counts = np.unique(items.name, return_inverse=True, return_counts=True)
+    number = np.empty(len(counts), np.int32)
+    number[np.argsort(-counts, kind="stable")] = np.minimum(np.arange(len(counts)), _MAX_NAMES - 1)
+    return items._replace(name=number[name.reshape(-1)])
 
 
 def _count_names(items: WorkItems, cuts: I64) -> I64:
-    """Number of items of each name (columns) in each interval between two neighbouring cuts (rows)."""
-    names, name = np.unique(items.name, return_inverse=True)
-    interval = np.searchsorted(cuts, items.spans.start, "right") - 1
-    rows = np.flatnonzero((interval >= 0) & (interval < len(cuts) - 1))
-    shape = (len(cuts) - 1, max(1, len(names)))
-    if shape[0] * shape[1] > _MAX_CELLS:
-        return np.zeros((shape[0], 0), np.int64)
-    cells = interval[rows] * shape[1] + name.reshape(-1)[rows]
-    return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+    """Number of items of each name (columns) in each interval between two neighbouring cuts (rows), up to a maximum
+    number of intervals."""
+    cuts = cuts[: _MAX_INTERVALS + 1]
+    first, last = np.searchsorted(items.spans.start, [cuts[0], cuts[-1]]).tolist()
+    interval = np.searchsorted(cuts, items.spans.start[first:last], "right") - 1
+    cells = interval * _MAX_NAMES + items.name[first:last]
+    return np.bincount(cells, minlength=(len(cuts) - 1) * _MAX_NAMES).reshape(-1, _MAX_NAMES)
 
 
 def _recall(counts: I64, typical: I64) -> NDArray[np.float64]:

@@ -18,15 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.events import I64, Events
+from trainyard.events import I64, TRAINING_KINDS, Events
 from trainyard.ledger import BEFORE, WINDOW
-from trainyard.stats.medians import lower_median
 from trainyard.trace.classify.kernels import Classified
 
-BETWEEN_STEPS = tuple(kind for kind in words.PARTS if kind not in ("step", "cut"))
-"""Kinds of parts that are not steps and not incomplete."""
-_MIN_STEPS, _WARM_UP = 5, 3
-"""Number of steps from which a first one can be warm-up, and its length in median steps."""
+BETWEEN_STEPS = tuple(kind for kind in words.PARTS if kind not in (*TRAINING_KINDS, "cut"))
+"""Kinds of parts between training steps."""
 
 
 class StepPart(NamedTuple):
@@ -83,24 +80,10 @@ def parts(events: Events, ends: Sequence[int], names: Sequence[PartName]) -> lis
     cut_off |= {label for label, end in zip(labels, ends[:-1]) if end > stop}
     if events.cut_short:
         cut_off.add(stretches[-1][0])
-    kinds = ["cut" if kind_of[label] == "step" and label in cut_off else kind_of[label] for label, _, _ in stretches]
-    window = [StepPart(*stretch, partial=kind != "step", kind=kind) for stretch, kind in zip(stretches, kinds)]
-    return _mark_warm_up(window) if events.inferred else window
-
-
-def _mark_warm_up(window: list[StepPart]) -> list[StepPart]:
-    """The parts with the first inferred steps as warm-up, as long as each takes much longer than the median step. With
-    marks, the schedule of the profiler leaves the warm-up out."""
-    lengths = [part.stop - part.start for part in window if part.kind == "step"]
-    if len(lengths) < _MIN_STEPS:
-        return window
-    limit = _WARM_UP * lower_median(sorted(lengths))
-    rows = [row for row, part in enumerate(window) if part.kind == "step"]
-    for row, length in zip(rows, lengths):
-        if length < limit:
-            break
-        window[row] = window[row]._replace(partial=True, kind="warmup")
-    return window
+    kinds = [
+        "cut" if kind_of[label] in TRAINING_KINDS and label in cut_off else kind_of[label] for label, _, _ in stretches
+    ]
+    return [StepPart(*stretch, partial=kind != "step", kind=kind) for stretch, kind in zip(stretches, kinds)]
 
 
 def part_names(events: Events) -> list[PartName]:
@@ -114,6 +97,10 @@ def share_bounds(
     """(ends, names) of each aligned rank with the latest of all ranks' ends as the common bound between parts. Ranks
     keep their own bounds if their steps differ. A part that only some ranks have, as a checkpoint that one rank writes,
     is a part of all of them: the others wait for it."""
+    warm_up = {name.label for names in names_of for name in names if name.kind == "warmup"}
+    names_of = [
+        [name._replace(kind="warmup") if name.label in warm_up else name for name in names] for names in names_of
+    ]
     steps_of = {tuple(name for name in names if name.kind not in BETWEEN_STEPS) for names in names_of}
     if len(steps_of) != 1:
         return [list(ends) for ends in ends_of], [list(names) for names in names_of]
@@ -128,8 +115,8 @@ def coincide(facts: Sequence[Events]) -> bool:
     steps are numbered from each rank's first one, and a rank may have begun to record a step later."""
     if not any(events.inferred for events in facts):
         return True
-    starts = [[mark.start for mark in events.marks if mark.kind == "step"] for events in facts]
-    stops = [[mark.stop for mark in events.marks if mark.kind == "step"] for events in facts]
+    starts = [[mark.start for mark in events.marks if mark.is_training] for events in facts]
+    stops = [[mark.stop for mark in events.marks if mark.is_training] for events in facts]
     if len({len(row) for row in starts}) != 1:
         return False
     return all(max(start) < min(stop) for start, stop in zip(zip(*starts), zip(*stops)))

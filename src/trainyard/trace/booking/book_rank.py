@@ -12,7 +12,7 @@ from trainyard.events import I8, I32, I64, Events
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Aligned
-from trainyard.trace.align.between_steps import split_marks
+from trainyard.trace.align.between_steps import mark_warm_up, split_marks
 from trainyard.trace.align.cross_rank import RankAgreement
 from trainyard.trace.align.infer_steps import infer_steps
 from trainyard.trace.align.steps import StepPart
@@ -69,7 +69,7 @@ def classify_rank(events: Events, host_context: Context | None = None) -> Classi
     context of its events, if they were classified before."""
     if host_context is None:
         host_context = build_context(events)
-        events = split_marks(infer_steps(events, host_context), host_context)
+        events = mark_warm_up(split_marks(infer_steps(events, host_context), host_context))
     keys = Keys()
     classify = classify_device if len(events.work) else classify_cpu
     return ClassifiedRank(

@@ -98,29 +98,29 @@ def _inherit(
     module = array("i", [-1]) * n
     module_of_seq: dict[int, int] = {}
     rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, recomputed, evaluated)
-    for row, (name, what, parent, seq, backward, is_recomputed, is_evaluated) in enumerate(rows):
+    for row, (name, span_kind, parent, seq, backward, is_recomputed, is_evaluated) in enumerate(rows):
         annotation_phase, engine, is_module, own_class, own_cause = by_name[name]
         parent_phase = phase[parent] if parent >= 0 else -1
         if is_evaluated and parent_phase == _OPTIMIZER:
             parent_phase = -1
-        if annotation_phase >= 0 and what == NOTE:
+        if annotation_phase >= 0 and span_kind == NOTE:
             phase[row] = annotation_phase
-        elif what == OP and (engine or backward):
+        elif span_kind == OP and (engine or backward):
             phase[row] = _BACKWARD
-        elif what == OP and parent_phase in (-1, _OTHER) and (seq >= 0 or not knows_autograd):
+        elif span_kind == OP and parent_phase in (-1, _OTHER) and (seq >= 0 or not knows_autograd):
             phase[row] = parent_phase if parent_phase == _OTHER else _FORWARD
         elif parent_phase == _BACKWARD and is_recomputed:
             phase[row] = _RECOMPUTE
         else:
             phase[row] = parent_phase
-        own_module = name if is_module and what in (NOTE, PYTHON) else -1
+        own_module = name if is_module and span_kind in (NOTE, PYTHON) else -1
         module[row] = own_module if own_module >= 0 else module[parent] if parent >= 0 else -1
-        if what == OP and seq >= 0:
+        if span_kind == OP and seq >= 0:
             if phase[row] == _FORWARD:
                 module_of_seq[seq] = module[row]
             elif backward and module_of_seq.get(seq, -1) >= 0:
                 module[row] = module_of_seq[seq]
-        op_class[row] = own_class if own_class >= 0 and what == OP else op_class[parent] if parent >= 0 else -1
+        op_class[row] = own_class if own_class >= 0 and span_kind == OP else op_class[parent] if parent >= 0 else -1
         cause[row] = own_cause if own_cause >= 0 else cause[parent] if parent >= 0 else -1
     return np.array(phase, np.int8), np.array(module, np.int32), np.array(op_class, np.int8), np.array(cause, np.int8)
 
