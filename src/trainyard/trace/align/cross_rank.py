@@ -17,6 +17,7 @@ from trainyard.trace.align.bandwidth import Bandwidth, measure_bandwidths
 from trainyard.trace.align.clocks import ClockCorrection
 from trainyard.trace.align.device_models import refuse_separate_recordings, refuse_unstated_job
 from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
+from trainyard.trace.align.steps import PartName
 from trainyard.trace.align.survey import Survey
 
 Window = Literal["steps", "all"]
@@ -31,8 +32,9 @@ class WaitCuts(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """The alignment as one rank needs it. `survey`: the index of its survey. `ends`: ends of its steps on the common
-    clock, None if the window is booked as one; `arrivals`, `unmet`: the splits of its collectives and transfers."""
+    """The alignment as one rank needs it. `survey`: the index of its survey. `ends`: ends of `before` and of the parts
+    `names` on the common clock, None if the window is booked as one; `arrivals`, `unmet`: the splits of its collectives
+    and transfers."""
 
     survey: int
     rank: int
@@ -40,6 +42,7 @@ class RankAgreement(NamedTuple):
     aligned: Aligned
     clock: ClockCorrection
     ends: tuple[int, ...] | None
+    names: tuple[PartName, ...]
     arrivals: WaitCuts
     unmet: WaitCuts
 
@@ -111,9 +114,10 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
     refuse_separate_recordings([item.facts for item in surveys], [item.window for item in surveys], aligned, _ONE_RUN)
     surveys = [_on_common_clock(item, clock) for item, clock in zip(surveys, agreed.clocks)]
     has_steps = window == "steps" and all(item.facts.marks for item in surveys)
-    ends: list[Sequence[int]] = [item.ends for item in surveys]
-    if has_steps and aligned:
-        ends = list(steps.share_bounds(ends, [[mark.label for mark in item.facts.marks] for item in surveys]))
+    ends: Sequence[Sequence[int]] = [item.ends for item in surveys]
+    names: Sequence[Sequence[PartName]] = [steps.part_names(item.facts) for item in surveys]
+    if has_steps and aligned and steps.coincide([item.facts for item in surveys]):
+        ends, names = steps.share_bounds(ends, names)
     collectives = meetings(surveys if aligned else ()).overlapping()
     matched_transfers = transfers(surveys if aligned else ()).possible()
     rank_agreements = tuple(
@@ -124,13 +128,15 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
             agreed.aligned,
             clock,
             tuple(step_ends) if has_steps else None,
+            tuple(part_names),
             *cuts,
         )
-        for survey_index, survey, clock, step_ends, *cuts in zip(
+        for survey_index, survey, clock, step_ends, part_names, *cuts in zip(
             order,
             surveys,
             agreed.clocks,
             ends,
+            names,
             last_arrivals(collectives, surveys),
             transfer_waits(matched_transfers, surveys),
         )
