@@ -44,7 +44,8 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     pairs, index = np.unique(owner.astype(np.int64) * len(PHASES) + phase, return_inverse=True)
     spans_and_phases = [divmod(pair, len(PHASES)) for pair in pairs.tolist()]
     no_call = Account("launch_gap", "python" if events.shows_python else "host")
-    key = np.array([_key_of_span(events, context, keys, *pair, no_call) for pair in spans_and_phases], np.int32)[index]
+    key_of_pair = [_key_of_span(events, context, keys, row, phase, no_call) for row, phase in spans_and_phases]
+    key = np.array(key_of_pair, np.int32)[index]
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
