@@ -74,9 +74,9 @@ class ReplayClock:
 
 
 def _open_parents(host: HostSpans) -> I32:
-    """The parent of each span, or, if that begins after the span (a transfer starts later than the ops that prepare it),
-    the next ancestor that does not; so parents precede their children in order of start. `host`: in recorded order, with
-    replayed times."""
+    """The parent of each span, or, if that begins after the span (a transfer starts later than the ops that prepare
+    it), the next ancestor that does not: parents precede their children in order of start. `host`: in recorded order,
+    with replayed times."""
     parent = host.parent.copy()
     while True:
         is_late = host.start[parent] > host.start
