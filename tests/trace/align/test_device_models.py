@@ -8,6 +8,7 @@ from trainyard.errors import BadInput
 from trainyard.report.view.build_analysis import analyse_measured
 from trainyard.trace.align.device_models import device_model
 from trainyard.trace.measure import measure_files
+from trainyard.trace.whatif.what_if import what_if
 
 A100, V100 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB"
 
@@ -52,6 +53,18 @@ def test_alike_devices_have_one_mean(tmp_path, facts):
     measured = measure_files(files)
     assert measured.by_model == ()
     assert measured.mean.scope.ranks == (0, 1)
+
+
+@pytest.mark.parametrize("change", ["compute=2x", "no-launch-gaps"])
+def test_predictions_of_unlike_devices_are_of_the_ranks_of_the_mean(tmp_path, change):
+    files = [
+        rank_file(tmp_path, f"{rank}.json", device, length, rank=rank, world=3)
+        for rank, (device, length) in enumerate([(V100, 40_000), (A100, 10_000), (A100, 20_000)])
+    ]
+    measured = measure_files(files)
+    prediction = what_if(measured, [change])
+    assert prediction.mean.scope.ranks == (1, 2)
+    assert prediction.recovery.ns == measured.mean.wall_ns - prediction.mean.wall_ns > 0
 
 
 def test_job_on_unlike_devices_is_reported_by_model(tmp_path):

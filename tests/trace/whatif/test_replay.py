@@ -160,3 +160,13 @@ def test_changes_that_match_nothing_are_refused(tmp_path, text, values):
     with pytest.raises(BadInput) as caught:
         what_if(measured, [text])
     assert all(value in str(caught.value) for value in values)
+
+
+@pytest.mark.parametrize("text", ["comm/all_gather=overlap", "comm/reduce_scatter=overlap", "no-stragglers"])
+def test_parents_precede_their_children_in_replayed_events(root, text):
+    replay = Replay(measure(read([root / "src" / "trainyard" / "data" / "demo"])))
+    for events in replay.events(replay.times([Change(text=text)])):
+        host = events.host
+        child = np.flatnonzero(host.parent >= 0)
+        assert (host.parent[child] < child).all()
+        assert (host.start[host.parent[child]] <= host.start[child]).all()

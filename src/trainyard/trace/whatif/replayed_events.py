@@ -26,6 +26,7 @@ def replay_events(events: Events, rank_index: int, profile: Profile, start: I64,
         spans = np.flatnonzero(begin >= 0)
         rows = profile.launcher[rank_index][spans]
         host.start[rows], host.stop[rows] = start[begin[spans]], stop[end[spans]]
+    host = msgspec.structs.replace(host, parent=_open_parents(host))
     host, new_row = _sort_by_start(host)
     parent = new_row[host.parent].astype(np.int32)
     work, _ = _sort_by_start(work)
@@ -70,6 +71,20 @@ class ReplayClock:
 
     def when(self, time: int) -> int:
         return int(self.at(np.array([time], np.int64))[0])
+
+
+def _open_parents(host: HostSpans) -> I32:
+    """The parent of each span, or, if that begins after the span (a transfer starts later than the ops that prepare
+    it), the next ancestor that does not: parents precede their children in order of start. `host`: in recorded order,
+    with replayed times."""
+    parent = host.parent.copy()
+    while True:
+        is_late = host.start[parent] > host.start
+        is_late |= (host.start[parent] == host.start) & (host.stop[parent] < host.stop)
+        is_late &= parent >= 0
+        if not is_late.any():
+            return parent
+        parent[is_late] = host.parent[parent[is_late]]
 
 
 def _sort_by_start(table: _Table) -> tuple[_Table, I64]:
