@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from trainyard.events import I64, DeviceWork, Events, HostSpans
+from trainyard.events import I32, I64, DeviceWork, Events, HostSpans
 from trainyard.trace.whatif.profile_ops import Profile
 
 _Table = TypeVar("_Table", DeviceWork, HostSpans)
