@@ -17,8 +17,9 @@ _MAX_PAUSE_NS = 200_000
 """A longer pause has another cause, and ends a run."""
 _MAX_PREEMPTION_NS = 100_000_000
 """Longest time for which the operating system may have preempted the host's thread, which does not end a run."""
-_SHORT_NEIGHBOURS = 3
-"""A row counts as preempted if this many rows of its kind before it, and as many after it, are short."""
+_NEIGHBOURS, _SHORT_NEIGHBOURS = 6, 5
+"""A row counts as preempted if of that many rows of its kind before it, and of as many after it, so many are short: rows
+next to it may be slow for the same reason."""
 _NEIGHBOUR_ROWS = 60
 """Largest distance in rows of these neighbours."""
 _MIN_SYNC_FRACTION = 0.25
@@ -92,12 +93,15 @@ def _is_preempted(is_long: Mask, length_ns: I64, is_work: Mask, name: I32) -> Ma
     # Even for an op, odd for the pause after it.
     kind = np.where(is_work, 2 * name[latest_work], 2 * name[latest_work] + 1)
     order = np.lexsort((index, kind))
-    short_neighbours = np.ones(len(is_long), bool)
-    for shift in (*range(-_SHORT_NEIGHBOURS, 0), *range(1, _SHORT_NEIGHBOURS + 1)):
-        neighbour = np.roll(order, shift)
-        is_neighbour = (kind[neighbour] == kind[order]) & (np.abs(neighbour - order) <= _NEIGHBOUR_ROWS)
-        short_neighbours[order] &= is_neighbour & ~is_long[neighbour]
-    return is_long & short_neighbours & (length_ns <= _MAX_PREEMPTION_NS)
+    is_among_short = np.ones(len(is_long), bool)
+    for direction in (-1, 1):
+        short_neighbours = np.zeros(len(is_long), np.int64)
+        for shift in range(1, _NEIGHBOURS + 1):
+            neighbour = np.roll(order, direction * shift)
+            is_neighbour = (kind[neighbour] == kind[order]) & (np.abs(neighbour - order) <= _NEIGHBOUR_ROWS)
+            short_neighbours[order] += is_neighbour & ~is_long[neighbour]
+        is_among_short &= short_neighbours >= _SHORT_NEIGHBOURS
+    return is_long & is_among_short & (length_ns <= _MAX_PREEMPTION_NS)
 
 
 def _is_sync(booked: Booked, rows: I64) -> Mask:
