@@ -10,6 +10,7 @@ from trainyard.detect.confidence import CANNOT_TELL
 from trainyard.detect.kernel_storms import MIN_STORM_KERNELS
 from trainyard.detect.run_rules import findings
 from trainyard.events import CALL, NOTE, OP, PYTHON, Collective, StepMark
+from trainyard.ledger import Account
 from trainyard.trace.measure import measure, read
 from trainyard.trace.rank_results import all_booked
 
@@ -79,6 +80,17 @@ def test_real_start_up_leads_to_no_allocator_or_launch_finding(tmp_path):
     results = findings(measured.mean, None, all_booked(measured), RULES)
     assert [finding.rule for finding in results if finding.account.kind == "launch_gap"] == ["start_up"]
     assert next(finding for finding in results if finding.rule == "start_up").cost_ns == 9_100 * ms
+
+
+def test_start_up_in_a_partial_step_is_a_note_with_its_cost(tmp_path):
+    ms = 1_000_000
+    device = [("gemm", 7, at * ms, (at + 9) * ms, (at - 1) * ms) for at in (1, 60, 70, 80, 90)]
+    host = [("cudaFree", 100, 12 * ms, 57 * ms, "cuda_runtime")]
+    marks = [("0", 0, 65 * ms), ("1", 66 * ms, 78 * ms), ("2", 78 * ms, 95 * ms)]
+    measured = measure(read([write(tmp_path, trace(device=device, host=host, marks=marks))]))
+    assert measured.mean.by_account().get(Account("launch_gap", "init"), 0) == 0
+    assert any("45.0 ms" in note for note in measured.notes)
+    assert found_by("start_up", *all_booked(measured), mean=measured.mean) == []
 
 
 def test_a_wait_at_the_start_of_a_profile_is_no_dependency(tmp_path):

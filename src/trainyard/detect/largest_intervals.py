@@ -59,8 +59,9 @@ def largest_idle(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Larges
         opens[1:] = (idle.start[rows[1:]] > idle.stop[rows[:-1]]) | (idle.key[rows[1:]] != idle.key[rows[:-1]])
         first = np.flatnonzero(opens)
         ns = np.add.reduceat(idle.ns[rows], first) if len(rows) else np.empty(0, np.int64)
-        pieces = np.split(rows, first[1:])
-        ranked.extend((int(ns[index]), rank, pieces[index]) for index in np.argsort(-ns, kind="stable")[:_NAMED])
+        stop = np.append(first[1:], len(rows))
+        largest = np.argsort(-ns, kind="stable")[:_NAMED].tolist()
+        ranked.extend((int(ns[index]), rank, rows[first[index] : stop[index]]) for index in largest)
         columns.append((idle.start[rows[first]], ns))
     ranked.sort(key=lambda item: -item[0])
     named = []

@@ -25,7 +25,7 @@ from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters, mean_per_step, sum_by_key
 from trainyard.detect.host_blame import time_by_culprit, top_culprits
 from trainyard.detect.idle_gaps import Claimant, claimed_idle_rows
-from trainyard.detect.largest_intervals import largest_idle
+from trainyard.detect.largest_intervals import LargestIntervals, largest_idle
 from trainyard.detect.regularity import atypical_fraction, regular_fraction
 from trainyard.detect.row_changes import row_change
 from trainyard.events import I64, NOTE
@@ -68,7 +68,8 @@ class LaunchBound:
         )
         mostly = f", mostly {_label(account)}," if gap_ns[account] > _MAIN_FRACTION * cost_ns else ""
         rows_by_rank = [claimed_idle_rows(rank, Claimant.HOST) for rank in other_ranks]
-        doubts = _doubts(account.what, other_ranks, rows_by_rank)
+        largest = largest_idle(other_ranks, rows_by_rank)
+        doubts = _doubts(account.what, other_ranks, rows_by_rank, largest)
         return finding(
             self.rule,
             ledger,
@@ -88,7 +89,7 @@ class LaunchBound:
             ),
             remedy=_remedy(account.what, other_ranks, doubts),
             sure=confidence(*(doubt.probability for doubt in doubts)) if other_ranks else _SURE_WITHOUT_RANKS,
-            largest=largest_idle(other_ranks, rows_by_rank),
+            largest=largest,
             change=_change_without_gaps(self.rule, ranks or (), cost_ns),
         )
 
@@ -105,11 +106,13 @@ class _Doubt(NamedTuple):
     remedy: str
 
 
-def _doubts(cause: str, ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> list[_Doubt]:
-    """The doubts about idle time with this main `cause` (a key of words.GAPS). `rows_by_rank`: rows in `idle`."""
+def _doubts(
+    cause: str, ranks: Sequence[Booked], rows_by_rank: Sequence[I64], largest: LargestIntervals | None
+) -> list[_Doubt]:
+    """The doubts about idle time with this main `cause` (a key of words.GAPS). `rows_by_rank`: rows in `idle`;
+    `largest`: its largest intervals."""
     if not ranks:
         return []
-    largest = largest_idle(ranks, rows_by_rank)
     recurrence = doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0.0
     doubts = [_Doubt(recurrence, "", "")]
     if cause not in _HOST_BUSY:
