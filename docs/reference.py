@@ -52,6 +52,8 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Bubbles": words.BUBBLES,
     "Launch gaps": words.GAPS,
     "Phases": words.PHASES,
+    "Parts of a window": words.PARTS,
+    "Evidence of steps that a file does not mark": words.STEP_SOURCES,
     "Mesh axes": words.AXES,
     "Vendors": words.VENDORS,
     "How an entry is known": words.HOWS,

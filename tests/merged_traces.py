@@ -63,6 +63,15 @@ def join(documents: list[dict]) -> dict:
     return {"traceEvents": [event for document in documents for event in copy.deepcopy(document["traceEvents"])]}
 
 
+def name_processes(documents: list[dict]) -> dict:
+    """The lists of events one after another, with a name for each process of the host."""
+    merged = join(documents)
+    for rank, document in enumerate(documents):
+        pid = next(event["pid"] for event in document["traceEvents"] if event.get("cat") in ("cuda_runtime", "cpu_op"))
+        merged["traceEvents"].append(_metadata(pid, f"Rank {rank}"))
+    return merged
+
+
 def mark_names(documents: list[dict]) -> dict:
     """Names and processes that begin with the rank."""
     merged = share_pids(documents)
@@ -86,4 +95,5 @@ SHAPES = {
     "shared pids": share_pids,
     "marked names": mark_names,
     "joined": join,
+    "processes named": name_processes,
 }

@@ -20,12 +20,14 @@ Mask = NDArray[np.bool_]
 
 
 class BookedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """An interval of the rank's window, [start, stop). `partial`: not a full step, so excluded from every mean."""
+    """An interval of the rank's window, [start, stop). `partial`: not a full step, so excluded from every mean; `kind`:
+    a key of words.PARTS."""
 
     label: str
     start: int
     stop: int
     partial: bool = False
+    kind: str = "step"
 
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.step_marks import STEP_MARK
+
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
@@ -22,6 +24,9 @@ OP, CALL, NOTE, PYTHON = range(4)
 _TORCH_PREFIXES = (
     "aten::", "autograd::", "c10d::", "torch::", "nn.Module: ", "ProfilerStep#", "Optimizer.", "enumerate(",
 )  # fmt: skip
+
+TRAINING_KINDS = ("step", "warmup")
+"""Kinds of `StepMark` that are training steps."""
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,19 +97,38 @@ class HostSpans(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepMark(msgspec.Struct, frozen=True, kw_only=True):
-    """A step's annotation on the host: `ProfilerStep#4` has label `4`."""
+    """A step on the host, or other work between steps: `ProfilerStep#4` has label `4`. `kind`: a key of words.PARTS."""
 
     label: str
     start: int
     stop: int
+    kind: str = "step"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is a training step, during warm-up or not."""
+        return self.kind in TRAINING_KINDS
+
+
+class InferredSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps that the file does not mark. `source`: a key of words.STEP_SOURCES, empty if no evidence is regular enough;
+    `confidence`: from 0 to 1; `evidence`: a sentence; `on_device`: the marks are times of device work, not of launches.
+    """
+
+    source: str
+    confidence: float
+    evidence: str
+    on_device: bool = False
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's profile. `names[i]` is the text of name i, `streams[i]` that of stream i. `span`: (start, stop) of the
-    recording. `device_marks`: step annotations that the file draws over device work. `main`: the training thread's
-    number in `host.thread`. `world`: number of ranks of the job, 0 if not recorded; `devices`: number of devices of the
-    host, as recorded; `group_sizes`: sizes of the recorded process groups; `axis`: the mesh axis that all ranks form,
-    if the job's layout has a single one; `notes`: messages for the user; `cut_short`: the file is truncated.
+    recording. `mark`: prefix of the names of step annotations; `inferred`: how the marks were inferred, None if they
+    are the file's own; `device_marks`: step annotations that the file draws over device work. `main`: the training
+    thread's number in `host.thread`. `world`: number of ranks of the job, 0 if not recorded; `devices`: number of
+    devices of the host, as recorded; `group_sizes`: sizes of the recorded process groups; `axis`: the mesh axis that
+    all ranks form, if the job's layout has a single one; `notes`: messages for the user; `cut_short`: the file is
+    truncated.
     """
 
     source: str
@@ -114,6 +138,8 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     work: DeviceWork
     host: HostSpans
     marks: tuple[StepMark, ...]
+    mark: str = STEP_MARK
+    inferred: InferredSteps | None = None
     device_marks: tuple[StepMark, ...] = ()
     span: tuple[int, int]
     main: int = 0
@@ -138,14 +164,15 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shows_python(self) -> bool:
-        """Whether the file shows that the host runs Python: recorded frames, or ops or annotations of PyTorch."""
-        return bool((self.host.what == PYTHON).any()) or self.shows_torch or any(".py" in name for name in self.names)
+        """Whether the file shows that the host runs Python: it states so, has frames, or shows PyTorch."""
+        has_frames = bool((self.host.what == PYTHON).any()) or any(".py" in name for name in self.names)
+        return self.python or has_frames or self.shows_torch
 
     @property
     def window(self) -> tuple[int, int]:
-        """(start, stop) of all device work; of the step marks if there is none; else `span`."""
+        """(start, stop) of all device work; of the file's step marks if there is none; else `span`."""
         if len(self.work):
             return int(self.work.start.min()), int(self.work.stop.max())
-        if self.marks:
+        if self.marks and not self.inferred:
             return self.marks[0].start, max(mark.stop for mark in self.marks)
         return self.span

@@ -22,8 +22,8 @@ from trainyard.printable import encode_json
 
 SCHEMA = "trainyard/ledger/1"
 """Version of one ledger's fields."""
-BEFORE, WINDOW = "before", "window"
-"""Labels in `Scope.steps` of parts that are not marked steps."""
+BEFORE, WINDOW, AFTER = "before", "window", "after"
+"""Labels in `Scope.steps` of parts that are not steps: before the first mark, the whole window, after the last step."""
 LEDGERS_SCHEMA = "trainyard/ledgers/1"
 """Version of a document that holds several ledgers."""
 
@@ -134,8 +134,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """The steps and ranks that a ledger covers.
 
-    `partial`: the step began outside the window, or the part has no step mark; it is included in sums but never in
-    means, diffs or headlines.
+    `partial`: the part is not a full step: it began outside the window, has no step mark, or is an evaluation, a
+    checkpoint, a pause or warm-up. It is included in sums but never in means, diffs or headlines.
     """
 
     steps: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from trainyard.job import Job, Recipe
 from trainyard.ledger import Account, Ledger
 from trainyard.machine import Claim
 from trainyard.record import DeviceSeen, Run
+from trainyard.step_marks import STEP_MARK
 
 
 class Vendor(Protocol):
@@ -76,10 +77,10 @@ class Optimizer(Protocol):
 
 class ReadOptions(NamedTuple):
     """Options of readers. `limit`: largest unpacked size of a file in bytes (a gzip of 64 MB can reach the default);
-    `mark`: prefix of the step annotations (torch.profiler's by default)."""
+    `mark`: name or prefix of the step annotations (torch.profiler's by default)."""
 
     limit: int = 64 << 30
-    mark: str = "ProfilerStep#"
+    mark: str = STEP_MARK
 
 
 AS_WRITTEN = ReadOptions()

@@ -141,6 +141,24 @@ HOWS: Mapping[str, Word] = {
     "modelled": Word("modelled", "A cost model computed it."),
 }
 
+PARTS: Mapping[str, Word] = {
+    "step": Word("step", "A step, as marked or inferred."),
+    "cut": Word("cut off", "Work before the first mark or after the last step, or a step of which a part is missing."),
+    "warmup": Word("warm-up step", "One of the first inferred steps, if it takes much longer than the median step."),
+    "evaluation": Word("evaluation", "Forward passes without backward pass and optimizer among training steps."),
+    "checkpoint": Word("checkpoint", "State is saved or loaded between training steps."),
+    "pause": Word("pause", "Nothing trains for much longer than a step, and no span shows a cause."),
+}
+"""Kinds of the parts of a rank's window. Only steps count in means."""
+
+STEP_SOURCES: Mapping[str, Word] = {
+    "optimizer": Word("optimizer steps", "Annotations `Optimizer.step#` that follow a backward pass."),
+    "loader": Word("batches", "Fetches of `enumerate(DataLoader)`."),
+    "annotation": Word("annotations", "Annotations of one name that repeat."),
+    "kernels": Word("kernels", "A sequence of kernels that repeats."),
+}
+"""Evidence from which steps are inferred, if the file does not mark them."""
+
 ALIGNMENTS: Mapping[str, Word] = {
     "no": Word(
         "no", "Ranks' clocks are not known to agree: waiting for a late peer stays inside comm, and no rank is blamed."

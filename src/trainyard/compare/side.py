@@ -77,7 +77,7 @@ def count_operations(events: Sequence[Events]) -> Counter[str]:
         rows = host.what == OP
         if rank.marks:
             rows &= (host.start >= rank.marks[0].start) & (host.start < rank.marks[-1].stop)
-        steps += max(1, len(rank.marks))
+        steps += max(1, sum(mark.is_training for mark in rank.marks))
         name_indices, counts = np.unique(host.name[rows], return_counts=True)
         for name_index, count in zip(name_indices.tolist(), counts.tolist()):
             if rank.names[name_index].startswith("aten::"):

@@ -11,9 +11,9 @@ from trainyard.booked import Booked
 from trainyard.detect.finding_text import count_per_step, shorten
 from trainyard.events import CALL, I32, I64, OP, PYTHON
 from trainyard.ledger import Account
+from trainyard.step_marks import INFERRED_MARK
 
 _MODULE_PREFIX = "nn.Module: "
-_STEP_MARK = "ProfilerStep#"
 
 
 def time_by_culprit(booked: Booked, host_rows: I64 | I32, ns: I64) -> Counter[str]:
@@ -29,14 +29,14 @@ def time_by_culprit(booked: Booked, host_rows: I64 | I32, ns: I64) -> Counter[st
     totals: Counter[str] = Counter({outside_calls: int(ns_by_row[0])} if ns_by_row[0] else {})
     for pair_id, total in zip(unique.tolist(), np.bincount(inverse, weights=ns_by_row[1:][rows]).tolist()):
         name, module = divmod(pair_id, len(names) + 1)
-        totals[_describe(names[name], names[module - 1] if module else "")] += int(total)
+        frame = names[module - 1] if module else ""
+        is_mark = names[name].startswith((booked.events.mark, INFERRED_MARK))
+        totals["Python" if is_mark else _describe(names[name], frame)] += int(total)
     return totals
 
 
 def _describe(name: str, frame: str) -> str:
     """A culprit as text: `aten::item in train.py(52): log`."""
-    if name.startswith(_STEP_MARK):
-        return "Python"
     name, frame = name.removeprefix(_MODULE_PREFIX), frame.removeprefix(_MODULE_PREFIX)
     return shorten(name) if frame in ("", name) else f"{shorten(name)} in {shorten(frame)}"
 

@@ -12,7 +12,7 @@ import numpy as np
 from trainyard import ledger as ledgers_of
 from trainyard import units, words
 from trainyard.events import I64, Events
-from trainyard.ledger import BEFORE, WINDOW, Ledger
+from trainyard.ledger import AFTER, BEFORE, WINDOW, Ledger
 from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Alignment
 from trainyard.trace.align.bandwidth import Bandwidth
@@ -22,6 +22,7 @@ from trainyard.trace.align.matching import Meetings
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.rank_files import MAX_LISTED_FILES, Unread, left_out
+from trainyard.trace.step_overview import StepOverview, describe_left_out, describe_steps, overview
 from trainyard.units import listed
 
 _START_UP_ACCOUNTS = ("launch_gap/init", "launch_gap/edge")
@@ -75,8 +76,9 @@ class _Selected(Sequence[RankTrace]):
 class MeasuredTrace(NamedTuple):
     """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: the parts of each rank
     in turn; `lateness`: late ranks, if clocks are aligned; `ranks`: may be on disk, and are loaded on access; `unread`:
-    files that could not be read, each of which may be a rank; `by_model`: a mean for each device model if the ranks run
-    on unlike devices, most ranks first: then `mean` is the first of them."""
+    files that could not be read, each of which may be a rank; `steps`: how the window divides into steps; `by_model`: a
+    mean for each device model if the ranks run on unlike devices, most ranks first: `mean` is then the first of them.
+    """
 
     ranks: Sequence[RankTrace]
     by_rank: tuple[Ledger, ...]
@@ -86,6 +88,7 @@ class MeasuredTrace(NamedTuple):
     lateness: tuple[Lateness, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
     unread: tuple[Unread, ...] = ()
+    steps: StepOverview = StepOverview(how="window")
     by_model: tuple[ModelMean, ...] = ()
 
     @property
@@ -162,8 +165,10 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         _add_waits(rank, exposed_ns, waited_ns)
     lateness = _rank_lateness([share.rank for share in agreement.shares], parts, agreement.met, exposed_ns, waited_ns)
     full_steps = max(1, *(sum(not part.partial for part in rank_parts) for rank_parts in parts))
-    full = [ledger for ledger in booked if not ledger.scope.partial]
-    full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
+    kinds = [part.kind for rank_parts in parts for part in rank_parts]
+    full = [ledger for ledger, kind in zip(booked, kinds, strict=True) if kind == "step"]
+    cut_off = [ledger for ledger, kind in zip(booked, kinds, strict=True) if kind == "cut"]
+    full = full or [ledger for ledger in cut_off if ledger.scope.steps[0] not in (BEFORE, AFTER)] or booked
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
     by_model = tuple(
         ModelMean(model, tuple(model_ranks), ledgers_of.mean(own, source=source))
@@ -172,7 +177,10 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     )
     mean_ledger = by_model[0].mean if by_model else ledgers_of.mean(full, source=source)
     mean_ledger = msgspec.structs.replace(mean_ledger, late=exposed_ns_by_rank)
-    sentences = _collect_notes(agreement.facts, parts, agreement.alignment, window, device_events, unlaunched)
+    step_overview = overview(agreement.facts, parts)
+    sentences = _collect_notes(
+        agreement.facts, parts, step_overview, agreement.alignment, window, device_events, unlaunched
+    )
     if start_up_ns >= _NOTED_START_UP_NS:
         sentences = (
             *sentences,
@@ -187,6 +195,7 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         notes=sentences,
         lateness=lateness,
         bandwidths=agreement.bandwidths,
+        steps=step_overview,
         by_model=by_model,
     )
 
@@ -229,6 +238,7 @@ def _rank_lateness(
 def _collect_notes(
     facts: Sequence[Events],
     parts: Sequence[Sequence[StepPart]],
+    step_overview: StepOverview,
     alignment: Alignment,
     window: Window,
     device_events: int,
@@ -241,11 +251,8 @@ def _collect_notes(
         notes.append("The files name no ranks: they are treated as ranks 0, 1, ... of one job, in the order given.")
     if alignment.aligned != "host":
         notes.append(alignment.why)
-    if window == "steps" and not all(events.marks for events in facts):
-        notes.append(
-            "No annotations mark the steps, so the whole window is booked as one step. torch.profiler writes "
-            "ProfilerStep marks if it has a schedule and step() is called; --mark selects other annotations."
-        )
+    if window == "steps":
+        notes.extend(describe_steps(step_overview, facts))
     if unlaunched:
         notes.append(
             f"{unlaunched:,} of {device_events:,} device events have no launch in the file: they are counted, and idle "
@@ -253,7 +260,8 @@ def _collect_notes(
         )
     if all(part.partial for rank_parts in parts for part in rank_parts):
         return (*notes, "The window contains no complete step; the figures are those of partial steps.")
-    return (*notes, *_note_steps_without_compute(facts, parts, window), *_note_partial_steps(facts, parts))
+    left_out = describe_left_out(step_overview, len(facts))
+    return (*notes, *_note_steps_without_compute(facts, parts, window), *left_out)
 
 
 def _merge_notes(facts: Sequence[Events]) -> list[str]:
@@ -279,27 +287,10 @@ def _note_steps_without_compute(
     notes = []
     for events, rank_parts in zip(facts, parts):
         booked_labels = {part.label for part in rank_parts}
-        missing_labels = [mark.label for mark in events.marks if mark.label not in booked_labels]
+        missing_labels = [mark.label for mark in events.marks if mark.is_training and mark.label not in booked_labels]
         if missing_labels and window == "steps" and booked_labels != {WINDOW}:
             first = ", ".join(missing_labels[:4]) + (", …" if len(missing_labels) > 4 else "")
             notes.append(
                 f"Rank {events.rank}: steps {first} launched no compute; their time is counted in the next step."
             )
-    return notes
-
-
-def _note_partial_steps(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> list[str]:
-    """Sentences about the parts that the mean leaves out, one for each label."""
-    ns_by_label_and_rank: dict[str, dict[int, int]] = {}
-    for events, rank_parts in zip(facts, parts):
-        for part in rank_parts:
-            if part.partial:
-                ns_by_label_and_rank.setdefault(part.label, {})[events.rank] = part.stop - part.start
-    notes = []
-    for label, by_rank in ns_by_label_and_rank.items():
-        subject = "Work from before the first mark" if label == BEFORE else f"Step {label}, which is cut off,"
-        which = f"rank {next(iter(by_rank))}" if len(by_rank) == 1 else f"{len(by_rank)} of {len(facts)} ranks"
-        on = f" on {which}" if len(facts) > 1 else ""
-        long = units.show_time(max(by_rank.values()))
-        notes.append(f"{subject} ({'up to ' if len(by_rank) > 1 else ''}{long}{on}) is left out of the mean.")
     return notes

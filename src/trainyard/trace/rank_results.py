@@ -52,7 +52,8 @@ def convert_rank(rank: RankTrace, ranks: I32) -> Booked:
         events=events,
         pairs=tuple((account, PHASES[phase]) for account, phase in rank.keys.pairs),
         parts=tuple(
-            BookedPart(label=part.label, start=part.start, stop=part.stop, partial=part.partial) for part in rank.parts
+            BookedPart(label=part.label, start=part.start, stop=part.stop, partial=part.partial, kind=part.kind)
+            for part in rank.parts
         ),
         start=classified.start,
         stop=classified.stop,

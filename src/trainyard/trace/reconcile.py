@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadInput
-from trainyard.events import COPY, I64, Events
+from trainyard.events import COPY, I64, NOTE, Events
 
 
 class ToolFigure(NamedTuple):
@@ -75,12 +75,22 @@ _LENS_COPY = re.compile(
 _COMPUTE, _COMM, _MEMORY, _NEITHER = range(4)
 
 
+def _annotated_starts(events: Events) -> list[int]:
+    """Starts of the file's step annotations, ns. `Events.marks` may be inferred, or begin after an evaluation."""
+    if events.inferred or not events.marks:
+        return []
+    is_mark = np.array([name.startswith(events.mark) for name in events.names], bool)
+    host = events.host
+    return host.start[is_mark[host.name] & (host.what == NOTE) & (host.thread == events.main)].tolist()
+
+
 def hta(events: Events) -> ToolFigures:
     """The figures by HTA's rules, in whole µs. Raises `BadInput` if its rules leave no device work."""
     work = events.work
     is_counted = np.ones(len(work), bool)
-    if len(events.marks) > 1:
-        last = max(mark.start for mark in (*events.marks, *events.device_marks))
+    begins = _annotated_starts(events)
+    if len(begins) > 1:
+        last = max([*begins, *(mark.start for mark in events.device_marks)])
         is_counted = (work.call >= 0) & (events.host.start[work.call] < last)
     start, stop = -(-work.start[is_counted] // 1000) * 1000, work.stop[is_counted] // 1000 * 1000
     if not len(start):

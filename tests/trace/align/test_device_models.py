@@ -13,8 +13,9 @@ from trainyard.trace.whatif.what_if import what_if
 A100, V100 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB"
 
 
-def rank_file(folder, name, device, length=10_000, **facts):
-    document = trace([("ampere_sgemm", 7, 0, length, 0), ("x", 7, length + 5_000, length + 9_000, 100)], **facts)
+def rank_file(folder, name, device, length=10_000, begin=0, **facts):
+    stop = begin + length
+    document = trace([("ampere_sgemm", 7, begin, stop, begin), ("x", 7, stop + 5_000, stop + 9_000, stop)], **facts)
     document["deviceProperties"] = [{"id": 0, "name": device}]
     return write(folder, document, name)
 
@@ -86,6 +87,19 @@ def test_job_on_unlike_devices_is_reported_by_model(tmp_path):
     assert sum(row.ns for row in analysis.kernels) == sum(row.ns for row in analyse_measured(alone).kernels)
 
 
-def test_public_traces_of_two_jobs_are_refused(public_trace):
+def test_recordings_of_unlike_devices_that_do_not_overlap_are_refused(tmp_path):
+    files = [
+        rank_file(tmp_path, f"{rank}.json", device, begin=rank * 10**9, rank=rank, world=2)
+        for rank, device in enumerate([V100, A100])
+    ]
+    with refused(BadInput, "0.json", "1.json", "V100 SXM2", "A100 SXM4"):
+        measure_files(files)
+    alike = [rank_file(tmp_path, f"{rank}.json", A100, begin=rank * 10**9, rank=rank, world=2) for rank in range(2)]
+    assert measure_files(alike).mean.scope.ranks == (0, 1)
+
+
+@pytest.mark.parametrize("first", ["diff_control.json.gz", "a100_ddp_resnet.json.gz"])
+def test_public_traces_of_two_jobs_are_refused(public_trace, first):
+    """The second pair states one world and two ranks, but was recorded in different years."""
     with pytest.raises(BadInput):
-        measure_files([public_trace("diff_control.json.gz"), public_trace("diff_test.json.gz")])
+        measure_files([public_trace(first), public_trace("diff_test.json.gz")])

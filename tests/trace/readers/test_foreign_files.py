@@ -40,7 +40,7 @@ def rocprof(foreign_file):
     path = foreign_file(ROCPROF)
     events = read([path])
     document = json.loads(gzip.decompress(path.read_bytes()))
-    return document["rocprofiler-sdk-tool"][0], events[0], measure(events)
+    return document["rocprofiler-sdk-tool"][0], events[0], measure(events, "all")
 
 
 def test_rocprof_wall_and_busy_time_are_exact(rocprof):
@@ -110,7 +110,7 @@ def neuron(request, foreign_file):
     """(the file as JSON, the events, the measured trace)."""
     path = foreign_file(request.param)
     events = read([path])
-    return json.loads(gzip.decompress(path.read_bytes())), events[0], measure(events)
+    return json.loads(gzip.decompress(path.read_bytes())), events[0], measure(events, "all")
 
 
 def timeline(document, chosen) -> np.ndarray:

@@ -113,6 +113,21 @@ def test_launches_without_kernels_are_described(tmp_path):
     assert (events.work.what == KERNEL).sum() == 6
 
 
+def test_launches_in_a_capture_need_no_kernels(tmp_path):
+    document = trace(
+        REGULAR,
+        [
+            ("cudaStreamBeginCapture_v10000", MAIN, 49_000, 49_500, "cuda_runtime"),
+            ("cudaStreamEndCapture", MAIN, 89_000, 89_500, "cuda_runtime"),
+        ],
+    )
+    kernels = [event for event in document["traceEvents"] if event["cat"] == "kernel"]
+    for event in kernels[3:5]:  # launched at 51 and 71 us
+        document["traceEvents"].remove(event)
+    (events,) = Kineto().read(write(tmp_path, document))
+    assert events.notes == ()
+
+
 def test_similar_notes_of_ranks_are_shown_once(tmp_path):
     """Three ranks with one irregular kernel each."""
     files = [

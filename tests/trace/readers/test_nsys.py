@@ -201,7 +201,7 @@ def iteration_file(path, names, parts=(), kernels=2, **rows):
 def test_repeated_ranges_mark_steps(names, labels, tmp_path):
     events = read_one(iteration_file(tmp_path / "n", names))
     assert [mark.label for mark in events.marks] == (labels or [])
-    assert any("--mark" in note for note in events.notes) == bool(labels)
+    assert (events.inferred is not None) == bool(labels)
 
 
 def test_outermost_ranges_are_the_steps(tmp_path):
@@ -215,8 +215,22 @@ def test_outermost_ranges_are_the_steps(tmp_path):
 def test_stated_marks_win_over_repeated_ranges(tmp_path):
     parts = ((0, 890, "train_step"),)
     path = iteration_file(tmp_path / "n", [f"it {number}" for number in range(3)], parts)
-    assert [mark.label for mark in read_one(path, mark="it ").marks] == ["0", "1", "2"]
-    assert [mark.start % 10_000 for mark in read_one(path, mark="train_step").marks] == [0, 1000, 2000]
+    stated = [read_one(path, mark=mark) for mark in ("it ", "train_step")]
+    assert [mark.label for events in stated for mark in events.marks] == ["0", "1", "2"] * 2
+    assert [mark.start % 10_000 for mark in stated[1].marks] == [0, 1000, 2000]
+    assert [(events.mark, events.inferred) for events in stated] == [("it ", None), ("train_step", None)]
+
+
+def test_steps_of_ranges_are_inferred_once(tmp_path):
+    path = iteration_file(tmp_path / "n", [f"it {number}" for number in range(6)], kernels=6)
+    events = read_one(path, mark="absent")
+    measured = measure([events])
+    assert (events.mark, [mark.label for mark in events.marks]) == ("absent", [str(number) for number in range(6)])
+    assert events.inferred
+    assert measured.steps.how == "inferred"
+    assert (measured.steps.confidence, measured.steps.evidence) == (0.84, events.inferred.evidence)
+    assert [part.label for part in measured.ranks[0].parts] == [mark.label for mark in events.marks]
+    assert sum("--mark" in note and "'absent'" in note for note in measured.notes) == 1
 
 
 def test_ranges_that_launch_a_part_are_not_steps(tmp_path):

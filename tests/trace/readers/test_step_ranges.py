@@ -21,6 +21,7 @@ def test_steps_are_disjoint_ordered_and_busy(spans, times):
     steps = find_steps(ranges, launches)
     if steps is None:
         return
+    assert 0.7 <= steps.confidence <= 0.96
     chosen = [ranges[row] for row in steps.rows]
     assert len({item.thread for item in chosen}) == 1
     assert all(first.stop <= second.start for first, second in pairwise(chosen))

@@ -283,7 +283,9 @@ def test_steps_come_from_their_line_or_from_modules(tmp_path):
     modules = [("jit_train_step(1234)", 100_000 * index, 95_000, {}) for index in range(4)]
     inferred = read_one(tmp_path / "b", tpu(*operations, XLA_Modules=modules))
     assert [mark.label for mark in inferred.marks] == ["0", "1", "2", "3"]
-    assert any("jit_train_step" in note for note in inferred.notes)
+    assert stated.inferred is None
+    assert inferred.inferred
+    assert "jit_train_step" in inferred.inferred.evidence
 
 
 def test_tpu_lines_are_named_as_unproven(tmp_path):

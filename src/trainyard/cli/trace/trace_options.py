@@ -11,6 +11,7 @@ import click
 
 from trainyard.cli.support.output import say
 from trainyard.cli.support.pipes import InputFile
+from trainyard.step_marks import STEP_MARK
 
 if TYPE_CHECKING:
     from trainyard.report.view.analysis import Analysis
@@ -29,7 +30,9 @@ FULL = click.option("--full", is_flag=True, help="Print every table and row.")
 PAGE = click.option("--page", type=click.Path(), help="Also write an HTML page to this file.")
 _SHARED = (
     click.argument("paths", nargs=-1, required=True, type=InputFile()),
-    click.option("--mark", default="ProfilerStep#", show_default=True, help="Prefix of the annotations around steps."),
+    click.option(
+        "--mark", default=STEP_MARK, show_default=True, help="Name or prefix of the annotations around steps."
+    ),
     click.option("--engine", default="auto", show_default=True, help="How to analyse ranks: serial, processes or ray."),
     LIMIT,
     click.option("--strict", is_flag=True, help="Fail if a rank's file is damaged, instead of leaving it out."),

@@ -67,7 +67,7 @@ def part_of_account(account: Account) -> str:
     prediction has fewer accounts than a trace."""
     if account.kind == "compute":
         return account.what if account.what in ("matmul", "attention", "optimizer") else "elementwise"
-    return {"comm": "comm", "imbalance": "comm", "bubble": "bubble"}.get(account.kind, "host")
+    return {"comm": "comm", "straggler": "comm", "bubble": "bubble"}.get(account.kind, "host")
 
 
 def _direction_suffix(phase: str, split_backward: bool) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.report.view.view import KernelRow, KeyFigure, Table
+from trainyard.trace.step_overview import StepOverview
 
 ANALYSIS_SCHEMA = "trainyard/analysis/1"
 
@@ -39,6 +40,8 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels by time, the longest 30."""
     modules: tuple[KernelRow, ...] = ()
     """Modules by the time of the kernels launched from them, the longest 30."""
+    steps: StepOverview | None = None
+    """How the window of a trace divides into steps, and what its mean leaves out."""
     tables: tuple[Table, ...] = ()
     """Idle time, host operations, bandwidths, arrival at collectives, roofline, ..., as far as they are known."""
     warnings: tuple[str, ...] = ()

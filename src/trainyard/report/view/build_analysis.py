@@ -68,10 +68,11 @@ def _analysis(
         state=run.state if run else "",
         ledgers=ledgers,
         findings=tuple(found_problems),
-        figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
+        figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run, measured) if mean.wall_ns else ())),
         ideal=ideal_ns(run) if run else None,
         kernels=_rows(top_work(alike, "kernels", most=_MOST_ROWS), mean.wall_ns) if alike else (),
         modules=_rows(top_work(alike, "modules", most=_MOST_ROWS), mean.wall_ns) if alike else (),
+        steps=measured.steps if measured else None,
         tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
         warnings=(
             *((measured.left_out,) if measured and measured.unread else ()),
@@ -137,7 +138,7 @@ def _unprofiled(run: Run) -> str:
     return f"was too short for a profile, which takes {measure.in_all} timed steps; it had {timed}"
 
 
-def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
+def _figures(mean: Ledger, run: Run | None, measured: MeasuredTrace | None) -> list[KeyFigure]:
     """Key figures of the mean step: step time if there is no run, shares of compute, overlap and coverage."""
     kinds = mean.by_kind()
     comm_ns = mean.unions.get("comm", 0)
@@ -145,6 +146,8 @@ def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
     if run is None:
         value, unit = units.show_time(mean.wall_ns).rsplit(" ", 1)
         label = "window" if mean.scope.steps == (WINDOW,) else "step time"
+        if measured and measured.steps.how == "inferred":
+            label = f"inferred step time ({100 * (measured.steps.confidence or 0):.0f} % sure)"
         figures.append(KeyFigure(label=label, value=value, unit=unit, means="Mean over ranks and full steps."))
     share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
     figures.append(KeyFigure(label="compute", value=share, unit="%", means="Share of the step in which compute runs."))

@@ -25,7 +25,7 @@ def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:
         figures=analysis.figures,
         wall_ns=mean.wall_ns,
         bars=waterfall(mean, ranks, analysis.kernels, analysis.ideal, profiled=of_run),
-        bars_note=_bars_note(mean),
+        bars_note=_bars_note(mean, "inferred step" if analysis.steps and analysis.steps.how == "inferred" else "step"),
         heat=_heat(mean, ranks),
         timeline=timeline,
         findings=analysis.findings,
@@ -57,10 +57,10 @@ def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
     }
 
 
-def _bars_note(mean: Ledger) -> str:
-    """The sentence above the bars: their sum in ns and the steps and ranks that it is a mean of."""
+def _bars_note(mean: Ledger, noun: str) -> str:
+    """The sentence above the bars: their sum in ns and the steps and ranks that it is a mean of. `noun`: for a step."""
     scope = mean.scope
-    steps, ranks = units.counted(len(scope.steps), "step"), units.counted(len(scope.ranks), "rank")
+    steps, ranks = units.counted(len(scope.steps), noun), units.counted(len(scope.ranks), "rank")
     spread = "; whiskers: least and most of any rank" if len(scope.ranks) > 1 else ""
     total = units.show_ns(mean.wall_ns)
     return f"every nanosecond accounted for: the rows add up to {total} ns; mean of {steps}, {ranks}{spread}"

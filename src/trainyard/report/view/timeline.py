@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainyard.events import I64
-from trainyard.ledger import BEFORE, WINDOW
+from trainyard.ledger import AFTER, BEFORE, WINDOW
 from trainyard.report.view.view import Lane, Legend, Timeline
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.measured_trace import MeasuredTrace
@@ -127,7 +127,7 @@ def _collective_rows(rank: RankTrace) -> I64:
 
 
 def step_label(label: str) -> str:
-    return label if label in (BEFORE, WINDOW) else f"step {label}"
+    return label if label in (BEFORE, WINDOW, AFTER) else f"step {label}"
 
 
 def shown_name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:

@@ -15,8 +15,9 @@ from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Aligned, Alignment, align_clocks
 from trainyard.trace.align.bandwidth import Bandwidth, measure_bandwidths
 from trainyard.trace.align.clocks import ClockCorrection
-from trainyard.trace.align.device_models import refuse_unrelated_devices
+from trainyard.trace.align.device_models import refuse_separate_recordings, refuse_unstated_job
 from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
+from trainyard.trace.align.steps import PartName
 from trainyard.trace.align.survey import Survey
 
 Window = Literal["steps", "all"]
@@ -31,8 +32,9 @@ class WaitCuts(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """The alignment as one rank needs it. `survey`: the index of its survey. `ends`: ends of its steps on the common
-    clock, None if the window is booked as one; `arrivals`, `unmet`: the splits of its collectives and transfers."""
+    """The alignment as one rank needs it. `survey`: the index of its survey. `ends`: ends of `before` and of the parts
+    `names` on the common clock, None if the window is booked as one; `arrivals`, `unmet`: the splits of its collectives
+    and transfers."""
 
     survey: int
     rank: int
@@ -40,6 +42,7 @@ class RankAgreement(NamedTuple):
     aligned: Aligned
     clock: ClockCorrection
     ends: tuple[int, ...] | None
+    names: tuple[PartName, ...]
     arrivals: WaitCuts
     unmet: WaitCuts
 
@@ -64,7 +67,7 @@ def _assign_ranks(facts: Sequence[Events], file_indices: Sequence[int]) -> list[
     unlike devices that do not state their job."""
     if not facts:
         raise BadInput("no traces given.")
-    refuse_unrelated_devices(facts, _ONE_RUN)
+    refuse_unstated_job(facts, _ONE_RUN)
     source_of_rank: dict[int, str] = {}
     for index, events in zip(file_indices or range(len(facts)), facts):
         rank = events.rank if events.rank >= 0 else index
@@ -108,11 +111,13 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
     ]
     agreed = align_clocks(surveys)
     aligned = agreed.aligned != "no"
+    refuse_separate_recordings([item.facts for item in surveys], [item.window for item in surveys], aligned, _ONE_RUN)
     surveys = [_on_common_clock(item, clock) for item, clock in zip(surveys, agreed.clocks)]
     has_steps = window == "steps" and all(item.facts.marks for item in surveys)
-    ends: list[Sequence[int]] = [item.ends for item in surveys]
-    if has_steps and aligned:
-        ends = list(steps.share_bounds(ends, [[mark.label for mark in item.facts.marks] for item in surveys]))
+    ends: Sequence[Sequence[int]] = [item.ends for item in surveys]
+    names: Sequence[Sequence[PartName]] = [steps.part_names(item.facts) for item in surveys]
+    if has_steps and aligned and steps.coincide([item.facts for item in surveys]):
+        ends, names = steps.share_bounds(ends, names)
     collectives = meetings(surveys if aligned else ()).overlapping()
     matched_transfers = transfers(surveys if aligned else ()).possible()
     rank_agreements = tuple(
@@ -123,13 +128,15 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
             agreed.aligned,
             clock,
             tuple(step_ends) if has_steps else None,
+            tuple(part_names),
             *cuts,
         )
-        for survey_index, survey, clock, step_ends, *cuts in zip(
+        for survey_index, survey, clock, step_ends, part_names, *cuts in zip(
             order,
             surveys,
             agreed.clocks,
             ends,
+            names,
             last_arrivals(collectives, surveys),
             transfer_waits(matched_transfers, surveys),
         )

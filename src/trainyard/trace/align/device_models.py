@@ -30,13 +30,30 @@ def ranks_by_model(facts: Sequence[Events]) -> dict[str, list[int]]:
     return dict(ordered) if len(by_model) > 1 else {}
 
 
-def refuse_unrelated_devices(facts: Sequence[Events], next_step: str) -> None:
-    """Raises `BadInput` if files are of unlike devices and do not state that they are of one job. Ranks from one file
-    are related."""
+def refuse_unstated_job(facts: Sequence[Events], next_step: str) -> None:
+    """Raises `BadInput` if files are of unlike devices and do not state that they are of one job."""
     stated = all(events.rank >= 0 and events.world for events in facts)
+    if not stated and (models := _describe_unlike_files(facts)):
+        raise BadInput(f"{models}, and not every file states its rank and the job's world size.", next_step)
+
+
+def refuse_separate_recordings(
+    facts: Sequence[Events], windows: Sequence[tuple[int, int]], is_aligned: bool, next_step: str
+) -> None:
+    """Raises `BadInput` if files are of unlike devices and were not recorded together: no collective was matched
+    (`is_aligned`), and their `windows`, (start, stop) in ns by their own clocks, do not overlap."""
+    overlap = max(start for start, _ in windows) < min(stop for _, stop in windows)
+    if not is_aligned and not overlap and (models := _describe_unlike_files(facts)):
+        raise BadInput(
+            f"{models}; the recordings do not overlap and no collective matches, so that they are not of one job.",
+            next_step,
+        )
+
+
+def _describe_unlike_files(facts: Sequence[Events]) -> str:
+    """`a.json ran on V100, b.json ran on A100`; empty for devices of one model, and for ranks from one file."""
     sources = {events.source.rpartition(":")[0] or events.source for events in facts}
     models = {device_model(events.device): events.source for events in facts if device_model(events.device)}
-    if len(models) < 2 or stated or len(sources) < 2:
-        return
-    on = listed([f"{source} is of a {model}" for model, source in sorted(models.items())], 3)
-    raise BadInput(f"{on}, and not every file states its rank and the job's world size.", next_step)
+    if len(models) < 2 or len(sources) < 2:
+        return ""
+    return listed([f"{source} ran on {model}" for model, source in sorted(models.items())], 3)

@@ -12,7 +12,9 @@ from trainyard.events import I8, I32, I64, Events
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Aligned
+from trainyard.trace.align.between_steps import mark_warm_up, split_marks
 from trainyard.trace.align.cross_rank import RankAgreement
+from trainyard.trace.align.infer_steps import infer_steps
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.booking.idle import find_idle
 from trainyard.trace.booking.intervals import Booking, Intervals, book
@@ -63,8 +65,11 @@ class RankTrace(NamedTuple):
 
 
 def classify_rank(events: Events, host_context: Context | None = None) -> ClassifiedRank:
-    """Classifies a rank without the other ranks. `host_context`: the context of its events, if already computed."""
-    host_context = host_context or build_context(events)
+    """Classifies a rank without the other ranks, and finds its steps and the work between them. `host_context`: the
+    context of its events, if they were classified before."""
+    if host_context is None:
+        host_context = build_context(events)
+        events = mark_warm_up(split_marks(infer_steps(events, host_context), host_context))
     keys = Keys()
     classify = classify_device if len(events.work) else classify_cpu
     return ClassifiedRank(
@@ -81,7 +86,9 @@ def book_rank(rank: ClassifiedRank, agreement: RankAgreement) -> RankTrace:
     classified = classified._replace(
         start=agreement.clock.at(classified.start), stop=agreement.clock.at(classified.stop)
     )
-    parts = steps.whole_window(events) if agreement.ends is None else steps.parts(events, agreement.ends)
+    parts = (
+        steps.whole_window(events) if agreement.ends is None else steps.parts(events, agreement.ends, agreement.names)
+    )
     classified, waits = split_waits(classified, keys, agreement.arrivals, agreement.unmet, parts)
     return _book_on_parts(events, host_context, keys, classified, waits, parts, agreement.aligned)
 

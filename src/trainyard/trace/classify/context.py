@@ -17,14 +17,18 @@ from ctypes import CDLL, byref
 from typing import NamedTuple, cast
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
+from trainyard.step_marks import INFERRED_MARK, STEP_MARK
+from trainyard.trace.classify.closures import MODULE_PREFIX, Evaluations, find_evaluations, rows_of_evaluations
 from trainyard.trace.classify.first_use import mark_first_use
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.ops import class_of
-from trainyard.trace.readers.gather import PHASE, SAMPLED, STEP, SYSTEM
+from trainyard.trace.classify.passes import ENGINE_PREFIX, OPTIMIZER_STEP, Passes, find_passes, rows_before_update
+from trainyard.trace.readers.gather import PHASE, SAMPLED, SYSTEM
 from trainyard.trace.readers.kineto.native import NameFacts, library
 from trainyard.trace.readers.nesting import nearest_ancestor, rows_of
 
@@ -33,27 +37,29 @@ _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
     PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer", "other")
 )
 _CLASSES = [*words.OP_CLASSES]
-_MODULE_PREFIX = "nn.Module: "
 # Annotations that frameworks write for their own use: they are not modules of the user.
 _FRAMEWORK_ANNOTATIONS = (
-    "ProfilerStep#", "gloo:", "nccl:", "mpi:", "enumerate(DataLoader)", "record_param_comms", "Python GC",
-    STEP, PHASE, SAMPLED, SYSTEM,
+    STEP_MARK, INFERRED_MARK, "gloo:", "nccl:", "mpi:", "enumerate(DataLoader)", "record_param_comms", "Python GC",
+    PHASE, SAMPLED, SYSTEM,
 )  # fmt: skip
 _DYNAMO_SUFFIX = "(dynamo_timed)"
-_ENGINE_PREFIX = "autograd::engine::evaluate_function"
 _COMPILED_FUNCTION = "CompiledFunction"
 """torch.compile's autograd function: it represents the compiled ops; gradients are not computed with it."""
 
 
 class Context(NamedTuple):
     """For each of m host rows: phase (index into words.PHASES), module (name number, -1 none), op class (index into
-    words.OP_CLASSES, -1 undecided) and cause (index into `causes`, -1 none), each inherited from enclosing spans."""
+    words.OP_CLASSES, -1 undecided) and cause (index into `causes`, -1 none), each inherited from enclosing spans.
+    `evaluations`: of closures inside `Optimizer.step`; work in them has the phase that it would have outside. `passes`:
+    the rows that show forward passes, backward passes and optimizer steps."""
 
     phase: I8
     module: I32
     op_class: I8
     cause: I8
     causes: tuple[str, ...]
+    evaluations: Evaluations
+    passes: Passes
 
 
 def build_context(events: Events) -> Context:
@@ -61,13 +67,25 @@ def build_context(events: Events) -> Context:
     host = events.host
     names = events.names
     causes = sorted({cause for name in names if (cause := host_cause(name))})
-    by_name = [_name_facts(name, causes) for name in names]
+    by_name = [_name_facts(name, causes, events.mark) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
     inherit = _inherit if library() is None else _inherit_fast
-    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, _is_recomputed(host, names))
+    passes = find_passes(host, names)
+    evaluations = find_evaluations(host, names, passes)
+    seq = np.where(rows_before_update(host, passes), -1, host.seq)
+    columns = (_is_recomputed(host, names), rows_of_evaluations(host, evaluations))
+    phase, module, op_class, cause = inherit(replace(host, seq=seq), by_name, knows_autograd, *columns)
     phase[phase < 0] = _OTHER
     cause, all_causes = mark_first_use(events, cause, tuple(causes))
-    return Context(phase=phase, module=module, op_class=op_class, cause=cause, causes=all_causes)
+    return Context(
+        phase=phase,
+        module=module,
+        op_class=op_class,
+        cause=cause,
+        causes=all_causes,
+        evaluations=evaluations,
+        passes=passes,
+    )
 
 
 _NameFacts = tuple[int, bool, bool, int, int]
@@ -76,42 +94,53 @@ _Inherited = tuple[I8, I32, I8, I8]
 
 
 def _inherit(
-    host: HostSpans, by_name: list[_NameFacts], knows_autograd: bool, recomputed: NDArray[np.bool_]
+    host: HostSpans,
+    by_name: list[_NameFacts],
+    knows_autograd: bool,
+    recomputed: NDArray[np.bool_],
+    evaluated: NDArray[np.bool_],
 ) -> _Inherited:
     """Phase, module, op class and cause of each host row, as in Context, from its name's facts and its parent.
-    `knows_autograd`: the file has sequence numbers; `recomputed`: whether each row begins recomputed work."""
+    `knows_autograd`: the file has sequence numbers; `recomputed`: whether each row begins recomputed work; `evaluated`:
+    whether it begins in the evaluation of a closure, so that it does not inherit the optimizer's phase."""
     n = len(host)
     phase, op_class, cause = (array("b", [-1]) * n for _ in range(3))
     module = array("i", [-1]) * n
     module_of_seq: dict[int, int] = {}
-    rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, recomputed)
-    for row, (name, what, parent, seq, backward, is_recomputed) in enumerate(rows):
+    rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, recomputed, evaluated)
+    for row, (name, span_kind, parent, seq, backward, is_recomputed, is_evaluated) in enumerate(rows):
         annotation_phase, engine, is_module, own_class, own_cause = by_name[name]
         parent_phase = phase[parent] if parent >= 0 else -1
-        if annotation_phase >= 0 and what == NOTE:
+        if is_evaluated and parent_phase == _OPTIMIZER:
+            parent_phase = -1
+        if annotation_phase >= 0 and span_kind == NOTE:
             phase[row] = annotation_phase
-        elif what == OP and (engine or backward):
+        elif span_kind == OP and (engine or backward):
             phase[row] = _BACKWARD
-        elif what == OP and parent_phase in (-1, _OTHER) and (seq >= 0 or not knows_autograd):
+        elif span_kind == OP and parent_phase in (-1, _OTHER) and (seq >= 0 or not knows_autograd):
             phase[row] = parent_phase if parent_phase == _OTHER else _FORWARD
         elif parent_phase == _BACKWARD and is_recomputed:
             phase[row] = _RECOMPUTE
         else:
             phase[row] = parent_phase
-        own_module = name if is_module and what in (NOTE, PYTHON) else -1
+        own_module = name if is_module and span_kind in (NOTE, PYTHON) else -1
         module[row] = own_module if own_module >= 0 else module[parent] if parent >= 0 else -1
-        if what == OP and seq >= 0:
+        if span_kind == OP and seq >= 0:
             if phase[row] == _FORWARD:
                 module_of_seq[seq] = module[row]
             elif backward and module_of_seq.get(seq, -1) >= 0:
                 module[row] = module_of_seq[seq]
-        op_class[row] = own_class if own_class >= 0 and what == OP else op_class[parent] if parent >= 0 else -1
+        op_class[row] = own_class if own_class >= 0 and span_kind == OP else op_class[parent] if parent >= 0 else -1
         cause[row] = own_cause if own_cause >= 0 else cause[parent] if parent >= 0 else -1
     return np.array(phase, np.int8), np.array(module, np.int32), np.array(op_class, np.int8), np.array(cause, np.int8)
 
 
 def _inherit_fast(
-    host: HostSpans, by_name: list[_NameFacts], knows_autograd: bool, recomputed: NDArray[np.bool_]
+    host: HostSpans,
+    by_name: list[_NameFacts],
+    knows_autograd: bool,
+    recomputed: NDArray[np.bool_],
+    evaluated: NDArray[np.bool_],
 ) -> _Inherited:
     """Phase, module, op class and cause of each host row from its name's facts and its parent, by the compiled
     `native/nest.c`; the same result as `_inherit`."""
@@ -120,12 +149,15 @@ def _inherit_fast(
     op_class, cause = np.empty(n, np.int8), np.empty(n, np.int8)
     columns = [
         np.ascontiguousarray(column)
-        for column in (host.name, host.what, host.parent, host.seq, host.backward, recomputed.view(np.int8))
-    ]
+        for column in (
+            host.name, host.what, host.parent, host.seq, host.backward,
+            recomputed.view(np.int8), evaluated.view(np.int8),
+        )
+    ]  # fmt: skip
     facts = np.array(by_name, np.int8).reshape(-1, 5).T.copy()
     done = cast(CDLL, library()).inherit(
         n, *(column.ctypes.data for column in columns), byref(NameFacts(*(row.ctypes.data for row in facts))),
-        bytes([_FORWARD, _BACKWARD, _RECOMPUTE, _OTHER]), knows_autograd,
+        bytes([_FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER]), knows_autograd,
         *(column.ctypes.data for column in (phase, module, op_class, cause)),
     )  # fmt: skip
     if not done:
@@ -133,10 +165,11 @@ def _inherit_fast(
     return phase, module, op_class, cause
 
 
-def _name_facts(name: str, causes: list[str]) -> _NameFacts:
-    """(phase set by the annotation, is autograd engine, is module, op class, cause) of a name; -1 for none."""
+def _name_facts(name: str, causes: list[str], mark: str) -> _NameFacts:
+    """(phase set by the annotation, is autograd engine, is module, op class, cause) of a name; -1 for none. `mark`:
+    prefix of the annotations around steps, which are not modules."""
     fixed = -1
-    if name.startswith("Optimizer.step#"):
+    if name.startswith(OPTIMIZER_STEP):
         fixed = _OPTIMIZER
     elif name.startswith(("Optimizer.zero_grad#", "enumerate(DataLoader)")):
         fixed = _OTHER
@@ -146,9 +179,11 @@ def _name_facts(name: str, causes: list[str]) -> _NameFacts:
     cause = host_cause(name)
     return (
         fixed,
-        name.startswith(_ENGINE_PREFIX),
-        name.startswith(_MODULE_PREFIX)
-        or not (name.startswith((*_FRAMEWORK_ANNOTATIONS, "<")) or ".py(" in name or name.endswith(_DYNAMO_SUFFIX)),
+        name.startswith(ENGINE_PREFIX),
+        name.startswith(MODULE_PREFIX)
+        or not (
+            name.startswith((*_FRAMEWORK_ANNOTATIONS, mark, "<")) or ".py(" in name or name.endswith(_DYNAMO_SUFFIX)
+        ),
         _CLASSES.index(op_class) if op_class else -1,
         causes.index(cause) if cause else -1,
     )
@@ -157,7 +192,7 @@ def _name_facts(name: str, causes: list[str]) -> _NameFacts:
 def _is_recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]:
     """Whether each of m host rows begins recomputed work, if its enclosing spans belong to the backward pass."""
     recomputed = np.zeros(len(host), bool)
-    engine = np.array([name.startswith(_ENGINE_PREFIX) for name in names], bool)[host.name]
+    engine = np.array([name.startswith(ENGINE_PREFIX) for name in names], bool)[host.name]
     op = host.what == OP
     node = op & (engine | (host.backward > 0))
     numbered = op & (host.seq >= 0) & ~node

@@ -38,9 +38,14 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     owner = np.concatenate([[-1], owner]).astype(np.int32)
     nonempty = end > begin
     begin, end, owner = begin[nonempty], end[nonempty], owner[nonempty]
-    rows, index = np.unique(owner, return_inverse=True)
+    phase = np.where(owner >= 0, context.phase[owner], _OTHER)
+    # A frame or annotation around the evaluation of a closure has the optimizer's phase, but not during the evaluation.
+    phase[(phase == _OPTIMIZER) & context.evaluations.contains(begin, events.main)] = _OTHER
+    pairs, index = np.unique(owner.astype(np.int64) * len(PHASES) + phase, return_inverse=True)
+    spans_and_phases = [divmod(pair, len(PHASES)) for pair in pairs.tolist()]
     no_call = Account("launch_gap", "python" if events.shows_python else "host")
-    key = np.array([_key_of_span(events, context, keys, row, no_call) for row in rows.tolist()], np.int32)[index]
+    key_of_pair = [_key_of_span(events, context, keys, row, phase, no_call) for row, phase in spans_and_phases]
+    key = np.array(key_of_pair, np.int32)[index]
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
@@ -124,12 +129,12 @@ def _find_forwarded(events: Events) -> I32:
     return np.unique(outer[(outer >= 0) & (host.name[outer] == host.name[inner])])
 
 
-def _key_of_span(events: Events, context: Context, keys: Keys, row: int, no_call: Account) -> int:
-    """The key of stretches whose innermost span is `row` (-1: no open span); `no_call`: the account of time outside
-    ops and calls."""
+def _key_of_span(events: Events, context: Context, keys: Keys, row: int, phase: int, no_call: Account) -> int:
+    """The key of stretches in a phase (index into words.PHASES) whose innermost span is `row` (-1: no open span).
+    `no_call`: the account of time outside ops and calls."""
     if row < 0:
         return keys.number(no_call, _OTHER)
-    host, phase = events.host, int(context.phase[row])
+    host = events.host
     name = events.names[host.name[row]]
     if host.what[row] == OP and (name.startswith(_COMPUTE_NAMESPACES) or class_of_inductor(name)):
         op_class = _CLASSES[context.op_class[row]] if context.op_class[row] >= 0 else "other"

@@ -23,7 +23,7 @@ _OTHER = PHASES.index("other")
 _OPTIMIZER = PHASES.index("optimizer")
 # Op classes that count as `optimizer` in the optimizer phase; its matrix products (Muon, Shampoo) stay matmul.
 _OPTIMIZER_CLASSES = ("elementwise", "reduction", "other", "embedding")
-_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
+GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 _ID_BASE = 32
 """Larger than the number of op classes and of phases."""
 
@@ -129,7 +129,7 @@ def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
 
 def _is_in_graph(events: Events, launcher: I32) -> NDArray[np.bool_]:
     """Whether each row was started by the launch of a CUDA graph."""
-    launches = np.array([_GRAPH_LAUNCH.match(name) is not None for name in events.names], bool)
+    launches = np.array([GRAPH_LAUNCH.match(name) is not None for name in events.names], bool)
     inside = launcher >= 0
     inside[inside] = launches[events.host.name[launcher[inside]]]
     return inside

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from trainyard import words
+
 
 class TableSchema(NamedTuple):
     """A table: `row` describes its rows, `columns` maps each column to its description."""
@@ -34,13 +36,14 @@ _ARRIVED = {**_TIMES, "start_ns": "start timestamp, ns; for a collective the arr
 
 TABLES: Mapping[str, TableSchema] = {
     "steps": TableSchema(
-        "a part of a rank's window: a step, or the time outside the marks (partial)",
+        "a part of a rank's window: a step, or other time (partial)",
         {
             "rank": _WHERE["rank"],
             "step": "label of the part",
             **_TIMES,
             "wall_ns": "duration, ns",
             "partial": "whether it is not a full step",
+            "kind": f"one of {', '.join(words.PARTS)}",
         },
     ),
     "ledger": TableSchema(

@@ -101,6 +101,7 @@ def _build_steps(rank: RankTrace, numbers: I32) -> Columns:
             "stop_ns": np.array([part.stop for part in parts], np.int64),
             "wall_ns": np.array([part.stop - part.start for part in parts], np.int64),
             "partial": np.array([part.partial for part in parts], bool),
+            "kind": words_of([part.kind for part in parts]),
         }
     )
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from trainyard.events import CALL, NOTE, OP, PYTHON, Collective
-from trainyard.trace.readers.gather import MARK, PHASE, Gather
+from trainyard.trace.readers.gather import PHASE, Gather
 from trainyard.trace.readers.step_ranges import words_of
 from trainyard.vendors.kernel_names import collective_of
 
@@ -75,7 +75,7 @@ def add_range(rows: Gather, text: str, thread: object, start: object, stop: obje
     if (emitted := _EMIT_NVTX.match(text)) and emitted["seq"] is None and not _OP_NAME.match(emitted["name"]):
         text = emitted["name"]
     if text.startswith(rows.marks):
-        rows.span(MARK + text[len(rows.marks) :], NOTE, thread, start, stop)
+        rows.span(text, NOTE, thread, start, stop)
     elif collective := collective_call(text) or _named_collective(text):
         rows.span(f"nccl:{collective.name}", NOTE, thread, start, stop, collective=collective)
     else:

@@ -36,11 +36,17 @@ _Table = TypeVar("_Table", HostTable, DeviceTable)
 
 
 def assemble(
-    facts: FileFacts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark: str = AS_WRITTEN.mark
+    facts: FileFacts,
+    host: HostTable,
+    device: DeviceTable,
+    waits: StreamWaits,
+    mark: str = AS_WRITTEN.mark,
+    is_whole_process: bool = False,
 ) -> tuple[Events, ...]:
     """Returns one `Events` per device with work (one of the host's spans if there is none). Annotations whose names
-    begin with `mark` mark steps; the rest of the name is the step's label (steps without one are numbered). Sorts the
-    tables' columns in place, drops duplicates, notes irregular events and redacts secrets.
+    begin with `mark` mark steps; the rest of the name is the step's label (steps without one are numbered).
+    `is_whole_process`: as in `describe_irregularities`. Sorts the tables' columns in place, drops duplicates, notes
+    irregular events and redacts secrets.
     """
     facts = _redact_facts(facts)
     host, host_repeats = drop_duplicates(_sort_by_start(host))
@@ -50,7 +56,8 @@ def assemble(
     spans, calls, ops = _build_host_spans(host, facts.names)
     launch = calls.rows(device.correlation)
     repeats = (host_repeats, device_repeats)
-    facts = facts._replace(notes=(*facts.notes, *describe_irregularities(host, device, launch, facts.names, repeats)))
+    irregular = describe_irregularities(host, device, launch, facts.names, repeats, is_whole_process)
+    facts = facts._replace(notes=(*facts.notes, *irregular))
     # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
     marks, main = _find_step_marks(spans, host.stop, facts.names, mark)
     by_device: list[Events] = []
@@ -59,7 +66,7 @@ def assemble(
         work, streams = _build_device_work(
             device, share.rows, calls, ops, facts.lanes, device_waits, spans, share.has_several_devices
         )
-        events = _build_events(facts, spans, marks, main, span, work, streams, share)
+        events = _build_events(facts, spans, marks, mark, main, span, work, streams, share)
         device_marks = _find_device_marks(annotations, -1 if share.is_whole else share.device, facts.names, mark)
         by_device.append(msgspec.structs.replace(events, device_marks=device_marks))
     return tuple(by_device)
@@ -217,42 +224,54 @@ def _find_step_marks(
 ) -> tuple[tuple[StepMark, ...], int]:
     """The steps' marks and their thread; without marks, the thread with the most time in ops.
 
-    All marks are of the thread with the most of them. Repeated labels and marks inside another mark are dropped.
+    All marks are of the thread with the most of them. Marks inside another mark are dropped.
     """
-    is_mark_name = np.array([name.startswith(prefix) for name in names], bool)
-    rows = np.flatnonzero(is_mark_name[host.name] & (host.what == NOTE)).tolist() if len(host) else []
-    if not rows:
+    rows = np.flatnonzero(_is_mark(names, prefix)[host.name] & (host.what == NOTE)) if len(host) else []
+    if not len(rows):
         is_top_op = (host.what == OP) & (host.parent < 0)
         op_ns_by_thread = (
             np.bincount(host.thread, weights=(host.stop - host.start) * is_top_op) if len(host) else np.zeros(1)
         )
         return (), int(op_ns_by_thread.argmax())
-    main = Counter(int(host.thread[row]) for row in rows).most_common(1)[0][0]
+    main = Counter(host.thread[rows].tolist()).most_common(1)[0][0]
+    rows = rows[host.thread[rows] == main]
+    return _number_marks(names, host.name[rows], host.start[rows], stops[rows], prefix, may_overlap=False), main
+
+
+def _is_mark(names: Sequence[str], prefix: str) -> NDArray[np.bool_]:
+    """Whether each name is that of a step's annotation: exactly `prefix` if a name is, else beginning with it."""
+    is_exact = np.array([name == prefix for name in names], bool)
+    return is_exact if is_exact.any() else np.array([name.startswith(prefix) for name in names], bool)
+
+
+def _number_marks(
+    names: Sequence[str], name: I32, start: I64, stop: I64, prefix: str, may_overlap: bool
+) -> tuple[StepMark, ...]:
+    """The marks of annotations, sorted by start. The label is the rest of the name after the prefix. A repeated label
+    with a number is dropped, as the annotation was recorded twice; if another text is repeated, or there is none, the
+    marks are numbered. `may_overlap`: keep marks that begin before the end of the last one."""
+    texts = [_step_label(str(names[int(number)]), prefix) for number in name]
+    counts = Counter(texts)
+    is_numbered = any(count > 1 and not any(map(str.isdigit, text)) for text, count in counts.items()) or "" in counts
     marks: dict[str, StepMark] = {}
-    for row in rows:
-        start, stop = int(host.start[row]), int(stops[row])
-        label = _step_label(names[int(host.name[row])], prefix, len(marks))
-        inside = marks and start < next(reversed(marks.values())).stop
-        if host.thread[row] == main and label not in marks and not inside:
-            marks[label] = StepMark(label=label, start=start, stop=stop)
-    return tuple(marks.values()), main
+    last_stop = None
+    for text, begin, end in zip(texts, start.tolist(), stop.tolist()):
+        label = str(len(marks)) if is_numbered else text
+        if label not in marks and (may_overlap or last_stop is None or begin >= last_stop):
+            marks[label], last_stop = StepMark(label=label, start=begin, stop=end), end
+    return tuple(marks.values())
 
 
-def _step_label(name: str, prefix: str, number: int) -> str:
+def _step_label(name: str, prefix: str) -> str:
     """The label after the prefix: `ProfilerStep#4` and `my step 4` are step 4."""
-    return name[len(prefix) :].strip(" #:_-")[:32] or str(number)
+    return name[len(prefix) :].strip(" #:_-")[:32]
 
 
 def _find_device_marks(drawn: DeviceTable, device: int, names: Sequence[str], prefix: str) -> tuple[StepMark, ...]:
     """The step annotations over the work of the device (-1: of any device), one for each label."""
-    marks: dict[str, StepMark] = {}
     rows = np.flatnonzero((drawn.device == device) | (drawn.device < 0) | (device < 0))
-    for name, start, stop in zip(*(column[rows].tolist() for column in (drawn.name, drawn.start, drawn.stop))):
-        text = str(names[name])
-        if text.startswith(prefix):
-            label = _step_label(text, prefix, len(marks))
-            marks.setdefault(label, StepMark(label=label, start=start, stop=stop))
-    return tuple(marks.values())
+    rows = rows[_is_mark(names, prefix)[drawn.name[rows]]] if len(rows) else rows
+    return _number_marks(names, drawn.name[rows], drawn.start[rows], drawn.stop[rows], prefix, may_overlap=True)
 
 
 def _split_off_annotations(device: DeviceTable) -> tuple[DeviceTable, DeviceTable]:
@@ -273,13 +292,15 @@ def _build_events(
     facts: FileFacts,
     host: HostSpans,
     marks: tuple[StepMark, ...],
+    mark: str,
     main: int,
     span: tuple[int, int],
     work: DeviceWork,
     streams: tuple[str, ...],
     share: DeviceShare,
 ) -> Events:
-    """The events of one share of the file's device work, of which `work` and `streams` are the rows."""
+    """The events of one share of the file's device work, of which `work` and `streams` are the rows. `mark`: prefix of
+    the steps' annotations."""
     # A container may renumber devices: if all have the same name, the number does not matter.
     distinct = set(facts.device_names.values())
     device_name = facts.device_names.get(share.device, distinct.pop() if len(distinct) == 1 else "")
@@ -294,6 +315,7 @@ def _build_events(
         work=work,
         host=host,
         marks=marks,
+        mark=mark,
         span=span,
         main=main,
         rank=share.rank,

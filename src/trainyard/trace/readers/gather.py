@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
-from trainyard.events import CALL, I64, KERNEL, NOTE, OP, Collective, Events
+from trainyard.events import CALL, I64, KERNEL, NOTE, OP, Collective, Events, InferredSteps
+from trainyard.redact import redact
+from trainyard.step_marks import INFERRED_MARK, STEP_MARK
 from trainyard.trace.readers.assemble import assemble
 from trainyard.trace.readers.step_ranges import Range, find_steps
 from trainyard.trace.readers.tables import (
@@ -23,21 +25,19 @@ from trainyard.trace.readers.tables import (
     StreamWaits,
 )
 
-MARK = "ProfilerStep#"
-"""Prefix of step annotations in `Events`."""
 STATED = "class::"
 """Prefix of the ops that a reader creates from the op class stated in a file: `class::matmul`."""
-STEP = "step::"
-"""Prefix of the annotations from which a reader infers steps; a file that has step marks does not get any."""
 PHASE = "phase::"
 """Prefix of the annotations that a reader creates inside ranges around a phase: `phase::backward`."""
 SYSTEM = "OS: "
 """Prefix of calls of the operating system: the host waits or works outside the framework."""
 SAMPLED = "sampled: "
 """Prefix of functions that samples show on a thread."""
-_OWN_RANGES = (PHASE, SYSTEM, SAMPLED, "nccl:", "mpi:")
+OWN_RANGES = (PHASE, SYSTEM, SAMPLED, "nccl:", "mpi:")
 """Beginnings of the names of annotations that readers create."""
 _MAX_TIMESTAMP_NS = 2**62
+_MAX_NAME = 60
+"""Letters of a range's name that the evidence of inferred steps repeats."""
 
 
 def experimental(files: str, unproven: str) -> str:
@@ -51,7 +51,7 @@ class Gather:
     invalid times and duplicate device rows are dropped and counted. `marks`: prefix of the step annotations in this
     file. Names, threads and lanes (streams) are stored once: text -> number."""
 
-    def __init__(self, source: str, marks: str = MARK) -> None:
+    def __init__(self, source: str, marks: str = STEP_MARK) -> None:
         """`source`: the file's name, for messages; `marks`: prefix of the spans that mark steps."""
         self.source = source
         self.marks = marks
@@ -143,7 +143,6 @@ class Gather:
             raise BadFile(f"{self.source}: the file holds no device work.", "Was kernel tracing on?")
         self._add_phases_of_helpers()
         inferred = self._infer_steps()
-        notes = [*notes, *inferred]
         table = np.array(self._device, np.int64)
         distinct = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
         device_of_row = table[distinct, 4]
@@ -173,11 +172,19 @@ class Gather:
             host = HostTable(*spans, collectives=self._host_collectives)
             own_waits = waits.on_device(device) if device >= 0 else waits
             by_device.extend(
-                assemble(facts, host, self._device_table(table, rows), own_waits, STEP if inferred else MARK)
+                assemble(
+                    facts, host, self._device_table(table, rows), own_waits, INFERRED_MARK if inferred else self.marks
+                )
             )
         main = self._threads.get(self.main, -1) if self.main is not None else -1
         return tuple(
-            replace(events, python=python, main=main if main >= 0 and not events.marks else events.main)
+            replace(
+                events,
+                mark=self.marks,
+                inferred=inferred,
+                python=python,
+                main=main if main >= 0 and not events.marks else events.main,
+            )
             for events in by_device
         )
 
@@ -207,23 +214,24 @@ class Gather:
             np.add.at(opened, np.searchsorted(edges, busy) + 1, change)
         return edges, np.cumsum(opened) == 0
 
-    def _infer_steps(self) -> list[str]:
-        """Renames ranges that repeat once per step to steps, if the file has no step marks. Returns a note on them;
-        none if there are no such ranges."""
+    def _infer_steps(self) -> InferredSteps | None:
+        """Renames ranges that repeat once per step to steps, if the file has no step marks. Returns the evidence; None
+        if there are no such ranges."""
         names = list(self._names)
         rows = [row for row, span in enumerate(self._host) if span[4] == NOTE]
-        if any(names[self._host[row][2]].startswith(MARK) for row in rows):
-            return []
-        rows = [row for row in rows if not names[self._host[row][2]].startswith(_OWN_RANGES)]
+        if any(names[self._host[row][2]].startswith(self.marks) for row in rows):
+            return None
+        rows = [row for row in rows if not names[self._host[row][2]].startswith(OWN_RANGES)]
         spans = [self._host[row] for row in rows]
         ranges = [Range(start, stop, names[name], thread) for start, stop, name, thread, *_ in spans]
         steps = find_steps(ranges, self._launch_times())
         if steps is None:
-            return []
+            return None
         for index, label in zip(steps.rows, steps.labels):
             start, stop, _, *rest = self._host[rows[index]]
-            self._host[rows[index]] = (start, stop, _index_of(f"{STEP}{label}", self._names), *rest)
-        return [f"Steps are inferred from the {len(steps.rows):,} ranges `{steps.name}`; --mark selects others."]
+            self._host[rows[index]] = (start, stop, _index_of(f"{INFERRED_MARK}{label}", self._names), *rest)
+        evidence = redact(f"{len(steps.rows):,} ranges {steps.name[:_MAX_NAME]!r}")
+        return InferredSteps(source="annotation", confidence=round(steps.confidence, 2), evidence=evidence)
 
     def _launch_times(self) -> I64:
         """Ascending times at which kernels were launched: by calls, or by ops if the file has no calls for them."""

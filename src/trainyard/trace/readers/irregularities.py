@@ -52,17 +52,24 @@ def drop_duplicates(table: _Table) -> tuple[_Table, int]:
 
 
 def describe_irregularities(
-    host: HostTable, device: DeviceTable, launch: I32, names: Sequence[str], duplicates: tuple[int, int]
+    host: HostTable,
+    device: DeviceTable,
+    launch: I32,
+    names: Sequence[str],
+    duplicates: tuple[int, int],
+    is_whole_process: bool,
 ) -> list[str]:
     """Sentences on irregular events, with their numbers. `launch`: the host row that launched each device row, -1 if
-    unknown; `duplicates`: host spans and device events that were removed."""
+    unknown; `duplicates`: host spans and device events that were removed; `is_whole_process`: the tables
+    hold all calls and all work of a process, and lanes are streams, which run their kernels in order."""
     notes: list[str] = []
     counted = [units.counted(count, noun) for count, noun in zip(duplicates, ("host span", "device event")) if count]
     if counted:
         notes.append(f"Duplicates: {' and '.join(counted)} repeat another event in every field; each counts once.")
-    notes.extend(_describe_overlaps(device))
+    if is_whole_process:
+        notes.extend(_describe_overlaps(device))
+        notes.extend(_describe_missing_kernels(host, device, names))
     notes.extend(_describe_latency(host, device, launch, names))
-    notes.extend(_describe_missing_kernels(host, device, names))
     notes.extend(_describe_lengths(host, device, names))
     return notes
 
@@ -119,6 +126,7 @@ def _describe_missing_kernels(host: HostTable, device: DeviceTable, names: Seque
     if not is_launch_name.any() or not len(device.start):
         return []
     launches = np.flatnonzero(is_launch_name[host.name] & (host.kind == CALL) & (host.correlation >= 0))
+    launches = launches[~_is_in_capture(host, launches, names)]
     has_kernel = np.isin(host.correlation[launches], device.correlation)
     if has_kernel.all() or not has_kernel.any():
         return []
@@ -131,6 +139,13 @@ def _describe_missing_kernels(host: HostTable, device: DeviceTable, names: Seque
         f"Missing kernels: {units.counted(missing, 'launch', 'launches')} of {until + 1:,} have no kernel in the file "
         "although later ones have. The profiler lost events, so that idle time is overstated."
     ]
+
+
+def _is_in_capture(host: HostTable, rows: NDArray[np.intp], names: Sequence[str]) -> Mask:
+    """Whether each host row lies in a stream capture: its launches become a graph's nodes and run no kernel."""
+    edges = [np.array([word in name for name in names], bool)[host.name] for word in ("BeginCapture", "EndCapture")]
+    opened, closed = (np.searchsorted(host.start[is_edge], host.start[rows], "right") for is_edge in edges)
+    return opened > closed
 
 
 def _describe_lengths(host: HostTable, device: DeviceTable, names: Sequence[str]) -> list[str]:

@@ -15,6 +15,8 @@ from trainyard.trace.readers.kineto.native import library
 _MAX_ROUNDING_NS = 2_000
 """ns: timestamps in whole microseconds are off by up to 1 us at either end."""
 _BLOCK_ROWS = 1 << 14
+_MAX_SHALLOW_DEPTH = 64
+"""Depth up to which the ancestors of some rows are followed, instead of those of all rows."""
 _MAX_CANDIDATES = 256
 """Open spans considered as a parent: there may be thousands of spans that overlap without being nested."""
 
@@ -72,6 +74,21 @@ def nearest_ancestor(is_wanted: NDArray[np.bool_], parent: I32) -> I32:
         # Pointer jumping: the ancestor's own pointer has moved up too, so the distance doubles.
         ancestor[rows] = ancestor[ancestor[rows]]
     return ancestor[:-1]
+
+
+def outermost_rows(is_wanted: NDArray[np.bool_], parent: I32) -> NDArray[np.int64]:
+    """The wanted host rows that are not inside another wanted row, in ascending order."""
+    rows = np.flatnonzero(is_wanted)
+    is_outermost = np.ones(len(rows), bool)
+    pending, ancestor = np.arange(len(rows)), parent[rows]
+    for _ in range(_MAX_SHALLOW_DEPTH):
+        is_inside = (ancestor >= 0) & is_wanted[ancestor]
+        is_outermost[pending[is_inside]] = False
+        continues = (ancestor >= 0) & ~is_inside
+        pending, ancestor = pending[continues], parent[ancestor[continues]]
+        if not len(pending):
+            return rows[is_outermost]
+    return rows[nearest_ancestor(is_wanted, parent)[rows] < 0]
 
 
 def split_by_innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I64, I32]:

@@ -31,6 +31,8 @@ _MIN_LAUNCHED, _MIN_LAUNCHED_BY_NAMED = 0.9, 0.5
 """Fraction of the kernels that the ranges launch."""
 _MIN_BUSY_RANGES = 0.9
 """Fraction of the ranges that launch kernels, and whose number of kernels is at most twice or half of the typical."""
+_PRIOR = 0.96
+"""Confidence in many ranges that all launch kernels, regularly unless they are named as steps."""
 _MAX_FAMILIES = 4096
 _MAX_NAME = 256
 
@@ -46,11 +48,12 @@ class Range(NamedTuple):
 
 class Steps(NamedTuple):
     """`rows`: indices of the ranges that mark steps, in order; `labels`: of each; `name`: the common name, with `#` for
-    numbers that differ."""
+    numbers that differ; `confidence`: that they are steps, from 0 to 1."""
 
     rows: list[int]
     labels: list[str]
     name: str
+    confidence: float
 
 
 class _Family(NamedTuple):
@@ -61,6 +64,16 @@ class _Family(NamedTuple):
     numbers: list[tuple[int, ...]]
 
 
+class _Score(NamedTuple):
+    """Evidence that a family marks steps. `named`: it is named as steps; `launched_percent`: of the kernels in the time
+    that it spans; `total_ns`: of its ranges; `confidence`: from 0 to 1."""
+
+    named: bool
+    launched_percent: int
+    total_ns: int
+    confidence: float
+
+
 def words_of(name: str) -> set[str]:
     """The words in a name such as `forward_step`, `trainStep` or `opt.step`, in lower case."""
     return {word.lower() for word in _WORDS.findall(name[:_MAX_NAME])}
@@ -69,17 +82,19 @@ def words_of(name: str) -> set[str]:
 def find_steps(ranges: Sequence[Range], launches: I64) -> Steps | None:
     """The ranges that mark steps; None if no family of ranges does. `launches`: ascending times in ns at which kernels
     were launched."""
-    best: tuple[tuple[bool, int, int], _Family] | None = None
+    best: tuple[_Score, _Family] | None = None
     for family in _families(ranges) if len(launches) else ():
         score = _score(family, ranges, launches)
-        if score and (best is None or score > best[0]):
+        if score and (best is None or score[:3] > best[0][:3]):
             best = score, family
     if best is None:
         return None
-    family = best[1]
+    score, family = best
     varying = [len(set(column)) > 1 for column in zip(*family.numbers)] if family.numbers else []
     labels = [".".join(str(number) for number, varies in zip(numbers, varying) if varies) for numbers in family.numbers]
-    return Steps(family.rows, labels or [str(index) for index in range(len(family.rows))], family.name)
+    return Steps(
+        family.rows, labels or [str(index) for index in range(len(family.rows))], family.name, score.confidence
+    )
 
 
 def _families(ranges: Sequence[Range]) -> list[_Family]:
@@ -101,8 +116,8 @@ def _families(ranges: Sequence[Range]) -> list[_Family]:
     return families[:_MAX_FAMILIES]
 
 
-def _score(family: _Family, ranges: Sequence[Range], launches: I64) -> tuple[bool, int, int] | None:
-    """(Is named as steps, percent of kernels launched, total ns) of a family that marks steps; None for others."""
+def _score(family: _Family, ranges: Sequence[Range], launches: I64) -> _Score | None:
+    """The score of a family that marks steps; None for others."""
     words = words_of(family.name)
     if words & _PART_WORDS:
         return None
@@ -122,4 +137,6 @@ def _score(family: _Family, ranges: Sequence[Range], launches: I64) -> tuple[boo
         return None
     if not named and spanned < len(launches) / 2:  # the steps may lie elsewhere in the file
         return None
-    return named, round(100 * launched), int((stop - start).sum())
+    typical_ranges = int((counts > 0).sum() if named else regular.sum())
+    confidence = _PRIOR * (typical_ranges + 1) / (len(counts) + 2)
+    return _Score(named, round(100 * launched), int((stop - start).sum()), confidence)

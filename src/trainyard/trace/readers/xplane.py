@@ -17,9 +17,10 @@ from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, Collective, E
 from trainyard.formats.protobuf import LENGTH, as_message, as_text, fields
 from trainyard.machine import find_device
 from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.step_marks import STEP_MARK
 from trainyard.trace.readers import hlo, whole_files
 from trainyard.trace.readers.annotate import add_range
-from trainyard.trace.readers.gather import MARK, STATED, Gather
+from trainyard.trace.readers.gather import STATED, Gather
 from trainyard.trace.readers.recognise import recognise
 from trainyard.trace.readers.xplane_hosts import HostThread, host_threads, is_call, names_of_calls
 from trainyard.trace.readers.xplane_messages import Event, Plane, decode_events, decode_plane, line_name
@@ -168,7 +169,7 @@ class _DeviceRows:
         """Adds the steps of a TPU as marks; without them, its executions of modules as annotations."""
         for event in decode_events(plane, lines["Steps"], self.damaged) if "Steps" in lines else ():
             step = _STEP.search(str(event.stats.get("step_num", event.name)))
-            self.rows.span(f"{MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
+            self.rows.span(f"{STEP_MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
         if "Steps" not in lines and "XLA Modules" in lines:
             for event in decode_events(plane, lines["XLA Modules"], self.damaged):
                 self.rows.span(event.name.partition("(")[0], NOTE, plane.name, event.start, event.stop)
@@ -258,7 +259,7 @@ class _DeviceRows:
                 self.add_stated(f"{STATED}{only[0]}", only[1], thread, event)
             self.rows.span(event.name, CALL, thread, event.start, event.stop, correlation=correlation)
         elif isinstance(step, int) and marks:
-            self.rows.span(f"{MARK}{step}", NOTE, thread, event.start, event.stop)
+            self.rows.span(f"{STEP_MARK}{step}", NOTE, thread, event.start, event.stop)
         else:
             add_range(self.rows, event.name, thread, event.start, event.stop)
 

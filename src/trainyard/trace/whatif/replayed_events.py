@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from trainyard.events import I32, I64, DeviceWork, Events, HostSpans, StepMark
+from trainyard.events import I32, I64, DeviceWork, Events, HostSpans
 from trainyard.trace.whatif.profile_ops import Profile
 
 _Table = TypeVar("_Table", DeviceWork, HostSpans)
@@ -39,7 +39,7 @@ def replay_events(events: Events, rank_index: int, profile: Profile, start: I64,
 def replay_marks(events: Events, clock: ReplayClock) -> Events:
     """The events with their marks and the span of the recording at replayed times; host spans and work keep theirs."""
     marks = tuple(
-        StepMark(label=mark.label, start=clock.when(mark.start), stop=clock.when(mark.stop)) for mark in events.marks
+        msgspec.structs.replace(mark, start=clock.when(mark.start), stop=clock.when(mark.stop)) for mark in events.marks
     )
     span = (clock.when(events.span[0]), clock.when(events.span[1]))
     return msgspec.structs.replace(events, marks=marks, device_marks=(), span=span)

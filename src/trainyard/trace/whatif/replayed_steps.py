@@ -10,7 +10,7 @@ import numpy as np
 from trainyard import words
 from trainyard.events import I64, Events
 from trainyard.trace.align import steps
-from trainyard.trace.align.steps import StepPart
+from trainyard.trace.align.steps import PartName, StepPart
 from trainyard.trace.booking.book_rank import ClassifiedRank
 from trainyard.trace.whatif.profile_ops import Profile
 from trainyard.trace.whatif.replayed_events import ReplayClock, replay_marks
@@ -26,11 +26,11 @@ def replay_parts(
     replayed = [_replay_rank(rank, index, profile, start, stop) for index, rank in enumerate(ranks)]
     if is_whole_window or not all(rank.events.marks for rank in ranks):
         return [steps.whole_window(events) for events, _ in replayed]
-    ends: list[Sequence[int]] = [own for _, own in replayed]
-    if shared:
-        labels = [[mark.label for mark in events.marks] for events, _ in replayed]
-        ends = list(steps.share_bounds(ends, labels))
-    return [steps.parts(events, own) for (events, _), own in zip(replayed, ends)]
+    ends: Sequence[Sequence[int]] = [own for _, own in replayed]
+    names: Sequence[Sequence[PartName]] = [steps.part_names(events) for events, _ in replayed]
+    if shared and steps.coincide([events for events, _ in replayed]):
+        ends, names = steps.share_bounds(ends, names)
+    return [steps.parts(events, own, own_names) for (events, _), own, own_names in zip(replayed, ends, names)]
 
 
 def _replay_rank(

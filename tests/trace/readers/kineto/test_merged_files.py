@@ -60,7 +60,7 @@ def documents(draw: st.DrawFn) -> list[dict]:
 @given(documents(), st.sampled_from(sorted(SHAPES)))
 def test_merged_file_equals_its_ranks(tmp_path: Path, ranks: list[dict], shape: str):
     pids = {event["pid"] for document in ranks for event in document["traceEvents"] if event["cat"] == "kernel"}
-    if shape == "joined" and len(pids) < len(ranks):
+    if shape in ("joined", "processes named") and len(pids) < len(ranks):
         return  # two hosts' devices have one number: see below
     apart = [Kineto().read(write(tmp_path, document))[0] for document in ranks]
     merged = Kineto().read(write(tmp_path, SHAPES[shape](ranks)))
@@ -91,7 +91,7 @@ def test_joined_files_of_one_device_number_are_not_mixed_up(tmp_path):
             event["pid"] = event["pid"] if event["cat"] == "kernel" else 500 + rank
     with pytest.raises(BadFile) as refused:
         Kineto().read(write(tmp_path, join(ranks)))
-    assert "2 processes" in refused.value.says
+    assert "2 ranks" in refused.value.says
     assert "16 of its 16 device events" in refused.value.says
 
 

@@ -75,9 +75,16 @@ def separate_ranks(tables: Tables, path: Path) -> Separation | None:
     pids = _Pids(tables)
     if len(pids.host_pids) + len(pids.device_pids) < 2:
         return None
-    groups = _by_stated_ranks(tables, pids) or _by_pid_text(pids) or _by_launches(tables, pids, path)
+    groups = _by_stated_ranks(tables, pids) or _by_pid_text(pids) or _by_launches(tables, pids)
     if groups is None:
         return None
+    lost = int((groups.device < 0).sum())
+    if lost > _MIN_LINKED * len(groups.device):
+        raise BadFile(
+            f"{path}: the file holds events of {len(groups.numbers)} ranks, and {lost:,} of its "
+            f"{len(groups.device):,} device events cannot be assigned to one of them: their ids collide.",
+            "Pass each rank's own file, or merge them with ids that are kept apart.",
+        )
     device_group = groups.device
     wait_group = _groups_of_waits(tables, pids, groups)
     ranks = tuple(
@@ -175,9 +182,9 @@ def _integers(text: str) -> tuple[int, ...]:
     return tuple(map(int, _INTEGER.findall(text)))
 
 
-def _by_launches(tables: Tables, pids: _Pids, path: Path) -> _Groups | None:
+def _by_launches(tables: Tables, pids: _Pids) -> _Groups | None:
     """Groups by process: those that launch device work or, in a file without any, that run ops. None unless there are
-    two or more. Raises `BadFile` if several processes may have launched most of the work."""
+    two or more."""
     if len(pids.host_pids) < 2:
         return None
     if not len(tables.device.start):
@@ -195,14 +202,8 @@ def _by_launches(tables: Tables, pids: _Pids, path: Path) -> _Groups | None:
     device = np.full(len(tables.device.start), -1, np.int32)
     if len(device):
         host, device = _complete(tables, pids, host, device, len(members))
-        lost = int((device < 0).sum())
-        if lost > _MIN_LINKED * len(device):
-            raise BadFile(
-                f"{path}: {len(members)} processes launch work in this file, and {lost:,} of its {len(device):,} "
-                "device events may belong to several of them: their ids collide.",
-                "Pass each rank's own file, or merge them with ids that are kept apart.",
-            )
-        members = [pid for number, pid in enumerate(members) if (device == number).any()]
+        if (device >= 0).any():
+            members = [pid for number, pid in enumerate(members) if (device == number).any()]
         if len(members) < 2:
             return None
         # By device, so that ranks of one host are numbered as launchers number them.
@@ -217,8 +218,8 @@ def _by_launches(tables: Tables, pids: _Pids, path: Path) -> _Groups | None:
 
 
 def _first_device(tables: Tables, device_group: I32, group: int) -> int:
-    """The lowest device number of a group's rows."""
-    return int(tables.device.device[device_group == group].min())
+    """The lowest device number of a group's rows; the largest number if it has none."""
+    return int(tables.device.device[device_group == group].min(initial=2**31 - 1))
 
 
 def _complete(tables: Tables, pids: _Pids, host: I32, device: I32, group_count: int) -> tuple[I32, I32]:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from trainyard.errors import BadFile
-from trainyard.events import CALL, DRAWN, Events, OperandShape
+from trainyard.events import CALL, DRAWN, NOTE, OP, Events, OperandShape
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.redact import redact
 from trainyard.trace.readers.assemble import assemble
@@ -70,6 +70,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     if header.groups != groups:  # the process groups come after the events, which need them
         return _read(text, mark, header.groups)
     tables, category_notes, accelerator = resolve_unknown_work(scanner.tables())
+    tables = _as_annotations(tables, mark)
     if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
         raise _no_events_error(text, walk, tables.dropped, category_notes)
     _check_launches(text, tables, bool(walk.lost and header.device_names), accelerator)
@@ -97,7 +98,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     )
     separation = separate_ranks(tables, text.path)
     if separation is None:
-        return assemble(facts, tables.host, tables.device, tables.waits, mark)
+        return assemble(facts, tables.host, tables.device, tables.waits, mark, is_whole_process=True)
     return _assemble_ranks(facts, separation, mark)
 
 
@@ -120,7 +121,7 @@ def _assemble_ranks(facts: FileFacts, separation: Separation, mark: str) -> tupl
             host_name=facts.host_name if on_one_host else "",
             notes=(*facts.notes, *separation.notes) if not traces else (),
         )
-        traces.extend(assemble(own, merged.host, merged.device, merged.waits, mark))
+        traces.extend(assemble(own, merged.host, merged.device, merged.waits, mark, is_whole_process=True))
     world = max(events.world for events in traces)
     return tuple(msgspec.structs.replace(events, world=world) for events in traces)
 
@@ -132,6 +133,19 @@ def _names_of_rank(names: Sequence[str], merged: MergedRank) -> Sequence[str]:
     if not all(names[int(name)].startswith(prefix) for name in used):
         return names
     return tuple(str(name).removeprefix(prefix) for name in names)
+
+
+def _as_annotations(tables: Tables, mark: str) -> Tables:
+    """The tables with the steps' marks as annotations, if the file has them as ops only, as files of 2021 do."""
+    is_mark = np.array([name.startswith(mark) for name in tables.names] or [False], bool)
+    host = tables.host
+    marks = np.flatnonzero(is_mark[host.name])
+    if not (host.kind[marks] == NOTE).any():
+        rows = marks[host.kind[marks] == OP]
+        host.kind[rows], host.backward[rows] = NOTE, 0
+        for column in (host.external, host.seq, host.shape):
+            column[rows] = -1
+    return tables
 
 
 def _add_base(table: _Table, base: int) -> _Table:

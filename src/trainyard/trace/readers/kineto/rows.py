@@ -43,7 +43,7 @@ from trainyard.trace.readers.tables import (
     StreamWaits,
 )
 
-_ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
+_ANNOTATIONS = ("Optimizer.", "enumerate(DataLoader)")
 _STREAM_WAIT = "Stream Wait Event"
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 LIBRARY = Path(__file__).parent / "native.so"
-VERSION = 3
+VERSION = 5
 """Version of the functions below; `native_version` of the compiled code must return the same."""
 NO_MEMORY = 3
 SIZES, TEXTS = POINTER(POINTER(c_size_t)), POINTER(c_void_p)
@@ -33,7 +33,7 @@ _FUNCTIONS = (
     ("scan_texts", c_size_t, (c_void_p, c_int, TEXTS, SIZES)),
     ("scan_collectives", c_size_t, (c_void_p, POINTER(POINTER(c_int64)), TEXTS, SIZES)),
     ("nest", c_int, (c_size_t, c_void_p, c_void_p, c_void_p, c_int32, c_int64, c_void_p)),
-    ("inherit", c_int, (c_size_t, *[c_void_p] * 6, POINTER(NameFacts), c_char_p, c_int, *[c_void_p] * 4)),
+    ("inherit", c_int, (c_size_t, *[c_void_p] * 7, POINTER(NameFacts), c_char_p, c_int, *[c_void_p] * 4)),
     ("replay", None, (c_size_t, c_int64, *[c_void_p] * 8)),
 )
 

@@ -56,9 +56,10 @@ static seen *place_of(seen *table, size_t room, int64_t seq) {
 }
 
 int inherit(size_t count, const int32_t *name, const int8_t *what, const int32_t *parent, const int64_t *seq,
-            const int8_t *backward, const int8_t *again, const facts *of, const int8_t *phases, int knows_autograd,
-            int8_t *phase, int32_t *module, int8_t *op_class, int8_t *cause) {
-    const int8_t FORWARD = phases[0], BACKWARD = phases[1], RECOMPUTE = phases[2], OTHER = phases[3];
+            const int8_t *backward, const int8_t *again, const int8_t *evaluated, const facts *of,
+            const int8_t *phases, int knows_autograd, int8_t *phase, int32_t *module, int8_t *op_class, int8_t *cause) {
+    const int8_t FORWARD = phases[0], BACKWARD = phases[1], RECOMPUTE = phases[2], OPTIMIZER = phases[3],
+                 OTHER = phases[4];
     size_t room = 1024, numbered = 0;
     for (size_t row = 0; row < count; row++) numbered += what[row] == OP && seq[row] >= 0;
     while (room < 2 * numbered) room *= 2;
@@ -69,6 +70,7 @@ int inherit(size_t count, const int32_t *name, const int8_t *what, const int32_t
         int32_t own = name[row], up = parent[row];
         int op = what[row] == OP;
         int8_t above = up >= 0 ? phase[up] : -1;
+        if (evaluated[row] && above == OPTIMIZER) above = -1;     /* a closure that the optimizer evaluates */
         if (of->fixed[own] >= 0 && what[row] == NOTE) phase[row] = of->fixed[own];
         else if (op && (of->engine[own] || backward[row])) phase[row] = BACKWARD;
         else if (op && (above == -1 || above == OTHER) && (seq[row] >= 0 || !knows_autograd))

@@ -640,9 +640,7 @@ static int keep(scan *s, const event *e) {
         return what == KERNEL && e->collective && !remember(s, DEVICE, e->name, e->args) ? -1 : 1;
     }
     /* In 2021 annotations were operators too. */
-    if (what == OP && (starts(e->name, "ProfilerStep#") || starts(e->name, "Optimizer.") ||
-                       starts(e->name, "enumerate(DataLoader)")))
-        what = NOTE;
+    if (what == OP && (starts(e->name, "Optimizer.") || starts(e->name, "enumerate(DataLoader)"))) what = NOTE;
     int64_t thread = number_of_pair(&s->interned[THREADS], e->pid.at ? e->pid : zero, e->tid.at ? e->tid : zero);
     int64_t shape = what == OP ? shape_of(&s->interned[SHAPES], e) : -1;
     if (thread < 0 || shape == -2) return thread == -2 ? 0 : -1;
@@ -656,7 +654,7 @@ static int keep(scan *s, const event *e) {
 /* Exported functions */
 
 /* Changes with the signature of any exported function, here or in nest.c, so that no caller uses an old one. */
-int native_version(void) { return 3; }
+int native_version(void) { return 5; }
 
 scan *scan_new(void) { return calloc(1, sizeof(scan)); }
 

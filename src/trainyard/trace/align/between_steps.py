@@ -1,0 +1,280 @@
+"""Work between training steps: evaluations, checkpoints and pauses, which are parts of their own; and warm-up.
+
+A mark encloses everything from one step to the next. The training in it lasts from the first forward op whose gradient
+is computed to the end of the optimizer's step; before and after it are gaps. A gap contains an evaluation if it has far
+more matrix products than usual, at least half of those of a forward pass; a checkpoint if a span saves or loads one, or
+if many tensors are copied to the host, as `torch.save` does where Python frames are not recorded; and a pause if it
+lasts much longer than a step without a known cause. Work in most gaps is a part of the step: the forward pass of a
+teacher, a checkpoint in every step. So is a wait for data, compilation or garbage collection, however long.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from trainyard.events import COPY, I64, NOTE, Events, StepMark
+from trainyard.stats.medians import lower_median
+from trainyard.trace.align.host_timeline import HostTimeline, Mask, Spans, build_timeline, outermost_ops, work_items
+from trainyard.trace.classify.context import Context
+from trainyard.vendors.kernel_names import copy_of
+
+_MIN_MARKS = 3
+_FORWARD_FRACTION = 0.5
+"""Fraction of a forward pass's matrix products from which a gap contains an evaluation."""
+_PAUSE_STEPS = 3
+"""Length of a pause in median steps, at least."""
+_MIN_STEPS, _WARM_UP = 5, 3
+"""Number of steps from which the first can be warm-up, and its length in median steps, at least."""
+_MIN_COPIES, _MIN_STATE_BYTES = 8, 1 << 20
+"""Copies to the host in a gap, and their size in bytes, from which they are a model's state."""
+_USUAL = 0.5
+"""Fraction of the gaps from which their content is usual, and of a gap that known causes must cover to explain it."""
+
+
+class _Piece(NamedTuple):
+    """An interval of the host, [start, stop) ns, with its kind (a key of words.PARTS)."""
+
+    start: int
+    stop: int
+    kind: str
+
+
+class _Gaps(NamedTuple):
+    """Gaps between training work, two for each of the marks, before and after it. `mark`: index of the mark."""
+
+    start: I64
+    stop: I64
+    mark: I64
+
+
+def split_marks(events: Events, context: Context) -> Events:
+    """The events with evaluations, checkpoints and pauses as marks of their own kind. Only a trace with backward passes
+    in which most of at least three marks have training work has such marks."""
+    steps = [mark for mark in events.marks if mark.kind == "step"]
+    is_on_device = events.inferred is not None and events.inferred.on_device
+    if len(steps) < _MIN_MARKS or is_on_device or not len(context.passes.backward):
+        return events
+    timeline = build_timeline(events, context)
+    start, stop = (np.array([getattr(mark, name) for mark in steps], np.int64) for name in ("start", "stop"))
+    trains = timeline.training.starting_in(start, stop) > 0
+    finishes = timeline.backward.starting_in(start, stop) + timeline.optimizer.starting_in(start, stop) > 0
+    if 2 * int((trains & finishes).sum()) <= len(steps):
+        return events
+    checkpoints = _checkpoint_spans(events, context, timeline)
+    whole = _kinds_without_training(events, timeline, start, stop, trains & finishes, checkpoints)
+    gaps = _find_gaps(timeline, start, stop, trains & finishes)
+    step_ns = int(np.median(stop - start))
+    pieces = [*_evaluations(events, timeline, gaps, start, stop), *_checkpoints(gaps, checkpoints, len(steps))]
+    for others in (_copied_states(events, gaps, step_ns), _pauses(events, context, timeline, gaps, step_ns)):
+        explained = {gap for gap, _ in pieces}
+        pieces += [(gap, piece) for gap, piece in others if gap not in explained]
+    if not pieces and not whole:
+        return events
+    before: list[list[_Piece]] = [[] for _ in steps]
+    after: list[list[_Piece]] = [[] for _ in steps]
+    for gap, piece in pieces:
+        (after if gap % 2 else before)[int(gaps.mark[gap])].append(piece)
+    rest = [mark for mark in events.marks if mark.kind != "step"]
+    return replace(events, marks=(*_rebuild(steps, before, after, whole), *rest))
+
+
+def mark_warm_up(events: Events) -> Events:
+    """The events with the first inferred steps as warm-up, as long as each takes much longer than the median step. With
+    marks, the schedule of the profiler leaves the warm-up out."""
+    lengths = [mark.stop - mark.start for mark in events.marks if mark.kind == "step"]
+    if not events.inferred or len(lengths) < _MIN_STEPS:
+        return events
+    limit = _WARM_UP * lower_median(sorted(lengths))
+    marks = list(events.marks)
+    for index, mark in enumerate(marks):
+        if mark.kind == "step" and mark.stop - mark.start < limit:
+            break
+        if mark.kind == "step":
+            marks[index] = replace(mark, kind="warmup")
+    return replace(events, marks=tuple(marks))
+
+
+def _find_gaps(timeline: HostTimeline, start: I64, stop: I64, trains: Mask) -> _Gaps:
+    """The gaps of the marks that train: before their first training work, and after their last."""
+    training = timeline.training
+    mark = np.flatnonzero(trains)
+    start, stop = start[mark], stop[mark]
+    first = np.searchsorted(training.start, start)
+    last = np.searchsorted(training.start, stop) - 1
+    latest_stop = np.maximum.accumulate(training.stop)
+    begin, end = training.start[first], np.clip(latest_stop[last], start, stop)
+    gap_start, gap_stop = np.stack([start, end], axis=1), np.stack([begin, stop], axis=1)
+    return _Gaps(gap_start.reshape(-1), gap_stop.reshape(-1), np.repeat(mark, 2))
+
+
+def _evaluations(
+    events: Events, timeline: HostTimeline, gaps: _Gaps, start: I64, stop: I64
+) -> list[tuple[int, _Piece]]:
+    """(gap, piece) of each gap with an evaluation. It lasts from the gap's begin, or the loader's first fetch, to the
+    last op before the next batch or the next training work."""
+    model = timeline.model
+    products = model.starting_in(gaps.start, gaps.stop)
+    forward = Spans(model.start[timeline.in_forward], model.stop[timeline.in_forward])
+    per_forward = float(np.median(forward.starting_in(start, stop)))
+    # The gaps before and after training have different contents, so each kind has its own usual number.
+    usual = np.tile(np.median(products.reshape(-1, 2), axis=0), len(products) // 2)
+    is_evaluation = products - usual >= max(1.0, _FORWARD_FRACTION * per_forward)
+    host = events.host
+    is_batch = np.array([name.startswith("enumerate(DataLoader)") for name in events.names], bool)[host.name]
+    batches = host.start[(host.what == NOTE) & is_batch & (host.thread == timeline.thread)]
+    pieces: list[tuple[int, _Piece]] = []
+    ops = outermost_ops(events, timeline.thread) if is_evaluation.any() else np.empty(0, np.int64)
+    for gap in np.flatnonzero(is_evaluation).tolist():
+        begin, end = int(gaps.start[gap]), int(gaps.stop[gap])
+        last = int(model.stop[np.searchsorted(model.start, end) - 1])
+        following = np.searchsorted(batches, last)
+        limit = min(end, int(batches[following])) if following < len(batches) else end
+        last_op = ops[np.searchsorted(host.start[ops], limit) - 1]
+        closing = min(limit, max(last, int(host.stop[last_op])))
+        pieces.append((gap, _Piece(begin, closing, "evaluation")))
+    return pieces
+
+
+def _checkpoint_spans(events: Events, context: Context, timeline: HostTimeline) -> Spans:
+    """The outermost spans of the training thread that save or load a checkpoint."""
+    is_checkpoint = np.array([*(cause.startswith("checkpoint/") for cause in context.causes), False], bool)
+    host = events.host
+    inside = is_checkpoint[context.cause]
+    parent_inside = np.where(host.parent >= 0, inside[host.parent], False)
+    rows = np.flatnonzero(inside & ~parent_inside & (host.thread == timeline.thread))
+    return Spans(host.start[rows], host.stop[rows])
+
+
+def _checkpoints(gaps: _Gaps, checkpoints: Spans, marks: int) -> list[tuple[int, _Piece]]:
+    """(gap, piece) of each gap with a checkpoint; none if most marks have one, as it is then a part of the step."""
+    pieces: list[tuple[int, _Piece]] = []
+    for gap in np.flatnonzero(checkpoints.starting_in(gaps.start, gaps.stop)).tolist():
+        first, end = np.searchsorted(checkpoints.start, [gaps.start[gap], gaps.stop[gap]]).tolist()
+        stop = min(int(checkpoints.stop[first:end].max()), int(gaps.stop[gap]))
+        pieces.append((gap, _Piece(int(checkpoints.start[first]), stop, "checkpoint")))
+    return pieces if len({int(gaps.mark[gap]) for gap, _ in pieces}) <= _USUAL * marks else []
+
+
+def _copied_states(events: Events, gaps: _Gaps, step_ns: int) -> list[tuple[int, _Piece]]:
+    """(gap, piece) of each gap in which many more tensors than usual are copied to the host, for at least half of the
+    median step `step_ns`; none if most gaps have such copies."""
+    work, names = events.work, events.names
+    rows = np.flatnonzero((work.what == COPY) & (work.call >= 0))
+    to_host = [number for number in np.unique(work.name[rows]).tolist() if copy_of(names[number]) == "d2h"]
+    rows = rows[np.isin(work.name[rows], to_host)]
+    launch = events.host.start[work.call[rows]]
+    order = np.argsort(launch, kind="stable")
+    launch, total = launch[order], np.append(0, np.cumsum(np.maximum(work.bytes[rows[order]], 0)))
+    first, end = np.searchsorted(launch, gaps.start), np.searchsorted(launch, gaps.stop)
+    usual = np.tile(np.median((end - first).reshape(-1, 2), axis=0), len(gaps.start) // 2)
+    is_state = (end - first - usual >= _MIN_COPIES) & (total[end] - total[first] >= _MIN_STATE_BYTES)
+    is_state &= 2 * (gaps.stop - gaps.start) >= step_ns
+    pieces = [
+        (gap, _Piece(int(launch[first[gap]]), int(gaps.stop[gap]), "checkpoint"))
+        for gap in np.flatnonzero(is_state).tolist()
+    ]
+    return pieces if len(pieces) <= _USUAL * len(gaps.start) / 2 else []
+
+
+def _pauses(
+    events: Events, context: Context, timeline: HostTimeline, gaps: _Gaps, step_ns: int
+) -> list[tuple[int, _Piece]]:
+    """(gap, piece) of each gap that lasts several steps longer than usual, without a known cause for most of it. Those
+    of the first mark belong to the start of the recording. `step_ns`: the median step."""
+    length = gaps.stop - gaps.start
+    usual = np.tile(np.median(length.reshape(-1, 2), axis=0), len(length) // 2)
+    is_long = (length - usual >= _PAUSE_STEPS * step_ns) & (gaps.mark > 0)
+    host = events.host
+    is_caused = (context.cause >= 0) & (host.thread == timeline.thread)
+    is_caused &= ~np.where(host.parent >= 0, is_caused[host.parent], False)
+    rows = np.flatnonzero(is_caused)
+    explained_ns = _covered_ns(host.start[rows], host.stop[rows], gaps)
+    is_pause = is_long & (explained_ns < _USUAL * length)
+    if is_pause.sum() > _USUAL * len(length) / 2:
+        return []
+    return [
+        (gap, _Piece(int(gaps.start[gap]), int(gaps.stop[gap]), "pause")) for gap in np.flatnonzero(is_pause).tolist()
+    ]
+
+
+def _covered_ns(start: I64, stop: I64, gaps: _Gaps) -> I64:
+    """ns of each gap that intervals cover, which are sorted and do not overlap."""
+    if not len(start):
+        return np.zeros(len(gaps.start), np.int64)
+    stop = np.maximum.accumulate(stop)
+    total = np.append(0, np.cumsum(stop - start))
+    first, end = np.searchsorted(stop, gaps.start, "right"), np.searchsorted(start, gaps.stop, "left")
+    end = np.maximum(first, end)
+    before = np.maximum(gaps.start - start[np.minimum(first, len(start) - 1)], 0)
+    after = np.maximum(stop[np.maximum(end - 1, 0)] - gaps.stop, 0)
+    return np.where(end > first, total[end] - total[first] - before - after, 0)
+
+
+def _kinds_without_training(
+    events: Events, timeline: HostTimeline, start: I64, stop: I64, trains: Mask, checkpoints: Spans
+) -> dict[int, str]:
+    """Mark -> its kind, for marks without training work: an evaluation if it has matrix products, a checkpoint if it
+    saves or loads one, a pause if it has no op and no launch. Other marks stay steps."""
+    if trains.all():
+        return {}
+    products = timeline.model.starting_in(start, stop)
+    saves = checkpoints.starting_in(start, stop)
+    items = work_items(events, timeline.thread).spans.starting_in(start, stop)
+    kinds = np.select([products > 0, saves > 0, items == 0], ["evaluation", "checkpoint", "pause"], "step")
+    return {mark: str(kinds[mark]) for mark in np.flatnonzero(~trains & (kinds != "step")).tolist()}
+
+
+def _rebuild(
+    steps: list[StepMark], before: list[list[_Piece]], after: list[list[_Piece]], whole: dict[int, str]
+) -> list[StepMark]:
+    """The marks without the pieces `before` and `after` their training work, and those pieces as marks of their own,
+    named after the step that precedes them. Time after the last piece of a mark belongs to the next mark."""
+    marks: list[StepMark] = []
+    taken = {mark.label for mark in steps}
+    last_label, next_start = "", steps[0].start
+    for index, step in enumerate(steps):
+        start = next_start
+        for piece in _apart(before[index], start, step.stop):
+            marks.append(_named(last_label, piece, taken))
+            start = piece.stop
+        stop = min((piece.start for piece in after[index]), default=step.stop)
+        if index in whole:
+            marks.append(_named(step.label, _Piece(start, stop, whole[index]), taken))
+        else:
+            marks.append(replace(step, start=start, stop=stop))
+            last_label = step.label
+        following = _apart(after[index], stop, step.stop)
+        marks.extend(_named(last_label, piece, taken) for piece in following)
+        if index + 1 < len(steps):
+            next_start = following[-1].stop if following else steps[index + 1].start
+    return marks
+
+
+def _apart(pieces: list[_Piece], start: int, stop: int) -> list[_Piece]:
+    """The pieces within [start, stop) in order of start, without overlaps; equal kinds in a row are one piece."""
+    apart: list[_Piece] = []
+    for piece in sorted(pieces):
+        begin, end = max(piece.start, start), min(piece.stop, stop)
+        if end <= begin:
+            continue
+        if apart and apart[-1].kind == piece.kind:
+            apart[-1] = apart[-1]._replace(stop=end)
+        else:
+            apart.append(_Piece(begin, end, piece.kind))
+        start = end
+    return apart
+
+
+def _named(label: str, piece: _Piece, taken: set[str]) -> StepMark:
+    """The mark of a piece, named after the step before it: `7 evaluation`, `7 evaluation 2`. Adds the name to
+    `taken`."""
+    name = base = f"{label} {piece.kind}".strip()
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{base} {number}"
+    taken.add(name)
+    return StepMark(label=name, start=piece.start, stop=piece.stop, kind=piece.kind)

@@ -1,0 +1,100 @@
+"""The training thread's work in the order of time: ops, and what shows training, evaluation and checkpoints."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard import words
+from trainyard.events import I32, I64, OP, Events
+from trainyard.trace.classify.context import PHASES, Context
+from trainyard.trace.readers.nesting import outermost_rows
+
+_MODEL_CLASSES = ("matmul", "attention", "conv")
+"""Op classes of which a model's forward pass consists, unlike metrics, logging and the preparation of batches."""
+_FORWARD = PHASES.index("forward")
+
+Mask = NDArray[np.bool_]
+
+
+class Spans(NamedTuple):
+    """k intervals of the host, sorted by start, in ns."""
+
+    start: I64
+    stop: I64
+
+    def starting_in(self, start: I64, stop: I64) -> I64:
+        """How many of them start in each interval [start, stop)."""
+        return np.searchsorted(self.start, stop, "left") - np.searchsorted(self.start, start, "left")
+
+
+class HostTimeline(NamedTuple):
+    """One rank's host work. `thread`: the training thread; `model`: its matrix products, attention and convolutions;
+    `in_forward`: whether each of them is in the forward phase; `training`: forward ops whose gradient was computed,
+    backward nodes and optimizer steps of all threads; `backward`, `optimizer`: only those."""
+
+    thread: int
+    model: Spans
+    in_forward: Mask
+    training: Spans
+    backward: Spans
+    optimizer: Spans
+
+
+def build_timeline(events: Events, context: Context) -> HostTimeline:
+    """The host work of a rank."""
+    host, passes = events.host, context.passes
+    thread = training_thread(events, context)
+    is_model_class = np.array([name in _MODEL_CLASSES for name in (*words.OP_CLASSES, "")], bool)
+    model = np.flatnonzero(is_model_class[context.op_class] & (host.what == OP) & (host.thread == thread))
+    parent = host.parent[model]
+    model = model[(parent < 0) | (context.op_class[parent] != context.op_class[model])]
+    training = np.sort(np.concatenate([passes.forward, passes.backward, passes.optimizer]))
+    return HostTimeline(
+        thread=thread,
+        model=_spans(events, model),
+        in_forward=context.phase[model] == _FORWARD,
+        training=_spans(events, training),
+        backward=_spans(events, passes.backward),
+        optimizer=_spans(events, passes.optimizer),
+    )
+
+
+class WorkItems(NamedTuple):
+    """n ops of the host or, without any, launches of device work. `name`: index into `Events.names`, for a launch that
+    of the device work."""
+
+    spans: Spans
+    name: I32
+
+
+def work_items(events: Events, thread: int) -> WorkItems:
+    """The outermost ops of a thread; launches from all threads if it has none."""
+    host, ops = events.host, outermost_ops(events, thread)
+    if len(ops):
+        return WorkItems(_spans(events, ops), host.name[ops])
+    rows = np.flatnonzero(events.work.call >= 0)
+    rows = rows[np.argsort(host.start[events.work.call[rows]], kind="stable")]
+    return WorkItems(_spans(events, events.work.call[rows]), events.work.name[rows])
+
+
+def outermost_ops(events: Events, thread: int) -> I64:
+    """Host rows of a thread's ops that are not inside another op."""
+    return outermost_rows((events.host.what == OP) & (events.host.thread == thread), events.host.parent)
+
+
+def training_thread(events: Events, context: Context) -> int:
+    """The thread of the optimizer or, without one, of the forward pass. Marks determine it too, also if inferred;
+    without them, `events.main` is the thread with the most time in ops, which may be that of the backward pass."""
+    if events.marks:
+        return events.main
+    for rows in (context.passes.optimizer, context.passes.forward):
+        if len(rows):
+            return int(np.bincount(events.host.thread[rows]).argmax())
+    return events.main
+
+
+def _spans(events: Events, rows: I32 | I64) -> Spans:
+    return Spans(events.host.start[rows], events.host.stop[rows])

@@ -1,0 +1,187 @@
+"""Steps of a file without marks: chooses the evidence that divides the host's work into equal intervals.
+
+The intervals between the times of a candidate must hold the ops of the typical interval; more ops are allowed, as an
+evaluation between two steps adds some. A second kind of evidence that fits the first confirms it, and one that
+contradicts it makes it unreliable. Without reliable evidence the whole window stays one part.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from trainyard.events import I64, Events, InferredSteps, StepMark
+from trainyard.ledger import AFTER
+from trainyard.trace.align.host_timeline import WorkItems, build_timeline, work_items
+from trainyard.trace.align.kernel_period import periodic_kernels
+from trainyard.trace.align.step_candidates import Candidate, host_candidates
+from trainyard.trace.classify.context import Context
+
+MIN_CONFIDENCE = 0.7
+"""Confidence from which inferred steps are used."""
+_PRIOR = {"optimizer": 0.99, "annotation": 0.96, "loader": 0.95, "kernels": 0.9}
+"""Confidence in a candidate with many intervals that are all typical."""
+_DOUBTFUL = 0.6
+"""Factor of the confidence in kernels that may be layers."""
+_CONTRADICTED = 0.7
+"""Factor of the confidence for evidence that contradicts it."""
+_COMPLETE = 0.9
+"""Fraction of the typical ops from which an interval is complete."""
+_SAME_NUMBER = 0.8
+"""Fraction of intervals in which a second candidate must occur equally often to confirm the first."""
+_MAX_NAMES, _MAX_INTERVALS = 256, 10_000
+"""Names that are counted separately, and intervals that are compared."""
+_NOTHING: I64 = np.zeros(0, np.int64)
+
+
+def infer_steps(events: Events, context: Context) -> Events:
+    """The events with inferred marks, if the file has none and its evidence is clear. `Events.inferred` holds the
+    evidence, also if it is not; None if there is none. `Events.main` becomes the training thread."""
+    if events.marks or not len(events.host) + len(events.work):
+        return events
+    timeline = build_timeline(events, context)
+    events = replace(events, main=timeline.thread)
+    items = _number_names(work_items(events, timeline.thread))
+    judged = [_judge(candidate, items) for candidate in host_candidates(events, context, timeline)]
+    chosen = next((item for item in judged if item.confidence >= MIN_CONFIDENCE), None)
+    if chosen is None and (candidate := periodic_kernels(events)):
+        judged.append(_judge(candidate, items))
+        chosen = judged[-1] if judged[-1].confidence >= MIN_CONFIDENCE else None
+    if chosen is None:
+        doubts = "; ".join(f"{item.candidate.text}, {100 * item.confidence:.0f} % sure" for item in judged[:2])
+        doubt = InferredSteps(source="", confidence=0.0, evidence=doubts) if doubts else None
+        return replace(events, inferred=doubt)
+    others = [item for item in judged if item is not chosen and item.confidence >= MIN_CONFIDENCE]
+    confidence, evidence = _weigh(chosen, others)
+    source = chosen.candidate.source if confidence >= MIN_CONFIDENCE else ""
+    inferred = InferredSteps(
+        source=source, confidence=round(confidence, 2), evidence=evidence, on_device=chosen.candidate.on_device
+    )
+    marks = _build_marks(events, items, chosen) if source else ()
+    return replace(events, inferred=inferred, marks=marks)
+
+
+class _Judged(NamedTuple):
+    """A candidate, the confidence in it, and the typical number of ops of its intervals."""
+
+    candidate: Candidate
+    confidence: float
+    typical: I64
+
+
+def _judge(candidate: Candidate, items: WorkItems) -> _Judged:
+    """The confidence in a candidate: the fraction of its intervals that hold the typical ops, one half for none, times
+    that of its source."""
+    cuts, prior = candidate.cuts, _PRIOR[candidate.source] * (_DOUBTFUL if candidate.is_doubtful else 1)
+    intervals = len(cuts) - 1
+    if candidate.source == "kernels":
+        return _Judged(candidate, prior * (intervals + 1) / (intervals + 2), _NOTHING)
+    if intervals < 1 or not (counts := _count_names(items, cuts)).any():
+        return _Judged(candidate, 0.0, _NOTHING)
+    typical = np.median(counts, axis=0).astype(np.int64)
+    # A line search evaluates its closure a different number of times in each step, so only the names count.
+    is_optimizer = candidate.source == "optimizer"
+    recall = _recall(counts.clip(0, 1), typical.clip(0, 1)) if is_optimizer else _recall(counts, typical)
+    complete = int((recall >= _COMPLETE).sum())
+    return _Judged(candidate, prior * (complete + 1) / (len(counts) + 2), typical)
+
+
+def _number_names(items: WorkItems) -> WorkItems:
+    """The items with names numbered from 0, the most frequent first; rare names share the last number."""
+    _, name, counts = np.unique(items.name, return_inverse=True, return_counts=True)
+    number = np.empty(len(counts), np.int32)
+    number[np.argsort(-counts, kind="stable")] = np.minimum(np.arange(len(counts)), _MAX_NAMES - 1)
+    return items._replace(name=number[name.reshape(-1)])
+
+
+def _count_names(items: WorkItems, cuts: I64) -> I64:
+    """Number of items of each name (columns) in each interval between two neighbouring cuts (rows), up to a maximum
+    number of intervals."""
+    cuts = cuts[: _MAX_INTERVALS + 1]
+    first, last = np.searchsorted(items.spans.start, [cuts[0], cuts[-1]]).tolist()
+    interval = np.searchsorted(cuts, items.spans.start[first:last], "right") - 1
+    cells = interval * _MAX_NAMES + items.name[first:last]
+    return np.bincount(cells, minlength=(len(cuts) - 1) * _MAX_NAMES).reshape(-1, _MAX_NAMES)
+
+
+def _recall(counts: I64, typical: I64) -> NDArray[np.float64]:
+    """The fraction of the typical ops that each row of `counts` holds; 1 if there are no typical ops."""
+    total = typical.sum()
+    return np.minimum(counts, typical).sum(axis=1) / total if total else np.ones(len(counts))
+
+
+def _weigh(chosen: _Judged, others: list[_Judged]) -> tuple[float, str]:
+    """(confidence, evidence) of the chosen candidate, given other candidates that are regular in themselves."""
+    confidence, text = chosen.confidence, chosen.candidate.text
+    for other in others:
+        if other.candidate.source == chosen.candidate.source:
+            continue
+        if _fits(chosen.candidate.cuts, other.candidate.cuts) or _fits(other.candidate.cuts, chosen.candidate.cuts):
+            text += f", confirmed by {other.candidate.text}"
+        else:
+            confidence *= _CONTRADICTED
+            text += f", which {other.candidate.text} contradict"
+        break
+    return confidence, text
+
+
+def _fits(coarse: I64, fine: I64) -> bool:
+    """Whether most intervals of `coarse` hold the same number of times of `fine`, at least one."""
+    if len(coarse) < 2:
+        return False
+    counts = np.diff(np.searchsorted(fine, coarse))
+    usual = int(np.bincount(counts).argmax())
+    return usual > 0 and float((counts == usual).mean()) >= _SAME_NUMBER
+
+
+def _build_marks(events: Events, items: WorkItems, chosen: _Judged) -> tuple[StepMark, ...]:
+    """Marks of the intervals, numbered from 1, and of the incomplete interval after the last. An interval at an edge of
+    the recording is a step if it holds the typical ops."""
+    candidate, typical = chosen.candidate, chosen.typical
+    bounds: list[int] = candidate.cuts.tolist()
+    _, last_ns = events.window if candidate.on_device else events.span
+    if not candidate.on_device and (edge := _complete_edge(items, candidate, typical, events.span)) is not None:
+        bounds = [edge, *bounds] if candidate.ends_step else [*bounds, edge]
+    marks = [
+        StepMark(label=str(number), start=start, stop=stop)
+        for number, (start, stop) in enumerate(pairwise(bounds), start=1)
+    ]
+    if bounds[-1] < last_ns:
+        marks.append(StepMark(label=AFTER, start=bounds[-1], stop=last_ns, kind="cut"))
+    return tuple(marks)
+
+
+def _complete_edge(items: WorkItems, candidate: Candidate, typical: I64, span: tuple[int, int]) -> int | None:
+    """The start of a complete step before the first cut, if the cuts end steps, else the stop of a complete step after
+    the last one; None if that interval is incomplete."""
+    if not typical.any():
+        return None
+    if candidate.ends_step:
+        return _start_of_first_step(items, int(candidate.cuts[0]), typical)
+    interval = np.array([candidate.cuts[-1], span[1] + 1], np.int64)
+    if _recall(_count_names(items, interval), typical)[0] < _COMPLETE:
+        return None
+    first, last = np.searchsorted(items.spans.start, interval).tolist()
+    return int(items.spans.stop[min(last, first + int(typical.sum())) - 1])
+
+
+def _start_of_first_step(items: WorkItems, cut: int, typical: I64) -> int | None:
+    """The start of the step that ends at the first cut: of the last op with as many of the typical ops from there on as
+    in the whole interval; None if those are too few. An optimizer's first step has more ops than the others, so that
+    the number of ops does not show the start."""
+
+    def recall_from(index: int) -> float:
+        counts = _count_names(items, np.array([items.spans.start[index], cut], np.int64))
+        return float(_recall(counts, typical)[0])
+
+    low, high = 0, int(np.searchsorted(items.spans.start, cut)) - 1
+    if high < 0 or (most := recall_from(low)) < _COMPLETE:
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if recall_from(middle) >= most else (low, middle - 1)
+    return int(items.spans.start[low])

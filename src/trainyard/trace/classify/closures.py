@@ -1,0 +1,133 @@
+"""Forward and backward passes that run inside `Optimizer.step`, as the closure of `optimizer.step(closure)`.
+
+PyTorch Lightning passes a closure to every optimizer, and LBFGS evaluates one several times per step. The annotation
+`Optimizer.step#` then encloses more than the parameter update. An evaluation of a closure begins with the first forward
+work and ends with the last work of the backward pass. Forward work is a numbered op whose sequence number a backward
+node repeats within the same annotation, or a frame of an `nn.Module`. Optimizers update parameters without recording
+gradients, so that the update itself has no sequence number; if it has, no backward node of the same annotation repeats
+it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.events import I64, NOTE, OP, PYTHON, HostSpans
+from trainyard.trace.classify.passes import NO_ROWS, Mask, Passes, creating_rows, is_node
+from trainyard.trace.readers.nesting import nearest_ancestor, outermost_rows
+
+MODULE_PREFIX = "nn.Module: "
+_NO_TIMES: I64 = np.empty(0, np.int64)
+
+
+class Evaluations(NamedTuple):
+    """k evaluations of closures, sorted by start. `start`, `stop`: ns; `thread`: the thread of the optimizer."""
+
+    start: I64
+    stop: I64
+    thread: I64
+
+    def contains(self, time: I64, thread: int) -> Mask:
+        """Whether each time (ns) lies in an evaluation on `thread`."""
+        rows = np.flatnonzero(self.thread == thread)
+        start, stop = self.start[rows], self.stop[rows]
+        index = np.searchsorted(start, time, "right") - 1
+        return (index >= 0) & (time < np.append(stop, 0)[index])
+
+
+_NO_EVALUATIONS = Evaluations(NO_ROWS, NO_ROWS, NO_ROWS)
+
+
+def find_evaluations(host: HostSpans, names: tuple[str, ...], passes: Passes) -> Evaluations:
+    """All evaluations of closures in a trace; empty if no optimizer evaluates one."""
+    steps = passes.optimizer[_enclose_passes(host, names, passes)] if len(passes.optimizer) else NO_ROWS
+    threads = np.unique(host.thread[steps]).tolist()
+    by_thread = [_evaluations_on_thread(host, names, steps[host.thread[steps] == thread], thread) for thread in threads]
+    start, stop, thread = (np.concatenate(column) for column in zip(_NO_EVALUATIONS, *by_thread))
+    order = np.argsort(start, kind="stable")
+    return Evaluations(start[order], stop[order], thread[order])
+
+
+def _enclose_passes(host: HostSpans, names: tuple[str, ...], passes: Passes) -> Mask:
+    """Whether a backward node or a module's frame begins during each optimizer step; for most optimizers, none does."""
+    modules = np.flatnonzero(_is_module(host, names))
+    start, stop = host.start[passes.optimizer], host.stop[passes.optimizer]
+    counts = [
+        np.searchsorted(host.start[rows], stop, "left") - np.searchsorted(host.start[rows], start, "left")
+        for rows in (passes.backward, modules)
+    ]
+    return counts[0] + counts[1] > 0
+
+
+def _is_module(host: HostSpans, names: tuple[str, ...]) -> Mask:
+    """Whether each host row is the frame of an `nn.Module`."""
+    is_module_name = np.array([name.startswith(MODULE_PREFIX) for name in names], bool)
+    return is_module_name[host.name] & ((host.what == NOTE) | (host.what == PYTHON))
+
+
+def rows_of_evaluations(host: HostSpans, evaluations: Evaluations) -> Mask:
+    """Whether each of m host rows begins inside an evaluation on its own thread."""
+    inside = np.zeros(len(host), bool)
+    for thread in np.unique(evaluations.thread).tolist():
+        rows = np.flatnonzero(host.thread == thread)
+        inside[rows] = evaluations.contains(host.start[rows], thread)
+    return inside
+
+
+def _evaluations_on_thread(host: HostSpans, names: tuple[str, ...], steps: I64, thread: int) -> Evaluations:
+    """The evaluations in the annotations `steps`, host rows on one thread."""
+    evidence = _find_evidence(host, names, steps, thread)
+    order = np.lexsort((evidence.start, evidence.step))
+    start, stop, step = evidence.start[order], evidence.stop[order], evidence.step[order]
+    is_backward = evidence.is_backward[order]
+    if not len(start):
+        return _NO_EVALUATIONS
+    # A run of work begins in each annotation, and where forward work follows backward work.
+    begins = np.append(True, (step[1:] != step[:-1]) | (is_backward[:-1] & ~is_backward[1:]))
+    first = np.flatnonzero(begins)
+    last_ns = np.minimum(np.maximum.reduceat(stop, first), host.stop[steps[step[first]]])
+    is_evaluation = ~is_backward[first]
+    first, last_ns = first[is_evaluation], last_ns[is_evaluation]
+    return Evaluations(start[first], last_ns, np.full(len(first), thread, np.int64))
+
+
+class _Evidence(NamedTuple):
+    """Work of forward and backward passes inside annotations. `start`, `stop`: ns; `step`: index of the annotation."""
+
+    start: I64
+    stop: I64
+    step: I64
+    is_backward: Mask
+
+
+def _find_evidence(host: HostSpans, names: tuple[str, ...], steps: I64, thread: int) -> _Evidence:
+    """Work of forward passes on one thread, and of backward passes on any, inside the annotations `steps` (host rows).
+    Numbered ops right before forward work prepare its inputs and are a part of it."""
+    step = _enclosing_step(host, steps)
+    is_backward = is_node(host, names)
+    nodes = np.flatnonzero(is_backward & (step >= 0))
+    is_op = (host.what == OP) & (step >= 0) & (host.thread == thread)
+    ops = outermost_rows(is_op, host.parent)
+    created = creating_rows(host, np.flatnonzero(is_op & ~is_backward), nodes, step)
+    index = np.unique(np.searchsorted(ops, created, "right") - 1)
+    index = index[~is_backward[ops[index]]]
+    is_update = (host.seq[ops] < 0) | is_backward[ops]
+    after_update = np.maximum.accumulate(np.where(is_update, np.arange(len(ops)) + 1, 0))
+    prepared_from = ops[np.minimum(after_update[index], index)]
+
+    is_module = _is_module(host, names) & (step >= 0) & (host.thread == thread)
+    modules = np.flatnonzero(is_module & (nearest_ancestor(is_backward, host.parent) < 0))  # the rest is recomputed
+    return _Evidence(
+        start=np.concatenate([host.start[prepared_from], host.start[modules], host.start[nodes]]),
+        stop=np.concatenate([host.stop[ops[index]], host.stop[modules], host.stop[nodes]]),
+        step=np.concatenate([step[ops[index]], step[modules], step[nodes]]),
+        is_backward=np.repeat([False, False, True], [len(index), len(modules), len(nodes)]),
+    )
+
+
+def _enclosing_step(host: HostSpans, steps: I64) -> I64:
+    """For each host row of any thread, the index of the annotation of `steps` during which it begins; -1 for none."""
+    index = np.searchsorted(host.start[steps], host.start, "right") - 1
+    return np.where((index >= 0) & (host.start < np.append(host.stop[steps], 0)[index]), index, -1)

@@ -1,0 +1,81 @@
+"""Evidence of training on the host: forward ops whose gradient was computed, backward nodes, and optimizer steps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.events import I64, NOTE, OP, HostSpans
+from trainyard.trace.readers.nesting import outermost_rows
+
+OPTIMIZER_STEP = "Optimizer.step#"
+ENGINE_PREFIX = "autograd::engine::evaluate_function"
+
+Mask = NDArray[np.bool_]
+NO_ROWS: I64 = np.empty(0, np.int64)
+_NEVER = np.iinfo(np.int64).min
+
+
+class Passes(NamedTuple):
+    """Rows of `HostSpans`, each in ascending order. `forward`: ops that created a node which the backward pass ran;
+    `backward`: nodes; `optimizer`: the outermost `Optimizer.step#` annotations (a wrapper's annotation encloses that
+    of the optimizer which it wraps)."""
+
+    forward: I64
+    backward: I64
+    optimizer: I64
+
+
+def find_passes(host: HostSpans, names: tuple[str, ...]) -> Passes:
+    """The passes of a trace, of all threads."""
+    is_backward = is_node(host, names)
+    nodes = np.flatnonzero(is_backward)
+    ops = np.flatnonzero((host.what == OP) & (host.seq >= 0) & ~is_backward) if len(nodes) else NO_ROWS
+    return Passes(creating_rows(host, ops, nodes), nodes, _optimizer_rows(host, names))
+
+
+def is_node(host: HostSpans, names: tuple[str, ...]) -> Mask:
+    """Whether each host row is a node of the backward pass or its evaluation by the autograd engine."""
+    is_engine = np.array([name.startswith(ENGINE_PREFIX) for name in names], bool)
+    return (host.what == OP) & (is_engine[host.name] | (host.backward > 0))
+
+
+def creating_rows(host: HostSpans, ops: I64, nodes: I64, group: I64 | None = None) -> I64:
+    """The rows of `ops` that created a node of the backward pass, in ascending order. `nodes`: rows of the
+    backward pass; `group`: a number for each host row, if op and node must have the same. An op that creates no node
+    has the sequence number of the next node, so that the last op with a number created its node."""
+    ops, nodes = ops[host.seq[ops] >= 0], nodes[host.seq[nodes] >= 0]
+    both = np.concatenate([ops, nodes])
+    numbers, number = np.unique(host.seq[both], return_inverse=True)
+    number = number.reshape(-1) + (0 if group is None else group[both] * len(numbers))
+    distinct, last = np.unique(number[: len(ops)][::-1], return_index=True)
+    return np.sort(ops[::-1][last][np.isin(distinct, number[len(ops) :])])
+
+
+def rows_before_update(host: HostSpans, passes: Passes) -> Mask:
+    """Whether each host row begins after a backward pass and before the optimizer step that follows it, as gradient
+    clipping and the loss scaler's check for infinities do. Such a row is not a part of the forward pass, even if
+    gradients are recorded."""
+    update = host.start[passes.optimizer]
+    backward = _latest(np.sort(host.stop[passes.backward]), update)
+    others = np.maximum(_latest(host.start[passes.forward], update), np.append(_NEVER, update[:-1])[: len(update)])
+    follows = (backward > _NEVER) & (others <= backward)
+    change = np.zeros(len(host) + 1, np.int32)
+    np.add.at(change, np.searchsorted(host.start, backward[follows]), 1)
+    np.add.at(change, np.searchsorted(host.start, update[follows]), -1)
+    return np.cumsum(change[:-1]) > 0
+
+
+def _latest(times: I64, until: I64) -> I64:
+    """The last of the sorted `times` up to each time of `until`, `_NEVER` if there is none."""
+    return np.append(_NEVER, times)[np.searchsorted(times, until, "right")]
+
+
+def _optimizer_rows(host: HostSpans, names: tuple[str, ...]) -> I64:
+    """Host rows of the outermost `Optimizer.step#` annotations."""
+    is_step_name = np.array([name.startswith(OPTIMIZER_STEP) for name in names], bool)
+    if not is_step_name.any():
+        return NO_ROWS
+    return outermost_rows(is_step_name[host.name] & (host.what == NOTE), host.parent)
