@@ -41,7 +41,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[KernelRow, ...] = ()
     """Modules by the time of the kernels launched from them, the longest 30."""
     steps: StepOverview | None = None
-    """How the window of a trace divides into steps, and what its mean leaves out."""
+    """How the window of a trace divides into steps, and the parts that its mean leaves out."""
     tables: tuple[Table, ...] = ()
     """Idle time, host operations, bandwidths, arrival at collectives, roofline, ..., as far as they are known."""
     warnings: tuple[str, ...] = ()

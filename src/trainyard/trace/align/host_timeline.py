@@ -1,4 +1,4 @@
-"""The training thread's work in the order of time: ops, and what shows training, evaluation and checkpoints."""
+"""The training thread's work in the order of time: ops, and the evidence of training, evaluation and checkpoints."""
 
 from __future__ import annotations
 
