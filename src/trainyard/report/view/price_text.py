@@ -5,7 +5,6 @@ from __future__ import annotations
 from trainyard import units, words
 from trainyard.finding import Finding
 
-
 _NS_OF_UNIT = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
 
 
