@@ -18,8 +18,8 @@ _MAX_PAUSE_NS = 200_000
 _MAX_PREEMPTION_NS = 100_000_000
 """Longest time for which the operating system may have preempted the host's thread, which does not end a run."""
 _NEIGHBOURS, _SHORT_NEIGHBOURS = 6, 5
-"""A row counts as preempted if of that many rows of its kind before it, and of as many after it, so many are short:
-rows next to it may be slow for the same reason."""
+"""A row counts as preempted if, of the first number of rows of its kind before it, and of as many after it, the second
+number are short: rows next to it may be slow for the same reason."""
 _NEIGHBOUR_ROWS = 60
 """Largest distance in rows of these neighbours."""
 _MIN_SYNC_FRACTION = 0.25

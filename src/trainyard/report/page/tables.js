@@ -22,7 +22,7 @@ function finding({ rule, severity, account, cost_ns, priced, interval_ns, says, 
       el("p", { class: "says" }, says),
       evidence ? el("p", { class: "because" }, evidence) : null,
       remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.says) : null,
-      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), change ? [" · ", el("code", {}, `--change ${change.text}`)] : null)),
+      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), change ? " · " : null, change ? el("code", {}, `--change ${change.text}`) : null)),
     el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", { title: priceMeans }, priceLabel), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), interval ? el("span", {}, interval) : null, el("span", {}, `${fixed(100 * sure, 0)} % sure`)));
 }
 
