@@ -6,7 +6,7 @@ import msgspec
 
 from trainyard import units, words
 from trainyard.detect.coverage import MIN_UNEXPLAINED_FRACTION as UNEXPLAINED_LEAST
-from trainyard.detect.finding_text import describe_step
+from trainyard.detect.finding_text import describe_step, matters
 from trainyard.diagnose.price_findings import diagnose
 from trainyard.finding import Finding
 from trainyard.job import SCRIPT, Job, Recipe
@@ -119,13 +119,16 @@ def _headline(mean: Ledger, findings: list[Finding], run: Run | None) -> str:
         return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
     if run and not run.ledgers:
         return f"Run {run.id} {_unprofiled(run)}: only its step samples are available"
-    avoidable = [finding for finding in findings if finding.rule != "coverage"]
+    avoidable = [finding for finding in findings if finding.rule != "coverage" and matters(mean, finding.cost_ns)]
     if avoidable and avoidable[0].severity == "high":
         return avoidable[0].says
-    if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns > 0:
-        account, ns = max(mean.by_account().items(), key=lambda item: item[1])
-        return f"Compute-bound: {account.label} takes {units.show_time(ns)} of {describe_step(mean)}"
-    return avoidable[0].says if avoidable else f"No rule finds an avoidable cost in {describe_step(mean)}"
+    if not mean.wall_ns or not (avoidable or mean.by_account()):
+        return f"No rule finds an avoidable cost in {describe_step(mean)}"
+    account, ns = max(mean.by_account().items(), key=lambda item: item[1])
+    largest = f"{account.label} takes {units.show_time(ns)} of {describe_step(mean)}"
+    if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns:
+        return f"Compute-bound: {largest}"
+    return avoidable[0].says if avoidable else f"No rule finds an avoidable cost: {largest}"
 
 
 def _unprofiled(run: Run) -> str:
