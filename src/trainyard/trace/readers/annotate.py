@@ -33,8 +33,8 @@ _MPI_COLLECTIVES = (
     ("send", "send_recv"), ("recv", "send_recv"), ("bsend", "send_recv"), ("ssend", "send_recv"),
     ("rsend", "send_recv"), ("mrecv", "send_recv"), ("probe", "send_recv"), ("mprobe", "send_recv"),
 )  # fmt: skip
-"""Beginnings of the names of MPI functions, without underscores and the `I` of those that do not block. A wait may be for
-any of them."""
+"""Beginnings of the names of MPI functions, without underscores and the `I` of those that do not block. A wait may be
+for any of them."""
 
 
 class Annotation(NamedTuple):
