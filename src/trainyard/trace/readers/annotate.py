@@ -32,9 +32,9 @@ _MPI_COLLECTIVES = (
     ("reducescatter", "reduce_scatter"), ("reduce", "reduce"), ("bcast", "broadcast"), ("barrier", "barrier"),
     ("send", "send_recv"), ("recv", "send_recv"), ("bsend", "send_recv"), ("ssend", "send_recv"),
     ("rsend", "send_recv"), ("mrecv", "send_recv"), ("probe", "send_recv"), ("mprobe", "send_recv"),
-    ("wait", "send_recv"), ("test", "send_recv"), ("start", "send_recv"), ("neighbor", "send_recv"),
 )  # fmt: skip
-"""Beginnings of the names of MPI functions, without underscores and the `I` of those that do not block."""
+"""Beginnings of the names of MPI functions, without underscores and the `I` of those that do not block. A wait may be
+for any of them."""
 
 
 class Annotation(NamedTuple):
@@ -93,7 +93,7 @@ def add_mpi_call(rows: Gather, name: str, thread: object, start: object, stop: o
 
 
 def _mpi_collective(name: str) -> str:
-    """The collective of an MPI function: `MPI_Iallreduce` runs an all-reduce, `MPI_Wait` a transfer."""
+    """The collective of an MPI function: `MPI_Iallreduce` runs an all-reduce; `other` for the rest."""
     function = re.sub(r"^P?MPI_I?", "", name).lower().replace("_", "")
     return next((collective for prefix, collective in _MPI_COLLECTIVES if function.startswith(prefix)), "other")
 

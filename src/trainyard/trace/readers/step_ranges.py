@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -110,10 +109,21 @@ def _families(ranges: Sequence[Range]) -> list[_Family]:
         rows_by_pattern[ranges[row].thread, _DIGITS.sub("#", name)].append(row)
     families = [_Family(name, rows, []) for (_, name), rows in rows_by_name.items() if len(rows) > 1]
     for (_, pattern), rows in rows_by_pattern.items():
-        numbers = [tuple(int(text[:18]) for text in _DIGITS.findall(ranges[row].name[:_MAX_NAME])) for row in rows]
-        if len(rows) > 1 and all(first < second for first, second in pairwise(numbers)):
+        numbers = _ascending_numbers(ranges, rows)
+        if len(rows) > 1 and len(numbers) == len(rows):
             families.append(_Family(pattern, rows, numbers))
     return families[:_MAX_FAMILIES]
+
+
+def _ascending_numbers(ranges: Sequence[Range], rows: Sequence[int]) -> list[tuple[int, ...]]:
+    """The numbers in the names of ranges, up to the first that does not count upwards."""
+    numbers: list[tuple[int, ...]] = []
+    for row in rows:
+        current = tuple(int(text[:18]) for text in _DIGITS.findall(ranges[row].name[:_MAX_NAME]))
+        if numbers and current <= numbers[-1]:
+            break
+        numbers.append(current)
+    return numbers
 
 
 def _score(family: _Family, ranges: Sequence[Range], launches: I64) -> _Score | None:
