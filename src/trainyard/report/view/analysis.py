@@ -32,7 +32,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     ledgers: tuple[Ledger, ...]
     """One for each rank and step, then the mean."""
     findings: tuple[Finding, ...]
-    """Sorted by severity; among equals causes before symptoms, and larger costs before smaller ones."""
+    """Sorted by recoverable time times confidence."""
     figures: tuple[KeyFigure, ...]
     ideal: tuple[int, str] | None = None
     """(ns, rate): the time of the step's model FLOPs at the best known rate, and a description of that rate."""
