@@ -22,7 +22,7 @@ from trainyard.store.run_summary import step_walls
 Column = npt.NDArray[np.float64]
 _RESAMPLED_SERIES = 400
 """Series of pairs that are resampled to estimate the power."""
-_RESAMPLED_ORDERS = 5
+_RESAMPLES = 5
 """Orders of sizes whose sign patterns are enumerated for the false alarms."""
 _REQUIRED_POWER = 0.9
 """Share of slowdowns that must be detected for a slowdown to count as detectable."""
@@ -78,16 +78,16 @@ def measure_noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0)
         within_run=_average_known(map(_deviate_within_run, runs)),
         autocorrelation=_average_known(map(_correlate_steps, runs)),
         drift=drift, drift_chance=chance, modes=_find_modes(logs),
-        verdict=judge(metric, differences.tolist(), rule), false_alarms=_count_false_alarms(differences, rule, rng),
+        verdict=judge(metric, differences.tolist(), rule), false_alarms=_false_alarm_rate(differences, rule, rng),
         threshold_alarms=float(np.mean(np.abs(differences) > log1p(_FIXED_THRESHOLD)) / 2), power=power,
         smallest_detected=next((float(share) for share, (rate, _) in power.items() if rate >= _REQUIRED_POWER), None),
     )  # fmt: skip
 
 
-def _count_false_alarms(differences: Column, rule: Rule, rng: np.random.Generator) -> float:
-    """Fraction of all sign patterns of pairs of these sizes (`differences`: log ratios) that end in an alarm, by
-    enumeration."""
-    drawn = np.abs(rng.choice(differences, (_RESAMPLED_ORDERS, rule.cap)))
+def _false_alarm_rate(differences: Column, rule: Rule, rng: np.random.Generator) -> float:
+    """The gate's rate of false alarms: the mean over `_RESAMPLES` sequences of pair sizes, drawn from `differences`
+    (log ratios). For each sequence the test enumerates all signs, which are equally likely without a change."""
+    drawn = np.abs(rng.choice(differences, (_RESAMPLES, rule.cap)))
     return float(
         np.mean([list(sequential_test.look_after_each(sizes, rule.alpha, rule.cap))[-1].alarms for sizes in drawn])
     )

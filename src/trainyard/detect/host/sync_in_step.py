@@ -51,7 +51,14 @@ class SyncInStep:
                 return ()
             evidence = "a ledger does not show which call"
             return finding(
-                self.rule, ledger, account, gaps_ns, "Host syncs cost", evidence=evidence, remedy=_REMEDY, sure=0.7
+                self.rule,
+                ledger,
+                account,
+                gaps_ns,
+                "Host syncs cost",
+                evidence=evidence,
+                remedy=_FEWER_READS,
+                sure=0.7,
             )
         read_rows_by_rank = [_select_single_reads(rank) for rank in ranks]
         busy_ns = owned_ns_per_step(ranks, read_rows_by_rank)
@@ -79,7 +86,7 @@ class SyncInStep:
         )
 
 
-_REMEDY = "Read values (.item(), print, `if` on a tensor, blocking copies) at most once a step, or asynchronously."
+_FEWER_READS = "Read values (.item(), print, `if` on a tensor, blocking copies) at most once a step, or asynchronously."
 
 
 _READ_NAMES = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero|nonzero)|\b(item|tolist) of Tensor")
@@ -97,7 +104,7 @@ def _remedy(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:
         counts["wait"] += int((~copies & ~reads).sum())
     kind = max(counts, key=lambda kind: counts[kind])
     if kind == "read" or (kind == "wait" and any(rank.events.shows_torch for rank in ranks)):
-        return _REMEDY
+        return _FEWER_READS
     if kind == "copy":
         return "Copy asynchronously from and to page-locked memory, and wait for the copy where its data is used."
     return "Wait for an event or a stream where the result is used, not for the whole device."

@@ -124,7 +124,7 @@ class _Writer:
             message_field(_TRACK_PROCESS, int_field(_PROCESS_PID, self.index + 1), text_field(_PROCESS_NAME, process)),
         ))  # fmt: skip
         self.slices("steps", _steps(rank))
-        self.slices("verdict", _verdicts(rank, numbers))
+        self.slices("verdict", _owner_slices(rank, numbers))
         if len(rank.waits.start):
             self.slices("waits for late ranks", _waits(rank, numbers))
         self.busy(rank)
@@ -290,10 +290,12 @@ def _steps(rank: RankTrace) -> Slices:
     return Slices(start=bounds[:, 0], stop=bounds[:, 1], kind=np.arange(len(bounds)), describe=describe)
 
 
-def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
-    """Slices of the account that owns each moment of a rank's steps. `numbers`: the number of each rank that others may
-    wait for."""
+def _owner_slices(rank: RankTrace, numbers: Sequence[int]) -> Slices:
+    """Slices of the account that owns each moment of a rank's steps. `numbers`: the late rank's number by its index in
+    `owned.late`."""
     owned = find_owners(rank)
+    # A slice's kind packs the index of its account in `rank.keys.pairs` and that of the late rank, each + 1, since -1
+    # is none.
     late = owned.late.astype(np.int64) + 1
 
     def describe(kind: int) -> tuple[str, Facts]:

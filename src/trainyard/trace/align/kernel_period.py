@@ -54,7 +54,7 @@ def periodic_kernels(events: Events) -> Candidate | None:
         first = _first_of_step(name, np.flatnonzero(counts == count), idle_ns)
         if not _is_periodic(name, first, len(distinct)) or not _is_regular(work.start[kernels[first]]):
             continue
-        sign = _sign_of_steps(events, kernels, first, idle_ns)
+        sign = _evidence_of_steps(events, kernels, first, idle_ns)
         candidate = _candidate(events, kernels, first, sign)
         if sign:
             return candidate
@@ -97,13 +97,15 @@ def _is_regular(start: I64) -> bool:
     return float(is_similar.mean()) >= _MIN_SIMILAR
 
 
-def _sign_of_steps(events: Events, kernels: I64, first: I64, idle_ns: I64) -> str:
-    """A property of most intervals that layers lack, for the user; empty if there is none."""
+def _evidence_of_steps(events: Events, kernels: I64, first: I64, idle_ns: I64) -> str:
+    """Why the intervals are steps and not layers, as a phrase for the user; empty if nothing shows it. `kernels`: rows
+    of `events.work` in order of start; `first`: positions in `kernels` at which an interval begins; `idle_ns`: idle
+    time before each of `kernels`."""
     work, names = events.work, events.names
-    cuts = work.start[kernels[first]]
+    interval_start_ns = work.start[kernels[first]]
 
     def in_most(start: I64) -> bool:
-        counts = np.diff(np.searchsorted(np.sort(start), cuts))
+        counts = np.diff(np.searchsorted(np.sort(start), interval_start_ns))
         return float((counts > 0).mean()) >= _MIN_SIMILAR
 
     copies = np.flatnonzero(work.what == COPY)
@@ -116,14 +118,19 @@ def _sign_of_steps(events: Events, kernels: I64, first: I64, idle_ns: I64) -> st
         return "a parameter update"
     launches = np.array([GRAPH_LAUNCH.match(name) is not None for name in names], bool)
     call = work.call[kernels]
-    if in_most(work.start[kernels[(call >= 0) & launches[events.host.name[call]]]] if len(events.host) else cuts[:0]):
+    if in_most(
+        work.start[kernels[(call >= 0) & launches[events.host.name[call]]]]
+        if len(events.host)
+        else interval_start_ns[:0]
+    ):
         return "the launch of a graph"
+    # The mean number of kernels of an interval is at least this multiple of the distinct kernels.
     if first[-1] - first[0] >= _MIN_REPETITIONS * (len(first) - 1) * len(inside):
         return "many repetitions inside it"
     is_first = np.zeros(len(kernels), bool)
     is_first[first] = True
-    longest = float(np.quantile(idle_ns[~is_first], 0.95))
-    if float(np.quantile(idle_ns[first[1:]], 0.1)) > _MIN_IDLE_RATIO * longest:
+    long_idle_ns = float(np.quantile(idle_ns[~is_first], 0.95))
+    if float(np.quantile(idle_ns[first[1:]], 0.1)) > _MIN_IDLE_RATIO * long_idle_ns:
         return "idle time before it"
     return ""
 

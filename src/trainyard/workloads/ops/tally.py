@@ -49,7 +49,8 @@ class Tally:
     """
 
     def __init__(self, recipe: Recipe, tp: int = 1) -> None:
-        """Starts an empty tally. `tensors`: weight tensors recorded so far."""
+        """Starts an empty tally. `tensors`: weight tensors recorded so far; `parameters`, `local_parameters`: see the
+        class."""
         self.recipe = recipe
         self.tp = tp
         self.parameters = 0
@@ -58,7 +59,9 @@ class Tally:
         self._work: dict[tuple[str, str], _Work] = {}
         """Work by (op class, phase)."""
         self._blocks = 0
+        """Blocks begun so far."""
         self._block_recomputes = False
+        """Whether the current block is recomputed in the backward pass; False outside blocks."""
 
     @contextmanager
     def block(self) -> Iterator[None]:

@@ -66,22 +66,23 @@ def _optimizer(job: Job, shard: int) -> Iterator[Operation]:
 
 
 def _orthogonal(job: Job) -> Iterator[Operation]:
-    """Orthogonalization: every rank processes each unsharded matrix of its layers; under ZeRO-1 its share of them.
+    """Orthogonalization (Newton-Schulz iterations of Muon): every rank processes each matrix of its layers whole; under
+    ZeRO-1 its share of them. Expert matrices are left out: AdamW updates them.
 
     An iteration on an (m, n) matrix, m <= n, has three products, of m m n, m m m and m m n multiply-adds.
     """
     layout, dtype = job.layout, job.recipe.dtype
-    count = flops = moved = 0
+    count = flops = moved_elements = 0
     for layer_group in layers(job.decoder):
         for matrix in layer_group.matrices:
             if matrix.expert_count == 1:
                 m, n = sorted((matrix.width_in, matrix.width_out))
                 count += 3 * _ITERATIONS * layer_group.layers
                 flops += 2 * m * m * (2 * n + m) * _ITERATIONS * layer_group.layers
-                moved += (6 * m * n + 4 * m * m) * _ITERATIONS * layer_group.layers
+                moved_elements += (6 * m * n + 4 * m * m) * _ITERATIONS * layer_group.layers
     share = layout.pp * (layout.dp_shard if layout.zero == 1 else 1)
     dtype = "float32" if dtype == "float32" else "bfloat16"
-    size = moved * words.DTYPES[dtype] // share
+    size = moved_elements * words.DTYPES[dtype] // share
     yield Operation(
         op="matmul", phase="optimizer", count=-(-count // share), flops=flops // share, bytes=size, dtype=dtype
     )
