@@ -295,7 +295,7 @@ def _owner_slices(rank: RankTrace, numbers: Sequence[int]) -> Slices:
     `owned.late`."""
     owned = find_owners(rank)
     # A slice's kind packs the index of its account in `rank.keys.pairs` and that of the late rank, each + 1, since -1
-    # is none.
+    # means none.
     late = owned.late.astype(np.int64) + 1
 
     def describe(kind: int) -> tuple[str, Facts]:
