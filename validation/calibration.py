@@ -21,11 +21,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from trainyard import plugins
-from trainyard.detect.run_rules import findings
+from trainyard.diagnose import price_findings
 from trainyard.finding import Finding
 from trainyard.trace.measure import measure, read
-from trainyard.trace.rank_results import all_booked
 from validation.synthetic.known_causes import JOBS, KNOWN
 from validation.synthetic.timeline import Rank
 from validation.synthetic.training import Job, Plant
@@ -68,8 +66,7 @@ def diagnose(kind: type[Plant], seed: int) -> tuple[Job, list[Finding]]:
             paths.append(Path(folder) / f"rank{rank.number}.json")
             paths[-1].write_bytes(msgspec.json.encode(rank.document(job.device)))
         measured = measure(read(paths))
-        rules = list(plugins.load_all("detectors").values())
-        results = findings(measured.mean, None, all_booked(measured), rules)
+        results = price_findings.diagnose(measured.mean, measured=measured)
     if job.reads_loss:
         other, others = _simulate(kind, seed, reads_loss=False)
         job.reading_costs_ns = (job.length_ns(ranks) - other.length_ns(others)) / job.steps

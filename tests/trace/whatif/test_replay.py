@@ -74,7 +74,8 @@ def test_recovered_time_of_public_traces_is_the_ledgers_change(public_trace, nam
 def parts(*lengths, partial=()):
     start, row = 0, []
     for number, length in enumerate(lengths):
-        row.append(StepPart(str(number), start, start + length, number in partial))
+        is_cut = number in partial
+        row.append(StepPart(str(number), start, start + length, is_cut, kind="cut" if is_cut else "step"))
         start += length
     return row
 

@@ -11,7 +11,7 @@ import msgspec
 
 from trainyard.change import Change
 from trainyard.events import I64, Events
-from trainyard.ledger import BEFORE, WINDOW
+from trainyard.ledger import AFTER, BEFORE, WINDOW
 from trainyard.machine import Device
 from trainyard.stats import student_t
 from trainyard.trace.align.steps import StepPart
@@ -97,10 +97,10 @@ def compare_steps(before: Sequence[Sequence[StepPart]], after: Sequence[Sequence
 
 
 def _full_parts(parts_by_rank: Sequence[Sequence[StepPart]]) -> list[StepPart]:
-    """The parts that count in a mean: full steps; if there are none, all that begin at a mark, else all."""
+    """The parts that count in a mean: full steps; if there are none, steps that are cut off, else all."""
     parts = [part for rank_parts in parts_by_rank for part in rank_parts]
-    full = [part for part in parts if not part.partial]
-    return full or [part for part in parts if part.label != BEFORE] or parts
+    full = [part for part in parts if part.kind == "step"]
+    return full or [part for part in parts if part.kind == "cut" and part.label not in (BEFORE, AFTER)] or parts
 
 
 def _mean_ns(parts_by_rank: Sequence[Sequence[StepPart]]) -> int:

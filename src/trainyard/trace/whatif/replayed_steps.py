@@ -45,11 +45,16 @@ def _replay_rank(
         launcher = np.unique(classified.launcher[classified.launcher >= 0])
         host_start = np.zeros(len(events.host), np.int64)
         host_start[launcher] = clock.at(events.host.start[launcher])
-        events = msgspec.structs.replace(
-            events,
-            work=msgspec.structs.replace(events.work, start=start[begin], stop=stop[end]),
-            host=msgspec.structs.replace(events.host, start=host_start),
+        work_start, work_stop = start[begin], stop[end]
+        # Work without a launch belongs to the part of its predecessor on the stream, in the order of the replay.
+        order = np.lexsort((np.arange(len(begin)), -work_stop, work_start))
+        work = msgspec.structs.replace(
+            events.work, start=work_start[order], stop=work_stop[order], stream=events.work.stream[order]
         )
-        classified = classified._replace(start=start[begin], stop=stop[end])
+        host = msgspec.structs.replace(events.host, start=host_start)
+        events = msgspec.structs.replace(events, work=work, host=host)
+        classified = classified._replace(
+            start=work.start, stop=work.stop, key=classified.key[order], launcher=classified.launcher[order]
+        )
     is_compute = np.append(rank.keys.kinds() == _COMPUTE, False)[classified.key]
     return events, steps.ends(events, classified, is_compute) if events.marks else []
