@@ -184,7 +184,10 @@ class Rows:
             if event.ph == "M" and event.name in _PROCESS_TEXTS:
                 self._add_process_text(event)
         code_of = {cat: code_of_category(cat) for cat in {event.cat for event in events}}
-        events = [event for event in events if event.ph == "X" and code_of[event.cat] != NO_WORK]
+        # An event with neither a category nor a time holds no work.
+        events = [
+            event for event in events if event.ph == "X" and code_of[event.cat] != NO_WORK and (event.cat or event.ts)
+        ]
         if not events:
             return
         start, readable = ns_of([event.ts for event in events])

@@ -594,6 +594,7 @@ static int keep(scan *s, const event *e) {
     if (spelled(e->cat)) return 0;
     slice cat = {"", 0, 0};
     if (e->has_cat) cat = e->cat;
+    if (!cat.length && !e->ts.at) return 1;                       /* neither a category nor a time: no work */
     int what = host_what(cat), on_device = what < 0, waits = lower_is(cat, "cuda_sync");
     if (on_device) what = device_what(cat);
     if (what < 0 && !waits) {
