@@ -79,13 +79,13 @@ def execute(
     _check(job, devices)
     for notice in device_rules.notices(job.recipe, devices[0].vendor):
         session.say(notice)
-    say_present_load(session.say)
     rank_variables = environment(job.layout.ranks, vendors)
     launcher = _launcher(job, session, rank_variables)
     run_provenance = provenance.gather(devices, vendors, rank_variables)
     run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=run_provenance)
     files = launcher.render(job, [session.worker, str(session.store.runs / run.id), devices[0].vendor])
     folder = session.store.begin(run, job_text)
+    load = present_load_warning(present_load())
     with alone(folder):
         try:
             begun(folder)
@@ -95,6 +95,8 @@ def execute(
             session.store.delete(run.id)  # its ranks never started
             raise
         session.say(f"run {run.id}: {job.layout.ranks} x {devices[0].name}, in {folder}")
+        if load:
+            session.say(load)
         return _run_to_end(
             _Started(launcher=launcher, job_id=job_id, run=run, folder=folder, messages=messages), session, vendors
         )
@@ -352,12 +354,6 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
         goodput=goodput.goodput(events, samples),
     )
     return replace(measured_run, claims=run_claims.derive_claims(measured_run, facts, vendors))
-
-
-def say_present_load(say: Callable[[str], None]) -> None:
-    """Print a warning if other processes keep the machine busy before a run starts."""
-    if warning := present_load_warning(present_load()):
-        say(warning)
 
 
 def with_load(run: Run, load_meter: LoadMeter) -> Run:

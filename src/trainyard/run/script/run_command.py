@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from trainyard import plugins
 from trainyard.errors import BadInput, CommandFailed
 from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
+from trainyard.machine_load import present_load_warning
 from trainyard.pdeathsig import die_with_parent
 from trainyard.record import Run, Sample
 from trainyard.redact import redact_command
-from trainyard.run.local.harness import booked, failed, find_devices, measured, say_present_load, with_load
+from trainyard.run.local.harness import booked, failed, find_devices, measured, with_load
 from trainyard.run.record import provenance
-from trainyard.run.record.load_meter import LoadMeter
+from trainyard.run.record.load_meter import LoadMeter, present_load
 from trainyard.run.script.watch_steps import FOLDER, MEASURE
 from trainyard.run.session import Session
 from trainyard.store.run_folder import rank_files
@@ -59,8 +60,10 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     )
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(devices, vendors, {}))
     folder = store.begin(run, f"# {shown_command}\n".replace("\r", " "))
-    say_present_load(session.say)
+    load = present_load_warning(present_load())
     session.say(f"run {run.id}: {shown_command}, in {folder}")
+    if load:
+        session.say(load)
     load_meter = LoadMeter()
     try:
         exit_code = _run([program, *command[1:]], folder, measure)
