@@ -17,12 +17,12 @@ BUSY = MachineLoad(window_s=9.0, cores=2, run_cores=1.2, other_cores=0.7)
 
 def run(load: MachineLoad | None, clocks: dict[str, str] | None = None, spread: int = 0) -> Run:
     """A run whose timed steps take 100 ns and `spread` ns more in every second step."""
-    made = Run(id="r", job=JOB, started="2025-01-01T00:00:00.000+00:00", samples=samples())
+    template = Run(id="r", job=JOB, started="2025-01-01T00:00:00.000+00:00", samples=samples())
     steps = tuple(
-        msgspec.structs.replace(made.samples[1], step=step, rank=0, repeat=0, wall_ns=100 + spread * (step % 2))
+        msgspec.structs.replace(template.samples[1], step=step, rank=0, repeat=0, wall_ns=100 + spread * (step % 2))
         for step in range(20)
     )
-    return msgspec.structs.replace(made, samples=steps, provenance=Provenance(load=load, clocks=clocks or {}))
+    return msgspec.structs.replace(template, samples=steps, provenance=Provenance(load=load, clocks=clocks or {}))
 
 
 def test_quiet_run_has_no_warning() -> None:

@@ -56,7 +56,7 @@ def decode(path: Path, profile: memoryview, notes: Sequence[str] = ()) -> Events
 
 def _encode_column(column: object) -> object:
     if not isinstance(column, np.ndarray):
-        raise NotImplementedError
+        raise TypeError(f"a profile holds no {type(column).__name__}")
     contiguous = np.ascontiguousarray(column)
     return contiguous.dtype.str, np.diff(contiguous, prepend=contiguous.dtype.type(0)).tobytes()
 
@@ -64,7 +64,7 @@ def _encode_column(column: object) -> object:
 def _decode_column(kind: Any, part: Any) -> NDArray[Any]:
     """The inverse of `_encode_column`; sums wrap around as the differences did."""
     if get_origin(kind) is not np.ndarray:
-        raise NotImplementedError
+        raise TypeError(f"a profile holds no {kind}")
     name, data = part
     dtype = _DTYPES.get(name)
     if dtype is None or not isinstance(data, bytes):
