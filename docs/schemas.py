@@ -28,6 +28,7 @@ from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
 from trainyard.report.render.written_report import WrittenReport
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.comparison import Comparison
+from trainyard.report.view.critical_path import CriticalPath
 from trainyard.report.view.parity_results import ParityResults
 from trainyard.report.view.run_result import RunResult
 from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
@@ -38,6 +39,7 @@ FOLDER = Path(__file__).parent / "schemas"
 DOCUMENTS: dict[str, type] = {
     "analysis": Analysis,  # trainyard trace, trainyard demo
     "what-if": WhatIf,  # trainyard trace what-if
+    "critical-path": CriticalPath,  # trainyard trace critical-path
     "sql": QueryResult,  # trainyard trace sql
     "reconcile": Reconciliation,  # trainyard trace reconcile
     "memory": MemorySnapshot,  # trainyard trace memory

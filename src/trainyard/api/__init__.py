@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from trainyard.api.run_jobs import resume as resume
     from trainyard.api.run_jobs import run as run
     from trainyard.api.run_jobs import run_script as run_script
+    from trainyard.api.trace_modes import critical_path as critical_path
     from trainyard.api.trace_modes import measure_memory as measure_memory
     from trainyard.api.trace_modes import query as query
     from trainyard.api.trace_modes import reconcile as reconcile
@@ -67,6 +68,7 @@ Path = str | os.PathLike[str]
 _ELSEWHERE = {
     "Session": "trainyard.run.session",
     "chaos": "trainyard.api.run_jobs",
+    "critical_path": "trainyard.api.trace_modes",
     "gate": "trainyard.api.gate_stored_runs",
     "gate_bisect": "trainyard.api.gate_revisions",
     "gate_convergence": "trainyard.api.gate_losses",

@@ -1,4 +1,4 @@
-"""What else can be asked of a trace: `what_if`, `query`, `reconcile`; and the memory of a torch snapshot."""
+"""Further analyses of a trace: `what_if`, `critical_path`, `query`, `reconcile`; and the memory of a torch snapshot."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
     from trainyard.job import Job
+    from trainyard.report.view.critical_path import CriticalPath
     from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
     from trainyard.trace.measured_trace import MeasuredTrace
 
@@ -45,6 +46,30 @@ def what_if(
 
     measured = measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict)
     return predicted_steps(measured, predict_changes(measured, changes))
+
+
+def critical_path(
+    paths: Path | Sequence[Path],
+    *,
+    window: Literal["steps", "all"] = "steps",
+    mark: str = AS_WRITTEN.mark,
+    limit: int = AS_WRITTEN.limit,
+    engine: str = "auto",
+    strict: bool = False,
+) -> CriticalPath:
+    """Finds the chain of dependent ops that determines when the steps of a trace end. The options are those of
+    `analyse`.
+
+    ```python
+    path = api.critical_path("traces/")
+    print([(share.label, share.ns // path.steps) for share in path.shares])
+    ```
+    """
+    from trainyard.report.view.critical_path import critical_path_of
+    from trainyard.trace.whatif.replay import Replay
+
+    measured = measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict)
+    return critical_path_of(Replay(measured))
 
 
 def query(

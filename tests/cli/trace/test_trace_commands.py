@@ -49,6 +49,7 @@ def commands(tmp_path: Path, snapshot: Path, device_trace: Path) -> dict[str, li
     return {
         "demo": ["demo", "--out", str(tmp_path / "page.html")],
         "trace": ["trace", str(DEMO)],
+        "critical-path": ["trace", "critical-path", str(DEMO)],
         "what-if": ["trace", "what-if", str(DEMO), "--change", "network=2x"],
         "hta": ["trace", "reconcile", str(device_trace), "--with", "hta"],
         "tracelens": ["trace", "reconcile", str(device_trace), "--with", "tracelens"],
@@ -58,7 +59,7 @@ def commands(tmp_path: Path, snapshot: Path, device_trace: Path) -> dict[str, li
     }
 
 
-NAMES = ["demo", "trace", "what-if", "hta", "tracelens", "memory", "snapshot", "diff"]
+NAMES = ["demo", "trace", "what-if", "critical-path", "hta", "tracelens", "memory", "snapshot", "diff"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,6 +124,11 @@ def printed(command: list[str], schema: str, capsys: pytest.CaptureFixture[str])
     jsonschema.Draft202012Validator(schema_of(schema)).validate(document)
     assert document["schema"] == f"trainyard/{schema}/1"
     return document
+
+
+def test_critical_path_prints_what_the_api_returns(commands, capsys):
+    result = api.critical_path(DEMO)
+    assert printed(commands["critical-path"], "critical-path", capsys) == json.loads(encode_json(result))
 
 
 def test_what_if_prints_what_the_api_returns(commands, capsys):

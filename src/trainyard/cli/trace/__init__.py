@@ -12,6 +12,9 @@ command = DefaultGroup(
         "what-if": Mode(
             "trainyard.cli.trace.what_if", "Predict the step with changes: a faster network, no stragglers, ..."
         ),
+        "critical-path": Mode(
+            "trainyard.cli.trace.critical_path", "Show the chain of dependent ops that determines the step time."
+        ),
         "sql": Mode("trainyard.cli.trace.sql", "Run a SQL query over the tables of a trace (extra `sql`)."),
         "reconcile": Mode(
             "trainyard.cli.trace.reconcile",

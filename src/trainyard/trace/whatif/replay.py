@@ -96,7 +96,7 @@ def compare_steps(before: Sequence[Sequence[StepPart]], after: Sequence[Sequence
     return Recovery(ns=saved_ns, interval_ns=interval, steps=len(labels))
 
 
-def _full_parts(parts_by_rank: Sequence[Sequence[StepPart]]) -> list[StepPart]:
+def full_parts(parts_by_rank: Sequence[Sequence[StepPart]]) -> list[StepPart]:
     """The parts that count in a mean: full steps; if there are none, steps that are cut off, else all."""
     parts = [part for rank_parts in parts_by_rank for part in rank_parts]
     full = [part for part in parts if part.kind == "step"]
@@ -105,13 +105,13 @@ def _full_parts(parts_by_rank: Sequence[Sequence[StepPart]]) -> list[StepPart]:
 
 def _mean_ns(parts_by_rank: Sequence[Sequence[StepPart]]) -> int:
     """The wall time of the mean ledger of these parts, ns."""
-    counted = _full_parts(parts_by_rank)
+    counted = full_parts(parts_by_rank)
     return sum(part.stop - part.start for part in counted) // len(counted)
 
 
 def _ns_by_step(parts_by_rank: Sequence[Sequence[StepPart]]) -> dict[str, float]:
     """Label -> mean over ranks of the step's time in ns, for the parts that count."""
     ns_by_label: dict[str, list[int]] = {}
-    for part in _full_parts(parts_by_rank):
+    for part in full_parts(parts_by_rank):
         ns_by_label.setdefault(part.label, []).append(part.stop - part.start)
     return {label: sum(ns) / len(ns) for label, ns in ns_by_label.items()}
