@@ -1,8 +1,8 @@
 """A machine file from probes of its own devices (`run/probe/probe_rank.py`).
 
 A probe is one timed operation: a matrix product, attention, a copy, a launch or a collective. `machine` makes a
-`Machine` of them: the rates that the devices reach, and the constants of the cost model fitted to them. Each figure is a
-`Claim`: a value with its unit, source and date.
+`Machine` of them: the rates that the devices reach, and the constants of the cost model fitted to them. Each figure is
+a `Claim`: a value with its unit, source and date.
 """
 
 from __future__ import annotations

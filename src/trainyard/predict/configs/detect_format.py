@@ -59,8 +59,8 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
 
 def _check_divisible(job: Job, where: str) -> None:
     """Raises `BadInput`, with the remainder, if the layout does not divide the model's heads, groups and experts, a
-    stage's ranks or the sequence, or if there are more pipeline stages than layers plus embedding and head. `where`: the
-    name of the file in messages."""
+    stage's ranks or the sequence, or if there are more pipeline stages than layers plus embedding and head. `where`:
+    the name of the file in messages."""
     model, layout, recipe = job.decoder, job.layout, job.recipe
     stage_ranks = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
     for size_name, size, divisor, axis_name in (

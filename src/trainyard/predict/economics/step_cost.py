@@ -43,8 +43,8 @@ def model_flops(cases: Cases) -> Column:
     expert_products, shared_products = shapes.expert_products(cases)
     expert_flops = sum((product.flops for product in expert_products), np.zeros(1)) * moe_layers
     shared_flops = sum((product.flops for product in shared_products), np.zeros(1)) * moe_layers
-    # Scores and weighted values of causal attention: 2 products x 2 FLOPs x half of the tokens^2 is 1 x tokens^2 x
-    # (query + value channels); an unmasked case (1) has twice as many.
+    # Scores and weighted values of causal attention: 2 FLOPs for half of the pairs of tokens, so tokens^2 for each
+    # channel of the queries and of the values. Without a mask (`unmasked` is 1) there are twice as many.
     score_flops = (
         cases.micro_batch_size
         * cases.seq_len**2

@@ -57,10 +57,10 @@ class HeteroResult:
 def find(
     wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework, most: int = 10, budget: float = 0.0
 ) -> HeteroResult:
-    """Finds the `most` fastest pipelines over `parts`, and the fastest layout of each part alone. `wanted.devices`: ranks
-    of all parts; `wanted.fixed`: layout axis -> value that the user fixed. `framework`: what runs the job, which limits
-    the layouts. `budget`: tokens to train on, for days and dollars; 0 for none. Raises `BadInput` for parts that cannot
-    run one job, and `BadJob` if no layout divides them and the model, or none fits."""
+    """Finds the `most` fastest pipelines over `parts`, and the fastest layout of each part alone. `wanted.devices`:
+    ranks of all parts; `wanted.fixed`: layout axis -> value that the user fixed. `framework`: what runs the job, which
+    limits the layouts. `budget`: tokens to train on, for days and dollars; 0 for none. Raises `BadInput` for parts that
+    cannot run one job, and `BadJob` if no layout divides them and the model, or none fits."""
     search.check_dtype(wanted, framework)
     fleet.check(parts)
     if wanted.fixed.get("interleave", 1) != 1 or wanted.fixed.get("schedule", _SCHEDULE) != _SCHEDULE:

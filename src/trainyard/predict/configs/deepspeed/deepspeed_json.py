@@ -169,8 +169,8 @@ class _DeepSpeedReader:
 
     def _batch(self, dp: int) -> tuple[int, int]:
         """(micro-batch, global batch) in sequences. Two of the three sizes in the file (global batch, micro-batch,
-        accumulation steps) give the third; one alone means no accumulation. `dp`: data-parallel ranks, each with its own
-        samples. Raises `BadFile` if neither batch is given, `BadInput` if the sizes contradict each other."""
+        accumulation steps) give the third; one alone means no accumulation. `dp`: data-parallel ranks, each with its
+        own samples. Raises `BadFile` if neither batch is given, `BadInput` if the sizes contradict each other."""
         sizes = {key: self.keys.get(key) for key in deepspeed_keys.BATCHES}
         stated_keys = [key for key, value in sizes.items() if value not in (None, "auto")]
         if len(stated_keys) < 2:
@@ -218,8 +218,8 @@ class _DeepSpeedReader:
         if not (use_bf16 or use_fp16):
             return "float32", None
         gradient = keys.choice("data_types.grad_accum_dtype", deepspeed_keys.BYTES, 2)
-        # Per weight: float32 master weight and two Adam moments, 4 bytes each; a two-byte master weight saves 2, two-byte
-        # moments 4 more.
+        # Per weight: float32 master weight and two Adam moments, 4 bytes each; a two-byte master weight saves 2, two-
+        # byte moments 4 more.
         optimizer_state = 12
         if use_bf16 and keys.flag(f"{bf16}.bf16_master_weights_and_grads"):
             optimizer_state = 6 if keys.flag(f"{bf16}.bf16_optimizer_states") else 10

@@ -19,8 +19,8 @@ Positions = Literal["rope", "learned", "none"]
 
 def read(keys: ConfigKeys) -> Model:
     """The model that Megatron-LM's arguments describe, with the defaults of `megatron/training/arguments.py`. Raises
-    `BadFile` for values that the model cannot have. An argument of the second position of `keys.integer` is the default,
-    one of the third the minimum."""
+    `BadFile` for values that the model cannot have. An argument of the second position of `keys.integer` is the
+    default, one of the third the minimum."""
     width, heads = keys.integer("hidden-size"), keys.integer("num-attention-heads")
     layers = keys.integer("num-layers" if "encoder-num-layers" not in keys.values else "encoder-num-layers")
     gated = keys.flag("swiglu") or keys.flag("quick-geglu")

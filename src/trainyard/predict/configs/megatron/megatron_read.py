@@ -95,8 +95,8 @@ class _MegatronReader:
 
     def _layout(self, devices: int, model: Model) -> Layout:
         """The layout of the arguments on `devices` ranks. The data-parallel degree is `devices` over the other degrees;
-        the distributed optimizer shards over it, or over each of several instances. Raises `BadInput` if a division has a
-        remainder."""
+        the distributed optimizer shards over it, or over each of several instances. Raises `BadInput` if a division has
+        a remainder."""
         keys = self.keys
         tp, pp = keys.integer("tensor-model-parallel-size", 1), keys.integer("pipeline-model-parallel-size", 1)
         cp, ep = keys.integer("context-parallel-size", 1), keys.integer("expert-model-parallel-size", 1)

@@ -57,8 +57,8 @@ def find(model: Model | VisionModel) -> Flavor | None:
 
 def load(name: str, flavor: str, where: str) -> tuple[Model, str]:
     """(model of a flavor, name of its masked attention; empty for causal attention). `name`, `flavor`: as in the file,
-    such as llama3 and 8B, with a suffix such as `_flex` for masked attention. `where`: the name of the file in messages.
-    Raises `BadFile` for an unknown flavor."""
+    such as llama3 and 8B, with a suffix such as `_flex` for masked attention. `where`: the name of the file in
+    messages. Raises `BadFile` for an unknown flavor."""
     longest_first = sorted(_MASKED_ATTENTION, key=len, reverse=True)
     suffix = next((ending for ending in longest_first if flavor.endswith(ending)), "")
     plain_flavor = flavor.removesuffix(suffix)
