@@ -208,6 +208,7 @@ def _dualpipev_runs(rank: int, pp: int, micro_batches: int) -> list[_Run]:
     """Operations of one rank for DualPipeV: warm-up, steady state of a forward and a backward pass of each chunk, and
     drain with delayed gradients of weights."""
     ranks_after, ranks_so_far = pp - rank - 1, rank + 1
+    # When the micro-batches run out, backward passes are split (B becomes I, then W) from this one on.
     backward_passes = ["B1", "B0"] * ranks_so_far
     first_split = ranks_so_far if rank % 2 else ranks_so_far // 2 * 2 + 1
     backward_passes[first_split:] = [backward_pass.replace("B", "I") for backward_pass in backward_passes[first_split:]]
@@ -229,6 +230,7 @@ def _dualpipev_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, N
     kind, chunk = _expand_runs(_dualpipev_runs(rank, pp, micro_batches))
     is_forward, is_weights, is_inputs = kind == FORWARD, kind == WEIGHTS, kind == INPUTS
     micro = np.zeros(len(kind), np.int64)
+    # Each chunk takes the micro-batches in order, in forward passes and in backward passes (full or of inputs).
     for mask in (is_forward, ~is_forward & ~is_weights):
         micro[mask] = _count_earlier_equal(chunk[mask])
     chunk[is_weights], micro[is_weights] = chunk[is_inputs], micro[is_inputs]  # the oldest first
