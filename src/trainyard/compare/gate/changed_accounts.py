@@ -176,6 +176,7 @@ def _test_accounts(
 def adjust_by_holm(chances: Column) -> Column:
     """Adjusted p-values (n,) (Holm 1979, Scandinavian Journal of Statistics 6(2)). `chances`: p-values (n,) of n
     tests."""
+    # The least p-value is multiplied by n, the next by n - 1, ...; none becomes less than one before it.
     order = np.argsort(chances, kind="stable")
     multipliers = np.arange(len(chances), 0, -1)
     adjusted = np.empty(len(chances))
