@@ -126,7 +126,7 @@ def attention(job: Job, group: SampleGroup, phase: str, layer_count: int) -> Ope
     kv_heads = model.heads if model.kv_lora_rank else model.kv_heads
     kv_readers = group.cp if job.layout.cp_method != "ulysses" else 1
     flops = pair_flops(job, group.tokens, 3 * key_width + 2 * value_width if backward else key_width + value_width)
-    # Per token: q and the output; k and v. Backward also their gradients.
+    # Elements moved per token: of q and the output; of k and v. Backward also their gradients.
     query_elements = model.heads * (2 * (key_width + value_width) if backward else key_width + value_width)
     kv_elements = kv_heads * (key_width + value_width) * (2 if backward else 1) * kv_readers
     element_bytes = words.DTYPES[group.dtype]
