@@ -1,7 +1,8 @@
 """Analytical cost of operations and collectives: (low, expect, high) in ns.
 
-Roofline: Williams, Waterman, Patterson, "Roofline" (CACM 52(4), 2009). Ring collectives: Patarasuk and
-Yuan, "Bandwidth optimal all-reduce" (JPDC 69(2), 2009), section 3.
+Roofline: Williams, Waterman, Patterson, "Roofline" (CACM 52(4), 2009). Ring collectives: Patarasuk and Yuan, "Bandwidth
+optimal all-reduce" (JPDC 69(2), 2009), section 3. A device or link may have a curve of the rate that it reaches
+(`reached`: op class or collective -> curve) by the FLOPs or bytes of a call.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def _all_in_folders() -> bool:
 
 
 def _packages(folder: str) -> Iterator[tuple[str, Path]]:
-    """(normalised name, metadata folder) of each package in a folder."""
+    """Yields (normalised name, metadata folder) of each package in a folder: `torch_geo-1.0.dist-info` gives
+    `torch-geo`. Nothing for a folder that cannot be listed."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -74,7 +75,8 @@ def _packages(folder: str) -> Iterator[tuple[str, Path]]:
 
 
 def _read_group(file: Path, group: str) -> Iterator[EntryPoint]:
-    """The entry points of a group in a file of the form `[group]`, `name = value`."""
+    """Yields the entry points of a group in a file of the form `[group]`, `name = value`; nothing if it cannot be
+    read."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

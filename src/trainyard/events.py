@@ -1,8 +1,9 @@
 """One rank's profile as numpy columns: device work, host spans, marks. Times are integer ns.
 
 Shapes: n device intervals in `DeviceWork`, m host spans in `HostSpans`. `call`, `op`, `parent` are row numbers in
-`HostSpans`, -1 if the file has none. Rows of both tables are sorted by start, ties longest first, so that a parent
-precedes its children.
+`HostSpans`, -1 if the file has none; `name` is an index into `Events.names`, `stream` one into `Events.streams`; keys
+of `collectives` are row numbers of the same table. Rows of both tables are sorted by start, ties longest first, so that
+a parent precedes its children.
 """
 
 from __future__ import annotations

@@ -404,6 +404,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if self.recipe.tokens_per_step < 1:
             raise BadJob(f"tokens_per_step = {self.recipe.tokens_per_step} at $.recipe must be at least 1.")
         batch_ranks = self.layout.batch_ranks
+        # Tokens of one micro-batch on all data-parallel ranks, of which a step has a whole number.
         slice_tokens = self.recipe.seq_len * self.recipe.micro_batch_size * batch_ranks
         if self.recipe.tokens_per_step % slice_tokens:
             raise BadJob(
@@ -439,7 +440,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self.recipe.tokens_per_step // self.recipe.seq_len
 
     def check_fits(self, devices: int, where: str) -> None:
-        """Raises `BadJob` with the arithmetic if the layout needs more ranks than `devices`."""
+        """Raises `BadJob` with the arithmetic if the layout needs more ranks than `devices`. `where`: what has the
+        devices (a machine, a host), for the message."""
         layout = self.layout
         if layout.ranks > devices:
             factors = " * ".join(f"{axis} {getattr(layout, axis)}" for axis in FACTORS if getattr(layout, axis) > 1)

@@ -1,4 +1,8 @@
-"""Reading and writing job files (TOML). A misspelt key is rejected with its path and the most similar valid key."""
+"""Reading and writing job files (TOML). A misspelt key is rejected with its path and the most similar valid key.
+
+msgspec checks the types of a document; its errors name the path (`$.recipe.dtype`), and are rewritten here with the
+accepted values.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,8 @@ def _split_path(error: str) -> tuple[str, str]:
 
 
 def _type_at(path: str) -> Any:
-    """The type of a job document's value at a path such as `.layout` or `.recipe.activation_checkpoint`."""
+    """The type of a job document's value at a path such as `.layout` or `.recipe.activation_checkpoint`: the annotation
+    of its field, None if there is no such field."""
     kind: Any = Job
     for part in filter(None, path.split(".")):
         structs = [option for option in (kind, *get_args(kind)) if hasattr(option, "__struct_fields__")]
@@ -48,15 +53,16 @@ def choices(kind: Any) -> list[bool | int | str]:
     """The values that a field of this type accepts; empty if they cannot be enumerated."""
     if kind is bool:
         return [True, False]
-    parts = get_args(kind)
+    arguments = get_args(kind)
     if get_origin(kind) is Literal:
-        return list(parts)
-    each = [choices(part) for part in parts]
-    return [value for part in each for value in part] if all(each) else []
+        return list(arguments)
+    choices_of_options = [choices(option) for option in arguments]  # of a union
+    return [value for option in choices_of_options for value in option] if all(choices_of_options) else []
 
 
 def refusal(message: str, kind: Any) -> tuple[str, str]:
-    """msgspec's message about a field of this type, with the accepted values added, and the next step."""
+    """(message, next step) for msgspec's message about a field of the type `kind`: with the accepted values added, if
+    they can be enumerated."""
     known = choices(kind)
     if not known:
         return message, ""
@@ -76,14 +82,16 @@ def parse(text: str, where: str, folder: Path = Path()) -> Job:
         document = toml.loads(text)
     except toml.DecodeError as error:
         raise BadJob(f"{where}: not TOML: {error}.") from error
-    taken = presets.fill(document, where, folder)
-    if "model" in taken:
-        _converted(taken["model"].keys, Model, taken["model"].where, ".model")
+    taken = presets.fill(document, where, folder)  # changes `document`; the presets by section
+    if "model" in taken:  # checked alone first, so that an error in a preset names the preset's file
+        _converted(taken["model"].keys, Model, taken["model"].where, root=".model")
     return _converted(document, Job, where)
 
 
 def _converted(document: Any, kind: type[Kind], where: str, root: str = "") -> Kind:
-    """Convert to `kind`. `root`: the path of its fields in a job document."""
+    """Converts a decoded document to the struct `kind`. `where`: the name of the file in messages; `root`: the path of
+    the document in a job, such as `.model`. Raises `BadJob` with the path of the invalid value and the next step: a
+    constructor's own error, an unknown or renamed key, a renamed value, or another invalid value."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:

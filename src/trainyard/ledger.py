@@ -4,7 +4,8 @@ Invariants, checked at construction, decoding and replacement: the entries' `ns`
 negative, and each (account, phase) occurs once. `hidden_ns` is not part of the balance: it is time during
 which the account was active while an account of higher precedence owned the instant.
 
-`mean` of ledgers balances by largest remainder; `diff` of two sums exactly to the change in wall time.
+`mean` of ledgers balances by largest remainder; `diff` of two sums exactly to the change in wall time. An account is a
+category of time, such as `comm/all_gather@dp_shard`; a phase is forward, recompute, backward, optimizer or other.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Account:
 
     def __init__(self, kind: str, what: str = "", group: str = "") -> None:
         """Raises `UnknownName` for words that are not in `words.KINDS`, or a group with invalid characters."""
-        whats = words.KINDS[words.check(kind, words.KINDS, "kind of account")].whats
+        whats = words.KINDS[words.check(kind, words.KINDS, "kind of account")].whats  # subdivisions of the kind
         if whats:
             words.check(what, whats, f"{kind} account")
         elif what:
@@ -245,7 +246,9 @@ def diff(before: Ledger, after: Ledger) -> tuple[AccountChange, ...]:
 
 
 def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
-    """The mean ledger. Rounding by largest remainder (ties: order of precedence) keeps it balanced.
+    """The mean ledger of several steps or ranks. An account that a ledger lacks counts as 0. Rounding by largest
+    remainder (ties: order of precedence) keeps the mean balanced. `source`: of the result, by default that of the
+    first.
 
     Raises `BadLedger` for an empty sequence or a mix of predicted and measured ledgers.
     """
@@ -255,7 +258,7 @@ def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
     if any(ledger.basis != first.basis for ledger in ledgers):
         raise BadLedger("a mean of predicted and measured ledgers has no meaning.", "Use diff to compare them.")
     count = len(ledgers)
-    entries_of: dict[tuple[Account, str], list[Entry]] = {}
+    entries_of: dict[tuple[Account, str], list[Entry]] = {}  # (account, phase) -> its entries, at most one per ledger
     for ledger in ledgers:
         for entry in ledger.sorted_entries():
             entries_of.setdefault((entry.account, entry.phase), []).append(entry)

@@ -72,13 +72,13 @@ def check(record: object, limits: Mapping[str, Limit], where: str = "") -> None:
 
 
 def check_value(name: str, value: float, limit: Limit) -> None:
-    """Check a single number. Raises `BadInput`."""
+    """Raises `BadInput` if `value` is above `limit` or not a number. `name`: of the value, in the message."""
     if not value <= limit.most:
         raise BadInput(*_refusal_message(f"{name} {show(value)}", limit))
 
 
 def check_positive(values: object, *names: str) -> None:
-    """Raises `BadJob` for a float that is not a positive, finite number."""
+    """Raises `BadJob` if one of the attributes `names` of `values` is not a positive, finite number."""
     for name in names:
         if not 0 < getattr(values, name) < inf:
             raise BadJob(f"{name} = {getattr(values, name)} must be a positive, finite number.")
@@ -88,7 +88,7 @@ def show(value: float) -> str:
     """Format a number of any size: exact up to 24 digits, a power of ten beyond that."""
     if isinstance(value, float) or abs(value) < 10**24:
         return f"{value:,}"
-    return f"{'-' * (value < 0)}about 10^{int(value.bit_length() * 0.30103)}"
+    return f"{'-' * (value < 0)}about 10^{int(value.bit_length() * 0.30103)}"  # log10(2) = 0.30103
 
 
 def _refusal_message(subject: str, limit: Limit) -> tuple[str, str]:

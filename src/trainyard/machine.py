@@ -60,8 +60,8 @@ class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def at(self, size: float) -> float:
         """The rate at `size`; constant beyond both ends."""
-        log_sizes = [log(known) for known, _ in self.points]
-        return float(np.interp(log(max(size, 1e-300)), log_sizes, [value for _, value in self.points]))
+        log_sizes, rates = [log(known_size) for known_size, _ in self.points], [rate for _, rate in self.points]
+        return float(np.interp(log(max(size, 1e-300)), log_sizes, rates))  # 0 has no logarithm
 
 
 def _check_positive(name: str, *claims: Claim) -> None:
@@ -194,7 +194,8 @@ def known() -> dict[str, Path]:
 
 
 def load(name_or_path: str) -> Machine:
-    """Load a machine by name (`h100`) or from a file. Raises `UnknownName` or `BadFile`."""
+    """Loads a machine by the name of a file in the package (`h100`) or from the user's TOML file. Raises `UnknownName`
+    if there is neither, or `BadFile` for an invalid file."""
     path = known().get(name_or_path) or Path(name_or_path)
     try:
         exists = path.is_file()
@@ -216,7 +217,7 @@ def find_device(reported: str) -> Device | None:
     differs.
     """
     reported_name = reported.strip().lower()
-    longest_match: tuple[int, str] | None = None
+    longest_match: tuple[int, str] | None = None  # (length of the alias, name of the machine file)
     for name, path in known().items():
         for alias in _device_names(path):
             if fnmatchcase(reported_name, alias.lower()) and (longest_match is None or len(alias) > longest_match[0]):

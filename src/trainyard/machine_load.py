@@ -89,6 +89,7 @@ def throttle_warning(telemetry: Mapping[str, str]) -> str:
 
 def _clock(telemetry: Mapping[str, str], prefix: str) -> str:
     """`, 1110 of 1980 MHz`, if both clocks of the device are known."""
+    # Digits at the beginning of each text.
     now, highest = (_MHZ.match(telemetry.get(f"{prefix}{name}", "")) for name in ("clocks.sm", "clocks.max.sm"))
     return f", {now[0]} of {highest[0]} MHz" if now and highest else ""
 

@@ -8,10 +8,12 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+"""prctl's option that sets the signal to receive if the parent ends (linux/prctl.h)."""
 
 
 def die_with_parent(parent: int, how: signal.Signals) -> None:
-    """Request the signal `how` from the kernel when the parent ends; exit at once if it has already ended.
+    """Requests the signal `how` from the kernel for when the parent ends; exits at once if it has already ended. Called
+    in the child, after it was started. `parent`: the parent's process id.
 
     Linux only (prctl(2)); on other systems only the launcher's signal handlers stop its children.
     """

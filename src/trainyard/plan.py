@@ -11,7 +11,8 @@ from trainyard.machine import Claim
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`low` and `high` bound the step's wall time (ns); `memory`: bytes by part on the rank that needs most."""
+    """`low` to `high`: the 80 % prediction interval of the step's wall time in ns; `memory`: bytes by part (such as
+    `parameter`) on the rank that needs most; `assumptions`: the constants of the prediction, with their sources."""
 
     job: Job
     ledger: Ledger

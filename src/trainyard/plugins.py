@@ -154,11 +154,13 @@ def names(group: str) -> Mapping[str, EntryPoint]:
 
 
 def load(group: str, name: str) -> Any:
-    """Load and instantiate one plugin. Raises `UnknownName`, or `BadInput` if it lacks a member of its Protocol."""
-    entry_point_of = names(group)
-    if name not in entry_point_of:
-        raise UnknownName(f"{group} has no {name!r}.", nearest(name, entry_point_of))
-    plugin = entry_point_of[name].load()()
+    """Loads one plugin of a group and returns a new instance of it. Raises `UnknownName` for an unknown group or
+    plugin, or `BadInput` if it lacks a member of the group's Protocol."""
+    entry_point_by_name = names(group)
+    if name not in entry_point_by_name:
+        raise UnknownName(f"{group} has no {name!r}.", nearest(name, entry_point_by_name))
+    plugin_class = entry_point_by_name[name].load()
+    plugin = plugin_class()
     missing = [part for part in _member_names(PROTOCOLS[group]) if not hasattr(plugin, part)]
     if missing:
         raise BadInput(f"the {group} plugin {name!r} lacks {', '.join(missing)}.")

@@ -66,7 +66,8 @@ def printable_tree(value: Any, keep: str = "\n\t") -> Any:
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of plain data (dicts, lists, scalars) with `change` applied to every text, keys included."""
+    """A copy of plain data (dicts, lists, scalars) with `change` applied to every text, keys included; tuples become
+    lists."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

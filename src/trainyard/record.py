@@ -135,7 +135,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def kept(self) -> list[Sample]:
         """The samples of each step's last attempt, of all ranks; those of earlier attempts were repeated after a
         restart."""
-        last_attempt: dict[int, int] = {}
+        last_attempt: dict[int, int] = {}  # step -> attempt
         for sample in self.samples:
             last_attempt[sample.step] = max(last_attempt.get(sample.step, 0), sample.attempt)
         return [sample for sample in self.samples if sample.attempt == last_attempt[sample.step]]

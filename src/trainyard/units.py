@@ -34,7 +34,7 @@ def ns_from_us(stamp: str | bytes) -> int:
     """
     text = stamp.decode("ascii") if isinstance(stamp, bytes) else stamp
     whole_us, point, fraction = text.partition(".")
-    if len(whole_us) <= 16 and whole_us.isdecimal() and (not point or fraction.isdecimal()):
+    if len(whole_us) <= 16 and whole_us.isdecimal() and (not point or fraction.isdecimal()):  # the usual form, fast
         ns = int(whole_us) * 1000 + (int(fraction[:3].ljust(3, "0")) if fraction else 0)
     else:
         ns = _ns_from_decimal_us(text)
@@ -44,13 +44,13 @@ def ns_from_us(stamp: str | bytes) -> int:
 
 
 def _ns_from_decimal_us(text: str) -> int:
-    """Parse stamps with signs and exponents. The magnitude is checked first: `1e999999` would become a million
-    digits."""
+    """Nanoseconds, rounded down, of a microsecond stamp with a sign or an exponent. The magnitude is checked first:
+    `1e999999` would become a million digits. Raises `ValueError` for anything else."""
     try:
         value = Decimal(text)
         if not value.is_finite() or value.adjusted() > 16:
             raise ValueError
-        with localcontext(prec=len(text) + 4):
+        with localcontext(prec=len(text) + 4):  # enough digits for the product to be exact
             return int((value * 1000).to_integral_value("ROUND_FLOOR"))
     except (ArithmeticError, ValueError) as error:
         raise ValueError(f"{text[:40]!r} is not a time in microseconds") from error
@@ -115,7 +115,7 @@ def show_share(part: float, whole: float, digits: int = 1) -> str:
     if not whole:
         return "–"
     shown = f"{100 * part / whole:z.{digits}f} %"
-    rounds_to_nothing = part / whole > 0 and float(shown[:-2].replace(",", "")) == 0
+    rounds_to_nothing = part / whole > 0 and float(shown[:-2].replace(",", "")) == 0  # without the " %"
     return f"<{10**-digits:.{digits}f} %" if rounds_to_nothing else shown
 
 

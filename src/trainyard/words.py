@@ -310,7 +310,8 @@ STATES: Mapping[str, Word] = {
 
 
 def check(word: str, vocabulary: Mapping[str, object], noun: str) -> str:
-    """`word` itself, or `UnknownName` with the nearest known one."""
+    """Returns `word` if it is a key of `vocabulary`; otherwise raises `UnknownName` with the nearest known one. `noun`:
+    names the vocabulary in the message."""
     if word not in vocabulary:
         raise UnknownName(f"{word!r} is not a {noun}.", nearest(word, vocabulary))
     return word
@@ -320,7 +321,7 @@ def metric(name: str) -> Metric:
     """The metric of that name or of that account. Raises `UnknownName` for a name that is neither."""
     if name in METRICS:
         return METRICS[name]
-    kind, _, rest = name.partition("@")[0].partition("/")
+    kind, _, rest = name.partition("@")[0].partition("/")  # `comm/all_reduce@dp_replicate`
     if kind in KINDS and (rest in KINDS[kind].whats if KINDS[kind].whats else not rest):
         return Metric(name, "Exposed time of an account in the mean ledger.", "ns")
     known = f"{', '.join(METRICS)}, and accounts, such as comm/all_reduce@dp_replicate"

@@ -1,4 +1,8 @@
-"""The change of each ledger account between two sides; the changes sum to the change in wall time."""
+"""The change of each ledger account between two sides; the changes sum to the change in wall time.
+
+An account is a category of time of a training step, such as `compute/matmul`; a side is one of the two recordings that
+are compared, with a ledger (account -> ns) per step and their mean.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ def compare_accounts(before: Side, after: Side, judge: bool = True) -> tuple[Acc
         return mean_changes
     judged: list[AccountChange] = []
     for change in mean_changes:
+        # ns of the account in each step of a side.
         old_ns = [step.get(change.account, 0) for step in old_steps]
         new_ns = [step.get(change.account, 0) for step in new_steps]
         low_ns, high_ns = min(new_ns) - max(old_ns), max(new_ns) - min(old_ns)

@@ -1,4 +1,8 @@
-"""Whether two sides can be compared, and the caveats of the comparison."""
+"""Whether two sides can be compared, and the caveats of the comparison.
+
+A side is one of the two recordings that are compared: a run, a trace, a ledger file or a plan. `mean` is its mean
+ledger, the time of a step by account; `timed_ns` its step time without the profiler, 0 if unknown.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +68,7 @@ def check_comparability(a: Side, b: Side) -> Comparability:
     if a.job and b.job and not (a.run and b.run) and a.job.layout != b.job.layout:
         caveats.append(f"Layout: {a.job.layout} against {b.job.layout}.")
     if a.run and b.run:
+        # A script's command line may change its work; `compare_work` reports that as a doubt if it cannot tell.
         if (
             SCRIPT in (a.run.job.workload, b.run.job.workload)
             and describe_command(a.run) != describe_command(b.run)
@@ -95,6 +100,7 @@ def _find_contradiction(a: Side, b: Side) -> str:
 
 
 def _show_ranks(side: Side) -> str:
+    """The ranks of a side's ledger, as `ranks 0, 1, 2`; the first eight."""
     ranks = side.mean.scope.ranks
     listed = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {listed}"
@@ -109,7 +115,8 @@ _MAX_PER_KIND = 4
 
 
 def list_differences(before: Run, after: Run) -> list[str]:
-    """The other differences between two runs, one line each."""
+    """The differences between two runs that are neither reasons nor reported elsewhere, one line each: all of the
+    layout and the recipe, and at most `_MAX_PER_KIND` of each other kind."""
     lines: list[str] = []
     for kind, group in groupby(find_differences(before, after), lambda difference: difference.kind):
         remaining = [item for item in group if item.name not in _WORK_DIFFERENCES and kind not in _KINDS_REPORTED_APART]

@@ -29,6 +29,9 @@ ABSENT = "absent"
 
 
 class Difference(msgspec.Struct, frozen=True):
+    """A setting that differs between two runs. `kind`: a key of `KINDS`; `key`: its name within the kind, empty if the
+    kind is a single value; `was`, `now`: its values, as text."""
+
     kind: str
     key: str
     was: str
@@ -66,7 +69,7 @@ def describe_command(run: Run) -> str:
 
 
 def _collect_facts(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Kind of difference -> the run's values of that kind by key."""
+    """Kind of difference, a key of `KINDS` -> the run's values of that kind by key."""
     provenance = run.provenance
     return {
         "recipe": msgspec.to_builtins(run.job.recipe),
@@ -82,6 +85,7 @@ def _collect_facts(run: Run) -> dict[str, Mapping[str, Any]]:
 
 
 def _compare_facts(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yields the keys whose values differ; `ABSENT` for a key that one run does not have."""
     keys = list(old) if kind == "recipe" else sorted({*old, *new})
     for key in keys:
         if old.get(key) != new.get(key):

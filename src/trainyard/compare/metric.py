@@ -1,4 +1,7 @@
-"""The metrics of a run: those of words.METRICS and the accounts of its mean ledger."""
+"""The metrics of a run: those of words.METRICS and the accounts of its mean ledger.
+
+An account is a category of time of the step ledger, such as `compute/matmul`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whether two sides do the same work in a step, by their jobs or, without jobs, by their recordings."""
+"""Whether two sides do the same work in a step, by their jobs or, without jobs, by their recordings.
+
+A side is one of the two recordings that are compared: a run, a trace or a plan.
+"""
 
 from __future__ import annotations
 
@@ -93,6 +96,7 @@ def compare_jobs(a: Job, b: Job) -> list[str]:
 
 
 def _compare_flops(before: int, after: int) -> tuple[str, ...]:
+    """Reasons why the work differs; empty if the FLOPs of a rank's forward pass agree within `_FLOPS_TOLERANCE`."""
     if abs(after - before) <= _FLOPS_TOLERANCE * max(before, after):
         return ()
     counts = [units.show_rate(flops, "FLOP", 2) for flops in (before, after)]

@@ -1,4 +1,7 @@
-"""One side of a comparison: a run, a set of traces, or a plan."""
+"""One side of a comparison: a run, a set of traces, or a plan.
+
+A ledger is the time of a step by account (category); events are the contents of a rank's trace, as columns.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Side(NamedTuple):
 
     def steps(self) -> list[dict[Account, int]]:
         """Each full step's accounts, averaged over its ranks."""
-        by_step: dict[tuple[str, ...], list[Ledger]] = {}
+        by_step: dict[tuple[str, ...], list[Ledger]] = {}  # names of the steps -> ledgers, one per rank
         for ledger in self.ledgers:
             if ledger.scope.reduce == "one" and not ledger.scope.partial:
                 by_step.setdefault(ledger.scope.steps, []).append(ledger)
@@ -73,8 +76,8 @@ def count_operations(events: Sequence[Events]) -> Counter[str]:
     calls_by_op: Counter[str] = Counter()
     steps = 0
     for rank in events:
-        host = rank.host
-        rows = host.what == OP
+        host = rank.host  # columns of what the host did, a row per interval
+        rows = host.what == OP  # mask
         if rank.marks:
             rows &= (host.start >= rank.marks[0].start) & (host.start < rank.marks[-1].stop)
         steps += max(1, sum(mark.is_training for mark in rank.marks))

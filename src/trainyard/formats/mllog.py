@@ -52,7 +52,7 @@ def read(path: Path) -> list[MllogEntry]:
 def _parse_entries(path: Path, file: Any) -> Iterator[MllogEntry]:
     """Yields the entries of an open log. Lines are read in pieces of at most `_MAX_LINE_BYTES`; a line without an end
     is the last one of a run that was killed."""
-    line_number, ends_line = 0, True
+    line_number, ends_line = 0, True  # `ends_line`: whether the piece before ended its line
     while line := file.readline(_MAX_LINE_BYTES):
         line_number += ends_line
         mark_at = line.find(MARK) if ends_line else -1

@@ -26,7 +26,8 @@ class Malformed(ValueError):
 
 def fields(data: memoryview, errors: list[str] | None = None) -> Iterator[tuple[int, int, Value]]:
     """Yields (field number, wire type, value) of one message, in the file's order. If the bytes end early or are
-    invalid, raises `Malformed`, or, if `errors` is given, appends the reason to it and stops."""
+    invalid, raises `Malformed`, or, if `errors` is given, appends the reason to it and stops. A field is a tag (8 x
+    field number + wire type) and a value: an integer, 8 or 4 bytes, or a length and that many bytes."""
     position, end = 0, len(data)
     try:
         while position < end:
@@ -37,7 +38,7 @@ def fields(data: memoryview, errors: list[str] | None = None) -> Iterator[tuple[
                 tag, position = read_varint(data, position, end)
             wire_type = tag & 7
             if wire_type == VARINT:
-                size = 0
+                size = 0  # bytes of the value that are not read yet
                 if position < end and data[position] < 128:
                     value = data[position]
                     position += 1
@@ -153,12 +154,12 @@ def text_field(field: int, value: str) -> bytes:
 
 
 def padded_varints(values: NDArray[np.int64]) -> list[bytes]:
-    """Encodes many non-negative integers, all as wide as the widest: the format allows leading zeros."""
+    """Encodes many non-negative integers, all with as many bytes as the largest: the format allows leading zeros."""
     if not len(values):
         return []
     width_bytes = max(1, -(-int(values.max()).bit_length() // 7))
-    septets = values[:, None] >> (np.arange(width_bytes, dtype=np.int64) * 7) & 127
-    septets[:, :-1] |= 128
+    septets = values[:, None] >> (np.arange(width_bytes, dtype=np.int64) * 7) & 127  # [value, byte]: seven bits each
+    septets[:, :-1] |= 128  # all bytes but the last have the high bit
     data = septets.astype(np.uint8).tobytes()
     return [data[start : start + width_bytes] for start in range(0, len(data), width_bytes)]
 
@@ -169,7 +170,9 @@ def packed_varints(values: NDArray[np.uint64]) -> bytes:
         return b""
     width_bytes = max(1, -(-int(values.max()).bit_length() // 7))
     positions = np.arange(width_bytes, dtype=np.uint64)
-    septets = (values[:, None] >> (positions * np.uint64(7))) & np.uint64(0x7F)
+    septets = (values[:, None] >> (positions * np.uint64(7))) & np.uint64(0x7F)  # [value, byte]: seven bits each
+    # Whether a byte has a higher one after it; a byte is used if it is the first, or the byte before has more.
     has_more = values[:, None] >> ((positions + np.uint64(1)) * np.uint64(7)) != 0
     is_used = np.concatenate([np.ones((len(values), 1), bool), has_more[:, :-1]], axis=1)
-    return (septets | (has_more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[is_used].tobytes()
+    encoded = septets | (has_more.astype(np.uint64) << np.uint64(7))
+    return encoded.astype(np.uint8)[is_used].tobytes()

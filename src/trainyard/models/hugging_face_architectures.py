@@ -1,8 +1,10 @@
 """Reads a decoder's dimensions from a Hugging Face config.json, as data: no remote code runs, nothing is downloaded.
 
 Every key is accounted for. It gives a dimension, or does not affect the arithmetic, or must have the one value that is
-modelled; anything else is refused, by name and with the reason, unless the user leaves it out with `without`.
-The keys are those of transformers' configuration classes (such as `configuration_llama.py`).
+modelled; anything else is refused, by name and with the reason, unless the user leaves it out with `without`. The keys
+are those of transformers' configuration classes (such as `configuration_llama.py`). `config.must` refuses a key whose
+value is not one of those that are modelled; refused keys are reported together at the end (`check_refused`). Functions
+of an architecture return fields of `Model`: name -> value.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = 
         raise BadFile(f"{where}: not a model's config.json: the top level is not an object.")
     document = cast("dict[str, Any]", document)
     config = HuggingFaceKeys(document, where, without, planned)
-    fields = _architecture(config)(config)
+    read_fields = _architecture(config)
+    fields = read_fields(config)
     left_out = config.check_refused()
     name = _name(document, where) + (f" without {', '.join(left_out)}" if left_out else "")
     return {"name": name, **fields}

@@ -47,7 +47,7 @@ class HuggingFaceKeys(TypedKeys):
         return BadFile(f"{self.where} at $.{key}: {short(self.values.get(key))}, not {expected}.")
 
     def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
-        """The number of layers, a limited quantity because readers may list layers one by one."""
+        """The number of layers, of which `limits` sets the most, because readers may list layers one by one."""
         return self.integer(key, default)
 
     def number(self, key: str, default: float) -> float:
@@ -61,8 +61,8 @@ class HuggingFaceKeys(TypedKeys):
         return float(value)
 
     def must(self, key: str, modelled: Sequence[object], reason: str, default: object = None) -> None:
-        """Refuses `key` if its value is not one of `modelled`. `default`: the default of transformers. None is always
-        accepted. `reason`: of the refusal."""
+        """Refuses `key` if its value is not one of `modelled`, of the same type. `default`: the value that transformers
+        uses if the key is absent or null; without a default, such a key is accepted. `reason`: of the refusal."""
         value = self.get(key)
         value = default if value is None else value
         if value is not None and not any(value == choice and type(value) is type(choice) for choice in modelled):
@@ -84,9 +84,9 @@ class HuggingFaceKeys(TypedKeys):
             if key not in self.refused:
                 hint = nearest(key, self.refused) if self.refused else "Nothing needs to be left out."
                 raise BadFile(f"{self.where}: without = {key[:100]!r}, but this key is not refused.", hint)
-        missing = [key for key in self.refused if key not in self.without and key not in skipped]
-        if missing:
-            reasons = "; ".join(f"{key[:100]}: {self.refused[key]}" for key in missing[:20])
+        still_refused = [key for key in self.refused if key not in self.without and key not in skipped]
+        if still_refused:
+            reasons = "; ".join(f"{key[:100]}: {self.refused[key]}" for key in still_refused[:20])
             keys = ", ".join(f'"{key[:100]}"' for key in self.refused)
             raise BadFile(
                 f"{self.where}: not modelled: {reasons}.",

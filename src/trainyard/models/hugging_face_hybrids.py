@@ -1,7 +1,8 @@
 """Reads hybrids of attention and state spaces from their config.json: Nemotron-H, Jamba, Bamba and Granite 4.
 
 A layer of theirs becomes one letter of `Model.pattern`, or two if an MLP or experts follow in the same layer.
-The keys are those of transformers' configuration classes (such as `configuration_nemotron_h.py`).
+The keys are those of transformers' configuration classes (such as `configuration_nemotron_h.py`). `config.must` refuses
+a key whose value is not one of those that are modelled. Each function returns fields of `Model`: name -> value.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
         "router": "softmax",
         "balance": "loss" if config.flag("output_router_logits") else "none",
     }
+    # Mamba-1: each channel is a head; the rank of the step sizes is by default a sixteenth of the width, rounded up.
     dt_rank, inner = config.get("mamba_dt_rank"), config.integer("mamba_expand", 2) * width
     step_rank = -(-width // 16) if dt_rank in (None, "auto") else config.integer("mamba_dt_rank")
     return {
@@ -185,7 +187,7 @@ def granite(config: HuggingFaceKeys) -> dict[str, Any]:
         if experts
         else {}
     )
-    _ignore(config, "num_experts_per_tok", "output_router_logits")
+    _ignore(config, "num_experts_per_tok", "output_router_logits")  # without experts they have no effect
     return {
         **_attention(config, width),
         **_state_spaces(config, width),
@@ -236,10 +238,8 @@ def _layer_pairs(mixers: Sequence[str], mlps: Sequence[str]) -> dict[str, Any]:
 def _every_nth(config: HuggingFaceKeys, prefix: str, period: int, offset: int) -> Callable[[int], bool]:
     """A predicate on the index of a layer: whether it is `offset` modulo `period`. Both are read from the keys
     `<prefix>_period` and `<prefix>_offset`; the arguments are the defaults."""
-    layer_period, layer_offset = (
-        config.integer(f"{prefix}_period", period),
-        config.integer(f"{prefix}_offset", offset, least=0),
-    )
+    layer_period = config.integer(f"{prefix}_period", period)
+    layer_offset = config.integer(f"{prefix}_offset", offset, least=0)
     return lambda layer: layer % layer_period == layer_offset
 
 
@@ -262,7 +262,8 @@ def _attention(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
 
 
 def _state_spaces(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
-    """The dimensions of Mamba-2, from Bamba's keys."""
+    """Model fields of the state space (Mamba-2), from Bamba's keys. `width`: the hidden size. Raises `BadFile` if heads
+    x channels of a head is not the expanded width."""
     heads, expand = config.integer("mamba_n_heads", 128), config.integer("mamba_expand", 2)
     dim = expand * width // heads if config.get("mamba_d_head") in (None, "auto") else config.integer("mamba_d_head")
     if heads * dim != expand * width:

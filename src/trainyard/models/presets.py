@@ -100,7 +100,7 @@ def take(
             f"{path}: it has no [{section}].",
             f"Use `from` in [{other_section}]." if getattr(preset, other_section) else "",
         )
-    for key in keys if section == "model" else ():
+    for key in keys if section == "model" else ():  # a model file written for an earlier version
         if new_key := renamed_keys.new_key(section, key):
             raise BadJob(f"{path} at $.model: {key!r} was renamed to {new_key!r}.", f"Use {new_key}.")
     return Taken(keys=keys, where=str(path), workload=preset.workload)

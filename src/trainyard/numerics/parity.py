@@ -21,6 +21,7 @@ some units in the last place (2^-24, 2^-11, 2^-9, 2^-4), and that grows over a f
 _SELF_COMPARISON = "one process, compared with itself: that does not test a layout"
 
 Run = Callable[[Job, int], Trial]
+"""(job, number of steps) -> loss and gradient norm of each step."""
 
 
 class ParityMix(NamedTuple):
@@ -65,7 +66,7 @@ def alone(job: Job) -> Job:
 
 def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterator[Parity]:
     """Yields one result per mix as it completes. Mixes with the same one-process reference share one run of it.
-    `steps`: trained on each side."""
+    `steps`: trained on each side. A mix that cannot be trained is `refused`; one whose rank died is `different`."""
     outcomes_by_reference: dict[bytes, Sequence[Outcome]] = {}
     for mix in mixes:
         try:
@@ -125,11 +126,12 @@ def _compare_steps(mix: ParityMix, parallel_trial: Trial, reference: Sequence[Ou
 
 
 def _largest_error(pairs: Sequence[tuple[float, float]]) -> float:
-    """The largest relative error of (value, expected) pairs; infinite if it is not a number."""
+    """The largest relative error of (value, expected) pairs; infinite if it is not a number, or if a value differs from
+    an expected 0. Raises `BadInput` without pairs."""
     if not pairs:
         raise BadInput("0 steps were trained, so there is nothing to compare.", "Train at least 1 step.")
     errors = [
         0.0 if value == expected else abs(value - expected) / abs(expected) if expected else float("inf")
         for value, expected in pairs
     ]
-    return max(float("inf") if error != error else error for error in errors)
+    return max(float("inf") if error != error else error for error in errors)  # NaN is not equal to itself

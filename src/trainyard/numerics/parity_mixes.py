@@ -1,7 +1,8 @@
 """The mixes of the parity matrix: every kind of parallelism, precision and recomputation, alone and combined.
 
 Models and batches are as small as possible, as only the distribution of the work is under test. Sizes that divide
-unevenly and different numbers of micro-batches are included.
+unevenly and different numbers of micro-batches are included. A mix is a named job: a model with changes to the fields
+of its layout (`dp_shard=2`) and of its recipe (`dtype="bfloat16"`).
 """
 
 from __future__ import annotations
@@ -94,23 +95,23 @@ def _pipeline() -> Iterator[ParityMix]:
 
 def _products() -> Iterator[ParityMix]:
     """Mixes of several axes together."""
-    piped = {"pp": 2, "schedule": "1f1b"}
-    looped = {"pp": 2, "interleave": 2}
+    one_stage = {"pp": 2, "schedule": "1f1b"}  # per rank
+    two_stages = {"pp": 2, "interleave": 2}
     yield _mix("TP x DDP", tp=2, dp_replicate=2)
     yield _mix("TP, SP x FSDP2: uneven", _UNEVEN, tp=2, sequence_parallel=True, dp_shard=2)
     yield _mix("TP x HSDP", tp=2, dp_replicate=2, dp_shard=2)
     yield _mix("CP x FSDP2, ZeRO-2", cp=2, dp_shard=2, zero=2)
     yield _mix("CP x HSDP", cp=2, dp_replicate=2, dp_shard=2)
     yield _mix("CP x TP, SP", cp=2, tp=2, sequence_parallel=True, activation_checkpoint="full")
-    yield _mix("PP x DDP", **piped, dp_replicate=2)
-    yield _mix("PP x FSDP2", **piped, dp_shard=2)
-    yield _mix("PP x HSDP", **piped, dp_replicate=2, dp_shard=2, micro_batch_size=1)
-    yield _mix("PP x TP, SP", **piped, tp=2, sequence_parallel=True)
-    yield _mix("PP x CP ring", **piped, cp=2, cp_method="ring")
-    yield _mix("PP zero-bubble x DDP", _DEEP, **looped, schedule="zero_bubble", dp_replicate=2)
-    yield _mix("PP ZBV x FSDP2", _DEEP, **looped, schedule="zbv", dp_shard=2)
-    yield _mix("PP DualPipeV x CP", _DEEP, **looped, schedule="dualpipev", cp=2)
-    yield _mix("PP x FSDP2 x TP", **piped, dp_shard=2, tp=2)
+    yield _mix("PP x DDP", **one_stage, dp_replicate=2)
+    yield _mix("PP x FSDP2", **one_stage, dp_shard=2)
+    yield _mix("PP x HSDP", **one_stage, dp_replicate=2, dp_shard=2, micro_batch_size=1)
+    yield _mix("PP x TP, SP", **one_stage, tp=2, sequence_parallel=True)
+    yield _mix("PP x CP ring", **one_stage, cp=2, cp_method="ring")
+    yield _mix("PP zero-bubble x DDP", _DEEP, **two_stages, schedule="zero_bubble", dp_replicate=2)
+    yield _mix("PP ZBV x FSDP2", _DEEP, **two_stages, schedule="zbv", dp_shard=2)
+    yield _mix("PP DualPipeV x CP", _DEEP, **two_stages, schedule="dualpipev", cp=2)
+    yield _mix("PP x FSDP2 x TP", **one_stage, dp_shard=2, tp=2)
     yield _mix("FSDP2 x CP x TP", dp_shard=2, cp=2, tp=2)
 
 

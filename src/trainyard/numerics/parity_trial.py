@@ -27,7 +27,7 @@ _PRELOAD = [
 
 
 class Trial(NamedTuple):
-    """The outcome of each step, equal on all ranks, and the wall time from start to end."""
+    """`outcomes`: loss and gradient norm of each step, equal on all ranks; `seconds`: wall time from start to end."""
 
     outcomes: Sequence[Outcome]
     seconds: float
@@ -55,8 +55,8 @@ def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
 
 
 def _train(job: Job, steps: int, rendezvous_file: str) -> list[Outcome]:
-    """Trains `steps` steps of the job on this rank's CPU. `rendezvous_file`: the file by which the ranks find each
-    other."""
+    """Trains `steps` steps of the job on this rank's CPU and returns the outcome of each: loss and gradient norm. Runs
+    in the process of a rank. `rendezvous_file`: the file by which the ranks find each other."""
     import torch
 
     from trainyard.train import process_group

@@ -28,6 +28,7 @@ class Client(NamedTuple):
 
 
 def _option(*names: str) -> re.Pattern[str]:
+    """A pattern of a word that is one of the options `names` (patterns), with the value in it, which may be empty."""
     return lazy_compile(rf"(?:{'|'.join(names)})(?P<value>.*)\Z", re.DOTALL)
 
 
@@ -70,7 +71,8 @@ class ClientOptions:
         return self._client is not None
 
     def secret_from(self, word: str) -> int:
-        """Index in `word` at which a secret of the current client begins; -1 if there is none."""
+        """Index in `word`, the next word of the command line, at which a secret of the current client begins; -1 if
+        there is none. Advances the state: the current client, and whether its next word is a secret."""
         client, is_value, self._is_value_next = self._client, self._is_value_next, False
         if client and is_value:
             return self._find_secret(word, 0)

@@ -17,7 +17,7 @@ _LONGEST_PLAIN = 64
 def redact_command(words: Sequence[str]) -> list[str]:
     """The same words, with secrets replaced by `***`. A word is one argument, so all of a secret value is hidden."""
     shown: list[str] = []
-    clients, option = ClientOptions(), ""
+    clients, option = ClientOptions(), ""  # `option`: the word before, if it takes a secret value
     for word in words:
         begin = clients.secret_from(word)
         if option and not is_plain(option, word):
@@ -34,7 +34,8 @@ def takes_secret(word: str) -> bool:
 
 
 def redact_word(word: str) -> str:
-    """One argument: after `NAME=`, also as in `--env=NAME=`, all of it is the value."""
+    """One argument with its secrets replaced by `***`: after the `NAME=` of a secret, also as in `--env=NAME=`, all of
+    it is the value."""
     at = 0
     while match := _ASSIGNMENT.match(word, at):
         at = match.end()

@@ -1,4 +1,8 @@
-"""Redaction of JSON documents: the result is JSON, and everything except the secrets is unchanged byte for byte."""
+"""Redaction of JSON documents: the result is JSON, and everything except the secrets is unchanged byte for byte.
+
+Documents are read token by token, not decoded, so that large ones are redacted in pieces. Plain text has no secret;
+suspect text may have one.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +70,7 @@ def _is_plain(piece: bytes, plain_strings: set[bytes]) -> bool:
     """Whether no string in `piece` can contain a secret. `plain_strings`: cache of strings known to contain none; new
     ones are added."""
     new_strings = [text for text in set(_TEXT.findall(piece)) if text not in plain_strings]
+    # `\u00` escapes may hide letters of a name. A quote is appended, as some hints end with one.
     suspect = [text for text in new_strings if b"\\u00" in text or is_suspect(text.decode("utf-8", "replace") + '"')]
     if len(plain_strings) < _MAX_CACHED_STRINGS:
         plain_strings.update(set(new_strings).difference(suspect))
@@ -91,8 +96,8 @@ class _DocumentReader:
         return bool(self._depth or self._key or self._option or self._clients.active)
 
     def feed(self, text: str) -> str:
-        """The redacted piece. A piece that is not JSON, e.g. of a profiler that does not escape quotes, is redacted as
-        text."""
+        """The redacted piece; the state (key, depth, option) is kept for the next one. A piece that is not JSON, e.g.
+        of a profiler that does not escape quotes, is redacted as text."""
         pieces, at, is_json = [], 0, True
         for token in _TOKEN.finditer(text):
             shown = self._replace_token(token)
@@ -105,7 +110,8 @@ class _DocumentReader:
         return text if is_json else redact(text)
 
     def _replace_token(self, token: re.Match[str]) -> str | None:
-        """The token's replacement; None if it is unchanged."""
+        """The token's replacement; None if it is unchanged. Updates the state: everything in brackets after a secret
+        key is secret."""
         if token["colon"]:
             return self._replace_name(token["text"])
         sign = token[0]

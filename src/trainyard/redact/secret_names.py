@@ -87,7 +87,7 @@ def is_secret(name: str) -> bool:
     plain = name.lstrip("-+~")
     if plain in _FOLDERS:
         return False
-    words = [word.lower() for word in _PARTS.findall(plain)]
+    words = [word.lower() for word in _PARTS.findall(plain)]  # also of camelCase
     while len(words) > 1 and (words[-1] in _NEUTRAL or words[-1].isdigit()):
         words.pop()
     if not words or words[-1] in _ABOUT:

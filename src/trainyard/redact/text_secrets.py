@@ -86,7 +86,7 @@ def redact(text: str) -> str:
 
 def redact_lines(lines: Iterable[str]) -> Iterator[str]:
     """Lines of a log, redacted one by one; a private key may take several."""
-    inside = False
+    inside = False  # a private key
     for line in lines:
         marks = [bool(mark["end"]) for mark in _KEY_MARK.finditer(line)]
         if not inside or True in marks:
@@ -140,11 +140,13 @@ def _find_named_values(text: str) -> Iterator[tuple[int, int]]:
     at = 0
     while match := _NAME.search(text, at):
         at = match.end()
-        if match["option"] and not match["dash"]:
+        if match["option"] and not match["dash"]:  # a word followed by a space: not a name with a value
             at = match.end("close")
             continue
         name = match["name"]
-        if text[match.start("name") - 1 : match.start("name")] == "%":
+        if (
+            text[match.start("name") - 1 : match.start("name")] == "%"
+        ):  # the name begins with a percent-encoded separator
             name = _ESCAPE.sub("", name, count=1)
         if is_secret(name):
             if match["option"] and is_switch(name):
@@ -176,7 +178,7 @@ def _find_bearers(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _find_basics(text: str) -> Iterator[tuple[int, int]]:
-    """`Basic` before base64 of user:password; before anything else it is an ordinary word."""
+    """Spans of the base64 text of user:password after `Basic`, which is an ordinary word before anything else."""
     for match in _BASIC.finditer(text):
         try:
             plain = binascii.a2b_base64(match[1] + "=" * (-len(match[1]) % 4))

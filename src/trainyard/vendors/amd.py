@@ -1,4 +1,8 @@
-"""AMD devices: through the amdsmi library if it is installed, else amd-smi, else rocm-smi."""
+"""AMD devices: through the amdsmi library if it is installed, else amd-smi, else rocm-smi.
+
+A fact is a property of a device as text, such as its driver version (`DeviceSeen.facts`: name -> value); telemetry is
+what changes during a run, such as clocks.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,8 @@ class Amd(Catalogue):
 
 
 def _read_by_library(read_device: Any) -> list[Any]:
-    """Results of `read_device(amdsmi, handle, index)`, one per device; empty without the library. Raises `DriverError`
-    if the library fails."""
+    """Results of `read_device(amdsmi, handle, index)`, one per device; empty without the library. `amdsmi`: the module;
+    `handle`: the library's handle of the device. Raises `DriverError` if the library fails."""
     try:
         import amdsmi
     except (ImportError, KeyError, OSError):  # it looks for its shared library when imported
@@ -75,7 +79,7 @@ def _describe_device(amdsmi: Any, handle: Any, index: int) -> DeviceSeen:
 
 def _read_telemetry(amdsmi: Any, handle: Any, index: int) -> dict[str, str]:
     """A device's clocks and power draw now: `clocks.gfx` -> `1300 MHz`, `power.draw` -> `250 W`. Values that the device
-    does not report are left out."""
+    does not report are left out. `index` is unused: `_read_by_library` passes it to all readers."""
 
     def clock(kind: str) -> str:
         return f"{amdsmi.amdsmi_get_clock_info(handle, getattr(amdsmi.AmdSmiClkType, kind))['clk']} MHz"
@@ -101,7 +105,8 @@ def _read_fact(amdsmi: Any, read: Any) -> str:
 
 
 def _devices_by_amd_smi() -> list[DeviceSeen]:
-    """The devices that `amd-smi static --json` lists; empty if the tool is not installed. Raises `DriverError`."""
+    """The devices that `amd-smi static --json` lists; empty if the tool is not installed. Raises `DriverError` if it
+    fails. By its version, the output is a list of devices or has the list under `gpu_data`."""
     output = _decode_output(run_tool("amd-smi", "static", "--asic", "--vram", "--driver", "--bus", "--json"), "amd-smi")
     rows = output.get("gpu_data", []) if isinstance(output, dict) else output or []
     return [

@@ -39,7 +39,7 @@ class Cpu(Catalogue):
 
 def cores() -> int:
     """Number of cores that this process may use: those of its CPU affinity, at most a container's CPU quota (cgroup
-    version 2, else version 1), rounded up."""
+    version 2, else version 1), rounded up. The quota is CPU time per period, both in us; `max` or negative for none."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     version_1_quota = (_read_line(_CGROUP / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     quota, period = (_read_line(_CGROUP / "cpu.max") or " ".join(version_1_quota)).split() or ("max", "")

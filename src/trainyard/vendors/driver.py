@@ -1,4 +1,8 @@
-"""Code shared by the vendors: stated peaks, kernel names, running a driver's tool, visible devices."""
+"""Code shared by the vendors: stated peaks, kernel names, running a driver's tool, visible devices.
+
+A vendor lists the devices of one maker (`nvidia.py`, `amd.py`, `cpu_vendor.py`); an account is a category of time of
+the step ledger, such as `compute/matmul`.
+"""
 
 from __future__ import annotations
 

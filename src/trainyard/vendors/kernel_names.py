@@ -1,7 +1,8 @@
 """Accounts of kernels by name: ordered tables of patterns for the libraries that kernels come from.
 
 The first pattern that occurs in the lower-cased name decides. Kernels of a communication library are always booked as
-communication; for all others the op that launched the kernel takes precedence, since names change between releases.
+communication; for all others the op that launched the kernel takes precedence, since names change between releases. An
+account is a category of time of the step ledger: a kind and a subdivision, such as `compute/matmul`.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ def class_of_inductor(name: str) -> str | None:
     match = _INDUCTOR_PREFIX.match(name)
     if match is None:
         return None
+    # Kinds: tem, mm and bmm are templates, poi is pointwise and for is foreach; the others reduce.
     fused, kind = name[match.end() :], match["kind"]
     if kind in ("tem", "mm", "bmm"):
         return next((op_class for op_class, pattern in _TEMPLATE_CLASSES if pattern.search(fused)), "matmul")

@@ -1,4 +1,8 @@
-"""NVIDIA devices, as NVML reports them: through nvidia-ml-py if it is installed, else through nvidia-smi."""
+"""NVIDIA devices, as NVML reports them: through nvidia-ml-py if it is installed, else through nvidia-smi.
+
+A fact is a property of a device as text, such as its driver version (`DeviceSeen.facts`: name -> value); telemetry is
+what changes during a run, such as clocks.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +56,8 @@ class Nvidia(Catalogue):
 
 
 def _read_by_library(read_device: Callable[[Any, Any, int], Any]) -> list[Any]:
-    """Results of `read_device(nvml, handle, index)`, one per device; empty without the library or the driver. Raises
-    `DriverError` if the library fails."""
+    """Results of `read_device(nvml, handle, index)`, one per device; empty without the library or the driver. `nvml`:
+    the module; `handle`: NVML's handle of the device. Raises `DriverError` if the library fails."""
     try:
         import pynvml
     except ImportError:
@@ -98,7 +102,8 @@ def _describe_device(nvml: Any, handle: Any, index: int) -> DeviceSeen:
 
 def _read_telemetry(nvml: Any, handle: Any, index: int) -> dict[str, str]:
     """A device's clocks, power draw, temperature (C) and throttle reasons (bit mask) now, under the names of
-    nvidia-smi's fields. Values that the device does not report are left out."""
+    nvidia-smi's fields. Values that the device does not report are left out. `index` is unused: `_read_by_library`
+    passes it to all readers."""
     facts = {
         "clocks.sm": _read_fact(nvml, lambda h: f"{nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)} MHz", handle),
         "clocks.mem": _read_fact(nvml, lambda h: f"{nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM)} MHz", handle),

@@ -21,8 +21,9 @@ class ImageOps(Protocol):
 
 
 class ImageWorkload(ABC):
-    """Base of a `Workload` on images. `params`: the parts of a job it uses. A subclass defines `name`, `ops` and
-    `task_and_samples`. Only `build` imports torch."""
+    """Base of a `Workload` on images. `params`: the parts of a job it uses; `unit`: a sample, in the plural; `ops`: the
+    module that counts the arithmetic of its models. A subclass defines `name`, `ops` and `task_and_samples`. Only
+    `build` imports torch."""
 
     params = ("sizes", "layout.dp_replicate", "layout.dp_shard", "layout.zero", "layout.tp", "recipe")
     unit = "images"

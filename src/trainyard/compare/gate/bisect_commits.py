@@ -1,4 +1,8 @@
-"""Bisection of commits with the gate's sequential test at each step."""
+"""Bisection of commits with the gate's sequential test at each step.
+
+A verdict says whether a commit is `worse` or `not worse` than the good one, or is unclear. A rule has the error rate
+and the largest number of pairs of runs of a test.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +48,20 @@ def bisect(
 
     A commit with an unclear verdict is skipped: its neighbours are judged, and it stays a suspect unless they clear
     it."""
+    # The bad end, and a halving per judgement; each has its part of the error rate.
     judgement_count = 1 + ceil(log2(max(2, len(commits))))
     commit_rule = rule.among(judgement_count)
     steps: list[BisectStep] = []
 
     def judge(index: int) -> str:
+        """Judges the commit at `index`, appends the verdict to `steps`, and returns its outcome."""
         steps.append(BisectStep(commit=commits[index], verdict=judge_commit(commits[index], commit_rule)))
         report(steps[-1])
         return steps[-1].verdict.outcome
 
     if judge(len(commits) - 1) != "worse":
         return Bisection(good=good, suspects=(), steps=tuple(steps))
-    last_cleared, first_worse = -1, len(commits) - 1
+    last_cleared, first_worse = -1, len(commits) - 1  # indices of commits; -1 is the good one
     unclear: set[int] = set()
     while remaining := [index for index in range(last_cleared + 1, first_worse) if index not in unclear]:
         middle_index = (last_cleared + first_worse) / 2

@@ -3,7 +3,8 @@
 The statistic of an account in a pair is the log ratio of its time on head to that on base. The change common to all
 accounts (clocks, power, another tenant of the machine) is their median and is subtracted first. Each account's mean is
 then tested against its moderated variance (`moderated`), and the p-values are adjusted by Holm's method. Five pairs
-suffice to identify an account; a rank test could not do that (2^-5 is more than 1 %).
+suffice to identify an account; a rank test could not do that (2^-5 is more than 1 %). A pair is a run of the base and a
+run of the head; an account is a category of time of a step's ledger, such as `compute/matmul`.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def find_changed_accounts(pairs: PairedLedgers, alpha: float, matters: float = 0
             "Run more pairs, with profiled steps.",
         )
     names = sorted({name for pair in pairs for side in pair for name in side})
+    # [pair, account]; an account that a side does not have is 0.
     base_ns, head_ns = (np.array([[pair[side].get(name, 0.0) for name in names] for pair in pairs]) for side in (0, 1))
     wall_ns = float(np.mean(base_ns.sum(axis=1)))
     larger_ns = np.maximum(base_ns.mean(axis=0), head_ns.mean(axis=0))
@@ -101,6 +103,7 @@ def find_changed_accounts(pairs: PairedLedgers, alpha: float, matters: float = 0
     names = [name for name, keep in zip(names, is_large, strict=True) if keep]
     base_ns, head_ns, larger_ns = base_ns[:, is_large], head_ns[:, is_large], larger_ns[is_large]
     floor_ns = _FLOOR_SHARE * wall_ns
+    # Log ratios, [pair, account]; the common change is their median over large accounts, [pair].
     ratios = np.log((head_ns + floor_ns) / (base_ns + floor_ns))
     is_common_evidence = larger_ns >= _MIN_COMMON_SHARE * wall_ns
     common_ratios = (
@@ -119,6 +122,7 @@ def find_changed_accounts(pairs: PairedLedgers, alpha: float, matters: float = 0
 def _test_common_change(values: np.ndarray, alpha: float, matters: float) -> CommonChange:
     """The change common to all accounts, with its confidence interval. `values`: its log ratio in each pair; `matters`:
     the relative change from which it counts as slower."""
+    # Student's t test of the mean, with n - 1 degrees of freedom.
     mean_ratio, deviation, freedom = float(values.mean()), float(values.std(ddof=1)), len(values) - 1
     standard_error = deviation / sqrt(len(values))
     half_width = quantile(1 - alpha / 2, freedom) * standard_error
@@ -154,7 +158,7 @@ def _test_accounts(
     half_width = quantile(1 - alpha / 2 / max(1, len(names)), freedom) * standard_errors
     rows: list[ChangedAccount] = []
     for column, name in enumerate(names):
-        expected = float(np.mean(base[:, column] * np.exp(common)))
+        expected = float(np.mean(base[:, column] * np.exp(common)))  # ns if only the common change affected it
         ns = float(np.mean(head[:, column])) - expected
         significant = chances[column] <= alpha
         relevant = significant and abs(ns) >= least_ns
@@ -172,6 +176,7 @@ def _test_accounts(
 def adjust_by_holm(chances: Column) -> Column:
     """Adjusted p-values (n,) (Holm 1979, Scandinavian Journal of Statistics 6(2)). `chances`: p-values (n,) of n
     tests."""
+    # The least p-value is multiplied by n, the next by n - 1, ...; none becomes less than one before it.
     order = np.argsort(chances, kind="stable")
     multipliers = np.arange(len(chances), 0, -1)
     adjusted = np.empty(len(chances))

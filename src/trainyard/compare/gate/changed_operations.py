@@ -1,6 +1,8 @@
 """Locates the change of an account: the framework operations, with shapes, whose kernels make up its time.
 
 Kernels are matched by the operation that launched them, not by name: a new release of a library may rename all of them.
+A booked profile is a trace whose time was assigned to the accounts of the step ledger: one row per interval of work,
+with the ns of the account that it owns.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ def find_changed_operations(
     accounts = [row.account for row in changed.culprits[:_MAX_ACCOUNTS]]
     if not accounts:
         return {}
+    # For each pair, (base, head): account -> operation -> ns per step.
     operations_of_pairs = [
         tuple(_average_operations(profile(run), accounts) for run in pair) for pair in pairs[-_MAX_PAIRS:]
     ]
@@ -52,14 +55,16 @@ def _average_operations(ranks: Sequence[Booked], accounts: Iterable[str]) -> dic
 
 
 def _average_ranks(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Name -> mean over ranks; a rank without the name counts as 0."""
     names = {name for rank in ranks for name in rank}
     return {name: sum(rank.get(name, 0.0) for rank in ranks) / len(ranks) for name in names}
 
 
 def sum_operations(rank: Booked, account: str) -> dict[str, float]:
     """Operation with its shapes -> ns per full step that its work has in the account."""
-    rows = np.flatnonzero(rank.keys(lambda key, _: str(key) == account)[rank.key] & rank.full(rank.start))
-    ops = _find_operations(rank, rank.launcher[rows])
+    is_account_key = rank.keys(lambda key, _: str(key) == account)  # for each (account, phase) of the profile
+    rows = np.flatnonzero(is_account_key[rank.key] & rank.full(rank.start))  # intervals of the account, in full steps
+    ops = _find_operations(rank, rank.launcher[rows])  # of each of `rows`, a row of the host table
     ns_by_operation: dict[str, float] = {}
     for op in np.unique(ops).tolist():
         name = _name_operation(rank, op)
@@ -70,6 +75,7 @@ def sum_operations(rank: Booked, account: str) -> dict[str, float]:
 def _find_operations(rank: Booked, rows: I32) -> I32:
     """For each host row, the row of the framework operation that it is or is nested in; -1 for none."""
     host, rows = rank.events.host, rows.copy()
+    # Rows that are not operations move to the row that contains them, until all are operations or -1.
     while len(non_ops := np.flatnonzero((rows >= 0) & (host.what[np.maximum(rows, 0)] != OP))):
         rows[non_ops] = host.parent[rows[non_ops]]
     return rows

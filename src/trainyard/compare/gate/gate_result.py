@@ -1,4 +1,8 @@
-"""The result of the gate for two revisions, as one document."""
+"""The result of the gate for two revisions, as one document.
+
+A pair is a run of the base and a run of the head; a rule has the error rate, the margin and the largest number of pairs
+of the test; a verdict is the outcome for one metric.
+"""
 
 from __future__ import annotations
 
@@ -79,9 +83,10 @@ def judge_metrics(pairs: Sequence[Pair], request: GateRequest) -> tuple[Verdict,
 def gate(
     base: str, head: str, runs: PairedRuns, request: GateRequest, profile: ReadProfile, ignored: Collection[str] = ()
 ) -> GateResult:
-    """Judges head against base. `base`, `head`: names of the sides; `profile`: reads the traces of a run, called only
-    if an account caused a slowdown; `ignored`: kinds of difference to leave out. Raises `BadInput` if there is no pair
-    or a run lacks a metric."""
+    """Judges head against base: the verdict on each metric, the accounts, operations and readings of the machine that
+    changed, and the differences of the settings. `base`, `head`: names of the sides; `runs`: their runs in pairs;
+    `profile`: reads the traces of a run, called only if an account caused a slowdown; `ignored`: kinds of difference to
+    leave out. Raises `BadInput` if there is no pair or a run lacks a metric."""
     pairs = runs.pairs
     if not pairs:
         raise BadInput(f"0 pairs of runs: a comparison of {head} with {base} needs at least 1 run of each.")

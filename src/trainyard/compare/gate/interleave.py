@@ -1,4 +1,7 @@
-"""Randomised, interleaved A/B measurement: runs pairs of base and head on one machine until the verdict is clear."""
+"""Randomised, interleaved A/B measurement: runs pairs of base and head on one machine until the verdict is clear.
+
+A pair is a run of the base and a run of the head; a verdict is the outcome of the test of one metric.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ Report = Callable[[int, tuple[Verdict, ...]], None]
 def interleave_runs(
     measure: Measure, request: GateRequest, rng: Random, report: Report, across: tuple[str, ...] = ()
 ) -> list[Pair]:
-    """Measures pairs until every verdict is clear, one is worse, or the cap of the rule is reached. `rng` decides which
-    side of a pair runs first: the error rate of the test depends on that. `report`: called with the number of pairs and
-    the verdicts after each pair; `across`: kinds of difference that the sides may have in addition to code."""
+    """Measures pairs until every verdict is clear, one is worse, or the cap of the rule is reached. `measure`: runs
+    base and head in the given order; `rng` decides which side of a pair runs first: the error rate of the test depends
+    on that. `report`: called with the number of pairs and the verdicts after each pair; `across`: kinds of difference
+    that the sides may have in addition to code. Raises `BadInput` if the runs of a pair cannot be compared."""
     pairs: list[Pair] = []
     while len(pairs) < request.rule.cap:
         order: list[Side] = ["base", "head"]

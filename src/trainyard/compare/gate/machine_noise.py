@@ -1,5 +1,9 @@
 """Noise of a machine, measured with pairs of identical runs (A/A): the smallest slowdown that it can detect, and the
-false alarms of this gate and of a simple threshold."""
+false alarms of this gate and of a simple threshold.
+
+A pair is two runs; its log ratio is the logarithm of the metric of one over that of the other. The gate tests after
+each pair (a look) and stops as soon as the verdict is clear.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +83,7 @@ def measure_noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0)
         autocorrelation=_average_known(map(_correlate_steps, runs)),
         drift=drift, drift_chance=chance, modes=_find_modes(logs),
         verdict=judge(metric, differences.tolist(), rule), false_alarms=_false_alarm_rate(differences, rule, rng),
+        # Half of the pairs beyond the threshold have the slower run as head.
         threshold_alarms=float(np.mean(np.abs(differences) > log1p(_FIXED_THRESHOLD)) / 2), power=power,
         smallest_detected=next((float(share) for share, (rate, _) in power.items() if rate >= _REQUIRED_POWER), None),
     )  # fmt: skip
@@ -87,10 +92,10 @@ def measure_noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0)
 def _false_alarm_rate(differences: Column, rule: Rule, rng: np.random.Generator) -> float:
     """The gate's rate of false alarms: the mean over `_RESAMPLES` sequences of pair sizes, drawn from `differences`
     (log ratios). For each sequence the test enumerates all signs, which are equally likely without a change."""
-    drawn = np.abs(rng.choice(differences, (_RESAMPLES, rule.cap)))
-    return float(
-        np.mean([list(sequential_test.look_after_each(sizes, rule.alpha, rule.cap))[-1].alarms for sizes in drawn])
-    )
+    drawn_sizes = np.abs(rng.choice(differences, (_RESAMPLES, rule.cap)))
+    # The last look of each sequence has the share of sign patterns that raised an alarm by then.
+    last_looks = [list(sequential_test.look_after_each(sizes, rule.alpha, rule.cap))[-1] for sizes in drawn_sizes]
+    return float(np.mean([look.alarms for look in last_looks]))
 
 
 def _estimate_power(differences: Column, effect: float, rule: Rule, rng: np.random.Generator) -> tuple[float, float]:
@@ -98,17 +103,17 @@ def _estimate_power(differences: Column, effect: float, rule: Rule, rng: np.rand
     random signs and slower by `effect` (a log ratio). The boundaries are those of one random order of sizes, on which
     they depend little."""
     shape = (_RESAMPLED_SERIES, rule.cap)
-    drawn_series = rng.choice(differences, shape) * rng.choice((-1.0, 1.0), shape) + effect - log1p(rule.negligible)
-    is_open, pairs_run = np.ones(_RESAMPLED_SERIES, bool), 0
+    noise = rng.choice(differences, shape) * rng.choice((-1.0, 1.0), shape)
+    drawn_series = noise + effect - log1p(rule.negligible)  # "worse" must exceed the negligible change
+    is_open, pairs_run = np.ones(_RESAMPLED_SERIES, bool), 0  # series without an alarm so far; pairs of all series
     for count, look in enumerate(sequential_test.look_after_each(rng.random(rule.cap), rule.alpha, rule.cap), 1):
         pairs_run += int(is_open.sum())
         if look.critical_sum is None:
             continue
         for row in np.flatnonzero(is_open):
             drawn_differences = drawn_series[row, :count]
-            is_open[row] = (
-                sequential_test.double_ranks(np.abs(drawn_differences))[drawn_differences > 0].sum() < look.critical_sum
-            )
+            doubled_ranks = sequential_test.double_ranks(np.abs(drawn_differences))
+            is_open[row] = doubled_ranks[drawn_differences > 0].sum() < look.critical_sum
     return 1 - float(is_open.mean()), pairs_run / _RESAMPLED_SERIES
 
 
@@ -147,7 +152,7 @@ def _test_drift(log_values: Column) -> tuple[float, float]:
     score = float(np.sum(np.sign(log_values[later_index] - log_values[earlier_index])))
     # Kendall's score of independent values has the mean 0 and this variance.
     score_variance = n * (n - 1) * (2 * n + 5) / 18
-    z = (abs(score) - 1) / sqrt(score_variance) if score else 0.0
+    z = (abs(score) - 1) / sqrt(score_variance) if score else 0.0  # with the correction for continuity
     return expm1(float(np.median(slopes)) * (n - 1)), float(min(1.0, _two_sided_normal(max(0.0, z))))
 
 
@@ -164,6 +169,7 @@ def _find_modes(log_values: Column) -> tuple[float, float] | None:
     best_separation, split_index = 0.0, 0
     for index in range(_MIN_MODE_RUNS, len(ordered) - _MIN_MODE_RUNS + 1):
         low, high = ordered[:index], ordered[index:]
+        # Ashman's D is the distance of the means over this width, times the square root of 2.
         width = sqrt((np.var(low, ddof=1) + np.var(high, ddof=1)) / 2)
         separation = (high.mean() - low.mean()) / width if width else 0.0
         best_separation, split_index = max((best_separation, split_index), (float(separation), index))

@@ -1,6 +1,7 @@
 """Changes in the readings of the machine (clocks, power, temperature, load) between the runs of base and head.
 
-Readings differ between any two runs, so a reading is reported only if its change over the pairs is significant.
+Readings differ between any two runs, so a reading is reported only if its change over the pairs is significant. A pair
+is a run of the base and a run of the head; the readings of a run are texts such as `1410 MHz` in its provenance.
 """
 
 from __future__ import annotations
@@ -68,6 +69,6 @@ def _test_reading(name: str, pairs: Sequence[Pair]) -> MachineReading | None:
 
 
 def _parse_readings(run: Run) -> dict[str, tuple[float, str]]:
-    """Name -> value and unit of the numeric readings."""
+    """Name -> (value, unit) of the numeric readings of a run."""
     matches = {name: _READING.match(text) for name, text in run.provenance.clocks.items()}
     return {name: (float(match[1]), match[2]) for name, match in matches.items() if match}

@@ -27,6 +27,8 @@ def moderate_variances(variances: Column, freedom: int) -> tuple[Column, float]:
     is_positive = variances > 0
     if np.count_nonzero(is_positive) < 2:
         return variances, float(freedom)
+    # The logarithm of a sample variance with d degrees of freedom has the mean log(true) + digamma(d/2) - log(d/2) and
+    # the variance trigamma(d/2); a larger variance of the logs is that of the prior, with d0 degrees: trigamma(d0/2).
     logs = np.log(variances[is_positive]) - digamma(freedom / 2) + log(freedom / 2)
     excess_variance = float(np.var(logs, ddof=1)) - trigamma(freedom / 2)
     prior_freedom = (

@@ -1,4 +1,8 @@
-"""Pairs of runs of base and head. Runs that cannot be compared are rejected here."""
+"""Pairs of runs of base and head. Runs that cannot be compared are rejected here.
+
+Base and head are the two sides of a comparison, such as two commits; the n-th run of one is paired with the n-th of the
+other.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +52,9 @@ def pair_runs(base: Sequence[Run], head: Sequence[Run], across: Collection[str] 
             )
     if both_sides := {run.id for run in base} & {run.id for run in head}:
         raise BadInput(f"run {min(both_sides)} is on both sides.", "Give different runs for base and head.")
-    for run in (*base, *head)[1:]:
-        _check_comparable((*base, *head)[0], run, across)
+    first_run, *other_runs = (*base, *head)
+    for run in other_runs:
+        _check_comparable(first_run, run, across)
     caveats: list[str] = []
     if surplus_runs := abs(len(base) - len(head)):
         larger = "base" if len(base) > len(head) else "head"
@@ -118,7 +123,7 @@ def log_metric(run: Run, metric: str) -> float:
 
 
 def pair_ledgers(pairs: Sequence[Pair]) -> PairedLedgers:
-    """The mean ledgers of the pairs in which both sides have one over full steps."""
+    """(base, head) of each pair in which both runs have a mean ledger over full steps: account -> ns per step."""
     accounts = [tuple(_account_times(run) for run in pair) for pair in pairs]
     return [(base, head) for base, head in accounts if base and head]
 

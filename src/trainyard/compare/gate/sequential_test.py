@@ -60,25 +60,27 @@ def find_stop(differences: Sequence[float] | Values, alpha: float, cap: int) -> 
     `alpha` over at most `cap` looks; 0 if they are not."""
     values = np.asarray(differences, float)
     for count, look in enumerate(look_after_each(np.abs(values), alpha, cap), 1):
-        if (
-            look.critical_sum is not None
-            and double_ranks(np.abs(values[:count]))[values[:count] > 0].sum() >= look.critical_sum
-        ):
+        if look.critical_sum is None:
+            continue
+        values_so_far = values[:count]
+        if double_ranks(np.abs(values_so_far))[values_so_far > 0].sum() >= look.critical_sum:
             return count
     return 0
 
 
 def look_after_each(sizes: Values, alpha: float, cap: int) -> Iterator[Look]:
     """Yields a look after each difference of these `sizes` (absolute values, in the order of the pairs), at most `cap`.
-    `alpha`: error rate of all looks together."""
+    `alpha`: error rate of all looks together. Time and memory double with each difference."""
     allowed_error = spend_alpha(alpha, cap)
     has_stopped = np.zeros(1, bool)  # for each pattern of signs so far, whose newest sign is the highest bit
     for count in range(1, min(len(sizes), cap) + 1):
-        has_stopped = np.concatenate([has_stopped, has_stopped])
+        has_stopped = np.concatenate([has_stopped, has_stopped])  # with the new difference negative, then positive
         stopped_count = int(np.count_nonzero(has_stopped))
+        # Number of further patterns that may stop at this look.
         allowance, critical_sum = int(allowed_error[count] * 2**count + _ROUNDING_TOLERANCE) - stopped_count, None
         if allowance > 0:
             sums = _rank_sums(sizes[:count])
+            # [sum] -> number of patterns that have not stopped and have this sum or a larger one.
             patterns_with_sum_from = np.cumsum(np.bincount(sums[~has_stopped])[::-1])[::-1]
             critical_sums = np.flatnonzero(patterns_with_sum_from <= allowance)
             if critical_sums.size:
@@ -90,7 +92,7 @@ def look_after_each(sizes: Values, alpha: float, cap: int) -> Iterator[Look]:
 
 def _rank_sums(sizes: Values) -> npt.NDArray[np.int64]:
     """Twice the rank sum of the positive values for every sign pattern (2^n,), with mid-ranks for ties and rank 0 for
-    zeros."""
+    zeros. The index of a pattern has bit k if value k is positive."""
     sums = np.zeros(1, np.int64)
     for rank in double_ranks(sizes):
         sums = np.concatenate([sums, sums + rank])
@@ -99,6 +101,7 @@ def _rank_sums(sizes: Values) -> npt.NDArray[np.int64]:
 
 def double_ranks(sizes: Values) -> npt.NDArray[np.int64]:
     """Twice the rank of each size (n,) among those that are not zero, so that mid-ranks are integers."""
-    order = np.sort(sizes[sizes > 0])
-    below, upto = np.searchsorted(order, sizes, "left"), np.searchsorted(order, sizes, "right")
-    return np.where(sizes > 0, below + upto + 1, 0)
+    ordered = np.sort(sizes[sizes > 0])
+    below_count, up_to_count = np.searchsorted(ordered, sizes, "left"), np.searchsorted(ordered, sizes, "right")
+    # The ranks of equal sizes are below_count + 1 to up_to_count; this is twice their mean.
+    return np.where(sizes > 0, below_count + up_to_count + 1, 0)

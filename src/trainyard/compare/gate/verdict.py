@@ -73,6 +73,7 @@ def judge(metric: str, log_ratios: Sequence[float], rule: Rule) -> Verdict:
     if not np.isfinite(values).all():
         raise BadInput(f"{metric}: the log ratio of a pair is {values[~np.isfinite(values)][0]}, which is not finite.")
     margin = log1p(rule.margin)
+    # Number of pairs after which each answer was certain at the error rate; 0 if it never was.
     worse_after = sequential_test.find_stop(values - log1p(rule.negligible), rule.alpha, rule.cap)
     not_worse_after = sequential_test.find_stop(margin - values, rule.alpha, rule.cap)
     result = "unclear"
@@ -118,10 +119,11 @@ def _walsh_averages(values: np.ndarray) -> np.ndarray:
 
 def _estimate_more_pairs(values: np.ndarray, rule: Rule) -> int | None:
     """Further pairs that settle the verdict with a probability of 90 % if they are like these, by the normal
-    approximation for the nearer of the two answers."""
+    approximation for the answer that needs fewer pairs. `values`: log ratios of the pairs so far."""
     if len(values) < 2:
         return max(0, sequential_test.find_first_look(rule.alpha) - len(values))
     centre, spread = float(np.median(values)), float(np.std(values, ddof=1))
+    # Distance of the estimate from the null hypothesis of "worse", and from that of "not worse".
     distance = max(centre - log1p(rule.negligible), log1p(rule.margin) - centre)
     if not spread:
         needed = sequential_test.find_first_look(rule.alpha)

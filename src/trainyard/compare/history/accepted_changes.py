@@ -64,15 +64,18 @@ class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The contents of the file: the changes that are known, and the points at which the history begins again."""
+
     accepted: tuple[AcceptedChange, ...] = ()
     reset: tuple[AcceptedChange, ...] = ()
 
     def find_begin(self, points: tuple[SeriesPoint, ...], metric: str) -> int:
-        """Index of the point at which the history begins: that of the last reset."""
+        """Index in `points` at which the history of `metric` begins: that of the last reset, 0 without any."""
         return max((reset.find_point(points) or 0 for reset in self.reset if reset.metric in ("", metric)), default=0)
 
     def find_entry(self, change: SeriesChange, points: tuple[SeriesPoint, ...], metric: str) -> AcceptedChange | None:
-        """The entry that accepts a change of the series `points` and `metric`; None if there is none."""
+        """The entry that accepts a change of the series `points` and `metric`: its point is in the range of possible
+        positions of the change, or `_RANGE_TOLERANCE` points next to it. None if there is none."""
         last = max(change.high, change.until)
         for entry in self.accepted:
             index = entry.find_point(points)

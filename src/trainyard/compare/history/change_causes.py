@@ -1,4 +1,8 @@
-"""Possible causes of a change in a series: commit, environment, and the accounts that changed."""
+"""Possible causes of a change in a series: commit, environment, and the accounts that changed.
+
+An account is a category of time of a run's step ledger, such as `compute/matmul`. The range of a change is the points,
+from `low` to `high`, at which it may have happened.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +43,8 @@ def find_cause(change: SeriesChange, runs: Sequence[Run]) -> Cause:
     """Differences and changed accounts between the runs before a change and those after it. `runs`: those of the
     series' points."""
     last_before, first_after = max(0, change.low - 1), min(len(runs) - 1, max(change.high, change.until))
-    old_ledger, new_ledger = (
-        _average_ledgers(runs[max(0, change.low - _MAX_RUNS) : change.low]),
-        _average_ledgers(runs[first_after : first_after + _MAX_RUNS]),
-    )
+    old_ledger = _average_ledgers(runs[max(0, change.low - _MAX_RUNS) : change.low])
+    new_ledger = _average_ledgers(runs[first_after : first_after + _MAX_RUNS])
     changes = ledgers.diff(old_ledger, new_ledger) if old_ledger and new_ledger else ()
     shifts = [
         AccountShift(account=account.account, before_ns=account.before_ns, after_ns=account.after_ns)

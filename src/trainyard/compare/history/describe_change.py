@@ -1,4 +1,9 @@
-"""Descriptions of changes: the range of possible positions, the levels before and after, and the shift between them."""
+"""Descriptions of changes: the range of possible positions, the levels before and after, and the shift between them.
+
+Points are indices of `values`, the whole series (n,); an interval from `start` to `stop` excludes `stop`.
+`variance_inflation` is the variance of a long mean relative to that of independent values, due to autocorrelation
+(`statistics/autocorrelation.py`); it widens all intervals.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ def describe_step(
     `estimate_variance_inflation`."""
     if drifting:
         start, stop = max(start, at - _LEVEL_POINTS), min(stop, at + _LEVEL_POINTS)
-    low, high = locate_step(values[start:stop], at - start, variance_inflation)
+    low, high = locate_step(values[start:stop], at - start, variance_inflation)  # counted from `start`
     before, after = values[start:at], values[at:stop]
     split = find_best_splits(values, np.array([start]), stop - start)
     return SeriesChange(
@@ -89,6 +94,7 @@ def describe_excursion(
 
 
 def describe_spike(values: NDArray[np.float64], at: int, until: int, variance_inflation: float) -> SeriesChange:
+    """Describes a spike from point `at` to before `until`, compared with `_LEVEL_POINTS` points on each side."""
     around = np.concatenate([values[max(0, at - _LEVEL_POINTS) : at], values[until : until + _LEVEL_POINTS]])
     return _describe_temporary(values, "spike", at, until, around, variance_inflation)
 

@@ -1,4 +1,9 @@
-"""Detects changes in a series: steps, drifts, excursions and spikes."""
+"""Detects changes in a series: steps, drifts, excursions and spikes.
+
+Steps and drifts last; an excursion reverses within `MAX_EXCURSION` points, and a spike is a few outliers. Points are
+indices of the series (n,). `critical` is the strength, in normal deviations, that a change must exceed;
+`variance_inflation` is the variance of a long mean relative to that of independent values, due to autocorrelation.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +48,8 @@ def find_changes(scan: SplitScan, allowance: float = 0.0) -> DetectedChanges:
     deviations."""
     values = scan.values
     n = values.size
+    # In order: steps and drifts; a steady trend, which has no best split; in each interval with one level, excursions;
+    # and spikes.
     if n < MIN_POINTS:
         raise NotEnoughEvidence(
             f"{n} point{'s are' if n != 1 else ' is'} too few: detecting a change needs at least {MIN_POINTS}.",
@@ -73,6 +80,7 @@ def find_changes(scan: SplitScan, allowance: float = 0.0) -> DetectedChanges:
 
 
 def _list_edges(changes: list[SeriesChange], n: int) -> list[int]:
+    """The points at which a level begins or ends, ascending, with 0 and `n`."""
     return sorted({0, n, *(edge for change in changes for edge in (change.at, change.until))})
 
 
@@ -85,7 +93,7 @@ def _classify_steps(
     medians = [float(np.median(values[a:b])) for a, b in pairwise(bounds)]
     is_rise = [after > before for before, after in pairwise(medians)]
     changes: list[SeriesChange] = []
-    first = 0
+    first = 0  # indices of `steps`: the first and the last of a sequence in one direction
     while first < len(steps):
         last = first
         while last + 1 < len(steps) and is_rise[last + 1] == is_rise[first]:
@@ -101,6 +109,7 @@ def _describe_run(
     """The steps between the first and the last of `bounds` (points), all in one direction, as one drift, or else each
     separately as a step or a drift. `variance_inflation`, `critical`: as in `choose_shape`."""
     start, *steps, stop = bounds
+    # Steps, with a drift or without, counted from `start`.
     shape = choose_shape(values[start:stop], [at - start for at in steps], variance_inflation, critical)
     is_drift = shape.end > shape.begin
     if not is_drift and len(steps) > 1:

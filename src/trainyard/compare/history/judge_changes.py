@@ -57,7 +57,7 @@ def judge(series: Series, runs: Sequence[Run] = (), accepted: Accepted | None = 
     the changes that users accepted. Raises what `detect` does."""
     accepted = accepted or Accepted()
     begin = accepted.find_begin(series.points, series.metric)
-    detection = detect(series.values[begin:])
+    detection = detect(series.values[begin:])  # positions are counted from `begin`
     changes = [_shift_positions(change, begin) for change in detection.changes]
     return History(
         series=series,
@@ -81,10 +81,12 @@ def judge(series: Series, runs: Sequence[Run] = (), accepted: Accepted | None = 
 
 
 def _shift_positions(change: SeriesChange, by: int) -> SeriesChange:
+    """The change with all positions increased by `by` points."""
     return replace(change, at=change.at + by, until=change.until + by, low=change.low + by, high=change.high + by)
 
 
 def _judge_direction(change: SeriesChange, series: Series) -> Literal["better", "worse", "same", "unknown"]:
+    """Better or worse by the direction of the shift and of the metric; same for a change that does not last."""
     if not change.lasting or not change.shift.value:
         return "same"
     up = change.shift.value > 0

@@ -19,7 +19,9 @@ from trainyard.numerics.convergence.paired_curves import F64, LEAST_STEPS, Paire
 from trainyard.numerics.convergence.permutation_test import adjusted, least_p
 
 ALPHA = 0.05
+"""Default rate of false alarms."""
 MARGIN = 0.001
+"""Default relative difference of the final loss below which a difference is irrelevant."""
 
 
 class SeedFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +75,8 @@ def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) ->
     for too few steps.
     """
     seeds, steps = paired.seeds, len(paired.steps)
-    segment_starts = starts(steps)
+    segment_starts = starts(steps)  # index of the first step of each segment; the last segment is the tail
+    # (heads, bases) of each seed: mean log-losses, [run, segment].
     groups = [(means(np.log(seed.heads), segment_starts), means(np.log(seed.bases), segment_starts)) for seed in seeds]
     common_fields: dict[str, Any] = {
         "pairs": len(seeds),
@@ -101,9 +104,10 @@ def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) ->
     effect = sizes(groups, alpha)
     is_exact = least_p([(len(seed.heads), len(seed.bases)) for seed in seeds]) <= alpha
     p = adjusted(groups, log_margin) if is_exact else _p_from_tail(effect, alpha)
-    differing = np.flatnonzero((p <= alpha) & (np.abs(effect.mean) >= log_margin))
+    differing = np.flatnonzero((p <= alpha) & (np.abs(effect.mean) >= log_margin))  # segments
     is_within_margin = bool(-log_margin < effect.low[-1] and effect.high[-1] < log_margin)
     verdict = "differs" if len(differing) else "same" if is_within_margin else "cannot tell"
+    # Degrees of freedom of the noise: those of repeats of a seed, without those of the scatter between seeds.
     noise, repeat_freedom = float(effect.noise[-1]), effect.freedom - (len(seeds) - 1)
     return Convergence(
         verdict=verdict,

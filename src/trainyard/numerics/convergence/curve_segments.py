@@ -19,6 +19,7 @@ def starts(steps: int) -> NDArray[np.int64]:
     """Index of the first step of each segment of a curve of `steps` steps; the last segment is the tail. Curves of a
     few steps have fewer segments."""
     tail_start = min(round(steps * (1 - TAIL)), steps - 1)
+    # Equal windows before the tail, as many as have `_MIN_STEPS_PER_WINDOW` steps.
     windows = min(_MAX_WINDOWS, tail_start // _MIN_STEPS_PER_WINDOW)
     window_starts = np.arange(windows) * tail_start // max(windows, 1)
     return np.append(window_starts, tail_start if windows else 0).astype(np.int64)

@@ -1,4 +1,8 @@
-"""Size of the difference with a confidence interval: Student's t on each segment's log-losses."""
+"""Size of the difference with a confidence interval: Student's t on each segment's log-losses.
+
+Heads are runs with the change under test, bases those without; a segment is a range of steps. All differences are in
+log-loss, so that they are relative.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +43,14 @@ class Sizes(NamedTuple):
 
 
 def sizes(groups: Sequence[tuple[F64, F64]], alpha: float) -> Sizes:
-    """Estimate the difference. `groups`: (heads, bases) of each seed, each [run, segment].
+    """Estimates the difference between heads and bases. `groups`: (heads, bases) of each seed, log-losses, each
+    [run, segment]; `alpha`: error rate of the intervals.
 
     Model: a run is its seed's value, plus the difference if it is a head, plus noise of constant variance. The noise is
     estimated from repeats on a side (A/A) and from the scatter of the seeds' differences, pooled by degrees of freedom.
     """
+    # The difference of the means of h and b runs has the variance noise^2 (1/h + 1/b): each seed's weight is its
+    # inverse.
     weights = np.array([[len(heads) * len(bases) / (len(heads) + len(bases))] for heads, bases in groups])
     differences = np.array([heads.mean(axis=0) - bases.mean(axis=0) for heads, bases in groups])
     mean_difference = (weights * differences).sum(axis=0) / weights.sum()
@@ -77,6 +84,7 @@ def pairs_needed(noise: float, repeat_freedom: int, margin: float, alpha: float)
     for pairs in range(2, _MAX_PAIRS):
         freedom = pairs - 1 + repeat_freedom
         quantile_sum = quantile(1 - alpha / 2, freedom) + quantile((1 + _POWER) / 2, freedom)
+        # The difference of a head and a base has the variance 2 noise^2, divided by the number of pairs.
         estimated_pairs = 2 * (quantile_sum * noise / margin) ** 2
         if estimated_pairs <= pairs:
             return pairs

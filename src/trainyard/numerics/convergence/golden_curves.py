@@ -19,6 +19,8 @@ _MAX_FILE_BYTES = 1 << 28
 
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The contents of the file."""
+
     curves: tuple[LossCurve, ...]
     """One per run, of any number of seeds."""
     schema: Literal["trainyard/golden/1"]

@@ -3,8 +3,8 @@
 The rule is that of MLPerf Training (training_rules, "Reference Convergence Points") as mlcommons/logging's
 `mlperf_logging/rcp_checker` applies it: the mean of the runs without the fastest and the slowest ("olympic"; four of
 each of unet3d) must not be below what a one-sided t-test at 5 % lets pass, with the reference's spread on both sides;
-between two batch sizes the reference is interpolated. The rule refuses who converges too fast. Whoever asks whether
-something was broken asks about slowness too: the same bound on the other side.
+between two batch sizes the reference is interpolated. The rule refuses runs that converge too fast. To find out whether
+a change broke the training, runs that converge too slowly matter too: the same bound is applied on the other side.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_result(path: Path) -> Result:
-    """Read a training run's log. Raises `BadFile`, or `BadInput` if it lacks the benchmark or batch size."""
+    """Reads a training run's log. The epochs or samples to the target are those of the last evaluation before the end
+    of a successful run. Raises `BadFile`, or `BadInput` if it lacks the benchmark or batch size."""
     benchmark, batch, last_evaluation, needed = "", None, {}, {}
-    for entry in mllog.read(path):
+    for entry in mllog.read(path):  # an entry has a key, a value and metadata
         if entry.key == "submission_benchmark" and isinstance(entry.value, str):
             benchmark = entry.value
         elif entry.key == "global_batch_size":
@@ -105,10 +106,7 @@ def _point(record: dict[str, Any]) -> ReferencePoint:
     """The reference point of one record of the file: runs of a benchmark at batch size `BS`, with the units (epochs or
     samples) that each needed to converge."""
     key = next((key for key in _UNITS if key in record), "Epochs to converge")
-    batch, needed = (
-        msgspec.convert(record["BS"], int),
-        msgspec.convert(record[key], list[float]),
-    )
+    batch, needed = msgspec.convert(record["BS"], int), msgspec.convert(record[key], list[float])
     return _reference_from_runs(msgspec.convert(record["Benchmark"], str), batch, _UNITS[key], needed)
 
 
@@ -173,7 +171,7 @@ def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> Refere
     unit = point.unit
     if unit == "epoch_num" and not any(unit in result.needed for result in results):
         unit = "samples_count"  # newer references are labelled epochs but count samples
-    needed = [result.needed.get(unit, inf) for result in results]
+    needed = [result.needed.get(unit, inf) for result in results]  # infinite for a run that missed the target
     missed, left_out_per_end = needed.count(inf), _LEFT_OUT_PER_END.get(benchmark, 1)
     mean_units = float(np.mean(_olympic(benchmark, needed, "HEAD")))
     allowed_distance = _allowed_distance(point, len(needed))
@@ -201,6 +199,7 @@ def _allowed_distance(point: ReferencePoint, runs: int) -> float:
     """Largest distance of the mean of `runs` runs from the reference's mean, in the reference's unit, by the t-test.
     `runs`: with those that the rule leaves out."""
     kept = runs - 2 * _LEFT_OUT_PER_END.get(point.benchmark, 1)
+    # Standard error of the difference of two means with the same spread.
     return quantile(1 - _ALPHA, kept + point.runs - 2) * point.spread * sqrt(1 / kept + 1 / point.runs)
 
 

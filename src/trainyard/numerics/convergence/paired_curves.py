@@ -15,6 +15,7 @@ from trainyard.numerics.convergence.curves import LossCurve, same_work
 F64 = NDArray[np.float64]
 
 LEAST_STEPS = 10
+"""Smallest number of common steps of curves that are not bitwise equal."""
 
 
 class Seed(NamedTuple):
@@ -51,13 +52,14 @@ class PairedCurves(NamedTuple):
 
 
 def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves:
-    """Pair curves by seed. `heads`, `bases`: of any seeds. Raises `BadInput` if there is nothing to pair or the curves
-    cannot be compared."""
+    """Pairs curves by seed, over the steps that all have; curves that are bitwise equal to another of their seed and
+    side are left out, with a note. `heads`, `bases`: of any seeds. Raises `BadInput` if there is nothing to pair, the
+    curves cannot be compared, or a base has a loss that is not finite."""
     if not heads or not bases:
         raise BadInput("a comparison needs runs on both sides.", "Give HEAD, and --base or --golden.")
     same_work([*heads, *bases])
     notes: list[str] = []
-    groups = _by_seed(heads, bases, notes)
+    groups = _by_seed(heads, bases, notes)  # seed -> (curves of heads, curves of bases)
     curves = [curve for group in groups.values() for side in group for curve in side]
     steps = _common_steps(curves, notes)
     for curve in curves:
@@ -71,14 +73,14 @@ def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves
             notes.append(
                 f"Seed {label} starts from different weights on the two sides: they differ by more than rounding."
             )
-    for curve, row in (
-        (c, r) for (_, seed_bases), seed in zip(groups.values(), seeds) for c, r in zip(seed_bases, seed.bases)
-    ):
-        if not np.isfinite(row).all():
-            raise BadInput(
-                f"{curve.name}, a base, has a loss that is not finite at step {steps[~np.isfinite(row)][0] + 1}.",
-                "Compare with runs that learned.",
-            )
+    for (_, base_curves), seed in zip(groups.values(), seeds):
+        for curve, losses in zip(base_curves, seed.bases):
+            is_finite = np.isfinite(losses)
+            if not is_finite.all():
+                raise BadInput(
+                    f"{curve.name}, a base, has a loss that is not finite at step {steps[~is_finite][0] + 1}.",
+                    "Compare with runs that learned.",
+                )
     distinct = tuple(
         Seed(label=seed.label, heads=np.unique(seed.heads, axis=0), bases=np.unique(seed.bases, axis=0))
         for seed in seeds
@@ -116,8 +118,8 @@ def _by_seed(
     if not shared_seeds:
         listed = " against ".join(", ".join(map(str, side)) for side in seeds_by_side)
         raise BadInput(
-            f"the two sides have no seed in common: {listed}. Other seeds read other data, and their losses differ by "
-            "that far more than by what is asked about.",
+            f"the two sides have no seed in common: {listed}. Runs with other seeds read other data, so that their "
+            "losses differ far more than by the change under test.",
             "Run HEAD with the seeds of BASE.",
         )
     if unpaired_seeds := sorted(set(seeds_by_side[0]) ^ set(seeds_by_side[1])):

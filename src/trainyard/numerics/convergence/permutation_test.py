@@ -37,12 +37,13 @@ def adjusted(groups: Groups, floor: float) -> F64:
     it keeps segments with little noise from dominating those with visible differences (Tusher et al. 2001). Both
     `floor` and the spread are the same for all outcomes, so the test stays exact."""
     spread = sum(_sum_of_squares(np.concatenate(group)) for group in groups)
-    statistics = np.abs(_outcomes(groups)) / np.sqrt(spread + floor**2)
+    statistics = np.abs(_outcomes(groups)) / np.sqrt(spread + floor**2)  # [outcome, segment]; row 0 is the observed one
     observed = statistics[0] * (1 - _TIE_TOLERANCE)
-    order = np.argsort(-statistics[0], kind="stable")
+    order = np.argsort(-statistics[0], kind="stable")  # segments, the largest observed statistic first
+    # Column k, of segment order[k]: the largest statistic of an outcome in that segment and those after it in `order`.
     largest = np.maximum.accumulate(statistics[:, order[::-1]], axis=1)[:, ::-1]
+    # Share of outcomes that reach the observed statistic; none is less than that of a larger observed statistic.
     p = np.maximum.accumulate((largest >= observed[order]).mean(axis=0))
-    # p[k] is that of segment order[k], which has the k-th largest observed statistic.
     result = np.empty_like(p)
     result[order] = p
     return result
@@ -56,14 +57,15 @@ def _sum_of_squares(runs: F64) -> F64:
 def _outcomes(groups: Groups) -> F64:
     """[outcome, segment]: the sum over seeds of head's mean minus base's, for all labellings or a sample of them; the
     observed labels first."""
-    differences_by_seed = [_relabelled(heads, bases) for heads, bases in groups]
+    differences_by_seed = [_relabelled(heads, bases) for heads, bases in groups]  # each [labelling, segment]
     if prod(len(differences) for differences in differences_by_seed) > _MAX_OUTCOMES:
-        draw = np.random.default_rng(0)
-        sampled_choices = [
-            differences[np.append(0, draw.integers(len(differences), size=_MAX_OUTCOMES - 1))]
+        random = np.random.default_rng(0)
+        # A labelling of each seed per outcome; 0 is the observed one.
+        sampled_differences = [
+            differences[np.append(0, random.integers(len(differences), size=_MAX_OUTCOMES - 1))]
             for differences in differences_by_seed
         ]
-        return np.sum(sampled_choices, axis=0)
+        return np.sum(sampled_differences, axis=0)
     total = np.zeros((1, groups[0][0].shape[1]))
     for differences in differences_by_seed:
         total = (total[:, None] + differences[None]).reshape(-1, total.shape[1])

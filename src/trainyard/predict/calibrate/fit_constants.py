@@ -1,4 +1,9 @@
-"""Calibrate constants with measured runs of a machine: fit predicted to measured seconds, account by account."""
+"""Calibrate constants with measured runs of a machine: fit predicted to measured seconds, account by account.
+
+Constants are the rates and overheads of the cost model (`predict/inputs/constants.py`) besides the data sheet of a
+device, such as the attainable share of the peak. An account is a category of time of the step ledger, such as
+`compute/matmul`. A case is one job, as an item of every array of the cost model.
+"""
 
 from __future__ import annotations
 
@@ -113,28 +118,29 @@ def _residuals(measured: MeasuredSeconds, predicted: StepTime) -> npt.NDArray[np
 
 
 def _fit_constants(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Constants:
-    """The constants that fit the runs best. `assumed`: their values before; the prior around them is narrow for probed
-    constants and wide for assumed host times. Which constants are fitted depends on the device and on whether a run has
-    several ranks."""
+    """Returns all constants, with those that apply to `machine` and `runs` fitted by least squares and the others as in
+    `assumed`. The prior around the assumed values is narrow for probed constants and wide for host times. Constants of
+    communication are fitted only if a run has several ranks, host times of a layer only on CPU devices."""
     names = _FITTED_ALWAYS + (_FITTED_WITH_RANKS if any(run.job.layout.ranks > 1 for run in runs) else ())
     names += _FITTED_ON_CPU if machine.device.vendor == "cpu" else ()
     prior_sigmas = [
         _ASSUMED_SIGMA if name.startswith(("host", "microbatch", "step")) else _PROBED_SIGMA for name in names
     ]
     measured = [(run.seconds, run.parts(split_backward=True)) for run in runs]
-    run_cases, rank_hardware = (
-        cases.of_jobs([run.job for run in runs]),
-        hardware.of_machine(machine, runs[0].job.recipe.dtype),
-    )
-    return solve(
-        assumed, names, lambda tuned: _residuals(measured, step.step(run_cases, rank_hardware, tuned)), prior_sigmas
-    )
+    run_cases = cases.of_jobs([run.job for run in runs])  # one case per run
+    rank_hardware = hardware.of_machine(machine, runs[0].job.recipe.dtype)  # peak, memory and links of a rank
+
+    def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
+        return _residuals(measured, step.step(run_cases, rank_hardware, tuned))
+
+    return solve(assumed, names, residuals, prior_sigmas)
 
 
 def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Machine:
-    """`machine` with constants fitted to its `runs`; with at least `_MIN_RUNS_FOR_SPREAD` runs also with a spread, the
-    range of measured over predicted when each run is predicted from the others. Raises `BadInput` for runs in several
-    dtypes."""
+    """Returns `machine` with constants fitted to its `runs`, starting from `assumed`. With at least
+    `_MIN_RUNS_FOR_SPREAD` runs it also gets a spread: the range of measured over predicted step time when each run is
+    predicted with constants fitted to the others. A fitted constant is stored as a claim: value, unit, source and date.
+    Raises `BadInput` for runs in several dtypes."""
     dtypes = sorted({run.job.recipe.dtype for run in runs})
     if len(dtypes) > 1:
         raise BadInput(
@@ -152,7 +158,7 @@ def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[Measu
             measured=True,
         )
         for name, value in fitted._asdict().items()
-        if value != getattr(assumed, name)
+        if value != getattr(assumed, name)  # only those that the fit changed
     }
     return replace(machine, tuned=machine.tuned | claims, spread=_leave_one_out_spread(machine, assumed, runs))
 
@@ -160,8 +166,9 @@ def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[Measu
 def _leave_one_out_spread(
     machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]
 ) -> tuple[float, float] | None:
-    """(least, greatest) measured over predicted step time, each run predicted from the others, including 1; the
-    machine's own spread for too few runs."""
+    """(least, greatest) ratio of measured to predicted step time, each run predicted with constants fitted to the
+    others; the range is extended to include 1. For fewer than `_MIN_RUNS_FOR_SPREAD` runs, the machine's own spread
+    (None if it has none)."""
     if len(runs) < _MIN_RUNS_FOR_SPREAD:
         return machine.spread
     ratios: list[float] = []

@@ -26,16 +26,21 @@ def solve(
     assumed: Constants, names: Sequence[str], residuals: Residuals, prior: float | Sequence[float] = PRIOR
 ) -> Constants:
     """Fits the constants `names` with the Levenberg-Marquardt method, starting from `assumed`, and returns all
-    constants. Shares stay between 0 and 1, constants of `AT_LEAST_ONE` at 1 or more. `prior`: standard deviation of the
-    logarithms around the assumed values, of all or one per name."""
+    constants, the others unchanged. Shares stay between 0 and 1, constants of `AT_LEAST_ONE` at 1 or more. `residuals`:
+    function from constants to the errors that are squared; `prior`: standard deviation of the logarithms around the
+    assumed values, of all or one per name. Each logarithm's distance from its assumed value, over `prior`, is one more
+    error."""
+    # Logarithms, [name], and their bounds.
     start = np.log([getattr(assumed, name) for name in names])
     upper = np.array([_LARGEST_LOG_SHARE if name in SHARES else np.inf for name in names])
     lower = np.array([0.0 if name in AT_LEAST_ONE else -np.inf for name in names])
 
     def to_constants(logs: npt.NDArray[np.float64]) -> Constants:
+        """All constants, those of `names` as the exponentials of `logs`."""
         return assumed._replace(**{name: float(np.exp(log)) for name, log in zip(names, logs, strict=True)})
 
     def weighted_errors(logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Errors of the measurements, then of the prior, all in standard deviations."""
         return np.concatenate([residuals(to_constants(logs)), (logs - start) / np.asarray(prior)])
 
     logs: npt.NDArray[np.float64] = np.clip(start, lower, upper)
@@ -51,6 +56,7 @@ def solve(
         )
         old_cost = errors @ errors
         while damping < _MAX_DAMPING:
+            # Minimises |jacobian @ step + errors|^2 + damping * |step|^2 as one least-squares problem.
             damped_jacobian = np.concatenate([jacobian, np.sqrt(damping) * np.eye(len(names))])
             step = np.linalg.lstsq(damped_jacobian, np.concatenate([-errors, np.zeros(len(names))]), rcond=None)[0]
             trial: npt.NDArray[np.float64] = np.clip(logs + step, lower, upper)

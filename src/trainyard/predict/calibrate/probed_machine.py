@@ -1,4 +1,9 @@
-"""A machine file from probes of its own devices (`run/probe/probe_rank.py`)."""
+"""A machine file from probes of its own devices (`run/probe/probe_rank.py`).
+
+A probe is one timed operation: a matrix product, attention, a copy, a launch or a collective. `machine` makes a
+`Machine` of them: the rates that the devices reach, and the constants of the cost model fitted to them. Each figure is
+a `Claim`: a value with its unit, source and date.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +63,16 @@ class ProbedTime(NamedTuple):
 
 
 def _attention_flops(size: tuple[int, ...]) -> float:
-    """FLOPs of causal attention, forward."""
+    """FLOPs of causal attention, forward, of `_PROBE_HEADS` heads. `size`: (tokens, channels of all heads, ...)."""
+    # Two products of 2 x tokens^2 x channels, halved by the causal mask.
     return 2.0 * _PROBE_HEADS * size[0] ** 2 * size[1]
 
 
 def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: Sequence[ProbedTime]) -> Machine:
-    """A machine of one node with `ranks` devices, as probed while all of them work. `name`: of the machine; `dtype`:
-    that of the products; `device_seen`: one of the devices; if it is a CPU, the ranks divide its cores and memory."""
+    """Builds a machine of one node with `ranks` devices from probes that ran on all of them at the same time. `name`:
+    of the machine; `dtype`: that of the matrix products; `device_seen`: one of the devices; if it is a CPU, the ranks
+    divide its cores and memory. `probes` must include a matrix product, attention forward and backward, a copy and a
+    launch."""
     probes_by_kind: Mapping[str, list[ProbedTime]] = defaultdict(list)
     for probe in probes:
         probes_by_kind[probe.what].append(probe)
@@ -89,6 +97,7 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
     )
     small_send = next((probe for probe in probes_by_kind["send"]), None)
     best_gather = max(probes_by_kind["all_gather"], key=lambda probe: probe.rate, default=None)
+    # Bus bandwidth of an all-gather: of its output, each rank receives the (ranks - 1) / ranks that the others hold.
     link_bytes_per_s = best_gather.rate * (ranks - 1) / ranks if best_gather else largest_copy.rate
     link = Link(
         name="between its devices",
@@ -133,9 +142,9 @@ def _unit_of_constant(name: str) -> str:
 
 
 def _rate_curve(probes: Sequence[ProbedTime], kind: str) -> RateCurve:
-    """Rate (FLOP/s or bytes/s) by FLOPs or bytes of a call; the best of all probes of one size. `kind`:
-    `ProbedTime.what`."""
-    best_rate_by_size: dict[float, float] = {}
+    """Rate (FLOP/s or bytes/s) by FLOPs or bytes of a call; the best of all probes of one size. `kind`: the operation
+    of the probes, `ProbedTime.what`, which selects the unit."""
+    best_rate_by_size: dict[float, float] = {}  # FLOPs or bytes -> FLOP/s or bytes/s
     for probe in probes:
         size = probe.rate * probe.seconds
         best_rate_by_size[size] = max(best_rate_by_size.get(size, 0.0), float(f"{probe.rate:.5g}"))
@@ -148,8 +157,9 @@ def _rate_curve(probes: Sequence[ProbedTime], kind: str) -> RateCurve:
 def _fit_probe_constants(
     probed: Machine, dtype: str, probes_by_kind: Mapping[str, list[ProbedTime]]
 ) -> dict[str, float]:
-    """Constants of the cost model (name -> value) fitted to the probes by kind (`ProbedTime.what`): rates of matrix
-    products and attention, launch time and, for several ranks, those of collectives."""
+    """Constants of the cost model (name -> value) fitted to the probes: rates of matrix products and attention, launch
+    time and, for several ranks, those of collectives. `probed`: the machine without constants; `probes_by_kind`:
+    `ProbedTime.what` -> its probes."""
     device, ranks = probed.device, probed.per_node
     launch_s = probes_by_kind["launch"][0].seconds
     assumed = Constants()._replace(  # the fit starts from them and stays near them
@@ -169,6 +179,7 @@ def _fit_probe_constants(
     probed_products = Product(mnk[:, 0], mnk[:, 1], mnk[:, 2])
 
     def product_residuals(tuned: Constants) -> npt.NDArray[np.float64]:
+        """Log ratio of predicted to measured seconds of each matrix product, over its standard deviation."""
         return np.log(product(rank_hardware, tuned, probed_products) / measured_s) / _NOISE
 
     fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), product_residuals, prior=_PROBED_PRIOR)
@@ -199,7 +210,7 @@ def _collective_residuals(
     ranks_of_node = RankGroup(column(ranks), column(ranks))
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
-        """Log ratio of predicted to measured seconds of each probe, divided by the tolerated noise."""
+        """Log ratio of predicted to measured seconds of each probe, over its standard deviation."""
         collective_residuals: list[npt.NDArray[np.float64]] = []
         for collective in COLLECTIVES:
             sizes_bytes = np.array([float(probe.size[0]) for probe in probes_by_kind[collective]])

@@ -1,5 +1,9 @@
 """Access to the keys of a framework's configuration. Every key that no reader requests is ignored, approximated or
-refused, and reported."""
+refused, and reported.
+
+A reader (`megatron_read.py`, `torchtitan_read.py`, `deepspeed_json.py`) requests keys from `ConfigKeys`, which records
+each, and calls `finish` at the end, which applies the framework's `KeyRules` to the keys that were not requested.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ _LARGEST_NUMBER = 10**9
 _DEEPEST = 8
 """Depth to which nested tables are flattened; a table below it is one value."""
 _OFF = (None, False, 0, "", "none", "None", "disabled", [], {})
+"""Values that switch a feature off: a key with one of them needs no rule."""
 Kind = TypeVar("Kind")
 
 
@@ -52,9 +57,9 @@ class KeyRules(NamedTuple):
 
 
 def flat(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Flattens nested tables into one, keyed by dotted path."""
+    """Flattens nested tables into one, keyed by dotted path (`optimizer.params.lr`). An empty table is a value."""
     flattened: dict[str, Any] = {}
-    pending = [("", document, 0)]
+    pending = [("", document, 0)]  # (prefix of the keys, table, depth)
     while pending:
         path, table, depth = pending.pop()
         for key, value in table.items():
@@ -116,16 +121,19 @@ class ConfigKeys(TypedKeys):
         return known[value]
 
     def refuse(self, key: str, reason: str) -> None:
+        """Records that the cost of `key` cannot be predicted; `finish` raises one error for all of them."""
         self.requested.add(key)
         self._unsupported.append(f"{self.with_value(key) if key in self.values else self.spell(key)} ({reason})")
 
     def approximate(self, key: str, reason: str) -> None:
+        """Records that the setting `key` is predicted as another one; `finish` returns the records."""
         self.requested.add(key)
         setting = self.with_value(key) if key in self.values else f"no {self.spell(key)}"
         self._approximated.append(f"{setting}: {reason}")
 
     def finish(self, rules: KeyRules) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the ignored keys and the approximated settings. Raises one `BadFile` that lists all refused keys."""
+        """Applies `rules` to the keys that were not requested. Returns (ignored keys as spelled in the file,
+        approximated settings with the replacement of each). Raises one `BadFile` that lists all refused keys."""
         ignored: list[str] = []
         for key, value in self.values.items():
             if key in self.requested or value in _OFF:

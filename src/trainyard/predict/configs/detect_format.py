@@ -23,7 +23,8 @@ _READERS: Mapping[str, Callable[[bytes, str, CommandArguments], FrameworkConfig]
 
 
 def kind(data: bytes) -> Kind | None:
-    """The framework whose format `data` has; None for any other file, such as a model file."""
+    """The framework whose format `data` has; None for any other file, such as a model file. A file with a syntax error
+    counts as the framework whose key or table names it contains, so that its reader reports the error."""
     text = data[: LARGEST + 1].decode("utf-8-sig", "replace")
     if text.lstrip().startswith("{"):
         try:
@@ -58,15 +59,18 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
 
 def _check_divisible(job: Job, where: str) -> None:
     """Raises `BadInput`, with the remainder, if the layout does not divide the model's heads, groups and experts, a
-    stage's ranks or the sequence. `where`: the name of the file in messages."""
+    stage's ranks or the sequence, or if there are more pipeline stages than layers plus embedding and head. `where`:
+    the name of the file in messages."""
     model, layout, recipe = job.decoder, job.layout, job.recipe
     stage_ranks = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
     for size_name, size, divisor, axis_name in (
         ("heads", model.heads, layout.tp, "tensor parallelism"),
+        # Multi-head latent attention (kv_lora_rank > 0) has no key/value heads to divide.
         ("key/value heads", 0 if model.kv_lora_rank else model.kv_heads, layout.tp, "tensor parallelism"),
         ("groups of state spaces", model.ssm_groups if model.hybrid_pattern else 0, layout.tp, "tensor parallelism"),
         ("experts", model.experts, layout.ep, "expert parallelism"),
         ("ranks of a stage", stage_ranks, layout.ep, "expert parallelism"),
+        # Context parallelism balances a causal mask with two chunks of the sequence per rank.
         ("tokens", recipe.seq_len, 2 * layout.cp if layout.cp > 1 else 1, "twice context parallelism"),
     ):
         if size % divisor:

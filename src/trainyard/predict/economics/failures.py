@@ -50,15 +50,16 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mean_time_between_failures(nodes: int, rate: Claim = RATE) -> float:
-    """Mean time between failures of a job on `nodes` nodes, in seconds."""
+    """Mean time between failures of a job on `nodes` nodes, in seconds. `rate`: failures per node and day. Raises
+    `BadInput` if either is not positive."""
     if nodes < 1 or rate.value <= 0:
         raise BadInput(f"{nodes} nodes that fail {rate.value:g} times a day each: both must be positive.")
     return _SECONDS_PER_DAY / (rate.value * nodes)
 
 
 def best_interval(mtbf_s: float, save_s: float) -> float:
-    """Optimal seconds of work between checkpoints (Daly 2006, equation 37). `mtbf_s`: mean time between failures of the
-    job; `save_s`: seconds to save a checkpoint, without other work."""
+    """Optimal seconds of work between checkpoints (Daly 2006, equation 37), at least `save_s`. `mtbf_s`: mean time
+    between failures of the job; `save_s`: seconds to save a checkpoint, without other work."""
     if save_s >= 2 * mtbf_s:
         return mtbf_s
     ratio = save_s / (2 * mtbf_s)
@@ -107,11 +108,13 @@ def goodput(
 def _draw_elapsed(
     work_s: float, every_s: float, save_s: float, restart_s: float, mtbf_s: float, draws: int, seed: int
 ) -> np.ndarray:
-    """Elapsed seconds, [draw], of `draws` simulated runs of `work_s` seconds of work: each segment between checkpoints
-    is repeated until it completes without a failure. The arguments in seconds are those of `expected_seconds`."""
+    """Elapsed seconds, [draw], of `draws` simulated runs of `work_s` seconds of work: each segment, `every_s` of work
+    and the checkpoint after it, is repeated until it completes without a failure. The arguments in seconds are those of
+    `expected_seconds`; `seed`: of the random numbers."""
     random = np.random.default_rng(seed)
     segments = max(1.0, work_s / every_s)
     failure_probability = -expm1(-(every_s + save_s) / mtbf_s)  # per segment
+    # The failures of a whole number of segments are drawn and then scaled to the exact number.
     whole_segments = int(segments)
     failures_of_run = random.negative_binomial(whole_segments, 1 - failure_probability, draws)
     # Time of a failed attempt until the failure: exponential, truncated at the segment's length.
@@ -125,13 +128,16 @@ def _draw_elapsed(
 def _draw_truncated_sum(random: np.random.Generator, count: int, mean_s: float, limit_s: float) -> float:
     """Draws the sum of `count` exponential times in seconds of mean `mean_s`, each truncated at `limit_s`."""
     if count <= _NORMAL_LIMIT_FAILURES:
+        # By inversion: the distribution function is (1 - exp(-t / mean)) / (1 - exp(-limit / mean)).
         return float(np.sum(-mean_s * np.log1p(random.random(count) * expm1(-limit_s / mean_s))))
+    # Mean and variance of the truncated distribution: mean - limit / growth, mean^2 - limit^2 (growth + 1) / growth^2.
     growth = expm1(limit_s / mean_s)
     variance = max(0.0, mean_s**2 - limit_s**2 * (growth + 1) / growth**2)
     return float(random.normal(count * (mean_s - limit_s / growth), sqrt(count * variance)))
 
 
 def _draw_restarts(random: np.random.Generator, count: int, restart_s: float, mtbf_s: float) -> float:
-    """Draws the seconds of `count` restarts, which may fail and are then repeated."""
+    """Draws the total seconds of `count` restarts of `restart_s` each. A failure during a restart repeats it; the job
+    fails every `mtbf_s` seconds on average."""
     failed = random.negative_binomial(count, exp(-restart_s / mtbf_s)) if count else 0
     return count * restart_s + _draw_truncated_sum(random, int(failed), mtbf_s, restart_s)

@@ -1,4 +1,8 @@
-"""The cost that follows from a step time: tokens/s, MFU, and days, dollars and energy including failures."""
+"""The cost that follows from a step time: tokens/s, MFU, and days, dollars and energy including failures.
+
+A case is one layout of a job; each field of `Cases` is an array with a value per case, of shape [case]. Functions of
+`shapes` return the matrix products of one micro-batch in one layer on one rank.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,10 @@ OVERHEAD = Claim(
 
 
 def model_flops(cases: Cases) -> Column:
-    """Model FLOPs per step over all ranks: three times the forward pass, with the unmasked scores of causal attention
-    and the recurrence of state spaces, without recomputation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B)."""
+    """Model FLOPs per step over all ranks, [case]: three times the forward pass, with the unmasked scores of causal
+    attention and the recurrence of state spaces, without recomputation (Chowdhery et al. 2022, arXiv:2204.02311,
+    appendix B)."""
+    # Layers with a dense MLP and with experts, then with attention and with a state space.
     dense_layers, moe_layers = shapes.layer_kinds(cases)
     attention_layers, space_layers = (share * cases.layers for share in shapes.mixer_shares(cases))
     model_ranks = cases.dp * cases.tp * cases.cp
@@ -37,6 +43,8 @@ def model_flops(cases: Cases) -> Column:
     expert_products, shared_products = shapes.expert_products(cases)
     expert_flops = sum((product.flops for product in expert_products), np.zeros(1)) * moe_layers
     shared_flops = sum((product.flops for product in shared_products), np.zeros(1)) * moe_layers
+    # Scores and weighted values of causal attention: 2 FLOPs for half of the pairs of tokens, so tokens^2 for each
+    # channel of the queries and of the values. Without a mask (`unmasked` is 1) there are twice as many.
     score_flops = (
         cases.micro_batch_size
         * cases.seq_len**2
@@ -97,8 +105,9 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 def bill(
     fleet: Sequence[tuple[Machine, int]], wall_s: float, tokens: float, flops: float, peak: float, budget: float
 ) -> Bill:
-    """The bill of a step that takes `wall_s`. `fleet`: machines with their numbers of ranks. `tokens`, `flops`: per
-    step over all devices; `peak`: FLOP/s of all devices; `budget`: tokens to train on; 0 for none."""
+    """The bill of a step that takes `wall_s` seconds. `fleet`: (machine, number of ranks on machines of this kind).
+    `tokens`, `flops`: per step over all devices; `peak`: FLOP/s of all devices; `budget`: tokens to train on; 0 for
+    none, which gives a bill without days, dollars and energy."""
     tokens_per_s, mfu = tokens / wall_s, flops / wall_s / peak
     if not budget:
         return Bill(tokens_per_s=tokens_per_s, mfu=mfu)

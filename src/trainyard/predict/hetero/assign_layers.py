@@ -15,6 +15,7 @@ import numpy.typing as npt
 Costs = npt.NDArray[np.float64]
 """[stage, first, end]: seconds of a stage with layers `first` to `end` (exclusive); infinite if it does not fit."""
 _STRICTLY_BELOW = 1 - 1e-12
+"""Factor that makes a limit exclude the time that it is derived from."""
 _UNEVENNESS_PENALTY = 1e-9
 """Relative penalty of a stage that takes as long as the slowest one: a tie-break in favour of the most even
 assignment."""
@@ -24,7 +25,8 @@ def assign(costs: Costs, micro_batches: int) -> tuple[int, ...] | None:
     """Layers per stage that minimise the time of `micro_batches` micro-batches: the first passes through all stages,
     the others follow at the pace (seconds per micro-batch) of the slowest stage. None if no assignment is feasible.
 
-    Finds the least sum of stage times under a limit on the slowest stage, for ever lower limits.
+    Finds the least sum of stage times under a limit on the slowest stage, for ever lower limits. A lower limit cannot
+    lower the sum, so the search ends when even the least possible slowest stage would not make it better.
     """
     slowest_s, later_micro_batches = least_slowest_seconds(costs), micro_batches - 1
     costs = costs * (1 + _UNEVENNESS_PENALTY * costs / slowest_s) if 0 < slowest_s < np.inf else costs
@@ -37,6 +39,7 @@ def assign(costs: Costs, micro_batches: int) -> tuple[int, ...] | None:
     while candidate is not None and later_micro_batches * slowest_s + candidate.total < least_time_s:
         if later_micro_batches * candidate.slowest + candidate.total < least_time_s:
             best, least_time_s = candidate, later_micro_batches * candidate.slowest + candidate.total
+        # Only a slowest stage below both the candidate's and the pace that `least_time_s` allows can be an improvement.
         limit_s = min(
             candidate.slowest * _STRICTLY_BELOW, (least_time_s - candidate.total) / max(later_micro_batches, 1)
         )
@@ -46,7 +49,7 @@ def assign(costs: Costs, micro_batches: int) -> tuple[int, ...] | None:
 
 def least_slowest_seconds(costs: Costs) -> float:
     """The least possible time of the slowest stage over all assignments, in seconds; infinite if none is feasible."""
-    slowest_so_far = np.full(costs.shape[1], np.inf)
+    slowest_so_far = np.full(costs.shape[1], np.inf)  # [end]: with layers 0 to `end` on the stages so far
     slowest_so_far[0] = 0.0
     for stage_costs in costs:
         slowest_so_far = np.min(np.maximum(slowest_so_far[:, None], stage_costs), axis=0)
@@ -65,9 +68,9 @@ class _Assignment(NamedTuple):
 def _find_least_sum(costs: Costs, limit_s: float = np.inf) -> _Assignment | None:
     """The assignment with the least sum of stage times and no stage above `limit_s` seconds; None if there is none."""
     costs = np.where(costs <= limit_s, costs, np.inf)
-    least_total = np.full(costs.shape[1], np.inf)
+    least_total = np.full(costs.shape[1], np.inf)  # [end]: with layers 0 to `end` on the stages so far
     least_total[0] = 0.0
-    predecessors: list[npt.NDArray[np.intp]] = []
+    predecessors: list[npt.NDArray[np.intp]] = []  # of each stage, [end]: its first layer in the best assignment
     for stage_costs in costs:
         candidates = least_total[:, None] + stage_costs
         predecessors.append(np.argmin(candidates, axis=0))

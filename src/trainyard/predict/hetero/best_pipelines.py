@@ -1,7 +1,8 @@
 """Finds the fastest pipelines over a heterogeneous cluster, and the fastest layout of each part alone.
 
 Layers are partitioned over stages exactly (`assign_layers.py`), for all layouts that a lower bound does not exclude;
-the steps of the best are then simulated operation by operation (`pipeline/simulation.py`).
+the steps of the best are then simulated operation by operation (`pipeline/simulation.py`). A part is a number of
+devices of one machine; a case is one layout, a row of the arrays of a `PipelineTable`.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ class HeteroResult:
 def find(
     wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework, most: int = 10, budget: float = 0.0
 ) -> HeteroResult:
-    """Finds the `most` fastest pipelines. `wanted.devices`: ranks of all parts. `budget`: tokens to train on, for days
-    and dollars; 0 for none. Raises `BadInput` for parts that cannot run one job, and `BadJob` if no layout divides them
-    and the model, or none fits."""
+    """Finds the `most` fastest pipelines over `parts`, and the fastest layout of each part alone. `wanted.devices`:
+    ranks of all parts; `wanted.fixed`: layout axis -> value that the user fixed. `framework`: what runs the job, which
+    limits the layouts. `budget`: tokens to train on, for days and dollars; 0 for none. Raises `BadInput` for parts that
+    cannot run one job, and `BadJob` if no layout divides them and the model, or none fits."""
     search.check_dtype(wanted, framework)
     fleet.check(parts)
     if wanted.fixed.get("interleave", 1) != 1 or wanted.fixed.get("schedule", _SCHEDULE) != _SCHEDULE:
@@ -98,10 +100,11 @@ def find_best(
 ) -> list[HeteroPipeline]:
     """The `most` best pipelines by the times of their stages, the fastest first. Candidates are tried in the order of
     their lower bound, until no other can be among the best. `tables`: one per depth and order of the parts."""
+    # Distinct runs of layers by their counts, and the run of each (first layer, end).
     runs, run_index = stages.runs(pipelines.require_decoder(wanted))
     candidates = [(table, row) for table in tables for row in range(len(table.cases))]
     bounds = np.concatenate([table.bound for table in tables]) if tables else np.zeros(0)
-    best_pipelines: list[tuple[float, int, HeteroPipeline]] = []
+    best_pipelines: list[tuple[float, int, HeteroPipeline]] = []  # (seconds, index in `candidates`, pipeline), sorted
     for index in np.argsort(bounds, kind="stable").tolist():
         if len(best_pipelines) == most and bounds[index] >= best_pipelines[-1][0]:
             break

@@ -1,4 +1,7 @@
-"""A heterogeneous cluster: parts, each with a number of devices of one machine."""
+"""A heterogeneous cluster: parts, each with a number of devices of one machine.
+
+A rank is the share of a device that one process uses; a device has `machine.device.ranks` of them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ class FleetPart(NamedTuple):
 
 
 def parse_parts(text: str) -> tuple[FleetPart, ...]:
-    """Parses `h100:64,mine.toml:128`. Raises `BadInput`, and the errors of `machine.load`."""
+    """Parses `h100:64,mine.toml:128`: machines, by name or file, with their device counts. Raises `BadInput` for a
+    missing or invalid count or too many ranks, and the errors of `machine.load`."""
     parts: list[FleetPart] = []
     for entry in text.split(","):
         name, _, count = entry.strip().rpartition(":")
@@ -54,7 +58,8 @@ def parse_parts(text: str) -> tuple[FleetPart, ...]:
 
 
 def check(parts: tuple[FleetPart, ...]) -> None:
-    """Raises `BadInput` for parts that cannot run one job together."""
+    """Raises `BadInput` for parts that cannot run one job together: more than `MAX_PARTS`, without a network between
+    nodes, or devices of different vendors."""
     if len(parts) > MAX_PARTS:
         raise BadInput(
             f"{len(parts)} parts have {factorial(len(parts)):,} orders, all of which are searched; at most {MAX_PARTS} "
@@ -77,8 +82,8 @@ def check(parts: tuple[FleetPart, ...]) -> None:
 
 
 def orders(parts: tuple[FleetPart, ...]) -> list[tuple[int, ...]]:
-    """All orders of the parts, as indices. Permutations of equal parts count once."""
-    index_of_equal = [parts.index(part) for part in parts]
+    """All orders of the parts along the pipeline, as indices in `parts`. Permutations of equal parts count once."""
+    index_of_equal = [parts.index(part) for part in parts]  # index of the first part that equals each
     order_of_key = {tuple(index_of_equal[index] for index in order): order for order in permutations(range(len(parts)))}
     return list(order_of_key.values())
 

@@ -1,4 +1,9 @@
-"""The cost of a step of one pipeline over a heterogeneous cluster: time and memory of each stage, by account."""
+"""The cost of a step of one pipeline over a heterogeneous cluster: time and memory of each stage, by account.
+
+A part of the cluster is a number of devices of one machine; each stage of the pipeline runs on ranks of one part. An
+account is a category of time of the step ledger, such as `compute/matmul`. A case is one layout, a row of `Cases`.
+`best_pipelines.py` compares pipelines with `step_seconds`, and calls `cost_pipeline` for the best.
+"""
 
 from __future__ import annotations
 
@@ -74,14 +79,10 @@ class HeteroPipeline:
     @cached_property
     def stage_layers(self) -> StageLayers:
         """Layers of each stage, [stage], without and with experts; dense layers are the model's first ones."""
-        stage_ends, dense_layers = (
-            np.cumsum(self.layers_per_stage),
-            self.table.layer_counts[0] if self.has_dense_layers else 0,
-        )
-        dense_of_stage = np.diff(np.minimum(stage_ends, dense_layers), prepend=0)
-        return StageLayers(
-            dense_of_stage.astype(np.float64), np.array(self.layers_per_stage) - dense_of_stage.astype(np.float64)
-        )
+        stage_ends = np.cumsum(self.layers_per_stage)  # first layer after each stage
+        dense_layers = self.table.layer_counts[0] if self.has_dense_layers else 0
+        dense_of_stage = np.diff(np.minimum(stage_ends, dense_layers), prepend=0).astype(np.float64)
+        return StageLayers(dense_of_stage, np.array(self.layers_per_stage) - dense_of_stage)
 
     @property
     def has_dense_layers(self) -> bool:
@@ -100,16 +101,18 @@ class HeteroPipeline:
 
     @cached_property
     def once_per_step(self) -> Once:
-        """Work done once per step; each column is [stage]."""
+        """Work done once per step on each stage: communication of gradients and weights, the optimizer update and the
+        host's work. Each column is [stage], in seconds; communication is divided into exposed and hidden seconds."""
         part_of_stage, stage_count = self.table.part_of_stage, len(self.table.part_of_stage)
         is_end = column(np.isin(np.arange(stage_count), (0, stage_count - 1)))
-        # Rows: exposed and hidden seconds of the four communications, seconds of the update and of the host.
+        # Rows 0 to 7: exposed and hidden seconds of each of the four communications; 8: of the update; 9: of the host.
         stage_columns = np.zeros((10, stage_count))
         for part, (model, part_times) in enumerate(zip(self.table.part_models, self.part_times, strict=True)):
             is_on_part = part_of_stage == part
             stage_cases = stages.alone(
                 self.case, StageLayers(*(count[is_on_part] for count in self.stage_layers)), is_end[is_on_part]
             )
+            # Seconds of a backward pass, under which gradient communication can be hidden.
             backward = sum(
                 count[is_on_part] * kind.recompute_and_backward.seconds
                 for count, kind in zip(self.layers_by_kind, part_times.kinds, strict=True)
@@ -156,8 +159,10 @@ class HeteroPipeline:
 
     @cached_property
     def pipeline(self) -> PipelineTimes:
-        """The input of the simulation: seconds of a micro-batch on each stage, without splitting the backward pass."""
+        """The input of the simulation: seconds of a micro-batch on each stage, forward and backward. The backward pass
+        is not split, so all of it is in `inputs`, and `weights` are 0."""
         part_of_stage, times_of_part = self.table.part_of_stage, self.part_times
+        # Each starts with half of the host's seconds per micro-batch.
         forward, backward = (np.array([times_of_part[part].host_s / 2 for part in part_of_stage]) for _ in range(2))
         for kind, count in enumerate(self.layers_by_kind):
             forward += count * np.array([float(times_of_part[part].kinds[kind].forward_s[0]) for part in part_of_stage])
@@ -184,10 +189,12 @@ class HeteroPipeline:
 def cost_pipeline(
     pipeline: HeteroPipeline, simulated: SimulatedPipeline, job: Job, budget: float
 ) -> HeteroPipelineStep:
-    """The cost of a step: its plan, its bill, and times and memory of each stage. `simulated`: the simulation of
-    `pipeline`. `budget`: tokens to train on, for days and dollars; 0 for none."""
+    """The cost of a step: its plan (ledger, prediction interval, memory), its bill (tokens/s, MFU, days, dollars), and
+    times and memory of each stage. `simulated`: the simulation of `pipeline`. `job`: the job with the pipeline's
+    layout. `budget`: tokens to train on, for days and dollars; 0 for none."""
     table, case, memory = pipeline.table, pipeline.case, pipeline.memory
     step_time = predict_step(pipeline, simulated)
+    # Of each stage: idle in warm-up and in the steady state, and from its end until the end of the step.
     idle_s = simulated.warmup + simulated.steady + step_time.wall - _stage_end_seconds(pipeline, simulated)
     reserved_bytes = memory.total * RESERVED
     device_bytes = np.array([float(table.part_models[part].hardware.memory[0]) for part in table.part_of_stage])
@@ -230,7 +237,8 @@ def _make_plan(
     fullest: int,
 ) -> Plan:
     """The plan of a step: its ledger, the widest prediction interval of the parts' constants, and the memory of the
-    stage `fullest`."""
+    stage `fullest`. `job`: the job with the pipeline's layout; `parts`: in the order of the pipeline; `memory`: bytes
+    per rank of each stage."""
     models, depth = pipeline.table.part_models, len(pipeline.layers_per_stage)
     ledger = predicted_ledger.ledger(step_time, 0, job.layout.ranks, ", ".join(str(part) for part in parts))
     model_kind = "experts" if float(pipeline.case.experts[0]) else "dense"
@@ -254,22 +262,19 @@ def _stage_end_seconds(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -
 def predict_step(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> StepTime:
     """The step time as the mean over stages, which all have the same number of ranks. `simulated`: the simulation of
     `pipeline`."""
-    part_of_stage, once, stage_count = (
-        pipeline.table.part_of_stage,
-        pipeline.once_per_step,
-        len(pipeline.table.part_of_stage),
-    )
-    micro_batches_per_stage, host_seconds, end_seconds = (
-        pipeline.case.accumulate / stage_count,
-        np.zeros(1),
-        _stage_end_seconds(pipeline, simulated),
-    )
+    part_of_stage, once = pipeline.table.part_of_stage, pipeline.once_per_step
+    stage_count = len(part_of_stage)
+    # Factor from the seconds of one stage and micro-batch to the mean over stages of the seconds of all micro-batches.
+    micro_batches_per_stage = pipeline.case.accumulate / stage_count
+    host_seconds = np.zeros(1)
+    end_seconds = _stage_end_seconds(pipeline, simulated)
     lines: list[AccountSeconds] = []
     for part, part_times in enumerate(pipeline.part_times):
         is_on_part = part_of_stage == part
         for kind, count in zip(part_times.kinds, pipeline.layers_by_kind, strict=True):
             lines += step.layer_accounts(kind, micro_batches_per_stage * np.sum(count[is_on_part]))
         host_seconds = host_seconds + micro_batches_per_stage * np.count_nonzero(is_on_part) * part_times.host_s
+    # Means over stages of the simulated idle times; the drain also waits for the slowest once-per-step work.
     means = Means(*(np.atleast_1d(np.mean(getattr(simulated, name))) for name in Means._fields))
     means = means._replace(drain=np.atleast_1d(np.max(end_seconds) - np.mean(end_seconds)))
     lines += step.outside_layers(

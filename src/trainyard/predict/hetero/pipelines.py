@@ -1,7 +1,9 @@
 """All pipelines over a heterogeneous cluster, as columns: the time of layers on each stage, the layers that fit there,
 and a lower bound over all partitions of the layers.
 
-Each part has whole stages of the same number of ranks, and the parts follow one another in any order.
+Each part (a number of devices of one machine) has whole stages of the same number of ranks, and the parts follow one
+another in any order. A case is one layout, an item of every array of `Cases`; a column has the shape [case]. MoE layers
+have experts; the other layers are dense.
 """
 
 from __future__ import annotations
@@ -62,11 +64,13 @@ class PipelineTable:
     def bound(self) -> Column:
         """Lower bound in seconds of the micro-batches of a step, [case], over all assignments of the layers to stages:
         one micro-batch passes all stages, the others follow at the pace, seconds per micro-batch, of the slowest."""
+        # As if each layer were of the kind that is fastest on its stage.
         layers, layer_seconds = sum(self.layer_counts), np.minimum.reduce(self.layer_seconds)
         best_capacity = np.maximum.reduce(self.layer_capacities)
         pace_s = _lower_bound_of_pace(layer_seconds, self.fixed_seconds, best_capacity, layers, 1)
         for seconds, capacity, count in zip(self.layer_seconds, self.layer_capacities, self.layer_counts):
             pace_s = np.maximum(pace_s, _lower_bound_of_pace(seconds, self.fixed_seconds, capacity, count, 0))
+        # Each stage has one layer at least; the others are as fast as on the fastest stage.
         extra_layers = layers - layer_seconds.shape[1]
         pass_s = np.sum(self.fixed_seconds + layer_seconds, axis=1) + extra_layers * np.min(layer_seconds, axis=1)
         return (self.cases.accumulate - 1) * pace_s + pass_s
@@ -79,12 +83,13 @@ class PipelineTable:
         seconds = self.fixed_seconds[row][:, None] + sum(
             layer_seconds[row][:, None] * count for layer_seconds, count in zip(self.layer_seconds, run_counts)
         )
+        # Each stage with each run, [stage x run]: stages from this one to the last, and layers of the run.
         remaining_stages = np.repeat(np.arange(depth, 0.0, -1), len(runs.dense))
         stage_runs = StageLayers(*(np.tile(count, depth) for count in runs))
         with np.errstate(invalid="ignore", divide="ignore"):  # runs without a layer
             memory = stages.memory(case, stage_runs, remaining_stages, column(remaining_stages == depth)).total
             device_bytes = memory.reshape(depth, -1) * RESERVED
-        usable_bytes = np.array([self.part_models[part].usable_memory for part in self.part_of_stage])
+        usable_bytes = np.array([self.part_models[part].usable_memory for part in self.part_of_stage])  # [stage]
         fits = (device_bytes <= usable_bytes[:, None]) & (runs.layers > 0)
         return np.where(fits, seconds, np.inf)[:, run_index]
 
@@ -118,7 +123,9 @@ def require_decoder(wanted: PlannerInput) -> Model:
 
 
 def enumerate_layouts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> LayoutSpace:
-    """All layouts whose stages each lie within one of `parts`, and that `framework` supports."""
+    """All layouts whose stages each lie within one of `parts`, and that `framework` supports. The depth of the pipeline
+    follows from the ranks per stage, which divide every part. Raises `BadJob` for more combinations than can be
+    costed."""
     spaces: list[LayoutSpace] = []
     for ranks, per_node in product(
         layout_space.divisors(fleet.max_stage_ranks(parts)), {part.machine.ranks_per_node for part in parts}
@@ -128,6 +135,7 @@ def enumerate_layouts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framew
             _check_runs(wanted, depth)
             fixed = wanted.fixed | {"pp": depth}
             spaces.append(layout_space.space(wanted._replace(per_node=per_node, fixed=fixed), ONE_STAGE_PIPELINES))
+    # The spaces overlap: a set of rows keeps each layout once. Columns of a row are in the order of `AXES`.
     rows = {row for space in spaces for row in zip(*(values.tolist() for values in space.columns.values()))}
     table = np.array(sorted(rows), np.int64).reshape(-1, len(layout_space.AXES))
     layouts = LayoutSpace({axis: table[:, index] for index, axis in enumerate(layout_space.AXES)})
@@ -179,7 +187,7 @@ class _PipelineRows(NamedTuple):
 def _enumerate_pipelines(
     wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, part_models: tuple[PartModel, ...]
 ) -> Iterator[_PipelineRows]:
-    """Yields the pipelines of each depth and order of the parts, with the bytes of their stages."""
+    """Yields the pipelines of each depth (number of stages) and order of the parts, with the bytes of their stages."""
     model = require_decoder(wanted)
     routed = model.layers - model.dense_layers if model.experts else 0
     kinds = [(kind, count) for kind, count in ((DENSE, model.layers - routed), (ROUTED, routed)) if count]
@@ -221,7 +229,8 @@ def build_tables(
 def missing_bytes(
     wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, part_models: tuple[PartModel, ...]
 ) -> float:
-    """Least number of additional bytes per device with which one of these pipelines would fit, by bisection."""
+    """Least number of additional bytes per device with which at least one of the pipelines with these layouts would
+    fit, by bisection."""
     least_missing = np.inf
     for rows in _enumerate_pipelines(wanted, layouts, framework, part_models):
         low_bytes = np.zeros(len(rows.cases))
@@ -248,15 +257,13 @@ def _build_table(
     last_times = times_of_part[part_of_stage[-1]]
     fixed_seconds = np.stack([np.full(len(cases), times_of_part[part].host_s) for part in part_of_stage], axis=1)
     hop_seconds = hops(cases, part_models, part_of_stage, times_of_part)
-    fixed_seconds[:, :-1] += hop_seconds
-    fixed_seconds[:, 1:] += hop_seconds
+    fixed_seconds[:, :-1] += hop_seconds  # activations to the next stage
+    fixed_seconds[:, 1:] += hop_seconds  # gradients to the stage before
     fixed_seconds[:, -1] += last_times.head_forward_s + last_times.head_backward_s + last_times.loss_s
-    layer_seconds = [
-        np.stack([np.broadcast_to(kind.forward_s + kind.backward_s, len(cases)) for kind in kinds], axis=1)[
-            :, part_of_stage
-        ]
-        for kinds in zip(*(part.kinds for part in times_of_part), strict=True)
-    ]
+    layer_seconds: list[StageColumns] = []
+    for times_of_kind in zip(*(part.kinds for part in times_of_part), strict=True):  # one kind of layer on each part
+        seconds = [np.broadcast_to(times.forward_s + times.backward_s, len(cases)) for times in times_of_kind]
+        layer_seconds.append(np.stack(seconds, axis=1)[:, part_of_stage])
     return PipelineTable(
         cases=cases,
         part_models=part_models,
@@ -271,8 +278,8 @@ def _build_table(
 def hops(
     cases: Cases, part_models: tuple[PartModel, ...], part_of_stage: npt.NDArray[np.intp], times_of_part: list[Parts]
 ) -> StageColumns:
-    """Seconds of a micro-batch's transfer from each stage but the last to the next one. `times_of_part`: times of a
-    micro-batch on each of `part_models`; `part_of_stage`: stage -> index in both."""
+    """Seconds of a micro-batch's transfer from each stage but the last to the next one, [case, stage]. `times_of_part`:
+    times of a micro-batch on each of `part_models`; `part_of_stage`: stage -> index in both."""
     seconds: list[Column] = []
     for part, next_part in pairwise(part_of_stage):
         sender, receiver = part_models[part], part_models[next_part]
@@ -287,8 +294,9 @@ def hops(
 
 
 def _stage_bytes(cases: Cases, kind: StageLayers, depth: int) -> tuple[StageColumns, StageColumns]:
-    """Reserved bytes of each of `depth` stages without layers, and per layer of a `kind`, `DENSE` or `ROUTED`. Both are
-    linear in the in-flight micro-batches."""
+    """(reserved bytes of each of `depth` stages without layers, bytes per layer of a `kind`), [case, stage]. `kind`:
+    `DENSE` or `ROUTED`. Both are linear in the in-flight micro-batches, so the stages between the first and the last
+    are interpolated."""
 
     def bytes_at(remaining_stages: int, is_first: int, layers: int) -> Column:
         """Bytes, [case], of a stage with `layers` layers and `remaining_stages` stages from it on."""
@@ -296,6 +304,7 @@ def _stage_bytes(cases: Cases, kind: StageLayers, depth: int) -> tuple[StageColu
         memory = stages.memory(cases, run, column(remaining_stages), column(is_first)).total
         return np.broadcast_to(memory * RESERVED, len(cases))
 
+    # First, middle and last stages, [case, stage], with one and with two layers.
     remaining_stages = np.arange(depth, 0, -1)
     in_flight = np.minimum(remaining_stages, cases.accumulate[:, None])
     one_layer, two_layers = (
@@ -309,6 +318,7 @@ def _stage_bytes(cases: Cases, kind: StageLayers, depth: int) -> tuple[StageColu
         )
         for layers in (1, 2)
     )
+    # From one_layer = base + layer and two_layers = base + 2 layer.
     return 2 * one_layer - two_layers, two_layers - one_layer
 
 

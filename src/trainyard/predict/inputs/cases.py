@@ -144,7 +144,7 @@ class Cases:
     interleave: Column
     """Pipeline stages of a rank."""
     schedule: Column
-    """Place of the pipeline schedule in `schedules.SCHEDULES`."""
+    """Index of the pipeline schedule in `schedules.SCHEDULES`."""
     ends_as_layers: Column
     """1 if the embedding and the head count as a layer each when layers are divided over stages, else 0."""
     is_sharded: Column
@@ -164,14 +164,14 @@ class Cases:
     micro_batch_size: Column
     """Sequences or images that a rank computes at a time."""
     activation_checkpoint: Column
-    """Place of the word for activation recomputation in `ACTIVATION_CHECKPOINTS`."""
+    """Index of the activation checkpointing mode in `ACTIVATION_CHECKPOINTS`."""
     activation_checkpoint_every: Column
     """1 of so many layers recomputes activations."""
     recomputed_share: Column
     """Share of matrix products that selective activation checkpointing recomputes: torchtitan recomputes every second
     one."""
     offload: Column
-    """Place in `offload.KINDS` of the word for the tensors in the host's memory; 0: none."""
+    """Index in `offload.KINDS` of the kind of tensors that are in the host's memory; 0: none."""
     flash: Column
     """1 if attention never writes its scores (FlashAttention), else 0."""
     low_precision: Column
@@ -306,7 +306,8 @@ def of_model(model: Model) -> dict[str, Any]:
 
 
 def of_layout(layout: Layout) -> dict[str, Any]:
-    """Columns of a layout: name of a column of `Cases` -> its value."""
+    """Columns of a layout: name of a column of `Cases` -> its value. Trainyard's own trainer does not count the
+    embedding and the head as layers (`ends_as_layers`)."""
     copied_names = (*words.AXES, "interleave", "zero", "sequence_parallel", "loss_parallel")
     return {name: getattr(layout, name) for name in copied_names} | {
         "is_sharded": layout.dp_shard * layout.cp > 1,
@@ -319,7 +320,7 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
     float32, whatever the compute dtype."""
     is_low_precision = recipe.dtype.startswith("float8")
     value_bytes = words.DTYPES["bfloat16" if is_low_precision else recipe.dtype]
-    state_bytes_of_optimizer = {"adamw": 8, "sgd": 4, "muon": 4}
+    state_bytes_of_optimizer = {"adamw": 8, "sgd": 4, "muon": 4}  # per weight: two float32 moments, or one
     return {
         "seq_len": recipe.seq_len,
         "samples": recipe.tokens_per_step / recipe.seq_len,

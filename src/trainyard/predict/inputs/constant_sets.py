@@ -1,4 +1,8 @@
-"""Sets of constants in data/constants/*.toml, each fitted to measurements of some devices and software."""
+"""Sets of constants in data/constants/*.toml, each fitted to measurements of some devices and software.
+
+Constants are the rates and overheads of the cost model besides the data sheet of a device (`constants.py`). A claim is
+a figure with its unit, source and date.
+"""
 
 from __future__ import annotations
 
@@ -130,8 +134,9 @@ def choose(machine: Machine, software: str) -> ConstantSet:
 
 
 def _measured_matmul_shares(machine: Machine) -> dict[str, float]:
-    """Attainable shares of the peaks by name of the constant (`matmul`, `low_matmul`), if the best matrix product was
-    measured in bfloat16, else empty. The device's limits there (clocks, power) apply below 16 bits too."""
+    """Attainable shares of the peaks by name of the constant (`matmul`, `low_matmul`), from the fastest matrix product
+    of the machine file in bfloat16; empty if none was measured. The device's limits there (clocks, power) apply below
+    16 bits too, so `low_matmul` is lowered in proportion, never raised."""
     curve, peak = machine.device.reached.get("matmul"), machine.device.peak.get("bfloat16")
     if not curve or not peak:
         return {}

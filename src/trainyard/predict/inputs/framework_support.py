@@ -1,4 +1,8 @@
-"""What each framework supports: its layouts, the storage of weights and state, and how to write its configuration."""
+"""What each framework supports: its layouts, the storage of weights and state, and how to write its configuration.
+
+A layout space has a row per layout and a column per axis (`LayoutSpace.columns`: axis -> its value in each layout). The
+`_..._allows` and `_..._offloads` functions return a mask of its rows.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Framework(NamedTuple):
-    """`software`: the set of constants it is predicted with. `keeps`: bytes of its weights and state. `dtypes`: its
+    """`means`: its name in tables. `software`: the set of constants it is predicted with. `keeps`: bytes of its weights
+    and state. `dtypes`: its
     compute dtypes. `offers`: its pipelines. `allows`: mask of the layouts with these pipelines that it supports.
     `write_config`: the file or arguments that launch a job; raises `BadJob` if trainyard cannot write them. `refuses`:
     the reason that it cannot train a model, else "". `offloads`: mask of the layouts that can offload to the host's
@@ -121,7 +126,8 @@ def _torchtitan_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
 
 
 def _makes_stages(layers: int, stages: int) -> bool:
-    """Whether torchtitan makes that many stages from the most layers per stage, which is its only setting."""
+    """Whether torchtitan makes `stages` stages of `layers` layers if its only setting, the layers of the largest stage,
+    has the value that trainyard writes."""
     return -(-(layers + 2) // torchtitan_write.layers_of_largest_stage(layers, stages)) == stages
 
 
@@ -160,14 +166,16 @@ def _megatron_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
 
 
 def _torchtitan_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """FSDP must gather weights again for each micro-batch; torchtitan's pipelines keep them."""
+    """Mask of the layouts that can offload: FSDP must gather weights again for each micro-batch (ZeRO-3), which
+    torchtitan's pipelines do not do."""
     axes = space.columns
     sharded = (axes["dp_shard"] * axes["cp"] > 1) & (axes["zero"] == 3) & (axes["pp"] == 1)
     return sharded & isinstance(wanted.model, Model)
 
 
 def _deepspeed_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """ZeRO must shard the state, or there is a single data-parallel rank; no pipeline."""
+    """Mask of the layouts that can offload: without a pipeline, and with the state sharded by ZeRO or a single
+    data-parallel rank."""
     axes = space.columns
     return (axes["pp"] == 1) & ((axes["dp_shard"] * axes["cp"] > 1) | (axes["dp_replicate"] == 1))
 

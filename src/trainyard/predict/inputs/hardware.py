@@ -1,4 +1,8 @@
-"""A machine's claims as columns, one number each."""
+"""A machine's claims as columns, one number each.
+
+A claim is a figure of the machine file with its unit and source; a column is a float64 array of shape [case], or (1,)
+if all cases (rows of a prediction) have the same hardware.
+"""
 
 from __future__ import annotations
 
@@ -61,6 +65,7 @@ def _peak_flops(machine: Machine, dtype: str) -> float:
 def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardware:
     """Columns of shape (1,) of `machine`, per rank. `dtype`: the compute dtype; `low_dtype`: dtype of the matrix
     products of layers, if another. Raises `UnknownName` without a peak for one of them."""
+    # `device.ranks` ranks share one device and its links.
     between, device_share = machine.between or machine.inside, 1 / machine.device.ranks
     host, ranks = machine.host, machine.ranks_per_node
     return RankHardware(

@@ -86,7 +86,8 @@ CASES_PER_PIECE = 1 << 14
 
 
 class LayoutSpace(NamedTuple):
-    """Layouts as columns: those columns of cases that differ between layouts, by name."""
+    """Layouts as columns: axis of `AXES` -> its value in each layout. Axes that name a choice (`schedule`,
+    `activation_checkpoint`) have its index."""
 
     columns: dict[str, npt.NDArray[np.int64]]
 
@@ -176,6 +177,7 @@ def _enumerate_axes(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, 
     pp_values = _filter_fixed(wanted, "pp", [pp for pp in range(1, max_pp + 1) if wanted.devices % pp == 0])
     experts = model.experts if isinstance(model, Model) else 0
     ep_values = _filter_fixed(wanted, "ep", divisors(experts) if experts else [1])
+    # A shard group is a single rank, the ranks of dp in one node, or all of dp.
     for tp, pp in product(tp_values, pp_values):
         if wanted.devices % (tp * pp):
             continue
@@ -211,7 +213,7 @@ def _enumerate_pipelines(
             continue
         interleaves = (
             [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, MAX_INTERLEAVE + 1)
-        )
+        )  # stages of a rank
         choices += [(index, stages) for stages in interleaves if offers.divides(wanted.model.layers, pp * stages)]
     return choices
 
@@ -222,12 +224,13 @@ def space(wanted: PlannerInput, offers: PipelineSupport = USUAL) -> LayoutSpace:
 
 
 def enumerate_batches(wanted: PlannerInput, offers: PipelineSupport) -> Iterator[LayoutSpace]:
-    """All layouts, in batches of `CASES_PER_PIECE` or slightly more: a framework may support only few of them. Raises
-    `BadJob` above `MOST_LAYOUTS`."""
+    """All layouts, in batches of `CASES_PER_PIECE` or slightly more, so that the caller can keep the few that a
+    framework supports. A layout is a row of outer axes (`words.AXES`, the parallelism degrees) with a row of inner axes
+    (the others of `AXES`). Raises `BadJob` above `MOST_LAYOUTS`."""
     outer_axes: list[tuple[int, ...]] = []
-    inner_axes: list[npt.NDArray[np.int64]] = []
+    inner_axes: list[npt.NDArray[np.int64]] = []  # for each row of `outer_axes`, [axis, row]
     pending_layouts = total_layouts = 0
-    # Thousands of splits share a few hundred tables of inner axes.
+    # Thousands of splits share a few hundred tables of inner axes. Key: the arguments of `_inner_axes` after `offers`.
     inner_axes_by_key: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
     for split in _enumerate_axes(wanted):
         replicate, shard, _, cp, pp, _ = split
@@ -298,7 +301,8 @@ def _inner_axes(
 
 
 def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
-    """The layouts as cases, a row per layout. `keeps`: how the framework keeps tensors."""
+    """The layouts as cases, a row per layout: the columns of the layouts, and those of the model and the recipe, which
+    are equal in all. `keeps`: how the framework keeps tensors."""
     is_low_precision = words.DTYPES[wanted.dtype] < 2
     keeps = keeps.in_dtype(wanted.dtype)
     fixed: dict[str, Any] = {
@@ -322,7 +326,7 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
     is_sharded = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
     stages = cases.column(columns["pp"] * columns["interleave"])
     ends = partition.counted(keeps.ends, wanted.model.layers, stages)
-    offload_kind = columns["offload"] * offload.KINDS.index(keeps.offload)
+    offload_kind = columns["offload"] * offload.KINDS.index(keeps.offload)  # 0 in layouts without offloading
     return cases.build(**fixed, **columns | {"offload": offload_kind}, is_sharded=is_sharded, ends_as_layers=ends)
 
 

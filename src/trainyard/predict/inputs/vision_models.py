@@ -1,7 +1,8 @@
 """Vision and diffusion Transformers as cases: the columns of a job's `[sizes]`.
 
 A sample counts as one token of its job; its positions (patches, with a class token or with those of a text) follow from
-the sizes, and attention has no causal mask.
+the sizes, and attention has no causal mask. A stream of a diffusion Transformer's block is the positions that share its
+weights: a double-stream block has weights for the image and weights for the text.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def columns(model: VisionModel) -> dict[str, Any]:
 
 
 def _vit_columns(net: Vit) -> dict[str, Any]:
-    """Columns (name -> value) of an image classifier that a decoder does not have."""
+    """Columns (name of a column of `Cases` -> value) of an image classifier that a decoder does not have."""
     patch_values = net.patch**2 * net.channels
     norms = 4 * net.width  # weight and bias of two norms
     biases = 5 * net.width + net.ffn  # of queries, keys, values and attention's output; down; up
@@ -108,7 +109,8 @@ def _vit_columns(net: Vit) -> dict[str, Any]:
         "head_rows": 1,
         "qk_norm": 0,
         "entry_values": (net.tokens - 1) * patch_values,
-        "vector_parameters": norms + biases - 2 * net.width,
+        "vector_parameters": norms + biases - 2 * net.width,  # `Cases` counts `width` for each norm
+        # The patch projection with its bias, the class token, and a position embedding per token.
         "lead_parameters": (patch_values + 2 + net.tokens) * net.width,
         "tail_parameters": 2 * net.width + net.classes,
         "input_values": net.channels * net.image**2,
@@ -121,9 +123,11 @@ def _dit_columns(net: Dit) -> dict[str, Any]:
     and no modulation for it."""
     width, layers = net.width, net.double + net.single + net.plain
     text_ends = int(net.double > 0 and not net.single)
-    streams = 2 * net.double + net.single + net.plain
+    streams = 2 * net.double + net.single + net.plain  # over all blocks
     # Six for each stream (shift, scale and gate of attention and MLP), two if it ends; three for a single-stream block.
     modulation_vectors = 12 * net.double - 4 * text_ends + 3 * net.single + 6 * net.plain
+    # Biases of queries, keys and values; of attention's output and the two matrices of the MLP, whose outputs share one
+    # bias in a single-stream block; of the modulation.
     biases = (
         streams * 3 * width
         + (streams - text_ends) * (2 * width + net.ffn)

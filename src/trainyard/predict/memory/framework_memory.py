@@ -2,7 +2,9 @@
 
 Activations are the tensors that each operation saves for its backward pass (Korthikanti et al. 2022, arXiv:2205.05198,
 section 4, but attention does not save scores); a stage keeps those of its in-flight micro-batches (1F1B: Narayanan et
-al. 2021, arXiv:2104.04473, section 2.2.1). The allocator reserves `RESERVED` times the allocated bytes.
+al. 2021, arXiv:2104.04473, section 2.2.1). The allocator reserves `RESERVED` times the allocated bytes. A column has a
+value per case (layout), of shape [case]. Layers are dense or routed (with experts). A mixer is attention or a state
+space.
 """
 
 from __future__ import annotations
@@ -51,15 +53,18 @@ def on_host(cases: Cases) -> Column:
 
 
 def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:
-    """A function (ZeRO stage, weights) -> number of weights that a rank of the first or last stage keeps, if data
-    parallelism shards them from this ZeRO stage on."""
+    """Returns a function (ZeRO stage, weights by kind) -> number of weights that a rank of the first or last stage
+    keeps, [case], if data parallelism shards them from this ZeRO stage on: 1 for the optimizer state, 2 for gradients,
+    3 for weights."""
     is_only_stage, layer_count = cases.pp == 1, _stage_layers(cases)
     dense, routed = shapes.stage_layer_kinds(cases, layer_count, first)
+    # Matrices of the size of the embedding: both ends of the model are on a single stage, and may be one matrix.
     tables = np.where(is_only_stage & (cases.lead_parameters == 0), np.where(cases.tied > 0, 1.0, 2.0), 1.0)
     shard = np.where(cases.is_sharded > 0, cases.dp_shard * cases.cp, 1.0)
     owners = np.where(cases.is_sharded > 0, _expert_ranks(cases), 1.0)
 
     def count_kept(stage: int, layer_weights: Weights) -> Column:
+        """Weights on a rank; expert weights are sharded over the ranks that have the same experts."""
         ends = layer_weights.table * tables + cases.lead_parameters + cases.tail_parameters
         common = layer_count * layer_weights.shared + dense * layer_weights.dense + routed * layer_weights.routed + ends
         expert, divided = routed * layer_weights.expert, cases.zero >= stage
@@ -69,17 +74,14 @@ def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], C
 
 
 def of_stage(cases: Cases, first: bool) -> MemoryParts:
-    """Bytes by part of the first or the last stage, with a published framework."""
-    is_alone, stage_layers, weights, count_kept = (
-        cases.pp == 1,
-        _stage_layers(cases),
-        shapes.weights(cases),
-        _count_kept_weights(cases, first),
-    )
+    """Bytes by part of the first or the last stage (`first`), with a published framework."""
+    is_alone, stage_layers, weights = cases.pp == 1, _stage_layers(cases), shapes.weights(cases)
+    count_kept = _count_kept_weights(cases, first)  # (ZeRO stage, weights) -> those on a rank
     dense, routed = shapes.stage_layer_kinds(cases, stage_layers, first)
     trained = weights.trained(cases)
     state_offloaded, all_offloaded = cases.offload > 0, cases.offload == offload.ALL
     layer_weights = sum(data_parallel.layer_weights(cases), np.zeros(1))
+    # From ZeRO-2 on, two layers are gathered in the compute dtype, and the gradients of one wait for their reduction.
     unsharded = np.where((cases.is_sharded > 0) & (cases.zero >= 2), 1.0, 0.0)
     weight_bytes = count_kept(3, weights) * cases.weight_bytes
     return MemoryParts(
@@ -104,13 +106,16 @@ def _stage_layers(cases: Cases) -> Column:
 
 
 def _expert_ranks(cases: Cases) -> Column:
+    """Ranks that have the same experts, over which data parallelism can shard them. Experts are divided over ep, or
+    over tp without it."""
     spread = np.where(cases.ep > 1, cases.ep, cases.tp)
     return np.maximum(cases.dp_shard * cases.cp * cases.tp / spread, 1.0)
 
 
 def _activations(cases: Cases, stage_layers: Column, dense: Column, routed: Column, first: bool) -> Column:
-    """Bytes of activations of the first or last stage at its peak, with activation checkpointing. `stage_layers`,
-    `dense`, `routed`: its layers, those without and those with experts."""
+    """Bytes of activations of the first or last stage at its peak, with activation checkpointing: what its in-flight
+    micro-batches keep, and one layer as a whole while it is recomputed. `stage_layers`, `dense`, `routed`: its layers,
+    those without and those with experts."""
     all_bytes = layer_activations(cases, stage_layers, dense, routed)
     input_bytes = stage_layers * cases.residual_tokens * cases.width * cases.width_bytes
     score_bytes = stage_layers * _score_values(cases) * cases.width_bytes
@@ -120,6 +125,7 @@ def _activations(cases: Cases, stage_layers: Column, dense: Column, routed: Colu
         input_bytes,
         np.where(cases.activation_checkpoint == SELECTIVE, selective_bytes, all_bytes),
     )
+    # One layer in `activation_checkpoint_every` is checkpointed, the others keep everything.
     micro_batch_bytes = (
         micro_batch_bytes + (cases.activation_checkpoint_every - 1) * all_bytes
     ) / cases.activation_checkpoint_every
@@ -130,7 +136,7 @@ def _activations(cases: Cases, stage_layers: Column, dense: Column, routed: Colu
 
 def layer_activations(cases: Cases, stage_layers: Column, dense: Column, routed: Column) -> Column:
     """Bytes of a micro-batch that `stage_layers` layers keep without recomputation, of which `dense` have an MLP and
-    `routed` have experts."""
+    `routed` have experts. `..._values` are numbers of values in the compute dtype, of one layer."""
     value_bytes, tp = cases.width_bytes, cases.tp
     attention_share, space_share = shapes.mixer_shares(cases)
     residual_values = shapes.sublayer_count(cases) * cases.residual_tokens * cases.width  # inputs of norms
@@ -143,10 +149,10 @@ def layer_activations(cases: Cases, stage_layers: Column, dense: Column, routed:
     value_channels = np.where(cases.kv_lora_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
     latent_values = np.where(cases.kv_lora_rank > 0, cases.tokens * (cases.q_lora_rank + 2 * cases.kv_lora_rank), 0.0)
     attention_values = tokens_per_tp * (cases.queries + key_channels + value_channels + cases.values) + latent_values
-    statistics = tokens_per_tp * cases.heads * _FLOAT32 / value_bytes
+    statistics = tokens_per_tp * cases.heads * _FLOAT32 / value_bytes  # a float32 log-sum-exp per token and head
     down_input_ratio = np.where(cases.adapters > 0, 0.0, input_ratio)  # needed for the weight's gradient only
     mlp_values = tokens_per_tp * cases.ffn * (1 + cases.gated + down_input_ratio)
-    routed_tokens = shapes.routed_tokens(cases)
+    routed_tokens = shapes.routed_tokens(cases)  # rows of all experts of a rank
     ffn = cases.moe_ffn_hidden_size / shapes.expert_divided(cases)
     expert_values = routed_tokens * (
         shapes.expert_width(cases) * (1 + input_ratio) + ffn * (1 + cases.gated + down_input_ratio)

@@ -1,4 +1,7 @@
-"""Memory of a rank by part, and the peak over several moments."""
+"""Memory of a rank by part, and the peak over several moments.
+
+A column has a value per case (a layout of a job), of shape [case].
+"""
 
 from __future__ import annotations
 

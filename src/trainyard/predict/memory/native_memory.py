@@ -2,7 +2,9 @@
 
 The moments, and the tensors that exist at each, were derived from fake runs of the training code
 (`train/fake_run/fake_rank.py`), against which this is tested: the loss, the gathering of the tables, the
-backward pass of a layer, its end, and the update.
+backward pass of a layer, its end, and the update. A column has a value per case (layout), of shape [case]. Layers are
+dense or routed (with experts); the tables are the embedding and the head's matrix; a cast is a float32 weight's copy in
+the compute dtype. `first` selects the first or the last pipeline stage.
 """
 
 from __future__ import annotations
@@ -41,14 +43,15 @@ class KeptActivations(NamedTuple):
 
 
 def peak(cases: Cases, first: bool) -> MemoryParts:
-    """Bytes by part at the peak of the first or the last stage."""
+    """Bytes by part at the peak of the first or the last stage: the moment with most bytes, among those of cases with a
+    pipeline, with FSDP, or with replicated weights."""
     count = len(cases)
-    gathers, piped = (np.broadcast_to(mask, count) for mask in (uses_fsdp(cases) > 0, cases.pp > 1))
+    is_sharded, is_pipeline = (np.broadcast_to(mask, count) for mask in (uses_fsdp(cases) > 0, cases.pp > 1))
     peak_parts = MemoryParts(*np.zeros((len(MemoryParts._fields), count)))
     for mask, moments in (
-        (piped, _pipeline_moments),
-        (gathers & ~piped, _fsdp_moments),
-        (~gathers & ~piped, _replicated_moments),
+        (is_pipeline, _pipeline_moments),
+        (is_sharded & ~is_pipeline, _fsdp_moments),
+        (~is_sharded & ~is_pipeline, _replicated_moments),
     ):
         if mask.any():
             for part, values in zip(peak_parts, fullest(moments(_stage(cases.take(mask), first))), strict=True):
@@ -66,7 +69,8 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
     """Bytes of activations of the mean layer of a stage with `dense` layers and `routed` (MoE) layers, their numbers in
     each case. Elements of attention: `head_elements` of queries, keys, values and its output; `latent_elements` of
     MLA's low-rank projections; `normed_elements` of normalized queries and keys."""
-    value_bytes, tp, tokens, rows_between = cases.width_bytes, cases.tp, cases.tokens, cases.residual_tokens
+    value_bytes, tp, tokens = cases.width_bytes, cases.tp, cases.tokens
+    rows_between = cases.residual_tokens  # tokens between matrix products, which sequence parallelism divides
     has_latent_attention = cases.kv_lora_rank > 0
     key_width = np.where(has_latent_attention, cases.queries, cases.kv_heads * cases.head_dim)
     value_width = np.where(
@@ -78,13 +82,14 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
     )
     normed_elements = cases.qk_norm * tokens / tp * (cases.queries + key_width)
     statistics_bytes = tokens / tp * _FLOAT32 * (cases.heads + cases.qk_norm * (cases.heads + cases.kv_heads))
-    statistics_bytes = statistics_bytes + 2 * rows_between * _FLOAT32
+    statistics_bytes = statistics_bytes + 2 * rows_between * _FLOAT32  # of the two norms of a layer
+    # The norm's input and output, then the tensors of attention.
     attention_bytes = (
         value_bytes
         * (rows_between * cases.width + tokens * cases.width + head_elements + latent_elements + normed_elements)
         + statistics_bytes
     )
-    inner_tensors = 2 + 2 * cases.gated
+    inner_tensors = 2 + 2 * cases.gated  # of the MLP's inner width: around the activation function, and of the gate
     mlp_bytes = value_bytes * (
         rows_between * cases.width + tokens * cases.width + inner_tensors * tokens * cases.ffn / tp
     )
@@ -92,6 +97,7 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
     expert_bytes = value_bytes * (
         rows_between * cases.width + routed_rows * (2 * cases.width + inner_tensors * cases.moe_ffn_hidden_size)
     )
+    # The router: its input and three tensors with a value per expert, in float32; and indices of the rows.
     expert_bytes = (
         expert_bytes
         + tokens * (cases.width * _FLOAT32 + 3 * cases.experts * _FLOAT32)
@@ -101,6 +107,8 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
         value_bytes * tokens * (cases.width + inner_tensors * cases.shared_experts * cases.moe_ffn_hidden_size)
     )
     expert_bytes = expert_bytes + np.where(cases.shared_experts > 0, shared_expert_bytes, 0.0)
+    # The mean layer: all that it saves, its input, and the results of its matrix products and attention, of which
+    # `result_bytes` are those of the last products of attention and of the MLP.
     layers = dense + routed
     all_bytes = attention_bytes + (dense * mlp_bytes + routed * expert_bytes) / layers
     input_bytes = value_bytes * rows_between * cases.width
@@ -171,8 +179,8 @@ class NativeStage(NamedTuple):
     def moment(
         self, gradients: Column, activations: Column, logits: Column | float = 0.0, gathered: Column | float = 0.0
     ) -> MemoryParts:
-        """Bytes by part at one moment: those that always exist, with these bytes of gradients, activations, logits and
-        gathered weights."""
+        """Bytes by part, [case], at one moment: those that always exist (weights, optimizer state, samples), with these
+        bytes of gradients, activations, logits and gathered weights."""
         parts = (self.parameter_bytes, gradients, self.state_bytes, activations + self.sample_bytes, logits, gathered)
         count = len(self.cases)
         return MemoryParts(*(np.broadcast_to(part, count) for part in parts))
@@ -189,7 +197,8 @@ class NativeStage(NamedTuple):
 
 
 def _stage(cases: Cases, first: bool) -> NativeStage:
-    """The quantities of the first or last stage of each case."""
+    """The quantities of the first or last stage of each case. In a V-shaped schedule the first rank has the model's
+    last stage too, and so the head."""
     is_only_stage, is_v_shaped = cases.pp == 1, schedules.among(cases.schedule, schedules.V_SHAPED)
     has_head = is_only_stage | is_v_shaped if first else ~is_v_shaped | is_only_stage
     has_embedding = np.ones(len(cases), bool) if first else is_only_stage
@@ -209,7 +218,7 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
     shards = np.where(is_sharded, cases.dp_shard * cases.cp, 1.0)
     expert_shards = np.where(is_sharded, np.maximum(cases.dp_shard * cases.cp / cases.ep, 1.0), 1.0)
     own_weights = common_weights / shards + expert_weights / expert_shards
-    state_shards = np.where(~is_sharded & (cases.zero == 1), cases.dp_shard, 1.0)
+    state_shards = np.where(~is_sharded & (cases.zero == 1), cases.dp_shard, 1.0)  # ZeRO-1 shards the state only
     active_experts = cases.active_experts + cases.shared_experts
     inner_width = (dense * cases.ffn / cases.tp + routed * active_experts * cases.moe_ffn_hidden_size) / layer_count
     rotary_width = np.where(cases.kv_lora_rank > 0, cases.rope_dim, cases.head_dim)
@@ -217,6 +226,7 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
     channels = cases.queries + 2 * cases.kv_heads * cases.head_dim + cases.values
     micro_batches = in_flight.native_in_flight(cases, first)
     layer, is_on_device = kept_activations(cases, dense, routed), _on_device(cases)
+    # The layer whose backward pass needs most: one with experts, if the stage has any.
     heaviest = kept_activations(cases, np.where(routed > 0, 0.0, dense), routed)
     stage = NativeStage(
         cases=cases,
@@ -259,7 +269,8 @@ def _on_device(cases: Cases) -> Column:
 
 
 def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeStage:
-    """The stage with the cases of vision and diffusion models replaced; these have a single stage."""
+    """The stage with the columns of vision and diffusion cases replaced by theirs; they have a single stage.
+    `layer_weights`: numbers of weights by kind (`shapes.weights`)."""
     cases, value_bytes, is_on_device = stage.cases, stage.cases.width_bytes, _on_device(stage.cases)
     mean_layer = native_vision_memory.mean(cases)
     saved_bytes = np.where(
@@ -270,10 +281,8 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
     kept_bytes = (
         saved_bytes + (cases.activation_checkpoint_every - 1) * mean_layer.whole
     ) / cases.activation_checkpoint_every
-    head_rows, layers_weights = (
-        shapes.head_rows(cases),
-        stage.layer_count * (layer_weights.shared + layer_weights.dense),
-    )
+    head_rows = shapes.head_rows(cases)  # rows of a micro-batch that the head is applied to
+    layers_weights = stage.layer_count * (layer_weights.shared + layer_weights.dense)
     all_weights = layers_weights + cases.lead_parameters + cases.tail_parameters + layer_weights.table
     own_weights = all_weights / np.where(uses_fsdp(cases) > 0, cases.dp_shard, 1.0)
     state_shards = np.where((uses_fsdp(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
@@ -337,19 +346,18 @@ def _set_bottom_layer(stage: NativeStage) -> NativeStage:
 def _last_matrix(stage: NativeStage) -> Column:
     """Bytes of the gradient of a layer's last matrix, less those of its cast."""
     cases = stage.cases
-    bytes_beside_cast = np.where(cases.width_bytes < _FLOAT32, _FLOAT32 - cases.width_bytes, _FLOAT32)
-    return stage.largest_matrix_weights * np.where(uses_fsdp(cases) > 0, cases.width_bytes, bytes_beside_cast)
+    bytes_less_cast = np.where(cases.width_bytes < _FLOAT32, _FLOAT32 - cases.width_bytes, _FLOAT32)
+    return stage.largest_matrix_weights * np.where(uses_fsdp(cases) > 0, cases.width_bytes, bytes_less_cast)
 
 
 def _cast_bytes(stage: NativeStage) -> tuple[Column, Column]:
-    """Bytes of the mean layer's weights and of the head's (0 on a stage without logits), cast from float32 to the
-    compute dtype; 0 if that is float32 or if FSDP gathers them in it."""
+    """(bytes of the mean layer's weights, bytes of the head's weights), cast from float32 to the compute dtype; 0 if
+    that is float32 or if FSDP gathers them in it. The head's are 0 on a stage without logits."""
     cases = stage.cases
     is_cast = (cases.width_bytes < _FLOAT32) & (uses_fsdp(cases) == 0)
+    cast_value_bytes = np.where(is_cast, cases.width_bytes, 0.0)
     head_weights = np.where(stage.logit_count > 0, shapes.weights(cases).table, 0.0)
-    return np.where(is_cast, stage.mean_layer_weights * cases.width_bytes, 0.0), np.where(
-        is_cast, head_weights * cases.width_bytes, 0.0
-    )
+    return stage.mean_layer_weights * cast_value_bytes, head_weights * cast_value_bytes
 
 
 def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
@@ -439,7 +447,9 @@ def _workspace_bytes(stage: NativeStage) -> Column:
 def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
     """Bytes at the moments of a step under FSDP: a layer's weights are gathered in the compute dtype, the next layer's
     are prefetched, and its gradients are reduced in float32 during the next layer; the tables stay gathered for the
-    whole backward pass, and their gradients stay until its end."""
+    whole backward pass, and their gradients stay until its end. In order: the loss; the head's backward pass; the
+    backward passes of the layer before the last, the second and the first; the end of the backward pass, before and
+    while the gradients of the tables are reduced; and the update."""
     cases, value_bytes, bottom = stage.cases, stage.cases.width_bytes, _set_bottom_layer(stage)
     gradients_persist = cases.accumulate > 1
     gradients_before = np.where(gradients_persist, stage.parameter_bytes, 0.0)
@@ -453,11 +463,13 @@ def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
     sharded_tables = stage.table_weights / stage.all_weights * stage.parameter_bytes
 
     def gathered_bytes(at: NativeStage, layer_count: float) -> Column:
-        """Bytes of the gathered weights of `layer_count` layers."""
+        """Bytes of the gathered weights of `layer_count` layers with the sizes of `at`; 0 if weights stay gathered,
+        which are counted in `gathered_layers`."""
         return np.where(weights_persist, 0.0, layer_count * at.matrix_weights * value_bytes)
 
     def at_layer(at: NativeStage, below: Column, gathered: Column) -> MemoryParts:
-        """Backward pass of a layer with `below` layers below it. `gathered`: bytes of gathered layers."""
+        """Bytes by part in the backward pass of a layer with the sizes of `at` and `below` layers below it. `gathered`:
+        bytes of gathered layers."""
         gradients_above = np.where(
             gradients_persist, stage.parameter_bytes, np.maximum(stage.layer_count - 2 - below, 0.0) * layer_gradients
         )
@@ -514,7 +526,8 @@ def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
 def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     """Bytes at the moments of a step in a pipeline: buffers to receive every micro-batch are allocated at the
     beginning; under FSDP a stage is gathered once, and its gradients are unsharded and in float32 until the last
-    micro-batch."""
+    micro-batch. In order: the loss; a backward pass in the steady state, of the first micro-batch, and of the embedding
+    in the last one; and the update."""
     cases, value_bytes, stages_per_rank = stage.cases, stage.cases.width_bytes, stage.cases.interleave
     is_sharded = uses_fsdp(cases) > 0
     gathered_weights = np.where(
@@ -530,13 +543,11 @@ def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     kept_casts = stage.in_flight * stage.layer_count * kept_cast_bytes
     receive_buffers = cases.accumulate * value_bytes * cases.residual_tokens * cases.width * (2 * stages_per_rank - 1)
     constant_activations = stage.end_bytes + receive_buffers
-    has_steady_state, gradients_before = (
-        cases.accumulate > stage.in_flight,
-        np.where(cases.accumulate > 1, gradients, 0.0),
-    )
+    has_steady_state = cases.accumulate > stage.in_flight
+    gradients_before = np.where(cases.accumulate > 1, gradients, 0.0)
     is_breadth_first = schedules.among(cases.schedule, ("looped_bfs",))  # one stage at a time, for all micro-batches
     gradients_before = np.where(is_breadth_first, gradients_before / stages_per_rank, gradients_before)
-    other_micro_batches = np.maximum(stage.in_flight - 1 / stages_per_rank, 0.0)
+    other_micro_batches = np.maximum(stage.in_flight - 1 / stages_per_rank, 0.0)  # all but one stage's micro-batch
     backward_micro_batches = np.where(has_steady_state, stage.in_flight, other_micro_batches)
     delayed_gradients = stage.layer_count * stage.product_gradient_bytes + np.where(
         stage.logit_count > 0, head_cast_bytes, 0.0

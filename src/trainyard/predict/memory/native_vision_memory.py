@@ -1,6 +1,7 @@
 """Activations that a layer of trainyard's own vision and diffusion Transformers keeps, as columns.
 
 Derived from their code (`train/vision/vit.py`, `train/diffusion/dit.py`) and fake runs of it, like `native_memory.py`.
+A column has a value per case (layout), of shape [case].
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _layer(cases: Cases, double_share: Column, text_end_share: Column) -> Vision
     single_share = np.where(has_text, 1 - double_share, 0.0)  # attention and MLP side by side: one norm, one gate
     mlp_rows = token_rows - text_rows * text_end_share
     norm_rows = mlp_rows - token_rows * single_share  # rows with a norm of their own before the MLP
-    norm_bytes = (2 + is_modulated) * value_bytes * width + 2 * _FLOAT32
+    norm_bytes = (2 + is_modulated) * value_bytes * width + 2 * _FLOAT32  # per row, with its mean and deviation
     head_norm_bytes = cases.qk_norm * (2 * value_bytes * width + 2 * _FLOAT32 * cases.heads) / tp
     attention_bytes = token_rows * (
         norm_bytes + 4 * value_bytes * width / tp + _FLOAT32 * cases.heads / tp + head_norm_bytes

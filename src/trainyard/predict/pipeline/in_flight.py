@@ -25,7 +25,8 @@ def in_flight(cases: Cases, first: bool) -> Column:
 
     1F1B keeps min(p, m) on the first of p ranks. Interleaved 1F1B with v virtual stages keeps p + (p - 1) / v, also at
     most m (Narayanan et al. 2021, arXiv:2104.04473, section 2.2)."""
-    ranks_from_here = cases.pp if first else np.ones(1)
+    ranks_from_here = cases.pp if first else np.ones(1)  # from this rank to the last
+    # p + (p - 1) / v = p (1 + (p - 1) / (p v)).
     micro_batches = ranks_from_here * np.where(
         cases.interleave > 1, 1 + (cases.pp - 1) / (cases.pp * cases.interleave), 1.0
     )
@@ -38,12 +39,16 @@ def native_in_flight(cases: Cases, first: bool) -> Column:
     1F1B and interleaved 1F1B keep the forward passes before the first backward pass. Zero-bubble schedules, which delay
     the gradients of weights, keep as many on every rank as the first rank of 1F1B does. Breadth-first schedules keep
     all. For V schedules the last rank is counted after its last forward pass and its first backward pass."""
+    # A chunk is one stage of a rank. Micro-batches pass a rank's chunks in rounds of about pp of them.
     round_size = np.floor(cases.accumulate / np.maximum(1.0, np.floor(cases.accumulate / cases.pp)))
-    earlier_chunks, later_ranks = (cases.interleave - 1) * round_size + 1, cases.pp - 1 if first else np.zeros(1)
-    chunk_peaks = [
-        earlier_chunks + later_ranks,
-        earlier_chunks + 2 * later_ranks,
-        earlier_chunks + cases.pp - 1,
+    later_ranks = cases.pp - 1 if first else np.zeros(1)
+    # Forward passes of chunks before the first backward pass on the last rank: a round of all chunks but the last, and
+    # one micro-batch of that.
+    last_rank_peak = (cases.interleave - 1) * round_size + 1
+    chunk_peaks = [  # in units of one chunk and micro-batch, in the order of `_SCHEDULES_WITH_PEAKS`
+        last_rank_peak + later_ranks,
+        last_rank_peak + 2 * later_ranks,
+        last_rank_peak + cases.pp - 1,
         2 * cases.pp - (not first),
         2 * cases.pp + 1,
     ]
@@ -58,6 +63,7 @@ def native_delayed_weight_gradients(cases: Cases, first: bool) -> Column:
     """In-flight micro-batches whose weight gradients are delayed. torch never delays those of the first stage, whose
     backward pass is whole. In zero-bubble schedules each rank delays one micro-batch more than the rank before it; in V
     schedules the last rank delays all of its last round."""
+    # In units of one stage of a rank and micro-batch, in the order of `_SCHEDULES_WITH_DELAY`.
     chunk_peaks = [(cases.interleave > 1) * 1.0, np.ones(1)] if first else [cases.pp, 2 * cases.pp - 2]
     peak = np.select(_schedule_masks(cases, _SCHEDULES_WITH_DELAY), chunk_peaks, 0.0) / cases.interleave
     return np.where(cases.pp > 1, np.minimum(peak, cases.accumulate), 0.0)

@@ -2,7 +2,8 @@
 
 GPipe (Huang et al. 2018, arXiv:1811.06965), 1F1B and interleaved 1F1B (Narayanan et al. 2021, arXiv:2104.04473),
 breadth first (Lamy-Poirier 2022, arXiv:2211.05953), zero bubble and its V (Qi et al. 2023, arXiv:2401.10241), DualPipeV
-(DeepSeek-AI 2024, arXiv:2412.19437). A test compares them with torch's own.
+(DeepSeek-AI 2024, arXiv:2412.19437). A test compares them with torch's own. A chunk is a stage of a rank, numbered in
+the order of its forward passes.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ def takes(schedule: str, pp: int, micro_batches: int) -> bool:
 
 
 def order(schedule: str, pp: int, interleave: int, micro_batches: int) -> Order:
-    """Operations of all ranks for `micro_batches` micro-batches. `interleave`: stages of each rank. Raises `BadInput`
-    if the schedule does not support as many."""
+    """Operations of all ranks for `micro_batches` micro-batches, in the order in which each rank runs them.
+    `interleave`: stages of each rank. Raises `BadInput` if the schedule does not support as many micro-batches, or for
+    more than `MOST_OPERATIONS` forward passes."""
     if pp * interleave * micro_batches > MOST_OPERATIONS:
         raise BadInput(
             f"a pipeline of {pp:,} ranks, {interleave:,} stages each and {micro_batches:,} micro-batches has "
@@ -92,7 +94,7 @@ def order(schedule: str, pp: int, interleave: int, micro_batches: int) -> Order:
         sizes = [columns[0].shape[1]] * pp
         kind, chunk, micro = (column.ravel() for column in columns)
         send_delay = np.zeros(len(kind), np.int64)
-    stages = np.array([stages_of(rank, schedule, pp, interleave) for rank in range(pp)])
+    stages = np.array([stages_of(rank, schedule, pp, interleave) for rank in range(pp)])  # [rank, chunk] -> stage
     return Order(
         begin=np.cumsum([0, *sizes]),
         kind=kind,
@@ -120,22 +122,27 @@ def _one_forward_one_backward(
     """(kinds, chunks, micro-batches) of the operations, [rank, position]: warm-up forward passes, then one forward and
     one backward pass in turn, then the remaining backward passes; in rounds of about `pp` micro-batches that pass a
     rank's chunks one after the other. In zero bubble, rank r computes the gradients of weights r turns after those of
-    inputs."""
+    inputs. A turn is the number of a pass among those of its kind on the rank; arrays are [turn] or [rank, turn], and a
+    position is an index into the rank's operations."""
     round_size = micro_batches // max(1, micro_batches // pp)
     passes, rank = interleave * micro_batches, np.arange(pp)[:, None]
     splits = schedule == "zero_bubble"
     warmup_passes = (interleave - 1) * round_size + (2 if schedule == "interleaved" else 1) * (pp - 1 - rank)
     warmup_passes = np.minimum(warmup_passes, passes)
     turn = np.arange(passes)
+    # Chunk and micro-batch of the forward pass of each turn; backward passes take the chunks in reverse.
     chunk = turn // round_size % interleave
     micro = turn // (round_size * interleave) * round_size + turn % round_size
     weight_passes = np.maximum(turn - rank, 0) if splits else 0  # gradients of weights before this turn
+    # Before a backward pass: the warm-up and, in the steady state, a forward and a backward pass per turn; then all
+    # forward passes and a backward pass per turn.
     backward_position = (
         np.where(turn < passes - warmup_passes, warmup_passes + 2 * turn + 1, passes + turn) + weight_passes
     )
+    # A forward pass in the steady state is just before a backward pass.
     steady_position = np.take_along_axis(backward_position, np.maximum(turn - warmup_passes, 0), 1) - 1
     back_kind = INPUTS if splits else BACKWARD
-    parts = [
+    parts = [  # (kind, [rank, turn] -> position, [turn] -> chunk)
         (FORWARD, np.where(turn < warmup_passes, turn, steady_position), chunk),
         (back_kind, backward_position, interleave - 1 - chunk),
     ]
@@ -168,7 +175,7 @@ def _expand_runs(runs: list[_Run]) -> tuple[Numbers, Numbers]:
 def _count_earlier_equal(*columns: Numbers) -> Numbers:
     """For each row of `columns` (integers from 0 to 3), the number of equal rows before it."""
     counts = np.zeros(len(columns[0]), np.int64)
-    keys = np.ravel_multi_index(columns, [4] * len(columns))
+    keys = np.ravel_multi_index(columns, [4] * len(columns))  # each row as one number in base 4
     for key in np.unique(keys):
         equal = keys == key
         counts[equal] = np.arange(np.count_nonzero(equal))
@@ -201,6 +208,7 @@ def _dualpipev_runs(rank: int, pp: int, micro_batches: int) -> list[_Run]:
     """Operations of one rank for DualPipeV: warm-up, steady state of a forward and a backward pass of each chunk, and
     drain with delayed gradients of weights."""
     ranks_after, ranks_so_far = pp - rank - 1, rank + 1
+    # When the micro-batches run out, backward passes are split (B becomes I, then W) from this one on.
     backward_passes = ["B1", "B0"] * ranks_so_far
     first_split = ranks_so_far if rank % 2 else ranks_so_far // 2 * 2 + 1
     backward_passes[first_split:] = [backward_pass.replace("B", "I") for backward_pass in backward_passes[first_split:]]
@@ -222,6 +230,7 @@ def _dualpipev_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, N
     kind, chunk = _expand_runs(_dualpipev_runs(rank, pp, micro_batches))
     is_forward, is_weights, is_inputs = kind == FORWARD, kind == WEIGHTS, kind == INPUTS
     micro = np.zeros(len(kind), np.int64)
+    # Each chunk takes the micro-batches in order, in forward passes and in backward passes (full or of inputs).
     for mask in (is_forward, ~is_forward & ~is_weights):
         micro[mask] = _count_earlier_equal(chunk[mask])
     chunk[is_weights], micro[is_weights] = chunk[is_inputs], micro[is_inputs]  # the oldest first

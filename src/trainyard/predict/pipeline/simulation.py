@@ -82,17 +82,22 @@ class _OperationTable(NamedTuple):
 def _operation_table(schedule: str, ranks: int, interleave: int, micro_batches: int) -> _OperationTable:
     """The operations of a schedule on all ranks, with the operation that each one waits for. A cache, since a search
     simulates many pipelines of one schedule."""
+    # One entry per operation, grouped by rank; `begin`: first entry of each rank, and the total.
     begin, kind, stage, micro, send_delay = schedules.order(schedule, ranks, interleave, micro_batches)
     rank = np.repeat(np.arange(ranks), np.diff(begin))  # of each operation
     stages, operations = ranks * interleave, np.arange(len(kind))
-    result_of = np.full((2, stages + 2, micro_batches), -1)  # operation: [0 forward, 1 backward][stage + 1][micro]
+    # [0 forward or 1 backward, stage + 1, micro-batch] -> operation that sends the result; -1: before the first stage
+    # and after the last one.
+    result_of = np.full((2, stages + 2, micro_batches), -1)
     is_forward, is_weights = kind == FORWARD, kind == WEIGHTS
     is_backward = ~is_forward & ~is_weights
     for direction, mask in enumerate((is_forward, is_backward)):
         result_of[direction, stage[mask] + 1, micro[mask]] = operations[mask] + send_delay[mask]
+    # A forward pass needs the result of the stage before, a backward pass that of the stage after.
     source = np.where(is_forward, result_of[0, stage, micro], np.where(is_backward, result_of[1, stage + 2, micro], -1))
     crosses = np.where((source >= 0) & (rank[source] != rank), np.where(is_forward, stage - 1, stage), -1)
-    in_flight = np.cumsum(np.where(is_forward, 1, np.where(kind == INPUTS, 0, -1)))  # each rank ends with 0
+    # Activations are kept from the forward pass to the (end of the) backward pass; each rank ends with 0.
+    in_flight = np.cumsum(np.where(is_forward, 1, np.where(kind == INPUTS, 0, -1)))
     # int32, because the cache holds many plans
     seconds_index, source, crosses = (numbers.astype(np.int32) for numbers in (kind * stages + stage, source, crosses))
     return _OperationTable(
@@ -121,10 +126,10 @@ class _SimulationState(NamedTuple):
 
 
 def simulate(pipelines: Sequence[PipelineTimes]) -> list[SimulatedPipeline]:
-    """Simulate each pipeline's step. Raises `BadInput` if a schedule does not support the number of micro-batches, or
-    deadlocks."""
+    """Simulates each pipeline's step, in batches that bound the memory; one result per pipeline, in their order. Raises
+    `BadInput` if a schedule does not support the number of micro-batches, or deadlocks."""
     counts = [_sample_counts(pipeline) for pipeline in pipelines]
-    if any(counts):
+    if any(counts):  # some are extrapolated from simulations with fewer micro-batches
         return _simulate_samples(pipelines, counts)
     results: list[SimulatedPipeline] = []
     tables = [
@@ -195,7 +200,8 @@ def _extrapolate(
 
 
 def _simulate_batch(pipelines: Sequence[PipelineTimes], tables: Sequence[_OperationTable]) -> list[SimulatedPipeline]:
-    """Simulates pipelines whose operations fit in memory together. `tables`: the operations of each."""
+    """Simulates pipelines whose operations fit in memory together. `tables`: the operations of each. The state has two
+    entries for constant results, then those of each pipeline: its operations, and one that never starts per rank."""
     entry_counts = [len(table.seconds_index) + len(table.begin) - 1 for table in tables]
     first_entries = 2 + np.cumsum([0, *entry_counts])
     entry_count = int(first_entries[-1])
@@ -221,10 +227,11 @@ def _simulate_batch(pipelines: Sequence[PipelineTimes], tables: Sequence[_Operat
 
 def _insert_operations(state: _SimulationState, start: int, pipeline: PipelineTimes, table: _OperationTable) -> Numbers:
     """Writes a pipeline's operations into the state, from entry `start` on, and returns the entry of each operation."""
+    # Each rank before an operation's has one entry more than operations.
     offset = np.repeat(np.arange(pipeline.ranks), np.diff(table.begin)) + start
     entries = np.arange(len(table.seconds_index)) + offset
     transfer_s = _input_transfer_seconds(pipeline, table)
-    operation_kind_s = np.concatenate(
+    operation_kind_s = np.concatenate(  # [kind x stage], in the order of FORWARD, BACKWARD, INPUTS, WEIGHTS
         [pipeline.forward, pipeline.inputs + pipeline.weights, pipeline.inputs, pipeline.weights]
     )
     state.source[entries] = np.where(table.source >= 0, table.source + offset[table.source], _AVAILABLE_RESULT)
@@ -234,24 +241,23 @@ def _insert_operations(state: _SimulationState, start: int, pipeline: PipelineTi
 
 
 def _input_transfer_seconds(pipeline: PipelineTimes, table: _OperationTable) -> Column:
-    """For each operation, seconds of the transfer of its input."""
+    """For each operation, seconds of the transfer of its input; 0 if that is on the same rank."""
     return np.where(table.crosses >= 0, np.broadcast_to(pipeline.hop, len(pipeline.forward))[table.crosses], 0.0)
 
 
 def _run_operations(current: Numbers, state: _SimulationState) -> None:
-    """Fills in the end of each operation. `current`: the entry of each rank's first operation; in every turn each rank
-    whose input has arrived runs one operation and moves to its next entry."""
+    """Fills in `state.ends`, the end of each operation. `current`: for each rank the entry in `state` of its first
+    operation; it is changed. In every turn each rank whose input has arrived runs one operation and moves to its next
+    entry. Raises `BadInput` if ranks wait for each other."""
     source, delay_s, seconds, ends_s = state
-    rank_free_s = np.zeros(len(current))
+    rank_free_s = np.zeros(len(current))  # end of each rank's previous operation
     while len(current):
-        previous, inputs, end_s, addend_s = (
-            current.copy(),
-            np.empty_like(current),
-            np.empty(len(current)),
-            np.empty(len(current)),
-        )
-        is_ready = np.empty(len(current), bool)
+        previous, is_ready = current.copy(), np.empty(len(current), bool)
+        # Buffers, [rank], that avoid allocations in the loop.
+        inputs, end_s, addend_s = np.empty_like(current), np.empty(len(current)), np.empty(len(current))
         for _ in range(_TURNS_PER_CHECK):
+            # end = max(end of the input's operation + transfer, rank free) + duration; infinite if the input is
+            # missing.
             source.take(current, out=inputs, mode="clip")
             ends_s.take(inputs, out=end_s, mode="clip")
             end_s += delay_s.take(current, out=addend_s, mode="clip")
@@ -273,15 +279,17 @@ def _summarize_ranks(
     state: _SimulationState, entries: Numbers, pipeline: PipelineTimes, table: _OperationTable
 ) -> SimulatedPipeline:
     """How each rank of a simulated pipeline spends the step. `entries`: the state's entry of each of the pipeline's
-    operations."""
+    operations, which are grouped by rank."""
     first_operations, ends_s, duration_s = table.begin[:-1], state.ends[entries], state.seconds[entries]
+    # End of the operation before on the same rank.
     rank_free_s = np.append(0.0, ends_s[:-1])
     rank_free_s[first_operations] = 0.0
     waiting_s = np.maximum(state.ends[state.source[entries]] + state.delay[entries] - rank_free_s, 0.0)
     transfer_s = _input_transfer_seconds(pipeline, table)
+    # A rank that waits for the input of an operation is idle, except while the input is transferred.
     idle_s = waiting_s if pipeline.waits else np.maximum(waiting_s - transfer_s, 0.0)
     exposed_transfer_s = transfer_s if pipeline.waits else waiting_s - idle_s
-    wall_s, sum_by_rank = float(ends_s.max()), np.add.reduceat
+    wall_s, sum_by_rank = float(ends_s.max()), np.add.reduceat  # sums [operation] from each rank's first operation on
     transfers_of_rank_s = sum_by_rank(transfer_s, first_operations)
     return SimulatedPipeline(
         wall=wall_s,

@@ -2,6 +2,7 @@
 
 Under 1F1B a stage's in-flight micro-batches equal the number of stages from it on, so that its memory equals that of
 the first stage of a pipeline of as many equal stages. Only the stages with the embedding or the head have a vocabulary.
+A run is a contiguous sequence of layers; a case is one layout of a job, and a column has a value per case.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class StageLayers(NamedTuple):
 
 def memory(cases: Cases, run: StageLayers, stages_left: Column, is_first: Column) -> MemoryParts:
     """Bytes by part on a rank of a stage, with a published framework. `run`: its layers; `stages_left`: stages from
-    this one on; `is_first`: 1 if it is the first."""
+    this one on; `is_first`: 1 if it is the first. These may be arrays of several stages; each field of the result then
+    has a value per stage."""
     equal_stages, is_last, zero = np.maximum(stages_left, 2.0), stages_left == 1, column(0)
     vocab = np.where(is_first > 0, cases.vocab, 0.0)
     uniform = replace(cases, pp=equal_stages, layers=equal_stages * run.layers, ends_as_layers=zero)
@@ -68,14 +70,15 @@ def runs(model: Model) -> tuple[StageLayers, npt.NDArray[np.intp]]:
     """(runs, run index) of all contiguous runs of layers: the distinct numbers of dense and routed layers of a run, and
     a table [first layer, end] -> index of the run among them."""
     layer_ends = np.arange(model.layers + 1)
-    dense_layers = model.dense_layers if model.experts else model.layers
+    dense_layers = model.dense_layers if model.experts else model.layers  # the first ones
+    # [first layer, end]: layers and dense layers of the run; 0 if it ends before it begins.
     run_layers = np.maximum(layer_ends - layer_ends[:, None], 0)
-    run_dense_layers = np.clip(
-        np.minimum(layer_ends, dense_layers) - np.minimum(layer_ends[:, None], dense_layers), 0, None
-    )
-    run_codes, run_of_code = np.unique(
-        run_dense_layers * (model.layers + 1) + run_layers - run_dense_layers, return_inverse=True
-    )
-    return StageLayers(
-        *(part.astype(np.float64) for part in np.divmod(run_codes, model.layers + 1))
-    ), run_of_code.reshape(run_layers.shape)
+    dense_before = np.minimum(layer_ends, dense_layers)
+    run_dense_layers = np.clip(dense_before - dense_before[:, None], 0, None)
+    # A code for each pair of numbers: dense x base + routed.
+    code_base = model.layers + 1
+    codes = run_dense_layers * code_base + run_layers - run_dense_layers
+    distinct_codes, run_index = np.unique(codes, return_inverse=True)
+    distinct_dense, distinct_routed = np.divmod(distinct_codes, code_base)
+    distinct_runs = StageLayers(distinct_dense.astype(np.float64), distinct_routed.astype(np.float64))
+    return distinct_runs, run_index.reshape(run_layers.shape)

@@ -1,4 +1,8 @@
-"""Seconds of a micro-batch on the stages of a pipeline, and a lower bound of the step under any schedule."""
+"""Seconds of a micro-batch on the stages of a pipeline, and a lower bound of the step under any schedule.
+
+A case is one layout of a job; a column has a value per case, of shape [case]. The kinds of layers are dense ones and
+those with experts. A chunk is one stage of a rank.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +136,8 @@ def bound(cases: Cases, parts: Parts) -> Column:
 
 def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column) -> Column:
     """Lower bound of the seconds of all micro-batches by one rank's work: the first micro-batch passes the ranks before
-    it, and then the rank does its own work for each. `rank`: its number in each case, from 0."""
+    it (`fill_s`), and then the rank does its own work (`busy_s`) for each. `stages`: the layers of each stage; `rank`:
+    its number in each case, from 0. A split backward pass is in two halves, the gradients of inputs and of weights."""
     splits_backward, waits_for_transfers, is_v_shaped = (
         schedules.among(cases.schedule, names) for names in (schedules.SPLIT, schedules.ONE_STAGE, schedules.V_SHAPED)
     )
@@ -144,6 +149,7 @@ def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column
         rank == np.where(is_v_shaped, 0, cases.pp - 1), parts.head_forward_s + parts.head_backward_s + parts.loss_s, 0.0
     )
     busy_s = parts.host_s + transfers_received * parts.transfer_s + head_s
+    # (first layer, end, 1 if the rank has it) of each stage of the rank: V-shaped schedules return up the ranks.
     rank_stages: list[tuple[Column, Column, Column]] = []
     for chunk in range(int(np.max(cases.interleave))):
         is_second_half = is_v_shaped if chunk else np.zeros(1, bool)
@@ -166,6 +172,7 @@ def pipelines(cases: Cases, parts: Parts) -> list[PipelineTimes]:
     def by_case(column: Column) -> Column:
         return np.broadcast_to(column, count)
 
+    # Columns become rows of numbers, in the order that `_pipeline_times` takes.
     shape_columns = (cases.schedule, cases.pp, cases.interleave, cases.layers, cases.ends_as_layers, cases.accumulate)
     end_columns = (parts.head_forward_s + parts.loss_s, parts.head_backward_s, parts.transfer_s)
     kind_columns = [
@@ -189,16 +196,15 @@ def _pipeline_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]],
     schedule, pp, interleave, layers, ends, micro_batches, head_forward, head_backward, hop = case_row
     stages, name = round(pp * interleave), schedules.SCHEDULES[round(schedule)]
     layers_before = partition.divided(layers, stages, ends).before(np.arange(stages + 1.0))
+    # Half of the host's time is in the forward pass, half in the backward pass, divided over the stages of a rank.
     forward, backward, weights = np.full((3, stages), host_s / interleave / 2) * [[1], [1], [0]]
     for count, before, *seconds in kinds:
         layers_of_stage = np.diff(np.clip(layers_before - before, 0, count))
         for stage_s, layer_s in zip((forward, backward, weights), seconds, strict=True):
             stage_s += layers_of_stage * layer_s
-    forward[-1], backward[-1], weights[-1] = (
-        forward[-1] + head_forward,
-        backward[-1] + head_backward,
-        weights[-1] + head_backward / 2,
-    )
+    forward[-1] += head_forward
+    backward[-1] += head_backward
+    weights[-1] += head_backward / 2
     weights[0] = backward[0]  # torch does not split it there: no rank waits for the first stage's gradients of inputs
     return PipelineTimes(
         schedule=name,

@@ -1,7 +1,7 @@
 """Best-first search: yields cases in the order of their step time, and simulates only those that could be next.
 
 Each case has a lower bound on its time. The fastest simulated case is next once no other bound is below its time, so
-the order is that of simulating all cases (Hart et al. 1968, IEEE TSSC 4(2)).
+the order is that of simulating all cases (Hart et al. 1968, IEEE TSSC 4(2)). A case is one layout, a row of `Cases`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class BestFirstSearch:
             )
 
     def _count_operations(self, indices: npt.NDArray[np.intp]) -> None:
-        """Adds the pipeline operations of these cases to the count before they are simulated. Raises `BadJob` above the
-        limit."""
+        """Adds the pipeline operations of these cases to the count before they are simulated. `indices`: rows of the
+        search's cases. Raises `BadJob` above `MAX_SIMULATED_OPERATIONS`."""
         batch = self._cases.take(indices)
         # Pipelines with more than four times the rounds are extrapolated from fewer micro-batches.
         micro_batches = np.minimum(batch.accumulate, 4 * simulation.rounds(batch.pp) * batch.pp)

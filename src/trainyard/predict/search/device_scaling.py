@@ -59,9 +59,9 @@ def scaling(
     known_best: LayoutPoint,
     refuses: Callable[[Job], None] = lambda _: None,
 ) -> DeviceScaling:
-    """Finds the fastest layouts on other device counts, doubled and halved from that of `wanted`. `known_best`: the
-    best layout of `wanted`, which is not searched again. `budget`: tokens to train on, for days and dollars; `refuses`:
-    raises `BadJob` for a job that cannot be run."""
+    """Finds the fastest layouts on other device counts, doubled and halved from that of `wanted`. `wanted.devices`
+    counts ranks; the result counts devices. `known_best`: the best layout of `wanted`, which is not searched again.
+    `budget`: tokens to train on, for days and dollars; `refuses`: raises `BadJob` for a job that cannot be run."""
 
     def plan_for(devices: int, samples: int) -> ScalingPoint:
         """The fastest layout on `devices` devices with `samples` per step; without a layout, the reason why there is
@@ -82,6 +82,7 @@ def scaling(
     strong = [plan_for(ranks, wanted.samples) for ranks in _scaled_rank_counts(wanted.devices, ranks_per_device)]
     while len(strong) < len(DOUBLINGS) + MAX_FURTHER_DOUBLINGS and _is_worthwhile((strong[-2], strong[-1])):
         strong.append(plan_for(2 * strong[-1].devices, wanted.samples))
+    # Only counts whose samples are whole.
     weak_sizes = [
         (ranks, wanted.samples * ranks / wanted.devices)
         for ranks in _scaled_rank_counts(wanted.devices, ranks_per_device)
@@ -127,7 +128,8 @@ def _set_efficiency(points: list[ScalingPoint]) -> tuple[ScalingPoint, ...]:
 
 
 def summarize(points: Sequence[ScalingPoint]) -> str:
-    """A sentence on the last doubling that pays, and on the one after it. Speed includes the time lost to failures."""
+    """A sentence on the last doubling that pays, and on the next one. `points`: ascending, each twice the devices of
+    the point before. Speed includes the time lost to failures."""
     pairs = list(pairwise(points))
     worthwhile = [index for index, pair in enumerate(pairs) if _is_worthwhile(pair)]
     least_percent = f"{100 * MIN_GAIN_PER_DOUBLING:.0f} %"

@@ -26,7 +26,7 @@ CLUSTER_FACTORS = (2, 4, 8, 16, 32, 64)
 def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str, str]:
     """(message, next step) if no layout divides the devices, model and batch of `wanted` evenly: the first fixed axis
     that does not divide, with its remainder, or the axis to leave free."""
-    words_of_axis: dict[str, Sequence[str]] = {
+    words_of_axis: dict[str, Sequence[str]] = {  # axes whose value is an index into these words
         "schedule": schedules.SCHEDULES,
         "activation_checkpoint": ACTIVATION_CHECKPOINTS,
     }
@@ -68,16 +68,15 @@ def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str
 
 
 def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, machine: Machine) -> str:
-    """The message for layouts that do not fit: the smallest, and what it lacks on the device or the host. `sizes`: of
-    all layouts, with and without offloading; `searched`: the number of layouts without."""
+    """The message for layouts that do not fit: the layout that is closest to fitting, and the bytes that it lacks on
+    the device or the host. `sizes`: of all layouts, with and without offloading; `searched`: the number of layouts
+    without."""
     usable_bytes = offload_variants.usable_memory(machine)
     excess_bytes = np.maximum(sizes.device_bytes - usable_bytes.device, 0.0)
     # Among layouts that fit on a device, the one with the least offloaded bytes is the closest to fitting.
     closest_index = int(np.lexsort((sizes.host_bytes, excess_bytes))[0])
-    job, least_bytes = (
-        layout_space.job_of(wanted, sizes.layouts.row(closest_index)),
-        float(sizes.device_bytes[closest_index]),
-    )
+    job = layout_space.job_of(wanted, sizes.layouts.row(closest_index))
+    least_bytes = float(sizes.device_bytes[closest_index])
     summary = f"{wanted.model.name} fits on {wanted.devices:,} devices in none of {searched:,} layouts: the "
     activation_memory = (
         f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
@@ -96,7 +95,8 @@ def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, m
 
 
 def suggest_device_count(wanted: PlannerInput, framework: Framework, machine: Machine) -> str:
-    """The next step: a number of these devices that would be enough."""
+    """The next step: the smallest multiple of the devices in `CLUSTER_FACTORS` on which a layout fits; other devices if
+    there is none."""
     for factor in CLUSTER_FACTORS:
         larger = wanted._replace(devices=wanted.devices * factor)
         if larger.devices > limits.DEVICES.most:

@@ -1,4 +1,8 @@
-"""The cost of one layout: its plan, its bill and its memory."""
+"""The cost of one layout: its plan, its bill and its memory.
+
+A plan is the predicted ledger of a step with its prediction interval; a bill is tokens/s, MFU, days and dollars; a case
+is one layout of a job as a row of the arrays of the cost model.
+"""
 
 from __future__ import annotations
 
@@ -66,18 +70,18 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0
 
 
 def _make_case(job: Job, framework: Framework) -> Cases:
-    """The job as a case, with the sizes of weights and state of `framework`."""
-    bytes_per_parameter = framework.keeps.in_dtype(job.recipe.dtype)
-    ends = partition.counted(bytes_per_parameter.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
+    """The job as a single case, with the sizes of weights and state, and the partition of layers, of `framework`."""
+    keeps = framework.keeps.in_dtype(job.recipe.dtype)  # bytes of a weight, its gradient and its state; and more
+    ends_as_layers = partition.counted(keeps.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
     columns = {
-        "weight_bytes": bytes_per_parameter.weight,
-        "gradient_bytes": bytes_per_parameter.gradient,
-        "state_bytes": bytes_per_parameter.state,
-        "reduce_bytes": bytes_per_parameter.gradient,
-        "recomputed_share": bytes_per_parameter.recomputed_share,
-        "native": bytes_per_parameter.native,
-        "ends_as_layers": ends,
-        "offload": job.recipe.offload * offload.KINDS.index(bytes_per_parameter.offload),
+        "weight_bytes": keeps.weight,
+        "gradient_bytes": keeps.gradient,
+        "state_bytes": keeps.state,
+        "reduce_bytes": keeps.gradient,
+        "recomputed_share": keeps.recomputed_share,
+        "native": keeps.native,
+        "ends_as_layers": ends_as_layers,
+        "offload": job.recipe.offload * offload.KINDS.index(keeps.offload),
     }
     return replace(cases.of_jobs([job]), **{name: cases.column(value) for name, value in columns.items()})
 
@@ -114,7 +118,8 @@ def cost_case(
 
 
 def expected_range(wall_ns: int, tuned: ConstantSet, case: Cases) -> tuple[int, int]:
-    """The 80 % prediction interval of a step in nanoseconds. Assumed with offloading, which has not been measured."""
+    """(low, high): the 80 % prediction interval of a step in nanoseconds, extended to include the predicted `wall_ns`.
+    An assumed one for offloading, which has not been measured."""
     low, high = ASSUMED if float(case.offload[0]) else tuned.interval(_model_kind(case))
     return min(wall_ns, round(wall_ns * low)), max(wall_ns, round(wall_ns * high))
 

@@ -1,4 +1,7 @@
-"""Variants of layouts with offloading to host memory, considered if requested or if nothing fits without."""
+"""Variants of layouts with offloading to host memory, considered if requested or if nothing fits without.
+
+A layout space is a table of layouts (axis -> value in each layout); a case is one of them as input of the cost model.
+"""
 
 from __future__ import annotations
 
@@ -63,23 +66,22 @@ def check_host(machine: Machine) -> None:
 
 
 def size_layouts(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework) -> LayoutSizes:
-    """The bytes per rank that each layout needs, computed in pieces to bound the memory."""
+    """The bytes per rank that each layout needs, computed in pieces to bound the memory. On the device they include the
+    overhead of the allocator (`RESERVED`)."""
     device_bytes, host_bytes = np.zeros((2, len(layouts)))
     first = 0
     for piece in layouts.pieces():
         cases, end = layout_space.as_cases(wanted, piece, framework.keeps), first + len(piece)
-        device_bytes[first:end], host_bytes[first:end] = (
-            framework_memory.memory(cases).total * RESERVED,
-            framework_memory.on_host(cases),
-        )
+        device_bytes[first:end] = framework_memory.memory(cases).total * RESERVED
+        host_bytes[first:end] = framework_memory.on_host(cases)
         first = end
     return LayoutSizes(layouts, device_bytes, host_bytes)
 
 
 def add_offloaded(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, machine: Machine) -> LayoutSizes:
-    """All layouts, followed by their variants with offloading if none fits without. If `offload` is fixed, only the
-    layouts with or without. Layouts without come first because offloading has not been measured for the constants.
-    Raises `BadJob` if offloading is requested and there is no such variant."""
+    """All layouts with their bytes, followed by their variants with offloading if none fits without. If `offload` is
+    fixed in `wanted`, only the layouts with (1) or without (0). Offloading is not preferred, because the constants were
+    fitted without it. Raises `BadJob` if offloading is requested and there is no such variant."""
     requested = wanted.fixed.get("offload")
     if requested not in (None, 0, 1):
         raise BadJob(f"offload = {requested} is neither 0 nor 1 (1 moves state to the host's memory).")

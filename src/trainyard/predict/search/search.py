@@ -1,4 +1,8 @@
-"""Finds the fastest layouts of a search space, and the reasons why others are refused."""
+"""Finds the fastest layouts of a search space, and the reasons why others are refused.
+
+A layout is a choice of parallelism degrees, micro-batch size, recomputation and schedule; a case is a layout as input
+of the cost model, a row of `Cases`. `budget` is the tokens to train on, from which days and dollars follow.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,7 @@ def search(
     refused: list[str] = []
     choices: list[LayoutCost] = []
     runnable = _runnable_cases(wanted, space, framework.keeps.splits_activations, refuses, refused)
-    for timed, job in islice(runnable, most):
+    for timed, job in islice(runnable, most):  # the fastest first: on the front if it needs less memory than all before
         least_reserved = min((choice.reserved for choice in choices), default=np.inf)
         choices.append(_cost_choice(space, timed, job, budget, int(timed.required) < least_reserved))
     if not choices:
@@ -124,8 +128,9 @@ def _runnable_cases(
     refuses: Callable[[Job], None],
     refused: list[str],
 ) -> Iterator[tuple[TimedCase, Job]]:
-    """The cases that are not refused with their jobs, in the order of their time. Appends the reasons for the others to
-    `refused`. `splits_activations`: as in `layout_space.job_of`."""
+    """Yields the cases that are not refused, with their jobs, in the order of their time, by advancing `space.by_time`.
+    Appends the reasons for the others to `refused`. `refuses`: raises `BadJob` for a job that cannot be run.
+    `splits_activations`: tp divides activations outside matrix products by sequence, and the loss by vocabulary."""
     for timed in space.by_time:
         job = layout_space.job_of(wanted, space.sizes.layouts.row(timed.index), splits_activations)
         try:
@@ -165,8 +170,8 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
 def _extend_front(
     space: _SearchSpace, choices: list[LayoutCost], runnable: Iterator[tuple[TimedCase, Job]]
 ) -> Iterator[LayoutPoint]:
-    """The Pareto front of time and memory, the fastest first: the `choices` on it, then the slower `runnable` cases
-    with less memory."""
+    """Yields the Pareto front of time and memory, the fastest first: the `choices` on it, then the slower `runnable`
+    cases with less memory, for which the search is restricted to ever less memory."""
     yield from (choice.point for choice in choices if choice.front)
     fastest_choice, least_memory = choices[0], min(choice.reserved for choice in choices)
     step_ns = fastest_choice.plan.ledger.wall_ns
@@ -194,4 +199,14 @@ def _cost_choice(space: _SearchSpace, timed: TimedCase, job: Job, budget: float,
     """The cost of a simulated layout. `budget`: tokens to train on; `front`: whether all faster layouts need more
     memory."""
     case, host_bytes = space.cases.take(np.array([timed.index])), float(space.sizes.host_bytes[timed.index])
-    return cost_case(case, job, space.model, timed.times, timed.row, timed.required, host_bytes, budget, front)
+    return cost_case(
+        case,
+        job,
+        space.model,
+        times=timed.times,
+        row=timed.row,
+        reserved=timed.required,
+        host_bytes=host_bytes,
+        budget=budget,
+        front=front,
+    )

@@ -2,7 +2,9 @@
 
 A ring visits all devices of a node before the next node, so that its slowest level sets the rate (Patarasuk and Yuan,
 JPDC 69(2), 2009). The `near` ranks of a group that share a node also share its ports to other nodes; the node's other
-ranks belong to other groups, which use their own ports at the same time.
+ranks belong to other groups, which use their own ports at the same time. A column has a value per case (layout), of
+shape [case]. `hardware` has the bandwidths of a rank's links, `tuned` the attainable shares of them (`inside` a node,
+`between` nodes, `dispatch` for all-to-alls) and the seconds of a hop (`inside_s`, `between_s`).
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ def _inside(hardware: RankHardware, near: Column) -> Column:
 
 def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
     """Seconds of data transfer for one pass of `size_bytes` around the ring of `members`, without latency."""
+    # Of the data, each rank receives the part that the others hold; the ring enters and leaves a node once.
     inside_bytes_per_s = _inside(hardware, members.near) * tuned.inside
     inside_s = (members.near - 1) / members.near * size_bytes / inside_bytes_per_s
     port_bytes_per_s = np.minimum(
@@ -83,7 +86,8 @@ def gather(hardware: RankHardware, tuned: Constants, members: RankGroup, size_by
 
 
 def reduce(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
-    """Seconds of an all-reduce of `size_bytes`; a tree takes fewer hops over many nodes. 0 for a single rank."""
+    """Seconds of an all-reduce of `size_bytes`, a reduce-scatter and an all-gather; a tree takes fewer hops over many
+    nodes. 0 for a single rank."""
     between_hops = np.minimum(members.nodes - 1, 2 * np.log2(np.maximum(members.nodes, 1.0)))
     latency_s = (members.near - 1) * tuned.inside_s + between_hops * tuned.between_s
     return np.where(members.ranks > 1, 2 * (_wire(hardware, tuned, members, size_bytes) + latency_s), 0.0)

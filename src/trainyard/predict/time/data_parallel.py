@@ -1,5 +1,9 @@
 """Communication of data parallelism: per layer, all-gathered weights and reduce-scattered gradients; or per step,
-all-reduced gradients."""
+all-reduced gradients.
+
+A column has a value per case (layout), of shape [case]. Parameters are common to the data-parallel ranks or those of
+experts, which fewer ranks share.
+"""
 
 from __future__ import annotations
 
@@ -107,13 +111,12 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
         )
         return np.where(gathers, common_s + expert_s, 0.0)
 
-    gathered, scattered = time_exchange(cases.width_bytes, False), time_exchange(cases.reduce_bytes, True)
-    regathered = np.where(cases.zero >= 3, gathered, 0.0)
+    gathered_s = time_exchange(cases.width_bytes, trained=False)
+    scattered_s = time_exchange(cases.reduce_bytes, trained=True)
+    regathered_s = np.where(cases.zero >= 3, gathered_s, 0.0)
     if not (cases.offload == offload.ALL).any():
-        forward_gather, (backward_gather, scatter) = (
-            overlap(tuned, gathered, forward_s),
-            overlap_in_sequence(tuned, (regathered, scattered), backward_s),
-        )
+        forward_gather = overlap(tuned, gathered_s, forward_s)
+        backward_gather, scatter = overlap_in_sequence(tuned, (regathered_s, scattered_s), backward_s)
         return Sharded(
             forward_gather=forward_gather,
             backward_gather=backward_gather,
@@ -122,15 +125,16 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
             backward_copy=_NO_COMMUNICATION,
             gradient_copy=_NO_COMMUNICATION,
         )
-    (owned_parameters, _), offloads = count_owned_parameters(cases, hardware), gathers & (cases.offload == offload.ALL)
+    owned_parameters, _ = count_owned_parameters(cases, hardware)  # of a layer, on a rank
+    offloads = gathers & (cases.offload == offload.ALL)
     weight_copy_s = np.where(
         offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.weight_bytes), 0.0
     )
     gradient_copy_s = np.where(
         offloads, offload.copy_seconds(hardware, tuned, owned_parameters * cases.gradient_bytes), 0.0
     )
-    forward_gather, forward_copy = overlap_in_sequence(tuned, (gathered, weight_copy_s), forward_s)
-    parts_s = regathered, scattered, np.where(cases.zero >= 3, weight_copy_s, 0.0), gradient_copy_s
+    forward_gather, forward_copy = overlap_in_sequence(tuned, (gathered_s, weight_copy_s), forward_s)
+    parts_s = regathered_s, scattered_s, np.where(cases.zero >= 3, weight_copy_s, 0.0), gradient_copy_s
     backward_gather, scatter, backward_copy, gradient_copy = overlap_in_sequence(tuned, parts_s, backward_s)
     return Sharded(
         forward_gather=forward_gather,
@@ -172,7 +176,7 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Col
     owners, shard_group = expert_replicas(cases, hardware), collective_time.shards(cases, hardware)
     expert_all_reduce_s = collective_time.reduce(hardware, tuned, owners, expert * cases.reduce_bytes)
     all_reduce_s = all_reduce_s + np.where(is_sharded | (cases.experts == 0), 0.0, expert_all_reduce_s)
-    value_bytes = cases.reduce_bytes + cases.width_bytes
+    value_bytes = cases.reduce_bytes + cases.width_bytes  # a gradient is scattered, then the new weight gathered
     gather_scatter_s = collective_time.gather(hardware, tuned, shard_group, common * value_bytes) + np.where(
         cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes), 0.0
     )
@@ -193,5 +197,6 @@ def count_end_parameters(cases: Cases) -> Column:
 
 
 def count_tables(cases: Cases) -> Column:
-    """Tables of vocabulary x width that the model has."""
+    """Tables of vocabulary x width that the model has over all stages: the embedding and the head, or one if they are
+    tied on one stage."""
     return np.where(cases.tied > 0, np.where(cases.pp > 1, 2.0, 1.0), 2.0)

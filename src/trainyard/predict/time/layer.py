@@ -1,4 +1,9 @@
-"""Times of a layer and of the head on one rank, as columns of seconds by account and phase."""
+"""Times of a layer and of the head on one rank, as columns of seconds by account and phase.
+
+An account is a category of time, such as matrix products; a column has a value per case (layout), of shape [case].
+`hardware` has the peaks and bandwidths of a rank, `tuned` the attainable shares of them. Products are those of one
+micro-batch in one layer on one rank.
+"""
 
 from __future__ import annotations
 
@@ -113,8 +118,9 @@ def products(
 def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """(forward, backward) seconds of the attention kernel for a micro-batch; half of the scores are masked if attention
     is causal."""
-    heads = cases.heads / cases.tp
+    heads = cases.heads / cases.tp  # on a rank
     score_count = cases.micro_batch_size * cases.seq_len * cases.seq_len / cases.cp
+    # Scores from queries and keys, and sums of the values weighted with them: 2 FLOPs for each score and channel.
     flops = 2 * score_count * (cases.queries + cases.values) / cases.tp
     fused_s = flops * np.where(cases.unmasked > 0, 1.0, 0.5) / (hardware.peak * tuned.attention) + tuned.kernel_s
     score_traffic_s = score_count * heads * cases.width_bytes * tuned.scores / (hardware.bandwidth * tuned.bandwidth)
@@ -126,6 +132,7 @@ def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[C
 def _elementwise_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """(forward, backward) seconds of the operations outside matrix products and attention (norms, residuals, activation
     functions) in the mean layer, for a micro-batch."""
+    # The activation function reads one or two values (with a gate) and writes one for each inner channel of the MLP.
     inner_tokens = (2 + cases.gated) * cases.tokens / cases.tp
     expert_channels = np.where(
         cases.experts > 0,
@@ -164,11 +171,13 @@ def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) ->
     """Seconds to dispatch tokens to their experts and to combine the results. trainyard's own trainer sends one copy
     per expert."""
     members, token_bytes = collective_time.experts(cases, hardware), shapes.expert_width(cases) * cases.width_bytes
-    sent_bytes = shapes.routed_tokens(cases) * token_bytes
-    deduplicated = collective_time.dispatch(
+    sent_bytes = shapes.routed_tokens(cases) * token_bytes  # one copy per expert
+    # Other frameworks send a token once to each device with one of its experts.
+    deduplicated_s = collective_time.dispatch(
         hardware, tuned, members, sent_bytes / np.maximum(cases.active_experts, 1.0), cases.active_experts
     )
-    return 2 * np.where(cases.native > 0, collective_time.exchange(hardware, tuned, members, sent_bytes), deduplicated)
+    copies_s = collective_time.exchange(hardware, tuned, members, sent_bytes)
+    return 2 * np.where(cases.native > 0, copies_s, deduplicated_s)
 
 
 def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase, Phase]:
@@ -183,14 +192,10 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
         projection_s = projection_s[0] + adapter_s[0], projection_s[1] + adapter_s[1]
     mlp_s = products(hardware, tuned, shapes.dense_products(cases), is_low, trained)
     adapter_slowdown = np.where(trained > 0, 1.0, tuned.adapted)
-    attention_s, context_s = (
-        attention(cases, hardware, tuned),
-        attention_share * _context_parallel_seconds(cases, hardware, tuned),
-    )
-    elementwise_s, tensor_s = (
-        _elementwise_seconds(cases, hardware, tuned),
-        _tensor_parallel_seconds(cases, hardware, tuned),
-    )
+    attention_s = attention(cases, hardware, tuned)
+    context_s = attention_share * _context_parallel_seconds(cases, hardware, tuned)
+    elementwise_s = _elementwise_seconds(cases, hardware, tuned)
+    tensor_s = _tensor_parallel_seconds(cases, hardware, tuned)
     matmul = [
         adapter_slowdown * (attention_share * projection_s[direction] + dense_share * mlp_s[direction])
         for direction in (0, 1)
@@ -207,6 +212,7 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
         context_s = context_s + space_share * state_space.context_exchange_seconds(cases, hardware, tuned)
     if (cases.experts > 0).any():
         expert_products, shared_products = shapes.expert_products(cases)
+        # Grouped products are slower, and the rank with most tokens sets the time.
         expert_s = products(hardware, tuned, expert_products, is_low, trained, tuned.grouped / tuned.imbalance)
         shared_s = products(hardware, tuned, shared_products, is_low, trained)
         matmul = [
@@ -219,10 +225,9 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
             + _ROUTING_KERNELS * tuned.kernel_s
         )
         dispatch = moe_share * _dispatch_seconds(cases, hardware, tuned)
-    host_extra_s, sublayer_share = (
-        _host_collective_seconds(cases, hardware, tuned) + moe_share * tuned.host_forward_s,
-        shapes.sublayer_count(cases) / 2,
-    )
+    # Routing takes the host as long as a layer; a hybrid's layer, with one sublayer, takes half of the usual time.
+    host_extra_s = _host_collective_seconds(cases, hardware, tuned) + moe_share * tuned.host_forward_s
+    sublayer_share = shapes.sublayer_count(cases) / 2
     phases = [
         Phase(
             matmul=matmul[direction],
@@ -244,10 +249,9 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
 def _host_collective_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Additional host seconds for a layer's collectives, in each direction. On CPU devices, which launch their own
     work, the wrappers dominate: distributed tensors and the hooks that gather weights."""
-    tensor_collectives, expert_collectives = (
-        np.where(cases.tp > 1, shapes.sublayer_count(cases), 0.0),
-        np.where(cases.ep > 1, 2.0, 0.0),
-    )
+    # Collectives of a layer in one direction.
+    tensor_collectives = np.where(cases.tp > 1, shapes.sublayer_count(cases), 0.0)
+    expert_collectives = np.where(cases.ep > 1, 2.0, 0.0)  # dispatch and combine
     weight_gathers = np.where((cases.is_sharded > 0) & (cases.zero >= 2), 0.5, 0.0)
     other_collectives = np.where(hardware.host > 0, weight_gathers, np.where(cases.cp > 1, 1.0, 0.0))
     misses_fused_softmax = (cases.flash == 0) & (
@@ -293,8 +297,7 @@ def head(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column
     )
     forward_s = product(hardware, tuned, logit_product)
     if (cases.entry_values > 0).any():
-        forward_s, backward_s = (
-            forward_s + product(hardware, tuned, entry),
-            backward_s + product(hardware, tuned, entry.backward()[1]),
-        )
+        _, entry_weight_gradient = entry.backward()  # the input of the model needs no gradient
+        forward_s = forward_s + product(hardware, tuned, entry)
+        backward_s = backward_s + product(hardware, tuned, entry_weight_gradient)
     return forward_s, backward_s, loss_s

@@ -34,6 +34,7 @@ def update_seconds(cases: Cases, hardware: RankHardware, tuned: Constants, weigh
     """Seconds of the optimizer update on the host, of `weight_count` parameters for each of its ranks: it reads and
     writes the state (and the weights, if offloaded), reads gradients and writes weights for the device. Never less than
     the device's time."""
+    # Offloaded weights are read and written; otherwise the new weights are only written, for the device.
     weight_bytes = np.where(cases.offload == ALL, 2.0, 1.0) * cases.weight_bytes
     bytes_per_weight = 2 * cases.state_bytes + cases.gradient_bytes + weight_bytes
     return weight_count * np.maximum(

@@ -1,4 +1,8 @@
-"""Conversion of a predicted step, columns of seconds, into a ledger that balances to the nanosecond."""
+"""Conversion of a predicted step, columns of seconds, into a ledger that balances to the nanosecond.
+
+A ledger lists the time of a step by account (category, such as `compute/matmul`) and phase; its entries sum to the wall
+time. Hidden time is overlapped with other work and is not in the sum.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,10 @@ def ledger(predicted: StepTime, index: int, ranks: int, source: str) -> Ledger:
     absorbs the rounding error. `source`: the ledger's source."""
 
     def value_at(column: Column | float) -> float:
+        """The value of case `index`; a column of one value, or a number, is that of all cases."""
         return float(np.ravel(column)[index if np.size(column) > 1 else 0])
 
-    seconds_by_key: dict[tuple[str, str], list[float]] = {}
+    seconds_by_key: dict[tuple[str, str], list[float]] = {}  # (account, phase) -> [exposed, hidden]
     for line in predicted.lines:
         exposed, hidden = value_at(line.seconds), value_at(line.hidden)
         if exposed > 0 or hidden > 0:

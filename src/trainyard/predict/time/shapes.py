@@ -1,7 +1,9 @@
 """Matrix products and weights of a model on one rank, as columns.
 
 With expert parallelism (`ep` > 1), `tp` does not divide experts: ranks of `tp` then hold different tokens. Otherwise
-`tp` divides each expert like a dense MLP (Megatron Core's rule for `expert-tensor-parallel-size`).
+`tp` divides each expert like a dense MLP (Megatron Core's rule for `expert-tensor-parallel-size`). A column has a value
+per case (layout), of shape [case]. Products are those of the forward pass of one micro-batch in one layer; a product
+whose sizes are 0 in some cases does not exist in them.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ def attention_products(cases: Cases) -> list[Product]:
         for rows, before, after in streams(cases):
             projections += [Product(rows, outputs, width, before), Product(rows, width, cases.values / tp, after)]
         return projections
+    # Latent attention compresses queries, keys and values to low-rank channels (second product), and expands them again
+    # (first product for queries, third for keys and values).
     has_latent_queries = cases.q_lora_rank > 0
     key_value_width = np.where(has_latent_attention, cases.heads * (cases.head_dim + cases.value_dim), 0.0) / tp
     qkv_width = (cases.heads + 2 * cases.kv_heads) * cases.head_dim / tp
@@ -95,10 +99,10 @@ def space_products(cases: Cases) -> list[Product]:
     state_inputs = np.where(mamba1, 0.0, 2 * cases.ssm_groups * cases.ssm_state_size + cases.ssm_heads)
     steps = np.where(mamba1, cases.step_rank + 2 * cases.ssm_state_size, 0.0)
     return [
-        Product(cases.tokens, (2 * inner + state_inputs) / tp, cases.width),
-        Product(cases.tokens, steps, inner / tp),
-        Product(cases.tokens, np.where(mamba1, inner / tp, 0.0), cases.step_rank),
-        Product(cases.tokens, cases.width, inner / tp),
+        Product(cases.tokens, (2 * inner + state_inputs) / tp, cases.width),  # input, gate and, in Mamba-2, the state's
+        Product(cases.tokens, steps, inner / tp),  # Mamba-1: low-rank step sizes, and the state's input and output
+        Product(cases.tokens, np.where(mamba1, inner / tp, 0.0), cases.step_rank),  # Mamba-1: step sizes
+        Product(cases.tokens, cases.width, inner / tp),  # output
     ]
 
 
@@ -168,7 +172,7 @@ def expert_products(cases: Cases) -> tuple[list[Product], list[Product]]:
         Product(rows, width, ffn, local_experts),
     ]
     common_products = [
-        Product(cases.residual_tokens, cases.experts, cases.width),
+        Product(cases.residual_tokens, cases.experts, cases.width),  # router
         *_mlp_products(cases, cases.shared_experts * cases.moe_ffn_hidden_size, cases.tokens),
     ]
     if (cases.expert_width > 0).any():
@@ -213,10 +217,8 @@ class Weights(NamedTuple):
 
     def trained(self, cases: Cases) -> Weights:
         """The trained parameters among these: only the adapters, if there are any."""
-        trained_share, adapter_weights = (
-            all_trained(cases),
-            _sum_weights(adapter_products(cases)) * mixer_shares(cases)[0],
-        )
+        attention_share, _ = mixer_shares(cases)
+        trained_share, adapter_weights = all_trained(cases), _sum_weights(adapter_products(cases)) * attention_share
         return Weights(
             np.where(cases.adapters > 0, adapter_weights, self.shared), *(part * trained_share for part in self[1:])
         )

@@ -3,7 +3,7 @@
 Mamba-2 scans in chunks (Dao and Gu 2024, arXiv:2405.21060, section 6): products of a chunk's tokens with each other, as
 in attention; then each chunk's state, which is passed from chunk to chunk; and the output read from it. In Mamba-1
 (`step_rank` > 0) each channel has its own step size, so that matrix products cannot be used: states are updated token
-by token in registers.
+by token in registers. A column has a value per case (layout), of shape [case].
 """
 
 from __future__ import annotations
@@ -41,17 +41,13 @@ def products(cases: Cases) -> list[Product]:
     """Matrix products of the chunked scan of a micro-batch on a rank; of size 0 in Mamba-1."""
     length = np.maximum(cases.chunk, 1.0)
     chunks = np.where(cases.step_rank > 0, 0.0, cases.tokens / length / cases.tp)
-    heads, groups, dim, state = (
-        chunks * cases.ssm_heads,
-        chunks * cases.ssm_groups,
-        cases.ssm_head_dim,
-        cases.ssm_state_size,
-    )
+    heads, groups = chunks * cases.ssm_heads, chunks * cases.ssm_groups  # of all chunks together
+    dim, state = cases.ssm_head_dim, cases.ssm_state_size
     return [
-        Product(length, length, state, groups),
-        Product(length, dim, length, heads),
-        Product(state, dim, length, heads),
-        Product(length, dim, state, heads),
+        Product(length, length, state, groups),  # scores of a chunk's tokens with each other
+        Product(length, dim, length, heads),  # output from them
+        Product(state, dim, length, heads),  # the chunk's state
+        Product(length, dim, state, heads),  # output from the state of the chunks before
     ]
 
 
@@ -79,6 +75,7 @@ def scan(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column
 def context_exchange_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds of context parallelism: all-to-alls from a part of the tokens with all heads to all tokens with a part of
     the heads, and back with the results."""
+    # Channels that go in: the gate, the convolved channels and the step sizes; the scan's output comes back.
     channels = _inner_channels(cases) + shapes.convolution_channels(cases) + cases.ssm_heads
     ranks = collective_time.context(cases, hardware)
     size_bytes = cases.tokens * (channels + _inner_channels(cases)) / cases.tp * cases.width_bytes

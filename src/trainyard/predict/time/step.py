@@ -1,7 +1,9 @@
 """A step's wall time by account, as columns of seconds: the mean over pipeline stages.
 
 A pipeline is simulated operation by operation (`pipeline/simulation.py`); the time that a rank waits is its bubble. The
-work after the last micro-batch, once per step, is the same on all ranks.
+work after the last micro-batch, once per step, is the same on all ranks. An account is a category of time of the step
+ledger, such as `compute/matmul`; a phase is forward, recompute, backward, optimizer or other. A column has a value per
+case (layout), of shape [case].
 """
 
 from __future__ import annotations
@@ -108,12 +110,12 @@ def _simulate_pipelines(cases: Cases, parts: Parts) -> Means:
     """Simulates the cases with a pipeline; the time of the others is the sum of their parts."""
     count = len(cases)
     means = Means(np.array(np.broadcast_to(step_bounds.alone(cases, parts), count)), *np.zeros((5, count)))
-    piped = np.flatnonzero(np.broadcast_to(cases.pp > 1, count))
-    if len(piped):
+    pipeline_cases = np.flatnonzero(np.broadcast_to(cases.pp > 1, count))
+    if len(pipeline_cases):
         pipelines = step_bounds.pipelines(cases, parts)
-        simulated = simulation.simulate([pipelines[case] for case in piped])
+        simulated = simulation.simulate([pipelines[case] for case in pipeline_cases])
         for column, field in zip(means, Means._fields, strict=True):
-            column[piped] = [np.mean(getattr(pipeline, field)) for pipeline in simulated]
+            column[pipeline_cases] = [np.mean(getattr(pipeline, field)) for pipeline in simulated]
     return means
 
 
@@ -184,8 +186,9 @@ def _communication_account(account: str, phase: str, part: Exposed) -> AccountSe
 
 
 def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Column) -> Once:
-    """Seconds of the work after the last micro-batch. `backward_s`: of a micro-batch's backward pass through a stage's
-    layers."""
+    """Seconds of the work after the last micro-batch: communication of gradients and weights, the optimizer update,
+    copies if the optimizer is offloaded, and the host's work. `backward_s`: of a micro-batch's backward pass through a
+    stage's layers, under which the communication can be hidden."""
     all_reduce, exchange = data_parallel.once(cases, hardware, tuned, backward_s)
     layer_parameters, table_parameters = data_parallel.count_owned_parameters(cases, hardware)
     owned_parameters = cases.layers / cases.pp * layer_parameters + table_parameters

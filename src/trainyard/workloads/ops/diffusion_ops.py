@@ -1,4 +1,10 @@
-"""Parameters, FLOPs and bytes of the diffusion models, layer by layer. Needs no torch."""
+"""Parameters, FLOPs and bytes of the diffusion models, layer by layer. Needs no torch.
+
+Functions that take `ops`, a `Tally`, add layers to it in the order of the forward pass of one sample: its methods are
+named after the layers, take rows and channels, and count the backward pass too. `split="out"` divides a matrix over
+tensor-parallel ranks by its outputs, `split="in"` by its inputs. Layers in `with ops.block()` are recomputed together.
+`width` is the channels of the residual stream.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +76,7 @@ def _modulation(ops: Tally, width: int, parts: int) -> None:
 
 
 def _modulated_norm(ops: Tally, rows: int, width: int) -> None:
+    """Tallies a norm of `rows` positions, scaled and shifted by the condition's vectors."""
     ops.norm(rows * width)
     ops.pointwise(rows * width, flops=2, moved=2, back_flops=3, back_moved=3)
 
@@ -116,7 +123,8 @@ def _plain(ops: Tally, sizes: Dit) -> None:
 
 
 def _finish(ops: Tally, sizes: Dit, rows: int) -> None:
-    """The part of a block after attention."""
+    """Tallies the part of a block after attention, for the `rows` positions of one stream: the output projection, the
+    MLP, and the gated residual sum after each."""
     width = sizes.width
     ops.linear(rows, width, width, bias=True, split="in")
     ops.gated_add(rows * width)
@@ -143,15 +151,16 @@ def _single(ops: Tally, sizes: Dit) -> None:
 
 
 def _unet(sizes: UNet, recipe: Recipe) -> Tally:
-    """Tallies a U-Net, layer by layer in the order of its forward pass. `skip_channels`: of the maps kept
-    on the way down for the way up; `sides`: rows of a map at each level."""
+    """Tallies a U-Net, layer by layer in the order of its forward pass: `sizes.blocks` residual blocks per level with a
+    downsampling convolution between levels, two in the middle, and one more than on the way down per level on the way
+    up, each of which also takes a map from the way down."""
     ops, last_level = Tally(recipe), len(sizes.multiples) - 1
     widths = [sizes.width * multiple for multiple in sizes.multiples]  # channels at each level
-    sides = [sizes.latent >> level for level in range(last_level + 1)]
+    sides = [sizes.latent >> level for level in range(last_level + 1)]  # rows of a square map at each level
     time_width = GROWS * sizes.width  # of the time embedding
     _embedder(ops, sizes.width, time_width)
     ops.conv(sides[0], sides[0], sizes.channels, sizes.width, 3, bias=True, input_is_data=True)
-    channels, skip_channels = sizes.width, [sizes.width]
+    channels, skip_channels = sizes.width, [sizes.width]  # of the current map, and of those kept for the way up
     for level, (width, side) in enumerate(zip(widths, sides)):
         for _ in range(sizes.blocks):
             _level_part(ops, sizes, side, channels, width, sizes.attention[level])
@@ -178,7 +187,8 @@ def _unet(sizes: UNet, recipe: Recipe) -> Tally:
 
 
 def _level_part(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: int, transformer_blocks: int) -> None:
-    """Tallies a residual block on maps of `side` rows, followed by the transformer blocks of its level, if any."""
+    """Tallies a residual block on maps of `side` rows, from `channels_in` to `channels`, followed by the transformer
+    blocks of its level, if any; all are recomputed together."""
     with ops.block():
         _residual(ops, sizes, side, channels_in, channels, last=not transformer_blocks)
         if transformer_blocks:

@@ -1,6 +1,9 @@
 """Operations between a decoder's matrix products: norms, rotary embeddings, gates, routing, residuals. Needs no torch.
 
-A few FLOPs per element. Bytes as fused code moves them: every operand read once and every result written once.
+A few FLOPs per element. Bytes as fused code moves them: every operand read once and every result written once. A sample
+group is the ranks that process the same samples (tp x cp); operations are summed over its ranks and over a step.
+`group.pointwise` makes an operation on `width` values per token: `flops` and `moved` values per value, `repeats` ranks
+of the group that repeat it.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ def elementwise(model: Model, group: SampleGroup, phase: str, layer_group: Layer
     """Rotary embeddings, MLP gates and residual sums of `layers` layers; with experts also their gate weights."""
     backward = phase == "backward"
     gate_flops, gate_moved = _GATE[model.mlp][backward]
-    operations = [
+    operations = [  # rotary embeddings, the MLP's gate, and two residual sums per layer
         *(rotary(model, group, phase, layers) if model.position == "rope" else []),
         group.pointwise(
             "elementwise",
@@ -69,7 +72,7 @@ def elementwise(model: Model, group: SampleGroup, phase: str, layer_group: Layer
             repeats=group.repeating_ranks,
         ),
     ]
-    if any(matrix.expert_count > 1 for matrix in layer_group.matrices):
+    if any(matrix.expert_count > 1 for matrix in layer_group.matrices):  # the experts' results, weighted and summed
         flops, moved = (4, 3) if backward else (2, 1)
         operations.append(
             group.pointwise(

@@ -2,7 +2,9 @@
 
 Matrix products are exact. Causal attention counts the unmasked pairs, T (T + 1) / 2 per head. Forward takes 2 C FLOPs
 per pair for the scores and 2 V for the values. Backward has five products, since a fused kernel recomputes the scores
-(Dao 2023, arXiv:2307.08691, section 2): three of width C and two of width V.
+(Dao 2023, arXiv:2307.08691, section 2): three of width C and two of width V. A sample group is the ranks that process
+the same samples (tp x cp): `group.tokens` is its tokens per step, and `group.calls_per_layer` the calls of an operation
+of one layer over its ranks and micro-batches.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def _product(
     """The products with one matrix in `layer_count` layers: each rank reads its part of operand and matrix, with all
     its experts, and writes its part of the result."""
     dtype = product_dtype(matrix, job.recipe.dtype)
-    repeating_ranks = 1 if matrix.split != "none" else group.tp
+    repeating_ranks = 1 if matrix.split != "none" else group.tp  # ranks of tp with the whole matrix
+    # Widths of operand and result summed over the ranks of tp: those that tp does not divide are read or written by
+    # each.
     width_in = matrix.width_in * (1 if matrix.split == "rows" else group.tp)
     width_out = matrix.width_out * (1 if matrix.split == "columns" else group.tp)
     weight_elements = matrix.width_in * matrix.width_out * matrix.expert_count * repeating_ranks * group.cp
@@ -86,6 +90,7 @@ def rounding(job: Job, group: SampleGroup, phase: str, layer_matrices: LayerMatr
     operations: list[Operation] = []
     for layer_count, matrix in layer_matrices:
         if product_dtype(matrix, job.recipe.dtype) == "float8":
+            # Elements that are cast; each is read twice, for the largest value and for the cast, and written once.
             elements = (
                 group.tokens * (matrix.width_in + (matrix.width_out if phase == "backward" else 0))
                 + group.micro_batches * matrix.width_in * matrix.width_out
@@ -121,7 +126,7 @@ def attention(job: Job, group: SampleGroup, phase: str, layer_count: int) -> Ope
     kv_heads = model.heads if model.kv_lora_rank else model.kv_heads
     kv_readers = group.cp if job.layout.cp_method != "ulysses" else 1
     flops = pair_flops(job, group.tokens, 3 * key_width + 2 * value_width if backward else key_width + value_width)
-    # Per token: q and the output; k and v. Backward also their gradients.
+    # Elements moved per token: of q and the output; of k and v. Backward also their gradients.
     query_elements = model.heads * (2 * (key_width + value_width) if backward else key_width + value_width)
     kv_elements = kv_heads * (key_width + value_width) * (2 if backward else 1) * kv_readers
     element_bytes = words.DTYPES[group.dtype]

@@ -67,8 +67,8 @@ def layers(model: Model) -> list[LayerGroup]:
 
 
 def attention(model: Model) -> list[Matrix]:
-    """The matrices in forward order: q, k, v, out. With latent attention: q down (if q is compressed) and up, keys and
-    values down and up, out."""
+    """The matrices of attention in forward order: q, k, v, out. With latent attention: q down (if q is compressed) and
+    up, keys and values down and up, out."""
     width, heads = model.hidden_size, model.heads
     if not model.kv_lora_rank:
         biased = model.bias != "none"
@@ -87,8 +87,8 @@ def attention(model: Model) -> list[Matrix]:
 
 
 def mlp(model: Model, inner_width: int) -> list[Matrix]:
-    """The matrices in forward order: gate (SwiGLU only), up, down. `inner_width`: values per token between up and
-    down."""
+    """The matrices of an MLP in forward order: gate (SwiGLU only, of the same size as up), up, down. `inner_width`:
+    values per token between up and down."""
     biased = model.bias == "all"
     up = Matrix(width_in=model.hidden_size, width_out=inner_width, split="columns", bias=biased)
     return [
@@ -99,7 +99,8 @@ def mlp(model: Model, inner_width: int) -> list[Matrix]:
 
 
 def experts(model: Model) -> list[Matrix]:
-    """The router, the experts (SwiGLU) and the shared experts, as one MLP of their total width."""
+    """The matrices of a layer with experts: the router, the experts (gate, up, down), and the shared experts as one MLP
+    of their total width."""
     up = Matrix(
         width_in=model.hidden_size,
         width_out=model.moe_ffn_hidden_size,
@@ -133,6 +134,7 @@ def parameters(model: Model, max_length: int = 0) -> int:
         for group in layers(model)
         for matrix in group.matrices
     )
+    # The embedding and, unless tied, the head; learned positions.
     table_rows = model.vocab * (1 if model.tied else 2) + (max_length if model.position == "learned" else 0)
     norm_parameters = model.hidden_size * (2 if model.norm == "layer" and model.bias == "all" else 1)
     attention_norm_parameters = (

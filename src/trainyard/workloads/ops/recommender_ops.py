@@ -1,6 +1,8 @@
 """Parameters, FLOPs and bytes of the recommender, layer by layer. Needs no torch.
 
-For sharded tables, the mean over the ranks: with whole tables on each rank, their work differs.
+For sharded tables, the mean over the ranks: with whole tables on each rank, their work differs. A recommender (DLRM)
+has embedding tables (`sizes.rows`: rows of each; `sizes.width`: channels of a row), an MLP for the dense features,
+cross layers and an MLP at the top. A `Tally` adds up layers in forward order and counts their backward pass too.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ def operations(job: Job) -> list[Operation]:
     ops = tally(sizes, job.recipe)
     if not recommender_rules.shards_tables(job, sizes):
         return [*ops.operations(job), *_look_up(job, sizes)]
+    # The tables are taken out of the rank's weights; the work on its part of them is added.
     table_elements = [rows * sizes.width for rows in sizes.rows]
     ops.local_parameters -= sum(table_elements)
     ops.tensors -= len(table_elements)
@@ -66,7 +69,7 @@ def weights(job: Job) -> int:
 
 
 def tally(sizes: Dlrm, recipe: Recipe) -> Tally:
-    """All operations except the embedding lookups."""
+    """Tallies all operations of a sample except the embedding lookups, with the weights of the tables."""
     ops, width_in = Tally(recipe), sizes.features
     ops.weights(*[rows * sizes.width for rows in sizes.rows])
     with ops.block():
@@ -105,6 +108,7 @@ def _look_up(job: Job, sizes: Dlrm) -> list[Operation]:
     ranks = job.layout.batch_ranks
     shards_tables = recommender_rules.shards_tables(job, sizes)
     samples, micro_batches, width = job.batch // ranks, job.accumulate, sizes.width
+    # Values that the lookups write per sample of the rank.
     output_values = len(sizes.rows) * width * (ranks if shards_tables and sizes.tables == "by_row" else 1)
     forward_bytes = samples * (sizes.ids * (_ID_BYTES + _FLOAT32_BYTES * width) + output_values * _FLOAT32_BYTES)
     table_elements = -(-sum(sizes.rows) * width // (ranks if shards_tables else 1))
@@ -139,5 +143,6 @@ def _split_tables(job: Job, table_elements: Sequence[int], by_table: bool) -> li
     ops = Tally(replace(job.recipe, dtype="float32"))
     ops.weights(-(-sum(table_elements) // ranks))
     ops.tensors = -(-len(table_elements) // ranks) if by_table else len(table_elements)
+    # A job on one rank with this rank's samples has as many micro-batches.
     recipe = replace(job.recipe, dtype="float32", tokens_per_step=job.recipe.tokens_per_step // ranks)
     return ops.operations(replace(job, layout=Layout(), recipe=recipe))

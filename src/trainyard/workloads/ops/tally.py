@@ -3,8 +3,9 @@
 FLOPs: a multiply-add counts as two. Matrix products, convolutions and attention are exact. Backward, a product has two
 products (one if the input is data, which needs no gradient), and attention five for its two in the forward pass, since
 a fused kernel recomputes the scores (Dao 2023, arXiv:2307.08691, section 2). A convolution includes its zero padding,
-as in torch. The other classes count a few FLOPs per element.
-Bytes: every operand read once and every result written once, as in fused code; weights once per micro-batch.
+as in torch. The other classes count a few FLOPs per element. Bytes: every operand read once and every result written
+once, as in fused code; weights once per micro-batch. An op class is a category of operations, such as `matmul` or
+`norm`; a phase is forward, recompute, backward, optimizer or other.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class Tally:
         """Adds a product of `weights` weight elements with each of `rows` rows of input, per sample. `read`, `written`:
         elements of its input and output; `bias`: elements of its bias; `input_is_data`, `last`: as in `linear`. `op`:
         its class."""
-        flops, moved = 2 * rows * weights, read + written
+        flops, moved = 2 * rows * weights, read + written  # a multiplication and an addition per row and weight
         self.weights(weights, *([bias] if bias else []))
         self._forward(op, _Work(calls=1, flops=flops, moved=moved, weights=weights + bias), recomputed=not last)
         products = 1 if input_is_data else 2  # the gradient of the weights, and that of the input

@@ -2,7 +2,8 @@
 
 FLOPs: a multiply-add counts as two. Bytes: every operand is read once and every result written once, as in fused code;
 weights once per micro-batch. Ranks of one layout do different work: these counts are the mean over them (see
-sample_group.py).
+sample_group.py). A sample group is the ranks that train on the same samples (tp x cp x pp); its operations are summed
+over them. A layer group is consecutive layers with the same matrices, such as the dense layers.
 """
 
 from __future__ import annotations
@@ -64,12 +65,13 @@ def recomputed(job: Job) -> Iterator[tuple[LayerGroup, int]]:
     `activation_checkpoint_every`-th."""
     model, layout, recipe = job.decoder, job.layout, job.recipe
     stages = layout.pp * layout.interleave
-    per_stage, rest = divmod(model.layers, stages)
+    per_stage, rest = divmod(model.layers, stages)  # the first `rest` stages have one layer more
     for layer_group in layers(model):
         recomputed_layers = 0
         for stage in range(stages if recipe.activation_checkpoint != "none" else 0):
             start = stage * per_stage + min(stage, rest)
             stop = start + per_stage + (stage < rest)
+            # Recomputed layers of the stage before the first layer of the group, and before its end.
             recomputed_before = [
                 -(-max(0, min(bound, stop) - start) // recipe.activation_checkpoint_every)
                 for bound in (layer_group.first, layer_group.stop)
@@ -83,14 +85,16 @@ def _matmul(job: Job, group: SampleGroup) -> Iterator[Operation]:
     rounding."""
     model = job.decoder
     layer_matrices = [(layer_group.layers, matrix) for layer_group in layers(model) for matrix in layer_group.matrices]
-    yield from products(job, group, "forward", [*layer_matrices, (1, head(model))], 1)
+    yield from products(job, group, "forward", [*layer_matrices, (1, head(model))], products_per_matrix=1)
     yield from rounding(job, group, "forward", layer_matrices)
     if job.recipe.activation_checkpoint == "full":
         for layer_group, count in recomputed(job):
             matrices = layer_group.matrices[:-1] if layer_group.skips_last_product else layer_group.matrices
-            yield from products(job, group, "recompute", [(count, matrix) for matrix in matrices], 1)
+            yield from products(
+                job, group, "recompute", [(count, matrix) for matrix in matrices], products_per_matrix=1
+            )
             yield from rounding(job, group, "recompute", [(count, matrix) for matrix in matrices])
-    yield from products(job, group, "backward", [*layer_matrices, (1, head(model))], 2)
+    yield from products(job, group, "backward", [*layer_matrices, (1, head(model))], products_per_matrix=2)
     yield from rounding(job, group, "backward", layer_matrices)
 
 
@@ -113,7 +117,7 @@ def _between(job: Job, group: SampleGroup) -> Iterator[Operation]:
             else ((layer_group, layer_group.layers) for layer_group in layers(model))
         )
         for number, (layer_group, count) in enumerate(layer_counts):
-            last = phase != "recompute" and number == 0
+            last = phase != "recompute" and number == 0  # the final norm is counted once
             yield from elementwise_ops.norms(model, group, phase, count, last=last)
             yield from elementwise_ops.elementwise(model, group, phase, layer_group, count)
             yield from elementwise_ops.routing(model, group, phase, layer_group, count)
@@ -122,7 +126,8 @@ def _between(job: Job, group: SampleGroup) -> Iterator[Operation]:
 
 
 def _embedding(job: Job, group: SampleGroup) -> Iterator[Operation]:
-    """Lookups of tokens and of learned positions. The gradient of a table is as large as the table."""
+    """Lookups of tokens and of learned positions, and the sum of both. The gradient of a table is as large as the
+    table, whatever the number of tokens; each micro-batch writes it."""
     model = job.decoder
     learned = model.position == "learned"
     tables = 1 + learned

@@ -1,5 +1,5 @@
 """Work of a step on weights and gradients of one rank, as the mean over stages: casts, gradient accumulation, gradient
-norm, clipping and optimizer. Needs no torch.
+norm, clipping and optimizer. Needs no torch. A layer group is consecutive layers with the same matrices.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def operations(job: Job) -> Iterator[Operation]:
     parameter_count = parameters(model, recipe.seq_len) // (layout.tp * layout.pp)
     # Sharded over all ranks with other tokens. Experts are split over ep and sharded over the rest: the same size.
     shard = -(-parameter_count // (layout.dp_shard * layout.cp))
+    # Weight tensors of a rank: the matrices of its layers, and the embedding and the head.
     calls = 2 + sum(layer_group.layers * len(layer_group.matrices) for layer_group in layers(model)) // layout.pp
     element_bytes = words.DTYPES[find_group(job).dtype]
     if element_bytes < FLOAT32:
@@ -36,6 +37,7 @@ def operations(job: Job) -> Iterator[Operation]:
             moved = job.accumulate * weights * (FLOAT32 + element_bytes)
             yield Operation(op="elementwise", phase=phase, count=count, flops=0, bytes=moved)
     accumulations = job.accumulate - 1
+    # Reads the sum and the new gradient, and writes the sum.
     moved = 3 * FLOAT32 * accumulations * parameter_count
     yield Operation(
         op="elementwise",
@@ -69,7 +71,8 @@ def _orthogonal(job: Job) -> Iterator[Operation]:
     """Orthogonalization (Newton-Schulz iterations of Muon): every rank processes each matrix of its layers whole; under
     ZeRO-1 its share of them. Expert matrices are left out: AdamW updates them.
 
-    An iteration on an (m, n) matrix, m <= n, has three products, of m m n, m m m and m m n multiply-adds.
+    An iteration on an (m, n) matrix, m <= n, has three products, of m m n, m m m and m m n multiply-adds; they move
+    2 m n + m m, 3 m m and 3 m n + m m elements, and sums the rest.
     """
     layout, dtype = job.layout, job.recipe.dtype
     count = flops = moved_elements = 0

@@ -1,4 +1,10 @@
-"""Parameters, FLOPs and bytes of the vision models, layer by layer. Needs no torch."""
+"""Parameters, FLOPs and bytes of the vision models, layer by layer. Needs no torch.
+
+The methods of a `Tally` add layers in the order of the forward pass of one sample: they are named after the layers,
+take rows and channels (or the elements of an elementwise operation), and count the backward pass too. `split="out"`
+divides a matrix over tensor-parallel ranks by its outputs, `split="in"` by its inputs. Layers in `with ops.block()` are
+recomputed together; of those with `last=True` the backward pass does not need the result.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +42,7 @@ def tally(sizes: Sizes, recipe: Recipe, tp: int = 1) -> Tally:
 def _vit(sizes: Vit, recipe: Recipe, tp: int) -> Tally:
     """Tallies a vision transformer, layer by layer in the order of its forward pass. `tp`: tensor-parallel ranks."""
     ops, rows, width = Tally(recipe, tp), sizes.tokens, sizes.width
-    ops.weights(width, rows * width)
+    ops.weights(width, rows * width)  # the class token, and an embedding for each position
     patches = sizes.image // sizes.patch
     ops.conv(sizes.image, patches, sizes.channels, width, sizes.patch, bias=True, input_is_data=True)
     ops.add(rows * width)
@@ -66,14 +72,14 @@ def _resnet(sizes: ResNet, recipe: Recipe) -> Tally:
     ops.norm(stem**2 * sizes.width, sizes.width)
     ops.relu(stem**2 * sizes.width)
     channels, side_in = sizes.width, sizes.sides[1]
-    ops.reduce(stem**2 * channels, side_in**2 * channels, 9 * side_in**2 * channels)
+    ops.reduce(stem**2 * channels, side_in**2 * channels, 9 * side_in**2 * channels)  # maximum over 3 x 3 pixels
     for stage, (blocks, side) in enumerate(zip(sizes.stages, sizes.sides[1:])):
         width = sizes.width << stage
         for number in range(blocks):
             with ops.block():
                 _bottleneck(ops, side_in, side, channels, width, changes=number == 0)
             channels, side_in = EXPANSION * width, side
-    ops.reduce(side_in**2 * channels, channels, side_in**2 * channels)
+    ops.reduce(side_in**2 * channels, channels, side_in**2 * channels)  # mean over all pixels
     ops.linear(1, channels, sizes.classes, bias=True)
     ops.loss(sizes.classes)
     return ops

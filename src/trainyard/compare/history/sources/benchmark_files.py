@@ -38,8 +38,10 @@ def is_benchmark_file(path: Path) -> bool:
 
 
 def load(path: Path, benchmark: str | None) -> Series:
-    """Load a series. `benchmark`: full name, optional if there is only one. Raises `BadFile` for a folder without
-    results, `BadInput` or `UnknownName` if `benchmark` does not identify one."""
+    """Loads the series of one benchmark from a file or all files of a folder, in the order of their time. Results of
+    other machines or environments than the newest one's are left out. `benchmark`: full name, optional if there is only
+    one. Raises `BadFile` for a folder without results, `BadInput` or `UnknownName` if `benchmark` does not identify
+    one."""
     files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
     results = sorted((result for file in files if (result := _read_results(file))), key=lambda result: result.when)
     names = sorted({name for result in results for name in result.figures})
@@ -107,6 +109,8 @@ def _read_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
             f"{path}: asv results of version {document.get('version')}, but only version {_ASV_VERSION} is supported.",
             "Run `asv update`.",
         )
+    # A benchmark's cells are in the order of the columns; `params` are the values of each of its parameters, and
+    # `result` has a figure for each combination of them.
     columns = document["result_columns"]
     figures: dict[str, Any] = {}
     for name, cells in document["results"].items():

@@ -16,8 +16,9 @@ from trainyard.record import Run
 
 
 def build_series(job: str, runs: Sequence[Run], metric: str) -> tuple[Series, tuple[Run, ...]]:
-    """The series of complete `runs` (in any order), and the runs of its points in order of their start. Raises
-    `UnknownName` for an unknown metric, `NotEnoughEvidence` if no run measured it."""
+    """(series, runs of its points), in order of the runs' start. `job`: name of the job; `runs`: its complete runs, in
+    any order. Runs that differ from the newest one in work or machine are left out, with a note. Raises `UnknownName`
+    for an unknown metric, `NotEnoughEvidence` if no run measured it."""
     about = words.metric(metric)
     ordered = sorted(runs, key=lambda run: (run.started, run.id))
     if not ordered:
@@ -46,28 +47,26 @@ def build_series(job: str, runs: Sequence[Run], metric: str) -> tuple[Series, tu
 
 
 def _select_comparable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """The runs with the same work and kind of machine as the newest one, and notes on the differences of the others."""
+    """(runs with the same work and kind of machine as the newest one, notes on the differences of the others). `runs`:
+    in order of their start."""
     newest = _describe_kind(runs[-1])
     comparable: list[Run] = []
-    other_kinds: Counter[str] = Counter()
+    count_by_difference: Counter[str] = Counter()
     for run in runs:
         run_kind = _describe_kind(run)
         if run_kind == newest:
             comparable.append(run)
-        else:
-            other_kinds[
-                "; ".join(
-                    f"{key} {run_kind[key]} against {newest[key]}" for key in run_kind if run_kind[key] != newest[key]
-                )
-            ] += 1
+            continue
+        different_keys = [key for key in run_kind if run_kind[key] != newest[key]]
+        count_by_difference["; ".join(f"{key} {run_kind[key]} against {newest[key]}" for key in different_keys)] += 1
     return comparable, [
         f"{units.counted(count, 'run')} left out, different from the newest: {difference}."
-        for difference, count in other_kinds.items()
+        for difference, count in count_by_difference.items()
     ]
 
 
 def _describe_kind(run: Run) -> Mapping[str, str]:
-    """The properties of work and machine that all runs of a series must share."""
+    """The properties of work and machine that all runs of a series must share: name -> value, as text."""
     job, provenance = run.job, run.provenance
     sizes = {**job.sizes, **(msgspec.to_builtins(job.model) or {})}
     return {

@@ -1,4 +1,8 @@
-"""Inflation of a mean's variance by autocorrelation."""
+"""Inflation of a mean's variance by autocorrelation.
+
+The noise of a series is modelled as AR(1): each value depends on the one before, with the coefficient r. The variance
+of a long mean is then (1 + r) / (1 - r) times that of independent values.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +35,10 @@ def estimate_autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]
     """AR(1) coefficient of each row (m, n), at least 0, estimated from rank differences at lags 2 and 1 (after Chakar
     et al. 2017), so that steps have little influence. In a series that consists mostly of steps they would, so
     the result is the smaller of two estimates: from all differences, and without the largest ones."""
+    # The mean squared differences of AR(1) noise at lags 2 and 1 have the ratio (1 - r^2) / (1 - r) = 1 + r.
     ranks = centre_ranks(values)
     lag_1, lag_2 = (ranks[:, 1:] - ranks[:, :-1]) ** 2, (ranks[:, 2:] - ranks[:, :-2]) ** 2
-    left_out = 2 * max(1, values.shape[1] // _POINTS_PER_STEP)
+    left_out = 2 * max(1, values.shape[1] // _POINTS_PER_STEP)  # number of largest differences
     from_all, from_most = _divide_trimmed_means(lag_2, lag_1, 0), _divide_trimmed_means(lag_2, lag_1, left_out)
     return np.clip(np.minimum(from_all, from_most) - 1, 0, _MAX_CORRELATION)
 

@@ -1,5 +1,9 @@
 """The change points of a series: from the narrowest intervals with more than one level; each change is then moved and
-tested again between its neighbours."""
+tested again between its neighbours.
+
+A split divides an interval of the series into two levels; its strength is the significance of their difference, in
+normal deviations. Points are indices of the series (n,).
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,11 @@ def find_change_points(
 
 
 def _select_narrowest(splits: BestSplits, variance_inflation: float, critical: float) -> list[int]:
-    """Sorted indices of the splits stronger than `critical`: the narrowest interval's first, then those of intervals
-    that do not contain a split already selected. `variance_inflation`: of the variance of a mean, from
+    """Points of the splits stronger than `critical`, ascending: that of the narrowest interval, then those of intervals
+    that do not contain a point already selected. `variance_inflation`: of the variance of a mean, from
     autocorrelation."""
     strength = splits.strengths(variance_inflation)
+    # Rows of `splits`, the narrowest interval first, and the strongest of equally narrow ones.
     rows = np.flatnonzero(strength > critical)
     rows = rows[np.lexsort((-strength[rows], (splits.stop - splits.start)[rows]))]
     points: list[int] = []
@@ -43,10 +48,13 @@ def _confirm_changes(
     values: NDArray[np.float64], points: list[int], variance_inflation: float, critical: float
 ) -> list[int]:
     """Moves each change to the best split between its neighbours, and drops the weakest until all are stronger than
-    `critical`. `points`: first points of new levels. `variance_inflation`: as in `estimate_variance_inflation`."""
+    `critical`. `points`: first points of new levels, which are changed. `variance_inflation`: as in
+    `estimate_variance_inflation`."""
+    # (start, stop) -> (point of the best split, its strength): a cache.
     split_of_interval: dict[tuple[int, int], tuple[int, float]] = {}
 
     def best_split(start: int, stop: int) -> tuple[int, float]:
+        """(point, strength) of the best split of the interval from `start` to before `stop`."""
         if (start, stop) not in split_of_interval:
             split = find_best_splits(values, np.array([start]), stop - start)
             split_of_interval[start, stop] = int(split.at[0]), float(split.strengths(variance_inflation)[0])

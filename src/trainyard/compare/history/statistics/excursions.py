@@ -25,15 +25,17 @@ def find_excursions(values: NDArray[np.float64], variance_inflation: float, crit
     chosen: list[tuple[int, int]] = []
     if n < 4 * SHORTEST_SIDE:
         return chosen
+    # The rank sum inside a window against its standard deviation, as for a split into its points and the rest.
     ranks = centre_ranks(values[None])[0]
     sums = np.concatenate([[0.0], ranks.cumsum()])
     variance = float(ranks @ ranks) / (n - 1)
-    windows: list[tuple[float, int, int]] = []
+    windows: list[tuple[float, int, int]] = []  # (strength, start, stop)
     for width in range(SHORTEST_SIDE, min(MAX_EXCURSION, n // 3) + 1):
         inside = sums[width:] - sums[:-width]
         spread = np.sqrt(max(variance, _LEAST_VARIANCE) * width * (n - width) / n * variance_inflation)
         sides = np.array([width]), np.array([n - width])
         strength = transform_to_normal(np.abs(inside) / spread, *sides)
+        # Windows at the ends of the interval cannot be distinguished from steps.
         strength[:SHORTEST_SIDE] = strength[strength.size - SHORTEST_SIDE :] = 0
         windows += [
             (float(strength[at]), int(at), int(at) + width)

@@ -27,6 +27,7 @@ def estimate_level(values: NDArray[np.float64], variance_inflation: float = 1.0)
     long mean of the values relative to that of independent values (`estimate_variance_inflation`)."""
     ordered = np.sort(values)
     count = ordered.size
+    # The number of values below the true median is binomial, with the standard deviation sqrt(count) / 2.
     half_width = _Z_95_PERCENT * np.sqrt(count * variance_inflation) / 2
     low_index, high_index = int(np.floor((count - 1) / 2 - half_width)), int(np.ceil((count - 1) / 2 + half_width))
     return Level(
@@ -44,10 +45,9 @@ def estimate_shift(before: NDArray[np.float64], after: NDArray[np.float64], vari
     differences = np.sort((after[:, None] - before).ravel())
     rank_sum_variance = variance_inflation * before_count * after_count * (before_count + after_count + 1) / 12
     half_width = _Z_95_PERCENT * np.sqrt(rank_sum_variance)
-    low_index, high_index = (
-        int(np.floor(before_count * after_count / 2 - half_width)),
-        int(np.ceil(before_count * after_count / 2 + half_width)) - 1,
-    )
+    # The interval is from one order statistic of the differences to another, symmetric to their middle.
+    middle = before_count * after_count / 2
+    low_index, high_index = int(np.floor(middle - half_width)), int(np.ceil(middle + half_width)) - 1
     last = differences.size - 1
     return Level(
         value=float(np.median(differences)),

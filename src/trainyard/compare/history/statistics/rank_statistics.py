@@ -20,7 +20,7 @@ def centre_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mid-ranks of each row (m, n), minus their mean."""
     m, n = values.shape
     rows = np.arange(m)[:, None]
-    order = values.argsort(axis=1, kind="stable")
+    order = values.argsort(axis=1, kind="stable")  # (m, n): column of each row's k-th smallest value
     ordered = values[rows, order]
     position = np.arange(n) - (n - 1) / 2
     equals_previous = ordered[:, 1:] == ordered[:, :-1]
@@ -34,6 +34,8 @@ def centre_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _average_ties(equals_previous: NDArray[np.bool_], position: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mean position (m, n) of each run of equal values in a row. `position` (n,): of the sorted values;
     `equals_previous` (m, n - 1): whether a sorted value equals its predecessor."""
+    # Position of the first and of the last value of the run of each value: the nearest start before it, the nearest end
+    # after it.
     edge = np.zeros((equals_previous.shape[0], 1), bool)
     first = np.maximum.accumulate(np.where(np.hstack([edge, equals_previous]), position[0], position), axis=1)
     last = np.where(np.hstack([equals_previous, edge]), position[-1], position)
@@ -59,6 +61,7 @@ def compute_split_statistics(values: NDArray[np.float64]) -> NDArray[np.float64]
     within SHORTEST_SIDE of an end and for constant rows."""
     ranks = centre_ranks(values)
     n = ranks.shape[1]
+    # The sum of k centred ranks has the variance spread x k (n - k) / n.
     spread = (ranks * ranks).sum(axis=1, keepdims=True) / (n - 1)
     statistics = -ranks.cumsum(axis=1)[:, :-1]
     statistics /= np.sqrt(np.where(spread > 0, spread, np.inf) * _split_constants(n).variance)
@@ -87,5 +90,6 @@ def _stretch_tails(statistics: NDArray[np.float64], tail_coefficient: NDArray[np
 
 def _tail_coefficient(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float64]:
     """Coefficient of `_stretch_tails` for the rank sum of `left` and `right` values: -1/24 of its excess kurtosis."""
+    # The excess kurtosis of a rank sum is -1.2 (l^2 + r^2 + l r + l + r) / (l r (l + r + 1)).
     product = left * right
     return 0.05 * (left * left + right * right + product + left + right) / (product * (left + right + 1.0))

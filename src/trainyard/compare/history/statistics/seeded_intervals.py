@@ -26,5 +26,6 @@ def list_starts(length: int, begin: int, n: int) -> NDArray[np.int64]:
     """Starts, ascending, of the grid intervals of `length` points that end after point `begin` and by point n, half a
     length apart."""
     step = length // 2
+    # Number of the first grid interval that ends after `begin`: the division is rounded up.
     first = max(0, -(-(begin - length + 1) // step)) if begin else 0
     return np.arange(first * step, n - length + 1, step)

@@ -23,6 +23,7 @@ def find_spikes(values: NDArray[np.float64], edges: list[int]) -> list[tuple[int
     is_outlier = np.abs(distances) > _MIN_DISTANCE
     if not is_outlier.any() or is_outlier.mean() > max(_MAX_OUTLIER_SHARE, 1.0 / values.size):
         return []
+    # Alternately the first point of a run of outliers and the first point after it.
     bounds = np.flatnonzero(np.diff(np.concatenate([[0], is_outlier, [0]])))
     return [(int(a), int(b)) for a, b in zip(bounds[::2], bounds[1::2]) if b - a <= _MAX_SPIKE]
 
@@ -31,9 +32,10 @@ def _standardise(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Distance (n,) of each of `values` from their median, in standard deviations (from the MAD), after subtracting a
     linear trend, so that a drift does not count as spikes."""
     time = np.arange(values.size) - (values.size - 1) / 2
+    # Robust trend: the difference of the medians of the two halves, over the distance of their centres.
     half_size = values.size // 2
-    slope = np.median(values[-half_size:]) - np.median(values[:half_size]) if half_size else 0.0
-    residuals = values - slope * time / max(1, values.size - half_size)
+    rise = np.median(values[-half_size:]) - np.median(values[:half_size]) if half_size else 0.0
+    residuals = values - rise * time / max(1, values.size - half_size)
     residuals = residuals - np.median(residuals)
     deviation = DEVIATION_PER_MAD * np.median(np.abs(residuals))
     return residuals / deviation if deviation else np.zeros(values.size)

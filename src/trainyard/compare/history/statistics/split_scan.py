@@ -1,4 +1,8 @@
-"""The best split of every tested interval of a growing series."""
+"""The best split of every tested interval of a growing series.
+
+A split divides an interval into two levels; the best one has the strongest rank statistic. The intervals are those of a
+fixed grid (`seeded_intervals.py`), which are tested once, and those that end at the newest point.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def choose_shape(
     direction: the steps, a line, a line with a step in that direction of at least `critical` strength, and two levels
     joined by a ramp. `variance_inflation`: divides n into the effective number of points."""
     n = values.size
-    clipped = clip_spikes(values)
+    clipped = clip_spikes(values)  # outliers are limited, so that they do not decide the shape
 
     def bic(cost: float, parameters: int) -> float:
         """Bayesian information criterion of a fit with the squared error `cost` and that many fitted parameters; the
@@ -56,9 +56,8 @@ def choose_shape(
         residuals = _subtract_line(clipped)
         line_cost = float(residuals @ residuals)
         candidates.append((bic(line_cost, 2), StepOrDrift(steps=(), begin=0, end=n)))
-        gain, at = _fit_step_on_line(
-            residuals if clipped[steps[0] :].mean() > clipped[: steps[0]].mean() else -residuals
-        )
+        is_rise = clipped[steps[0] :].mean() > clipped[: steps[0]].mean()
+        gain, at = _fit_step_on_line(residuals if is_rise else -residuals)  # reduction of the squared error, position
         step_on_line_score = bic(line_cost - gain, 4)
         # The step must be significant in addition to the line, and the line in addition to the steps.
         if (
@@ -70,6 +69,7 @@ def choose_shape(
         costs = _fit_ramps(clipped, ramps)
         flattest = int(costs.argmin())
         begin, end = map(int, ramps[flattest])
+        # Ramps that a likelihood ratio test does not reject.
         likely_ramps = ramps[costs <= costs[flattest] * np.exp(_POSITION_QUANTILE * variance_inflation / n)]
         begins = int(likely_ramps[:, 0].min()), int(likely_ramps[:, 0].max())
         candidates.append(
@@ -86,7 +86,7 @@ def locate_step(values: NDArray[np.float64], at: int, variance_inflation: float)
     """95 % interval (first, last) of the position of the single step in an interval (n,), detected at `at`.
     `variance_inflation`: as in `estimate_variance_inflation`."""
     clipped = clip_spikes(values)
-    costs = _fit_two_levels(clipped)
+    costs = _fit_two_levels(clipped)  # entry k: for a step at k + 1
     noise_variance = max(float(costs[at - 1]), 0.0) / max(1, clipped.size - 3)
     likely_positions = 1 + np.flatnonzero(
         costs <= costs[at - 1] + _POSITION_QUANTILE * variance_inflation * noise_variance

@@ -46,13 +46,16 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _DeepSpeedReader:
+    """Reads a job from the flattened keys of one file. Each method reads the keys of one aspect; `keys.refuse` and
+    `keys.approximate` record settings that are not predicted as given, and `keys.finish` reports them."""
+
     def __init__(self, keys: ConfigKeys, model: Model, devices: int, seq_len: int) -> None:
         self.keys, self.where = keys, keys.where
         self.model, self.devices, self.seq_len = model, devices, seq_len
 
     def job(self) -> FrameworkConfig:
-        """The job, and the keys that were ignored or approximated. Refuses keys that change the prediction and are not
-        supported."""
+        """Reads the job, with the keys that were ignored or approximated. Raises `BadFile` for keys that change the
+        prediction and are not supported."""
         keys, model = self.keys, self.model
         stage, layout = self._layout()
         micro_batch_size, batch = self._batch(layout.batch_ranks)
@@ -109,7 +112,7 @@ class _DeepSpeedReader:
             raise BadFile(f"{self.where}: DeepSpeed refuses {conflict} with pipeline.stages = {pp}.")
         if keys.integer("zero_optimization.zero_hpz_partition_size", 1, 0) > 1:
             keys.refuse("zero_optimization.zero_hpz_partition_size", "a second copy of the weights in each group")
-        group = keys.integer("zero_optimization.mics_shard_size", -1, -1)
+        group = keys.integer("zero_optimization.mics_shard_size", -1, -1)  # default and minimum -1: all ranks
         shard = (dp if group < 1 else group) if stage else 1
         if dp % shard:
             raise BadInput(f"{self.where}: {dp} ranks of data parallelism % mics_shard_size {shard} = {dp % shard}.")
@@ -131,7 +134,7 @@ class _DeepSpeedReader:
 
     def _offload(self, stage: int, layout: Layout) -> bool:
         """Whether the optimizer state is offloaded to the host, by the current key or the old one. `stage`: the ZeRO
-        stage, 0 to 3. Raises `BadFile` if ZeRO is off."""
+        stage, 0 to 3. Raises `BadFile` for an unknown device, or for offloading without ZeRO (stage 0)."""
         keys, table = self.keys, "zero_optimization.offload_optimizer"
         key, old_key = f"{table}.device", "zero_optimization.cpu_offload"
         if keys.get(key) not in (None, "none", "cpu", "nvme"):
@@ -165,8 +168,9 @@ class _DeepSpeedReader:
         return stage
 
     def _batch(self, dp: int) -> tuple[int, int]:
-        """(micro-batch, global batch) in sequences. Two of the three sizes in the file give the third; one alone means
-        no accumulation. `dp`: ranks that have samples of their own."""
+        """(micro-batch, global batch) in sequences. Two of the three sizes in the file (global batch, micro-batch,
+        accumulation steps) give the third; one alone means no accumulation. `dp`: data-parallel ranks, each with its
+        own samples. Raises `BadFile` if neither batch is given, `BadInput` if the sizes contradict each other."""
         sizes = {key: self.keys.get(key) for key in deepspeed_keys.BATCHES}
         stated_keys = [key for key, value in sizes.items() if value not in (None, "auto")]
         if len(stated_keys) < 2:
@@ -206,10 +210,16 @@ class _DeepSpeedReader:
             name = str(keys.get("torch_autocast.dtype") or "bfloat16").removeprefix("torch.")
             if name not in types:
                 raise BadFile(f"{self.where}: {keys.with_value('torch_autocast.dtype')} is not known.")
-            return types[name], (4, 4, 8)
+            return types[name], (
+                4,
+                4,
+                8,
+            )  # float32 weights, gradients and two Adam moments; autocast casts per operation
         if not (use_bf16 or use_fp16):
             return "float32", None
         gradient = keys.choice("data_types.grad_accum_dtype", deepspeed_keys.BYTES, 2)
+        # Per weight: float32 master weight and two Adam moments, 4 bytes each; a two-byte master weight saves 2, two-
+        # byte moments 4 more.
         optimizer_state = 12
         if use_bf16 and keys.flag(f"{bf16}.bf16_master_weights_and_grads"):
             optimizer_state = 6 if keys.flag(f"{bf16}.bf16_optimizer_states") else 10

@@ -1,4 +1,8 @@
-"""Reads and writes the layers of a hybrid model as arguments of Megatron Core's pretrain_mamba.py."""
+"""Reads and writes the layers of a hybrid model as arguments of Megatron Core's pretrain_mamba.py.
+
+A hybrid model mixes state space (Mamba), attention and MLP layers. Its pattern has a letter for each layer, such as
+`M*-`: state space, attention, MLP.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,16 @@ _IGNORED = ("is-hybrid-model", "spec", "linear-conv-kernel-dim", "mamba-mem-eff-
 
 
 def read(keys: ConfigKeys, layers: int) -> dict[str, Any]:
-    """The fields of `Model` for a hybrid's layers; empty for a plain decoder. `layers`: the layer count in the file.
-    Accepts the names of old and new versions. The sizes of a chunk and of the convolution are not arguments: 128 and 4
-    tokens (`megatron/core/ssm/mamba_mixer.py`)."""
+    """Fields of `Model` (name -> value) for a hybrid's layers; empty for a plain decoder. `layers`: the layer count in
+    the file. Accepts the names of old and new versions. The sizes of a chunk and of the convolution are not arguments:
+    128 and 4 tokens (`megatron/core/ssm/mamba_mixer.py`). Raises `BadFile` for an unknown letter in the pattern, or if
+    its length is not the layer count."""
     new, old = keys.get("hybrid-layer-pattern"), keys.get("hybrid-override-pattern")
     pattern_value = new if new is not None else old
     if pattern_value is None:
         return {}
     for key in _IGNORED:
-        keys.get(key)
+        keys.get(key)  # requested, so that it is not reported as ignored
     pattern = str(pattern_value)
     if unknown := sorted(set(pattern) - set(PARTS)):
         raise BadFile(

@@ -12,12 +12,15 @@ from trainyard.predict.configs.megatron import megatron_hybrid
 
 _VOCAB = 50304
 """GPT-2's padded vocabulary, the default if the arguments give no size."""
+# A term of --moe-layer-freq: `[0]*3`, three dense layers, or `[1]`, an MoE layer.
 _GROUPED = re.compile(r"\[([01])\](?:\*(\d{1,4}))?")
 Positions = Literal["rope", "learned", "none"]
 
 
 def read(keys: ConfigKeys) -> Model:
-    """The model that Megatron-LM's arguments describe. Raises `BadFile` for arguments without a meaning here."""
+    """The model that Megatron-LM's arguments describe, with the defaults of `megatron/training/arguments.py`. Raises
+    `BadFile` for values that the model cannot have. An argument of the second position of `keys.integer` is the
+    default, one of the third the minimum."""
     width, heads = keys.integer("hidden-size"), keys.integer("num-attention-heads")
     layers = keys.integer("num-layers" if "encoder-num-layers" not in keys.values else "encoder-num-layers")
     gated = keys.flag("swiglu") or keys.flag("quick-geglu")
@@ -62,6 +65,7 @@ def read(keys: ConfigKeys) -> Model:
 
 
 def _vocab(keys: ConfigKeys) -> int:
+    """Tokens of the vocabulary, with padding if the arguments give it; GPT-2's if they give no size."""
     if keys.get("padded-vocab-size") is None and keys.get("vocab-size") is None:
         keys.approximate("vocab-size", f"predicted with a vocabulary of {_VOCAB:,} tokens")
         return _VOCAB
@@ -75,8 +79,9 @@ def _bias(keys: ConfigKeys) -> Literal["none", "qkv", "all"]:
 
 
 def _experts(keys: ConfigKeys, ffn: int, layers: int) -> dict[str, Any]:
-    """The fields of `Model` for mixture-of-experts layers; empty for a dense model. `ffn`: channels of a dense MLP, the
-    default of an expert's."""
+    """Fields of `Model` (name -> value) for mixture-of-experts layers; empty for a dense model. `ffn`: channels of a
+    dense MLP, the default of an expert's; `layers`: the layer count. Raises `BadFile` for shared experts whose width is
+    not a multiple of an expert's."""
     experts = keys.integer("num-experts", 0, 0)
     if not experts:
         return {}
@@ -107,14 +112,15 @@ def _experts(keys: ConfigKeys, ffn: int, layers: int) -> dict[str, Any]:
 
 
 def _dense_layers(keys: ConfigKeys, layers: int) -> int:
-    """Number of dense layers before the first MoE layer, from `([0]*3+[1]*58)`; 1 means none."""
+    """Number of dense layers before the first MoE layer, from --moe-layer-freq: `([0]*3+[1]*58)` is 3, the default 1
+    (every layer is MoE) is 0. Other arrangements are refused."""
     frequency = str(keys.get("moe-layer-freq") or 1)
     if frequency == "1":
         return 0
     text = frequency.replace(" ", "").removeprefix("(").removesuffix(")")
-    parts = [_GROUPED.fullmatch(part) for part in text.split("+")]
-    kinds = "".join(part[1] * int(part[2] or 1) for part in parts[:1000] if part)
-    if not all(parts) or len(kinds) != layers or not re.fullmatch("0*1+", kinds):
+    terms = [_GROUPED.fullmatch(term) for term in text.split("+")]
+    kinds = "".join(term[1] * int(term[2] or 1) for term in terms[:1000] if term)  # a 0 or 1 for each layer
+    if not all(terms) or len(kinds) != layers or not re.fullmatch("0*1+", kinds):
         keys.refuse("moe-layer-freq", f"only dense layers followed by MoE layers are modelled, {layers} layers in all")
         return 0
     return kinds.count("0")

@@ -17,6 +17,7 @@ from trainyard.predict.configs.megatron import megatron_keys, megatron_model, me
 _LONGEST = 1 << 16
 """Largest size of the arguments in bytes: `shlex` takes time quadratic in the length of a word."""
 _DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+"""Megatron's name of a dtype -> bytes of a value."""
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
@@ -61,6 +62,10 @@ def _parse_value(word: str) -> int | float | str:
 
 
 class _MegatronReader:
+    """Reads a job from the arguments, named without their dashes. Each method reads one aspect; `keys.refuse` and
+    `keys.approximate` record settings that are not predicted as given, and `keys.finish` reports them. The second
+    argument of `keys.integer` is the default."""
+
     def __init__(self, keys: ConfigKeys) -> None:
         self.keys, self.where = keys, keys.where
 
@@ -89,7 +94,9 @@ class _MegatronReader:
         )
 
     def _layout(self, devices: int, model: Model) -> Layout:
-        """The layout of the arguments on `devices` ranks; dp is what remains."""
+        """The layout of the arguments on `devices` ranks. The data-parallel degree is `devices` over the other degrees;
+        the distributed optimizer shards over it, or over each of several instances. Raises `BadInput` if a division has
+        a remainder."""
         keys = self.keys
         tp, pp = keys.integer("tensor-model-parallel-size", 1), keys.integer("pipeline-model-parallel-size", 1)
         cp, ep = keys.integer("context-parallel-size", 1), keys.integer("expert-model-parallel-size", 1)
@@ -157,12 +164,13 @@ class _MegatronReader:
         return self.keys.choice("cp-comm-type", methods, "ring")
 
     def _interleave(self, pp: int, model: Model) -> int:
-        """Pipeline stages per rank."""
+        """Pipeline stages per rank (virtual stages), from the layout of the stages, the stages per rank or the layers
+        per stage. `pp`: pipeline ranks. Uneven stages are approximated by even ones. Raises `BadFile` if the layers or
+        stages do not divide over the ranks."""
         keys = self.keys
-        interleave, layers_key = (
-            keys.integer("num-virtual-stages-per-pipeline-rank", 1),
-            "num-layers-per-virtual-pipeline-stage",
-        )
+        layers_key = "num-layers-per-virtual-pipeline-stage"
+        interleave = keys.integer("num-virtual-stages-per-pipeline-rank", 1)
+        # Each of the embedding and the loss may count as a layer.
         end_layers = [keys.flag(f"account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")]
         layers = model.layers + sum(end_layers)
         layout = keys.get("pipeline-model-parallel-layout")
@@ -257,10 +265,8 @@ class _MegatronReader:
             keys.approximate("recompute-modules", "predicted as recomputing all but matrix products and attention")
         if activation_checkpoint != "full":
             return activation_checkpoint, 1
-        recomputed_layers, stage_layers = (
-            keys.integer("recompute-num-layers", 1),
-            -(-model.layers // (layout.pp * layout.interleave)),
-        )
+        recomputed_layers = keys.integer("recompute-num-layers", 1)
+        stage_layers = -(-model.layers // (layout.pp * layout.interleave))  # rounded up
         if keys.get("recompute-method") == "block" and recomputed_layers < stage_layers:
             if stage_layers % recomputed_layers:
                 keys.refuse(
@@ -274,12 +280,12 @@ class _MegatronReader:
         return activation_checkpoint, 1
 
     def _stored_bytes(self, dtype: str) -> tuple[int, int, int] | None:
-        """Bytes of a weight, its gradient and its optimizer state, if they differ from the defaults. In float16,
-        gradients are accumulated in float16 by default."""
+        """Bytes of a weight, its gradient and its optimizer state; None if they are the defaults, (2, 4, 12), or if
+        `dtype` is float32. In float16, gradients are accumulated in float16 by default."""
         keys = self.keys
         accumulates_float16 = dtype == "float16" and not keys.flag("accumulate-allreduce-grads-in-fp32")
         gradient_bytes = 2 if keys.flag("grad-reduce-in-bf16") or accumulates_float16 else 4
-        state_bytes = 12
+        state_bytes = 12  # float32 master weight and two Adam moments
         if keys.flag("use-precision-aware-optimizer"):
             state_bytes = sum(
                 keys.choice(f"{part}-dtype", _DTYPES, 4) for part in ("main-params", "exp-avg", "exp-avg-sq")

@@ -17,8 +17,9 @@ _REPEATED = (re.compile(r"\(([^()]+)\)\*(\d{1,6})"), re.compile(r"(.)\*(\d{1,6})
 
 
 def read(layout: str, layers: int, where: str) -> list[int]:
-    """Layers of each stage. `where`: the name of the file in messages. Raises `BadFile` if `layout` is malformed or
-    does not have `layers` layers."""
+    """Layers of each stage, in the order of the pipeline. `layout`: such as `Et*3|(tt|)*4L`, with E the embedding, t a
+    layer, L the loss, `|` between stages and `*` for repetition. `where`: the name of the file in messages. Raises
+    `BadFile` if `layout` is malformed or does not have `layers` layers."""
     text = layout.replace(",", "")
     for pattern in _REPEATED:
         if len(text) + sum(len(repeat[1]) * int(repeat[2]) for repeat in pattern.finditer(text)) > _LONGEST:
@@ -40,8 +41,9 @@ def read(layout: str, layers: int, where: str) -> list[int]:
 def default_stages(layers: int, stages: int) -> list[int]:
     """Layers of each stage by default: equal, or with the embedding and the head counted as one layer each if the
     layers do not divide evenly."""
-    ends = 1 if layers % stages else 0
-    return np.diff(divided(layers, stages, ends).before(np.arange(stages + 1.0))).astype(int).tolist()
+    end_layers = 1 if layers % stages else 0  # layers that the embedding and the head count as, each
+    layers_before_stage = divided(layers, stages, end_layers).before(np.arange(stages + 1.0))
+    return np.diff(layers_before_stage).astype(int).tolist()
 
 
 def write(layers_per_stage: Sequence[int]) -> str:

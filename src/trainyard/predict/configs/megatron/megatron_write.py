@@ -10,10 +10,12 @@ from trainyard.predict.configs.megatron import megatron_model, megatron_stages
 
 _CONTEXT: Mapping[str, str] = {"all_gather": "all_gather", "ulysses": "a2a", "ring": "p2p"}
 _PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py")
+"""Megatron's program for a plain decoder, and for a hybrid model."""
 
 
 def write(job: Job) -> str:
-    """Megatron-LM's program and arguments for the job. Raises `BadJob` for a job that they cannot express."""
+    """Megatron-LM's program and arguments for the job, as text: comment lines, then one argument per line. Raises
+    `BadJob` for a job that they cannot express."""
     recipe, layout = job.recipe, job.layout
     arguments = (
         megatron_model.write(job.decoder)
@@ -78,8 +80,9 @@ def _layout(job: Job) -> dict[str, object]:
 
 
 def _stages(layout: Layout, layers: int) -> dict[str, object]:
-    """Arguments for the layers per stage (name -> value, None for a flag): equal, with the embedding and the head
-    counted as one layer each, or an explicit layout."""
+    """Arguments for the layers per stage (name -> value, None for a flag). In this order, by what divides evenly: the
+    layers alone, the layers with the embedding and the head counted as one each, else an explicit layout. `layers`: the
+    model's layer count."""
     stages = layout.pp * layout.interleave
     interleaving: dict[str, object] = (
         {"num-virtual-stages-per-pipeline-rank": layout.interleave} if layout.interleave > 1 else {}

@@ -56,20 +56,15 @@ def find(model: Model | VisionModel) -> Flavor | None:
 
 
 def load(name: str, flavor: str, where: str) -> tuple[Model, str]:
-    """The model of a flavor, and the name of its masked attention, if any. `where`: the name of the file in messages.
-    Raises `BadFile` for an unknown flavor."""
+    """(model of a flavor, name of its masked attention; empty for causal attention). `name`, `flavor`: as in the file,
+    such as llama3 and 8B, with a suffix such as `_flex` for masked attention. `where`: the name of the file in
+    messages. Raises `BadFile` for an unknown flavor."""
     longest_first = sorted(_MASKED_ATTENTION, key=len, reverse=True)
     suffix = next((ending for ending in longest_first if flavor.endswith(ending)), "")
-    match = next(
-        (
-            flavor_entry
-            for flavor_entry in FLAVORS
-            if (flavor_entry.name, flavor_entry.flavor) == (name, flavor.removesuffix(suffix))
-        ),
-        None,
-    )
+    plain_flavor = flavor.removesuffix(suffix)
+    match = next((known for known in FLAVORS if (known.name, known.flavor) == (name, plain_flavor)), None)
     if match is None:
-        hint = nearest(f"{name} {flavor}", [f"{flavor_entry.name} {flavor_entry.flavor}" for flavor_entry in FLAVORS])
+        hint = nearest(f"{name} {flavor}", [f"{known.name} {known.flavor}" for known in FLAVORS])
         raise BadFile(
             f"{where}: [model] name = {name!r:.60}, flavor = {flavor!r:.60} is not a known model.",
             f"{hint} Or pass the model: trainyard plan check {where} --model MODEL",

@@ -63,8 +63,9 @@ RULES = KeyRules(
 
 
 def rename_old_keys(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values by current key name, and the spelling in the file of each renamed key. `where`: the name of the file
-    in messages. Raises `BadFile` if an old and a current name disagree."""
+    """(values by current key name, current name -> old name of each renamed key). `values`: as in the file, by dotted
+    key; `where`: the name of the file in messages. Raises `BadFile` if an old and a current name have different
+    values."""
     renamed, spelling = dict(values), {}
     for old, current in _EARLIER.items():
         if old in renamed:

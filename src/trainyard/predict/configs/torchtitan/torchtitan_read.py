@@ -27,17 +27,22 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
 
 
 class _TorchtitanReader:
+    """Reads a job from the flattened keys of one file. Each method reads the keys of one aspect; `keys.refuse` and
+    `keys.approximate` record settings that are not predicted as given, and `keys.finish` reports them. The second
+    argument of `keys.integer` is the default, the third the minimum."""
+
     def __init__(self, keys: ConfigKeys) -> None:
         self.keys = keys
         self.where = keys.where
 
     def job(self, arguments: CommandArguments) -> FrameworkConfig:
-        """The job, and the keys that were ignored or approximated. `arguments`: model and device count from the command
-        line."""
+        """Reads the job, with the keys that were ignored or approximated. `arguments`: model and device count from the
+        command line; None for those of the file. Raises `BadFile` for keys that cannot be predicted."""
         keys = self.keys
         model = self._model(arguments.model)
         layout = self._layout(arguments.devices, model)
         recipe = self._recipe(layout, model)
+        # Bytes of a weight, its gradient and its optimizer state; None for the framework's defaults.
         stored_bytes = keys.choice("training.dtype", {"float32": None, "bfloat16": (2, 2, 4)}, None)
         if stored_bytes:
             keys.approximate("training.dtype", "predicted with gradients reduced in it too")
@@ -134,10 +139,11 @@ class _TorchtitanReader:
         stages = pp * (2 if looped else 1)
         if keys.get(key) is not None:
             stages = ceil((model.layers + reserved_layers) / keys.integer(key))
+        # A list of the modules of each stage, or of the points between stages, which has one item fewer.
         for key, extra in (("module_fqns_per_model_part", 0), ("pipeline_parallel_split_points", 1)):
-            cuts = keys.get(f"parallelism.{key}")
-            if cuts and isinstance(cuts, str | list):
-                stages = len(cuts.split(",") if isinstance(cuts, str) else cuts) + extra
+            stage_list = keys.get(f"parallelism.{key}")
+            if stage_list and isinstance(stage_list, str | list):
+                stages = len(stage_list.split(",") if isinstance(stage_list, str) else stage_list) + extra
                 keys.approximate(f"parallelism.{key}", "predicted with layers divided evenly")
         if pp == 1:
             return 1
@@ -171,10 +177,8 @@ class _TorchtitanReader:
                 f"{self.where}: global_batch_size {batch} % ({keys.spell('training.local_batch_size')} {local_batch} x "
                 f"{dp} ranks of data parallelism) = {batch % (local_batch * dp)}."
             )
-        accumulation, micro_batch_size = (
-            batch // (local_batch * dp),
-            local_batch if pp == 1 else self._microbatch(local_batch, pp),
-        )
+        accumulation = batch // (local_batch * dp)
+        micro_batch_size = local_batch if pp == 1 else self._microbatch(local_batch, pp)
         if pp > 1 and accumulation > 1:
             keys.refuse(
                 "training.global_batch_size",
@@ -211,11 +215,8 @@ class _TorchtitanReader:
     def _microbatch(self, local_batch: int, pp: int) -> int:
         """Sequences per micro-batch of a pipeline with `pp` ranks; `local_batch`: sequences of a rank per step.
         Versions without a key for it ran as many micro-batches as stages."""
-        keys, size_key, count_key = (
-            self.keys,
-            "parallelism.pipeline_parallel_microbatch_size",
-            torchtitan_keys.MICROBATCHES,
-        )
+        keys, count_key = self.keys, torchtitan_keys.MICROBATCHES
+        size_key = "parallelism.pipeline_parallel_microbatch_size"
         old_keys = keys.spell("parallelism.pipeline_parallel_degree").startswith("experimental.")
         count = keys.integer(count_key, pp) if old_keys and keys.get(size_key) is None else 0
         size = local_batch // count if count and local_batch % count == 0 else keys.integer(size_key, 1)
@@ -255,6 +256,7 @@ class _TorchtitanReader:
         names = [name.strip() for name in converters.split(",")] if isinstance(converters, str) else converters
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise BadFile(f"{self.where}: {keys.with_value(key)} is not a list of names.")
+        # For each converter of linear layers, whether it computes in float8; the others of `names` convert the experts.
         float8 = [name in torchtitan_keys.FLOAT8 for name in names if name not in torchtitan_keys.EXPERTS]
         if not all(float8):
             keys.refuse(key, "an unknown converter")

@@ -10,7 +10,8 @@ from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
 
 
 def write(job: Job) -> str:
-    """The file for `torchtitan.train --job.config_file`. A comment reports a model whose sizes no flavor has."""
+    """The file for `torchtitan.train --job.config_file`. A flavor is a model of torchtitan with fixed sizes; a comment
+    reports a model whose sizes no flavor has."""
     layout, recipe, model = job.layout, job.recipe, job.decoder
     flavor, float8, pipelined = flavors.find(model), recipe.dtype == "float8", layout.pp > 1
     sections: dict[str, dict[str, Any]] = {
