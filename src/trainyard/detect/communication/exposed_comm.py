@@ -51,6 +51,12 @@ class ExposedComm:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """One finding for each kind of collective with relevant exposed time.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         return [
             exposed for collective in words.COLLECTIVES for exposed in _find_exposed(ledger, ranks or (), collective)
         ]

@@ -46,7 +46,12 @@ class Imbalance:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The waiting that no single rank causes, with the op class whose time is most uneven between ranks."""
+        """The waiting that no single rank causes, with the op class whose time is most uneven between ranks.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         if ledger.scope.aligned == "no":
             return _find_without_clocks(ledger, ranks or ())
         waits = {account: ns for account, ns in ledger.by_account().items() if account.kind == "straggler"}

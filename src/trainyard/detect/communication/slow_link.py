@@ -40,7 +40,12 @@ class SlowLink:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """One finding per class of comparable calls with a slow link; the cost is the time beyond the median rate."""
+        """One finding per class of comparable calls with a slow link; the cost is the time beyond the median rate.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         calls_by_class = _calls_by_link(ranks or ())
         findings: list[Finding] = []
         for call_class, links in calls_by_class.items():

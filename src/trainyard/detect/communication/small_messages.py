@@ -37,7 +37,12 @@ class SmallMessages:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """One finding per account whose small calls take longer than the same bytes in large buckets."""
+        """One finding per account whose small calls take longer than the same bytes in large buckets.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         # Account -> [calls, bytes, ns in excess of buckets], over all ranks and full steps.
         totals: dict[Account, list[int]] = {}
         rows_by_account: dict[Account, dict[int, I64]] = {}

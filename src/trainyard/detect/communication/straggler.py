@@ -42,7 +42,12 @@ class Straggler:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The rank that arrives last most often; the cost is the mean waiting of the other ranks."""
+        """The rank that arrives last most often; the cost is the mean waiting of the other ranks.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         rank_late = culprit_of(ledger, ranks)
         if rank_late is None:
             return ()

@@ -54,7 +54,12 @@ class LaunchBound:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """Idle time of the device that no other rule claims, without the rank that makes the others wait."""
+        """Idle time of the device that no other rule claims, without the rank that makes the others wait.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         late = culprit_of(ledger, ranks)
         other_ranks = [rank for rank in ranks or () if rank.events.rank != late]
         gap_ns = _gaps_from_ranks(other_ranks) if other_ranks else _gaps_from_ledger(ledger)

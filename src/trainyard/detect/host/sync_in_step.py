@@ -43,7 +43,12 @@ class SyncInStep:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """Idle time from synchronising calls, and the time of copies that read single values."""
+        """Idle time from synchronising calls, and the time of copies that read single values.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         account = Account.parse(_SYNC_ACCOUNT)
         gaps_ns = claimed_ns(ledger, ranks, Claimant.SYNC)
         if not ranks:

@@ -40,7 +40,12 @@ class WrongPrecision:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The time that float32 matrix products would save in a 16-bit dtype."""
+        """The time that float32 matrix products would save in a 16-bit dtype.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         device_ranks = [rank for rank in ranks or () if rank.on_device]
         ratio = _peak_ratio(device_ranks[0].events.device) if device_ranks else 0.0
         if ratio < _MIN_PEAK_RATIO:
