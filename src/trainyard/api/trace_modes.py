@@ -1,4 +1,4 @@
-"""What else can be asked of a trace: `what_if`, `query`, `reconcile`; and the memory of a torch snapshot."""
+"""Further analyses of a trace: `what_if`, `query` and `reconcile`; and `measure_memory`, of a memory snapshot."""
 
 from __future__ import annotations
 

@@ -117,6 +117,6 @@ def _select(ranks: Sequence[Booked], rows_by_rank: list[I64], pageable_by_rank: 
 
 
 def _is_small(booked: Booked, rows: I64) -> Mask:
-    """Whether each copy takes its latency rather than the time of its bytes."""
+    """Mask over `rows`: whether a copy takes its latency rather than the time of its bytes."""
     size, length_ns = booked.bytes[rows], booked.stop[rows] - booked.start[rows]
     return np.where(size > 0, size <= _SMALL_BYTES, length_ns <= _SHORT_NS)

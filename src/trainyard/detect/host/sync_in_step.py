@@ -118,7 +118,7 @@ def _remedy(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:
 def _change_without_syncs(rule: str, ranks: Sequence[Booked], read_rows_by_rank: Sequence[I64]) -> Change:
     """The change in which no host waits for its device; on CPUs, in which the single reads take no time."""
     if any(rank.on_device for rank in ranks):
-        return Change(text="no-syncs")
+        return Change(text="no-syncs")  # a keyword of `trace what-if --change`
     idle = [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks]
     return row_change(rule, ranks, rows=read_rows_by_rank, idle=idle)
 

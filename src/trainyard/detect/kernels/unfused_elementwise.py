@@ -93,6 +93,7 @@ def _find_chains(booked: Booked) -> list[I64]:
     is_fusible = is_fusible_key[booked.key[kernels]]
     module = booked.module[kernels]
     name = booked.name[kernels]
+    # Between consecutive kernels: whether the second one starts a new chain.
     starts_chain = (
         (name[1:] == name[:-1])
         | (module[1:] != module[:-1])

@@ -89,7 +89,8 @@ def _peak_ratio(device: str) -> float:
 
 
 def _select_float32_products(booked: Booked) -> I64:
-    """Rows of the matrix kernels in full steps that compute in float32."""
+    """Rows of the matrix kernels in full steps that compute in float32, by their name, or if that does not show it, by
+    the inputs of the op that launched them."""
     rows = select_work(booked, "compute", "matmul", "conv", "attention")
     is_float32 = booked.names(_FLOAT32_NAME.search)[booked.name[rows]]
     is_other_format = booked.names(_OTHER_FORMAT_NAME.search)[booked.name[rows]]
