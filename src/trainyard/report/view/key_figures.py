@@ -62,7 +62,7 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
 
 def _profiling_cost(added_ns: int, step_ns: int) -> KeyFigure:
     """The key figure of the profiler's cost: `added_ns`, by which a profiled step is longer than an unprofiled one of
-    `step_ns`; "cannot tell" if it is negative."""
+    `step_ns`; unknown if it is negative."""
     label, means = "profiler's cost", "How much longer the median profiled step took than the median unprofiled one."
     if added_ns < 0:
         faster = f"profiled steps were {units.show_time(-added_ns)} faster"
@@ -82,7 +82,7 @@ def profiled_step_warning(run: Run, wall_ns: int) -> str:
 def shares_of_run(run: Run) -> list[KeyFigure]:
     """Key figures of how fast the run computed: its model FLOPs per second over the devices' peak (MFU), and over the
     rate of matrix products that was measured before the run. A figure that was not measured is left out; the second is
-    "cannot tell" if the steps were faster than that rate."""
+    unknown if the steps were faster than that rate."""
     summary = summarise(run)
     figures: list[KeyFigure] = []
     for share, label in ((summary.mfu, "MFU"), (summary.matmul_share, "of matmul rate")):

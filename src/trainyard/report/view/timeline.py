@@ -92,7 +92,7 @@ def _lanes(rank: RankTrace, origin: int, fold_ns: int, names: _Table, looks: _Ta
             continue
         begin = start[rows]
         end = stop[rows]
-        # Of overlapping slices, the later one begins where the earlier ones have ended.
+        # If slices overlap, the later one begins where the earlier ones have ended.
         begin = np.maximum(begin, np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]]))
         kept = end > begin
         rows, begin, end = rows[kept], begin[kept], end[kept]
