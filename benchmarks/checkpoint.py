@@ -38,7 +38,7 @@ def stalls(width: int, saves: int) -> None:
     from trainyard.train.checkpoint.checkpoint_saver import Saver
 
     torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
-    here = ranks.find(ranks.vendor_here())
+    here = ranks.find_ranks(ranks.detect_vendor())
     model = Model(layers=4, hidden_size=width, ffn_hidden_size=4 * width, heads=8, kv_heads=8, head_dim=width // 8)
     plain = a_job(model)
     training = plugins.load("workloads", "transformer").build(plain, here.vendor)
@@ -51,7 +51,7 @@ def stalls(width: int, saves: int) -> None:
                 training(step)
                 before = saver.stalled_ns
                 saver.job = Job(**{**_fields(plain), "checkpoint": Checkpoint(every=1, keep=1, mode=mode)})
-                saver.after(step)
+                saver.save_if_due(step)
                 if number:
                     timings[mode].append((saver.stalled_ns - before) / 1e6)
                 began = time.perf_counter()
@@ -116,14 +116,14 @@ def _rank(job: Job, rank: int, run: str, meet: str, results: Any) -> None:
     torch.set_num_threads(1)
     world = str(job.layout.ranks)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world, LOCAL_WORLD_SIZE=world)
-    here = ranks.find("cpu")
-    with ranks.joined(here, f"file://{meet}/meet"):
+    here = ranks.find_ranks("cpu")
+    with ranks.process_group_context(here, f"file://{meet}/meet"):
         training = plugins.load("workloads", job.workload).build(job, "cpu")
         saver = Saver(Path(run), job, here, training)
         losses: list[float] = []
         for step in range(saver.resume(), _UNTIL):
             losses.append(training(step).loss)
-            saver.after(step)
+            saver.save_if_due(step)
         saver.close()
         if rank == 0:
             results.put(losses)

@@ -22,7 +22,7 @@ from trainyard.run.local.step_clock import StepClock
 from trainyard.run.local.worker import PlannedStep, Rank
 from trainyard.train.model import initial_weights
 from trainyard.train.model.language_task import Bytes, Language
-from trainyard.train.process_group import find
+from trainyard.train.process_group import find_ranks
 from trainyard.train.step.trainer import CLIP, Trainer
 
 JOB = Job(
@@ -56,7 +56,7 @@ def bare() -> Callable[[int], float]:
 
 def harness(folder: Path) -> Callable[[int], float]:
     """A step as a rank of a run takes it: timed, its sample written, its line said."""
-    ranks = find("cpu")
+    ranks = find_ranks("cpu")
     said = (folder / "said.txt").open("w")
     training = Trainer(JOB, ranks, Language(JOB), Bytes(JOB), model_flops=0)
     rank = Rank(JOB, ranks, training, StepClock(), (folder / "samples.jsonl").open("wb"), said.write)

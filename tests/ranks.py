@@ -66,8 +66,8 @@ def _rank(rank, world, folder, pipe, work, given):
     try:
         torch.set_num_threads(1)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
-        here = process_group.find("cpu")
-        with process_group.joined(here, (Path(folder) / "meet").as_uri()):
+        here = process_group.find_ranks("cpu")
+        with process_group.process_group_context(here, (Path(folder) / "meet").as_uri()):
             pipe.send((True, work(here, *given)))
             signal.pause()  # no peer sees it leave
     except BaseException:

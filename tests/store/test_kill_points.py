@@ -339,7 +339,7 @@ def test_one_killed_rank_of_two_costs_no_checkpoint(tmp_path: Path) -> None:
 def adopt(run: str) -> None:
     from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
-    CheckpointStore(Path(run) / "new", "adopted").adopt(CheckpointStore(Path(run)), 5)
+    CheckpointStore(Path(run) / "new", "adopted").copy_from(CheckpointStore(Path(run)), 5)
 
 
 def damaged(run: Path) -> Path:
@@ -379,7 +379,7 @@ def test_adopting_survives_a_kill_at_every_point(tmp_path: Path) -> None:
         run = tmp_path / f"{point}-{number}"
         shelve(run, 5)
         kill_at(point, number, adopt, str(run))
-        assert CheckpointStore(run).wrong(5) == ""
+        assert CheckpointStore(run).describe_damage(5) == ""
         assert CheckpointStore(run / "new").steps() == ([5] if point == "checkpoint.renamed" else [])
         CheckpointStore(run / "new").clear()
         assert remains(run) == []

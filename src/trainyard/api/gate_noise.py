@@ -43,6 +43,7 @@ def gate_self_check(
     run, rule = RevisionRun(Path.cwd(), read_target(target, together=together)), Rule(alpha=alpha, margin=margin)
     results: list[Pair] = []
     for index in range(pairs):
+        # Both sides are the same, so which run counts as base and which as head is chosen at random.
         runs = in_revision.run_pair([run, run], store, together=together)
         rng.shuffle(runs)
         results.append(Pair(*runs))

@@ -64,6 +64,7 @@ def gate_run(
             "base": checkouts.enter_context(checkout(working_tree, base_sha)),
             "head": checkouts.enter_context(checkout(working_tree, head_sha)) if head else working_tree,
         }
+        # `order`: "base" and "head" in the order in which a pair runs them.
         measured_pairs = interleave_runs(
             lambda order: in_revision.run_pair(
                 [RevisionRun(folders[side], commands[side]) for side in order], store, together=together
@@ -149,6 +150,7 @@ def gate_bisect(
         return judge_metrics(measured_pairs, request)[0]
 
     def report_step(step: BisectStep) -> None:
+        """Prints the verdict on a commit."""
         verdict = f"{LABELS[step.verdict.outcome]}: {describe_verdict(step.verdict)}"
         say(f"{step.commit[:10]} {subject(working_tree, step.commit)}: {verdict}")
 

@@ -20,7 +20,7 @@ from trainyard.trace.rank_results import all_booked
 
 
 def ignore_message(text: str) -> None:
-    """The default of `say`."""
+    """Ignores a message: the default of `say`."""
 
 
 def gate(

@@ -57,6 +57,8 @@ def history(
 
 
 def _load_file(path: Path, metric: str | None) -> Series:
+    """The series in a file: results of pytest-benchmark or asv, or JSON or CSV. `metric`: the benchmark or column; None
+    for the default."""
     if benchmark_files.is_benchmark_file(path):
         return benchmark_files.load(path, metric)
     return series_files.load(path, metric or _FILE_METRIC)

@@ -52,7 +52,8 @@ def _job(name: str, preset: Preset) -> Job:
 
 
 def _depth(sizes: dict[str, Any]) -> int | None:
-    """Number of blocks: of a kind of its own in transformers for images."""
+    """Number of blocks: `layers`, or the sum over the kinds of blocks of a diffusion transformer; None for sizes
+    without them."""
     counts = [sizes[key] for key in ("layers", "double", "single", "plain") if isinstance(sizes.get(key), int)]
     return sum(counts) or None
 

@@ -1,4 +1,4 @@
-"""The trace, run or plans that a name stands for: a path, a run's folder, id prefix or tag."""
+"""Finds the trace, stored run or plans that an argument names: a path, or a run's folder, id prefix or tag."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class Named(NamedTuple):
-    """What a name stands for: traces, a stored run with its traces where they are kept, or plans; one of them."""
+    """The input that a name refers to. Either `plans`, or `measured` (traces), or `run` (a stored run), with its traces
+    as `measured` if they were kept."""
 
     name: str
     measured: MeasuredTrace | None = None
@@ -62,7 +63,7 @@ class Named(NamedTuple):
         return self.run
 
     def reported(self, draw: bool) -> Reported:
-        """The data that a report is written from. `draw`: with the timeline."""
+        """The data that a report is written from. `draw`: include the timeline, if there are traces."""
         if self.plans is not None:
             return Reported(view_of_plans(self.plans), ledgers=(self.plans.best.plan.ledger,))
         if self.run is not None or self.measured is None:
@@ -74,9 +75,9 @@ class Named(NamedTuple):
 
 
 def find(name: str, strict: bool = False, *, say: Callable[[str], None]) -> Named:
-    """The input that `name` stands for: a file of plans, profiler files, or a stored run. Raises `UnknownName` for a
-    name that is neither a path nor a run. Unless `strict`, a run is returned without its damaged traces, and `say` is
-    called with a message."""
+    """Finds the input `name`: a file of plans, profiler files, which are measured, or a stored run. Raises
+    `UnknownName` for a name that is neither a path nor a run, `BadFile` for damaged profiler files. Unless `strict`,
+    a run is returned without its damaged traces, and `say` is called with a message."""
     path = Path(name)
     if plans := read_plans(path):
         return Named(_short(path), plans=plans)
@@ -105,4 +106,5 @@ def measure_run(
 
 
 def _short(path: Path) -> str:
+    """The file's name without `.json` and `.gz`."""
     return path.name.removesuffix(".gz").removesuffix(".json")

@@ -1,4 +1,5 @@
-"""`plan`: from its arguments to the layouts that fit."""
+"""`plan`: searches the layouts of a model, from the command's arguments to the document of plans. A layout is the sizes
+of the parallel axes (dp, tp, cp, pp, ep) with their options."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ _AXIS_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The options of `trainyard.api.plan` and `check_plan`. `progress`: shows what is computed for the duration of a
-    context."""
+    """The options of `trainyard.api.plan` and `check_plan`, as documented there. `progress`: maps a message to a
+    context for whose duration it is shown."""
 
     machine: str = ""
     devices: int | None = None
@@ -85,7 +86,7 @@ def check_configuration(file: str, model: str | None, options: PlanOptions) -> P
 
 
 def _ranks(options: PlanOptions, machine: Machine | None) -> int | None:
-    """Ranks of the requested devices."""
+    """Ranks of the requested number of devices, since a device may be several ranks; None if no number was given."""
     return options.devices * (machine.device.ranks if machine else 1) if options.devices else None
 
 

@@ -1,4 +1,5 @@
-"""The model that `plan` plans for, and the configuration that it checks."""
+"""Reads the model that `plan` plans for, and the configuration that it checks. A configuration is the input file of a
+training framework: a job file, torchtitan's TOML, Megatron's arguments or DeepSpeed's JSON."""
 
 from __future__ import annotations
 
@@ -23,8 +24,13 @@ from trainyard.predict.inputs.vision_models import VisionModel
 
 
 class PlanRequest(NamedTuple):
-    """`job`: the job of the configuration, with its own layout, if the model or the checked file is a configuration.
-    `framework`: the framework that it is written for. `file`: its path. The other fields as in `Read`."""
+    """A model to plan for, with the configuration that it comes from.
+
+    `job`: the job of the configuration, with its own layout; None if only a model was given. `framework`: the framework
+    that the configuration is written for; `file`: its path. `keeps`: bytes of a weight, a gradient and an optimizer
+    state value, if it sets them. `passed`: settings that are ignored, as they cost nothing; `otherwise`: settings that
+    are predicted differently.
+    """
 
     model: Model | VisionModel
     job: Job | None = None
@@ -40,7 +46,7 @@ def read_request(model: str | None, check: str | None, ranks: int | None, seq_le
 
     `ranks`, `seq_len`: the arguments of the command. Raises `BadInput` for a file that cannot be planned for."""
     with with_next_step("a model's name, its config.json or TOML file, or a configuration"):
-        request = _request(model, check, ranks, seq_len)
+        request = _read_model_and_file(model, check, ranks, seq_len)
     _check_length(request.model, seq_len)
     return request
 
@@ -66,7 +72,7 @@ def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
         )
 
 
-def _request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
+def _read_model_and_file(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
     """The model, or the configuration `check`, which may take its model from `model`, as a request. `ranks` and
     `seq_len` replace values that a file leaves open. Raises `BadInput` without a model or a configuration."""
     if check is None:

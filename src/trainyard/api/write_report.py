@@ -44,6 +44,7 @@ def report(
     notes: list[str] = []
 
     def note(text: str) -> None:
+        """Keeps a message for the result, and passes it on."""
         notes.append(text)
         say(text)
 
@@ -56,7 +57,8 @@ def report(
 def _reported(
     source: str | os.PathLike[str] | Analysis | RunResult | Plans, strict: bool, draw: bool, say: Callable[[str], None]
 ) -> tuple[str, str, Reported]:
-    """(name, state of a stored run, contents) of a source. `draw`: with the timeline."""
+    """(name, state of a stored run or an empty string, contents) of a source. `strict`: refuse damaged files; `draw`:
+    include the timeline; `say`: called with messages."""
     if isinstance(source, RunResult):
         return source.id, source.state, Reported(view_of(source.analysis), source.ledgers, run=source)
     if isinstance(source, Analysis):

@@ -67,11 +67,13 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the module of a command and returns the command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         return import_module(f"trainyard.cli.{COMMANDS[cmd_name].module}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands into the help, in sections by task."""
         for task, commands in TASKS.items():
             with formatter.section(task):
                 formatter.write_dl([(name, command.help) for name, command in commands.items()])
@@ -105,6 +107,7 @@ def cli(context: click.Context) -> None:
 
 
 def main() -> None:
+    """The entry point of the `trainyard` program: runs its command line and exits with the exit code."""
     if "_TRAINYARD_COMPLETE" in os.environ:
         cli(prog_name="trainyard")  # answers the shell, and exits
     raise SystemExit(answer(sys.argv[1:]))
@@ -114,7 +117,8 @@ def answer(args: list[str]) -> int:
     """Run the command line `args` and return the exit code.
 
     A failed write to stdout is a failure of the environment; so is one to stderr, after the command has run to its end.
-    With `--json`, an error is also printed to stdout as a JSON document, unless data has been printed already."""
+    With `--json` (before a `--`, after which the words are another program's), an error is also printed to stdout as a
+    JSON document, unless data has been printed already."""
     with guarded() as (data, messages):
         errors: list[ErrorReport] = []
         code = _exit_code(lambda: _invoke(args), errors)
@@ -125,6 +129,7 @@ def answer(args: list[str]) -> int:
 
 
 def _invoke(args: list[str]) -> None:
+    """Parses the command line and runs its command."""
     with cli.make_context("trainyard", args) as context:
         cli.invoke(context)
 

@@ -32,7 +32,12 @@ class Coverage:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """Unexplained and unrecognised time, if it is a relevant part of the step."""
+        """Unexplained and unrecognised time, if it is a relevant part of the step.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         cost_ns = ledger.unrecognised_ns
         if not matters(ledger, cost_ns, MIN_UNEXPLAINED_FRACTION):
             return ()
@@ -55,9 +60,11 @@ class Coverage:
 
 
 def _describe_kernels(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> str:
-    """The names of the unrecognised kernels with most time, and their number."""
+    """The names of the unrecognised kernels with most time, and the number of further names. `rows_by_rank`: the rows
+    of these kernels in the columns of each rank."""
     ns_by_name: Counter[str] = Counter()
     for rank, rows in zip(ranks, rows_by_rank):
+        # By index into `events.names`, shifted by one, so that element 0 is the time without a name (-1).
         ns = np.bincount(rank.name[rows] + 1, weights=rank.owned[rows], minlength=1)
         ns_by_name.update({rank.events.names[index - 1]: int(ns[index]) for index in np.flatnonzero(ns[1:]) + 1})
     named = ", ".join(shorten(name) for name, _ in ns_by_name.most_common(_NAMED))
@@ -69,12 +76,14 @@ def _remedy(unexplained_ns: int, unrecognised_ns: int, ranks: Sequence[Booked]) 
     """The next step, by the missing part: launches in the file, launches before its start, or names of kernels."""
     if unrecognised_ns > unexplained_ns:
         return "The names of these kernels do not show their arithmetic: look them up in their source."
-    works = [(rank.events.work.call < 0) & (rank.events.work.op < 0) for rank in ranks if rank.on_device]
-    unlaunched = sum(int(is_unlaunched.sum()) for is_unlaunched in works)
-    if works and not unlaunched:
+    # Per rank, whether each kernel lacks a launch: no launching call and no launching op (-1).
+    unlaunched_by_rank = [(rank.events.work.call < 0) & (rank.events.work.op < 0) for rank in ranks if rank.on_device]
+    unlaunched_count = sum(int(is_unlaunched.sum()) for is_unlaunched in unlaunched_by_rank)
+    if unlaunched_by_rank and not unlaunched_count:
         return "Every kernel has its launch in the file: look at the start and the end of the window."
-    if unlaunched and unlaunched == sum(map(len, works)):
+    if unlaunched_count and unlaunched_count == sum(map(len, unlaunched_by_rank)):
         return "Record CPU activity too: the file has no launches."
-    if unlaunched and all(is_unlaunched[: int(is_unlaunched.sum())].all() for is_unlaunched in works):
+    # Whether on each rank the kernels without a launch are the first ones.
+    if unlaunched_count and all(mask[: int(mask.sum())].all() for mask in unlaunched_by_rank):
         return "Start the profiler before the step: the first kernels were launched before it started."
     return "Record the launches of all kernels: CPU activity on every thread, from before the step."

@@ -1,4 +1,8 @@
-"""Wording and cost of findings, shared by all rules."""
+"""Wording and cost of findings, shared by all rules.
+
+A rule attributes a cost in ns per step to a cause and calls `finding`. A replay of the trace without the cause may
+later replace the cost by a price (`Finding.priced`).
+"""
 
 from __future__ import annotations
 
@@ -63,11 +67,15 @@ def finding(
     largest: LargestIntervals | None = None,
     remark: str = "",
 ) -> tuple[Finding]:
-    """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost up to 3.0 ms of each
-    9.1 ms step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: 0 if no remedy
-    recovers the time; `level`: the severity (a key of words.SEVERITIES), if the cost does not determine it; `change`:
-    the change of the steps that removes the cause, with which a replay prices it; `largest`: the cost's largest
-    intervals, of which the sentence names one that dominates, and the evidence all; `remark`: text after the cost."""
+    """Builds a finding of `rule` as a tuple of one, the result of a rule's `check`.
+
+    `account`: the main account of the cost. `cost_ns`: per step. `subject`: the sentence up to the cost: `Host syncs
+    cost` gives `Host syncs cost up to 3.0 ms of each 9.1 ms step (33 %)`; `remark`: text after the cost. `sure`: the
+    probability that the finding is right. `wins`: 0 if no remedy recovers the time. `level`: the severity (a key of
+    words.SEVERITIES); empty if the cost determines it. `change`: the change of the steps that removes the cause, with
+    which a replay prices it. `largest`: the largest intervals of the cost: the sentence names one that dominates, the
+    evidence all.
+    """
     if largest is not None:
         evidence = "; ".join(filter(None, (evidence, largest.evidence)))
         remark += largest.headline

@@ -1,4 +1,9 @@
-"""Attribution of host time to code: the op or call, and the Python frame or module around it."""
+"""Attribution of host time to code: the op or call, and the Python frame or module around it.
+
+A host row is a row of `events.host`: a span of an op, a call of the driver, a Python frame or an annotation, with the
+row of its parent. `booked.cause` gives for each host row the account (index into `booked.causes`, -1 for none) that
+idle time of the device in this span is booked to. A culprit is the text that names the code of a span.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +22,13 @@ _MODULE_PREFIX = "nn.Module: "
 
 
 def time_by_culprit(booked: Booked, host_rows: I64 | I32, ns: I64) -> Counter[str]:
-    """ns by culprit, as text. Interval i takes `ns[i]` and has the innermost host span `host_rows[i]` (a row in
-    HostSpans, -1: no span open)."""
+    """Culprit (text) -> ns of the intervals in its code. Interval i takes `ns[i]`, and `host_rows[i]` is the innermost
+    host span open during it (-1 if none is open)."""
     host, names = booked.events.host, booked.events.names
     ns_by_row = np.bincount(host_rows + 1, weights=ns, minlength=1)
     rows = np.flatnonzero(ns_by_row[1:])
     call_rows, frame_names = _outermost_calls(booked, rows), _innermost_frames(booked, rows)
+    # A number for each (name of the call, name of the frame or -1): call * (names + 1) + frame + 1.
     pair = host.name[call_rows].astype(np.int64) * (len(names) + 1) + frame_names + 1
     unique, inverse = np.unique(pair, return_inverse=True)
     outside_calls = "Python" if booked.events.shows_python else "host code"
@@ -42,8 +48,10 @@ def _describe(name: str, frame: str) -> str:
 
 
 def _outermost_calls(booked: Booked, rows: I64) -> I64:
-    """For each host row, the host row of the outermost op or call around it that has the same cause of idle time."""
+    """For each of the host rows `rows`, the host row of the outermost op or call around it that has the same cause of
+    idle time; the row itself if there is none."""
     host, cause = booked.events.host, booked.cause
+    # `positions`: positions in `rows` whose chain of parents is still followed; `ancestor`: the host row reached there.
     outermost, ancestor, positions = rows.copy(), rows.copy(), np.arange(len(rows))
     while len(positions):
         ancestor = host.parent[ancestor]
@@ -55,11 +63,12 @@ def _outermost_calls(booked: Booked, rows: I64) -> I64:
 
 
 def _innermost_frames(booked: Booked, rows: I64) -> I64:
-    """For each host row, the index in `events.names` of the innermost Python frame or module around it, else of the
-    module it ran for; -1 for none."""
+    """For each of the host rows `rows`, the index in `events.names` of the innermost Python frame or module around it,
+    else of the module it ran for; -1 for none."""
     host = booked.events.host
     is_frame = (host.what == PYTHON) | booked.names(lambda name: name.startswith(_MODULE_PREFIX))[host.name]
     name_numbers = booked.host_module[rows].astype(np.int64)
+    # `positions`: positions in `rows` without a frame so far; `ancestor`: the host row reached from there.
     ancestor, positions = rows.copy(), np.arange(len(rows))
     while len(positions):
         at_frame = is_frame[ancestor]
@@ -70,8 +79,9 @@ def _innermost_frames(booked: Booked, rows: I64) -> I64:
 
 
 def idle_causing_calls(booked: Booked, account: Account) -> I64:
-    """Host rows in full steps whose cause of idle time is this account. Nested calls count once."""
+    """Host rows in full steps whose cause of idle time is `account`. Of nested calls with this cause, the outermost."""
     host = booked.events.host
+    # Over `causes`; the last element, False, is selected by the index -1 (no cause).
     is_account = np.array([text == str(account) for text in booked.causes] + [False], bool)
     rows = np.flatnonzero(is_account[booked.cause])
     parent = host.parent[rows]
@@ -79,8 +89,8 @@ def idle_causing_calls(booked: Booked, account: Account) -> I64:
 
 
 def describe_calls(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> str:
-    """The number of calls (`rows_by_rank`: host rows of each rank) per step and the two most frequent culprits:
-    `12 per step: cudaMalloc in model.py(3): forward 12`."""
+    """The number of calls per step and the two most frequent culprits: `12 per step: cudaMalloc in model.py(3): forward
+    12`. `rows_by_rank`: the host rows of the calls of each rank."""
     calls_by_rank = [
         time_by_culprit(rank, rows, np.ones(len(rows), np.int64)) for rank, rows in zip(ranks, rows_by_rank)
     ]
@@ -91,8 +101,8 @@ def describe_calls(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> str:
 
 
 def top_culprits(ns_by_rank: list[Counter[str]], steps: int, limit: int = 2) -> list[tuple[str, int]]:
-    """The culprits that cost most over all ranks, with ns a step of each. `ns_by_rank`: ns by culprit of each rank;
-    `steps`: full steps of all ranks together."""
+    """The `limit` culprits that cost most over all ranks, as (culprit, ns per step of a rank). `ns_by_rank`: culprit to
+    ns, of each rank; `steps`: number of full steps of all ranks together."""
     total_ns: Counter[str] = Counter()
     for counter in ns_by_rank:
         total_ns.update(counter)

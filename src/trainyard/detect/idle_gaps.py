@@ -1,5 +1,8 @@
 """Assigns every launch gap to one rule, so that no two rules claim the same time.
 
+A launch gap is an interval in which the device is idle because the host has not launched work: an interval of
+`Booked.idle` with an account `launch_gap/...`. The rule that reports it is its claimant.
+
 A call that stops the host claims its own gaps. A sync also claims the time in which the host refills the launch queue
 afterwards, if the host would have been that far ahead without the sync. Gaps between the kernels of an unfused
 optimizer belong to the optimizer, gaps within a run of tiny kernels to that run, and all others to the host.
@@ -60,7 +63,7 @@ _claimants_cache: WeakKeyDictionary[Booked, I8] = WeakKeyDictionary()
 
 
 def claimants(booked: Booked) -> I8:
-    """The `Claimant` of each idle interval of a rank."""
+    """The `Claimant` of each interval of `booked.idle`. Computed once per profile and cached."""
     if booked not in _claimants_cache:
         _claimants_cache[booked] = _assign_claimants(booked)
     return _claimants_cache[booked]
@@ -82,9 +85,13 @@ def host_stop_finding(
     remedy_for: Callable[[Sequence[str]], str],
     sure_without_ranks: float = 0.7,
 ) -> Sequence[Finding]:
-    """A finding for calls booked as `launch_gap/cause` that stop the host, if they cost at least 1 % of the step.
-    `subject`: as in `finding`; `remedy_for`: the remedy for the names of the calls, the most frequent first;
-    `sure_without_ranks`: the certainty if there is only a ledger."""
+    """A finding for calls booked as `launch_gap/cause` that stop the host, if they cost at least 1 % of the step; else
+    nothing.
+
+    `rule`: name of the rule that reports it. `cause`: a key of `_CLAIMANT_OF_CAUSE`. `ranks`: booked profiles, None if
+    only a ledger is available. `subject`: the sentence up to the cost. `remedy_for`: maps the names of the calls, the
+    most frequent first, to the remedy. `sure_without_ranks`: the confidence if there is only a ledger.
+    """
     account, claimant = Account("launch_gap", cause), _CLAIMANT_OF_CAUSE[cause]
     ns = claimed_ns(ledger, ranks, claimant)
     if not matters(ledger, ns, _MIN_STEP_FRACTION):
@@ -119,11 +126,12 @@ def host_stop_finding(
 
 
 def _doubt_of(largest: LargestIntervals | None) -> float:
+    """The doubt that the cost recurs in each step; 0 if its intervals are unknown."""
     return doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0.0
 
 
 def _names_of_calls(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> list[str]:
-    """The names of host rows of all ranks, the most frequent first."""
+    """The names of the spans `rows_by_rank` (host rows of each rank), the most frequent first."""
     counts: Counter[str] = Counter()
     for rank, rows in zip(ranks, rows_by_rank):
         numbers, times = np.unique(rank.events.host.name[rows], return_counts=True)
@@ -142,7 +150,7 @@ def recompiles(booked: Booked) -> bool:
     is_compile = np.array([text == "launch_gap/compile" for text in booked.causes] + [False], bool)[booked.cause]
     rows = np.flatnonzero(is_compile & (host.start >= first_stop))
     is_load = booked.names(_MODULE_LOAD.match)[host.name[rows]]
-    is_load |= is_compile[host.parent[rows]] & (host.parent[rows] >= 0)
+    is_load |= is_compile[host.parent[rows]] & (host.parent[rows] >= 0)  # part of another compilation: counted there
     return bool((~is_load).any()) or len(np.unique(booked.step_of(host.start[rows]))) > 1
 
 
@@ -160,6 +168,7 @@ def has_unfused_optimizer(booked: Booked) -> bool:
 
 
 def _claimant_of(account: Account) -> Claimant:
+    """The rule that claims idle time on an account, by the account alone."""
     return _CLAIMANT_OF_CAUSE.get(account.what, Claimant.HOST) if account.kind == "launch_gap" else Claimant.NOBODY
 
 
@@ -183,25 +192,28 @@ def _assign_claimants(booked: Booked) -> I8:
 
 
 def _is_refill(booked: Booked, claimant: I8) -> Mask:
-    """Mask over idle intervals: host time in gaps that would not exist without the syncs before them. A sync that
-    waited takes a lead from the host: the time of the wait. Without it, the host would be that far ahead, and each
-    later gap would use up its length of the lead. `claimant`: by account."""
+    """Mask over `booked.idle`: host time in gaps that would not exist without the syncs before them.
+
+    A sync that waited takes a lead from the host: the time of the wait. Without it, the host would be that far ahead,
+    and each later gap would use up its length of the lead. `claimant`: of each idle interval, by its account alone.
+    """
     # Adjacent idle intervals form one gap.
     idle = booked.idle
     none = np.zeros(len(claimant), bool)
     if not booked.on_device or not len(claimant) or not len(booked.events.host):
         return none
     opens_gap = np.concatenate([[True], idle.start[1:] > idle.stop[:-1]])
-    gap_of_row = np.cumsum(opens_gap) - 1
+    gap_of_row = np.cumsum(opens_gap) - 1  # number of the gap of each idle interval
     gap_start = idle.start[opens_gap]
-    open_span = idle.host[opens_gap]
+    open_span = idle.host[opens_gap]  # of each gap: the host row open at its start, -1 for none
     host = booked.events.host
     begins_with_sync = (claimant[opens_gap] == Claimant.SYNC) & (open_span >= 0)
     waited_ns = np.where(begins_with_sync, gap_start - host.start[open_span], 0)
     # A lead of the host does not shorten the time after a launch.
     on_host = booked.keys(lambda account, _: account.what not in ("queue", "stream_wait", "edge"))[idle.key]
     host_ns = np.bincount(gap_of_row, weights=np.where(on_host, idle.stop - idle.start, 0)).astype(np.int64)
-    # The lead after each gap is max(0, lead before + waited - gap).
+    # The lead after each gap is max(0, lead before + waited - gap). A lead that was never cut at 0 since the last sync
+    # covers the whole gap: the running sum of changes is then not below its lowest value before.
     change_ns = np.cumsum(waited_ns - host_ns)
     lowest_before = np.minimum.accumulate(np.concatenate([[0], change_ns]))[:-1]
     is_filled = change_ns >= lowest_before

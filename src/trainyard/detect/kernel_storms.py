@@ -1,4 +1,8 @@
-"""Long runs of kernels (on a CPU: ops) so small that launching them takes longer than running them."""
+"""Long runs of kernels (on a CPU: ops) so small that launching them takes longer than running them.
+
+Rows are positions in the interval columns of `Booked`: kernels, copies and collectives of a device, or on a CPU the
+training thread's intervals, among them pauses.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ def find_storms(booked: Booked) -> list[Storm]:
     is_work_key = booked.keys(lambda account, _: account.kind in ("compute", "copy"))
     is_pause_key = booked.keys(lambda account, _: account.kind in ("launch_gap", "unexplained"))
     is_collective = np.zeros(len(booked.start), bool)
-    is_collective[list(booked.collectives)] = True
+    is_collective[list(booked.collectives)] = True  # the keys are rows
     if not len(booked.start):
         return []
     rows = np.flatnonzero((is_work_key | is_pause_key)[booked.key] & ~is_collective)
@@ -56,14 +60,14 @@ def find_storms(booked: Booked) -> list[Storm]:
     breaks = np.where(is_work, length_ns >= TINY_NS, length_ns > _MAX_PAUSE_NS)
     if not booked.on_device:
         breaks &= ~_is_preempted(breaks, length_ns, is_work, booked.name[rows])
-    # A row that breaks a run also separates it from the next one.
+    # Number of the run of each element of `rows`. A row that breaks a run also separates it from the next one.
     storm_of_row = np.cumsum(after_pause | breaks | np.concatenate([[False], breaks[:-1]]))
     counted = is_work & ~breaks
     kernels_by_storm = np.bincount(storm_of_row, weights=counted & booked.begins[rows])
     syncs_by_storm = np.bincount(storm_of_row, weights=counted & booked.begins[rows] & _is_sync(booked, rows))
     storms: list[Storm] = []
     for storm_number in np.flatnonzero(kernels_by_storm >= MIN_STORM_KERNELS).tolist():
-        first, last = np.searchsorted(storm_of_row, [storm_number, storm_number + 1])
+        first, last = np.searchsorted(storm_of_row, [storm_number, storm_number + 1])  # positions in `rows`
         kernel_rows = rows[first:last][counted[first:last]]
         storms.append(
             Storm(
@@ -77,7 +81,7 @@ def find_storms(booked: Booked) -> list[Storm]:
 
 
 def is_in_storms(storms: list[Storm], time_ns: I64) -> Mask:
-    """Whether each time lies in one of `storms`, which are disjoint and sorted."""
+    """Mask of the times (ns) that lie in one of `storms`, which are disjoint and sorted."""
     if not storms:
         return np.zeros(len(time_ns), bool)
     index = np.searchsorted([storm.start for storm in storms], time_ns, "right") - 1
@@ -92,7 +96,7 @@ def _is_preempted(is_long: Mask, length_ns: I64, is_work: Mask, name: I32) -> Ma
     latest_work = np.maximum.accumulate(np.where(is_work, index, 0))
     # Even for an op, odd for the pause after it.
     kind = np.where(is_work, 2 * name[latest_work], 2 * name[latest_work] + 1)
-    order = np.lexsort((index, kind))
+    order = np.lexsort((index, kind))  # rows by kind, then by time: neighbours of one kind are adjacent
     is_among_short = np.ones(len(is_long), bool)
     for direction in (-1, 1):
         short_neighbours = np.zeros(len(is_long), np.int64)
@@ -105,7 +109,7 @@ def _is_preempted(is_long: Mask, length_ns: I64, is_work: Mask, name: I32) -> Ma
 
 
 def _is_sync(booked: Booked, rows: I64) -> Mask:
-    """Whether the host span that launched each interval is a synchronising call."""
+    """Mask over `rows`: whether the host span that launched the interval is a synchronising call."""
     launcher = booked.launcher[rows]
     cause = booked.cause[launcher] if len(booked.cause) else np.full(len(rows), -1)
     is_sync_cause = np.array([text == "launch_gap/sync" for text in booked.causes] + [False], bool)

@@ -1,4 +1,8 @@
-"""The largest intervals of a finding's cost, and whether almost all of it is a single one."""
+"""The largest intervals of a finding's cost, and whether almost all of it is a single one.
+
+A finding names them as evidence, and `confidence.doubt_of_recurrence` uses them: a cost in one interval or in few steps
+may be a disturbance.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +55,13 @@ class LargestIntervals(NamedTuple):
 def largest_idle(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> LargestIntervals | None:
     """The largest idle intervals. `rows_by_rank`: rows in `idle` of each rank, sorted; adjacent ones with the same key
     form an interval, named after the call or frame in which the host spent most of it."""
-    ranked: list[tuple[int, Booked, I64]] = []
-    columns: list[tuple[I64, I64]] = []
+    ranked: list[tuple[int, Booked, I64]] = []  # (ns of an interval, its rank, its rows in `idle`)
+    columns: list[tuple[I64, I64]] = []  # of each rank: start and ns of all its intervals
     for rank, rows in zip(ranks, rows_by_rank):
         idle = rank.idle
         opens = np.ones(len(rows), bool)
         opens[1:] = (idle.start[rows[1:]] > idle.stop[rows[:-1]]) | (idle.key[rows[1:]] != idle.key[rows[:-1]])
-        first = np.flatnonzero(opens)
+        first = np.flatnonzero(opens)  # positions in `rows` at which an interval begins; `stop`: at which it ends
         ns = np.add.reduceat(idle.ns[rows], first) if len(rows) else np.empty(0, np.int64)
         stop = np.append(first[1:], len(rows))
         largest = np.argsort(-ns, kind="stable")[:_NAMED].tolist()
@@ -74,8 +78,8 @@ def largest_idle(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Larges
 def largest_work(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> LargestIntervals | None:
     """The largest device intervals (on a CPU, those of the training thread), by owned time. `rows_by_rank`: rows in the
     interval columns of each rank."""
-    ranked: list[tuple[int, str]] = []
-    columns: list[tuple[I64, I64]] = []
+    ranked: list[tuple[int, str]] = []  # (ns, name)
+    columns: list[tuple[I64, I64]] = []  # of each rank: start and ns of all its intervals
     for rank, rows in zip(ranks, rows_by_rank):
         ns = rank.owned[rows]
         for row in rows[np.argsort(-ns, kind="stable")[:_NAMED]].tolist():
@@ -87,9 +91,9 @@ def largest_work(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Larges
 
 
 def largest_waits(ranks: Sequence[Booked]) -> LargestIntervals | None:
-    """The largest waits for late ranks in collectives, in full steps."""
-    ranked: list[tuple[int, str]] = []
-    columns: list[tuple[I64, I64]] = []
+    """The largest waits for late ranks in collectives, in full steps; None if no rank waits."""
+    ranked: list[tuple[int, str]] = []  # (ns, name)
+    columns: list[tuple[I64, I64]] = []  # of each rank: start and ns of all its waits
     for rank in ranks:
         waits = rank.waits
         is_straggler = rank.keys(lambda account, _: account.kind == "straggler")
@@ -105,13 +109,16 @@ def largest_waits(ranks: Sequence[Booked]) -> LargestIntervals | None:
 def _summarise(
     ranks: Sequence[Booked], columns: Sequence[tuple[I64, I64]], named: tuple[tuple[str, int], ...]
 ) -> LargestIntervals | None:
-    """Summary of the intervals of each rank, as columns (start, ns), and of the `named` ones; None without any."""
+    """Summarises the intervals of all ranks; None if there are none. `columns`: of each rank, start and ns of all its
+    intervals; `named`: (name, ns) of the largest ones. A step has a relevant part of the cost if it has more than a
+    tenth of the largest part that a step of its rank has."""
     with_cost = [(rank, start, ns) for rank, (start, ns) in zip(ranks, columns) if ns.sum() > 0]
     if not named or not with_cost:
         return None
     steps_with = 0
     for rank, start, ns in with_cost:
         step = rank.step_of(start)
+        # ns in each full step, by index into `parts`.
         by_step = np.bincount(step[step >= 0], weights=ns[step >= 0], minlength=len(rank.parts))
         steps_with += int((by_step > 0.1 * by_step.max(initial=0)).sum())
     return LargestIntervals(

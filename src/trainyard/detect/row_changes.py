@@ -24,10 +24,15 @@ def row_change(
     idle: Sequence[I64] = (),
     idle_removed: Sequence[float] = (),
 ) -> RowChange:
-    """The change of the steps without the cause that a rule reports. `name`: that of the rule, and what distinguishes
-    the finding from others of the rule. For each of `ranks`: `rows`, the intervals of work of which the fraction
-    `remaining` (one for all, or one array for each rank) remains, and `idle`, the rows of `Booked.idle` of which the
-    fraction `idle_removed` (by default all) vanishes."""
+    """The change of the steps without the cause that a rule reports, for a replay.
+
+    `name`: identifies the finding: the rule's name and, if it has several findings, a suffix. The other arguments have
+    one element for each of `ranks`; an empty sequence means that nothing changes.
+    `rows`: rows of the interval columns whose work becomes shorter. `remaining`: the fraction of its time that
+    remains: one number for all, or an array for each rank with one value per row.
+    `idle`: rows of `Booked.idle` that become shorter. `idle_removed`: the fraction of them that vanishes; by default
+    all.
+    """
     changed: list[ChangedRows] = []
     for index, rank in enumerate(ranks):
         work = rows[index] if rows else _NO_ROWS

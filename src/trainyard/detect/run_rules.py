@@ -20,6 +20,7 @@ def findings(
 ) -> list[Finding]:
     """The findings of all rules (or only `rules`) for a mean ledger. Rules whose inputs are missing are skipped.
 
+    `run`: the stored run, if the ledger is from one. `ranks`: the booked profile of each rank, if there is a trace.
     Sorted by recoverable time times confidence. Costs are upper bounds: `diagnose` prices them by replay.
     """
     available_inputs = {"ledger": True, "run": run is not None, "ranks": ranks is not None}

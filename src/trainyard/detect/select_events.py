@@ -1,6 +1,8 @@
 """Selection of intervals by account, and their time, count and names.
 
-`rows_by_rank[i]` are rows in the interval columns of `ranks[i]`.
+`Booked` is the profile of one rank, with columns that have one row per interval of work: its times, `owned` (ns booked
+to it), `name` (index into `events.names`, -1 for none) and `key` (index into `pairs`, its account and phase).
+`rows_by_rank[i]` are rows in these columns of `ranks[i]`.
 """
 
 from __future__ import annotations
@@ -39,13 +41,15 @@ def owned_ns_per_step(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> i
 
 
 def starts_per_step(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> int:
-    """Number of intervals that begin in a step, rounded up."""
+    """Number of intervals that begin per step, the mean over ranks, rounded up. Intervals that resume interrupted work
+    do not count."""
     total = sum(int(rank.begins[rows].sum()) for rank, rows in zip(ranks, rows_by_rank))
     return -(-total // max(1, sum(rank.steps for rank in ranks)))
 
 
 def dominant_account(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Account:
-    """The account with most of the intervals' time. Needs at least one interval."""
+    """The account with most of the intervals' time. Needs at least one interval. Each interval counts a ns more than it
+    owns, so that intervals under others, which own nothing, have an account too."""
     totals: Counter[str] = Counter()
     for rank, rows in zip(ranks, rows_by_rank):
         ns_by_key = np.bincount(rank.key[rows], weights=rank.owned[rows] + 1, minlength=len(rank.pairs))

@@ -62,6 +62,6 @@ def _train(job: Job, steps: int, rendezvous_file: str) -> list[Outcome]:
     from trainyard.train import process_group
 
     torch.set_num_threads(1)
-    with process_group.joined(process_group.find("cpu"), rendezvous_file):
+    with process_group.process_group_context(process_group.find_ranks("cpu"), rendezvous_file):
         training = plugins.load("workloads", job.workload).build(job, "cpu")
         return [training(step) for step in range(steps)]

@@ -20,7 +20,8 @@ PATIENCE = timedelta(minutes=30)
 
 
 class Ranks(NamedTuple):
-    """A process's rank and device. `vendor` as in words.VENDORS. The index of `device` is the local rank."""
+    """A process's rank in the job and its device. `world`, `local_world`: number of ranks in the job and on this host;
+    `local_rank`: index on this host and of `device`. `vendor` of the device: nvidia, amd, cpu or pretend."""
 
     rank: int
     local_rank: int
@@ -37,10 +38,10 @@ class Ranks(NamedTuple):
         return "nccl" if self.device.type == "cuda" else "gloo"
 
 
-def vendor_here(vendor: str = "cpu") -> str:
-    """The vendor of the devices that this torch can use; `cpu` if it can use none.
+def detect_vendor(vendor: str = "cpu") -> str:
+    """The vendor of the devices that this build of torch can use: nvidia, amd, or cpu if it can use none.
 
-    `vendor`: that of the machine's devices. Raises `DeviceUnusable` if torch cannot use them.
+    `vendor`: the vendor of the devices that the machine has. Raises `DeviceUnusable` if torch cannot use them.
     """
     torch_vendor = "cpu" if not torch.cuda.is_available() else "amd" if torch.version.hip else "nvidia"
     if vendor not in ("cpu", "pretend", torch_vendor):
@@ -52,7 +53,7 @@ def vendor_here(vendor: str = "cpu") -> str:
     return torch_vendor
 
 
-def find(vendor: str) -> Ranks:
+def find_ranks(vendor: str) -> Ranks:
     """This process's rank, from the environment set by the elastic launcher; without it, a single rank.
 
     Raises `DeviceUnusable` if there are fewer devices than local ranks.
@@ -83,10 +84,11 @@ def _environment_int(variable: str, default: int) -> int:
 
 
 @contextmanager
-def joined(ranks: Ranks, init_method: str | None = None, timeout: timedelta = TIMEOUT) -> Iterator[None]:
-    """Context in which the default process group exists and the device is current.
+def process_group_context(ranks: Ranks, init_method: str | None = None, timeout: timedelta = TIMEOUT) -> Iterator[None]:
+    """Context in which torch's default process group exists and the rank's device is the current device.
 
-    `init_method`: the rendezvous URL if the environment does not set one.
+    A single rank needs no group and gets none. `init_method`: the rendezvous URL if the environment does not set one.
+    Leaving the context is collective; after an exception the group is not destroyed.
     """
     if ranks.device.type == "cuda":
         torch.cuda.set_device(ranks.device)

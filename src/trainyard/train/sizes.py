@@ -1,4 +1,5 @@
-"""Converts `[sizes]` of a job to the struct of its workload. Needs no torch."""
+"""Converts the table `[sizes]` of a job, the dimensions of a model that is not a decoder, to the struct of its
+workload (such as `Vit`), and checks the struct's fields. Needs no torch."""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ _FIELD = re.compile(r"field `(?P<key>[^`]*)`")
 
 
 def convert(job: Job, *sizes_types: type[SizesT]) -> SizesT:
-    """`job.sizes` as a struct: the one of `sizes_types` that its tag selects; a single type needs no tag. Raises
-    `BadJob` with the key and the nearest known one."""
+    """Converts `job.sizes` to a struct of one of `sizes_types`.
+
+    If there are several types, each has a tag (such as `vit`), and the tag field in `job.sizes` (such as `family`)
+    selects the type; a single type needs no tag. Raises `BadJob` with the key and the nearest known one.
+    """
     sizes: dict[str, Any] = dict(job.sizes)
     tags = {str(sizes_type.__struct_config__.tag): sizes_type for sizes_type in sizes_types}
-    field = sizes_types[0].__struct_config__.tag_field
+    field = sizes_types[0].__struct_config__.tag_field  # None without tags
     if not sizes:
         expected = f" with {field} = {' or '.join(repr(tag) for tag in tags)}" if field else ""
         raise BadJob(f"workload = {job.workload!r} needs $.sizes, but the job has none.", f"Add [sizes]{expected}.")
@@ -58,7 +62,7 @@ def _bad_sizes(message: str, sizes_type: type[msgspec.Struct]) -> BadJob:
     return BadJob(f"{problem} at $.sizes.{location['key']}.", hint)
 
 
-def at_least(sizes: msgspec.Struct, least: int, *fields: str) -> None:
+def require_at_least(sizes: msgspec.Struct, least: int, *fields: str) -> None:
     """Raises `BadJob` if a field, or an item of a list field, is less than `least`."""
     for field in fields:
         value = getattr(sizes, field)
@@ -66,7 +70,7 @@ def at_least(sizes: msgspec.Struct, least: int, *fields: str) -> None:
             raise BadJob(f"{field} = {value} must be at least {least} at $.sizes.{field}.")
 
 
-def divides(sizes: msgspec.Struct, field: str, divisor_field: str, reason: str) -> None:
+def require_divisible(sizes: msgspec.Struct, field: str, divisor_field: str, reason: str) -> None:
     """Raises `BadJob` with the arithmetic and `reason` if the value of `divisor_field` does not divide that of
     `field`."""
     value, divisor = getattr(sizes, field), getattr(sizes, divisor_field)

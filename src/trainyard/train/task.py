@@ -1,4 +1,8 @@
-"""The interfaces between the trainer and a workload: model, samples and loss."""
+"""The interfaces between the trainer and a workload: model, samples and loss.
+
+A workload implements `Samples` and `Task`, and the further protocols that its model needs; the trainer checks for them
+with `isinstance`. tp, ep, cp and pp are tensor, expert, context and pipeline parallelism.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class Batch(NamedTuple):
         return Batch(inputs, targets)
 
     def split(self, parts: int) -> list[Batch]:
-        """Splits into consecutive batches of equal size."""
+        """Splits into `parts` consecutive batches of equal size: the micro-batches of a step."""
         inputs = zip(*(part.chunk(parts) for part in self.inputs))
         targets = zip(*(part.chunk(parts) for part in self.targets))
         return [Batch(micro_inputs, micro_targets) for micro_inputs, micro_targets in zip(inputs, targets)]
@@ -77,7 +81,7 @@ class SplitTask(Protocol):
 class SplitsBatch(Protocol):
     """A task whose samples can be split over ranks (cp)."""
 
-    def share(self, batch: Batch, meshes: Meshes) -> Batch:
+    def select_part(self, batch: Batch, meshes: Meshes) -> Batch:
         """This rank's part of every sample; the losses of all parts have equal weight."""
         ...
 
@@ -86,9 +90,11 @@ class SplitsBatch(Protocol):
 class PipelineTask(Protocol):
     """A task whose model can be split into pipeline stages, each a module with the unsplit model's names."""
 
-    def stage(self, number: int, stages: int) -> nn.Module: ...
+    def stage(self, number: int, stages: int) -> nn.Module:
+        """Stage `number`, counted from 0, of a pipeline with `stages` stages."""
+        ...
 
-    def handed(self, samples: int) -> tuple[Tensor, ...]:
+    def stage_activations(self, samples: int) -> tuple[Tensor, ...]:
         """Activations that a stage sends to the next, as meta tensors with this rank's shapes and dtypes."""
         ...
 
@@ -115,8 +121,8 @@ class UpdatesAfterStep(Protocol):
 class HasAuxiliaryLoss(Protocol):
     """A module with auxiliary losses. They contribute gradients but are not part of the reported loss."""
 
-    def weigh(self, share: float) -> None:
-        """Called before a step. `share`: the factor applied to each micro-batch's loss."""
+    def set_loss_weight(self, share: float) -> None:
+        """Sets the factor `share` that is applied to the loss of each micro-batch. Called before each step."""
         ...
 
 
@@ -124,6 +130,6 @@ class HasAuxiliaryLoss(Protocol):
 class ReportsCounts(Protocol):
     """A module that reports its counts."""
 
-    def tallies(self) -> Mapping[str, Sequence[int]]:
-        """Tokens per expert, by layer, over the global batch of the last step."""
+    def tokens_per_expert(self) -> Mapping[str, Sequence[int]]:
+        """Tokens per expert over the global batch of the last step: layer name to one count per expert."""
         ...

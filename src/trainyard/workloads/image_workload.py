@@ -36,7 +36,7 @@ class ImageWorkload(ABC):
 
         sizes = self.ops.check(job)
         task, samples = self.task_and_samples(job, sizes)
-        return Trainer(job, process_group.find(vendor), task, samples, self.model_flops(job))
+        return Trainer(job, process_group.find_ranks(vendor), task, samples, self.model_flops(job))
 
     @abstractmethod
     def task_and_samples(self, job: Job, sizes: Any) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ class Recommender:
 
         sizes = recommender_ops.check(job)
         flops = recommender_ops.model_flops(job)
-        return Trainer(job, process_group.find(vendor), Predict(job, sizes), Clicks(job, sizes), flops)
+        return Trainer(job, process_group.find_ranks(vendor), Predict(job, sizes), Clicks(job, sizes), flops)
 
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank. Raises `BadJob` like `build`."""

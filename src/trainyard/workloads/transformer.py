@@ -24,7 +24,9 @@ class Transformer:
         from trainyard.train.step.trainer import Trainer
 
         transformer_ops.check(job)
-        return Trainer(job, process_group.find(vendor), Language(job), Bytes(job), transformer_ops.model_flops(job))
+        return Trainer(
+            job, process_group.find_ranks(vendor), Language(job), Bytes(job), transformer_ops.model_flops(job)
+        )
 
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank. Raises `BadJob` like `build`."""

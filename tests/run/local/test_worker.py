@@ -24,7 +24,7 @@ from trainyard.run.local.rank_facts import RankFacts, read_facts  # noqa: E402
 from trainyard.run.local.step_clock import StepClock  # noqa: E402
 from trainyard.run.local.worker import PlannedStep, Rank, plan_steps  # noqa: E402
 from trainyard.store.run_folder import read_samples  # noqa: E402
-from trainyard.train.process_group import Ranks, vendor_here  # noqa: E402
+from trainyard.train.process_group import Ranks, detect_vendor  # noqa: E402
 from trainyard.train.step.outcome import Outcome  # noqa: E402
 from trainyard.vendors.cpu_vendor import Cpu  # noqa: E402
 
@@ -187,19 +187,19 @@ def test_more_ranks_than_devices_is_refused(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with refused(DeviceUnusable, "4 ranks", 2, "$.layout", "CUDA_VISIBLE_DEVICES"):
-        process_group.find("nvidia")
+        process_group.find_ranks("nvidia")
 
 
 def test_unusable_devices_are_an_error_without_cpu_fallback(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert {vendor_here(), vendor_here("cpu"), vendor_here("pretend")} == {"cpu"}
+    assert {detect_vendor(), detect_vendor("cpu"), detect_vendor("pretend")} == {"cpu"}
     with refused(DeviceUnusable, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):
         worker.main(folder, "nvidia")
     assert not (folder / "samples").exists()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert vendor_here("cpu") == vendor_here("nvidia") == "nvidia"
+    assert detect_vendor("cpu") == detect_vendor("nvidia") == "nvidia"
     with refused(DeviceUnusable, "amd", f"torch {torch.__version__}"):
-        vendor_here("amd")
+        detect_vendor("amd")
 
 
 LATE = """
@@ -207,8 +207,8 @@ import time
 from datetime import timedelta
 from trainyard.train import process_group
 process_group.TIMEOUT = timedelta(seconds=2)
-here = process_group.find("cpu")
-with process_group.joined(here):
+here = process_group.find_ranks("cpu")
+with process_group.process_group_context(here):
     time.sleep(4 * here.rank)
     process_group.patient_barrier(here)
     process_group.barrier(here)

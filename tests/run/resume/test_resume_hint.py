@@ -45,8 +45,8 @@ CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "4
 def shelve(run: Path, step: int) -> None:
     """A checkpoint whose manifest is in order, after `step` (counted from 0)."""
     checkpoints = CheckpointStore(run, "token")
-    checkpoints.part(step).mkdir(parents=True)
-    file = checkpoint_store.write(checkpoints.part(step) / "rank0.bin", [bytes(32)])
+    checkpoints.unfinished_folder(step).mkdir(parents=True)
+    file = checkpoint_store.write(checkpoints.unfinished_folder(step) / "rank0.bin", [bytes(32)])
     checkpoints.commit(msgspec.structs.replace(MANIFEST, step=step, files={"rank0.bin": file}))
 
 
@@ -193,7 +193,7 @@ def test_fork_without_checkpoint_or_steps_left_is_refused(tmp_path: Path) -> Non
 def test_an_adopted_checkpoint_is_whole_and_outlives_its_run(tmp_path: Path) -> None:
     shelve(tmp_path / "old", 9)
     mine = CheckpointStore(tmp_path / "new", "token")
-    mine.adopt(CheckpointStore(tmp_path / "old"), 9)
+    mine.copy_from(CheckpointStore(tmp_path / "old"), 9)
     CheckpointStore(tmp_path / "old", "other").set_aside(9, "torn")
     manifest, rejected = mine.last_good()
     assert (manifest and manifest.step, rejected) == (9, [])

@@ -56,7 +56,7 @@ def train(ranks, job, run, until=UNTIL):
     outcomes = []
     for step in range(first, until):
         outcomes.append(tuple(training(step)))
-        saver.after(step)
+        saver.save_if_due(step)
     saver.close()
     return first, outcomes, [notice[:3] for notice in saver.take_notices()], training.about().digests["weights_final"]
 
@@ -464,15 +464,15 @@ def test_newest_checkpoints_are_retained(tmp_path):
 def test_old_checkpoints_are_removed_after_the_new_one_is_complete(tmp_path):
     checkpoints = CheckpointStore(tmp_path, "token")
     for step in (1, 2, 3):
-        checkpoints.part(step).mkdir(parents=True)
-        file = checkpoint_store.write(checkpoints.part(step) / "rank0.bin", [bytes(32)])
+        checkpoints.unfinished_folder(step).mkdir(parents=True)
+        file = checkpoint_store.write(checkpoints.unfinished_folder(step) / "rank0.bin", [bytes(32)])
         if step < 3:
             checkpoints.commit(msgspec.structs.replace(MANIFEST, step=step, files={"rank0.bin": file}))
         checkpoints.retain(1)
     assert checkpoints.steps() == [2]
-    assert checkpoints.part(3).is_dir(), "what is being written is not older"
+    assert checkpoints.unfinished_folder(3).is_dir(), "what is being written is not older"
     CheckpointStore(tmp_path, "other").clear()
-    assert not checkpoints.part(3).exists()
+    assert not checkpoints.unfinished_folder(3).exists()
     assert checkpoints.read(2).step == 2
 
 
@@ -509,13 +509,13 @@ def test_next_save_waits_for_the_one_in_flight(tmp_path, monkeypatch):
     training = plugins.load("workloads", "transformer").build(job, "cpu")
     saver = savers.Saver(tmp_path, job, ranks, training)
     training(0)
-    saver.after(0)
+    saver.save_if_due(0)
     assert going.wait(60)
     outcome = training(1)  # while it is written
     assert steps_of(tmp_path) == []
     threading.Timer(0.3, free.set).start()
     before = saver.stalled_ns
-    saver.after(1)
+    saver.save_if_due(1)
     assert saver.stalled_ns - before > 0.2e9, "waiting for the one before is a stall too"
     saver.close()
     assert steps_of(tmp_path) == [1, 0]
@@ -533,7 +533,7 @@ def test_save_now_returns_when_on_disk(tmp_path):
     saver = Saver(tmp_path, job, ranks, training)
     for step in range(2):
         training(step)
-        saver.after(step)
+        saver.save_if_due(step)
     saver.save_now(1)
     assert steps_of(tmp_path) == [1], "the state after step 1 was on its way already"
     training(2)
@@ -558,7 +558,7 @@ def test_stall_is_booked_to_the_checkpoint(tmp_path, mode):
         for step in range(4):
             training(step)
             before = saver.stalled_ns
-            saver.after(step)
+            saver.save_if_due(step)
             stalls.append(saver.stalled_ns - before)
             profiler.step()
     saver.close()

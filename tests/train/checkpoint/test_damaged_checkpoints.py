@@ -443,8 +443,8 @@ def test_second_save_of_a_step_replaces_the_first(tmp_path: Path) -> None:
 
     for attempt in ("first", "second"):
         checkpoints = CheckpointStore(tmp_path, attempt)
-        checkpoints.part(1).mkdir(parents=True)
-        file = write(checkpoints.part(1) / "rank0.bin", [attempt.encode() * 8])
+        checkpoints.unfinished_folder(1).mkdir(parents=True)
+        file = write(checkpoints.unfinished_folder(1) / "rank0.bin", [attempt.encode() * 8])
         checkpoints.commit(msgspec.structs.replace(MANIFEST, files={"rank0.bin": file}, tensors={}))
     assert (checkpoints.folder(1) / "rank0.bin").read_bytes() == b"second" * 8
     assert [path.name for path in checkpoints.root.iterdir()] == ["step-000002"]

@@ -124,10 +124,10 @@ def test_each_expert_processes_its_own_tokens(counts):
 @given(counts=st.lists(st.integers(0, 10**6), min_size=1, max_size=8))
 def test_bias_falls_above_the_mean_load_and_rises_below(counts):
     torch = pytest.importorskip("torch")
-    from trainyard.train.model.expert_balance import BIAS_RATE, follow
+    from trainyard.train.model.expert_balance import BIAS_RATE, update_bias
 
     bias = torch.zeros(len(counts))
-    follow(bias, torch.tensor(counts))
+    update_bias(bias, torch.tensor(counts))
     mean = sum(counts) / len(counts)
     expected = [BIAS_RATE * ((count < mean) - (count > mean)) for count in counts]
     assert bias.tolist() == pytest.approx(expected)
@@ -145,7 +145,7 @@ def test_bias_updates_balance_the_load(kind):
     before = router(x)[2]
     for _ in range(150):
         router.load.last = router(x)[2]
-        router.follow()
+        router.update_bias()
     after = router(x)[2]
     assert before.max() > 70
     assert after.max() < 55
@@ -189,14 +189,14 @@ def test_tokens_are_counted_once_per_step():
         decoder = task.module()
         blocks.prepare(task.blocks(decoder), job.recipe)
         initial_weights.fill(decoder, task.draw)
-        assert decoder.tallies() == {}
+        assert decoder.tokens_per_expert() == {}
         tokens = torch.arange(14).view(2, 7)
         with torch.no_grad():
             decoder(tokens)
         for part in (tokens, tokens + 1):
             task.loss(decoder(part), (part,)).backward()
         decoder.after_step()
-        results.append((decoder.tallies(), decoder.layers["1"].mlp.router.bias.tolist()))
+        results.append((decoder.tokens_per_expert(), decoder.layers["1"].mlp.router.bias.tolist()))
     assert results[0] == results[1] == results[2]
     assert results[0][0].keys() == {"layers.1"}
     assert sum(results[0][0]["layers.1"]) == 2 * 14 * MODEL.top_k

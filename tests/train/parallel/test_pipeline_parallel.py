@@ -211,7 +211,7 @@ def test_stage_outputs_have_the_declared_shapes(dtype):
         x = torch.zeros(2, 32, dtype=torch.long)
         for number in range(3):
             x = task.stage(number, 4)(x)
-            (declared,) = task.handed(2)
+            (declared,) = task.stage_activations(2)
             assert (x.shape, x.dtype) == (declared.shape, declared.dtype)
 
 

@@ -18,7 +18,7 @@ from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Recipe
 from trainyard.models import presets
 from trainyard.train.recommender import clicks
-from trainyard.train.recommender.recommender_sizes import owners
+from trainyard.train.recommender.recommender_sizes import assign_tables
 from trainyard.workloads.ops import recommender_ops
 
 TINY, FULL = "tiny-dlrm", "dlrm-dcnv2"
@@ -94,7 +94,7 @@ def test_refusal_names_a_valid_alternative(job, values):
 
 @given(st.lists(st.integers(1, 10**8), min_size=1, max_size=30), st.integers(1, 30))
 def test_tables_are_assigned_evenly(rows, ranks):
-    shares = owners(rows, ranks)
+    shares = assign_tables(rows, ranks)
     assert sorted(table for share in shares for table in share) == list(range(len(rows)))
     assert all(shares) == (ranks <= len(rows))
     held = [sum(rows[table] for table in share) for share in shares]
@@ -299,7 +299,7 @@ def several(ranks, folder, jobs):
         outcomes = []
         for step in range(first, until):
             outcomes.append(tuple(training(step)))
-            saver.after(step)
+            saver.save_if_due(step)
         saver.close()
         results.append((first, outcomes, digests))
     return results

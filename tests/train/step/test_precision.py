@@ -41,14 +41,14 @@ def test_scale_halves_on_overflow_and_doubles_after_good_steps(norms):
     try:
         expected, good = loss_scaling.START, 0
         for norm in norms:
-            assert scaling.passes(torch.tensor(norm)) == (norm == 1.0)
+            assert scaling.accept_step(torch.tensor(norm)) == (norm == 1.0)
             good = good + 1 if norm == 1.0 else 0
             expected *= 0.5 if norm != 1.0 else 2.0 if good and good % patience == 0 else 1.0
             assert scaling.scale == expected
         again = a_scaling()
         again.restore(scaling.state())
         for norm in (1.0,) * patience:
-            assert scaling.passes(torch.tensor(norm)) == again.passes(torch.tensor(norm))
+            assert scaling.accept_step(torch.tensor(norm)) == again.accept_step(torch.tensor(norm))
             assert scaling.state() == again.state()
     finally:
         loss_scaling.GROW_AFTER = saved
@@ -59,7 +59,7 @@ def test_only_float16_is_scaled():
     torch = pytest.importorskip("torch")
     for dtype in ("float32", "bfloat16", "float8"):
         scaling = a_scaling(dtype)
-        assert scaling.passes(torch.tensor(float("inf")))
+        assert scaling.accept_step(torch.tensor(float("inf")))
         assert (scaling.factor, scaling.state()) == (1.0, {})
 
 
@@ -240,8 +240,8 @@ def _offloaded_rank(rank, job, path, pipe):
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     device_rules.check = lambda recipe, vendor: None
-    with process_group.joined(process_group.find("cpu"), f"file://{path}"):
-        trainer = Trainer(job, process_group.find("cpu"), Language(job), Bytes(job), model_flops=0)
+    with process_group.process_group_context(process_group.find_ranks("cpu"), f"file://{path}"):
+        trainer = Trainer(job, process_group.find_ranks("cpu"), Language(job), Bytes(job), model_flops=0)
         state = trainer.parallel_model.modules[0]._get_fsdp_state()
         results = [trainer(step) for step in range(STEPS)]
         pipe.send((results, type(state._fsdp_param_group.offload_policy).__name__))

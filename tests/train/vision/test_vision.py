@@ -171,10 +171,10 @@ def test_full_size_flops_match_torch(name):
 
 def test_scaling_keeps_constants_and_averages_when_downscaling():
     for length, to in ((8, 16), (8, 20), (16, 5), (7, 7), (1, 4)):
-        assert np.allclose(pictures.scaling(length, to).sum(axis=1), 1)
-    assert np.allclose(pictures.scaling(7, 7), np.eye(7))
-    assert np.allclose((pictures.scaling(8, 4) @ np.arange(8.0))[1:3], [2.5, 4.5])
-    smooth = pictures.scaling(8, 16) @ np.arange(8.0)
+        assert np.allclose(pictures.interpolation_matrix(length, to).sum(axis=1), 1)
+    assert np.allclose(pictures.interpolation_matrix(7, 7), np.eye(7))
+    assert np.allclose((pictures.interpolation_matrix(8, 4) @ np.arange(8.0))[1:3], [2.5, 4.5])
+    smooth = pictures.interpolation_matrix(8, 16) @ np.arange(8.0)
     assert np.all(np.diff(smooth[1:-1]) == pytest.approx(0.5))
 
 
@@ -337,7 +337,7 @@ def test_bfloat16_is_close_to_float32(preset):
 @pytest.mark.torch
 def test_running_statistics_are_the_mean_over_micro_batches():
     torch = pytest.importorskip("torch")
-    from trainyard.train.vision.convolutions import MOMENTUM, BatchNorm, settle
+    from trainyard.train.vision.convolutions import MOMENTUM, BatchNorm, update_running_statistics
 
     norm = BatchNorm(3)
     torch.nn.init.ones_(norm.weight)
@@ -346,7 +346,7 @@ def test_running_statistics_are_the_mean_over_micro_batches():
     micro = [torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(n)) * n + n for n in (1, 2)]
     for x in micro:
         assert torch.allclose(norm(x), plain(x), atol=1e-6)
-    settle([norm])
+    update_running_statistics([norm])
     for kept, start, each in (
         (norm.running_mean, 0, [x.mean((0, 2, 3)) for x in micro]),
         (norm.running_var, 1, [x.var((0, 2, 3)) for x in micro]),
@@ -360,12 +360,12 @@ def running_statistics(job, rank, folder):
     """Saves the running statistics of one rank of `job` after two steps to a file."""
     import torch
 
-    from trainyard.train.process_group import Ranks, joined
+    from trainyard.train.process_group import Ranks, process_group_context
     from trainyard.train.step.trainer import Trainer
 
     torch.set_num_threads(1)
     ranks = Ranks(rank, rank, job.layout.ranks, job.layout.ranks, "cpu", torch.device("cpu"))
-    with joined(ranks, f"file://{folder}/meet"):
+    with process_group_context(ranks, f"file://{folder}/meet"):
         trainer = Trainer(job, ranks, *parts(job), model_flops=0)
         for step in range(2):
             trainer(step)

@@ -1,4 +1,5 @@
-"""Options that the gate's modes share."""
+"""Options that the gate's modes share. A function with (context, parameter, value) is click's callback of an option: it
+checks the value and returns the value that the command gets."""
 
 from __future__ import annotations
 
@@ -27,18 +28,21 @@ class Percent(click.ParamType):
 
 
 def _metrics(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check the metrics before any run is made."""
+    """Checks the metrics before any run is made, and returns them without duplicates. Raises `BadInput` for an unknown
+    one."""
     for name in names:
         words.metric(name)
     return tuple(dict.fromkeys(names))
 
 
 def _metric(context: click.Context, parameter: click.Parameter, name: str) -> str:
+    """Checks a metric. Raises `BadInput` for an unknown one."""
     words.metric(name)
     return name
 
 
 def _across(context: click.Context, parameter: click.Parameter, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Checks the kinds of differences between runs to allow. Raises `BadInput` for an unknown one."""
     from trainyard.compare.differences import check_kinds
 
     check_kinds(kinds)
@@ -46,10 +50,10 @@ def _across(context: click.Context, parameter: click.Parameter, kinds: tuple[str
 
 
 def _target(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Copy a job file that is a pipe to a file, which every run can read."""
-    from trainyard.cli.support.pipes import regular
+    """Copies a job file that is a pipe to a file, which every run can read. `words`: a job file, or a command line."""
+    from trainyard.cli.support.pipes import copy_pipe
 
-    return (regular(words[0]),) if len(words) == 1 else words
+    return (copy_pipe(words[0]),) if len(words) == 1 else words
 
 
 def _form(context: click.Context, parameter: click.Parameter, form: str | None) -> str | None:

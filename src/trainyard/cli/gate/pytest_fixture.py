@@ -17,6 +17,7 @@ PerfGate = Callable[..., "GateReport"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options of the fixture to pytest's command line (a hook that pytest calls)."""
     group = parser.getgroup("trainyard")
     group.addoption("--perf-base", metavar="REV", help="Revision that perf_gate compares with; tests skip without it.")
     group.addoption("--perf-pairs", type=int, default=20, metavar="N", help="Maximum number of pairs of runs (20).")

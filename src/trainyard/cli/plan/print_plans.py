@@ -60,7 +60,7 @@ def _print_full(plans: Plans) -> None:
     screen.print(f"{plans.step}.", markup=False)
     screen.print(plan_summary.headline(plans), markup=False)
     tables = (
-        hetero_tables.layouts(plans), *hetero_tables.unlike(plans), *plan_tables.scaling(plans),
+        hetero_tables.layouts(plans), *hetero_tables.part_tables(plans), *plan_tables.scaling(plans),
         plan_tables.ledger(plans.best.plan), plan_tables.memory(plans),
     )  # fmt: skip
     _print_tables(tables, screen)

@@ -20,10 +20,10 @@ def show_run(result: RunResult, as_json: bool, full: bool) -> None:
         print_json(result)
         return
     echo(_title(result, full))
-    print_analysis(result.analysis, console(full=full), full, pages_of(result), full_command(result))
+    print_analysis(result.analysis, console(full=full), full, suggest_page(result), full_command(result))
 
 
-def pages_of(result: RunResult) -> tuple[NextStep, ...]:
+def suggest_page(result: RunResult) -> tuple[NextStep, ...]:
     """The command that writes the page of a run."""
     return (NextStep(f"trainyard report {result.id}", "timeline and ranks as an HTML page"),)
 

@@ -35,7 +35,7 @@ def command(
     from trainyard import api
     from trainyard.cli.run.print_run import show_run
     from trainyard.cli.run.run_options import script_session_of, session_of
-    from trainyard.cli.support.pipes import regular
+    from trainyard.cli.support.pipes import copy_pipe
 
     first_word = target[0] if target else ""
     # --profile applies to commands only: a job file sets its own window. --port applies to jobs only: a command starts
@@ -44,7 +44,7 @@ def command(
         result = api.run_script(target, profile=profile, session=script_session_of(tag, quiet))
     else:
         with session_of(tag, port, quiet) as session:
-            result = api.run(regular(first_word), session=session)
+            result = api.run(copy_pipe(first_word), session=session)
     show_run(result, as_json, full)
 
 

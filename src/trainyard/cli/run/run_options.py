@@ -35,7 +35,8 @@ def session_of(tag: str, port: int | None, quiet: bool) -> Iterator[Session]:
 
 
 def script_session_of(tag: str, quiet: bool) -> Session:
-    """The session of a user's own command, which reports no progress."""
+    """The session of a user's own command, without a progress display. `tag`: name of the run, or empty; `quiet`: print
+    no messages."""
     from trainyard.run.session import Session
     from trainyard.store.store import Store
 
@@ -71,5 +72,6 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
 
 
 def _line(at: Progress) -> str:
+    """The loss and the throughput of a step as text."""
     loss = "" if at.loss is None else f"loss {at.loss:.4f}  "
     return f"{loss}{units.show_count(at.tokens_per_s)} tokens/s"

@@ -11,7 +11,8 @@ from trainyard.store.stored_changes import CopiedRun, CopiedRuns, RefusedRun
 
 
 def copy_runs(copies: Mapping[str, Callable[[], CopiedRun]], done: str, as_json: bool) -> None:
-    """Copy each run; `copies`: id -> function that copies the run. `done`: past participle and place, for messages.
+    """Copies each run, and prints the result. `copies`: id -> function that copies the run. `done`: the end of the
+    message, such as `pushed to s3://bucket/runs`.
 
     Raises `BadInput` at the end if some could not be copied, or `EnvironmentFailed` if the environment failed for one
     of them."""

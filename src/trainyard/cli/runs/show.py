@@ -50,7 +50,7 @@ def _show(result: RunResult, full: bool) -> None:
     """Prints a stored run's analysis; `full` adds its folder, injected faults and provenance."""
     from pathlib import Path
 
-    from trainyard.cli.run.print_run import full_command, pages_of
+    from trainyard.cli.run.print_run import full_command, suggest_page
     from trainyard.cli.support.output import console, echo
     from trainyard.report.render.chaos_table import table
     from trainyard.report.render.provenance import provenance_rows
@@ -60,7 +60,7 @@ def _show(result: RunResult, full: bool) -> None:
     screen = console(full=full)
     folder = f"  {result.folder}" if full else ""
     echo(f"run {Path(result.folder).name}  {plain(result.started)}{folder}\n")
-    print_analysis(result.analysis, screen, full, pages_of(result), full_command(result))
+    print_analysis(result.analysis, screen, full, suggest_page(result), full_command(result))
     if full and result.chaos:
         screen.print()
         print_table(table(result.chaos), screen)

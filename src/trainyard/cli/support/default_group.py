@@ -43,17 +43,20 @@ class DefaultGroup(click.Group):
         return list(self.modes)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a mode, or the default command for the name `_DEFAULT`; None for other names. Imports it."""
         if cmd_name == _DEFAULT:
             return self.default_command()
         return import_module(self.modes[cmd_name].module).command if cmd_name in self.modes else None
 
     def default_command(self) -> click.Command:
+        """Imports the default command. Its usage shows the group's name."""
         command: click.Command = import_module(self.default).command
         command.context_class = _DefaultContext
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        completing = ctx.resilient_parsing and not args
+        """As click does, but a command line that does not begin with a mode or `--help` is the default command's."""
+        completing = ctx.resilient_parsing and not args  # of the first word by the shell
         if not completing and (not args or args[0] not in (*self.modes, *_HELP)):
             args = [_DEFAULT, *args]
         return super().parse_args(ctx, args)
@@ -61,6 +64,8 @@ class DefaultGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, and keeps the command line after the first word for `_words`, in click's dictionary of the
+        context."""
         ctx.meta[__name__] = args[1:]
         return super().resolve_command(ctx, args)
 

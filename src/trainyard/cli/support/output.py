@@ -70,13 +70,15 @@ class _OutputStream(io.TextIOBase):
                 self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        """Redirect the descriptor, so that buffered output is not written, now or at exit."""
+        """Handles a failed write: records it in `failed`, unless the reader has ended, and redirects the descriptor to
+        the null device, so that buffered output is not written, now or at exit."""
         self.failed |= not isinstance(error, BrokenPipeError)
         if self.stream is not None:
             with suppress(OSError):  # a stream in memory has no descriptor
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
-    def _closed(self) -> None: ...
+    def _closed(self) -> None:
+        """Called for a write to a stream that was closed before the program started."""
 
     def isatty(self) -> bool:
         return self.stream is not None and self.stream.isatty()
@@ -123,6 +125,8 @@ def console(err: bool = False, full: bool = False) -> Console:
     from rich.segment import Segment
 
     class Printable(Console):
+        """Rich's console; control characters in the printed text become visible."""
+
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
                 visible = segment.text if segment.control else printable(segment.text, keep="\n")

@@ -21,6 +21,7 @@ _TIMEOUT_VARIABLE = "TRAINYARD_PIPE_TIMEOUT_S"
 _SILENCE_S = 60.0
 """Default timeout without data. A decompressor or a remote copy takes a few seconds for its first bytes."""
 _PIECE = 1 << 20
+"""Maximum bytes of one read."""
 
 
 class InputFile(click.ParamType):
@@ -32,11 +33,12 @@ class InputFile(click.ParamType):
         self.kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return self.kind(regular(value)) if isinstance(value, str) else value
+        return self.kind(copy_pipe(value)) if isinstance(value, str) else value
 
 
-def regular(name: str) -> str:
-    """Copy a pipe to a file that lasts as long as the process, and return its path; return any other name as it is.
+def copy_pipe(name: str) -> str:
+    """Copies a pipe to a temporary file that lasts as long as the process, and returns the path of the copy; returns
+    any other name as it is. Messages show the pipe's name in place of the copy's.
 
     Raises `BadFile` if no data arrives for too long, `PlaceUnwritable` if the copy cannot be written."""
     if not os.path.exists(name) or os.path.isfile(name) or os.path.isdir(name):

@@ -25,7 +25,7 @@ def command(files: TraceFiles, tool: Literal["hta", "tracelens"], full: bool, as
     """
     from trainyard import api
     from trainyard.report.render.terminal import print_table
-    from trainyard.report.view.fact_tables import reconciled
+    from trainyard.report.view.fact_tables import reconciliation_tables
 
     options = files._asdict()
     options.pop("window")
@@ -35,5 +35,5 @@ def command(files: TraceFiles, tool: Literal["hta", "tracelens"], full: bool, as
     if as_json:
         print_json(result)
     else:
-        for table in reconciled(result, full):
+        for table in reconciliation_tables(result, full):
             print_table(table, console(full=full))

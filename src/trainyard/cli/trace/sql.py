@@ -25,7 +25,7 @@ def command(files: TraceFiles, query: str, full: bool, as_json: bool) -> None:
     """
     from trainyard import api
     from trainyard.report.render.terminal import print_table
-    from trainyard.report.view.fact_tables import answered
+    from trainyard.report.view.fact_tables import query_table
 
     options = files._asdict()
     result = api.query(query, options.pop("paths"), **options)
@@ -34,6 +34,6 @@ def command(files: TraceFiles, query: str, full: bool, as_json: bool) -> None:
     if as_json:
         print_json(result)
     else:
-        print_table(answered(result), console(full=full), None if full else _ROWS)
+        print_table(query_table(result), console(full=full), None if full else _ROWS)
     if result.more:
         say(f"Only the first {len(result.rows):,} rows are shown. Aggregate them, or add a LIMIT.")

@@ -52,7 +52,7 @@ class TraceFiles(NamedTuple):
     strict: bool
 
     def measure(self) -> MeasuredTrace:
-        """Books the files."""
+        """Reads the files and books every interval of their steps to an account of the ledger."""
         from trainyard.api.trace_modes import measure_paths
 
         options = self._asdict()
@@ -60,7 +60,8 @@ class TraceFiles(NamedTuple):
 
 
 def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the arguments of `TraceFiles` other than the window, and pass them as one."""
+    """Decorator of a command: adds the arguments and options that select and read profiler files, and passes them to
+    `function` as one `TraceFiles`, its first argument. The option `--window` is added separately."""
 
     @wraps(function)
     def wrapped(

@@ -43,7 +43,7 @@ def command(files: TraceFiles, changes: tuple[str, ...], page: str | None, full:
     from trainyard.diagnose.predict_changes import predict_changes
     from trainyard.report.render.terminal import plain, print_table
     from trainyard.report.view.build_analysis import analyse_measured
-    from trainyard.report.view.fact_tables import predicted, prediction_title
+    from trainyard.report.view.fact_tables import prediction_table, prediction_title
     from trainyard.report.view.trace_results import predicted_steps
 
     measured = files.measure()
@@ -56,6 +56,6 @@ def command(files: TraceFiles, changes: tuple[str, ...], page: str | None, full:
     else:
         out = console(full=full)
         out.print(Text(plain(prediction_title(result)), style="bold"))
-        print_table(predicted(result, full), out)
+        print_table(prediction_table(result, full), out)
     if page:
         write_page(prediction.would, analyse_measured(prediction.would), page)

@@ -51,13 +51,20 @@ class ExposedComm:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """One finding for each kind of collective with relevant exposed time.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         return [
             exposed for collective in words.COLLECTIVES for exposed in _find_exposed(ledger, ranks or (), collective)
         ]
 
 
 def _find_exposed(ledger: Ledger, ranks: Sequence[Booked], collective: str) -> Sequence[Finding]:
-    """The finding about the exposed time of one kind of collective (a key of words.COLLECTIVES), over all groups."""
+    """The finding about the exposed time of one kind of collective (a key of words.COLLECTIVES), over all groups; empty
+    if it is too short to matter. `ranks`: booked profiles; empty if only the ledger is available."""
     entries = [entry for entry in ledger.entries if (entry.account.kind, entry.account.what) == ("comm", collective)]
     ns_by_account: dict[Account, int] = {}
     for entry in entries:
@@ -66,6 +73,7 @@ def _find_exposed(ledger: Ledger, ranks: Sequence[Booked], collective: str) -> S
     if not matters(ledger, exposed_ns):
         return ()
     largest = max(ns_by_account, key=lambda account: ns_by_account[account])
+    # `on_host`: most of the time is booked to calls of the host that wait, not to device work.
     # A single rank of a job, and waits of the host, show when a call began, but not when the last rank arrived.
     rows_by_rank = [select_work(rank, "comm", collective) for rank in ranks]
     work_ns = owned_ns_per_step(ranks, rows_by_rank)
@@ -95,7 +103,8 @@ def _find_exposed(ledger: Ledger, ranks: Sequence[Booked], collective: str) -> S
 
 
 def _remedy(collective: str, entries: Sequence[Entry], ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> str:
-    """The remedy for a kind of collective, by the size of its messages and the phase that has most of its `entries`."""
+    """The remedy for a kind of collective, by the size of its messages and the phases of its `entries` (those of the
+    ledger). `rows_by_rank`: rows of its calls in the interval columns of each rank."""
     sizes = [
         rank.collectives[row].size
         for rank, rows in zip(ranks, rows_by_rank)

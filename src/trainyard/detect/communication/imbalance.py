@@ -46,7 +46,12 @@ class Imbalance:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The waiting that no single rank causes, with the op class whose time is most uneven between ranks."""
+        """The waiting that no single rank causes, with the op class whose time is most uneven between ranks.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         if ledger.scope.aligned == "no":
             return _find_without_clocks(ledger, ranks or ())
         waits = {account: ns for account, ns in ledger.by_account().items() if account.kind == "straggler"}
@@ -156,8 +161,8 @@ def _most_uneven_class(class_times: _ClassTimes) -> tuple[str, int, bool]:
     """(The op class whose time in a step differs most between ranks, ns by which its longest time exceeds the mean over
     ranks, averaged over steps, whether most other classes differ by as large a fraction); ("", 0, False) if no class
     differs."""
-    mean_excess_ns: dict[str, int] = {}
-    fraction: dict[str, float] = {}
+    mean_excess_ns: dict[str, int] = {}  # op class -> ns; without classes that hardly differ
+    fraction: dict[str, float] = {}  # op class -> excess over its mean time
     for op_class, times in class_times.items():
         by_step: dict[str, list[int]] = defaultdict(list)
         for (_, step), ns in times.items():
@@ -175,8 +180,9 @@ def _most_uneven_class(class_times: _ClassTimes) -> tuple[str, int, bool]:
 
 
 def _split_unevenness(ranks: Sequence[Booked]) -> float:
-    """How unevenly all-to-alls split their data: the largest buffer of a rank and step over the mean of all ranks and
-    steps, comparing calls at the same position in the step; 0 if they cannot be matched."""
+    """How unevenly all-to-alls split their data: the sum over the calls of a step of the largest buffer (bytes) that
+    any rank and step has there, over the mean sum of a step. 1 if all are equal; 0 if the calls cannot be matched by
+    their position, since the number of calls differs."""
     # For each step of each rank, the bytes of its all-to-alls in order of their start.
     sizes_by_step: list[list[int]] = []
     for rank in ranks:

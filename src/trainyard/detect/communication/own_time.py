@@ -2,7 +2,8 @@
 
 Ranks run ahead of each other on the host. One that is behind arrives last at every collective, although it works as
 fast as the others: the difference is from an earlier time. A rank that is slower has more work of its own in each step:
-its device is busy for longer, or its host needs longer, apart from waiting for the device.
+its device is busy for longer, or its host needs longer, apart from waiting for the device. The rule `straggler` asks
+here before it names a rank.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _WAIT_CAUSES = ("launch_gap/sync", "comm/")
 
 
 def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> float | None:
-    """The fraction (0 to 1) of the others' wait, ns a step, that the late rank's own work exceeds theirs by, on its
-    device or host: the lower bound of its mean over steps at `_ERROR_RATE`. None if the rank or its steps are not among
-    `ranks`."""
+    """The fraction (0 to 1) of `wait_ns`, for which the other ranks wait in a step, that the own work of rank `late`
+    explains: the ns by which its work exceeds the others' median, on its device or its host, whichever is more. The
+    lower bound of the mean over steps at `_ERROR_RATE`. None if the rank or its steps are not among `ranks`."""
     fractions = []
     for own_ns in (_device_ns, _host_ns):
         by_rank = {rank.events.rank: own_ns(rank) for rank in ranks}
@@ -47,8 +48,9 @@ def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> floa
 
 
 def _lower_bound(excess: NDArray[np.float64], own_ns: float, ranks: int) -> float:
-    """The lower bound at `_ERROR_RATE` of the mean `excess` over steps. `own_ns`: the other ranks' own time of a step,
-    from which the spread over steps is guessed; the guess counts as `_GUESSED_STEPS` steps."""
+    """The lower bound at `_ERROR_RATE` (Student's t) of the mean of `excess`, ns of each step. `own_ns`: the other
+    ranks' own time of a step, from which the spread over steps is guessed; the guess counts as `_GUESSED_STEPS` steps.
+    `ranks`: number of ranks, any of which may be the late one (Bonferroni)."""
     steps = len(excess)
     squares = float(((excess - excess.mean()) ** 2).sum()) + _GUESSED_STEPS * (_GUESSED_SPREAD * own_ns) ** 2
     freedom = steps - 1 + _GUESSED_STEPS
@@ -56,9 +58,10 @@ def _lower_bound(excess: NDArray[np.float64], own_ns: float, ranks: int) -> floa
 
 
 def doubt_of_kernels(ranks: Sequence[Booked], late: int, wait_ns: float) -> float:
-    """The doubt that the late rank's kernels (on a CPU: ops) are slower, by the median length of each name: 1 unless
-    they explain the others' wait, ns a step, and are longer in each step (without steps, in each quarter of the
-    window). Hundreds of kernels of a step are compared, but clocks may change from step to step."""
+    """The doubt (0 to 1) that the kernels of rank `late` (on a CPU: ops) are slower than the others', by the median
+    length of each name: 1 unless they explain `wait_ns`, the others' wait in a step, and are longer in each step
+    (without steps, in each quarter of the window). If equal ranks differ by chance, one is longer in all n groups with
+    probability 0.5^n. Hundreds of kernels of a step are compared, but clocks may change from step to step."""
     by_rank = {rank.events.rank: _lengths_by_group(rank) for rank in ranks}
     late_groups = by_rank.pop(late, [])
     if not late_groups or any(len(groups) != len(late_groups) for groups in by_rank.values()) or not by_rank:
@@ -88,7 +91,7 @@ def _excess_ns(late: _Lengths, others: Sequence[_Lengths]) -> float:
 
 
 def _lengths_by_group(booked: Booked) -> list[_Lengths]:
-    """The lengths of the kernels of each full step; of each quarter of a single step."""
+    """The lengths of the compute kernels of each full step; of each quarter of the kernels of a single step."""
     is_own = booked.keys(lambda account, _: account.kind == "compute")
     rows = np.flatnonzero(np.append(is_own, False)[booked.key] & booked.full(booked.start) & booked.begins)
     if not len(rows):
@@ -119,6 +122,7 @@ def _device_ns(booked: Booked) -> dict[str, float]:
 
 
 def _sum_by_label(booked: Booked, step: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, float]:
+    """Label of each full step -> sum of `ns`. `step`: index into `booked.parts` of each value, -1 for none."""
     totals = np.bincount(step[step >= 0], weights=ns[step >= 0], minlength=len(booked.parts)).tolist()
     return {
         part.label: total
@@ -135,6 +139,7 @@ def _host_ns(booked: Booked) -> dict[str, float]:
         return {}
     starts = np.array([mark.start for mark in events.marks], np.int64)
     stops = np.append(starts[1:], events.marks[-1].stop)
+    # Per host row. `causes[-1]` is the appended False: no cause. Of nested waits, the outermost counts.
     is_wait = np.array([*(text.startswith(_WAIT_CAUSES) for text in booked.causes), False], bool)[booked.cause]
     parent = host.parent
     outermost = np.flatnonzero(is_wait & ((parent < 0) | ~is_wait[parent]) & (host.thread == events.main))

@@ -30,7 +30,12 @@ class PipelineBubble:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The sum of all bubbles, reported on the largest of them."""
+        """The sum of all bubbles, reported on the largest of them.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         bubbles = {account: ns for account, ns in ledger.by_account().items() if account.kind == "bubble"}
         cost_ns = sum(bubbles.values())
         if not matters(ledger, cost_ns):

@@ -32,7 +32,7 @@ _MIN_CALLS = 3  # fewest calls of each group
 _MAX_SLOW_FRACTION = 1 / 3  # of the groups: if more are slow, they use a slower network and no link is faulty
 
 _CallClass = tuple[str, int, int]
-"""Comparable calls: (collective, number of members, bit length of the size in bytes)."""
+"""Calls that are comparable: (collective, number of members, bit length of the size in bytes)."""
 
 
 class SlowLink:
@@ -40,7 +40,12 @@ class SlowLink:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """One finding per class of comparable calls with a slow link; the cost is the time beyond the median rate."""
+        """One finding per class of comparable calls with a slow link; the cost is the time beyond the median rate.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         calls_by_class = _calls_by_link(ranks or ())
         findings: list[Finding] = []
         for call_class, links in calls_by_class.items():
@@ -80,8 +85,8 @@ class SlowLink:
 
 
 class _Call(NamedTuple):
-    """A collective call: `rate`: bus bandwidth in bytes per ns; `owned`: ns booked to it; `rank` and `row`: its
-    interval."""
+    """A collective call. `rate`: bus bandwidth in bytes per ns; `owned`: ns booked to it; `rank`: rank number; `row`:
+    its row in the interval columns of that rank."""
 
     account: Account
     rate: float
@@ -91,7 +96,8 @@ class _Call(NamedTuple):
 
 
 def _change_at_median_rate(rule: str, ranks: Sequence[Booked], slow: dict[str, tuple[list[_Call], float]]) -> RowChange:
-    """The change in which slow links reach the median rate. `slow`: link -> (its calls, its rate over the median)."""
+    """The change in which slow links reach the median rate. `rule`: name of the change. `slow`: link -> (its calls, its
+    rate as a fraction of the median rate)."""
     rows: list[list[int]] = [[] for _ in ranks]
     remaining: list[list[float]] = [[] for _ in ranks]
     index_of_rank = {rank.events.rank: index for index, rank in enumerate(ranks)}
@@ -135,7 +141,8 @@ def _link_name(collective: Collective, rank: int) -> str:
 
 
 def _bus_factor(name: str, members: int) -> float:
-    """Bytes over the slowest link per byte of the buffer: bus bandwidth as nccl-tests defines it."""
+    """The factor from algorithm bandwidth (buffer bytes / time) to bus bandwidth, as nccl-tests defines it: the bytes
+    that cross each link per byte of the buffer, for a group of `members` ranks."""
     if name == "all_reduce":
         return 2 * (members - 1) / members
     return (members - 1) / members if name in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
@@ -148,4 +155,5 @@ def _upper_quartile_rate(calls: list[_Call]) -> float:
 
 
 def _show(bytes_per_ns: float) -> str:
+    """A bandwidth as text, in bytes per second."""
     return units.show_rate(bytes_per_ns * 1e9, "B/s")

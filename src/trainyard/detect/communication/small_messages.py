@@ -37,7 +37,12 @@ class SmallMessages:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """One finding per account whose small calls take longer than the same bytes in large buckets."""
+        """One finding per account whose small calls take longer than the same bytes in large buckets.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         # Account -> [calls, bytes, ns in excess of buckets], over all ranks and full steps.
         totals: dict[Account, list[int]] = {}
         rows_by_account: dict[Account, dict[int, I64]] = {}
@@ -97,8 +102,9 @@ def _change_to_buckets(rule: str, ranks: Sequence[Booked], rows: dict[int, I64],
 
 
 def _small_call_totals(booked: Booked) -> Iterator[tuple[Account, I64, int, int]]:
-    """(account, rows of the calls, bytes, ns in excess of buckets) over all full steps, for each account with many
-    small calls."""
+    """Yields (account, rows of its small calls, their bytes, their ns in excess of buckets) over all full steps, for
+    each communication account with many small calls. In buckets, the bytes would take the latency (the shortest call)
+    of each bucket plus their transfer at the best rate of any call."""
     rows_by_account: dict[Account, list[int]] = {}
     for row, collective in booked.collectives.items():
         if collective.size > 0 and booked.full(booked.start[row : row + 1])[0]:
@@ -120,8 +126,10 @@ def _small_call_totals(booked: Booked) -> Iterator[tuple[Account, I64, int, int]
 
 
 def _owned_ns(booked: Booked, rows: I64) -> int:
+    """ns booked to the intervals `rows` in the ledger."""
     return int(booked.owned[rows].sum())
 
 
 def _bucket_count(size_bytes: int) -> int:
+    """Number of buckets that hold `size_bytes` bytes, at least 1."""
     return max(1, -(-size_bytes // _BUCKET_BYTES))

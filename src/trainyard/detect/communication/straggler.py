@@ -42,7 +42,12 @@ class Straggler:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The rank that arrives last most often; the cost is the mean waiting of the other ranks."""
+        """The rank that arrives last most often; the cost is the mean waiting of the other ranks.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         rank_late = culprit_of(ledger, ranks)
         if rank_late is None:
             return ()
@@ -68,7 +73,8 @@ class Straggler:
 
 
 def _confidence(ledger: Ledger, late: int, ranks: Sequence[Booked] | None) -> float:
-    """The confidence that this rank is slower than the others. Without `ranks`, from the number of steps."""
+    """The confidence that rank `late` is slower than the others: the larger of that from its own work in each step and
+    that from the lengths of its kernels. Without `ranks`, from the number of steps."""
     steps = len(ledger.scope.steps)
     if not ranks:
         return round(0.95 * steps / (steps + 1), 2)
@@ -92,7 +98,8 @@ def doubt_of_chance(ranks: Sequence[Booked], rank_count: int) -> float:
 
 
 def _chance_of_worst(times: int, steps: int, ranks: int) -> float:
-    """The probability that some rank is the worst in at least `times` of `steps` steps if all are equally fast."""
+    """The probability that some of `ranks` ranks is the worst in at least `times` of `steps` steps if all are equally
+    fast: the binomial tail for one rank, times the number of ranks."""
     share = 1 / ranks
     tail = sum(comb(steps, k) * share**k * (1 - share) ** (steps - k) for k in range(times, steps + 1))
     return min(1.0, ranks * tail)
@@ -151,12 +158,13 @@ def waits_of_others_ns(ledger: Ledger, rank: int | None) -> int:
 
 
 def _rank_count(ledger: Ledger) -> int:
+    """Number of ranks of a ledger, at least 2: one waits and one is waited for."""
     return max(len(ledger.scope.ranks), len(ledger.late), 2)
 
 
 def _describe_arrivals(late: int, ranks: Sequence[Booked]) -> str:
     """How often the late rank was the last to arrive: `at 5 of 8 collectives`."""
-    profile = next((booked for booked in ranks if booked.events.rank == late), None)
+    profile = next((booked for booked in ranks if booked.events.rank == late), None)  # `met`, `last`: its collectives
     if not profile or not profile.met:
         return "most often"
     return f"at {profile.last} of {units.counted(profile.met, 'collective')}"

@@ -23,6 +23,12 @@ class AllocatorChurn:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The idle time in calls that allocate or free memory through the driver.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         return host_stop_finding(self.rule, "alloc", ledger, ranks, "Driver allocations cost", _remedy_for)
 
 

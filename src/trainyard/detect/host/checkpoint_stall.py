@@ -25,7 +25,12 @@ class CheckpointStall:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The time of all checkpoint accounts."""
+        """The time of all checkpoint accounts.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         stalls = {account: ns for account, ns in ledger.by_account().items() if account.kind == "checkpoint"}
         cost_ns = sum(stalls.values())
         if not matters(ledger, cost_ns):

@@ -28,7 +28,12 @@ class DataWait:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The time of the data_wait account."""
+        """The time of the data_wait account.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         account = Account("data_wait")
         cost_ns = ledger.by_account().get(account, 0)
         if not matters(ledger, cost_ns):

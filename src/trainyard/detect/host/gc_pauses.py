@@ -22,6 +22,12 @@ class GcPauses:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """The idle time during garbage collections.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         return host_stop_finding(self.rule, "gc", ledger, ranks, "Garbage collection costs", _remedy_for)
 
 

@@ -54,7 +54,12 @@ class HostDeviceThrash:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The exposed copies: many small ones, those of pageable memory, or all."""
+        """The exposed copies: many small ones, those of pageable memory, or all.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         ranks = ranks or ()
         rows_by_rank = [select_work(rank, "copy", "h2d", "d2h") for rank in ranks]
         pageable_by_rank = [select_by_name(rank, rows, _PAGEABLE_NAME) for rank, rows in zip(ranks, rows_by_rank)]
@@ -112,6 +117,6 @@ def _select(ranks: Sequence[Booked], rows_by_rank: list[I64], pageable_by_rank: 
 
 
 def _is_small(booked: Booked, rows: I64) -> Mask:
-    """Whether each copy takes its latency rather than the time of its bytes."""
+    """Mask over `rows`: whether a copy takes its latency rather than the time of its bytes."""
     size, length_ns = booked.bytes[rows], booked.stop[rows] - booked.start[rows]
     return np.where(size > 0, size <= _SMALL_BYTES, length_ns <= _SHORT_NS)

@@ -54,7 +54,12 @@ class LaunchBound:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """Idle time of the device that no other rule claims, without the rank that makes the others wait."""
+        """Idle time of the device that no other rule claims, without the rank that makes the others wait.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         late = culprit_of(ledger, ranks)
         other_ranks = [rank for rank in ranks or () if rank.events.rank != late]
         gap_ns = _gaps_from_ranks(other_ranks) if other_ranks else _gaps_from_ledger(ledger)
@@ -98,8 +103,8 @@ _SURE_WITHOUT_RANKS = 0.7
 
 
 class _Doubt(NamedTuple):
-    """A reason why host code is not the cause of the idle time. `text`: as evidence, empty for a small doubt;
-    `remedy`: the next step if the doubt is the largest one."""
+    """A reason why host code may not be the cause of the idle time. `probability`: that it applies, 0 to 1; `text`: as
+    evidence, empty for a small doubt; `remedy`: the next step if the doubt is the largest one."""
 
     probability: float
     text: str
@@ -109,8 +114,8 @@ class _Doubt(NamedTuple):
 def _doubts(
     cause: str, ranks: Sequence[Booked], rows_by_rank: Sequence[I64], largest: LargestIntervals | None
 ) -> list[_Doubt]:
-    """The doubts about idle time with this main `cause` (a key of words.GAPS). `rows_by_rank`: rows in `idle`;
-    `largest`: its largest intervals."""
+    """The doubts about the finding, as arguments of `confidence`. `cause`: the main account of the idle time, a key of
+    words.GAPS; `rows_by_rank`: its rows in `Booked.idle` of each rank; `largest`: its largest intervals, if any."""
     if not ranks:
         return []
     recurrence = doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0.0
@@ -173,7 +178,7 @@ def _stop_fraction(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> floa
     for rank, rows in zip(ranks, rows_by_rank):
         idle, host = rank.idle, rank.events.host
         total_ns += int(idle.ns[rows].sum())
-        is_recorded = np.append(host.what != NOTE, False)[idle.host[rows]]
+        is_recorded = np.append(host.what != NOTE, False)[idle.host[rows]]  # NOTE: an annotation; -1, none: False
         is_stop = (idle.ns[rows] >= _STOP_NS) & ~is_recorded
         stopped_ns += int(idle.ns[rows[is_stop]].sum())
     return stopped_ns / total_ns if total_ns else 0.0
@@ -183,6 +188,7 @@ def _fraction_in_graphs(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) ->
     """The fraction of the idle time before work that the launch of a graph started: gaps between its kernels."""
     graph_ns = total_ns = 0
     for rank, rows in zip(ranks, rows_by_rank):
+        # Host row that launched the work after each gap; an appended element stands for the index -1 (none).
         launcher = np.append(rank.launcher, -1)[rank.idle.next[rows]]
         launches_graph = rank.names(_GRAPH_LAUNCH.match)[np.append(rank.events.host.name, -1)[launcher]]
         graph_ns += int(rank.idle.ns[rows[launches_graph]].sum())
@@ -240,4 +246,5 @@ def _select_host_busy(booked: Booked) -> I64:
 
 
 def _label(account: Account) -> str:
+    """The name of a launch gap without the prefix that all of them have."""
     return words.GAPS[account.what].label.removeprefix("Idle: ")

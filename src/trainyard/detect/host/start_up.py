@@ -33,7 +33,12 @@ class StartUp:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The idle time of start-up in the mean step or window, as information."""
+        """The idle time of start-up in the mean step or window, as information.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         cost_ns = claimed_ns(ledger, ranks, Claimant.START_UP)
         if not matters(ledger, cost_ns, _MIN_STEP_FRACTION):
             return ()

@@ -43,7 +43,12 @@ class SyncInStep:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """Idle time from synchronising calls, and the time of copies that read single values."""
+        """Idle time from synchronising calls, and the time of copies that read single values.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         account = Account.parse(_SYNC_ACCOUNT)
         gaps_ns = claimed_ns(ledger, ranks, Claimant.SYNC)
         if not ranks:
@@ -113,7 +118,7 @@ def _remedy(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:
 def _change_without_syncs(rule: str, ranks: Sequence[Booked], read_rows_by_rank: Sequence[I64]) -> Change:
     """The change in which no host waits for its device; on CPUs, in which the single reads take no time."""
     if any(rank.on_device for rank in ranks):
-        return Change(text="no-syncs")
+        return Change(text="no-syncs")  # a keyword of `trace what-if --change`
     idle = [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks]
     return row_change(rule, ranks, rows=read_rows_by_rank, idle=idle)
 

@@ -38,7 +38,12 @@ class LayoutCopies:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The time of kernels that only change a tensor's memory layout."""
+        """The time of kernels that only change a tensor's memory layout.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         ranks = ranks or ()
         rows_by_rank = [select_by_name(rank, select_work(rank, "compute"), _LAYOUT_KERNEL) for rank in ranks]
         cost_ns = owned_ns_per_step(ranks, rows_by_rank)

@@ -39,7 +39,12 @@ class LowOccupancy:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The time of long memory-bound kernels at low occupancy that half occupancy would save."""
+        """The time of long memory-bound kernels at low occupancy that half occupancy would save.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         device_ranks = [rank for rank in ranks or () if rank.on_device]
         rows_by_rank = [_select_low_occupancy(rank) for rank in device_ranks]
         lost_ns = mean_per_step(device_ranks, (_lost_ns(rank, rows) for rank, rows in zip(device_ranks, rows_by_rank)))

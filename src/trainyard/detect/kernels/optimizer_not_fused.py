@@ -34,7 +34,12 @@ class OptimizerNotFused:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The gaps between the many kernels of an update that is not fused."""
+        """The gaps between the many kernels of an update that is not fused.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         unfused_ranks = [rank for rank in ranks or () if has_unfused_optimizer(rank)]
         gaps_ns = claimed_ns(ledger, ranks, Claimant.OPTIMIZER) if unfused_ranks else 0
         if not matters(ledger, gaps_ns):

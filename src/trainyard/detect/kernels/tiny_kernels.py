@@ -32,7 +32,12 @@ class TinyKernels:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The time of runs of tiny kernels, and of the gaps between them that this rule claims."""
+        """The time of runs of tiny kernels, and of the gaps between them that this rule claims.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         if not ranks:
             return ()
         storms_by_rank = [_storms_in_full_steps(rank) for rank in ranks]

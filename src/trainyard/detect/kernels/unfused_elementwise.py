@@ -36,7 +36,12 @@ class UnfusedElementwise:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The time of chains of elementwise kernels that a fused kernel could save."""
+        """The time of chains of elementwise kernels that a fused kernel could save.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         ranks = ranks or ()
         chains_by_rank = [_find_chains(rank) for rank in ranks]
         saved_ns = mean_per_step(
@@ -88,6 +93,7 @@ def _find_chains(booked: Booked) -> list[I64]:
     is_fusible = is_fusible_key[booked.key[kernels]]
     module = booked.module[kernels]
     name = booked.name[kernels]
+    # Between consecutive kernels: whether the second one starts a new chain.
     starts_chain = (
         (name[1:] == name[:-1])
         | (module[1:] != module[:-1])

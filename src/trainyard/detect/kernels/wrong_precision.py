@@ -40,7 +40,12 @@ class WrongPrecision:
     needs = ("ledger", "ranks")
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The time that float32 matrix products would save in a 16-bit dtype."""
+        """The time that float32 matrix products would save in a 16-bit dtype.
+
+        `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
+        each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
+        work.
+        """
         device_ranks = [rank for rank in ranks or () if rank.on_device]
         ratio = _peak_ratio(device_ranks[0].events.device) if device_ranks else 0.0
         if ratio < _MIN_PEAK_RATIO:
@@ -84,7 +89,8 @@ def _peak_ratio(device: str) -> float:
 
 
 def _select_float32_products(booked: Booked) -> I64:
-    """Rows of the matrix kernels in full steps that compute in float32."""
+    """Rows of the matrix kernels in full steps that compute in float32, by their name, or if that does not show it, by
+    the inputs of the op that launched them."""
     rows = select_work(booked, "compute", "matmul", "conv", "attention")
     is_float32 = booked.names(_FLOAT32_NAME.search)[booked.name[rows]]
     is_other_format = booked.names(_OTHER_FORMAT_NAME.search)[booked.name[rows]]

@@ -1,4 +1,5 @@
-"""Gate results in the formats of CI systems: step summaries, test reports, dashboards.
+"""Gate results in the formats of CI systems: step summaries, test reports, dashboards. A gate compares the metrics of
+two revisions, BASE and HEAD, over pairs of runs.
 
 Machine-readable formats keep every name unchanged, escaped as the format requires. Markdown, which people read, shows
 invisible characters by their code point.
@@ -72,7 +73,7 @@ def github_action_benchmark(gate: GateResult) -> str:
             {
                 "name": f"{gate.job}/{verdict.metric}", "unit": words.metric(verdict.metric).unit,
                 "value": median(gate.values[verdict.metric].head),
-                "range": f"± {_half(gate.values[verdict.metric].head):.6g}",
+                "range": f"± {_half_interquartile_range(gate.values[verdict.metric].head):.6g}",
                 "extra": sentences.describe_verdict(verdict),
             }
             for verdict in gate.verdicts
@@ -111,14 +112,16 @@ def asv(gate: GateResult) -> str:
 
 
 def _ms(when: str) -> int:
+    """An ISO 8601 time in ms since 1970; 0 if it is empty."""
     return round(1000 * datetime.fromisoformat(when).timestamp()) if when else 0
 
 
 def _json(value: Any) -> str:
+    """Indented JSON, with invisible characters of names escaped."""
     return printable_json(msgspec.json.format(encode_json(value), indent=2).decode()) + "\n"
 
 
-def _half(values: tuple[float, ...]) -> float:
+def _half_interquartile_range(values: tuple[float, ...]) -> float:
     ordered = sorted(values)
     return (ordered[(3 * len(ordered)) // 4] - ordered[len(ordered) // 4]) / 2
 

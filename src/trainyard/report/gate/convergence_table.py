@@ -1,4 +1,5 @@
-"""Results of the convergence gate: a sentence, and a table with a row per seed."""
+"""Results of the convergence gate, which compares the losses of two revisions, BASE and HEAD, trained with the same
+seeds: a sentence, and a table with a row per seed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _UNITS = {"samples_count": "samples", "epoch_num": "epochs"}
 
 
 def sentence(convergence: Convergence) -> str:
-    """The verdict on the loss in one line, with the difference or the step from which it shows."""
+    """The verdict on the loss in one line, with the difference or the step from which it shows (the onset)."""
     margin = f"{100 * convergence.margin:g} %"
     if convergence.identical:
         seeds = units.counted(convergence.pairs, "seed")
@@ -125,16 +126,20 @@ def reached_table(comparison: ReferenceComparison) -> Table:
 
 
 def _interval(convergence: Convergence) -> str:
+    """The confidence interval of the difference in parentheses; empty if unknown."""
     return "" if convergence.low is None else f" ({_percent(convergence.low)} to {_percent(convergence.high)})"
 
 
 def _percent(share: float | None) -> str:
+    """A fraction as a signed percentage with its unit."""
     return "unknown" if share is None else f"{_to_percent(share):+.3f} %"
 
 
 def _to_percent(share: float | None) -> float | None:
+    """A fraction in percent, rounded to three decimals."""
     return None if share is None else round(100 * share, 3) + 0.0  # avoids -0.0
 
 
 def _step(step: int | None) -> str:
+    """The number of a step as shown, counted from 1; `step` counts from 0."""
     return "unknown" if step is None else f"{step + 1:,}"

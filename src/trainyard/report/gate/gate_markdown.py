@@ -79,6 +79,7 @@ def _accounts(changed: ChangedAccounts) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the columns between the first and the last are aligned to the right. Cells are escaped."""
     lines = [" | ".join(heads), " | ".join("---:" if 0 < at < len(heads) - 1 else "---" for at in range(len(heads)))]
     lines += [" | ".join(escaped(cell) for cell in row) for row in rows]
     return "\n".join(f"| {line} |" for line in lines)

@@ -115,6 +115,7 @@ def report_gate(result: GateResult, next_steps: tuple[NextStep, ...] = ()) -> Ga
 
 
 def report_bisection(bisection: Bisection, subjects: dict[str, str]) -> BisectReport:
+    """The report of a bisection. `subjects`: commit -> the first line of its message."""
     from trainyard.report.gate.bisect_terminal import headline
 
     return BisectReport(**asdict(bisection), headline=headline(bisection, subjects), subjects=subjects)
@@ -130,8 +131,10 @@ def report_noise(noise: Noise, rule: Rule) -> SelfCheckReport:
 
 
 def report_convergence(convergence: Convergence) -> ConvergenceReport:
+    """The report of a comparison of loss curves: its result with the headline."""
     return ConvergenceReport(**asdict(convergence), headline=convergence_table.sentence(convergence))
 
 
 def report_reference(comparison: ReferenceComparison) -> ReferenceReport:
+    """The report of a comparison with MLPerf's reference convergence points: its result with the headline."""
     return ReferenceReport(**asdict(comparison), headline=convergence_table.reached_sentence(comparison))

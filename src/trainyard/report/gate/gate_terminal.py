@@ -1,4 +1,5 @@
-"""Prints a gate's result: the verdict, the figures, the accounts that changed, and where to look next."""
+"""Prints a gate's result: the verdict, the figures, the accounts that changed, and where to look next. A gate compares
+the metrics of two revisions, BASE and HEAD, over pairs of runs; an account is a category of a step's time."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
 
 
 def print_some(lines: Iterable[str], label: str, console: Console, full: bool, style: str = "dim") -> None:
-    """Prints the lines with their label; the first few unless `full`, and the number of the others."""
+    """Prints lines of text, each after `label` and a colon: all if `full`, else the first three and the number of the
+    others. `style`: Rich style of the text."""
     lines = list(lines)
     shown = lines if full else lines[:_MOST_NOTES]
     for line in shown:

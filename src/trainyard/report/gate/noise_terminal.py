@@ -83,6 +83,7 @@ def print_noise(noise: SelfCheckReport, console: Console) -> None:
 
 
 def _show_share(share: float) -> str:
+    """A fraction as a percentage with two significant digits; `<0.1 %` if it is positive but smaller."""
     if 0 < share < _SMALLEST_SHOWN:
         return "<0.1 %"
     return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"

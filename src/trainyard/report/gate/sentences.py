@@ -1,4 +1,5 @@
-"""A gate's result in sentences, which are the same in every output format."""
+"""A gate's result in sentences, which are the same in every output format. A gate compares the metrics of two
+revisions, BASE and HEAD, over pairs of runs; an account is a category of a step's time."""
 
 from __future__ import annotations
 
@@ -139,10 +140,12 @@ def shifts(changed: ChangedAccounts | None) -> str:
 
 
 def label(account: ChangedAccount) -> str:
+    """The name of an account in words."""
     return Account.parse(account.account).label
 
 
 def time(ns: float) -> str:
+    """A difference of times with its sign and unit."""
     return f"{'+' if ns >= 0 else '-'}{units.show_time(abs(ns))}"
 
 

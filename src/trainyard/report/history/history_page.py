@@ -1,4 +1,9 @@
-"""A history as one self-contained page: the series, its levels, its changes and the differences between the runs."""
+"""A history as one self-contained page: the series, its levels, its changes and the differences between the runs.
+
+A history is a series of values, such as the step times of a job's runs, with the changes detected in it: a step or a
+drift lasts, an excursion or a spike returns to the level. `at`, `until`, `low` and `high` of a change are indices of
+points.
+"""
 
 from __future__ import annotations
 
@@ -112,20 +117,21 @@ def _levels(history: History) -> list[dict[str, float]]:
             levels.append({"start": start, "stop": stop, "from": level.value, "to": level.value, "least": level.low,
                           "most": level.high})  # fmt: skip
         else:
-            slope = (
-                np.polyfit(np.arange(start, stop), values[start:stop], 1) if stop - start > 2 else (0.0, level.value)
-            )
-            ends = [float(np.polyval(slope, at)) for at in (start, stop)]
+            # (slope, intercept) of a straight line through the points; constant for too few of them.
+            line = np.polyfit(np.arange(start, stop), values[start:stop], 1) if stop - start > 2 else (0.0, level.value)
+            ends = [float(np.polyval(line, at)) for at in (start, stop)]
             levels.append({"start": start, "stop": stop, "from": ends[0], "to": ends[1], "least": 0.0, "most": 0.0})
     return levels
 
 
 def _lasting(history: History) -> list[SeriesChange]:
+    """The changes that last: steps and drifts."""
     return [judged.change for judged in history.changes if judged.change.lasting]
 
 
 def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
-    """A change as the page's script reads it: `look` names its style, `at` to `until` are indices of points."""
+    """A change as the page's script reads it. `look`: its style; `at` to `until`: points that it covers; `low` to
+    `high`: points at which it may have begun; `says`, `short`, `range`, `lines`: texts."""
     change, label = judged.change, words.CHANGES[judged.change.kind].label
     look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
     sentence = f"{label} at {name_point(history, change.at)}: {show_change(change)}"

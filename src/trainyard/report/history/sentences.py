@@ -127,6 +127,7 @@ def explain_change(judged: JudgedChange, history: History) -> list[str]:
 
 
 def _identify(point: SeriesPoint) -> str:
+    """The run and the commit of a point, else its date."""
     commit = f"commit {point.commit[:10]}" if point.commit else ""
     run = f"run {point.run}" if point.run else ""
     return f"{run} ({commit})" if run and commit else run or commit or point.when

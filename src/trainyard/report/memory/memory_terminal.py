@@ -55,7 +55,7 @@ def print_memory(view: MemoryView, console: Console, top: int | None = 12) -> No
 
 def sparkline(curve: MemoryCurve, width: int = _SPARKLINE_WIDTH) -> str:
     """The maximum allocated in each of `width` equal time intervals, one character each, in eighths of the peak."""
-    allocated = [sum(column) for column in zip(*curve.kinds)] or [0] * len(curve.ns)
+    allocated = [sum(column) for column in zip(*curve.kinds)] or [0] * len(curve.ns)  # bytes at each moment
     peak_bytes, end, start = max(allocated) or 1, curve.ns[-1] - curve.ns[0] + 1, curve.ns[0]
     heights, current_bytes, moment = [], 0, 0
     for column in range(width):
@@ -92,9 +92,10 @@ def _kinds(view: MemoryView, width: int) -> Table:
 
 
 def _holders(view: MemoryView, top: int | None, width: int) -> Table:
-    """The largest holders of the peak, and a row for the others."""
+    """The table of the `top` largest holders of the peak (source locations that allocated blocks), all if None, and a
+    row for the others, fitted to `width` characters."""
     shown = view.holders[:top]
-    other_places, other_bytes, other_blocks = view.rest
+    other_places, other_bytes, other_blocks = view.rest  # those that the view does not list
     hidden = view.holders[len(shown) :]
     other_places += len(hidden)
     other_bytes += sum(holder.size for holder in hidden)
@@ -124,4 +125,5 @@ def _holders(view: MemoryView, top: int | None, width: int) -> Table:
 
 
 def _mib(size: int) -> str:
+    """Bytes as MiB, with one decimal."""
     return f"{size / 2**20:,.1f}"

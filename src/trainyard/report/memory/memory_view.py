@@ -1,7 +1,9 @@
-"""A device's memory, measured -> plain data for one page and for the terminal: over time, at its peak, by segment.
+"""Builds the view of a memory snapshot: plain data of one device for the page and the terminal.
 
-Names come from files: whoever draws them escapes. However many events a trace has, the page stays small: between any
-two moments that are drawn, the least and the most allocated and the most reserved are drawn too, so no peak is lost.
+The caching allocator reserves segments from the driver and divides them into blocks; a holder is a source location that
+allocated blocks. A moment is an index of the allocator's events. Names come from files: renderers must escape them. The
+page stays small however many events a trace has: between any two moments that are drawn, the minimum and maximum of
+allocated bytes and the maximum of reserved bytes are drawn too, so that no peak is lost.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ class SegmentMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a memory report shows. `wall_ns` is the length of the trace; `others` names the devices not drawn."""
+    """Everything a memory report shows. `wall_ns`: length of the trace. `rest`: (number, bytes, blocks) of the holders
+    that are not listed. `held`: label of a kind -> bytes at the peak. `fragments`: (moment in words, fragmentation
+    then). `whys`: reason of a failed request -> its meaning. `marks`: (ns, text) of annotations."""
 
     title: str
     subtitle: str
@@ -243,11 +247,13 @@ def _figures(memory: MeasuredMemory) -> tuple[KeyFigure, ...]:
 
 
 def _size_figure(label: str, size: int, means: str) -> KeyFigure:
+    """A key figure of `size` bytes; `means`: its definition."""
     value, _, unit = units.show_size(size).partition(" ")
     return KeyFigure(label=label, value=value, unit=unit, means=means)
 
 
 def _kind(name: str) -> MemoryKind:
+    """The legend's entry of a kind of memory, a key of words.MEMORY."""
     word = words.MEMORY[name]
     return MemoryKind(label=word.label, means=word.means, colour=word.colour)
 
@@ -269,10 +275,12 @@ def _curve(memory: MeasuredMemory, used_kinds: Sequence[int]) -> MemoryCurve:
 def moments_kept(
     ns: NDArray[np.int64], allocated: NDArray[np.int64], reserved: NDArray[np.int64], bucket_count: int = _BUCKETS
 ) -> NDArray[np.int64]:
-    """Indices of at most 5 moments per bucket of time: the first, the last, the minimum and the maximum of allocated
-    bytes, the maximum of reserved bytes."""
+    """Indices of the moments to draw, at most 5 in each of `bucket_count` intervals of time: the first, the last, the
+    minimum and the maximum of allocated bytes, the maximum of reserved bytes. `ns`, `allocated`, `reserved`: time and
+    bytes of each moment. All indices if there are few moments."""
     if len(ns) <= _MOMENTS_PER_BUCKET * bucket_count:
         return np.arange(len(ns))
+    # Index of the first moment of each bucket; the buckets divide the time from the first to the last moment equally.
     edges = np.searchsorted(ns, ns[0] + (np.arange(bucket_count + 1) * (int(ns[-1] - ns[0]) + 1)) // bucket_count)
     edges[0], edges[-1] = 0, len(ns)
     kept: set[int] = set()
@@ -286,12 +294,12 @@ def moments_kept(
 
 
 def segment_map(memory: MeasuredMemory, label: str, moment: int, used_kinds: Sequence[int]) -> SegmentMap:
-    """The layout of the largest segments at `moment`, an index of allocator events. Kinds are numbered by their place
-    in `used_kinds`, indices into `KINDS`."""
+    """The layout of the largest segments at `moment`, an index of allocator events. `label`: the moment in words. Kinds
+    are numbered by their position in `used_kinds`, which are indices into `KINDS`."""
     ranges = sorted(ranges_at(memory.device, moment), key=lambda segment: (segment.start - segment.end, segment.start))
     shown = sorted(ranges[:_MOST_SEGMENTS])
     lives = memory.replay.lives
-    active = np.flatnonzero(lives.is_active(moment))
+    active = np.flatnonzero(lives.is_active(moment))  # rows of `lives`, the blocks; then sorted by address
     active = active[np.argsort(lives.address[active])]
     addresses = lives.address[active]
     index_of_kind = {kind: number for number, kind in enumerate(used_kinds)}

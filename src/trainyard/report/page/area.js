@@ -11,6 +11,7 @@ function size(bytes, digits = 1) {
 const when = (at) => (view.curve.timed ? time(at) : `event ${whole(at)}`);
 const allocatedAt = (at) => view.curve.kinds.reduce((sum, column) => sum + column[at], 0);
 
+/** Draws the section "Memory over time": a stacked chart of `view.curve` with its legend and table. */
 function area() {
   const { curve } = view;
   const thinned = curve.moments > curve.ns.length ? `; ${whole(curve.ns.length)} of ${whole(curve.moments)} moments drawn, every peak among them` : "";
@@ -24,6 +25,7 @@ function area() {
   watch((changed) => changed.includes("kind") && draw());
 }
 
+/** The curve as rows for the table and the CSV: a row of headings, then one row per moment, in bytes. */
 function areaRows() {
   const { curve } = view;
   const heads = [curve.timed ? "ns" : "events", ...view.kinds.map(({ label }) => label), "allocated", "active", "reserved"];
@@ -48,8 +50,10 @@ function kindKeys() {
   return list;
 }
 
+/** The colour of a category, dimmed if another one is selected. */
 const fillOf = (label, colour) => (state.kind && state.kind !== label ? css(mix(tuned(colour), rgb(ink("--card")), 0.8)) : css(tuned(colour)));
 
+/** The chart as an SVG element of `width` px: bytes of each category stacked, lines of active and reserved bytes, marks. */
 function drawArea(width) {
   const { curve } = view;
   const last = Math.max(1, curve.ns.at(-1));
@@ -78,6 +82,7 @@ function steps(values, x, y) {
   return values.map((value, at) => `${at ? "H" : "M"}${x(view.curve.ns[at]).toFixed(1)}${at ? "V" : " "}${y(value).toFixed(1)}`).join("");
 }
 
+/** The path of the area between two step lines, `low` and `high`: bytes at each moment of the curve. */
 function band(low, high, x, y) {
   const { ns } = view.curve;
   let path = steps(high, x, y);
@@ -85,6 +90,7 @@ function band(low, high, x, y) {
   return `${path}Z`;
 }
 
+/** Grid lines and labels. `x`, `y`: map ns and bytes to px; `most`: bytes at the top; `last`: ns at the right. */
 function areaAxes({ width, left, right, bottom, x, y, most, last }) {
   const group = svg("g", { "aria-hidden": "true" });
   const unit = [2 ** 40, 2 ** 30, 2 ** 20, 2 ** 10].find((one) => most >= one) ?? 1;
@@ -122,7 +128,7 @@ function areaMarks({ x, y, top, bottom, left, right }) {
   return group;
 }
 
-/** What was held at the moment under the pointer. */
+/** A layer over the chart that shows, in a tooltip, the bytes held at the moment under the pointer. */
 function areaPointer({ chart, x, left, right, top, bottom, last }) {
   const { curve } = view;
   const line = svg("path", { class: "cursor" });

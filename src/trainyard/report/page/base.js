@@ -8,10 +8,12 @@ function el(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
+/** An SVG element; arguments as of `el`. */
 function svg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
+/** Sets attributes and event listeners (`onNAME`) of an element, appends its children, and returns it. */
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -40,10 +42,12 @@ function inUnit(ns) {
   return fixed(ns / scale.size, scale.digits);
 }
 
+/** `inUnit` with a sign. */
 function signed(ns) {
   return (ns < 0 ? "−" : "+") + inUnit(Math.abs(ns));
 }
 
+/** A time in ns in the unit that suits it, with about `least` significant digits. */
 function time(ns, least = 3) {
   const { unit, size } = scaleFor(ns);
   const value = ns / size;
@@ -51,6 +55,7 @@ function time(ns, least = 3) {
   return `${fixed(value, Math.min(digits, 3))} ${unit}`;
 }
 
+/** A number with `digits` decimals, thousands separators and a minus sign. */
 function fixed(value, digits) {
   const [units, parts] = Math.abs(value).toFixed(digits).split(".");
   return (value < 0 ? "−" : "") + units.replace(/\B(?=(\d{3})+$)/g, ",") + (parts ? `.${parts}` : "");
@@ -84,21 +89,25 @@ function ink(variable) {
   return inks.get(variable);
 }
 
+/** [red, green, blue] of a colour: `#rrggbb` or as the browser writes computed colours. */
 function rgb(colour) {
   if (colour.startsWith("#")) return [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   return colour.match(/[\d.]+/g).slice(0, 3).map(Number);
 }
 
+/** Relative luminance of a colour, 0 to 1, as WCAG 2 defines it. */
 function luminance([r, g, b]) {
   const [x, y, z] = [r, g, b].map((c) => (c / 255 <= 0.03928 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * x + 0.7152 * y + 0.0722 * z;
 }
 
+/** Contrast ratio of two colours, 1 to 21, as WCAG 2 defines it. */
 function contrast(one, other) {
   const [low, high] = [luminance(one), luminance(other)].sort((a, b) => a - b);
   return (high + 0.05) / (low + 0.05);
 }
 
+/** The colour that is the fraction `part` of the way between two colours. */
 const mix = (from, to, part) => from.map((value, at) => Math.round(value + (to[at] - value) * part));
 
 /** A colour with enough contrast to the card: moved towards the ink until its contrast is `least`. */
@@ -119,11 +128,13 @@ const measurer = document.createElement("canvas").getContext("2d");
 const FAMILY = getComputedStyle(document.body).fontFamily;
 const [LABEL, STRONG, SMALL] = [`12.5px ${FAMILY}`, `600 12.5px ${FAMILY}`, `11px ${FAMILY}`];
 
+/** Width in px of a text in a font. */
 function textWidth(text, font = LABEL) {
   measurer.font = font;
   return measurer.measureText(text).width;
 }
 
+/** The text, cut at its end with an ellipsis to fit into `room` px; empty if nothing fits. */
 function fitted(text, room, font) {
   if (textWidth(text, font) <= room) return text;
   let keep = Math.floor((text.length * room) / textWidth(text, font));
@@ -158,6 +169,7 @@ function explain(element, lines) {
   return element;
 }
 
+/** Announces a text to screen readers. */
 const say = (text) => (document.getElementById("live").textContent = text);
 addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
 
@@ -169,6 +181,7 @@ const watchers = [];
 /** Calls `watcher(changed names)` whenever the state changes. */
 const watch = (watcher) => watchers.push(watcher);
 
+/** The state in the address of the page, checked: theme, range of the timeline in ns, rank, account, kind, search text. */
 function readHash() {
   const hash = new URLSearchParams(location.hash.slice(1));
   const [from, to] = (hash.get("t") ?? "").split("-").map(Number);
@@ -185,6 +198,7 @@ function readHash() {
   };
 }
 
+/** Applies a theme: `light`, `dark`, or empty for the system's. */
 function showTheme(theme) {
   document.documentElement.dataset.theme = theme;
   inks.clear();
@@ -192,6 +206,7 @@ function showTheme(theme) {
 
 let writing = 0;
 
+/** Writes the state into the address of the page, so that the link restores it. */
 function writeHash() {
   writing = 0;
   const hash = new URLSearchParams();
@@ -201,6 +216,7 @@ function writeHash() {
   history.replaceState(null, "", `#${hash}`);
 }
 
+/** Changes the state and calls the watchers with the names that changed; writes the address unless `write` is false. */
 function setState(change, { write = true } = {}) {
   const changed = Object.keys(change).filter((name) => change[name] !== state[name]);
   if (!changed.length) return;

@@ -6,6 +6,7 @@ const KEYS = [
   ["wheel", "zoom at the pointer; with Shift, scroll the ranks"], ["drag", "pan"], ["click", "select a slice and its rank; double-click to zoom to it"],
 ];
 
+/** Adds the legend and the search box to `bar`, and connects pointer and keys to the timeline `line` (a `Line`). */
 function attachControls(line, bar) {
   const search = searchBox(line);
   bar.append(legendKeys(line), search);
@@ -13,6 +14,7 @@ function attachControls(line, bar) {
   attachKeys(line, search.querySelector("input"), helpDialog());
 }
 
+/** The legend as buttons: selecting a label dims the slices of the others. */
 function legendKeys(line) {
   const list = el("div", { class: "legend", role: "group", "aria-label": "Kinds; select one to dim the others" });
   const used = new Set(line.packed.looks);
@@ -32,6 +34,7 @@ function legendKeys(line) {
   return list;
 }
 
+/** The search field, with the number and total time of the slices that match. */
 function searchBox(line) {
   const input = el("input", { type: "search", placeholder: "Search names", "aria-label": "Search the timeline by name", spellcheck: "false", autocomplete: "off" });
   const found = el("output", {});
@@ -71,6 +74,7 @@ function nextMatch(line, way) {
   if (best) choose(line, best, { follow: true });
 }
 
+/** Selects a slice ({lane, index}, or null for none), describes it below the timeline; `follow`: zooms to it if needed. */
 function choose(line, slice, { follow = false } = {}) {
   line.chosen = slice;
   line.picked.replaceChildren(...(slice ? line.about(slice).map((text, at) => el(at ? "span" : "code", {}, text)) : []));
@@ -88,6 +92,7 @@ function choose(line, slice, { follow = false } = {}) {
   return line.ask();
 }
 
+/** Zooms by the wheel, pans by dragging, selects by a click, zooms to a slice by a double click, and shows tooltips. */
 function attachPointer(line) {
   const { canvas } = line;
   let drag = null;
@@ -150,6 +155,7 @@ function attachPointer(line) {
   });
 }
 
+/** Handles the keys of `KEYS`; zooming and panning continue while a key is held. */
 function attachKeys(line, input, help) {
   const held = new Set();
   const moves = { w: (part) => line.zoom(1 / (1 + part)), s: (part) => line.zoom(1 + part), a: (part) => line.pan(-part), d: (part) => line.pan(part) };
@@ -192,12 +198,14 @@ function attachKeys(line, input, help) {
   addEventListener("blur", () => held.clear());
 }
 
+/** Clears the search, the selection and the filters. */
 function letGo(line, input) {
   if (document.activeElement === input) line.canvas.focus();
   choose(line, null);
   setState({ q: "", kind: "", rank: null, account: "" });
 }
 
+/** Selects the rank `way` (1 or -1) lanes below the selected one. */
 function stepRank(line, way) {
   const ranks = [...new Set(line.lanes.map((lane) => lane.rank))];
   const next = ranks[Math.max(0, Math.min(ranks.length - 1, ranks.indexOf(state.rank) + way))];
@@ -205,6 +213,7 @@ function stepRank(line, way) {
   say(`rank ${next}`);
 }
 
+/** The dialog that lists the keys. */
 function helpDialog() {
   const keys = KEYS.map(([key, does]) => el("tr", {}, el("th", { scope: "row" }, ...key.split("  ").flatMap((one) => [el("kbd", {}, one), " "])), el("td", {}, does)));
   const help = el("dialog", { "aria-labelledby": "help-title" }, el("h2", { id: "help-title" }, "Timeline keys"), el("table", {}, el("tbody", {}, ...keys)),

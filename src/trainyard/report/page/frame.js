@@ -1,5 +1,6 @@
 // What every page has: its heading, its header's buttons, its foot; and tables.
 
+/** The top of the page: title, subtitle, key figures, the arithmetic behind them, and warnings. */
 function hero() {
   const chips = view.chips.map((chip) => el("code", { class: "chip" }, chip));
   content.append(el("div", { class: "hero" },
@@ -13,6 +14,7 @@ function hero() {
   }
 }
 
+/** A key figure as an element; an arrow shows the direction of its change. */
 function figure({ label, value, unit, change, better, means }) {
   const arrow = /^\+/.test(change) ? "▲ " : /^[-−]/.test(change) ? "▼ " : "";
   const verdict = better === null ? "" : better ? "better" : "worse";
@@ -20,6 +22,7 @@ function figure({ label, value, unit, change, better, means }) {
   return el("div", { title: means || null }, el("dt", {}, label, told), el("dd", {}, value, unit ? el("small", {}, unit) : null));
 }
 
+/** The end of the page: notes, limits and terms, then the version. */
 function foot() {
   for (const [id, title, note, lines] of [
     ["notes", "Notes", "how the numbers were obtained", view.notes],
@@ -101,11 +104,13 @@ function sortable(title, columns, rows, { foot = null, limit, mark = null }) {
   const more = el("button", { type: "button", class: "more", onclick: () => { all = true; fill(); } });
   const lines = new Map();
 
+  /** Sorts by the column `at`; in reverse if it is sorted by already. */
   function sort(at) {
     [sorted, down] = [at, at === sorted ? !down : Boolean(columns[at].number)];
     fill();
   }
 
+  /** Shows the rows in order, at most `limit` of them unless all were asked for. */
   function fill() {
     const of = columns[sorted]?.of;
     const order = (a, b) => (typeof of(a) === "number" ? of(a) - of(b) : String(of(a)).localeCompare(String(of(b))));
@@ -117,6 +122,7 @@ function sortable(title, columns, rows, { foot = null, limit, mark = null }) {
     more.textContent = `Show all ${rows.length}`;
   }
 
+  /** The table row of a row of data, created once. */
   function lineOf(row) {
     if (!lines.has(row)) {
       lines.set(row, el("tr", {}, ...columns.map((column) => {

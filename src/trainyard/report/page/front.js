@@ -2,6 +2,7 @@
 
 const FRONT = 380;
 
+/** Draws the section "Time against memory" from `view.planned.front` and `others`; nothing without them. */
 function front() {
   const { front: best, others } = view.planned;
   if (!best.length) return;
@@ -24,6 +25,7 @@ function frontMoney() {
   return dot?.dollars && dot.wall_ns ? dot.dollars / dot.wall_ns : 0;
 }
 
+/** The chart as an SVG element: step time (logarithmic) against reserved memory, with intervals and the device's capacity. */
 function drawFront(width) {
   const { front: best, others } = view.planned;
   const all = [...best, ...others].filter((dot) => dot.low > 0);
@@ -58,6 +60,7 @@ function frontLabels(best, x, y, box) {
   return group;
 }
 
+/** Grid lines and labels of time and memory and, if prices are known, dollars along the top. */
 function frontAxes({ x, y, left, right, top, bottom, all, most }) {
   const group = svg("g", { "aria-hidden": "true" });
   const [low, high] = [Math.min(...all.map((dot) => dot.low)), Math.max(...all.map((dot) => dot.high))];

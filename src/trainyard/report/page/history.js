@@ -5,6 +5,7 @@ const COURSE = 380;
 const shown = (value) => `${fixed(value / view.scale.size, view.scale.digits)}${view.scale.unit ? ` ${view.scale.unit}` : ""}`;
 const who = ({ run, commit, when }) => [commit && `commit ${commit.slice(0, 10)}`, run && `run ${run}`, when.slice(0, 16).replace("T", " ")].filter(Boolean);
 
+/** Draws the section with the series: points, levels and changes, with its legend and table. */
 function course() {
   const card = section("course", view.metric, "dots are points, lines are levels with their 95 % intervals, marks are changes with the range of their position", {
     nav: "History", csv: () => saveCsv("history", pointRows()), png: () => saveSvg("history", host.firstChild),
@@ -21,6 +22,7 @@ function course() {
 
 const pointRows = () => [["point", "value", "run", "commit", "when"], ...view.points.map(({ value, run, commit, when }, at) => [at, value, run, commit, when])];
 
+/** The chart as an SVG element. Values beyond the axis are drawn at its edge. */
 function drawCourse(width) {
   const { points } = view;
   const values = points.map(({ value }) => value);
@@ -43,6 +45,7 @@ function drawCourse(width) {
   return chart;
 }
 
+/** Grid lines, values and dates (or indices of points). `low`, `high`: range of the values. */
 function courseAxes({ x, y, left, right, top, bottom, low, high }) {
   const group = svg("g", { "aria-hidden": "true" });
   const { size, digits, unit } = view.scale;
@@ -76,6 +79,7 @@ function changeBand({ look, kind, low, high, at, until }, x, top, bottom) {
   return svg("rect", { class: `change-band ${look}`, x: x(from - 0.5), y: top, width: Math.max(1, x(to - 0.5) - x(from - 0.5)), height: bottom - top });
 }
 
+/** A mark at a change, with a tooltip of its sentence and the differences between the runs. */
 function changeMark(change, x, top, bottom) {
   const at = x(change.at - 0.5);
   const lines = () => [change.says, change.range, ...change.lines];
@@ -111,6 +115,7 @@ function pointer({ x, inside, left, right, top, bottom }) {
   return svg("g", {}, field, ring);
 }
 
+/** Draws the section that lists the differences between the runs at each lasting change. */
 function causes() {
   const told = view.changes.filter(({ lines }) => lines.length);
   if (!told.length) return;
@@ -120,6 +125,7 @@ function causes() {
   }
 }
 
+/** Builds the page. */
 function main() {
   Object.assign(state, readHash());
   showTheme(state.theme);

@@ -1,5 +1,6 @@
 // The page, from top to bottom.
 
+/** Builds the page of an analysis. */
 async function main() {
   Object.assign(state, readHash());
   showTheme(state.theme);

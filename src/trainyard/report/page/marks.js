@@ -2,11 +2,13 @@
 
 const MONO = "10.5px ui-monospace, Menlo, Consolas, monospace";
 
+/** Draws text on a canvas context (`pen`) at px coordinates. */
 function write(pen, text, x, y, { font = SMALL, fill = ink("--dim"), align = "left" } = {}) {
   Object.assign(pen, { font, fillStyle: fill, textAlign: align });
   pen.fillText(text, x, y);
 }
 
+/** Draws a line through points on a canvas context (`pen`). `dash`: lengths of dashes and gaps in px. */
 function stroke(pen, colour, points, dash = []) {
   pen.beginPath();
   points.forEach(([x, y], at) => (at ? pen.lineTo(x, y) : pen.moveTo(x, y)));
@@ -65,6 +67,7 @@ function drawMarks(line, pen) {
   for (const [slice, colour] of [[line.hover, "--dim"], [line.chosen, "--ink"]]) if (slice) outline(line, pen, slice, ink(colour));
 }
 
+/** Draws a frame around a slice, {lane, index}, as far as it is in view. */
 function outline(line, pen, { lane, index }, colour) {
   const row = line.rows.find((one) => one.lane === lane);
   const left = Math.max(line.gutter - 2, line.x(lane.starts[index]));

@@ -5,6 +5,7 @@ const HOLDER_HEADS = ["where", "category", "bytes", "requested", "blocks", "age_
 const holderRows = () => view.holders.map((row) => [row.where, row.category, row.size, row.requested, row.count, row.age_ns, row.stack.join(" < ")]);
 const saveHolders = () => saveCsv("holders", [HOLDER_HEADS, ...holderRows()]);
 
+/** Draws the table of failed allocations, with the reason of each. */
 function shortages() {
   if (!view.shortages.length) return;
   const card = section("shortages", "Out of memory", "why did it fail?", { nav: "Out of memory", csv: () => saveCsv("shortages", rows()) });
@@ -23,6 +24,7 @@ function shortages() {
   card.append(sortable("Failed allocations", columns, view.shortages, { limit: 12 }));
 }
 
+/** Draws the table of source locations that held memory at the peak. */
 function holders() {
   const { curve } = view;
   const note = `everything allocated at ${when(curve.ns[curve.peak])}, by place in the code: ${whole(heldTotal())} bytes`;
@@ -68,18 +70,21 @@ function heldBar() {
   return bar;
 }
 
+/** A source location; its stack opens on a click. */
 function holderCell(row) {
   const name = el("span", { class: "name" }, row.where || "(no stack)");
   if (!row.stack.length) return name;
   return el("details", { class: "stack" }, el("summary", {}, name), el("ol", {}, ...row.stack.map((line) => el("li", {}, line))));
 }
 
+/** A category with its colour. `colours`: label -> colour. */
 function categoryCell(label, colours) {
   const dot = el("i", { class: "dot", "aria-hidden": "true" });
   if (colours.has(label)) dot.style.background = css(tuned(colours.get(label)));
   return el("span", {}, dot, label);
 }
 
+/** Draws the table of reserved and unused memory at the peak and at the end. */
 function fragments() {
   if (!view.fragments.length) return;
   const heads = ["when", "reserved", "active", "unused", "pieces", "largest", "split", "rounding", "segments"];
@@ -95,6 +100,7 @@ function fragments() {
   card.append(sortable("Reserved and unused", columns, view.fragments, { limit: 4 }));
 }
 
+/** Builds the page of a memory snapshot. */
 function main() {
   Object.assign(state, readHash());
   showTheme(state.theme);

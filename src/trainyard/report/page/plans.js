@@ -2,6 +2,7 @@
 
 const NAVS = { Layouts: "Layouts", Assumptions: "Sources" };
 
+/** Builds the page of plans. */
 function main() {
   Object.assign(state, readHash());
   showTheme(state.theme);

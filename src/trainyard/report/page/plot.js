@@ -1,6 +1,8 @@
 // What the charts of plans share: scales, round ticks, sizes, keys, and labels that do not cover each other.
 
+/** A logarithmic scale: a function from values in [low, high] to px in [from, to]. */
 const logarithmic = (low, high, from, to) => (value) => from + (Math.log(value / low) / (Math.log(high / low) || 1)) * (to - from);
+/** A linear scale: a function from values in [low, high] to px in [from, to]. */
 const linear = (low, high, from, to) => (value) => from + ((value - low) / (high - low || 1)) * (to - from);
 
 /** Round values from `low` to `high`, at least `room` px apart: as few of each ten as give four. */

@@ -2,6 +2,7 @@
 
 const CELL = 20;
 
+/** Draws the heat map of accounts by rank, `view.heat`, with its legend and table. */
 function ranks() {
   const heat = view.heat;
   if (!heat || heat.ranks.length < 2) {
@@ -26,6 +27,7 @@ function ranks() {
   watch((changed) => (changed.includes("rank") || changed.includes("account")) && draw());
 }
 
+/** The deviations as rows for the table and the CSV: a row of headings, then one row per account, in ns. */
 function heatRows(heat) {
   return [["account", ...heat.ranks.map((rank) => `rank ${rank}`)], ...heat.labels.map((label, row) => [label, ...heat.deviations[row]])];
 }
@@ -40,11 +42,13 @@ function heatLimit(heat) {
   return Math.ceil(wanted / step) * step;
 }
 
+/** The colour of a deviation in ns; `limit`: the deviation with the full colour. */
 function heatColour(deviation, limit) {
   const part = Math.max(-1, Math.min(1, deviation / limit));
   return mix(rgb(ink("--heat-mid")), rgb(ink(part < 0 ? "--heat-fast" : "--heat-slow")), Math.abs(part) ** 0.8);
 }
 
+/** Sizes in px of the heat map: space for labels, width of a cell, gap, top; `x(column)`: left edge of a column. */
 function heatLayout(heat, width) {
   const left = Math.min(Math.ceil(Math.max(60, ...heat.labels.map((label) => textWidth(label)))) + 14, Math.floor(width * 0.3));
   const few = heat.ranks.length <= 16;
@@ -53,6 +57,7 @@ function heatLayout(heat, width) {
   return { left, wide, few, gap: wide > 6 ? 1.5 : 0, top: 34, x: (column) => left + column * wide };
 }
 
+/** The heat map as an SVG element. `cursor`: {row, column} of the keyboard's cell, drawn if `focused`. */
 function drawHeat(heat, width, limit, cursor, focused) {
   const plan = heatLayout(heat, width);
   const bottom = plan.top + heat.labels.length * CELL;
@@ -76,6 +81,7 @@ function drawHeat(heat, width, limit, cursor, focused) {
   return chart;
 }
 
+/** The elements of one cell: a rectangle and, if it fits, the deviation as a number. */
 function heatCell(heat, plan, row, column, limit) {
   const deviation = heat.deviations[row][column];
   const fill = heatColour(deviation, limit);
@@ -92,12 +98,14 @@ function heatCell(heat, plan, row, column, limit) {
   return [box, number];
 }
 
+/** The lines of a cell's tooltip. */
 function heatLines(heat, row, column) {
   const deviation = heat.deviations[row][column];
   const against = deviation === 0 ? "at the median" : `${time(Math.abs(deviation))} ${deviation > 0 ? "above" : "below"} the median rank`;
   return [`rank ${heat.ranks[column]} · ${heat.labels[row]}`, against, `${whole(heat.values[row][column])} ns a step`, heat.nodes[column]];
 }
 
+/** Selects a cell's rank and account, and scrolls to the timeline. */
 function chooseCell(heat, row, column) {
   setState({ rank: heat.ranks[column], account: heat.accounts[row] });
   document.getElementById("timeline")?.scrollIntoView({ block: "nearest" });
@@ -128,6 +136,7 @@ function heatNumbers(heat, plan) {
   });
 }
 
+/** The colour scale, with a note on deviations beyond it and on the rank that arrives late. */
 function heatLegend(heat, limit) {
   const most = Math.max(...heat.deviations.flat().map(Math.abs));
   const beyond = most > limit * 1.02 ? `; up to ${time(most)}, beyond the scale in full colour` : "";
@@ -135,6 +144,7 @@ function heatLegend(heat, limit) {
     heat.blamed >= 0 ? el("span", { class: "blamed-key" }, el("i", { "aria-hidden": "true" }), `rank ${heat.blamed} is the one that comes late`) : null);
 }
 
+/** Handles arrow keys and Enter: moves `cursor`, {row, column}, or selects its cell. */
 function moveCursor(event, heat, cursor, draw) {
   const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
   if (event.key === "Enter") chooseCell(heat, cursor.row, cursor.column);

@@ -2,6 +2,7 @@
 
 const PANEL = 300;
 
+/** Draws the section "Scaling" from `view.planned.strong` and `weak`; nothing without them. */
 function scaling() {
   const { strong, weak, says } = view.planned;
   if (!strong.length) return;
@@ -17,6 +18,7 @@ function scaling() {
   if (Math.max(...days) > 1.2 * Math.min(...days)) panel(panels, "Cost against training time, same batch", "time-and-money", paid, drawMoney);
 }
 
+/** Adds a chart with a title and a button that saves it. `draw(dots, width, title)`: returns the SVG element. */
 function panel(panels, title, name, dots, draw) {
   const host = el("div", { class: "chart" });
   const take = el("button", { type: "button", class: "take", "aria-label": `${title}: save as PNG`, onclick: () => saveSvg(name, host.firstChild) }, "PNG");
@@ -26,6 +28,7 @@ function panel(panels, title, name, dots, draw) {
 
 const scalingRows = () => [["batch", ...DOT_HEADS], ...view.planned.strong.map((dot) => ["same", ...dotRow(dot)]), ...view.planned.weak.map((dot) => ["grows", ...dotRow(dot)])];
 
+/** A chart of throughput against devices, both logarithmic, with intervals and the line of linear scaling. */
 function drawScaling(dots, width, title) {
   const known = dots.filter((dot) => !dot.why && dot.tokens_per_s > 0 && dot.low > 0);
   const [left, right, top, bottom] = [52, width - 14, 22, PANEL - 40];
@@ -68,12 +71,14 @@ function efficiencies(known, x, y, right) {
   return group;
 }
 
+/** A cross for a number of devices without a layout; its tooltip has the reason. */
 function noneMark(dot, x, y) {
   const mark = svg("g", { class: "spot none", tabindex: 0, role: "listitem", "aria-label": dotLines(dot).join("; ") },
     svg("circle", { class: "hit", cx: x, cy: y, r: 11 }), svg("path", { class: "cross", d: `M${x - 4} ${y - 4}l8 8M${x - 4} ${y + 4}l8 -8` }));
   return explain(mark, () => dotLines(dot));
 }
 
+/** Grid lines and labels of a scaling chart. `low`, `high`: range of tokens per second. */
 function scalingAxes(dots, { x, y, left, right, top, bottom, low, high }) {
   const group = svg("g", { "aria-hidden": "true" });
   for (const value of roundTicks(low, high, y, 24)) {

@@ -3,6 +3,7 @@
 const [FREE, PENDING] = [-1, -2];
 const ROW = 17;
 
+/** Draws the section "Segments": the allocator's segments at a moment that buttons select. */
 function segments() {
   if (!view.segments.length) return;
   let [shown] = view.segments;
@@ -31,6 +32,7 @@ function segmentRows(map) {
   return [["address", "size", "stream", "pool", "free", "largest_free"], ...rows];
 }
 
+/** The segments of a map as an SVG element, one row each. */
 function drawSegments(map, width) {
   const [left, right] = [112, width - 72];
   const most = Math.max(1, ...map.rows.map((row) => row.size));
@@ -39,6 +41,7 @@ function drawSegments(map, width) {
   return chart;
 }
 
+/** A row of pieces, each as long as its bytes; `per`: px per byte. */
 function segmentRow(row, top, left, per) {
   const told = `${size(row.size)} at 0x${row.address.toString(16)}, ${row.small ? "small" : "large"} pool, stream ${row.stream}: ${size(row.free)} free, the largest piece ${size(row.largest)}`;
   const group = svg("g", { class: "segment", role: "listitem", tabindex: 0, "aria-label": told });

@@ -1,5 +1,6 @@
 // Memory by part, a bar for each layout shown, against the capacity of a device.
 
+/** Draws the section with the memory of each layout by part. */
 function stacks() {
   const { parts, limit, usable, reserved } = view.planned;
   const has = limit ? `; a device has ${decimal(limit)}, of which ${fixed(100 * usable, 0)} % can be used` : "";
@@ -18,6 +19,7 @@ function stackRows() {
   return [["layout", ...parts.map(({ label }) => label), "reserved"], ...rows.map((row) => [row.label, ...row.sizes, row.reserved])];
 }
 
+/** The bars of all layouts as an SVG element of `width` px. */
 function drawStacks(width) {
   const { stacks: rows } = view.planned;
   const limit = limitBeside(rows.map((row) => row.reserved));
@@ -34,6 +36,7 @@ function drawStacks(width) {
   return chart;
 }
 
+/** Grid lines and labels of bytes, up to `most`. */
 function stackAxis(x, most, top, bottom) {
   const group = svg("g", { "aria-hidden": "true" });
   const step = tickStep(most, (x(most) - x(0)) / 90);
@@ -55,6 +58,7 @@ function stackLimits(x, top, bottom) {
   return group;
 }
 
+/** The bar of one layout: its parts in order, with a tooltip each. */
 function drawStack(row, { x, left, width, narrow, y, high }) {
   const { parts } = view.planned;
   const bar = y + (narrow ? 21 : 5);

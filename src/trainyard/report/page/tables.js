@@ -2,6 +2,7 @@
 
 const SHORT = 12;
 
+/** Draws the list of findings. */
 function findings() {
   const card = section("findings", "Findings", view.findings.length ? "Ordered by recoverable time times confidence. Prices are per step." : "", {
     csv: view.findings.length ? () => saveCsv("findings", findingRows()) : null,
@@ -10,6 +11,7 @@ function findings() {
   card.append(el("ol", { class: "findings" }, ...view.findings.map(finding)));
 }
 
+/** A finding as a list item: severity, sentence, evidence, remedy, price and confidence. */
 function finding({ rule, severity, account, cost_ns, priced, interval_ns, says, evidence, remedy, sure, change }) {
   const [colour, means] = view.severities[severity];
   const dot = el("i", { "aria-hidden": "true" });
@@ -26,6 +28,7 @@ function finding({ rule, severity, account, cost_ns, priced, interval_ns, says, 
     el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", { title: priceMeans }, priceLabel), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), interval ? el("span", {}, interval) : null, el("span", {}, `${fixed(100 * sure, 0)} % sure`)));
 }
 
+/** The findings as rows for the CSV: a row of headings, then one row each. */
 function findingRows() {
   const rows = view.findings.map((row) => [row.rule, row.severity, row.account, row.cost_ns, row.priced, row.interval_ns?.[0] ?? "", row.interval_ns?.[1] ?? "", row.booked_ns, row.says, row.evidence, row.remedy?.says ?? "", row.sure, row.change?.text ?? ""]);
   return [["rule", "severity", "account", "cost_ns", "priced", "low_ns", "high_ns", "booked_ns", "says", "evidence", "remedy", "sure", "change"], ...rows];
@@ -35,6 +38,7 @@ const LEDGER_HEADS = ["account", "label", "phase", "ns", "hidden_ns", "count", "
 const ledgerRows = () => view.table.map((row) => [...row, view.wall_ns ? row[3] / view.wall_ns : 0]);
 const saveLedger = () => saveCsv("ledger", [LEDGER_HEADS, ...ledgerRows()]);
 
+/** Draws the table of the mean ledger, `view.table`: (account, label, phase, ns, hidden ns, count). */
 function accounts() {
   const card = section("accounts", "Every account", "the mean ledger of a step; overlapped time is not part of the sum", { csv: saveLedger });
   if (!view.table.length) return card.append(el("p", { class: "empty" }, "The ledger has no entries."));
@@ -62,6 +66,7 @@ function barColours() {
   return (account) => exact.get(account) ?? kinds.get(kind(account));
 }
 
+/** An account's label with its colour and its name. `colours(account)`: returns the colour. */
 function accountCell(row, colours) {
   const dot = el("i", { class: "dot", "aria-hidden": "true" });
   const colour = colours(row[0]);
@@ -69,6 +74,7 @@ function accountCell(row, colours) {
   return el("span", {}, dot, row[1], " ", el("code", {}, row[0]));
 }
 
+/** Draws a table of kernels or modules. `find`: a click on a name searches for it in the timeline. */
 function longest(id, title, note, rows, { nav = "", find = false } = {}) {
   const card = section(id, title, note, {
     nav,

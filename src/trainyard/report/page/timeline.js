@@ -3,6 +3,7 @@
 const RULER = 36;
 const TALLEST = 680;
 
+/** Draws the section "Timeline" once its packed slices are unpacked; a note if there are none. */
 async function timeline() {
   const packed = view.timeline;
   if (!packed || !packed.lanes.some(([, , count]) => count)) {
@@ -30,7 +31,9 @@ async function timeline() {
   watch((changed) => changed.some((name) => name !== "theme") && line.changed(changed));
 }
 
+/** The timeline: lanes of slices on a canvas, and the range [from, to) ns in view, which is part of the page's state. */
 class Line {
+  /** `packed`: the timeline as stored in the page; the elements: the canvas's parent, and lines on the view and on the selected slice. */
   constructor(packed, stage, facts, picked) {
     Object.assign(this, { packed, stage, facts, picked, hover: null, chosen: null, scroll: 0, frames: [], waiting: false });
     this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline by rank. W and S zoom, A and D pan, up and down choose a rank, F fits, slash searches. A table of the slices in view follows." });
@@ -40,6 +43,7 @@ class Line {
     stage.append(this.canvas);
   }
 
+  /** Takes the unpacked slices. `names`: of each kind; `lanes`: with starts, ends and kinds of slices. */
   fill({ names, lanes }) {
     Object.assign(this, { names, lanes });
     this.length = Math.max(1, this.packed.length, ...lanes.map((lane) => lane.ends.at(-1) ?? 0));
@@ -69,6 +73,7 @@ class Line {
 
   laneName(lane) { return `rank ${lane.rank} · ${lane.label}`; }
 
+  /** Fits the canvas to the width of its parent, and draws. */
   resize() {
     this.layout();
     this.ratio = devicePixelRatio || 1;
@@ -87,6 +92,7 @@ class Line {
     requestAnimationFrame(() => { this.waiting = false; this.draw(); });
   }
 
+  /** Handles a change of the page's state. `names`: the names that changed. */
   changed(names) {
     if (names.includes("rank")) {
       this.layout();
@@ -96,11 +102,13 @@ class Line {
     } else this.ask();
   }
 
+  /** Whether the slices of a kind match the search text and the selected label. */
   matches(kind) {
     const label = this.packed.legend[this.packed.looks[kind]].label;
     return (!state.q || this.lower[kind].includes(state.q.toLowerCase())) && (!state.kind || label === state.kind);
   }
 
+  /** Colour, weight and emphasis of each kind, as `paintRow` takes them; with a filter, other kinds are pale. */
   paint() {
     const colours = this.packed.legend.map(({ colour }) => tuned(colour, 1.9));
     const filtered = Boolean(state.q || state.kind);
@@ -110,6 +118,7 @@ class Line {
   x(ns) { return this.gutter + ((ns - this.from) / (this.to - this.from)) * this.inner; }
   ns(x) { return this.from + ((x - this.gutter) / this.inner) * (this.to - this.from); }
 
+  /** Draws everything, and records the time that it took. */
   draw() {
     const began = performance.now();
     const pen = this.canvas.getContext("2d");
@@ -130,6 +139,7 @@ class Line {
     this.tell(seen);
   }
 
+  /** Draws the lanes in view: each into a row of pixels, which is stretched to the lane's height. Returns the number of slices in view. */
   drawLanes(pen) {
     const shown = this.rows.filter(({ y, height }) => y + height > this.scroll && y < this.scroll + this.height);
     const wide = Math.round(this.inner * this.ratio);
@@ -157,6 +167,7 @@ class Line {
     return seen;
   }
 
+  /** Writes the numbers of events and slices below the timeline. `seen`: slices in view. */
   tell(seen) {
     const { events, merged } = this.packed;
     const pace = this.frames.reduce((sum, ms) => sum + ms, 0) / this.frames.length;
@@ -177,6 +188,7 @@ class Line {
     return { lane: row.lane, index: near.reduce((best, one) => (away(one) < away(best) ? one : best)) };
   }
 
+  /** The lines of a slice's tooltip. */
   about({ lane, index }) {
     const kind = lane.kinds[index];
     const [start, length] = [lane.starts[index], lane.ends[index] - lane.starts[index]];

@@ -2,6 +2,7 @@
 
 const HALF_BAR = 8.5;
 
+/** Draws the section "Step-time ledger": the bars of `view.bars` with their table. */
 function waterfall() {
   const card = section("ledger", "Step-time ledger", view.bars_note || "every nanosecond of the step is in exactly one account", {
     nav: "Ledger",
@@ -19,11 +20,13 @@ function waterfall() {
   watch((changed) => changed.includes("account") && draw());
 }
 
+/** The bars as rows for the table and the CSV: a row of headings, then one row per bar. */
 function waterfallRows() {
   const rows = view.bars.map((bar) => [bar.label, bar.account, bar.start_ns, bar.ns, share(bar.ns, view.wall_ns), bar.evidence]);
   return [["bar", "account", "start_ns", "ns", "share", "evidence"], ...rows];
 }
 
+/** Sizes in px of the waterfall; `reach`: ns at the right edge, `per`: px per ns, `x(ns)`: position of a time. */
 function waterfallLayout(width) {
   const narrow = width < 900;
   const labels = Math.max(60, ...view.bars.map((bar) => textWidth(bar.label, STRONG)));
@@ -35,6 +38,7 @@ function waterfallLayout(width) {
   return { narrow, width, left, right, reach, per, x: (ns) => left + ns * per };
 }
 
+/** The waterfall as an SVG element of `width` px, a row per bar. */
 function drawWaterfall(width) {
   const plan = waterfallLayout(width);
   const rows = [];
@@ -57,6 +61,7 @@ function drawWaterfall(width) {
   return chart;
 }
 
+/** Grid lines and labels of time below the bars. */
 function axis(plan, bottom) {
   const group = svg("g", { "aria-hidden": "true" });
   const step = tickStep(plan.reach, (plan.right - plan.left) / 75);
@@ -69,6 +74,7 @@ function axis(plan, bottom) {
   return group;
 }
 
+/** A bar with its label, value, whiskers and evidence; a click selects its account. */
 function drawBar(plan, { bar, middle, height }) {
   const total = bar.role === "total";
   // A bar of few ns stays visible; its label tells its true length.

@@ -84,4 +84,5 @@ def _sources(catalogue: Catalogue) -> Table:
 
 
 def _scaled(claim: Claim | None, divisor: float) -> float | None:
+    """The value of a published number divided by `divisor`; None if the number is unknown."""
     return claim.value / divisor if claim else None

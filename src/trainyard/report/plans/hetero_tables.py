@@ -1,4 +1,5 @@
-"""Pipelines over heterogeneous parts: their document, the stages of the fastest, and each part alone, as tables."""
+"""Pipelines over a cluster of heterogeneous parts: their document, the stages of the fastest pipeline, and each part
+alone, as tables. A part is a group of equal nodes, such as 4 nodes of A100; every pipeline stage is on one part."""
 
 from __future__ import annotations
 
@@ -67,6 +68,8 @@ def _joined_constants(constant_sets: Sequence[ConstantSet]) -> ConstantSet:
 
 
 def _claims(parts: Sequence[FleetPart]) -> dict[str, Claim]:
+    """Name -> number behind the costs (price, power, failure rate), the mean over the devices of all parts; only those
+    that are known for all parts."""
     claims_of_parts = [(plans_file.claims(part.machine), part.devices) for part in parts]
     names = [name for name in claims_of_parts[0][0] if all(name in claims for claims, _ in claims_of_parts)]
     return {name: _mean([(claims[name], devices) for claims, devices in claims_of_parts]) for name in names}
@@ -87,7 +90,7 @@ def layouts(plans: Plans) -> Table:
     table, plan = tables.layouts(plans), plans.best.plan
     if plans.unlike is None:
         return table
-    low, high = (bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
+    low, high = (bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))  # as multiples of the step time
     notes = (
         f"{plans.searched:,} layouts and orders of the parts divide the work evenly, {plans.fitting:,} may fit.",
         f"{tables.INTERVAL}: {low:.2f} to {high:.2f} times the prediction.",
@@ -113,15 +116,15 @@ def stage_layers(stages: Sequence[HeteroStage]) -> str:
     return ", ".join(groups)
 
 
-def unlike(plans: Plans) -> tuple[Table, ...]:
+def part_tables(plans: Plans) -> tuple[Table, ...]:
     """The stages of the fastest pipeline, and the mix compared with each part alone; empty for identical devices."""
     hetero = plans.unlike
     return () if hetero is None else (_stages(plans, hetero), _together_and_apart(plans, hetero))
 
 
 def _stages(plans: Plans, hetero: Unlike) -> Table:
-    """Consecutive stages with equal layers on the same part share a row, which shows the maximum of their idle time
-    and memory."""
+    """The table of the stages of the fastest pipeline. Consecutive stages with equal layers on the same part share a
+    row, which shows the maximum of their idle time and memory."""
     stages, wall = hetero.stages[0], plans.best.plan.ledger.wall_ns
     rows: list[tuple[Cell, ...]] = []
     for first, group in _equal_stages(stages):
@@ -182,7 +185,10 @@ def _together_and_apart(plans: Plans, hetero: Unlike) -> Table:
     best = plans.best
     plan = best.plan
     point = points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, best.reserved_bytes, best.bill)
-    rows = [("together", *_reached(point, _hour(hetero))), *((part.part, *_row(part)) for part in hetero.apart)]
+    rows = [
+        ("together", *_point_cells(point, _dollars_per_hour(hetero))),
+        *((part.part, *_row(part)) for part in hetero.apart),
+    ]
     return Table(
         title="Together and apart",
         notes=(verdict(plans, hetero),),
@@ -196,10 +202,11 @@ def _together_and_apart(plans: Plans, hetero: Unlike) -> Table:
 
 
 def _row(part: Apart) -> tuple[Cell, ...]:
-    return _reached(part.point, part.dollars) if part.point else (part.why, None, None, None, None)
+    """Cells of a part that trains alone; the reason in place of a layout if it cannot."""
+    return _point_cells(part.point, part.dollars) if part.point else (part.why, None, None, None, None)
 
 
-def _reached(point: LayoutPoint, dollars_per_hour: float | None) -> tuple[Cell, ...]:
+def _point_cells(point: LayoutPoint, dollars_per_hour: float | None) -> tuple[Cell, ...]:
     """Cells of a layout: name, step in s, tokens/s, MFU in %, dollars per billion tokens. `dollars_per_hour`: of the
     devices; None if unknown. Failures are not counted."""
     rate = point.bill.tokens_per_s
@@ -207,7 +214,7 @@ def _reached(point: LayoutPoint, dollars_per_hour: float | None) -> tuple[Cell, 
     return tables.short(point.layout, offload=point.offload), point.wall_ns / 1e9, rate, 100 * point.bill.mfu, dollars
 
 
-def _hour(hetero: Unlike) -> float | None:
+def _dollars_per_hour(hetero: Unlike) -> float | None:
     """Dollars per hour of all parts; None if one has no price."""
     prices = [part.dollars for part in hetero.apart if part.dollars]
     return sum(prices) if len(prices) == len(hetero.apart) else None
@@ -223,7 +230,7 @@ def verdict(plans: Plans, hetero: Unlike) -> str:
         text = f"Mixing is not worth it: {best.part} alone trains {best_rate / rate:.2f} times as many tokens a second."
     else:
         text = f"Mixing is worth it: {rate / best_rate:.2f} times as many tokens a second as {best.part} alone"
-        mixed_hour, alone_hour = _hour(hetero), best.dollars
+        mixed_hour, alone_hour = _dollars_per_hour(hetero), best.dollars  # dollars per hour
         text += (
             f", at {mixed_hour / rate * best_rate / alone_hour:.2f} times its dollars a token."
             if mixed_hour and alone_hour

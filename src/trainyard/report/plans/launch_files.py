@@ -19,8 +19,9 @@ class LaunchFile(NamedTuple):
 
 
 def launch_file(plans: Plans) -> LaunchFile:
-    """Raises `BadInput` if the plans hold no layout but the checked configuration."""
-    planned = plans.choices[plans.as_it_is :]
+    """The launch file of the fastest layout that was found, in the format of the plans' framework. Raises `BadInput` if
+    the plans contain no layout but the checked configuration."""
+    planned = plans.choices[plans.as_it_is :]  # without the first, if that is the configuration as it is
     if not planned:
         raise BadInput("--out writes the fastest layout that fits, and no layout fits.", "Leave out --out.")
     job, runner = planned[0].plan.job, FRAMEWORKS[plans.framework]
@@ -28,7 +29,7 @@ def launch_file(plans: Plans) -> LaunchFile:
     if plans.unlike is None:
         layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
         return LaunchFile(text, f"{runner.means}, {layout}.")
-    counts = [stage.layers for stage in plans.unlike.stages[0]]
+    counts = [stage.layers for stage in plans.unlike.stages[0]]  # layers of each stage
     return LaunchFile(
         WRITERS[plans.framework](text, counts), f"{runner.means}, {job.layout}. {hetero_tables.ranks(plans)}"
     )

@@ -28,6 +28,7 @@ def headline(plans: Plans) -> str:
 
 
 def summary(plans: Plans) -> tuple[Table, ...]:
+    """The tables of the screen: layouts, the ledger of the first and its memory."""
     return (_layouts(plans), _ledger(plans), _memory(plans))
 
 
@@ -74,6 +75,7 @@ def _figures(plans: Plans, record: PlanRecord) -> str:
 
 
 def _rounded(amount: float) -> str:
+    """A positive amount with one decimal; `<0.1` if it would round to 0."""
     return "<0.1" if 0 < amount < 0.05 else f"{amount:.1f}"
 
 
@@ -128,6 +130,7 @@ def _layouts(plans: Plans) -> Table:
 
 
 def _constants(plans: Plans) -> str:
+    """A sentence on the constants of the prediction: their name, and whether they were fitted to measurements."""
     tuned = plans.constants
     return f"Constants: {tuned.name}, " + (f"fitted to {tuned.rows} measurements." if tuned.rows else tuned.says)
 

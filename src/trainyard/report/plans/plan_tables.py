@@ -68,7 +68,7 @@ def constants_note(plans: Plans) -> str:
 def is_calibrated(plan: Plan) -> bool:
     """Whether the prediction interval comes from measurements of similar steps, and not from the assumed range."""
     wall = plan.ledger.wall_ns
-    low, high = (round(wall * ratio) for ratio in ASSUMED)
+    low, high = (round(wall * ratio) for ratio in ASSUMED)  # multiples of the prediction
     return (plan.low, plan.high) != (min(wall, low), max(wall, high))
 
 
@@ -108,6 +108,7 @@ def _spent_columns(plans: Plans) -> tuple[Column, ...]:
 
 
 def _spent(planned: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
+    """Cells of the columns of `_spent_columns`: the cost of the token budget with this layout."""
     amounts = {"days": planned.bill.days, "$": planned.bill.dollars, "kWh": planned.bill.kwh}
     return tuple(amounts[column.head] for column in _spent_columns(plans))
 
@@ -127,6 +128,7 @@ def _failure_note(plans: Plans, goodput: Goodput | None) -> tuple[str, ...]:
 
 
 def _unpriced(plans: Plans) -> tuple[str, ...]:
+    """A note if costs are asked for but the machine has no known price."""
     if not plans.tokens or "price" in plans.claims:
         return ()
     return (f"No price of {plans.machine} is known. For dollars, copy its file, add `price` and pass the copy.",)
@@ -159,6 +161,7 @@ def short(layout: Layout, schedule: str = "none", offload: bool = False) -> str:
 
 
 def activation_checkpoint(recipe: Recipe) -> str:
+    """The activation checkpointing of a recipe in words: `full, 1 in 2` if every second block is checkpointed."""
     return recipe.activation_checkpoint + (
         f", 1 in {recipe.activation_checkpoint_every}" if recipe.activation_checkpoint_every > 1 else ""
     )
@@ -238,6 +241,7 @@ def percent(part: float, whole: float) -> Cell:
 
 
 def part_label(part: str) -> str:
+    """The name in words of a part of memory, a key of `Plan.memory`."""
     return OTHER_PARTS.get(part) or words.MEMORY[part].label
 
 

@@ -51,7 +51,7 @@ def view_of_plans(plans: Plans) -> View:
         ),
         tables=(
             replace(layouts, title="Layouts", notes=layouts.notes[:1]),
-            *hetero_tables.unlike(plans),
+            *hetero_tables.part_tables(plans),
             *tables.scaling(plans),
             _assumed(plans),
         ),
@@ -80,6 +80,7 @@ def _title(plans: Plans) -> str:
 
 
 def _too_full(plans: Plans) -> str:
+    """The warning that the best layout needs more memory than the device has."""
     needs, has = (units.show_size(size) for size in (plans.best.reserved_bytes, plans.memory_bytes))
     return f"It does not fit: {needs} of {has}, of which {100 * USABLE:.0f} % are usable."
 
@@ -111,6 +112,7 @@ def _figures(plans: Plans) -> list[KeyFigure]:
 
 
 def _bars(plans: Plans) -> tuple[Bar, ...]:
+    """The waterfall of the best layout's predicted ledger; the total has the prediction interval as whiskers."""
     plan = plans.best.plan
     *steps, total = waterfall(plan.ledger, {}, [], None)
     return (*steps, replace(total, whiskers=(plan.low, plan.high)))
@@ -149,11 +151,13 @@ def _planned(plans: Plans) -> Planned:
 
 
 def _point(record: PlanRecord) -> LayoutPoint:
+    """A layout with the figures that charts need, without its ledger."""
     plan = record.plan
     return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, record.reserved_bytes, record.bill)
 
 
 def _label(point: LayoutPoint) -> str:
+    """`layout · micro-batch · activation checkpointing`, the label of a point in a chart."""
     layout = tables.short(point.layout, point.schedule, point.offload)
     return f"{layout} · {point.micro_batch_size} · {point.activation_checkpoint}"
 
@@ -196,6 +200,6 @@ def _assumed(plans: Plans) -> Table:
 
 
 def _named(claim: Claim) -> tuple[str, str, Claim]:
-    """A constant's unit begins with its name."""
+    """(name, unit, constant) of a fitted constant, whose unit begins with its name."""
     name, _, unit = claim.unit.partition(" ")
     return name, unit, claim

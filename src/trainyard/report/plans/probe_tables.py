@@ -55,6 +55,7 @@ def _call(call: TimedCall) -> tuple[Cell, ...]:
 
 
 def _rate(call: TimedCall) -> tuple[Cell, Cell]:
+    """Cells of a call's rate: GFLOP/s, or GB/s; the other one is None."""
     return (call.rate / 1e9, None) if call.unit == "FLOP/s" else (None, call.rate / 1e9)
 
 

@@ -61,6 +61,7 @@ def _csv(reported: Reported, path: Path) -> None:
 
 
 def _json(reported: Reported, path: Path) -> None:
+    """Writes all ledgers as JSON."""
     write_text(printable_json(to_json(reported.ledgers).decode()) + "\n", path)
 
 

@@ -30,6 +30,7 @@ def table(score: ChaosScore, full: bool = True) -> Table:
         "Each fault was injected after the given step (0: before the first). Times: from the fault to its detection, "
         "from detection until all ranks trained again, and of training that was repeated."
     )
+    # `strays`: incidents that no planned fault explains.
     strays = (
         f"Not a planned fault: {words.FAULTS[incident.kind].label}: {incident.says}"
         for incident in score.strays[: None if full else 3]

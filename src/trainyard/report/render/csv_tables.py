@@ -38,6 +38,7 @@ def write(names: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> N
 
 
 def _cell(value: Any) -> Any:
+    """A number unchanged, empty for None, else the text, protected from evaluation as a formula."""
     if value is None or isinstance(value, int | float):
         return value
     text = printable(str(value), keep="\t\r\n")

@@ -1,4 +1,5 @@
-"""View -> one self-contained HTML page: no network, no library, no build step.
+"""Renders a `View`, the content of a report as plain data, as one self-contained HTML page: no network, no library, no
+build step.
 
 Names in traces are hostile input. They reach the page only inside a JSON block whose `<` are escaped, or inside
 the packed timeline, and the script puts them on the screen by `textContent` alone. The content security policy
@@ -83,6 +84,7 @@ def _part(name: str) -> str:
 
 @cache
 def _script(scripts: tuple[str, ...]) -> str:
+    """The JavaScript files `scripts` (names without suffix) as one script in a scope of its own."""
     return '(() => {\n"use strict";\n' + "\n".join(_part(f"{name}.js") for name in scripts) + "})();\n"
 
 
@@ -110,6 +112,7 @@ def pack(timeline: Timeline) -> dict[str, Any]:
     gaps = _column([_gaps(lane) for lane in lanes])
     lengths = _column([lane.lengths for lane in lanes])
     pairs = _column([lane.name for lane in lanes]) * look_count + _column([lane.look for lane in lanes])
+    # `pairs`: of each slice, name * looks + look. `kinds`: of each slice, the rank of its pair by frequency.
     distinct, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     rank_of_pair = np.empty_like(order)
@@ -142,13 +145,15 @@ def _gaps(lane: Lane) -> NDArray[np.int64]:
 
 
 def _column(parts: Iterable[Sequence[int] | NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Concatenates columns, of which there may be none."""
     return np.concatenate([np.zeros(0, np.int64), *(np.asarray(part, np.int64) for part in parts)])
 
 
 def _json(value: object) -> str:
+    """Compact JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _squeeze(data: bytes) -> str:
-    """base64 of zlib."""
+    """The bytes compressed by zlib, as base64 text."""
     return base64.b64encode(zlib.compress(data, 9)).decode()

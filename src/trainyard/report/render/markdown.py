@@ -99,5 +99,6 @@ def _kernels(view: View) -> str:
 
 
 def _table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of escaped cells. `sides`: for each column, `l` or `r`: aligned to the left or right."""
     lines = [heads, ["---:" if side == "r" else "---" for side in sides], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

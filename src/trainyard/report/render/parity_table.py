@@ -1,4 +1,5 @@
-"""Table of parity results over combinations of parallelism."""
+"""Table of parity results. A mix is a combination of parallelism; parity is the equality of its losses and gradient
+norms with those of one process, within a tolerance."""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ Schema: https://perfetto.dev/docs/reference/trace-packet-proto. Each rank is a p
 these tracks: its steps, the verdict (the account of each instant: the slices tile the window and add up to the ledger),
 waits for late ranks, its busy fraction, and its streams as profiled. Perfetto skips the profile's columns, which come
 with each rank: from them trainyard reads the file back. The file is gzipped and written rank by rank.
+
+Perfetto's terms: a sequence of packets has interned strings, which are written once and then named by an id; a track
+descriptor declares a track, which events name by its uuid. A slice is an interval on a track.
 """
 
 from __future__ import annotations
@@ -85,9 +88,10 @@ def write(measured: MeasuredTrace, path: Path, host: bool = False) -> None:
     clock_moves = [window_starts[0] - begins if unaligned else 0 for begins in window_starts]
     # Timestamps of the format are unsigned.
     least_stamp = min(0, *(_first(rank, host) + move for rank, move in zip(measured.ranks, clock_moves)))
+    # mtime=0: equal traces give equal files.
     with replacing(path) as partial, partial.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as out:
         for index, (rank, move) in enumerate(zip(measured.ranks, clock_moves)):
-            _Writer(out, index, move - least_stamp).rank(rank, numbers, move != 0, host)
+            _Writer(out, index, move - least_stamp).write_rank(rank, numbers, moved=move != 0, host=host)
 
 
 def _first(rank: RankTrace, host: bool) -> int:
@@ -114,7 +118,7 @@ class _Writer:
         self.fresh: list[bytes] = []
         self.chunk = bytearray()
 
-    def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
+    def write_rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
         """Writes all tracks of a rank: steps, verdict, waits, busy time, streams and, if `host`, threads. `moved`: its
         clock is not aligned with that of the first rank. `numbers`: the number of each rank of the trace."""
         self.out.write(embedded.packet(rank.events, self.index + 1))
@@ -123,32 +127,33 @@ class _Writer:
             _PACKET_TRACK, int_field(_TRACK_UUID, self.root), int_field(_TRACK_ORDERING, _EXPLICIT_ORDER),
             message_field(_TRACK_PROCESS, int_field(_PROCESS_PID, self.index + 1), text_field(_PROCESS_NAME, process)),
         ))  # fmt: skip
-        self.slices("steps", _steps(rank))
-        self.slices("verdict", _owner_slices(rank, numbers))
+        self.write_slices("steps", _steps(rank))
+        self.write_slices("verdict", _owner_slices(rank, numbers))
         if len(rank.waits.start):
-            self.slices("waits for late ranks", _waits(rank, numbers))
-        self.busy(rank)
+            self.write_slices("waits for late ranks", _waits(rank, numbers))
+        self.write_busy(rank)
         for label, slices in _streams(rank):
-            self.slices(label, slices)
+            self.write_slices(label, slices)
         for label, slices in _threads(rank) if host else ():
-            self.slices(label, slices)
+            self.write_slices(label, slices)
         self.flush()
 
-    def slices(self, label: str, slices: Slices) -> None:
-        """Writes slices to as many tracks of one name as it takes for the slices of each to nest or be disjoint."""
+    def write_slices(self, label: str, slices: Slices) -> None:
+        """Writes slices to as many tracks of the name `label` as it takes for the slices of each to nest or be
+        disjoint, up to `_MOST_LANES`. Begins and ends are events in order of time; a lane keeps its open slices."""
         order = np.lexsort((-slices.stop, slices.start))
         columns = (slices.start[order], slices.stop[order])
         begins, ends = (padded_varints(column + self.shift) for column in columns)
         owned = np.full(len(order), -1) if slices.owned is None else slices.owned[order]
         owned_key = int_field(_ANNOTATION_NAME_ID, self.interned(_INTERNED_KEYS, "owned_ns"))
-        bodies: dict[int, bytes] = {}
+        bodies: dict[int, bytes] = {}  # kind of slice -> its encoded name and arguments
         lanes: list[_Lane] = []
         left_out = 0
         numbers = (column.tolist() for column in (*columns, slices.kind[order], owned))
         for start, stop, kind, ns, begin, end in zip(*numbers, begins, ends):
             for lane in lanes:
                 while lane.open and lane.open[-1][0] <= start:
-                    self.timed(lane.open.pop()[1], lane.end)
+                    self.write_event(lane.open.pop()[1], lane.end)
             lane = next((candidate for candidate in lanes if not candidate.open or candidate.open[-1][0] >= stop), None)
             if lane is None:
                 if len(lanes) == _MOST_LANES:
@@ -158,19 +163,19 @@ class _Writer:
                 lanes.append(lane)
             body = bodies.get(kind)
             if body is None:
-                body = bodies[kind] = self.body(*slices.describe(kind))
+                body = bodies[kind] = self.encode_body(*slices.describe(kind))
             facts = (
                 body if ns < 0 else body + message_field(_EVENT_ANNOTATION, owned_key, int_field(_ANNOTATION_INT, ns))
             )
-            self.timed(begin, message_field(_PACKET_EVENT, lane.begin, facts))
+            self.write_event(begin, message_field(_PACKET_EVENT, lane.begin, facts))
             lane.open.append((stop, end))
         for lane in lanes:
             while lane.open:
-                self.timed(lane.open.pop()[1], lane.end)
+                self.write_event(lane.open.pop()[1], lane.end)
         if left_out:
             self.track(f"{label}: {left_out:,} slices that overlap with {_MOST_LANES} others were left out")
 
-    def busy(self, rank: RankTrace) -> None:
+    def write_busy(self, rank: RankTrace) -> None:
         """Writes the percentage of time at work in each of `_BUSY_INTERVALS` equal intervals of the window as a counter
         track."""
         track = self.track("busy", message_field(_TRACK_COUNTER, text_field(_COUNTER_UNIT, "%")))
@@ -178,7 +183,7 @@ class _Writer:
         percents = 100 * ns / np.maximum(1, np.diff(edges))
         # A sample holds until the next; the last one ends the curve.
         for stamp, percent in zip(padded_varints(edges + self.shift), [*percents.tolist(), 0.0]):
-            self.timed(
+            self.write_event(
                 stamp,
                 message_field(
                     _PACKET_EVENT,
@@ -202,8 +207,8 @@ class _Writer:
         self.packet(self.sequence, message_field(_PACKET_TRACK, *parts, *more))
         return uuid
 
-    def body(self, name: str, facts: Facts) -> bytes:
-        """The encoded name and arguments of a slice, with interned strings."""
+    def encode_body(self, name: str, facts: Facts) -> bytes:
+        """The encoded name and arguments (`facts`: pairs of key and value) of a slice, with interned strings."""
         parts = [int_field(_EVENT_NAME_ID, self.interned(_INTERNED_EVENT_NAMES, name))]
         for key, value in facts:
             encoded = (
@@ -227,7 +232,7 @@ class _Writer:
             self.fresh.append(message_field(table, int_field(_ENTRY_ID, number), text_field(_ENTRY_TEXT, text)))
         return number
 
-    def timed(self, stamp: bytes, event: bytes) -> None:
+    def write_event(self, stamp: bytes, event: bytes) -> None:
         """Writes an encoded event at an encoded time, after the strings that it is the first to use."""
         if self.fresh:
             self.packet(self.tail, message_field(_PACKET_INTERNED, *self.fresh))
@@ -235,11 +240,13 @@ class _Writer:
         self.packet(_TIMESTAMP_TAG, stamp, self.tail, event)
 
     def packet(self, *parts: bytes) -> None:
+        """Writes a packet of encoded fields; to the file once a chunk is full."""
         self.chunk += message_field(_TRACE_PACKET, *parts)
         if len(self.chunk) >= _CHUNK_BYTES:
             self.flush()
 
     def flush(self) -> None:
+        """Writes the packets that are pending to the file."""
         self.out.write(self.chunk)
         self.chunk.clear()
 
@@ -267,7 +274,8 @@ def busy_ns(rank: RankTrace) -> tuple[I64, I64]:
     is_work = np.array([*(account.kind in _WORKS for account, _ in rank.keys.pairs), False])[owned.key]
     begin, end = owned.start[is_work], owned.stop[is_work]
     work_before = np.concatenate([[0], np.cumsum(end - begin)])
-    following = np.searchsorted(begin, edges, "right")
+    # For each edge: work of the intervals before the last one that began, plus the part of that one up to the edge.
+    following = np.searchsorted(begin, edges, "right")  # index of the first interval that begins after the edge
     inside = np.minimum(edges, np.append(opening, end)[following]) - np.append(opening, begin)[following]
     work_until = work_before[np.maximum(following - 1, 0)] + np.where(following > 0, inside, 0)
     return edges, np.diff(work_until)
@@ -332,6 +340,7 @@ def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
     classified, events = rank.classified, rank.events
     lane_of, labels = lane_numbers(rank)
     start, names = start_ns_of_intervals(rank), list(events.names)
+    # A slice's kind is its distinct combination of (name, key, module, op): column `kind` of `kinds`.
     kinds, kind = np.unique(
         np.stack([classified.name, classified.key, classified.module, op_names(rank)]), axis=1, return_inverse=True
     )

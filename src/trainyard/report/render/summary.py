@@ -120,6 +120,7 @@ def _accounts(view: View, mean: Ledger, width: int) -> Table:
 
 
 def _bar(ns: int, longest: int, style: str) -> Text:
+    """A bar in the colour `style` (`#rrggbb`), `_BAR_WIDTH` characters for `longest` ns; empty for other styles."""
     if not style.startswith("#"):
         return Text("")
     halves = max(1, round(2 * _BAR_WIDTH * ns / longest))

@@ -1,4 +1,5 @@
-"""Prints a View: the ledger, the findings, the top kernels. Imports Rich."""
+"""Prints a `View`, the content of a report as plain data, to a terminal: the ledger, the findings, the top kernels.
+Imports Rich. Widths are in characters."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def print_view(view: View, console: Console, kernels: int = 8) -> None:
 
 
 def print_parts(ledgers: Sequence[Ledger], console: Console) -> None:
-    """Prints each step of each rank by kind of account, in ms. Columns that do not fit are left out, the smallest
-    kinds first, and named."""
+    """Prints the time in ms of each step of each rank by kind of account (category of time). `ledgers`: one for each
+    rank and step; others are ignored. Columns that do not fit are left out, the smallest kinds first, and named."""
     parts = [ledger for ledger in ledgers if ledger.scope.reduce == "one" and ledger.scope.ranks]
     if not parts:
         return
@@ -275,8 +276,8 @@ def phases_line(view: View) -> Text:
 
 
 def _fitting(table: Facts, width: int) -> Facts:
-    """The table without the columns that do not fit into `width` characters: `spare` columns are dropped from the last
-    on, then others except ids and the first two."""
+    """The table without the columns that do not fit into `width` characters: `spare` columns are dropped first, from
+    the last one on, then others except ids and the first two columns."""
     while _needed(table) > width and (
         droppable := [at for at, column in enumerate(table.columns) if column.spare]
         or [at for at, column in enumerate(table.columns) if at > 1 and not column.id]
@@ -341,6 +342,7 @@ def _table(table: Facts, max_rows: int, width: int) -> Group:
 
 
 def _drawn_cell(cell: Cell, column: Column) -> RenderableType:
+    """A cell for Rich; names are shortened in the middle to fit, other cells are not."""
     text = _cell(cell, column)
     return Text(text) if column.prose or column.id or column.digits is not None else Name(text)
 

@@ -151,10 +151,12 @@ def _ledger(mean: Ledger) -> Sheet:
 
 
 def _precedence(account: Account) -> tuple[int, int, str]:
+    """Sort key of accounts, in the order in which they own an instant."""
     return account.rank
 
 
 def _notes(view: View, cut: Sequence[str]) -> list[str]:
+    """The lines of the sheet of notes; `cut`: messages about data that did not fit."""
     titled = [view.title, view.subtitle, *view.chips, *view.warnings, *view.notes, *view.limits, view.generated]
     return [note for note in (*titled, *cut) if note]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from trainyard import units, words
@@ -59,19 +61,20 @@ def _analysis(
 ) -> Analysis:
     """The analysis of the `mean` step and the `ledgers` behind it. `run`: the stored run, if any; `measured`: the
     booked traces, if available; both add figures and tables. `subject`: device, ranks and job in words."""
-    alike = measured.comparable if measured else None
-    found_problems = diagnose(mean, run, measured)
+    # The ranks on one model of device, of which kernels and modules are listed.
+    comparable = measured.comparable if measured else None
+    findings = tuple(diagnose(mean, run, measured))
     return Analysis(
-        headline=_headline(mean, found_problems, run),
+        headline=_headline(mean, findings, run),
         subject=subject,
         source=f"run {run.id}" if run else mean.source,
         state=run.state if run else "",
         ledgers=ledgers,
-        findings=tuple(found_problems),
+        findings=findings,
         figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run, measured) if mean.wall_ns else ())),
         ideal=ideal_ns(run) if run else None,
-        kernels=_rows(top_work(alike, "kernels", most=_MOST_ROWS), mean.wall_ns) if alike else (),
-        modules=_rows(top_work(alike, "modules", most=_MOST_ROWS), mean.wall_ns) if alike else (),
+        kernels=_rows(top_work(comparable, "kernels", most=_MOST_ROWS), mean.wall_ns) if comparable else (),
+        modules=_rows(top_work(comparable, "modules", most=_MOST_ROWS), mean.wall_ns) if comparable else (),
         steps=measured.steps if measured else None,
         tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
         warnings=(
@@ -108,10 +111,11 @@ _SHOWN = {
 
 
 def _ranks(here: int, world: int) -> str:
+    """`8 of 64 ranks`: ranks in the files, of the job's. `world`: 0 if unknown."""
     return f"{here} of {units.counted(world, 'rank')}" if world else units.counted(here, "rank")
 
 
-def _headline(mean: Ledger, findings: list[Finding], run: Run | None) -> str:
+def _headline(mean: Ledger, findings: Sequence[Finding], run: Run | None) -> str:
     """The run's failure if it has one, else the severest avoidable cost, else the resource that bounds the step."""
     if run and run.state == "damaged":
         return f"Run {run.id} is damaged: {run.failure}"
@@ -176,7 +180,7 @@ def _no_mfu(run: Run) -> list[str]:
 
 
 def _rows(rows: list[Busy], wall_ns: int) -> tuple[KernelRow, ...]:
-    """Rows of kernels or modules with their share of the `wall_ns` ns of a step."""
+    """Rows of the table of kernels or modules, with their share of a step of `wall_ns` ns."""
     return tuple(
         KernelRow(
             name=row.name, account=row.account, phase=row.phase, ns=row.ns, count=row.count,

@@ -1,4 +1,5 @@
-"""Builds the view of an analysis, which the terminal and the page render."""
+"""Builds the view of an analysis, which the terminal and the page render: bars of the mean step ledger, a heat map of
+accounts by rank, and the tables. An account is a category of time, such as `comm/all_gather@dp_shard`."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from trainyard.stats.medians import median
 
 
 def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:
-    """The view of an analysis. `timeline`: of the trace; only pages draw it."""
+    """The view of an analysis. `timeline`: that of its trace; None if it is not drawn, as on a terminal."""
     mean, ranks = analysis.mean, per_rank(analysis.ledgers)
-    of_run = bool(analysis.state)
+    is_stored_run = bool(analysis.state)
     return View(
         title=analysis.headline,
         subtitle=analysis.subject,
-        chips=(analysis.source, analysis.state) if of_run else (analysis.source,),
+        chips=(analysis.source, analysis.state) if is_stored_run else (analysis.source,),
         figures=analysis.figures,
         wall_ns=mean.wall_ns,
-        bars=waterfall(mean, ranks, analysis.kernels, analysis.ideal, profiled=of_run),
+        bars=waterfall(mean, ranks, analysis.kernels, analysis.ideal, profiled=is_stored_run),
         bars_note=_bars_note(mean, "inferred step" if analysis.steps and analysis.steps.how == "inferred" else "step"),
         heat=_heat(mean, ranks),
         timeline=timeline,
@@ -67,8 +68,8 @@ def _bars_note(mean: Ledger, noun: str) -> str:
 
 
 def _heat(mean: Ledger, ranks: dict[int, Ledger]) -> Heat | None:
-    """Time in ns of each account on each rank, and its difference from the ranks' median; None for fewer than two
-    ranks. `ranks`: rank -> its mean ledger."""
+    """Time in ns of each larger account of the mean step on each rank, and its difference from the ranks' median; None
+    for fewer than two ranks. `ranks`: rank -> its mean ledger."""
     if len(ranks) < 2:
         return None
     accounts = [account for account, ns in mean.by_account().items() if ns >= SMALL * mean.wall_ns]

@@ -40,8 +40,9 @@ class ComparedAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`changes`: their `ns` sum to `wall_change_ns`. `reasons`: why the sides cannot be compared. `doubts`: why it is
-    unknown whether they did the same work, or which is faster. `caveats`: other differences of the two recordings."""
+    """A comparison of two recordings, account by account. `changes`: their `ns` sum to `wall_change_ns`. `reasons`: why
+    the sides cannot be compared. `doubts`: why it is unknown whether they did the same work, or which is faster.
+    `caveats`: other differences of the two recordings."""
 
     schema: str
     before: ComparedSide
@@ -125,6 +126,7 @@ def compare(before: Side, after: Side) -> Comparison:
 
 
 def _describe_side(side: Side) -> ComparedSide:
+    """The figures of a side that a comparison shows."""
     mean = side.mean
     return ComparedSide(
         name=side.name, wall_ns=mean.wall_ns, timed_ns=side.timed_ns, unrecognised_ns=mean.unrecognised_ns

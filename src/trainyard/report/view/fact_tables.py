@@ -163,7 +163,8 @@ def lateness(rows: Sequence[Lateness]) -> Table:
 
 
 def bandwidths(rows: Sequence[Bandwidth]) -> Table:
-    """The table of collectives with their times in µs and algorithm and bus bandwidths in GB/s."""
+    """The table of collectives with their times in µs and algorithm and bus bandwidths in GB/s, one row for each
+    collective, group and size."""
     return Table(
         title="Collectives' bandwidth",
         notes=(
@@ -192,7 +193,7 @@ def _bandwidth_cells(row: Bandwidth) -> tuple[Cell, ...]:
     )
 
 
-def reconciled(result: Reconciliation, full: bool = False) -> list[Table]:
+def reconciliation_tables(result: Reconciliation, full: bool = False) -> list[Table]:
     """Tables of the figures of the ranks in ms by the definitions of another tool. More ranks than fit side by side are
     summarised by the least, the mean and the most, or, if `full`, are listed in several tables."""
     ranks, names = result.ranks, list(result.ranks[0].ns)
@@ -218,7 +219,7 @@ def reconciled(result: Reconciliation, full: bool = False) -> list[Table]:
     ]
 
 
-def predicted(result: WhatIf, full: bool = False) -> Table:
+def prediction_table(result: WhatIf, full: bool = False) -> Table:
     """The mean step as measured and as predicted, by account, in ms; the changes sum to the step's change. Unless
     `full`, small changes are folded into one row."""
     before_ns, after_ns = result.before.wall_ns, result.after.wall_ns
@@ -256,9 +257,10 @@ def prediction_title(result: WhatIf) -> str:
     return f"With {', '.join(result.changes)}, {takes}: {recovered}{interval}."
 
 
-def answered(answer: QueryResult) -> Table:
+def query_table(answer: QueryResult) -> Table:
     """The table of a query's rows. A column of integers or of numbers is aligned as such; values of other columns
     become text."""
+    # Per column, the types of its values; then its decimals, None for a column of text.
     kinds = [{type(row[column]) for row in answer.rows} - {type(None)} for column in range(len(answer.columns))]
     digits_of_column = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]
     return Table(
@@ -280,7 +282,7 @@ def with_notes(table: Table, notes: Sequence[str]) -> Table:
 
 
 def _columns_with_decimals(*texts: str, **numbers: int) -> tuple[Column, ...]:
-    """Columns of text with the heads `texts`, then columns of numbers: head -> decimals."""
+    """Columns of text with the heads `texts`, then columns of numbers with the heads and decimals of `numbers`."""
     heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
     return (
         *(Column(head=head, prose=head in ("Says", "Means")) for head in texts),

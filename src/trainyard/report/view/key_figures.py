@@ -52,7 +52,7 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
     if summary.memory_bytes:
         figures.append(figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
     if summary.profiler_ns is not None and summary.step_ns:
-        figures.append(_profilers_cost(summary.profiler_ns, summary.step_ns))
+        figures.append(_profiling_cost(summary.profiler_ns, summary.step_ns))
     if summary.loss_first is not None and summary.loss_last is not None:
         first_loss = f"from {summary.loss_first:.3f}"
         means = "Nats a token." if unit_of(run.job) == "tokens" else f"Mean over the {unit_of(run.job)} of a step."
@@ -60,9 +60,9 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
     return figures
 
 
-def _profilers_cost(added_ns: int, step_ns: int) -> KeyFigure:
-    """The profiler's cost, from the `added_ns` of a profiled step over an unprofiled one of `step_ns`; not known if
-    profiled steps were faster."""
+def _profiling_cost(added_ns: int, step_ns: int) -> KeyFigure:
+    """The key figure of the profiler's cost: `added_ns`, by which a profiled step is longer than an unprofiled one of
+    `step_ns`; unknown if it is negative."""
     label, means = "profiler's cost", "How much longer the median profiled step took than the median unprofiled one."
     if added_ns < 0:
         faster = f"profiled steps were {units.show_time(-added_ns)} faster"
@@ -80,8 +80,9 @@ def profiled_step_warning(run: Run, wall_ns: int) -> str:
 
 
 def shares_of_run(run: Run) -> list[KeyFigure]:
-    """Key figures of how fast the run computed: its model FLOPs a second over the peak (MFU) and over the matmul rate
-    measured here. A figure that was not measured is left out; "cannot tell" if the steps beat the matmul rate."""
+    """Key figures of how fast the run computed: its model FLOPs per second over the devices' peak (MFU), and over the
+    rate of matrix products that was measured before the run. A figure that was not measured is left out; the second is
+    unknown if the steps were faster than that rate."""
     summary = summarise(run)
     figures: list[KeyFigure] = []
     for share, label in ((summary.mfu, "MFU"), (summary.matmul_share, "of matmul rate")):

@@ -1,4 +1,9 @@
-"""The timeline: a lane for each rank and stream (a CPU: the training thread and those that communicate)."""
+"""The timeline of a page: a lane, one row of the drawing, for each rank and stream (on a CPU: for the training thread
+and each thread that communicates).
+
+A slice is a rectangle in a lane: an interval of work, idle time or a wait. Its look is its place in the legend: the
+account, with a colour.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +30,8 @@ class _Table:
 
 
 def timeline(measured: MeasuredTrace, max_slices: int = _MOST_SLICES) -> Timeline:
-    """All ranks' intervals from the start of the earliest window on, in ns. Above `max_slices` slices, short neighbours
-    are merged into one slice with the name and colour of the longest, as coarsely as needed.
+    """All ranks' intervals from the start of the earliest window on, in ns. If there are more than `max_slices` slices,
+    short neighbours are merged into one slice with the name and colour of the longest, as coarsely as needed.
 
     Unaligned ranks each start at zero, since their clocks are not comparable.
     """
@@ -35,7 +40,7 @@ def timeline(measured: MeasuredTrace, max_slices: int = _MOST_SLICES) -> Timelin
     origins = [min(starts)] * len(starts) if aligned != "no" else starts
     length_ns = max(rank.parts[-1].stop - origin for rank, origin in zip(measured.ranks, origins))
     events = sum(len(rank.classified.start) for rank in measured.ranks)
-    fold_ns = 0
+    fold_ns = 0  # slices shorter than this are merged; doubled until there are few enough slices
     while True:
         names, looks = _Table(), _Table()
         colours: list[str] = []
@@ -61,12 +66,16 @@ def timeline(measured: MeasuredTrace, max_slices: int = _MOST_SLICES) -> Timelin
 
 
 def _lanes(rank: RankTrace, origin: int, fold_ns: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
-    """The lanes of a rank: its streams and, in them, waits; times in ns from `origin`. Slices and gaps shorter than
-    `fold_ns` are merged into one slice that has the name of its longest. Texts and labels of accounts are numbered in
-    `names` and `looks`; `colours`: of each look."""
+    """The lanes of a rank: its streams and, in them, waits; times in ns from `origin`.
+
+    Slices and gaps shorter than `fold_ns` are merged into one slice that has the name of its longest. Adds the names
+    of slices to `names`, and labels of accounts to `looks` with their colours to `colours`; lanes refer to them by
+    number.
+    """
     classified, waits = rank.classified, rank.waits
     lane_of, labels = lane_numbers(rank)
     window = (rank.parts[0].start, rank.parts[-1].stop)
+    # Rows: the intervals of work, then the waits; `lane_of`, `key` and `name` get the same rows.
     start = np.clip(np.concatenate([classified.start, waits.start]), *window) - origin
     stop = np.clip(np.concatenate([classified.stop, waits.stop]), *window) - origin
     key = np.concatenate([classified.key, waits.key])
@@ -83,10 +92,11 @@ def _lanes(rank: RankTrace, origin: int, fold_ns: int, names: _Table, looks: _Ta
             continue
         begin = start[rows]
         end = stop[rows]
+        # If slices overlap, the later one begins where the earlier ones have ended.
         begin = np.maximum(begin, np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]]))
         kept = end > begin
         rows, begin, end = rows[kept], begin[kept], end[kept]
-        first = _folds(begin, end, fold_ns)
+        first = _folds(begin, end, fold_ns)  # index of the first slice of each merged one; `last`: of the last
         last = np.concatenate([first[1:] - 1, [len(rows) - 1]])
         longest = rows[_longest(end - begin, first)]
         named = zip(name[longest].tolist(), key[longest].tolist())
@@ -104,7 +114,8 @@ def _lanes(rank: RankTrace, origin: int, fold_ns: int, names: _Table, looks: _Ta
 
 
 def lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
-    """(lane of each classified interval, label of each lane): a lane for each stream or, on CPUs, for each thread."""
+    """(lane number of each row of `rank.classified`, label of each lane): a lane for each stream or, on CPUs, for each
+    thread."""
     events = rank.events
     if len(events.work):
         return events.work.stream.astype(np.int64), list(events.streams)
@@ -118,7 +129,8 @@ def lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
 
 
 def _collective_rows(rank: RankTrace) -> I64:
-    """The row of the collective that follows each wait (its interval starts at the end of the wait)."""
+    """For each wait, the row in `rank.classified` of the collective that follows it: the interval that starts at the
+    end of the wait."""
     rows = np.array(sorted(rank.classified.collectives), np.int64)
     starts = rank.classified.start[rows]
     order = np.argsort(starts, kind="stable")
@@ -127,17 +139,20 @@ def _collective_rows(rank: RankTrace) -> I64:
 
 
 def step_label(label: str) -> str:
+    """The label of a part of the window as shown: `step 7`, or the name of a part that is not a step."""
     return label if label in (BEFORE, WINDOW, AFTER) else f"step {label}"
 
 
 def shown_name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:
-    """The event's name; for gaps and waits the account, which is more specific than the enclosing span."""
+    """The name of a slice: that of its event; for idle time and waits the label of the account, which is more specific
+    than the enclosing span. `name`: index into `texts`, -1 for none; `key`: index into `rank.keys.pairs`."""
     account = rank.keys.pairs[key][0]
     return account.label if name < 0 or account.kind in ("launch_gap", "straggler") else texts[name]
 
 
 def _look(rank: RankTrace, key: int, looks: _Table, colours: list[str]) -> int:
-    """The number of a key's account in `looks`; a new account adds its colour to `colours`."""
+    """The number in `looks` of the account of `key`, an index into `rank.keys.pairs`. A new account is added to
+    `looks`, and its colour to `colours`."""
     account = rank.keys.pairs[key][0]
     number = looks.number(account.label)
     if number == len(colours):

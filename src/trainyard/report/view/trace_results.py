@@ -37,9 +37,9 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         """The predicted accounts for a notebook."""
         from trainyard.report.render.html_tables import tables_html
-        from trainyard.report.view.fact_tables import predicted, prediction_title, with_notes
+        from trainyard.report.view.fact_tables import prediction_table, prediction_title, with_notes
 
-        return tables_html(prediction_title(self), (with_notes(predicted(self, full=True), self.warnings),))
+        return tables_html(prediction_title(self), (with_notes(prediction_table(self, full=True), self.warnings),))
 
 
 class QueryResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,10 +54,10 @@ class QueryResult(msgspec.Struct, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         """All rows for a notebook."""
         from trainyard.report.render.html_tables import tables_html
-        from trainyard.report.view.fact_tables import answered, with_notes
+        from trainyard.report.view.fact_tables import query_table, with_notes
 
         title = f"The first {len(self.rows):,} rows" if self.more else units.counted(len(self.rows), "row")
-        return tables_html(title, (with_notes(answered(self), self.warnings),))
+        return tables_html(title, (with_notes(query_table(self), self.warnings),))
 
 
 class RankFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,9 +81,9 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         """The figures of all ranks for a notebook."""
         from trainyard.report.render.html_tables import tables_html
-        from trainyard.report.view.fact_tables import reconciled, with_notes
+        from trainyard.report.view.fact_tables import reconciliation_tables, with_notes
 
-        *first_tables, last_table = reconciled(self, full=True)
+        *first_tables, last_table = reconciliation_tables(self, full=True)
         return tables_html(last_table.title, (*first_tables, with_notes(last_table, self.warnings)))
 
 
@@ -116,6 +116,7 @@ def predicted_steps(measured: MeasuredTrace, prediction: Prediction) -> WhatIf:
 
 
 def query_result(answer: Answer, measured: MeasuredTrace) -> QueryResult:
+    """The result of `trace sql` from the rows of a query on a measured trace."""
     return QueryResult(columns=answer.columns, rows=answer.rows, more=answer.more, warnings=warnings_of(measured))
 
 

@@ -119,7 +119,8 @@ Cell = str | int | float | None
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows, the most important first; None is unknown. `notes`: units, definitions and sources."""
+    """A table for the terminal, pages and exports. Rows, the most important first; None is unknown. `title` heads the
+    first column. `notes`: units, definitions and sources, below the table."""
 
     title: str
     notes: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""The waterfall: the step's accounts as stacked floating bars that add up to the wall time."""
+"""The waterfall: the accounts of a step (categories of its time) as bars, each of which starts at the end of the one
+before, so that they add up to the wall time."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | 
 
 
 def _whiskers(account: Account, start_ns: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
-    """Ends in ns of the bar that starts at `start_ns`, on the ranks with the least and with the most of the account."""
+    """Ends in ns of the bar of `account`, which starts at `start_ns`, on the ranks with the least and with the most of
+    the account; None for fewer than two ranks. `ranks`: rank -> its mean ledger."""
     if len(ranks) < 2:
         return None
     values = [ledger.by_account().get(account, 0) for ledger in ranks.values()]

@@ -54,12 +54,12 @@ class RunCheckpoints:
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint is due after this step."""
-        return self.saver is not None and self.saver.due(step)
+        return self.saver is not None and self.saver.is_due(step)
 
     def after(self, step: int) -> None:
         """Save a checkpoint if one is due after this step."""
         if self.saver is not None:
-            self._log_stall(step, lambda saver: saver.after(step))
+            self._log_stall(step, lambda saver: saver.save_if_due(step))
 
     def leave(self, step: int) -> None:
         """Save the state after `step`, before the rank leaves; it is on disk when this returns."""

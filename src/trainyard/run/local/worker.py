@@ -42,14 +42,14 @@ from trainyard.train.process_group import (
     TIMEOUT,
     Ranks,
     barrier,
-    find,
-    joined,
+    detect_vendor,
+    find_ranks,
     patient_barrier,
+    process_group_context,
     synchronize,
-    vendor_here,
 )
 from trainyard.train.step.outcome import Training
-from trainyard.train.step.precision import computes
+from trainyard.train.step.precision import compute_dtype
 
 
 class PlannedStep(NamedTuple):
@@ -250,7 +250,7 @@ def main(folder: Path, vendor: str = "cpu") -> None:
     job = jobs.load(folder / "job.toml")
     job = shrunk(job, int(os.environ.get("GROUP_WORLD_SIZE", job.recovery.nodes)))
     rank_progress.own_heartbeat().phase("starting")
-    ranks = find(vendor_here(vendor))
+    ranks = find_ranks(detect_vendor(vendor))
     if ranks.world != job.layout.ranks:
         raise EnvironmentFailed(
             f"{ranks.world} ranks were started, but the layout ({job.layout}) has {job.layout.ranks}.",
@@ -262,7 +262,7 @@ def main(folder: Path, vendor: str = "cpu") -> None:
     samples.parent.mkdir(parents=True, exist_ok=True)
     attempt_number = attempt(folder)
     drop_partial_line(samples)
-    with joined(ranks, timeout=timeout), samples.open("ab") as log:
+    with process_group_context(ranks, timeout=timeout), samples.open("ab") as log:
         write_facts(folder, train(job, ranks, folder, log, attempt_number))
 
 
@@ -271,7 +271,7 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
     attempts. No object that holds a process group outlives this call."""
     clock = StepClock(synchronize=lambda: synchronize(ranks))
     training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
-    dtype = computes(job.recipe)
+    dtype = compute_dtype(job.recipe)
     measured_rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
     forget_peak(ranks.device)
     say = _print_line if ranks.rank == 0 else lambda _: None

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainyard.predict.calibrate.probed_machine import COLLECTIVES, ProbedTime
 from trainyard.train.parallel.differentiable_collectives import all_gather, reduce_scatter
-from trainyard.train.process_group import Ranks, find, joined, synchronize
+from trainyard.train.process_group import Ranks, find_ranks, process_group_context, synchronize
 
 _TRIES = 7
 _MOST_CALLS = 1000
@@ -40,8 +40,8 @@ def measure(vendor: str, dtype_name: str, threads: int, meet: str) -> list[Probe
     """Run all benchmarks on one rank; collectives only with several ranks. `threads`: threads of a CPU rank; `meet`:
     address of the ranks' rendezvous. `dtype_name`: of products and attention, such as `bfloat16`."""
     torch.set_num_threads(threads)
-    ranks, dtype = find(vendor), getattr(torch, dtype_name)
-    with joined(ranks, meet):
+    ranks, dtype = find_ranks(vendor), getattr(torch, dtype_name)
+    with process_group_context(ranks, meet):
         if ranks.world > 1:
             dist.barrier()
         times = [_launch(ranks), *_copies(ranks), *_products(ranks, dtype), *_attention(ranks, dtype)]

@@ -60,7 +60,7 @@ def check(source: Run, job: Job) -> None:
 def _adopt(source: CheckpointStore, step: int, folder: Path) -> None:
     """Copy the checkpoint after `step` into the run folder `folder`. Raises `EnvironmentFailed`."""
     try:
-        CheckpointStore(folder, "adopted").adopt(source, step)
+        CheckpointStore(folder, "adopted").copy_from(source, step)
     except OSError as error:
         why = error.strerror or error
         raise EnvironmentFailed(f"{source.folder(step)} cannot be copied into {folder}: {why}.") from error

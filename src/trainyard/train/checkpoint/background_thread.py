@@ -10,9 +10,10 @@ from typing import Any
 
 
 class Background:
-    """One daemon thread for all of a rank's saves, started by the first."""
+    """One daemon thread for all saves of a rank. The first call of `do` starts it."""
 
     def __init__(self) -> None:
+        """`_waiting`: the queue of (function, future of its result); None in it ends the thread."""
         self._waiting: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._thread: Thread | None = None
 
@@ -33,8 +34,8 @@ class Background:
             self._thread = None
 
     def _run(self) -> None:
-        """The thread's loop: performs the queued work in order, and stores its result or exception in its future; None
-        ends it."""
+        """The thread's loop: calls the queued functions in order and stores each result or exception in its future.
+        A None in the queue ends the loop."""
         while (item := self._waiting.get()) is not None:
             work, future = item
             try:

@@ -33,7 +33,8 @@ class CheckpointReader(StorageReader):
     """A `StorageReader` that reads raw values only. torch's own reader unpickles metadata, which can execute code."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        """Reads the checkpoint in `folder`; `pieces` finds each tensor's pieces by (tensor name, offsets)."""
+        """Reads the checkpoint in `folder`, described by `manifest`. `pieces`: each piece, a box of a tensor that is
+        contiguous in a file, by (tensor name, offset in each dimension)."""
         self.folder = folder
         self.manifest = manifest
         self.pieces: dict[MetadataIndex, Piece] = {
@@ -67,12 +68,12 @@ class CheckpointReader(StorageReader):
         return completed_future
 
     def _read(self, item: ReadItem) -> Tensor:
-        """The values of the requested box of a tensor. Of its piece, it reads only the rows (first dimension) that the
-        box touches."""
+        """The values of the box of a tensor that `item` requests, which lies in one piece. Reads only the rows (first
+        dimension) of the piece that the box touches."""
         piece = self.pieces[item.storage_index]
         stored = self.manifest.tensors[item.storage_index.fqn]
         read_shape, offset_bytes, value_bytes = list(piece.sizes), piece.at, WIDTHS[stored.dtype]
-        box_offsets = list(item.storage_offsets)
+        box_offsets = list(item.storage_offsets)  # of the box in the piece, per dimension
         if read_shape:
             offset_bytes += box_offsets[0] * prod(read_shape[1:]) * value_bytes
             read_shape[0], box_offsets[0] = item.lengths[0], 0

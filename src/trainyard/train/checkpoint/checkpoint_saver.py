@@ -23,7 +23,7 @@ from trainyard.train.checkpoint.checkpoint_store import CheckpointStore, is_full
 from trainyard.train.checkpoint.manifest import File, Manifest
 from trainyard.train.checkpoint.rank_group import CheckpointGroup
 from trainyard.train.checkpoint.resume_checkpoint import Notice, Resume
-from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree_on_plan, unstaged
+from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree_on_plan, stream_contents
 from trainyard.train.checkpoint.training_state import Stateful
 from trainyard.train.process_group import Ranks
 from trainyard.train.step.profiler_span import span
@@ -89,13 +89,13 @@ class Saver:
         """Whether the job saves any checkpoint."""
         return self.job.checkpoint.every > 0
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Whether the job saves a checkpoint after this step."""
         return self.saves and (step + 1) % self.job.checkpoint.every == 0
 
-    def after(self, step: int) -> None:
+    def save_if_due(self, step: int) -> None:
         """Saves the state after `step` if it is due."""
-        if self.due(step):
+        if self.is_due(step):
             self._save(step, wait=self.job.checkpoint.mode == "sync")
 
     def save_now(self, step: int) -> None:
@@ -121,8 +121,9 @@ class Saver:
     # Saving
 
     def _save(self, step: int, wait: bool) -> None:
-        """Saves the state after `step`, after the previous save has ended. `wait`: until it is on disk; else only until
-        it is staged. The time waited is added to `stalled_ns`."""
+        """Saves the state after `step`, once the previous save has ended. With `wait` it returns when the checkpoint is
+        on disk, else when the state is staged: copied to a host buffer, so that training may change it. The time spent
+        here is added to `stalled_ns`."""
         began = time.perf_counter_ns()
         with span("checkpoint.save"):
             self._wait()  # one at a time
@@ -133,8 +134,9 @@ class Saver:
         self.stalled_ns += time.perf_counter_ns() - began
 
     def _begin(self, step: int, returns_when_staged: bool) -> None:
-        """Starts a save in the background. Returns when the training may change the state: if `returns_when_staged`,
-        once it is copied to a host buffer; else once it is on disk."""
+        """Starts a save of the state after `step` in the background thread, and sets `saved` and `_writing`. Returns
+        when the training may change the state: if `returns_when_staged`, once it is copied to a host buffer; else once
+        it is on disk."""
         device = self.ranks.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -146,7 +148,7 @@ class Saver:
         def work() -> None:
             """Performs the save; frees the state in any case, so that an error cannot block the training."""
             try:
-                self._put(step, tensors, scalars, state_is_free if returns_when_staged else None)
+                self._write_and_commit(step, tensors, scalars, state_is_free if returns_when_staged else None)
             finally:
                 if not state_is_free.done():
                     state_is_free.set_result(None)
@@ -161,21 +163,25 @@ class Saver:
             writing, self._writing = self._writing, None
             writing.result()
 
-    def _put(
+    def _write_and_commit(
         self, step: int, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], state_is_free: Future[None] | None
     ) -> None:
-        """Performs a save in the background thread. `tensors`, `scalars`: the state by name. `state_is_free` is
-        resolved once the state is staged and may change; without it, the state may change when this returns. A full
-        disk becomes a notice; raises `EnvironmentFailed` for other failures."""
-        plan = self._agreed(tensors)
+        """Writes this rank's file and, on rank 0, completes or removes the checkpoint. Runs in the background thread;
+        collective.
+
+        `tensors`, `scalars`: the state by name. `state_is_free` is resolved once the state is staged and may change;
+        if it is None, the tensors are written without a copy, and the state may change when this returns. A full disk
+        becomes a notice; raises `EnvironmentFailed` for other failures.
+        """
+        plan = self._plan_for(tensors)
         outcome: File | _Failure
         try:
             if state_is_free is not None:
                 contents = [self._staging.fill(plan, tensors, self.ranks.device)]
                 state_is_free.set_result(None)
             else:
-                contents = unstaged(plan, tensors)
-            folder = self._store.part(step)
+                contents = stream_contents(plan, tensors)
+            folder = self._store.unfinished_folder(step)
             folder.mkdir(parents=True, exist_ok=True)
             fault_point("checkpoint.part")
             outcome = write(folder / plan.file, contents)
@@ -191,8 +197,9 @@ class Saver:
         message = f"the disk has no space for the checkpoint after step {step + 1}: {failure.message}"
         self._notices.put(Notice(kind="disk_full", step=step, says=message, rank=failure.rank))
 
-    def _agreed(self, tensors: Mapping[str, Tensor]) -> WritePlan:
-        """The plan of the previous save, or a new one if the tensors of some rank have changed since. Collective."""
+    def _plan_for(self, tensors: Mapping[str, Tensor]) -> WritePlan:
+        """The plan of the previous save, or a new one if name, shape or dtype of a tensor of any rank has changed
+        since. Collective. `tensors`: this rank's state by name."""
         layout = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
         if self._group.any(layout != self._planned):
             self._plan, self._planned = agree_on_plan(tensors, self._group), layout
@@ -202,9 +209,13 @@ class Saver:
     def _commit(
         self, step: int, plan: WritePlan, outcomes: list[File | _Failure], scalars: Mapping[str, float]
     ) -> _Failure | None:
-        """Turns the files of all ranks into a checkpoint, or removes them if a rank failed. Rank 0 only. `outcomes`: by
-        rank, size and digest of its file, or the reason why it has none. `scalars`: scalar state by name. Returns None,
-        or the most serious failure: one other than a full disk, if there is any."""
+        """Completes the checkpoint of `step` by writing its manifest, or removes its files if a rank failed. Rank 0
+        only.
+
+        `outcomes`: for each rank in order, size and digest of its file, or the reason why it could not be written.
+        `scalars`: scalar state by name. Removes checkpoints beyond the number that the job keeps. Returns None, or the
+        most serious failure: one other than a full disk, if there is any.
+        """
         failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
         if not failures:
             manifest = Manifest(

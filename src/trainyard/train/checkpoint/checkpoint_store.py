@@ -43,9 +43,11 @@ class CheckpointStore:
         self.token = token
 
     def folder(self, step: int) -> Path:
+        """The folder of the complete checkpoint after `step`, whether or not it exists."""
         return self.root / _name(step)
 
-    def part(self, step: int) -> Path:
+    def unfinished_folder(self, step: int) -> Path:
+        """The folder into which this attempt writes the checkpoint after `step`."""
         return self.root / f".{_name(step)}.{self.token}"
 
     def steps(self) -> list[int]:
@@ -53,7 +55,8 @@ class CheckpointStore:
         return sorted((step for step, bad, _ in self._all() if not bad), reverse=True)
 
     def _all(self) -> Iterator[tuple[int, bool, Path]]:
-        """Yields (step, whether it is marked as bad, folder) of each complete checkpoint, in no order."""
+        """Yields (step counted from 0, whether it is marked as bad, folder) of each complete checkpoint, in no
+        particular order. `_COMPLETE_NAME` matches `step-000120` and `bad-step-000120.1`."""
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if (match := _COMPLETE_NAME.match(path.name)) and path.is_dir():
                 step, bad = int(match[2]) - 1, bool(match[1])
@@ -91,13 +94,13 @@ class CheckpointStore:
         and the reason for rejecting each newer one."""
         rejected: list[str] = []
         for step in self.steps():
-            damage = self.wrong(step)
+            damage = self.describe_damage(step)
             if not damage:
                 return self.read(step), rejected
             rejected.append(f"the checkpoint after step {step + 1} was skipped: {damage.rstrip('.')}")
         return None, rejected
 
-    def wrong(self, step: int) -> str:
+    def describe_damage(self, step: int) -> str:
         """Describes the damage of a checkpoint; empty if it is intact. Reads all of its files."""
         try:
             manifest = self.read(step)
@@ -107,13 +110,13 @@ class CheckpointStore:
 
     def commit(self, manifest: Manifest) -> None:
         """Adds the manifest and publishes the checkpoint. Its other files must be on disk already."""
-        part = self.part(manifest.step)
+        part = self.unfinished_folder(manifest.step)
         write(part / manifests.NAME, [manifests.seal(manifest)])
         self._publish(part, manifest.step)
 
-    def adopt(self, source: CheckpointStore, step: int) -> None:
+    def copy_from(self, source: CheckpointStore, step: int) -> None:
         """Copies a checkpoint of another run's store, by hard links if possible, as its files never change."""
-        unfinished_folder = self.part(step)
+        unfinished_folder = self.unfinished_folder(step)
         unfinished_folder.mkdir(parents=True)
         for path in source.folder(step).iterdir():
             try:
@@ -126,10 +129,10 @@ class CheckpointStore:
     def _publish(self, unfinished_folder: Path, step: int) -> None:
         """Renames a complete folder to the checkpoint's name, durably: a crash leaves either the old checkpoint or the
         new one."""
-        folder, replaced_folder = self.folder(step), self._gone(step)
+        folder, replaced_folder = self.folder(step), self._retired_folder(step)
         sync_folder(unfinished_folder)
-        fault_point("checkpoint.sealed")
-        if replaces := os.path.lexists(folder):  # by an attempt that outlived its end
+        fault_point("checkpoint.sealed")  # tests inject crashes at these points
+        if replaces := os.path.lexists(folder):  # of an earlier attempt that was still writing after it was replaced
             folder.rename(replaced_folder)
         unfinished_folder.rename(folder)
         sync_folder(self.root)
@@ -139,7 +142,7 @@ class CheckpointStore:
 
     def drop(self, step: int) -> None:
         """Removes the unfinished checkpoint of this attempt."""
-        shutil.rmtree(self.part(step), ignore_errors=True)
+        shutil.rmtree(self.unfinished_folder(step), ignore_errors=True)
 
     def clear(self) -> None:
         """Removes the unfinished checkpoints of other attempts."""
@@ -167,12 +170,13 @@ class CheckpointStore:
         kept_steps = self.steps()[:keep]
         for step, _, path in list(self._all()):
             if kept_steps and step < kept_steps[-1]:
-                retired_folder = self._gone(step)
+                retired_folder = self._retired_folder(step)
                 path.rename(retired_folder)  # removal is atomic for readers
                 fault_point("checkpoint.retired")
                 _remove(retired_folder)
 
-    def _gone(self, step: int) -> Path:
+    def _retired_folder(self, step: int) -> Path:
+        """The hidden name that a checkpoint gets before its files are removed."""
         return self.root / f".{_name(step)}.gone.{self.token}"
 
 
@@ -185,6 +189,7 @@ def _remove(folder: Path) -> None:
 
 
 def _name(step: int) -> str:
+    """The folder name of the checkpoint after `step` (counted from 0): the number of completed steps."""
     return f"step-{step + 1:06d}"
 
 

@@ -15,6 +15,7 @@ from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Stored
 
 WEIGHTS = "model/"
+"""Prefix of the names of weights and buffers in a checkpoint (see training_state.py)."""
 _RESERVED = "__metadata__"
 """A key of a safetensors header that cannot name a tensor."""
 ENDING = ".safetensors"
@@ -74,7 +75,7 @@ def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest
         if step not in steps:
             available = f"it has those after {', '.join(str(other + 1) for other in steps)}" if steps else "it is empty"
             raise BadInput(f"{checkpoints.root} has no checkpoint after step {step + 1}: {available}.")
-        if damage := checkpoints.wrong(step):
+        if damage := checkpoints.describe_damage(step):
             raise BadFile(f"{checkpoints.folder(step)}: {damage.rstrip('.')}.")
         return checkpoints.read(step), []
     manifest, rejected = checkpoints.last_good()
@@ -87,8 +88,8 @@ def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest
 
 
 def tensor(folder: Path, stored: Stored) -> NDArray[Any]:
-    """An unsharded tensor, read from the pieces in `folder`. bfloat16, which numpy lacks, becomes float32 without loss.
-    Raises `BadFile` for float8."""
+    """Reads an unsharded tensor from its pieces in the checkpoint's `folder`. bfloat16, which numpy lacks, becomes
+    float32 without loss: its 16 bits are the upper half of those of the same float32. Raises `BadFile` for float8."""
     if stored.dtype.startswith("float8"):
         raise BadFile(f"{folder}: {stored.dtype} cannot be exported.")
     is_bfloat16 = stored.dtype == "bfloat16"

@@ -63,7 +63,8 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """An unsharded tensor, in pieces that form a grid: each dimension is cut at the same positions everywhere."""
+    """An unsharded tensor, in pieces that form a grid: each dimension is cut at the same positions everywhere. `dtype`:
+    a key of `WIDTHS`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -155,9 +156,10 @@ def _check_tensor(name: str, stored: Stored, files: dict[str, File]) -> None:
 def _is_whole(stored: Stored) -> bool:
     """Whether the pieces cover the tensor, each value once. Linear in their number, except for sorting.
 
-    Distinct cells of a grid do not overlap, so they cover the tensor if they have as many values.
+    The pieces form a grid if their intervals in each dimension are disjoint. Distinct cells of a grid do not overlap,
+    so they cover the tensor if they have as many values as it.
     """
-    pieces = [(piece.offsets, piece.sizes) for piece in stored.pieces if prod(piece.sizes)]
+    pieces = [(piece.offsets, piece.sizes) for piece in stored.pieces if prod(piece.sizes)]  # without empty ones
     cells = set(pieces)
     return (
         sum(prod(sizes) for _, sizes in pieces) == prod(stored.shape)
@@ -185,7 +187,8 @@ def unlisted_files(folder: Path, manifest: Manifest) -> str:
 
 
 def damage(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
-    """Describes how the files `names` differ from those written; empty if they do not. Reads the files completely."""
+    """Describes how the files `names` in `folder` differ in size or digest from those listed in the manifest; an empty
+    string if they do not. Reads the files completely."""
     problems: list[str] = []
     for name in names:
         written, path = manifest.files[name], folder / name

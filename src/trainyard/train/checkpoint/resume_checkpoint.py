@@ -21,8 +21,8 @@ from trainyard.train.process_group import Ranks
 
 
 class Notice(NamedTuple):
-    """A checkpoint fault that training survived. `kind` as in words.FAULTS; `rank`: the rank it occurred on, -1 if it
-    concerns all."""
+    """A checkpoint fault that training survived. `kind`: `disk_full` or `bad_checkpoint`; `step`: the last step in the
+    checkpoint; `says`: the message; `rank`: the rank it occurred on, -1 if it concerns all."""
 
     kind: str
     step: int
@@ -55,9 +55,12 @@ class Resume(NamedTuple):
         return step
 
     def _verified(self, step: int) -> Manifest | None:
-        """The manifest, after all ranks together have verified every file; None if one is damaged."""
-        manifest: Manifest | str = ""
-        """The reason if there is none."""
+        """The manifest of the checkpoint after `step`, after the ranks have verified its files, each some of them.
+
+        Returns None if one is damaged: then rank 0 sets the checkpoint aside, and a notice with the reason is queued.
+        Collective.
+        """
+        manifest: Manifest | str = ""  # a string is the reason why it cannot be read
         if self.group.is_rank_0:
             try:
                 manifest = self.store.read(step)
@@ -82,7 +85,7 @@ class Resume(NamedTuple):
     def _load(self, manifest: Manifest) -> None:
         """Loads a verified checkpoint. Raises `BadJob` if it is of another training, `BadFile` if its values cannot be
         used."""
-        training_state.begin(self.training)
+        training_state.initialize_optimizer_state(self.training)
         weights, optimizer = training_state.weights(self.training), training_state.optimizer_state(self.training)
         generators = training_state.generators(self.ranks.rank, self.ranks.device)
         state = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
@@ -90,7 +93,7 @@ class Resume(NamedTuple):
             state |= generators
         self._check(manifest, state)
         read_into(state, self.store.folder(manifest.step), manifest, self.group)
-        training_state.settle(self.training, state)
+        training_state.finish_load(self.training, state)
         self.training.set_numbers(manifest.numbers)
         if generators.keys() <= state.keys():
             try:
@@ -120,4 +123,5 @@ class Resume(NamedTuple):
 
 
 def _named(manifest: Manifest) -> str:
+    """The name of a checkpoint in messages, which count steps from 1."""
     return f"the checkpoint after step {manifest.step + 1}"

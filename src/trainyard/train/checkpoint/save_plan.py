@@ -33,7 +33,8 @@ class Slot(NamedTuple):
 
 
 class WritePlan(NamedTuple):
-    """The contents of this rank's file, of `bytes` bytes. `table`: all tensors; empty except on rank 0."""
+    """The contents of a rank's file. `slots`: its pieces in order; `bytes`: size of the file; `table`: dtype, shape and
+    pieces of all tensors of all ranks, by name; empty except on rank 0."""
 
     file: str
     slots: Sequence[Slot]
@@ -97,7 +98,8 @@ class Staging:
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def fill(self, plan: WritePlan, state: Mapping[str, Tensor], device: torch.device) -> memoryview:
-        """Copies the state into the buffer and returns it. The state may change as soon as this returns."""
+        """Copies this rank's parts of `state` (tensors by name) into the buffer, as `plan` lays them out, and returns
+        the file's bytes. The state may change as soon as this returns; the bytes are valid until the next call."""
         if len(self._buffer) < plan.bytes:
             is_pinned = device.type == "cuda"
             self._buffer = torch.zeros(plan.bytes, dtype=torch.uint8, pin_memory=is_pinned)
@@ -109,7 +111,7 @@ class Staging:
         return self._buffer.numpy().data[: plan.bytes]
 
 
-def unstaged(plan: WritePlan, state: Mapping[str, Tensor]) -> Iterator[memoryview]:
+def stream_contents(plan: WritePlan, state: Mapping[str, Tensor]) -> Iterator[memoryview]:
     """Yields the contents of the file piece by piece, without a staging copy: padding, then the bytes of the tensor.
     The state must not change meanwhile."""
     end_bytes = 0

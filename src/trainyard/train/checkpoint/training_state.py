@@ -48,7 +48,7 @@ def weights(training: Stateful) -> dict[str, Tensor]:
 
 
 def optimizer_state(training: Stateful) -> dict[str, Tensor]:
-    """Optimizer state by name. Python numbers become tensors; `settle` converts them back."""
+    """Optimizer state by name. Python numbers become tensors; `finish_load` converts them back."""
     return {
         f"optim/{name}/{key}": value if isinstance(value, Tensor) else torch.tensor(value)
         for name, state in _parameter_states(training)
@@ -75,8 +75,9 @@ def set_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
             torch.set_rng_state(value)
 
 
-def begin(training: Stateful) -> None:
-    """Initializes the optimizer state, so that a checkpoint can be loaded into it.
+def initialize_optimizer_state(training: Stateful) -> None:
+    """Creates the optimizer's state tensors, which torch does at the first step, so that a checkpoint can be loaded
+    into them.
 
     Takes one step with zero gradients and a learning rate of zero. Loading overwrites any effect on the weights.
     """
@@ -93,9 +94,9 @@ def begin(training: Stateful) -> None:
             group["lr"] = rate
 
 
-def settle(training: Stateful, loaded: Mapping[str, Tensor]) -> None:
-    """Completes a load: converts scalar optimizer state back to Python numbers, and deletes optimizer state that was
-    not loaded. `loaded`: the tensors that were loaded, by name (`optim/<name>/<key>`)."""
+def finish_load(training: Stateful, loaded: Mapping[str, Tensor]) -> None:
+    """Completes a load of the optimizer state: converts state that was a Python number back to one, and deletes state
+    that was not loaded. `loaded`: the tensors that were loaded, by name (`optim/<name>/<key>`)."""
     for name, state in _parameter_states(training):
         for key, value in list(state.items()):
             full_name = f"optim/{name}/{key}"

@@ -1,4 +1,5 @@
-"""Text as bytes, and the samples each step takes from it, which do not depend on the number of ranks."""
+"""The text that decoders are trained on, as bytes, and the sequences that each step takes from it. They depend on
+(seed, step, index in the global batch) only, not on the number of ranks."""
 
 from __future__ import annotations
 
@@ -82,10 +83,12 @@ def _start_positions(text_bytes: int, seq_len: int, description: str) -> int:
 
 
 def _sources(root: Path) -> Iterable[Path]:
+    """The Python files under `root`, without tests and installed packages."""
     return (path for path in _walk(root, lambda folder: folder in _NOT_TEXT) if path.suffix == ".py")
 
 
 def _visible(root: Path) -> Iterable[Path]:
+    """The files under `root` whose names, and those of their folders, do not begin with a dot."""
     return (path for path in _walk(root, lambda folder: folder.startswith(".")) if not path.name.startswith("."))
 
 
@@ -120,6 +123,7 @@ def sample(text: TrainingText, seq_len: int, seed: int, step: int, index: int) -
     Raises `BadJob` when the text is shorter than one sequence.
     """
     start_positions = _start_positions(len(text.data), seq_len, text.source)
+    # A hash in place of a generator: one sequence is drawn without drawing those before it.
     digest = hashlib.blake2b(struct.pack("<QQQ", seed, step, index), digest_size=8).digest()
     start = int.from_bytes(digest, "little") % start_positions
     return text.data[start : start + seq_len + 1]

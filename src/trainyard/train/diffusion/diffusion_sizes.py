@@ -1,4 +1,5 @@
-"""Dimensions of the diffusion models. Needs no torch."""
+"""Dimensions of the diffusion models, from `[sizes]` of a job. A latent is the compressed image that the model
+denoises. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import msgspec
 
 from trainyard import limits
 from trainyard.errors import BadJob
-from trainyard.train.sizes import at_least, divides
+from trainyard.train.sizes import require_at_least, require_divisible
 
 _LIMITS = dict.fromkeys(("channels", "width", "text_width"), limits.WIDTH) | {
     "latent": limits.SIDE,
@@ -45,8 +46,8 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     def __post_init__(self) -> None:
         """Raises `BadJob` if a dimension is out of range or does not divide another."""
-        at_least(self, 1, "latent", "channels", "patch", "width", "ffn", "heads", "pooled_width")
-        at_least(self, 0, "double", "single", "plain", "text_tokens", "text_width", "rope")
+        require_at_least(self, 1, "latent", "channels", "patch", "width", "ffn", "heads", "pooled_width")
+        require_at_least(self, 0, "double", "single", "plain", "text_tokens", "text_width", "rope")
         limits.check(
             self,
             _LIMITS
@@ -56,8 +57,8 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             " at $.sizes.",
         )
         self._check_blocks()
-        divides(self, "latent", "patch", "latents consist of a whole number of patches")
-        divides(self, "width", "heads", "each head has a whole number of channels")
+        require_divisible(self, "latent", "patch", "latents consist of a whole number of patches")
+        require_divisible(self, "width", "heads", "each head has a whole number of channels")
         _check_channels(self.channels)
         if self.rope:
             self._check_rope()
@@ -71,7 +72,7 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def _check_blocks(self) -> None:
         """Raises `BadJob` if plain blocks are combined with others, or double blocks are missing without them."""
         if not self.plain:
-            at_least(self, 1, "double", "text_tokens", "text_width")
+            require_at_least(self, 1, "double", "text_tokens", "text_width")
             return
         for field in ("double", "single", "text_tokens", "text_width"):
             if value := getattr(self, field):
@@ -101,7 +102,7 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def dots(self) -> int:
-        """Values per patch."""
+        """Values per patch: patch x patch positions of `channels` values."""
         return self.patch**2 * self.channels
 
     @property
@@ -132,9 +133,9 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         """Raises `BadJob` if a dimension is out of range, does not divide another, or a list has not one entry per
         level."""
-        at_least(self, 1, "latent", "channels", "width", "multiples", "blocks", "heads", "groups")
-        at_least(self, 1, "text_tokens", "text_width")
-        at_least(self, 0, "attention")
+        require_at_least(self, 1, "latent", "channels", "width", "multiples", "blocks", "heads", "groups")
+        require_at_least(self, 1, "text_tokens", "text_width")
+        require_at_least(self, 0, "attention")
         limits.check(
             self,
             _LIMITS
@@ -142,8 +143,8 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             | dict.fromkeys(("blocks", "attention"), limits.LAYERS),
             " at $.sizes.",
         )
-        divides(self, "width", "groups", "each group has a whole number of channels")
-        divides(self, "width", "heads", "each head has a whole number of channels")
+        require_divisible(self, "width", "groups", "each group has a whole number of channels")
+        require_divisible(self, "width", "heads", "each head has a whole number of channels")
         _check_channels(self.channels)
         if not self.multiples or len(self.multiples) != len(self.attention):
             raise BadJob(
@@ -171,7 +172,7 @@ def _check_channels(channels: int) -> None:
         )
 
 
-GROWS = 4
+MLP_EXPANSION = 4
 """Expansion of the time embedding's MLP and of a transformer block's GEGLU, relative to their channels."""
 TIME_WIDTH = 256
 """Sines and cosines in a diffusion transformer's time embedding."""

@@ -3,6 +3,8 @@ blocks are all double; FLUX.1 (github.com/black-forest-labs/flux), with single b
 (Peebles and Xie 2022, arXiv:2212.09748, section 3.2, adaLN-Zero), whose plain blocks see no text.
 
 Shapes: B samples, T patches, S text tokens, A = S + T positions of both, D width, E all heads' channels, C a head's.
+"Conditioning" is one vector (B, D) per sample, from the time and the pooled text. Each block maps it to the shift,
+scale and gate vectors (B, 1, D) of its norms and outputs: its modulation.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from trainyard.train.step.profiler_span import span
 from trainyard.train.vision.full_attention import heads
 
 EPS = 1e-6
-TIMES = 1000.0
+TIME_SCALE = 1000.0
 """Factor applied to times and guidance strengths, from 0 to 1, before they are embedded."""
 
 
@@ -36,7 +38,7 @@ class RotaryTable(NamedTuple):
         return x_BHAC if self.cos is None or self.sin is None else rotate(x_BHAC, self.cos, self.sin)
 
 
-def norm(x_BTD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:
+def modulated_norm(x_BTD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:
     """A layer norm of x (B, T, D), then scaled by 1 + `scale_B1D` and shifted by `shift_B1D`, which depend on the
     sample (Peebles and Xie 2022, arXiv:2212.09748, section 3.2)."""
     return F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=EPS) * (1 + scale_B1D) + shift_B1D
@@ -114,7 +116,7 @@ class Stream(AttentionOnlyStream):
         attention and shift, scale and gate of the MLP."""
         gate, shift, scale, gate_mlp = modulation
         x_BTD = x_BTD + gate * self.out(y_BTE)
-        return x_BTD + gate_mlp * self.mlp(norm(x_BTD, shift, scale))
+        return x_BTD + gate_mlp * self.mlp(modulated_norm(x_BTD, shift, scale))
 
 
 class DoubleBlock(nn.Module):
@@ -133,9 +135,9 @@ class DoubleBlock(nn.Module):
         text from a block where the text ends."""
         with span(self.name, ".attention"):
             shift, scale, *text_modulation = self.text.modulation(condition_BD)
-            text_qkv = self.text.attention(norm(text_BSD, shift, scale))
+            text_qkv = self.text.attention(modulated_norm(text_BSD, shift, scale))
             shift, scale, *image_modulation = self.image.modulation(condition_BD)
-            image_qkv = self.image.attention(norm(x_BTD, shift, scale))
+            image_qkv = self.image.attention(modulated_norm(x_BTD, shift, scale))
             q, k, v = (torch.cat(both, dim=2) for both in zip(text_qkv, image_qkv))
             y_BAE = attend(q, k, v, rotary)
         with span(self.name, ".mlp"):
@@ -158,7 +160,7 @@ class PlainBlock(nn.Module):
         """Attention and MLP over the image patches (B, T, D), modulated by the condition (B, D)."""
         with span(self.name, ".attention"):
             shift, scale, *mlp_modulation = self.image.modulation(condition_BD)
-            q, k, v = self.image.attention(norm(x_BTD, shift, scale))
+            q, k, v = self.image.attention(modulated_norm(x_BTD, shift, scale))
             y_BTE = attend(q, k, v, rotary)
         with span(self.name, ".mlp"):
             return self.image.finish(x_BTD, y_BTE, mlp_modulation)
@@ -181,7 +183,7 @@ class SingleBlock(nn.Module):
     def forward(self, x_BAD: Tensor, condition_BD: Tensor, rotary: RotaryTable) -> Tensor:
         """Adds attention and MLP of the same input to text and patches together (B, S + T, D), scaled by a gate."""
         shift, scale, gate = self.modulation(condition_BD)
-        normed_BAD = norm(x_BAD, shift, scale)
+        normed_BAD = modulated_norm(x_BAD, shift, scale)
         with span(self.name, ".attention"):
             q, k, v = self.attention(normed_BAD)
             y_BAD = self.out(attend(q, k, v, rotary))
@@ -198,7 +200,7 @@ class DiffusionTransformer(nn.Module):
         """Embeddings of patches, text and condition, then double, single and plain blocks, then the head. `dtype`: the
         compute dtype."""
         super().__init__()
-        self.sizes, self.computes = sizes, dtype
+        self.sizes, self.compute_dtype = sizes, dtype
         self.patches = Linear(sizes.dots, sizes.width, bias=True)
         self.text = Linear(sizes.text_width, sizes.width, bias=True) if sizes.text_tokens else None
         self.time = time_embedding.Embedder(TIME_WIDTH, sizes.width)
@@ -228,15 +230,15 @@ class DiffusionTransformer(nn.Module):
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor, pooled_BW: Tensor) -> Tensor:
         """Predicts the velocity of the latents (B, channels, L, L) at times (B) from 0 to 1, given the text (B, S,
         text_width) and its pooled vector (B, pooled_width)."""
-        dtype, text_length = self.computes, text_BSW.shape[1]
+        dtype, text_length = self.compute_dtype, text_BSW.shape[1]
         with span("embed"):
             x_BTD = self.patches(self._patches(latents_BKLL.to(dtype)))
             text_BSD = None if self.text is None else self.text(text_BSW.to(dtype))
-            condition_BD = self.time(time_embedding.sinusoids(times_B * TIMES, TIME_WIDTH).to(dtype)) + self.pooled(
-                pooled_BW.to(dtype)
-            )
+            condition_BD = self.time(
+                time_embedding.sinusoids(times_B * TIME_SCALE, TIME_WIDTH).to(dtype)
+            ) + self.pooled(pooled_BW.to(dtype))
             if self.guidance is not None:
-                guidance_B = torch.full_like(times_B, TIMES)  # a guidance of 1: unguided
+                guidance_B = torch.full_like(times_B, TIME_SCALE)  # a guidance of 1: unguided
                 condition_BD = condition_BD + self.guidance(time_embedding.sinusoids(guidance_B, TIME_WIDTH).to(dtype))
             rotary = self._rotary_table(text_length, x_BTD.device) if self.sizes.rope else RotaryTable()
             if not self.sizes.rope:
@@ -251,10 +253,10 @@ class DiffusionTransformer(nn.Module):
         for block in self.plains.values():
             x_BTD = block(x_BTD, condition_BD, rotary)
         with span("head"):
-            return self._latents(self.head(norm(x_BTD, *self.modulation(condition_BD))))
+            return self._latents(self.head(modulated_norm(x_BTD, *self.modulation(condition_BD))))
 
     def _patches(self, latents_BKLL: Tensor) -> Tensor:
-        """Patches (B, T, patch * patch * channels), row by row."""
+        """Cuts latents (B, channels, L, L) into patches (B, T, patch * patch * channels), row by row."""
         patch = self.sizes.patch
         cut = latents_BKLL.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))
         return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
@@ -269,7 +271,7 @@ class DiffusionTransformer(nn.Module):
         """Angles of `text_length` text positions, then of the patches: text is at position 0, patches at their row and
         column; each axis (text, row, column) rotates its own channels."""
         positions_A3 = torch.cat((torch.zeros(text_length, 3, device=device), self._grid(device)))
-        angles = []
+        angles = []  # per axis, (A, channels / 2): position x period^(-2 i / channels), as in `rope_table`
         for axis, channels in enumerate(self.sizes.rope):
             powers = torch.arange(0, channels, 2, device=device, dtype=torch.float32) / max(1, channels)
             angles.append(torch.outer(positions_A3[:, axis], time_embedding.MAX_PERIOD**-powers))

@@ -69,7 +69,8 @@ def _mix(clean: Pixels, latent_factor: float, noise: Pixels, noise_factor: float
 
 @lru_cache(maxsize=1)
 def _signal_variance() -> NDArray[np.float64]:
-    """Fraction of the latents' variance that remains at each noise level."""
+    """Fraction of the latents' variance that remains at each noise level, (NOISE_LEVELS,): the product of 1 - beta over
+    the levels up to it. The result is cached; do not change it."""
     first, last = BETAS
     return np.cumprod(1 - np.linspace(first**0.5, last**0.5, NOISE_LEVELS) ** 2)
 
@@ -91,7 +92,7 @@ class NoisyLatents:
         self.sha256 = self.pictures.sha256
 
     def batch(self, step: int, indices: range) -> Batch:
-        """The samples `indices` of the global batch of `step`: inputs and targets as the class says."""
+        """The samples `indices` of the global batch of `step`, with inputs and targets as the class documents."""
         samples = [self._sample(step, index) for index in indices]
         inputs = tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*(inputs for inputs, _ in samples)))
         return Batch(inputs, (torch.from_numpy(np.stack([target for _, target in samples])),))

@@ -1,7 +1,8 @@
 """The U-Net of latent diffusion (Rombach et al. 2021, arXiv:2112.10752, section 3.3 and appendix E.2.1), built as in
 Stable Diffusion 1, without dropout.
 
-Shapes: B samples, K channels, H rows, W columns, N = H W positions, S text tokens.
+Shapes: B samples, K channels, H rows, W columns, N = H W positions, S text tokens, D width of the time embedding. In
+`text_BSW`, W is the width of the text.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainyard.train.diffusion import time_embedding
-from trainyard.train.diffusion.diffusion_sizes import GROWS, UNet
+from trainyard.train.diffusion.diffusion_sizes import MLP_EXPANSION, UNet
 from trainyard.train.model.layers import LayerNorm, Linear
 from trainyard.train.step.profiler_span import span
 from trainyard.train.vision.convolutions import Conv2d, GroupNorm
@@ -26,7 +27,7 @@ class UnetResidual(nn.Module):
         super().__init__()
         self.norm1 = GroupNorm(sizes.groups, channels_in)
         self.conv1 = Conv2d(channels_in, channels, 3)
-        time_width = GROWS * sizes.width
+        time_width = MLP_EXPANSION * sizes.width
         self.time = Linear(time_width, channels, bias=True)
         self.norm2 = GroupNorm(sizes.groups, channels)
         self.conv2 = Conv2d(channels, channels, 3)
@@ -60,7 +61,7 @@ class UnetMlp(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        inner_width = GROWS * width
+        inner_width = MLP_EXPANSION * width
         self.up = Linear(width, 2 * inner_width, bias=True)  # values and gates
         self.down = Linear(inner_width, width, bias=True)
 
@@ -124,17 +125,18 @@ class UNetwork(nn.Module):
     """Maps latents (B, channels, L, L), times (B) from 0 to 999 and text (B, S, text_width) to the latents' noise."""
 
     def __init__(self, sizes: UNet, dtype: torch.dtype) -> None:
-        """Builds the layers in execution order. A skip connection carries the output of each layer on the way down to
-        the layer at the same place on the way up, which gets its channels besides those from below."""
+        """Builds the layers in execution order. Level i has 1 / 2^i of the side. A skip connection carries the output
+        of each layer on the way down to the matching layer on the way up, whose input has its channels in addition to
+        those from below."""
         super().__init__()
-        self.sizes, self.computes = sizes, dtype
+        self.sizes, self.compute_dtype = sizes, dtype
         widths = [sizes.width * multiple for multiple in sizes.multiples]  # channels of each level
-        time_width = GROWS * sizes.width  # D of the time embedding (B, D)
+        time_width = MLP_EXPANSION * sizes.width  # D of the time embedding (B, D)
         self.time = time_embedding.Embedder(sizes.width, time_width)
         self.first = Conv2d(sizes.channels, sizes.width, 3)
         self.down, self.shrink = nn.ModuleDict(), nn.ModuleDict()
         channels = sizes.width
-        skip_channels = [channels]
+        skip_channels = [channels]  # of each output on the way down, last to be used first
         for level, width in enumerate(widths):
             for number in range(sizes.blocks):
                 transformer_blocks = sizes.attention[level]
@@ -167,7 +169,7 @@ class UNetwork(nn.Module):
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor) -> Tensor:
         """Predicts the noise (B, channels, L, L). Feature maps (B, K, H, W) halve at each level down and double on the
         way up; each level up also reads the maps kept on the way down (`skips`)."""
-        dtype, levels, level_blocks = self.computes, len(self.sizes.multiples), self.sizes.blocks
+        dtype, levels, level_blocks = self.compute_dtype, len(self.sizes.multiples), self.sizes.blocks
         text_BSW = text_BSW.to(dtype)
         with span("time"):
             time_BD = self.time(time_embedding.sinusoids(times_B, self.sizes.width).to(dtype))

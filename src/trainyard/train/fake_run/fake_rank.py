@@ -63,14 +63,15 @@ from trainyard.train.vision.vision_task import Classify
 
 
 def measure_rank(job: Job, rank: int) -> RankMemory:
-    """Memory of `rank`, with tokens balanced over experts. Raises `BadJob` if the job cannot run with fake tensors."""
+    """Measures the memory of `rank` in one step, with tokens balanced over experts. Raises `BadJob` if the job cannot
+    run with fake tensors."""
     _check(job)
     task, samples = _task_and_samples(job)
     full_job, job = job, _shortened(replace(job, recipe=replace(job.recipe, compile=False)))
     ranks = Ranks(
         rank=rank, local_rank=0, world=job.layout.ranks, local_world=1, vendor="cpu", device=torch.device("cpu")
     )
-    fake, storages = FakeTensorMode(allow_non_fake_inputs=True), _Storages()
+    fake, storages = FakeTensorMode(allow_non_fake_inputs=True), _Storages()  # contexts: see the module's docstring
     with _fake_process_group(ranks), _storage_tracking(storages):
         # Outside the fake mode: device meshes are tensors with values, and DTensors are split from unsharded tensors.
         model = ParallelModel(job, ranks, task, partial(_empty, fake, storages))
@@ -125,7 +126,8 @@ def _check(job: Job) -> None:
 
 
 def _shortened(job: Job) -> Job:
-    """The job with as many micro-batches as its memory needs to reach the peak: two for each stage of the pipeline."""
+    """The job with only as many micro-batches as its memory needs to reach the peak, so that the run is shorter: two
+    for each stage of the pipeline. Unchanged if the schedule keeps all micro-batches in flight."""
     layout, recipe = job.layout, job.recipe
     if recipe.schedule in ("gpipe", "looped_bfs"):
         return job  # all micro-batches are in flight at once
@@ -139,17 +141,18 @@ def _skipped_receive_buffers(full_job: Job, shortened: Job, model: ParallelModel
     a stage has a buffer per micro-batch and neighbour, and all of them exist at once."""
     if model.pipeline is None:
         return 0
-    message_bytes = sum(part.nbytes for part in Language(full_job).handed(full_job.recipe.micro_batch_size))
+    message_bytes = sum(part.nbytes for part in Language(full_job).stage_activations(full_job.recipe.micro_batch_size))
     last_stage = full_job.layout.pp * full_job.layout.interleave - 1
     neighbour_count = sum((number > 0) + (number < last_stage) for number in model.pipeline.modules)
     return (full_job.accumulate - shortened.accumulate) * message_bytes * neighbour_count
 
 
 def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], storages: _Storages) -> RankMemory:
-    """Runs a step and returns its memory, with the optimizer state that exists in the backward pass of every later
-    step. `samples`: makes a batch of that many samples."""
+    """Runs a step and returns its memory. The optimizer creates its state at the end of this first step; as it exists
+    in the backward pass of every later step, it is added to that peak. `samples`: number of samples to an empty batch.
+    """
     optimizer = make_optimizer.make(model.modules, job.recipe, model.meshes)
-    _balance(model)
+    _avoid_value_reads(model)
     parameter_bytes = storages.live_bytes
     batch = samples(job.batch // job.layout.batch_ranks)
     input_bytes = storages.live_bytes - parameter_bytes
@@ -157,10 +160,8 @@ def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], stora
         for parameter in model.parameters:
             parameter.grad = torch.zeros_like(parameter)
     model.forward_backward(batch)
-    gradient_bytes, backward_peak_bytes = (
-        storages.live_bytes - parameter_bytes - input_bytes,
-        storages.take_peak_bytes(),
-    )
+    gradient_bytes = storages.live_bytes - parameter_bytes - input_bytes
+    backward_peak_bytes = storages.take_peak_bytes()  # and starts a new peak
     gradient_clipping.scale(
         model.parameters,
         (CLIP / (gradient_clipping.total_norm(model.parameters, model.meshes) + gradient_clipping.EPSILON)).clamp(
@@ -187,8 +188,9 @@ def _empty(
         module.to_empty(device=device)
 
 
-def _balance(model: ParallelModel) -> None:
-    """Replaces the code that reads values: token counts per expert, and the micro-batch that a loss belongs to."""
+def _avoid_value_reads(model: ParallelModel) -> None:
+    """Replaces the code of `model` that reads values of tensors, which fake tensors lack: in a pipeline, the number of
+    the micro-batch that a loss belongs to; in expert parallelism, the token counts per expert."""
     pipeline = model.pipeline
     if pipeline is not None:
         pipeline.loss = lambda outputs, number: model.task.loss(outputs, pipeline.targets[0]) / len(pipeline.targets)
@@ -200,8 +202,11 @@ def _balance(model: ParallelModel) -> None:
 
 def _dispatch_evenly(group: dist.ProcessGroup, experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
     """Expert-parallel dispatch of tokens `x_ND` with the same number of them to every rank, since fake tensors have no
-    counts to read. Returns the experts' outputs (N, D). `counts_E`: tokens per expert of all ranks, whose values are
-    not read."""
+    counts to read. Stands in for `expert_parallel.Exchange`.
+
+    Returns the experts' outputs (N, D). `counts_E`: tokens of each expert of all ranks, whose values are not read. The
+    permutation `order` only has the right length, for the memory of the copies.
+    """
     splits = [len(x_ND) // group.size()] * group.size()
     order = torch.arange(sum(splits))
     x = exchange(x_ND, group, splits, splits)
@@ -210,11 +215,11 @@ def _dispatch_evenly(group: dist.ProcessGroup, experts: Experts, x_ND: Tensor, c
 
 
 class _Storages(TorchDispatchMode):
-    """Bytes of the live fake storages: `live_bytes` now, and `peak_bytes`, their maximum since the last
-    `take_peak_bytes`."""
+    """Counts the bytes of the fake storages that torch operations create while this context is active: `live_bytes`
+    now, and `peak_bytes`, their maximum since the last `take_peak_bytes`."""
 
     def __init__(self) -> None:
-        """`ignores_new`: whether new storages are not counted."""
+        """`ignores_new`: whether new storages are not counted at present."""
         super().__init__()
         self.live_bytes = self.peak_bytes = 0
         self.ignores_new = False
@@ -241,8 +246,8 @@ class _Storages(TorchDispatchMode):
         return out
 
     def _track(self, storage: torch.UntypedStorage) -> None:
-        """Counts a new storage until it is freed."""
-        key = storage._cdata
+        """Counts a new storage until it is freed. A storage that is counted already is ignored."""
+        key = storage._cdata  # address of the C++ object
         if key not in self.bytes_by_storage:
             self.bytes_by_storage[key] = 0
             self.references[key] = weakref.ref(storage, lambda _: self._free(key))
@@ -271,6 +276,7 @@ def _storage_tracking(storages: _Storages) -> Iterator[None]:
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        """Resizes a storage as torch does, then counts its new size."""
         result = resize(storage, size)
         storages.update_size(storage)
         return result

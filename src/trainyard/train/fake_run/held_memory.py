@@ -41,7 +41,8 @@ def representative_ranks(job: Job) -> list[int]:
 
 
 def measure_rank(job: Job, rank: int) -> RankMemory:
-    """Memory of one rank. Raises `BadJob` if the job cannot run with fake tensors, `MissingLibrary` without torch."""
+    """Measures the memory of rank `rank` of the job in a separate process. Raises `BadJob` if the job cannot run with
+    fake tensors, `MissingLibrary` without torch."""
     if find_spec("torch") is None:
         raise MissingLibrary("an exact count of memory runs the training code, which needs torch.", "pip install torch")
     with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ class Core(nn.Module):
     def forward(self, q_BHTC: Tensor, k_BKTC: Tensor, v_BKTC: Tensor) -> Tensor:
         """Causal attention of queries (B, H, T, C) to keys and values (B, K, T, C), with K <= H heads; with fewer
         queries than keys, the queries are the last positions. Returns (B, H, T, C)."""
-        grouped = q_BHTC.shape[1] != k_BKTC.shape[1]
+        grouped = q_BHTC.shape[1] != k_BKTC.shape[1]  # several query heads share a key/value head
         if grouped and q_BHTC.is_cuda and q_BHTC.dtype == torch.float32:
             # CUDA's only fused kernel for float32 does not support grouped heads.
             k_BKTC, v_BKTC = (x.repeat_interleave(q_BHTC.shape[1] // x.shape[1], dim=1) for x in (k_BKTC, v_BKTC))
@@ -34,9 +34,8 @@ class Core(nn.Module):
         queries, keys = q_BHTC.shape[2], k_BKTC.shape[2]
         if queries == keys:
             return F.scaled_dot_product_attention(q_BHTC, k_BKTC, v_BKTC, is_causal=True, enable_gqa=grouped)
-        with (
-            _disable_current_modes()
-        ):  # torch cannot create this tensor subclass in a dispatch mode (`activation_checkpoint = "selective"`)
+        # torch cannot create this tensor subclass in a dispatch mode (`activation_checkpoint = "selective"`).
+        with _disable_current_modes():
             mask = causal_lower_right(queries, keys)
         return F.scaled_dot_product_attention(q_BHTC, k_BKTC, v_BKTC, attn_mask=mask, enable_gqa=grouped)
 

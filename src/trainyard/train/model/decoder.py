@@ -77,8 +77,8 @@ class Decoder(nn.Module):
         self.token_groups: Sequence[ProcessGroup] = ()
 
     def _head(self, model: Model) -> nn.Module:
-        """The head: tied to the embedding if the model is and this stage has the embedding, else a matrix of its
-        own."""
+        """The layer that maps hidden states to logits: it shares the embedding's weights if the model is `tied` and
+        this stage has the embedding, else it has a matrix of its own."""
         if model.tied and self.embed is not None:
             return Tied(self.embed)
         return Linear(model.hidden_size, model.vocab)
@@ -103,24 +103,24 @@ class Decoder(nn.Module):
 
     @property
     def routers(self) -> Mapping[str, Router]:
-        """Routers by layer name."""
+        """The routers of this stage's MoE layers, by layer name (`layers.<number>`)."""
         mlps = {name: block.mlp for name, block in self.layers.items() if isinstance(block, DecoderBlock)}
         return {f"layers.{name}": mlp.router for name, mlp in mlps.items() if isinstance(mlp, Moe)}
 
-    def weigh(self, share: float) -> None:
-        """Implements `HasAuxiliaryLoss` for the routers."""
+    def set_loss_weight(self, share: float) -> None:
+        """Implements `HasAuxiliaryLoss`: sets the factor of the routers' balance loss for the next step."""
         for router in self.routers.values():
             router.load.share = share
 
     def after_step(self) -> None:
         """Implements `UpdatesAfterStep`: sums the expert loads over the global batch and updates the routers."""
         routers = self.routers.values()
-        expert_balance.settle([router.load for router in routers], self.token_groups)
+        expert_balance.end_step([router.load for router in routers], self.token_groups)
         for router in routers:
-            router.follow()
+            router.update_bias()
 
-    def tallies(self) -> Mapping[str, Sequence[int]]:
-        """Implements `ReportsCounts`."""
+    def tokens_per_expert(self) -> Mapping[str, Sequence[int]]:
+        """Implements `ReportsCounts`: layer name to the tokens of each expert, over the last step's global batch."""
         loads = {layer: router.load.last for layer, router in self.routers.items()}
         return {layer: last.tolist() for layer, last in loads.items() if last is not None}
 

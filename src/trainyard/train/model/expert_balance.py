@@ -22,14 +22,15 @@ BIAS_RATE = 0.001
 
 
 class Load:
-    """Token counts of one layer's experts.
+    """Token counts of one layer's experts, and the loss that balances them.
 
-    `peers`: the ranks that have other parts of the same sequences. `share`: the weight of a micro-batch in this rank's
-    loss of a step.
+    `peers`: the ranks that have other parts of the same sequences; None if no other rank has. `share`: the weight of a
+    micro-batch in this rank's loss of a step.
     """
 
     def __init__(self, experts: int) -> None:
-        """`experts`: number of experts E. `running`: (E,) int64, this rank's counts of the current step so far."""
+        """`experts`: number of experts E. `running`: (E,) int64, this rank's counts of the current step so far; None
+        before its first micro-batch."""
         self.experts = experts
         self.share = 1.0
         self.peers: dist.ProcessGroup | None = None
@@ -37,8 +38,8 @@ class Load:
         self.last: Tensor | None = None
         """(E,) int64: counts of the last step over the global batch."""
 
-    def counted(self, x: Tensor, counts_E: Tensor) -> Tensor:
-        """Returns `x`; its backward pass adds `counts_E` to the running counts."""
+    def count_in_backward(self, x: Tensor, counts_E: Tensor) -> Tensor:
+        """Returns `x` unchanged; its backward pass adds `counts_E` to the running counts, once per micro-batch."""
         return _CountInBackward.apply(x, counts_E, self._add)
 
     def _add(self, counts_E: Tensor) -> None:
@@ -46,8 +47,9 @@ class Load:
         self.running = counts_E if self.running is None else self.running + counts_E
 
     def loss(self, scores_NE: Tensor, counts_E: Tensor) -> Tensor:
-        """The balance loss of Switch (section 2.2) for any number of experts per token: a scalar, LOSS_WEIGHT if all
-        experts are used equally. `scores_NE`: positive scores of each token; `counts_E`: its tokens of each expert.
+        """The balance loss of Switch (arXiv:2101.03961, section 2.2) for any number of experts per token: a scalar,
+        LOSS_WEIGHT if all experts are used equally. `scores_NE`: positive router scores of each token; `counts_E`:
+        tokens sent to each expert.
 
         Computed over the full sequences of a micro-batch. If ranks have parts of the sequences, counts are summed over
         the parts and scores are local: the mean over these ranks is the loss of the full sequences, and so is its
@@ -66,7 +68,7 @@ def add_auxiliary_loss(x: Tensor, loss: Tensor, share: float) -> Tensor:
     return _AddAuxiliaryLoss.apply(x, loss, share)
 
 
-def settle(loads: Sequence[Load], groups: Sequence[dist.ProcessGroup]) -> None:
+def end_step(loads: Sequence[Load], groups: Sequence[dist.ProcessGroup]) -> None:
     """Ends a step of all layers: sums the counts of the step over the process groups `groups` in turn, and stores the
     sums as `last`."""
     running = [load.running for load in loads if load.running is not None]
@@ -79,10 +81,10 @@ def settle(loads: Sequence[Load], groups: Sequence[dist.ProcessGroup]) -> None:
         load.last, load.running = counts_E, None
 
 
-def follow(bias_E: Tensor, counts_E: Tensor) -> None:
+def update_bias(bias_E: Tensor, counts_E: Tensor) -> None:
     """Updates the selection bias (E,) in place: lowers that of experts with more tokens than the mean and raises that
     of the others (Wang et al. 2024, arXiv:2408.15664, algorithm 1). `counts_E`: tokens per expert of the step."""
-    bias_E += BIAS_RATE * torch.sign(counts_E.sum() - len(counts_E) * counts_E)
+    bias_E += BIAS_RATE * torch.sign(counts_E.sum() - len(counts_E) * counts_E)  # sign of E (mean - count), in integers
 
 
 class _CountInBackward(torch.autograd.Function):

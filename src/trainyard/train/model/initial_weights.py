@@ -40,11 +40,11 @@ def normal(name: str, shape: torch.Size, seed: int, deviation: float) -> Tensor:
     """Normal random numbers (float32) with mean 0 and standard deviation `deviation`, from a generator seeded by (seed,
     name)."""
     digest = hashlib.blake2b(struct.pack("<Q", seed) + name.encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)  # seeds have at most 63 bits
     return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
 
-def count(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:
+def count_parameters(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:
     """Parameter count of the unsharded model. Collective if ranks have different parameters."""
     unshared_count = sum(parameter.numel() for parameter in unshared(modules))
     shared_count = torch.tensor(
@@ -68,8 +68,9 @@ def unshared(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
 
 
 def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
-    """sha256 over the names and values of all weights; None above `MAX_DIGEST_BYTES`. Collective."""
-    if _WEIGHT_BYTES * count(modules, meshes) > MAX_DIGEST_BYTES:
+    """The SHA-256 digest (hexadecimal) over names and values of all weights of the unsharded model, the same on every
+    rank and under every layout; None if they have more than `MAX_DIGEST_BYTES`. Collective."""
+    if _WEIGHT_BYTES * count_parameters(modules, meshes) > MAX_DIGEST_BYTES:
         return None
     digest_by_name = {name: _sha256(parameter) for module in modules for name, parameter in module.named_parameters()}
     if meshes is not None and (meshes.layout.pp > 1 or unshared(modules)):

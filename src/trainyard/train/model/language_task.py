@@ -15,7 +15,7 @@ from trainyard.train.model import initial_weights
 from trainyard.train.model.decoder import Decoder
 from trainyard.train.parallel import context_parallel, expert_parallel, tensor_parallel
 from trainyard.train.parallel.mesh import Meshes
-from trainyard.train.step.precision import computes
+from trainyard.train.step.precision import compute_dtype
 from trainyard.train.step.profiler_span import span
 from trainyard.train.task import Batch
 
@@ -31,7 +31,7 @@ class Language:
         self.model = job.decoder
         self.layout, self.seq_len = job.layout, job.recipe.seq_len
         self.seed = job.recipe.seed
-        self.dtype = computes(job.recipe)
+        self.dtype = compute_dtype(job.recipe)
 
     def module(self) -> Decoder:
         return self.stage(0, 1)
@@ -45,7 +45,7 @@ class Language:
         stage_layers = layers[start : start + layers_per_stage + (number < remaining_layers)]
         return Decoder(self.model, self.dtype, stage_layers, self.seq_len, first=number == 0, last=number == stages - 1)
 
-    def handed(self, samples: int) -> tuple[Tensor, ...]:
+    def stage_activations(self, samples: int) -> tuple[Tensor, ...]:
         """Hidden states (B, T, D) of this rank's part of each sequence."""
         parts = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)
         return (torch.empty(samples, self.seq_len // parts, self.model.hidden_size, dtype=self.dtype, device="meta"),)
@@ -62,7 +62,7 @@ class Language:
             positions = context_parallel.positions(self.seq_len, meshes)
             cast(Decoder, module).positions = positions.to(meshes.world.device_type)
 
-    def share(self, batch: Batch, meshes: Meshes) -> Batch:
+    def select_part(self, batch: Batch, meshes: Meshes) -> Batch:
         """This rank's positions of all inputs and targets."""
         if meshes.layout.cp == 1:
             return batch

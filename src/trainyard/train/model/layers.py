@@ -31,10 +31,10 @@ class Embedding(nn.Embedding):
 
     def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
         super().__init__(rows, width)
-        self.computes = dtype
+        self.compute_dtype = dtype
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self.weight).to(self.computes)
+        return F.embedding(input, self.weight).to(self.compute_dtype)
 
 
 class Tied(nn.Module):

@@ -1,7 +1,8 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): keys and values come from a narrow latent.
 
 The rotary embedding uses separate channels (decoupled RoPE): each query head has some, and all heads share one key.
-Shapes: B sequences, T positions, D width, H heads, C channels without position, R with, L latent.
+Shapes: B sequences, T positions, D width, H heads, C channels of a head without rotary embedding, R channels with, L
+channels of the latent, V channels of a head's values.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class LatentAttention(nn.Module):
         self.widths = (model.head_dim, model.rope_dim)
         self.value_dim = model.value_dim
         self.kv_lora_rank = model.kv_lora_rank
-        queries = model.heads * sum(self.widths)
+        queries = model.heads * sum(self.widths)  # channels of all heads' queries
         if model.q_lora_rank:
             self.q_down = Linear(model.hidden_size, model.q_lora_rank)
             self.q_norm = RmsNorm(model.q_lora_rank, model.norm_eps)

@@ -67,7 +67,7 @@ class Moe(nn.Module):
         shared expert. (B, T, D) to (B, T, D)."""
         x_ND = x_BTD.flatten(0, 1)
         chosen_NA, gates_NA, counts_E = self.router(x_ND)
-        order = chosen_NA.flatten().argsort(stable=True)
+        order = chosen_NA.flatten().argsort(stable=True)  # (token, expert) pairs, positions n A + a, sorted by expert
         # One row per (token, expert) pair, so that sums have a fixed order, also in the backward pass.
         rows = x_ND.repeat_interleave(chosen_NA.shape[1], dim=0).index_select(0, order)
         outputs = self.dispatch(self.experts, rows, counts_E)
@@ -77,5 +77,5 @@ class Moe(nn.Module):
 
 
 def inverse(order: Tensor) -> Tensor:
-    """The permutation that undoes `order`."""
+    """The permutation that undoes the permutation `order`: `x[order][inverse(order)]` is `x`."""
     return torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))

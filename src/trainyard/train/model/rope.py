@@ -10,7 +10,10 @@ from torch import Tensor
 
 
 def rope_table(positions_T: Tensor, head_dim: int, base: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each (T, C) float32; both halves of C are equal."""
+    """Cosines and sines of the angles of each position, each (T, C) float32 with C = `head_dim`.
+
+    Channel pair c of C / 2 turns by position x base^(-2 c / C); the table repeats the angles for both halves of C.
+    """
     rate = base ** (-torch.arange(0, head_dim, 2, device=positions_T.device, dtype=torch.float32) / head_dim)
     angle = torch.outer(positions_T.float(), rate).repeat(1, 2)
     return angle.cos(), angle.sin()

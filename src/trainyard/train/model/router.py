@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainyard.job import Model
-from trainyard.train.model.expert_balance import Load, add_auxiliary_loss, follow
+from trainyard.train.model.expert_balance import Load, add_auxiliary_loss, update_bias
 
 
 class Router(nn.Module):
@@ -35,21 +35,21 @@ class Router(nn.Module):
         """Returns selected experts (N, A), their gate weights (N, A) float32, and token counts per expert (E,)."""
         logits_NE = F.linear(x_ND.float(), self.weight.to(x_ND.dtype).float())
         scores_NE = logits_NE.softmax(dim=1) if self.model.router == "softmax" else logits_NE.sigmoid()
-        chosen_NA = self._choose(scores_NE.detach())
+        chosen_NA = self._choose(scores_NE.detach())  # expert numbers
         # Not `bincount`: the length of its result depends on the values, which needs a host sync.
         chosen = chosen_NA.flatten()
         counts_E = chosen.new_zeros(self.model.experts).scatter_add_(0, chosen, torch.ones_like(chosen))
         gates_NA = scores_NE.gather(1, chosen_NA)
         gates_NA = gates_NA / gates_NA.sum(dim=1, keepdim=True) * self.model.route_scale
-        gates_NA = self.load.counted(gates_NA, counts_E)
+        gates_NA = self.load.count_in_backward(gates_NA, counts_E)
         if self.model.balance == "loss":
             gates_NA = add_auxiliary_loss(gates_NA, self.load.loss(scores_NE, counts_E), self.load.share)
         return chosen_NA, gates_NA, counts_E
 
-    def follow(self) -> None:
-        """Updates the bias by the load of the last step."""
+    def update_bias(self) -> None:
+        """Updates the balancing bias by the token counts of the last step. Without a bias it does nothing."""
         if self.bias is not None and self.load.last is not None:
-            follow(self.bias, self.load.last)
+            update_bias(self.bias, self.load.last)
 
     def _choose(self, scores_NE: Tensor) -> Tensor:
         """The A = `top_k` experts of each token, (N, A), by score plus balancing bias, inside the best groups of
@@ -57,10 +57,10 @@ class Router(nn.Module):
         if self.bias is not None:
             scores_NE = scores_NE + self.bias
         if self.model.expert_groups > 1:
-            scores_NE = self._in_groups(scores_NE)
+            scores_NE = self._mask_other_groups(scores_NE)
         return scores_NE.topk(self.model.top_k, dim=1).indices
 
-    def _in_groups(self, scores_NE: Tensor) -> Tensor:
+    def _mask_other_groups(self, scores_NE: Tensor) -> Tensor:
         """The scores (N, E), with those of all experts masked (-inf) except in the `active_groups` best groups. A group
         is as good as the sum of its two best scores."""
         grouped_NGE = scores_NE.unflatten(1, (self.model.expert_groups, -1))

@@ -41,7 +41,8 @@ def is_layer_matrix(name: str, parameter: Tensor) -> bool:
 
 
 class WholeMatrices(torch.optim.AdamW):
-    """Updates the matrices of groups marked `whole` by `direction`, and the others by AdamW."""
+    """Base class: updates the matrices of layers by `direction`, which a subclass defines, and the other parameters by
+    AdamW. A parameter group has the extra key `whole`: whether its parameters are such matrices."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], recipe: Recipe) -> None:
         """Divides the parameters into matrices of layers, updated by `direction` (groups with `whole`), and the rest,
@@ -128,7 +129,8 @@ class Kronecker(WholeMatrices):
 
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """Approximates U V^T of `matrix` = U S V^T by Newton-Schulz iteration: singular values end up in 0.7 to 1.2."""
+    """Approximates U V^T of `matrix` = U S V^T by Newton-Schulz iteration: singular values end up in 0.7 to 1.2. Each
+    iteration is x <- a x + b (x x^T) x + c (x x^T)^2 x with the `_COEFFICIENTS` a, b, c. `dtype`: of the arithmetic."""
     linear, cubic, quintic = _COEFFICIENTS
     x = matrix.to(dtype)
     is_tall = x.shape[0] > x.shape[1]

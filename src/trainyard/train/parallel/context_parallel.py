@@ -23,7 +23,8 @@ from trainyard.train.parallel.ring_attention import ring
 
 
 def replace_attention(module: nn.Module, meshes: Meshes) -> None:
-    """Replaces every `core` by attention over the positions of all cp ranks."""
+    """Replaces the submodule `core` of every attention layer, which computes softmax(q k^T) v over full sequences, by
+    attention over the positions of all cp ranks, by the layout's `cp_method`."""
     group = meshes.sequence.get_group("cp")
     attention_type = {"all_gather": Gathered, "ulysses": Ulysses, "ring": Ring}[meshes.layout.cp_method]
     for part in list(module.modules()):
@@ -57,7 +58,7 @@ class Gathered(nn.Module):
         ranks, rank = self.group.size(), self.group.rank()
         kv_tBKE = torch.cat((k_BKtC, v_BKtC), dim=-1).movedim(2, 0)
         by_rank = gather(kv_tBKE, self.group)
-        early_chunks, late_chunks = by_rank.unflatten(0, (ranks, 2, -1)).unbind(1)
+        early_chunks, late_chunks = by_rank.unflatten(0, (ranks, 2, -1)).unbind(1)  # each (ranks, t / 2, B, K, E)
         kv_BKTE = torch.cat((early_chunks, late_chunks.flip(0))).flatten(0, 1).movedim(0, 2)
         k_BKTC, v_BKTC = kv_BKTE.split((k_BKtC.shape[-1], v_BKtC.shape[-1]), dim=-1)
         chunk = q_BHtC.shape[2] // 2
@@ -87,13 +88,14 @@ class Ulysses(nn.Module):
         return self._to_positions(self.core(q, k, v))
 
     def _to_heads(self, x_BHtC: Tensor) -> Tensor:
-        """(B, H, t, C) to (B, H / n, T, C)."""
+        """All-to-all from all heads of this rank's positions, (B, H, t, C), to some heads of all positions, (B, H / n,
+        T, C)."""
         n = self.group.size()
         by_rank = x_BHtC.unflatten(1, (n, -1)).movedim(1, 0)
         return exchange(by_rank, self.group).movedim(0, 2).flatten(2, 3)
 
     def _to_positions(self, x_BhTC: Tensor) -> Tensor:
-        """(B, H / n, T, C) to (B, H, t, C)."""
+        """The inverse of `_to_heads`: (B, H / n, T, C) to (B, H, t, C)."""
         n = self.group.size()
         by_rank = x_BhTC.unflatten(2, (n, -1)).movedim(2, 0)
         return exchange(by_rank, self.group).movedim(0, 1).flatten(1, 2)
@@ -107,9 +109,9 @@ class Ring(nn.Module):
         self.group = group
 
     def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
-        # The fused kernels need values as wide as keys; those of latent attention are narrower.
         """Attention of this rank's queries (B, H, t, C) to the keys and values of all ranks. Returns (B, H, t, value
         channels)."""
+        # The fused kernels need values as wide as keys; those of latent attention are narrower.
         missing_channels = q_BHtC.shape[3] - v_BKtC.shape[3]
         y_BHtC = ring(q_BHtC, k_BKtC, F.pad(v_BKtC, (0, missing_channels)) if missing_channels else v_BKtC, self.group)
         return y_BHtC[..., : v_BKtC.shape[3]]

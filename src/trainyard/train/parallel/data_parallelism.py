@@ -15,7 +15,8 @@ from trainyard.train.task import SelfSharded
 
 
 def replicate(module: nn.Module, meshes: Meshes) -> nn.Module:
-    """Wraps a module in DDP. Nothing is broadcast: weights are equal by seed, and tasks keep buffers equal."""
+    """Wraps a module in DDP over the data-parallel ranks. Nothing is broadcast: the seed gives every rank equal initial
+    weights, and the modules keep their buffers equal. Parameters of `SelfSharded` modules are left out."""
     layout = meshes.layout
     axes = [axis for axis in ("dp_replicate", "dp_shard") if getattr(layout, axis) > 1]
     group = meshes.data.get_group(axes[0]) if len(axes) == 1 else meshes.world.get_group()
@@ -26,7 +27,8 @@ def replicate(module: nn.Module, meshes: Meshes) -> nn.Module:
 
 
 def shard(module: nn.Module, blocks: Iterable[nn.Module], meshes: Meshes, dtype: torch.dtype, offload: bool) -> None:
-    """Shards a module by FSDP2. Each block gathers its weights in the compute dtype; gradients are reduced in float32.
+    """Shards a module in place by FSDP2. Each block gathers its weights in the compute dtype `dtype`; gradients are
+    reduced in float32.
 
     `offload`: weights, gradients and optimizer state stay in host memory, where the update runs.
 

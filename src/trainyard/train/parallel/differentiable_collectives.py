@@ -17,6 +17,8 @@ Counts = list[int] | None
 
 
 class _Gather(torch.autograd.Function):
+    """All-gather; its gradient is reduce-scattered."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
@@ -28,6 +30,8 @@ class _Gather(torch.autograd.Function):
 
 
 class _AddUp(torch.autograd.Function):
+    """Reduce-scatter; its gradient is all-gathered."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
@@ -39,6 +43,8 @@ class _AddUp(torch.autograd.Function):
 
 
 class _Exchange(torch.autograd.Function):
+    """All-to-all; its gradient is sent back by the reverse all-to-all."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, send_counts: Counts, receive_counts: Counts) -> Tensor:
         ctx.back = (group, receive_counts, send_counts)

@@ -45,6 +45,7 @@ def _token_groups(meshes: Meshes) -> list[dist.ProcessGroup]:
 
 
 def _shard_experts(experts: Experts, mesh: DeviceMesh) -> None:
+    """Replaces the stacked matrices of E experts in place by DTensors with this rank's E / R of them."""
     for name, parameter in list(experts.named_parameters()):
         local = parameter.detach().chunk(mesh.size())[mesh.get_local_rank()].clone()
         setattr(experts, name, nn.Parameter(DTensor.from_local(local, mesh, (Shard(0),), run_check=False)))

@@ -40,8 +40,8 @@ def attend_backward(
     causal: bool,
     kernel: str = "",
 ) -> Grads:
-    """Gradients of q, k, v. `d_out`: gradient of the output. `out` and `lse_BHS` are those of the full row, of which
-    these keys may be a part. `causal`, `kernel`: as in `attend`."""
+    """Gradients of q, k and v, with their shapes. `d_out`: gradient of the output. `out`, `lse_BHS`: output and
+    log-sum-exp over all keys of a query, of which the given keys may be a part. `causal`, `kernel`: as in `attend`."""
     k, v = _repeat_kv(q_BHSC, k_BKTC), _repeat_kv(q_BHSC, v_BKTC)
     backward = KERNELS[kernel or fastest_kernel(q_BHSC)].backward
     d_q, d_k, d_v = backward(d_out, q_BHSC, k, v, out, lse_BHS, causal)
@@ -90,7 +90,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
 def _plain_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool) -> Grads:
     """Gradients of q, k and v (B, H, T, C) of an attention with output `out` and row-wise log-sum-exp `lse` (B, H, T),
     in plain torch operations."""
-    weights = (_scores(q, k, causal) - lse[..., None]).exp()
+    weights = (_scores(q, k, causal) - lse[..., None]).exp()  # softmax P; dS = P (dP - sum(dO O)), arXiv:2205.14135
     d_v = weights.to(d_out.dtype).transpose(-1, -2) @ d_out
     d_weights = (d_out @ v.transpose(-1, -2)).float() - (d_out.float() * out.float()).sum(-1, keepdim=True)
     d_scores = (weights * d_weights * q.shape[-1] ** -0.5).to(q.dtype)

@@ -1,4 +1,5 @@
-"""Device meshes: several views of one world mesh, so that one can refine another."""
+"""The device meshes of a layout: several views of one mesh of all ranks, with different axes, so that the axes of one
+view can be subdivided in another (dp_shard and cp in `data`, dp_shard_ep and ep in `experts`)."""
 
 from __future__ import annotations
 

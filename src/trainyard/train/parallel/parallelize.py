@@ -24,10 +24,12 @@ from trainyard.train.parallel.pipeline_parallel import PipelineRunner, stages_of
 from trainyard.train.process_group import Ranks
 from trainyard.train.rules.data_parallel_rules import replicates, shards
 from trainyard.train.step import precision
-from trainyard.train.step.precision import computes
+from trainyard.train.step.precision import compute_dtype
 from trainyard.train.task import Batch, PipelineTask, SplitsBatch, SplitTask, Task
 
 Fill = Callable[[nn.Module, Task, torch.device, bool], None]
+"""(module on the meta device, its task, the rank's device, whether weights are offloaded): allocates the module and
+writes its initial values. `initialize`, except in a run without memory."""
 
 
 def initialize(module: nn.Module, task: Task, device: torch.device, offload: bool) -> None:
@@ -89,7 +91,8 @@ class ParallelModel:
         return {number: self._prepare(stage) for number, stage in stages.items()}
 
     def _prepare(self, module: nn.Module) -> nn.Module:
-        """Splits, wraps, shards and initializes the model or one of its stages."""
+        """Applies the layout and the recipe in place to the model or one of its stages, in the order of the module's
+        docstring, then allocates and initializes it. Returns the same module."""
         layout, recipe = self.job.layout, self.job.recipe
         if self.meshes is not None and isinstance(self.task, SplitTask):
             self.task.split(module, self.meshes)
@@ -97,17 +100,17 @@ class ParallelModel:
         precision.prepare(parts.values(), recipe)
         blocks.prepare(parts, recipe)
         if self.meshes is not None and shards(layout):
-            data_parallelism.shard(module, parts.values(), self.meshes, computes(recipe), recipe.offload)
+            data_parallelism.shard(module, parts.values(), self.meshes, compute_dtype(recipe), recipe.offload)
         self.fill(module, self.task, self.ranks.device, recipe.offload)
         return module
 
     def forward_backward(self, batch: Batch) -> Tensor:
         """Runs all micro-batches and returns this rank's mean loss. Gradients accumulate in the parameters."""
         if self.meshes is not None and isinstance(self.task, SplitsBatch):
-            batch = self.task.share(batch, self.meshes)
-        with tensor_parallel.around_loss(self.job.layout):
+            batch = self.task.select_part(batch, self.meshes)
+        with tensor_parallel.loss_context(self.job.layout):
             loss = self._forward_backward(batch)
-        tensor_parallel.settle(self.parameters)
+        tensor_parallel.reduce_partial_gradients(self.parameters)
         return loss
 
     def _forward_backward(self, batch: Batch) -> Tensor:

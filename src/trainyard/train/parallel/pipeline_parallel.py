@@ -48,7 +48,8 @@ class PipelineRunner:
         self, job: Job, task: Task, group: ProcessGroup, device: torch.device, modules: Mapping[int, nn.Module]
     ) -> None:
         """`modules`: this rank's stages by stage number. `first`, `last`: whether they include the pipeline's first and
-        last. `targets`: those of the current batch. `schedule`: built at the first batch."""
+        last. `targets`: of each micro-batch of the current batch. `schedule`: torch's schedule, built at the first
+        batch."""
         self.job, self.task, self.group, self.device, self.modules = job, task, group, device, modules
         self.first, self.last = 0 in modules, job.layout.pp * job.layout.interleave - 1 in modules
         self.targets: Sequence[tuple[Tensor, ...]] = ()
@@ -82,7 +83,8 @@ class PipelineRunner:
         name, micro_batch_count = self.job.recipe.schedule, self.job.accumulate
         inputs = tuple(_meta(value) for value in micro_batch.inputs)
         hidden_states = tuple(
-            _meta(value).requires_grad_() for value in cast(PipelineTask, self.task).handed(len(micro_batch.inputs[0]))
+            _meta(value).requires_grad_()
+            for value in cast(PipelineTask, self.task).stage_activations(len(micro_batch.inputs[0]))
         )
         stage_type = _SpannedStage if name in ONE_STAGE else PipelineStage
         stage_count = self.job.layout.pp * self.job.layout.interleave

@@ -85,8 +85,9 @@ def plan(module: nn.Module, layout: Layout, allow_replicated: bool = False) -> d
 
 
 def _head(part: nn.Module, activation_placement: Placement, output_placement: Placement) -> ParallelStyle:
-    """How to divide the head by vocabulary: a linear layer of its own, or one that is tied to the embedding.
-    `activation_placement`: placement of the activations between layers; `output_placement`: of the logits."""
+    """The style that splits the head (`part`) by vocabulary: a linear layer of its own, or one that is tied to the
+    embedding. `activation_placement`: placement of the activations between layers; `output_placement`: of the logits.
+    """
     if isinstance(part, nn.Linear):
         return ColwiseParallel(
             input_layouts=activation_placement, output_layouts=output_placement, use_local_output=False
@@ -127,12 +128,13 @@ def _look_up(part: Embedding, mesh: DeviceMesh, output_placement: Placement, tok
     """Embedding of tokens (B, T) from this rank's rows, with zeros for tokens of other ranks, then summed over the
     ranks."""
     rows = cast(DTensor, part.weight).to_local()
+    # Row numbers in `rows`: DTensor gives each rank ceil(V / ranks) rows, the last ranks fewer.
     local_rows = tokens - mesh.get_local_rank() * -(-part.num_embeddings // mesh.size())
     is_of_other_rank = (local_rows < 0) | (local_rows >= len(rows))
     rows_found = F.embedding(local_rows.masked_fill(is_of_other_rank, 0), rows).masked_fill(
         is_of_other_rank.unsqueeze(-1), 0
     )
-    summed = DTensor.from_local(rows_found.to(part.computes), mesh, (Partial(),), run_check=False)
+    summed = DTensor.from_local(rows_found.to(part.compute_dtype), mesh, (Partial(),), run_check=False)
     return summed.redistribute(placements=(output_placement,)).to_local()
 
 
@@ -153,7 +155,7 @@ class _Gathered(ParallelStyle):
         return module
 
 
-def around_loss(layout: Layout) -> AbstractContextManager[object]:
+def loss_context(layout: Layout) -> AbstractContextManager[object]:
     """Context for the forward and backward pass of a loss on logits that are split by vocabulary."""
     return loss_parallel() if layout.tp > 1 and layout.loss_parallel else nullcontext()
 
@@ -163,9 +165,9 @@ def plain(x: Tensor) -> Tensor:
     return x.to_local() if isinstance(x, DTensor) and x.placements == (Replicate(),) else x
 
 
-def settle(parameters: Iterable[nn.Parameter]) -> None:
-    """Reduces partial gradients: those of replicated weights that each rank applies to its own positions. FSDP reduces
-    those of its parameters itself."""
+def reduce_partial_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Reduces, in place, the gradients that are partial sums: those of replicated weights that each rank applies to its
+    own positions. FSDP reduces the gradients of its parameters itself."""
     for parameter in parameters:
         grad = parameter.grad
         if isinstance(parameter, DTensor) and isinstance(grad, DTensor) and grad.placements != parameter.placements:

@@ -75,7 +75,7 @@ class Planted:
     def _effects(self, ids_BI: NDArray[np.int64]) -> Reals:
         """The effect v of each id, uniform with standard deviation 1."""
         keys_I = mix_bits(_key("effect", self.seed) + self.tables_I)
-        return (_real(mix_bits(keys_I + ids_BI.astype(np.uint64))) - 0.5) * _UNIT_DEVIATION
+        return (_to_unit_interval(mix_bits(keys_I + ids_BI.astype(np.uint64))) - 0.5) * _UNIT_DEVIATION
 
 
 def zipf(uniform: Reals, rows: NDArray[np.int64], skew: float) -> NDArray[np.int64]:
@@ -93,14 +93,15 @@ def hot_share(rows: int, skew: float, hot: int) -> float:
     """The expected fraction (0 to 1) of the `hot` most frequent ids in all lookups of a table with `rows` rows."""
     exponent = 1 - skew
 
-    def mass_below(x: float) -> float:
+    def mass_below(x: float) -> float:  # integral of x^-skew from 1 to x, the density in `zipf`
         return log(x) if abs(exponent) < _ZERO_EXPONENT else (x**exponent - 1) / exponent
 
     return mass_below(min(hot, rows) + 1) / mass_below(rows + 1)
 
 
 def mix_bits(keys: Keys) -> Keys:
-    """Mixes the bits of each number: every output bit depends on all input bits."""
+    """Mixes the bits of each number, so that every output bit depends on all input bits: the finalizer of SplitMix64,
+    with its shifts and multipliers."""
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return keys ^ (keys >> np.uint64(31))
@@ -114,11 +115,11 @@ def _key(purpose: str, seed: int) -> Keys:
 
 def _uniform(keys: Keys, draws: int) -> Reals:
     """`draws` independent uniform numbers in (0, 1) for each key: (..., draws) for keys (..., 1)."""
-    return _real(mix_bits(keys + _COUNTER_STEP * np.arange(1, draws + 1, dtype=np.uint64)))
+    return _to_unit_interval(mix_bits(keys + _COUNTER_STEP * np.arange(1, draws + 1, dtype=np.uint64)))
 
 
-def _real(bits: Keys) -> Reals:
-    """Converts bits to real numbers in (0, 1)."""
+def _to_unit_interval(bits: Keys) -> Reals:
+    """Converts 64 random bits to a number in (0, 1): the upper 53 bits, as many as a float64 has, plus a half."""
     return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 

@@ -55,7 +55,7 @@ class ClickModel(nn.Module):
         """Embedding tables, the bottom MLP of the dense features, cross layers over all features, and the top MLP.
         `dtype`: the compute dtype."""
         super().__init__()
-        self.computes = dtype
+        self.compute_dtype = dtype
         self.embed = Embeddings(sizes, dtype, range(len(sizes.rows)))
         self.bottom = DlrmMlp(sizes.dense, sizes.bottom, ends_linear=False)
         self.cross = nn.ModuleList(Cross(sizes.features, sizes.cross_rank) for _ in range(sizes.cross_layers))
@@ -70,7 +70,7 @@ class ClickModel(nn.Module):
         """Click logits (B) of dense features (B, F) and ids (B, I). The T tables' vectors and the dense one are
         concatenated to C = (T + 1) D features."""
         vectors_BTD = self.embed(ids_BI)
-        dense_BD = self.bottom(dense_BF.to(self.computes))
+        dense_BD = self.bottom(dense_BF.to(self.compute_dtype))
         first_BC = x_BC = torch.cat([dense_BD.unsqueeze(1), vectors_BTD], dim=1).flatten(1)
         for layer in self.cross:
             x_BC = layer(first_BC, x_BC)

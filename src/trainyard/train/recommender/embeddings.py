@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from trainyard.train.parallel.differentiable_collectives import exchange, gather, sum_and_scatter
-from trainyard.train.recommender.recommender_sizes import Dlrm, owners
+from trainyard.train.recommender.recommender_sizes import Dlrm, assign_tables
 from trainyard.train.step.profiler_span import span
 
 
@@ -40,7 +40,7 @@ class Embeddings(nn.ModuleDict):
     def __init__(self, sizes: Dlrm, dtype: torch.dtype, tables: Iterable[int]) -> None:
         super().__init__({str(table): EmbeddingTable(sizes.rows[table], sizes.width) for table in tables})
         self.sizes = sizes
-        self.computes = dtype
+        self.compute_dtype = dtype
 
     def table(self, number: int) -> EmbeddingTable:
         return cast(EmbeddingTable, self[str(number)])
@@ -50,7 +50,7 @@ class Embeddings(nn.ModuleDict):
         with span("embed"):
             ids_by_table = ids_BI.split(self.sizes.hots, dim=1)
             return torch.stack([self.table(number)(ids_BH) for number, ids_BH in enumerate(ids_by_table)], dim=1).to(
-                self.computes
+                self.compute_dtype
             )
 
 
@@ -79,12 +79,13 @@ class ByRow(Embeddings):
             group = self.mesh.get_group()
             ids_by_table = gather(ids_BI, group).split(self.sizes.hots, dim=1)
             sums_NTD = torch.stack([self._own_sums(table, ids_NH) for table, ids_NH in enumerate(ids_by_table)], dim=1)
-            return _average_gradient(sum_and_scatter(sums_NTD, group), group.size()).to(self.computes)
+            return _average_gradient(sum_and_scatter(sums_NTD, group), group.size()).to(self.compute_dtype)
 
     def _own_sums(self, table: int, ids_NH: Tensor) -> Tensor:
         """The sums over this rank's rows of `table`, (N, D), for the ids (N, H) of all ranks' samples; zero for a
         sample without any."""
         rows = cast(DTensor, self.table(table).weight).to_local()
+        # DTensor gives each rank ceil(rows / ranks) consecutive rows; the last ranks may have fewer or none.
         first_row = min(
             self.sizes.rows[table], self.mesh.get_local_rank() * -(-self.sizes.rows[table] // self.mesh.size())
         )
@@ -98,7 +99,7 @@ class ByTable(Embeddings):
     back."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
-        self.owners = owners(sizes.rows, mesh.size())
+        self.owners = assign_tables(sizes.rows, mesh.size())
         super().__init__(sizes, dtype, self.owners[mesh.get_local_rank()])
         self.mesh = mesh
 
@@ -113,6 +114,7 @@ class ByTable(Embeddings):
             group, ranks, samples = self.mesh.get_group(), self.mesh.size(), len(ids_BI)
             hots, width, own_tables = self.sizes.hots, self.sizes.width, self.owners[self.mesh.get_local_rank()]
             ids_by_table = ids_BI.split(hots, dim=1)
+            # self.owners: the table numbers of each rank. Ids are grouped by the rank that has their table.
             sent_ids = [torch.cat([ids_by_table[table] for table in tables], dim=1).flatten() for tables in self.owners]
             sent_counts = [len(part) for part in sent_ids]  # ids to each rank
             received_counts = [samples * sum(hots[table] for table in own_tables)] * ranks  # ids from each rank
@@ -122,7 +124,7 @@ class ByTable(Embeddings):
             sent_counts = [sums.numel() // ranks] * ranks  # values to each rank
             received_counts = [samples * len(tables) * width for tables in self.owners]  # values from each rank
             returned = _average_gradient(
-                exchange(sums.to(self.computes).flatten(), group, sent_counts, received_counts), ranks
+                exchange(sums.to(self.compute_dtype).flatten(), group, sent_counts, received_counts), ranks
             )
             sums_BTD = torch.cat([part.view(samples, -1, width) for part in returned.split(received_counts)], dim=1)
             order = torch.tensor([table for tables in self.owners for table in tables], device=sums.device)

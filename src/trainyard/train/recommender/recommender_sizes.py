@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from trainyard.errors import BadJob
-from trainyard.train.sizes import at_least
+from trainyard.train.sizes import require_at_least
 
 
 class Dlrm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class Dlrm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         """Raises `BadJob` if a dimension is out of range, or lists do not fit each other."""
-        at_least(self, 1, "dense", "width", "rows", "hots", "bottom", "cross_layers", "cross_rank", "top")
+        require_at_least(self, 1, "dense", "width", "rows", "hots", "bottom", "cross_layers", "cross_rank", "top")
         if not self.rows:
             raise BadJob("rows = [] at $.sizes.rows, but at least one table is needed.", "Add the rows of each table.")
         if len(self.rows) != len(self.hots):
@@ -62,9 +62,9 @@ class Dlrm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return (len(self.rows) + 1) * self.width
 
 
-def owners(rows: list[int], ranks: int) -> list[list[int]]:
-    """Assigns tables to ranks: the largest first, each to the rank with the fewest rows. No rank is empty if there are
-    at least as many tables as ranks."""
+def assign_tables(rows: list[int], ranks: int) -> list[list[int]]:
+    """Assigns tables to ranks: the largest first, each to the rank with the fewest rows. Returns the table numbers of
+    each rank, ascending. `rows`: of each table. No rank is empty if there are at least as many tables as ranks."""
     tables_per_rank: list[list[int]] = [[] for _ in range(ranks)]
     rows_per_rank = [0] * ranks
     for table in sorted(range(len(rows)), key=lambda table: (-rows[table], table)):

@@ -19,7 +19,7 @@ from trainyard.train.recommender.clicks import Planted, hot_share
 from trainyard.train.recommender.dlrm import ClickModel
 from trainyard.train.recommender.embeddings import ByRow, ByTable
 from trainyard.train.recommender.recommender_sizes import Dlrm
-from trainyard.train.step.precision import computes
+from trainyard.train.step.precision import compute_dtype
 from trainyard.train.step.profiler_span import span
 from trainyard.train.task import Batch
 
@@ -35,7 +35,7 @@ class Predict:
     def __init__(self, job: Job, sizes: Dlrm) -> None:
         self.sizes = sizes
         self.seed = job.recipe.seed
-        self.dtype = computes(job.recipe)
+        self.dtype = compute_dtype(job.recipe)
 
     def module(self) -> nn.Module:
         return ClickModel(self.sizes, self.dtype)
@@ -79,7 +79,8 @@ class Clicks:
     """`Samples`: inputs are dense features (B, F) and ids (B, I), targets are clicks (B), 0 or 1."""
 
     def __init__(self, job: Job, sizes: Dlrm) -> None:
-        """The planted clicks of a job. `source` describes them; `sha256` is the digest of all that defines them."""
+        """The samples of a job, drawn from a random model (`Planted`) that the recommender can learn. `source`: their
+        description; `sha256`: digest of all that determines them."""
         self.planted = Planted(sizes, job.recipe.seed)
         hot_fraction = hot_share(max(sizes.rows), sizes.skew, _HOT_ROWS)
         self.source = (

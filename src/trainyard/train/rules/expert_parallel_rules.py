@@ -29,7 +29,7 @@ def check(job: Job) -> None:
             f"{ranks % layout.ep}, but experts are divided over groups of ep of these ranks.",
             f"Use ep = {valid_ep}." if valid_ep > 1 else f"Use ep = 1, or dp_shard = {layout.ep}.",
         )
-    replicas = ranks // layout.ep
+    replicas = ranks // layout.ep  # ranks that have the same experts and shard each of their matrices by rows
     for field in ("hidden_size", "moe_ffn_hidden_size"):
         rows = getattr(model, field)
         if rows % replicas:

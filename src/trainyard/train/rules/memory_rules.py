@@ -49,6 +49,7 @@ def check(job: Job, weights: int, memory: int, device: str, shared: bool) -> Non
     needed_bytes = sum(least_bytes) * ranks_on_device
     if not memory or needed_bytes <= memory:
         return
+    # The arithmetic for the message, such as "(weights 2 GiB + gradients 2 GiB + adamw's state 4 GiB) * 8 ranks".
     terms = f"weights {show_size(least_bytes.parameters)} + gradients {show_size(least_bytes.gradients)}"
     terms += f" + {job.recipe.optimizer}'s state {show_size(least_bytes.state)}" * (least_bytes.state > 0)
     terms = f"({terms}) * {ranks_on_device} ranks" if ranks_on_device > 1 else terms

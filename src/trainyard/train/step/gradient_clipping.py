@@ -27,6 +27,7 @@ def total_norm(
     exist on this rank only. Either every rank has some or none has.
     """
     device = parameters[0].device if meshes is None else torch.device(meshes.world.device_type)
+    # Key: the process groups over which the squares of a gradient are summed, in turn; value: this rank's parts.
     grads_by_groups: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)
     unshared_ids = {id(parameter) for parameter in unshared}
     for parameter in parameters:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainyard.job import Job
-from trainyard.train.step.precision import computes
+from trainyard.train.step.precision import compute_dtype
 
 Loss = Callable[..., Tensor]
 
@@ -29,7 +29,7 @@ class LossScaling:
     def __init__(self, job: Job) -> None:
         """`scales_loss`: whether the job trains in float16; otherwise the scale stays 1. `finite_steps`: steps in
         succession with finite gradients; `token_ranks`: the number n of ranks with different tokens."""
-        self.scales_loss = computes(job.recipe) == torch.float16
+        self.scales_loss = compute_dtype(job.recipe) == torch.float16
         self.scale = START if self.scales_loss else 1.0
         self.finite_steps = 0
         self.token_ranks = job.layout.token_ranks if self.scales_loss else 1
@@ -39,11 +39,11 @@ class LossScaling:
         """The factor of a rank's loss: the scale divided by the ranks with different tokens."""
         return self.scale / self.token_ranks
 
-    def over(self, loss: Loss) -> Loss:
+    def scale_loss(self, loss: Loss) -> Loss:
         """Wraps `loss` to multiply it by the factor at the time of the call."""
         return (lambda outputs, targets: loss(outputs, targets) * self.factor) if self.scales_loss else loss
 
-    def passes(self, norm: Tensor) -> bool:
+    def accept_step(self, norm: Tensor) -> bool:
         """Whether to take the step, given its gradient norm. Call once per step: it updates the scale."""
         if not self.scales_loss:
             return True

@@ -18,7 +18,7 @@ _COMPUTES = {
 }
 
 
-def computes(recipe: Recipe) -> torch.dtype:
+def compute_dtype(recipe: Recipe) -> torch.dtype:
     """The dtype of activations and of weights in products; for float8, the dtype that is rounded to it."""
     return _COMPUTES[recipe.dtype]
 

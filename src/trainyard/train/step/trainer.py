@@ -37,15 +37,19 @@ class Trainer:
     """
 
     def __init__(self, job: Job, ranks: Ranks, task: Task, samples: Samples, model_flops: int) -> None:
-        """Builds model, optimizer and loader of this rank. `model_flops`: of a step over all ranks, for MFU.
-        `unshared`: parameters that each rank has its own of."""
+        """Builds model, optimizer and loader of this rank. `model_flops`: FLOPs of a step over all ranks, for MFU.
+
+        `initial`: digest of the initial weights, None if they are too large. `unshared`: the parameters that exist on
+        this rank only. `auxiliary_losses`, `step_updates`: the submodules with an auxiliary loss, and those to update
+        after each step. Replaces `task.loss` by the scaled loss.
+        """
         self.job = job
         self.ranks = ranks
         self.samples = samples
         self.model_flops = model_flops
         device_rules.check(job.recipe, ranks.vendor)
         self.scaling = LossScaling(job)
-        task.loss = self.scaling.over(task.loss)  # scales every use of the loss
+        task.loss = self.scaling.scale_loss(task.loss)  # scales every use of the loss
         self.parallel_model = ParallelModel(job, ranks, task)
         self.loader = Loader(job, samples, self.parallel_model.batch_rank)
         self.optimizer = make_optimizer.make(self.parallel_model.modules, job.recipe, self.parallel_model.meshes)
@@ -60,12 +64,12 @@ class Trainer:
         batch = self._data(step)
         self.optimizer.zero_grad()
         for part in self.auxiliary_losses:
-            part.weigh(self.scaling.factor / self.job.accumulate)
+            part.set_loss_weight(self.scaling.factor / self.job.accumulate)
         loss = self.parallel_model.forward_backward(batch)
         parameters = self.parallel_model.parameters
         factor = self.scaling.factor
         norm = gradient_clipping.total_norm(parameters, self.parallel_model.meshes, self.unshared) / factor
-        if self.scaling.passes(norm):
+        if self.scaling.accept_step(norm):
             gradient_clipping.scale(parameters, (CLIP / (norm + gradient_clipping.EPSILON)).clamp(max=1.0) / factor)
             make_optimizer.set_rate(self.optimizer, self.job.recipe, step)
             self.optimizer.step()
@@ -89,8 +93,8 @@ class Trainer:
             return self.loader(step).to(self.ranks.device)
 
     def about(self) -> About:
-        """What the run's record says of its data and model: the digests of samples and weights, seeds, parameter count,
-        and tokens per expert by layer."""
+        """Facts about data and model for the run's record: digests of samples and weights, seeds, parameter count, and
+        tokens per expert by layer. Collective."""
         digests = {"text": self.samples.sha256}
         final = initial_weights.digest(self.parallel_model.modules, self.parallel_model.meshes)
         if self.initial and final:
@@ -98,8 +102,10 @@ class Trainer:
         else:
             digests["weights"] = f"none: they are larger than {initial_weights.MAX_DIGEST_BYTES / 1e9:.0f} GB"
         seed = self.job.recipe.seed
-        parameters = initial_weights.count(self.parallel_model.modules, self.parallel_model.meshes)
-        experts = {name: tokens for part in self._parts(ReportsCounts) for name, tokens in part.tallies().items()}
+        parameters = initial_weights.count_parameters(self.parallel_model.modules, self.parallel_model.meshes)
+        experts = {
+            name: tokens for part in self._parts(ReportsCounts) for name, tokens in part.tokens_per_expert().items()
+        }
         return About(
             text=self.samples.source,
             digests=digests,

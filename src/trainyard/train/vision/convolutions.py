@@ -49,8 +49,9 @@ class GroupNorm(nn.GroupNorm):
 class BatchNorm(nn.Module):
     """Normalization over the samples of a micro-batch on one rank (Ioffe and Szegedy 2015, arXiv:1502.03167).
 
-    `settle` updates the running statistics once per step, by the mean over all micro-batches of all ranks. They are
-    therefore the same on every rank, under any layout with equal micro-batches, and with recomputed forward passes.
+    `update_running_statistics` updates the running statistics once per step, by the mean over all micro-batches of all
+    ranks. They are therefore the same on every rank, under any layout with equal micro-batches, and with recomputed
+    forward passes.
     """
 
     running_mean: Tensor
@@ -59,7 +60,8 @@ class BatchNorm(nn.Module):
     times: Tensor
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        """`sums` (2, C): sums of the micro-batches' means and variances since the last step; `times`: how many."""
+        """`sums` (2, C): sums of the micro-batches' means and variances since the last step; `times` (1,): number of
+        these micro-batches."""
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(channels))
@@ -80,10 +82,12 @@ class BatchNorm(nn.Module):
         return y_BCHW
 
 
-def settle(norms: Iterable[BatchNorm]) -> None:
-    """Ends a step: updates the running statistics of all batch norms with one all-reduce. Collective."""
+def update_running_statistics(norms: Iterable[BatchNorm]) -> None:
+    """Ends a step: updates the running statistics of all batch norms by the mean over the step's micro-batches on all
+    ranks, with one all-reduce, and resets the sums. Collective."""
     norms = list(norms)
     with torch.no_grad():
+        # One flat tensor: of each norm in turn its sums (2 C values) and its count (1 value).
         totals = torch.cat([part.flatten() for norm in norms for part in (norm.sums, norm.times)])
         if dist.is_initialized():
             dist.all_reduce(totals)

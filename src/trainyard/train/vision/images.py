@@ -192,16 +192,16 @@ def sample(image_set: ImageSet, side: int, channels: int, seed: int, step: int, 
     picture = image_set.data[picture_index]
     if picture.shape[2] != channels:
         picture = np.repeat(picture.mean(axis=2, keepdims=True), channels, axis=2)
-    row_weights, column_weights = (scaling(length, side) for length in picture.shape[:2])
+    row_weights, column_weights = (interpolation_matrix(length, side) for length in picture.shape[:2])
     scaled = np.einsum("ih,hwc,jw->cij", row_weights, picture, column_weights, optimize=True)
     return scaled * 2 - 1, image_set.labels[picture_index]
 
 
-def scaling(old_size: int, new_size: int) -> Pixels:
+def interpolation_matrix(old_size: int, new_size: int) -> Pixels:
     """Interpolation matrix (new_size, old_size): triangular weights around each new pixel's centre, as wide as the
     coarser of both grids (bilinear when upscaling, an average when downscaling). Each row sums to one."""
     half_width = max(1.0, old_size / new_size)
     centres = (np.arange(new_size) + 0.5) * old_size / new_size - 0.5
     distances = np.abs(np.arange(old_size) - centres[:, None]) / half_width
-    weights = np.maximum(0.0, 1.0 - distances)
+    weights = np.maximum(0.0, 1.0 - distances)  # row i: of the old pixels in new pixel i
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)

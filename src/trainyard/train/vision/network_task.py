@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainyard.job import Job
 from trainyard.train.parallel.mesh import Meshes
-from trainyard.train.step.precision import computes
+from trainyard.train.step.precision import compute_dtype
 from trainyard.train.vision.vision_weights import initial
 from trainyard.train.vision.vit_tensor_parallel import split
 
@@ -22,7 +22,7 @@ class ImageTask(Generic[Sizes]):
 
     def __init__(self, job: Job, sizes: Sizes) -> None:
         self.sizes, self.seed = sizes, job.recipe.seed
-        self.dtype = computes(job.recipe)
+        self.dtype = compute_dtype(job.recipe)
 
     def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
         return cast("Mapping[str, nn.Module]", module.blocks)

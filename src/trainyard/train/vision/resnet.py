@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainyard.train.model.layers import Linear
 from trainyard.train.step.profiler_span import span
-from trainyard.train.vision.convolutions import BatchNorm, Conv2d, settle
+from trainyard.train.vision.convolutions import BatchNorm, Conv2d, update_running_statistics
 from trainyard.train.vision.vision_sizes import EXPANSION, ResNet
 
 
@@ -51,7 +51,7 @@ class ResidualNetwork(nn.Module):
         """The stem, then `stages[i]` blocks of width x 2^i, the first of each later stage with stride 2, then the
         head."""
         super().__init__()
-        self.computes = dtype
+        self.compute_dtype = dtype
         self.conv = Conv2d(sizes.channels, sizes.width, 7, 2, bias=False)
         self.norm = BatchNorm(sizes.width)
         self.layers = nn.ModuleDict()
@@ -71,7 +71,7 @@ class ResidualNetwork(nn.Module):
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Class logits (B, classes) of images (B, C, H, W)."""
         with span("stem"):
-            x_BCHW = F.relu(self.norm(self.conv(images_BCHW.to(self.computes))))
+            x_BCHW = F.relu(self.norm(self.conv(images_BCHW.to(self.compute_dtype))))
             x_BCHW = F.max_pool2d(x_BCHW, 3, 2, 1)
         for layer in self.layers.values():
             x_BCHW = layer(x_BCHW)
@@ -79,4 +79,4 @@ class ResidualNetwork(nn.Module):
             return self.head(x_BCHW.mean((2, 3)))
 
     def after_step(self) -> None:
-        settle(module for module in self.modules() if isinstance(module, BatchNorm))
+        update_running_statistics(module for module in self.modules() if isinstance(module, BatchNorm))

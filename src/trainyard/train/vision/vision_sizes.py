@@ -6,7 +6,7 @@ import msgspec
 
 from trainyard import limits
 from trainyard.errors import BadJob
-from trainyard.train.sizes import at_least, divides
+from trainyard.train.sizes import require_at_least, require_divisible
 
 _LIMITS = {
     "image": limits.SIDE,
@@ -30,15 +30,15 @@ class Vit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     def __post_init__(self) -> None:
         """Raises `BadJob` if a dimension is out of range or does not divide another."""
-        at_least(self, 1, "image", "channels", "patch", "layers", "width", "ffn", "heads")
-        at_least(self, 2, "classes")
+        require_at_least(self, 1, "image", "channels", "patch", "layers", "width", "ffn", "heads")
+        require_at_least(self, 2, "classes")
         limits.check(
             self,
             _LIMITS | {"patch": limits.SIDE, "layers": limits.LAYERS, "ffn": limits.WIDTH, "heads": limits.HEADS},
             " at $.sizes.",
         )
-        divides(self, "image", "patch", "an image consists of a whole number of patches")
-        divides(self, "width", "heads", "each head has a whole number of channels")
+        require_divisible(self, "image", "patch", "an image consists of a whole number of patches")
+        require_divisible(self, "width", "heads", "each head has a whole number of channels")
 
     @property
     def tokens(self) -> int:
@@ -58,8 +58,8 @@ class ResNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         """Raises `BadJob` if a dimension is out of range or there is no stage."""
-        at_least(self, 1, "image", "channels", "width", "stages")
-        at_least(self, 2, "classes")
+        require_at_least(self, 1, "image", "channels", "width", "stages")
+        require_at_least(self, 2, "classes")
         limits.check(self, _LIMITS | {"stages": limits.LAYERS}, " at $.sizes.")
         if not self.stages:
             raise BadJob(

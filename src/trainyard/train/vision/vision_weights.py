@@ -15,9 +15,11 @@ HEAD_DEVIATION = 0.01
 
 
 def initial(name: str, shape: torch.Size, seed: int) -> Tensor:
-    """Norms are the identity, other vectors zero. Matrices, including patch embeddings, are normal with the variance of
-    Glorot and Bengio (2010); other convolutions with that of He et al. (2015, arXiv:1502.01852) for the backward
-    pass."""
+    """The initial value of the parameter or buffer `name`, a float32 tensor of `shape`.
+
+    Norms are the identity, other vectors zero. Matrices, including patch embeddings, are normal with the variance of
+    Glorot and Bengio (2010); other convolutions with that of He et al. (2015, arXiv:1502.01852) for the backward pass.
+    """
     last_part = name.rpartition(".")[2]
     if len(shape) == 1:
         return torch.ones(shape) if last_part in ("weight", "running_var") else torch.zeros(shape)

@@ -71,7 +71,7 @@ class VisionTransformer(nn.Module):
     def __init__(self, sizes: Vit, dtype: torch.dtype) -> None:
         """Patch embedding, class token, learned positions, blocks, final norm and head. `dtype`: the compute dtype."""
         super().__init__()
-        self.computes = dtype
+        self.compute_dtype = dtype
         self.patches = Patches(sizes.channels, sizes.width, sizes.patch)
         self.class_token = nn.Parameter(torch.empty(sizes.width))
         self.position = nn.Parameter(torch.empty(sizes.tokens, sizes.width))
@@ -86,9 +86,9 @@ class VisionTransformer(nn.Module):
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Class logits (B, classes) of images (B, C, H, W), read from the class token, the first of T."""
         with span("embed"):
-            patches_BTD = self.patches(images_BCHW.to(self.computes)).flatten(2).transpose(1, 2)
-            first_BTD = self.class_token.to(self.computes).expand(len(patches_BTD), 1, -1)
-            x_BTD = torch.cat((first_BTD, patches_BTD), dim=1) + self.position.to(self.computes)
+            patches_BTD = self.patches(images_BCHW.to(self.compute_dtype)).flatten(2).transpose(1, 2)
+            first_BTD = self.class_token.to(self.compute_dtype).expand(len(patches_BTD), 1, -1)
+            x_BTD = torch.cat((first_BTD, patches_BTD), dim=1) + self.position.to(self.compute_dtype)
         for layer in self.layers.values():
             x_BTD = layer(x_BTD)
         with span("head"):

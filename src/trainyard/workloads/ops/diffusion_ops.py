@@ -9,7 +9,7 @@ tensor-parallel ranks by its outputs, `split="in"` by its inputs. Layers in `wit
 from __future__ import annotations
 
 from trainyard.job import Job, Recipe
-from trainyard.train.diffusion.diffusion_sizes import GROWS, KINDS, TIME_WIDTH, Dit, Sizes, UNet
+from trainyard.train.diffusion.diffusion_sizes import KINDS, MLP_EXPANSION, TIME_WIDTH, Dit, Sizes, UNet
 from trainyard.train.rules import sample_rules, trainable
 from trainyard.train.sizes import convert
 from trainyard.workloads.ops.tally import Tally
@@ -157,7 +157,7 @@ def _unet(sizes: UNet, recipe: Recipe) -> Tally:
     ops, last_level = Tally(recipe), len(sizes.multiples) - 1
     widths = [sizes.width * multiple for multiple in sizes.multiples]  # channels at each level
     sides = [sizes.latent >> level for level in range(last_level + 1)]  # rows of a square map at each level
-    time_width = GROWS * sizes.width  # of the time embedding
+    time_width = MLP_EXPANSION * sizes.width  # of the time embedding
     _embedder(ops, sizes.width, time_width)
     ops.conv(sides[0], sides[0], sizes.channels, sizes.width, 3, bias=True, input_is_data=True)
     channels, skip_channels = sizes.width, [sizes.width]  # of the current map, and of those kept for the way up
@@ -199,7 +199,7 @@ def _residual(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: in
     """Tallies a residual block on square maps of `side` rows. `last`: it ends its block, so that recomputation stops
     before its last convolution."""
     pixels = side**2
-    time_width = GROWS * sizes.width  # of the time embedding, whose projection is added to the maps
+    time_width = MLP_EXPANSION * sizes.width  # of the time embedding, whose projection is added to the maps
     if channels_in != channels:
         ops.conv(side, side, channels_in, channels, 1, bias=True)
     ops.norm(pixels * channels_in, channels_in)
@@ -217,7 +217,7 @@ def _residual(ops: Tally, sizes: UNet, side: int, channels_in: int, channels: in
 def _spatial(ops: Tally, sizes: UNet, side: int, width: int, blocks: int) -> None:
     """Tallies `blocks` transformer blocks over the side^2 positions of a map of `width` channels."""
     rows = side**2
-    mlp_width = GROWS * width  # inner width of the GEGLU, whose up-projection gives values and gates
+    mlp_width = MLP_EXPANSION * width  # inner width of the GEGLU, whose up-projection gives values and gates
     ops.norm(rows * width, width)
     ops.conv(side, side, width, width, 1, bias=True)
     for _ in range(blocks):
