@@ -2,6 +2,9 @@
 
 HTA: Holistic Trace Analysis 0.5.0, `get_temporal_breakdown` and `get_comm_comp_overlap`. TraceLens: 0.1.0, the GPU
 timeline of its PyTorch report. Their rules on exact integers: the remaining differences are their rounding of floats.
+
+`work.call` is the row in `events.host` of the call that launched each device interval, -1 if it is not in the file;
+`work.name` is an index into `events.names`.
 """
 
 from __future__ import annotations

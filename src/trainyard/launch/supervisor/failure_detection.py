@@ -101,7 +101,8 @@ class Supervision:
         stacks: Callable[[], Mapping[int, str]],
         attempts: int = 0,
     ) -> None:
-        """Begin in the state `GATHER`: wait `spec.gather_s` seconds for all nodes."""
+        """Begin in the state `GATHER`: wait `spec.gather_s` seconds for all nodes. The class describes the
+        arguments."""
         self.spec = spec
         self.plan = AgentPlan(generation=attempts - 1)
         self.events = [JobEvent(what="started", at=now.epoch)]

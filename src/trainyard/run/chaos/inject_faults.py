@@ -32,8 +32,8 @@ class FaultInjector:
     """Injects faults; call it with the number of each step before it begins, outside the timed region."""
 
     def __init__(self, run: Path, plan: FaultPlan, job: Job, ranks: Ranks, attempt: int) -> None:
-        """`run`: the run's folder; `attempt`: number of earlier attempts. Faults that an earlier attempt injected are
-        left out."""
+        """`run`: the run's folder; `ranks`: the process's rank and its group; `attempt`: number of earlier attempts.
+        Faults that an earlier attempt injected are left out."""
         self.run, self.job, self.ranks, self.attempt = run, job, ranks, attempt
         injected = chaos_files.injected_faults(run)
         self.pending = {

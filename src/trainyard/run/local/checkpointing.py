@@ -35,7 +35,10 @@ class RunCheckpoints:
         events: EventLogWriter,
         say: Callable[[str], object],
     ) -> None:
-        """Raises `BadJob` if the job saves checkpoints of a training without state. `say`: prints a message."""
+        """`folder`: the run's folder; `events`: writes to this rank's event log; `say`: prints a message.
+
+        Raises `BadJob` if the job saves checkpoints of a training without state.
+        """
         self.is_rank_0, self.events, self.say = ranks.rank == 0, events, say
         self.saver = Saver(folder, job, ranks, training) if isinstance(training, Stateful) else None
         if self.saver is None and job.checkpoint.every:

@@ -3,7 +3,7 @@ once everything is verified.
 
 The remote store must list a digest for every file (SHA256SUMS, which a push writes), and only listed files are fetched.
 That detects damage. It detects forgery only if the list is signed, since everyone who can write to the remote store can
-write the list.
+write the list. `id` is a run's id, the name of its folder on both sides; file names are relative to that folder.
 """
 
 from __future__ import annotations

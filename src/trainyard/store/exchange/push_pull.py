@@ -149,7 +149,8 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> CopiedRun:
 
 
 def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
-    """A new signature of the digests, or the one that the run was pulled with if its digests are unchanged."""
+    """The signature to send with the digests `data`: a new one by the SSH key `key`, if given, else the one that the
+    run was pulled with if its digests are unchanged, else None."""
     if key:
         return signature.sign(data, key)
     listed, signed = folder / digests.FILE, folder / digests.SIGNATURE
@@ -159,10 +160,11 @@ def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
 
 
 def _sign_remote(folder: Path, remote: Remote, key: Path, remote_digests: bytes) -> bool:
-    """Sign `remote_digests`, the list of a run that is in the remote store already; returns whether the signature is
-    new.
+    """Sign a run that is in the remote store already; return whether the signature is new.
 
-    Raises `BadInput` if they are not those of the run here."""
+    `folder`: the run here; `key`: an SSH key; `remote_digests`: the contents of the run's SHA256SUMS there. Raises
+    `BadInput` if they are not those of the run here.
+    """
     recorded = folders.read_digests(folder)
     if remote_digests not in (digests.render(recorded or {}), digests.render(digests.compute(folder))):
         raise BadInput(
@@ -187,9 +189,11 @@ def _check_here(folder: Path) -> None:
 
 
 def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
-    """Return who signed the run, which is both here and in the remote store.
+    """Return the name of the signer of a run that is both here, in `folder`, and in the remote store.
 
-    Raises `BadFile` if it is not signed by one of `signers`, or if the run here is not the signed one."""
+    `signers`: a file of allowed signers. Raises `BadFile` if none of them signed it, or if the run here is not the
+    signed one.
+    """
     remote_digests = read_digests(remote, folder.name, signers)
     digest_by_name = digests.parse(remote_digests.data, remote.path(folder.name, digests.FILE))
     record = {name: path for name, path in digests.files(folder).items() if run_damage.is_record(name)}

@@ -8,7 +8,9 @@ between the kernels of one CUDA graph are `queue` too: the kernels were launched
 own overhead. If the file has no launch for the work, the interval is not covered and is booked as unexplained.
 
 A cause is an account (`launch_gap/sync`, `data_wait`, `checkpoint/save`) that `classify/` assigned to the host span by
-its name; a reason is the number of an account that this file uses for the host's activity at a time.
+its name; a reason is the number of an account that this file uses for the host's activity at a time. A host row is an
+index into the columns of `events.host`. Of device work, `call` is the host row of the call that launched each row, and
+`awaits` the stream that it had to wait for; both are -1 if not recorded. Rows are sorted by start.
 
 At the start of a profile the device may be busy with work that was launched before and is not in the file. `edge` is
 the time before the first host span of the file, and the queueing of a stream's first recorded work for more than a

@@ -5,7 +5,8 @@ end of a pipeline transfer (the send and the receive) is split at the start of t
 (bubble).
 
 `cuts` state the split of intervals: `row` (an index into the columns of `Classified`), `at` (ns at which the wait ends)
-and `late` (the index of the rank that was waited for). A key is the number of an (account, phase) pair in `Keys`.
+and `late` (the index of the rank that was waited for). A part is a labelled period of the window, such as a step. A key
+is the number of an (account, phase) pair in `Keys`.
 """
 
 from __future__ import annotations

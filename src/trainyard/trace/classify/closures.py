@@ -5,7 +5,9 @@ PyTorch Lightning passes a closure to every optimizer, and LBFGS evaluates one s
 work and ends with the last work of the backward pass. Forward work is a numbered op whose sequence number a backward
 node repeats within the same annotation, or a frame of an `nn.Module`. Optimizers update parameters without recording
 gradients, so that the update itself has no sequence number; if it has, no backward node of the same annotation repeats
-it. A node is an op of the backward pass; a host row is an index into the columns of `HostSpans`.
+it. A node is an op of the backward pass; a host row is an index into the columns of `HostSpans`, whose `what` is the
+kind of span (OP, NOTE: an annotation, PYTHON: a frame), `parent` the row of the enclosing span and `seq` the sequence
+number.
 """
 
 from __future__ import annotations

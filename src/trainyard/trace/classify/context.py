@@ -2,8 +2,10 @@
 
 Device work takes its context from the span that launched it (`classify/kernels.py`), idle time from the host's activity
 (`booking/idle.py`). A host row is an index into the columns of `HostSpans`; parents have lower rows than their
-children. A name number is an index into `Events.names`. Numbered ops are those with an autograd sequence number (`seq`
->= 0). A cause is the account of idle time under a span, such as `launch_gap/sync`.
+children. `host.what` is the kind of a span: OP, NOTE (an annotation), PYTHON (a frame) or a driver call;
+`host.backward` is 1 for ops that the autograd engine runs. A name number is an index into `Events.names`. Numbered ops
+are those with an autograd sequence number (`seq` >= 0). A cause is the account of idle time under a span, such as
+`launch_gap/sync`.
 
 Recomputed work (activation checkpointing) is found inside the backward pass. A framework gives an op a sequence number
 if gradients are recorded. The backward pass records none, so numbered ops inside one of its nodes are a forward pass

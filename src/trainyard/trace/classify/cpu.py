@@ -5,7 +5,8 @@ Compute is the self time of the training thread's ops and of kernels that torch.
 or host if the file does not show Python, unless its frames show more (waiting for data, a checkpoint, collection).
 
 The training thread is cut into stretches, during each of which one host row (an index into the columns of `HostSpans`)
-is the innermost open span. A key is the number of an (account, phase) pair in `Keys`.
+is the innermost open span; `host.what` is the kind of a span: OP, NOTE (an annotation), PYTHON (a frame). A key is the
+number of an (account, phase) pair in `Keys`.
 """
 
 from __future__ import annotations

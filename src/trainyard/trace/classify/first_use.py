@@ -9,7 +9,9 @@ name.
 A driver call that the file has only once has nothing to be compared with. It counts as initialisation if it is very
 long and lies in the first step, or, without marks, in the first quarter of the recording.
 
-A host row is an index into the columns of `HostSpans`, a name number one into `Events.names`.
+A host row is an index into the columns of `HostSpans`, a name number one into `Events.names`. `host.what` is the kind
+of a span: OP, CALL (to the driver), NOTE (an annotation) or PYTHON (a frame); `work.call` is the host row of the call
+that launched each row of device work, -1 if not recorded.
 """
 
 from __future__ import annotations

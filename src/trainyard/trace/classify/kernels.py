@@ -1,8 +1,9 @@
 """Assigns each device interval an account and a phase: by the launching op first, then by the kernel's name.
 
-A key is the number of an (account, phase) pair. A launcher is the host row (index into the columns of `HostSpans`) of
-the call or op that launched an interval; its phase, module and op class (`Context`) apply to the interval. An op class
-is a kind of computation such as `matmul` (words.OP_CLASSES).
+A key is the number of an (account, phase) pair. `work.call` and `work.op` are the host rows of the call that launched
+each row of device work and of the op around it, -1 if not recorded. A launcher is the host row (index into the columns
+of `HostSpans`) of the call or op that launched an interval; its phase, module and op class (`Context`) apply to the
+interval. An op class is a kind of computation such as `matmul` (words.OP_CLASSES).
 """
 
 from __future__ import annotations

@@ -114,7 +114,8 @@ def _without_python_numbers(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _memory_bound_cost(read_tensors: list[Tensor], written_tensors: list[Tensor], *, flops: int) -> Cost:
-    """The cost of an op that reads and writes these tensors once; its format is that of the first."""
+    """The cost of an op that reads and writes these tensors once. `flops`: of the call; the format of the arithmetic is
+    that of the first tensor."""
     return Cost(
         flops,
         sum(tensor.bytes for tensor in (*read_tensors, *written_tensors)),

@@ -2,7 +2,8 @@
 
 The first intervals of `Classified` are the stretches of the training thread, in order of time; the others (`spans`) are
 collectives. `begin[row]` and `end[row]` are the numbers of the ops at the start and at the stop of a collective's
-interval, which `dependencies.py` has added; they differ if the collective first waits for other ranks.
+interval, which `dependencies.py` has added; they differ if the collective first waits for other ranks. `rank_index` is
+the position of the rank in the list of ranks.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 An interval is a row of a rank's `Classified`: a kernel, a copy, or a collective. A matched collective has members on
 several ranks, which wait for each other; a matched transfer has a sender and a receiver. Each interval becomes one op,
 or two if it waits for other ranks: its arrival and its transfer. A need is an op that another op waits for.
+`rank_index` is the position of a rank in the list of ranks. In `Meetings`, each of k members has a `rank_index` and an
+`entry`, a row of the rank's survey; a survey's `row` is the interval of each entry.
 """
 
 from __future__ import annotations
@@ -139,9 +141,9 @@ def _add_meetings(
 ) -> None:
     """Adds cross-rank dependencies to `draft`.
 
-    The transfer of a collective starts when the last member has arrived, a receive when the send has begun, and a send
-    when the receive has begun, unless the send had ended by then. `begin[rank]`, `end[rank]`: the ops at the start and
-    at the stop of each interval.
+    `surveys`: of each rank; `met`, `sent`: matched collectives and transfers. The transfer of a collective starts when
+    the last member has arrived, a receive when the send has begun, and a send when the receive has begun, unless the
+    send had ended by then. `begin[rank]`, `end[rank]`: the ops at the start and at the stop of each interval.
     """
     if len(met):
         meeting = draft.add(MEETING, -1, met.arrived, met.arrived)[met.meeting]

@@ -150,7 +150,10 @@ def replay_graph(graph: Graph, length: I64 | None = None, lag: I64 | None = None
 
 
 def _replay_in_python(graph: Graph, length: I64, lag: I64) -> tuple[I64, I64]:
-    """As `replay_graph`, for installations without compiled code: ops in topological order, each after its needs."""
+    """As `replay_graph`, for installations without compiled code: ops in topological order, each after its needs.
+
+    `length`, `lag`: of each op, in ns. Returns (start, stop) of each op.
+    """
     lengths, lags = length.tolist(), lag.tolist()
     need, _, weight = (column.tolist() for column in graph.needs)
     first = graph.first.tolist()

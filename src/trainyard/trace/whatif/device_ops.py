@@ -2,7 +2,9 @@
 
 `dependencies.py` adds an op for each interval of device work, and calls this file for the host's ops and for the
 dependencies between them. `begin[row]` and `end[row]` are the numbers of the ops at the start and at the stop of a row
-of the device work (`events.work`); they differ if the work first waits for other ranks.
+of the device work (`events.work`); they differ if the work first waits for other ranks. `work.call` is the host row of
+the call that launched a row, `work.awaits` the stream that it had to wait for, -1 if not recorded. `rank_index` is the
+position of the rank in the list of ranks.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
 
 def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeline:
     """The host's timeline: the training thread and the other thread with the most launches (the autograd engine's),
-    which run in turn.
+    which run in turn. `context`: causes of host spans; `draft` numbers accounts and labels.
 
     A stretch ends where the host's activity changes or with a launch. Its account is that of the activity; its label is
     the name of the work that the next launch starts, and its unit the number of that launch in order of time.

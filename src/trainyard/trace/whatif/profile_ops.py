@@ -7,7 +7,7 @@ transfer, which starts when the last member has arrived.
 
 Ops are numbered from 0 over all ranks; `op`, `need`, `begin` and `end` are such numbers. A need is a dependency: an op
 starts after its needs have stopped (see `dependency_graph`). A row or interval is an index into the columns of a rank's
-`Classified`. All times are ns.
+`Classified`; a rank index is the position of a rank in the list of ranks. All times are ns.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class ValueTable:
 
 
 class Draft:
-    """Collects ops and needs, and builds a `Profile`."""
+    """Collects ops and needs, and builds a `Profile`. `accounts`, `labels`: the tables of the profile, to which an op's
+    account and label are indices."""
 
     def __init__(self) -> None:
         """Starts without ops and with empty tables of accounts and labels."""

@@ -59,7 +59,10 @@ def what_if(
 
 
 def _as_prediction(would: MeasuredTrace, aligned: Aligned) -> MeasuredTrace:
-    """The measurement of replayed events with all ledgers marked as predicted."""
+    """The measurement `would` of replayed events with all ledgers marked as predicted.
+
+    `aligned`: how the clocks of the recorded ranks were aligned, which the ledgers state too.
+    """
     ranks = [
         rank._replace(ledgers=tuple(_as_predicted_ledger(ledger, aligned) for ledger in rank.ledgers))
         for rank in would.ranks
