@@ -1,4 +1,4 @@
-"""Further analyses of a trace: `what_if`, `critical_path`, `query`, `reconcile`; and `measure_memory`, of a memory snapshot."""
+"""Further analyses of a trace: `what_if`, `critical_path`, `query`, `reconcile`; and `measure_memory`."""
 
 from __future__ import annotations
 

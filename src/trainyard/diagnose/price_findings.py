@@ -1,7 +1,8 @@
 """Prices of findings: the time that a replay of the trace without a finding's cause recovers.
 
 The causes with the largest upper bounds times confidence are replayed, `MAX_REPLAYED` at most. The others keep the time
-that their rule attributes to the cause as an upper bound.
+that their rule attributes to the cause as an upper bound. A finding's weight is its recoverable time times the
+confidence of its rule.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ def diagnose(mean: Ledger, run: Run | None = None, measured: MeasuredTrace | Non
 def price_findings(
     unpriced: Sequence[Finding], measured: MeasuredTrace, max_replayed: int = MAX_REPLAYED
 ) -> list[Finding]:
-    """The findings with their prices, ordered by recoverable time times confidence. The `max_replayed` heaviest that
-    have a change are replayed."""
+    """Prices findings and orders them by recoverable time times confidence.
+
+    The `max_replayed` heaviest that have a change are replayed, unless the trace has more than `_MAX_ROWS` rows.
+    """
     priced = sorted(unpriced, key=lambda finding: -finding.weight)
     has_change = [finding.change is not None and finding.priced != "none" for finding in priced]
     candidates = [index for index, replayable in enumerate(has_change) if replayable][:max_replayed]
@@ -60,6 +63,8 @@ def _replay_price(finding: Finding, replay: Replay) -> Finding:
 
 
 def _with_price(finding: Finding, recovery: Recovery, mean: Ledger) -> Finding:
+    """The finding with the recovered time as its price, and its severity and text accordingly. `mean`: the measured
+    mean step."""
     cost_ns = max(0, recovery.ns)
     priced = replace(
         finding,

@@ -33,8 +33,11 @@ def run_ranks(
     timeout_s: float,
     variables: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """Run `work` on `ranks` processes and return its results by rank. `variables`: environment variables for them, in
-    addition to RANK etc. `preload`: modules that are imported once for all.
+    """Run `work` on `ranks` processes and return its results by rank.
+
+    `preload`: modules that are imported once for all; `timeout_s`: seconds for all ranks together; `variables`:
+    environment variables (name -> value) for the processes, in addition to RANK etc. All processes are killed at the
+    end.
 
     Raises `RankDied` with the error of the first rank that fails, or after `timeout_s` seconds.
     """
@@ -62,8 +65,11 @@ def run_ranks(
 
 
 def _receive_results(pipes: list[Any], deadline_s: float, folder: Path) -> list[Any]:
-    """Receive one result from each rank's pipe; return them by rank. `deadline_s`: monotonic time; `folder`: that of
-    the ranks' logs. Raises `RankDied`."""
+    """Receive one result from each rank's pipe; return them by rank.
+
+    A rank sends (False, result), or (True, traceback) if it failed. `deadline_s`: monotonic time; `folder`: that of the
+    ranks' logs. Raises `RankDied` for a rank that failed or ended, and after the deadline.
+    """
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
         waiting = [rank for rank in range(len(pipes)) if rank not in results]
@@ -86,8 +92,11 @@ def _log(folder: Path, rank: int) -> Path:
 
 
 def _run_rank(work: Work[Any], environment: Mapping[str, str], folder: Path, pipe: Connection) -> None:
-    """Send the result of the work, or its traceback; then wait to be killed, so that no peer sees this rank leave.
-    `environment`: of the rank, with torchrun's variables."""
+    """Run `work` in the process of one rank, and send (False, result), or (True, traceback) if it failed.
+
+    Then waits to be killed, so that no peer sees this rank leave. `environment`: of the rank, with torchrun's
+    variables; `folder`: for its log and the rendezvous.
+    """
     die_with_parent(os.getppid(), signal.SIGKILL)
     with _log(folder, int(environment["RANK"])).open("wb") as log:
         os.dup2(log.fileno(), 2)  # keeps torch's warnings out of our output

@@ -49,7 +49,10 @@ class Local:
         """Job id, the supervisor's process id -> (its process, the folder of the job's files)."""
 
     def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
-        """Return `launch.json`. `command`: a Python module and its arguments. Raises `PortInUse`."""
+        """Return the files that `submit` needs, name -> contents: `launch.json`.
+
+        `command`: a Python module, which each rank runs, and its arguments. Raises `PortInUse`.
+        """
         port = _check_port(self.port) if self.port is not None else 0
         module, *args = command
         spec = Spec(
@@ -66,7 +69,11 @@ class Local:
         return {FILE: msgspec.json.encode(spec).decode()}
 
     def submit(self, files: Path) -> str:
-        """Start the files of `render`; return the supervisor's process id. Raises `MissingLibrary` without torch."""
+        """Start the job in the folder `files`, which has the files of `render`; return the job's id.
+
+        The id is the process id of the supervisor, which starts the ranks. Output goes to `logs/`. Raises
+        `MissingLibrary` without torch.
+        """
         if find_spec("torch") is None:
             raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
         failures.forget(files)
@@ -86,7 +93,7 @@ class Local:
                 stdout=log,
                 stderr=log,
                 env={**self.environment, **os.environ},
-                start_new_session=True,  # so that Ctrl-C reaches only us, and we end them in order
+                start_new_session=True,  # so that Ctrl-C reaches only this process, which ends the others in order
             )
         self._started[str(process.pid)] = (process, files)
         return str(process.pid)
@@ -99,7 +106,8 @@ class Local:
         return "ended" if code == 0 else f"failed: {self.failure(id).says}"
 
     def failure(self, id: str) -> Failure:
-        """Return the failure of a job that failed: of a rank, or of the launcher itself."""
+        """Return the failure of a job that failed: that of a rank, as the supervisor recorded it, else that of the
+        supervisor itself, with the end of its log."""
         process, files = self._find(id)
         return failures.read(files) or Failure(
             rank=-1,
@@ -116,7 +124,10 @@ class Local:
             process.send_signal(signal.SIGTERM)
 
     def cancel(self, id: str) -> None:
-        """End every process of the job without saving; kill the supervisor if that takes it more than 5 seconds."""
+        """End every process of the job without saving: SIGINT to the supervisor, and after 5 seconds SIGKILL to all.
+
+        No effect on a job that has ended.
+        """
         process, _ = self._find(id)
         for end_process in (lambda: process.send_signal(signal.SIGINT), lambda: os.killpg(process.pid, signal.SIGKILL)):
             if process.poll() is not None:

@@ -1,4 +1,4 @@
-"""Settings that all ways to run something share: a job, a resumed run, a chaos experiment, a user's own command."""
+"""Settings that all kinds of runs share: a job, a resumed run, a chaos experiment, a user's own command."""
 
 from __future__ import annotations
 

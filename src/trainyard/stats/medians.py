@@ -30,13 +30,18 @@ def median(values: Iterable[float]) -> float:
 
 
 def medians(values: I64, group: I64, groups: int) -> tuple[I64, NDArray[np.bool_]]:
-    """Median of the values of each group (of two middle values, the mean rounded down), and a mask of the groups that
-    have values. `values`, `group`: (n,); both results: (groups,)."""
-    order = np.lexsort((values, group))
+    """(Median of the values of each group, mask of the groups that have values); of two middle values, the median is
+    the mean rounded down.
+
+    `values`, `group`: (n,), the group from 0 to `groups` - 1; both results: (groups,); the median of a group without
+    values is 0.
+    """
+    order = np.lexsort((values, group))  # by group, then by value
     counts = np.bincount(group, minlength=groups)
-    some = counts > 0
-    first = (np.cumsum(counts) - counts)[some]
-    low, high = (values[order[first + (counts[some] - 1 + odd) // 2]] for odd in (0, 1))
+    has_values = counts > 0
+    first = (np.cumsum(counts) - counts)[has_values]  # position in `order` of each group's lowest value
+    low = values[order[first + (counts[has_values] - 1) // 2]]
+    high = values[order[first + counts[has_values] // 2]]
     result = np.zeros(groups, np.int64)
-    result[some] = low + (high - low) // 2
-    return result, some
+    result[has_values] = low + (high - low) // 2
+    return result, has_values

@@ -20,6 +20,7 @@ HEAD = "run.json"
 _LOCAL = ("tags.json", "lock", "checkpoints", FILE, SIGNATURE)
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)\Z")
 _MAX_NAME_BYTES, _MAX_PART_BYTES, _MAX_PARTS = 1024, 255, 16
+"""Limits of a file's name, of one part of it between slashes (as of most file systems), and of the number of parts."""
 
 
 def is_listed(name: str) -> bool:
@@ -29,8 +30,10 @@ def is_listed(name: str) -> bool:
 
 
 def name_problem(name: str) -> str:
-    """The reason why a file name is rejected, or an empty string: it is outside the run's folder, contains control
-    characters, or is too long to create."""
+    """Why a file name is rejected, as the end of a phrase "a file ...", or an empty string if it is not.
+
+    Rejected is a name that is outside the run's folder, contains control characters, or is too long to create.
+    """
     parts = name.split("/")
     if name.startswith("/") or "" in parts or "." in parts or ".." in parts:
         return "outside its folder"
@@ -43,9 +46,11 @@ def name_problem(name: str) -> str:
 
 
 def compute(folder: Path, new_contents: Mapping[str, bytes] | None = None) -> dict[str, str]:
-    """File name -> SHA-256 digest (hexadecimal) of every listed file in the folder. `new_contents`: file name ->
-    contents that are about to be written, used instead of those on the disk. Raises `BadFile` for a file that cannot be
-    read."""
+    """File name -> SHA-256 digest (hexadecimal) of every listed file in the folder.
+
+    `new_contents`: file name -> contents that are about to be written, used instead of those on the disk. Raises
+    `BadFile` for a file that cannot be read.
+    """
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in (new_contents or {}).items()}
     for name, path in files(folder).items():
         if name not in digests:
@@ -76,8 +81,11 @@ def render(digests: Mapping[str, str]) -> bytes:
 
 
 def parse(data: bytes, shown: str) -> dict[str, str]:
-    """File name -> SHA-256 digest (hexadecimal) from the contents of a SHA256SUMS. `shown`: the file's name in
-    messages. Raises `BadFile` for anything but a list of files inside a run's folder, run.json among them."""
+    """Parse the contents of a SHA256SUMS: file name -> SHA-256 digest (hexadecimal).
+
+    `shown`: the file's name in messages. Raises `BadFile` for anything but a list of files inside a run's folder,
+    run.json among them, each listed once and not also as a folder.
+    """
     try:
         lines = data.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:

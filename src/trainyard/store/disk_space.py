@@ -26,9 +26,11 @@ _NOT_WRITABLE_ERRNOS = {
 
 @contextmanager
 def writing(path: Path, size: int = 0) -> Iterator[None]:
-    """Convert `OSError` inside the block into `PlaceUnwritable`, `DiskFull` or `EnvironmentFailed`.
+    """Convert `OSError` inside the block into `DiskFull`, `PlaceUnwritable` (no permission, or not a folder) or
+    `EnvironmentFailed` (anything else).
 
-    `size`: bytes to write, for the message."""
+    `path`: the file or folder that is written; `size`: bytes to write; both for the message.
+    """
     try:
         yield
     except OSError as error:

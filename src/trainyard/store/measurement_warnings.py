@@ -26,7 +26,12 @@ def measurement_warnings(run: Run) -> list[str]:
 
 
 def loaded_runs_caveats(base: Sequence[Run], head: Sequence[Run]) -> list[str]:
-    """A sentence on the runs of both sides of a gate that were made on a loaded or throttled machine, if any were."""
+    """A sentence on the runs of a comparison that were made on a loaded or throttled machine; an empty list if none
+    were.
+
+    `base`, `head`: the runs of both sides.
+    """
+    # [runs of base, runs of head] with a warning.
     loaded = [[run for run in side if load_warning(run.provenance.load)] for side in (base, head)]
     throttled = [[run for run in side if throttle_warning(run.provenance.clocks)] for side in (base, head)]
     base_runs = units.counted(len(base), "run")
@@ -46,7 +51,7 @@ def loaded_runs_caveats(base: Sequence[Run], head: Sequence[Run]) -> list[str]:
 
 
 def _spread_warning(run: Run) -> str:
-    """A sentence on timed steps that vary much; empty if they do not, or are too few."""
+    """A sentence on timed steps that vary by more than `_MAX_SPREAD`; empty if they do not, or are too few."""
     walls_ns = step_walls(run.measured())
     if len(walls_ns) < _MIN_STEPS:
         return ""

@@ -1,4 +1,8 @@
-"""Redacts the text files in a run's folder that ranks and launchers wrote without redaction."""
+"""Redacts the text files in a run's folder that ranks and launchers wrote without redaction.
+
+To redact is to replace secrets (passwords, tokens, keys, as `trainyard.redact` recognises them) by a placeholder.
+Documents are JSON files, logs any text.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +36,11 @@ _CHUNK_BYTES = 1 << 20
 
 
 def redact_files(folder: Path, skip: Container[str] = ()) -> bool:
-    """Rewrite the files that contain a secret; returns whether any did. `skip`: file names relative to the folder.
+    """Rewrite the job file, documents and logs in a run's folder that contain a secret; return whether any did.
 
-    run.json, samples, ledgers and traces are not checked: they are written without secrets."""
+    `skip`: names of files, relative to the folder, that are not checked. run.json, samples, ledgers and traces are not
+    checked either: they are written without secrets.
+    """
     documents = [
         path for pattern in _DOCUMENTS for path in sorted(folder.glob(pattern)) if path.name not in _WRITTEN_REDACTED
     ]
@@ -49,9 +55,10 @@ def redact_files(folder: Path, skip: Container[str] = ()) -> bool:
 
 
 def redact_older(folder: Path) -> bool:
-    """Rewrite ledgers, samples and traces in which an earlier version stored a secret; returns whether any had one.
+    """Rewrite ledgers, samples and traces in which an earlier version stored a secret; return whether any had one.
 
-    Raises `BadFile` for a file that cannot be read."""
+    Raises `BadFile` for a file that cannot be read.
+    """
     changed = [_redact_document(path, _redact_record) for path in [folder / "ledgers.json"] if _is_file(path)]
     paths = [path for pattern in _LONG_DOCUMENTS for path in sorted(folder.glob(pattern)) if _is_file(path)]
     return any([*changed, *(_redact_long_document(path) for path in paths)])
@@ -101,7 +108,10 @@ def _redact_comments(comments: str) -> str:
 
 
 def _redact_long_document(path: Path) -> bool:
-    """Redacts a document in pieces, and writes it only if it changes; returns whether it did."""
+    """Redact a document of any size in pieces, and write it only if that changes it; return whether it did.
+
+    Whether it changes is decided by the digests of both versions, so that neither is held in memory. Raises `BadFile`.
+    """
     is_compressed = path.suffix == ".gz"
     try:
         with _open_document(path, is_compressed) as before, _open_document(path, is_compressed) as file:
@@ -131,7 +141,7 @@ def _digest(pieces: Iterable[bytes]) -> bytes:
 
 
 def _redact_log(path: Path) -> bool:
-    """Redacts a log line by line, as it may be long, and writes it only if a line changes; returns whether one did."""
+    """Redact a log line by line, as it may be long, and write it only if a line changes; return whether any did."""
     changed = any(before != after for before, after in zip_longest(_read_lines(path), _read_redacted_lines(path)))
     if changed:
         with writing(path, path.stat().st_size), replacing_own(path) as part, part.open("wb") as target:

@@ -24,16 +24,20 @@ _MAX_REASONS = 3
 
 
 def marked(folder: Path, run: Run) -> Run:
-    """`run`, as read from the folder; if files are missing or altered, in the state `damaged` with the reasons as its
-    failure."""
+    """`run`, as read from the folder, in the state `damaged` if files of its record are missing or altered.
+
+    The reasons are then its failure.
+    """
     reasons = list(_find_damage(folder, run))
     return _as_damaged(run, listed(reasons)) if reasons else run
 
 
 def read_any(folder: Path) -> Run:
-    """The readable part of a run: `damaged`, with the reasons as its failure, if parts cannot be read.
+    """Read a run as far as it is readable: `damaged`, with the reasons as its failure, if parts cannot be read or were
+    altered.
 
-    Raises `BadFile` if run.json cannot be read."""
+    Raises `BadFile` if run.json cannot be read.
+    """
     run, reasons = folders.read_head(folder), list[str]()
     try:
         run = msgspec.structs.replace(run, ledgers=folders.read_ledgers(folder))
@@ -47,6 +51,7 @@ def read_any(folder: Path) -> Run:
 
 
 def _as_damaged(run: Run, reason: str) -> Run:
+    """`run` in the state `damaged`, with `reason` and an earlier failure as its failure."""
     failure = f"{reason}. It had failed before: {run.failure}" if run.failure else reason
     return msgspec.structs.replace(run, state="damaged", failure=failure)
 
@@ -98,7 +103,8 @@ def _compare_digests(folder: Path, recorded: dict[str, str]) -> Iterator[str]:
 
 
 def _find_older_damage(folder: Path, run: Run) -> Iterator[str]:
-    """Damage of a run of an earlier version, which has one digest over job, samples and ledgers."""
+    """Yield a phrase for each missing or altered file of a run of an earlier version, which has one digest over job,
+    samples and ledgers, so that it does not show which of them was altered."""
     missing = [name for name in ("job.toml", "ledgers.json") if not is_regular(folder / name)]
     if missing:
         yield from (f"{name} is missing" for name in missing)

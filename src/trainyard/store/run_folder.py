@@ -7,6 +7,9 @@ ledgers.json           a document of ledgers
 traces/  facts/  logs/ files of the profiler, the ranks and the launcher
 SHA256SUMS             the digests of all these files, once the run has ended
 tags.json              tag -> when it was assigned
+
+The head of a run is the contents of run.json. Functions with an argument `shown` use it in messages in place of the
+path, for files that were copied from elsewhere.
 """
 
 from __future__ import annotations
@@ -39,7 +42,10 @@ class _SchemaOnly(msgspec.Struct):
 
 
 def create(folder: Path, run: Run, job_text: str) -> None:
-    """Create a run's folder; it counts as a run once its run.json exists, with the state of `run`."""
+    """Create a run's folder with its job file and run.json; it counts as a run once its run.json exists.
+
+    `job_text`: the job file, whose comments are redacted. Raises the errors of `disk_space.writing`.
+    """
     with writing(folder):
         folder.mkdir(parents=True)
         for part in PARTS:
@@ -49,10 +55,12 @@ def create(folder: Path, run: Run, job_text: str) -> None:
 
 
 def write(folder: Path, run: Run) -> Run:
-    """Write samples and ledgers, then run.json, all redacted; returns the run with its digest.
+    """Write samples and ledgers, then run.json, all redacted; return the run with its digest.
 
     run.json has the state `incomplete` until everything is written: a kill in between must not leave a finished run
-    with the wrong samples."""
+    with the wrong samples. A run that has ended also gets a list of the digests of all its files; an earlier list and
+    its signature are removed.
+    """
     write_whole(folder / "run.json", _encode_head(msgspec.structs.replace(run, state="incomplete", failure="")))
     for name in (digests.FILE, digests.SIGNATURE):
         with writing(folder):
@@ -81,7 +89,8 @@ def _encode_head(run: Run) -> bytes:
 def redact_run(folder: Path) -> None:
     """Remove the secrets that an earlier version left in a run's folder, and update its digest if it was valid.
 
-    Files listed in SHA256SUMS were written without secrets."""
+    Files listed in SHA256SUMS were written without secrets, and are not checked again.
+    """
     listed = read_digests(folder)
     if listed is not None:
         redact_files(folder, listed)
@@ -103,8 +112,11 @@ def read_head(folder: Path, shown: str = "") -> Run:
 
 
 def decode_head(data: bytes, shown: str) -> Run:
-    """The run in the contents of a run.json, without samples and ledgers, redacted. `shown`: the file's name in
-    messages. Raises `BadFile`."""
+    """Decode the contents of a run.json: the run without samples and ledgers, redacted.
+
+    `shown`: the file's name in messages. A file of the old schema is upgraded. Raises `BadFile` for anything else, and
+    for a trace outside the run's folder.
+    """
     data = redact_json(data, keep_numbers=True)
     try:
         schema = msgspec.json.decode(data, type=_SchemaOnly).schema
@@ -129,7 +141,8 @@ def decode_head(data: bytes, shown: str) -> Run:
 
 
 def _upgraded(document: dict[str, Any]) -> bytes:
-    """A run.json of the old schema in the current one: the keys of its job were renamed."""
+    """Convert a decoded run.json of the old schema to the current one, in which the keys of its job have other
+    names."""
     job = document.get("job")
     renamed = {"job": renamed_keys.upgraded(job)} if isinstance(job, dict) else {}
     return msgspec.json.encode({**document, "schema": SCHEMA, **renamed})
@@ -190,8 +203,10 @@ def sample_files(folder: Path) -> list[Path]:
 
 
 def rank_files(folder: Path, *endings: str, ranks: int = 0) -> list[Path]:
-    """Regular files `rank<N><ending>` in `folder` with one of the `endings` (with their dots), by number, without those
-    of unfinished writes. `ranks`: if not 0, only the files of the first `ranks` ranks."""
+    """Regular files `rank<N><ending>` in `folder`, by number N, without those of unfinished writes.
+
+    `endings`: with their dots, such as `.json.gz`; `ranks`: if not 0, only the files of the first `ranks` ranks.
+    """
     matches = [(path, _RANK.match(path.name)) for path in folder.glob("rank*")]
     numbered = sorted(
         (int(match[1]), path) for path, match in matches if match and match[2] in endings and is_regular(path)

@@ -47,7 +47,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def summarise(run: Run) -> Summary:
-    """Summarise a run in any state; fields that were not measured keep their default."""
+    """Summarise a run in any state; fields that were not measured keep their default.
+
+    `run.measured()` are the samples of timed steps, without warm-up and without the profiler.
+    """
     repeat_numbers = {sample.repeat for sample in run.measured()}
     walls_ns_by_repeat = {
         repeat: step_walls(s for s in run.measured() if s.repeat == repeat) for repeat in sorted(repeat_numbers)
@@ -78,8 +81,9 @@ def summarise(run: Run) -> Summary:
 
 
 def step_walls(samples: Iterable[Sample]) -> list[int]:
-    """Wall time of each step in ns: that of its slowest rank. In the order in which the steps first occur in
+    """Wall time of each step in ns, that of its slowest rank, in the order in which the steps first occur in
     `samples`."""
+    # Number of a step -> its wall time on the slowest rank so far.
     slowest_ns: dict[int, int] = {}
     for sample in samples:
         slowest_ns[sample.step] = max(slowest_ns.get(sample.step, 0), sample.wall_ns)
@@ -87,9 +91,11 @@ def step_walls(samples: Iterable[Sample]) -> list[int]:
 
 
 def _utilisation(run: Run, step_ns: int, claim: str, reference: str) -> ModelFlopsShare | None:
-    """The model FLOPs of a step of `step_ns` relative to those possible at the rate in the run's claim `claim` ("peak"
-    or "matmul_rate", in FLOP/s per rank), which `reference` describes; None if something needed for it was not
-    measured."""
+    """The model FLOPs of a step relative to those possible in its time: FLOPs / (rate * ranks * seconds).
+
+    `step_ns`: time of the step; `claim`: name of the run's claim with the rate in FLOP/s per rank, `peak` or
+    `matmul_rate`; `reference`: a description of that rate. None if something needed for it was not measured.
+    """
     flops, rate = run.claims.get("model_flops"), run.claims.get(claim)
     if flops is None or rate is None or not rate.value or not step_ns:
         return None

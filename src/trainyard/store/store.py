@@ -45,7 +45,7 @@ def default_root() -> Path:
 
 
 def _base(root: Path) -> Base:
-    """The index database: PostgreSQL if $TRAINYARD_INDEX gives a URL, else SQLite."""
+    """The index database of the store in `root`: PostgreSQL if $TRAINYARD_INDEX gives a URL, else SQLite."""
     url = os.environ.get("TRAINYARD_INDEX")
     return PostgresBase(url, root) if url else LocalBase(root / "index.sqlite3")
 
@@ -70,7 +70,11 @@ class Store:
         self._index = Index(_base(self.root), self.runs, say)
 
     def begin(self, run: Run, job_text: str) -> Path:
-        """Create the run's folder and return it; until `finish` the run is `incomplete`."""
+        """Create the run's folder and return it; until `finish` the run is `incomplete`.
+
+        `job_text`: the job file, which is stored with it. The folder is created under a hidden name and renamed, so
+        that other processes never see a part of it. Raises `BadInput` for an invalid id.
+        """
         if not is_id(run.id):
             raise BadInput(f"{run.id!r} is not a run id: 8 hexadecimal digits.")
         folder, part = self.runs / run.id, self.runs / f".begin-{run.id}-{writer()}"
@@ -88,9 +92,9 @@ class Store:
         return folders.write(self._path_in_store(self.runs / run.id), run)
 
     def load(self, name: str) -> Run:
-        """Load a run by id prefix, tag or folder. If a part of its record is missing or was altered, the run is in the
-        state `damaged` and that is reported.
+        """Load a run by id prefix, tag or folder, with its samples and ledgers.
 
+        If a part of its record is missing or was altered, the run is in the state `damaged` and that is reported.
         Raises `UnknownName`, `BadInput` for an ambiguous prefix, `BadFile` for a record that cannot be decoded.
         """
         folder = self.find(name)
@@ -122,8 +126,11 @@ class Store:
         )
 
     def traces(self, folder: Path, run: Run) -> list[Path]:
-        """The profiler files of the run in the folder. If some are missing, that is reported and the list is empty:
-        figures of the remaining ranks would be mistaken for those of all ranks."""
+        """The profiler files of the run in the folder, one for each rank.
+
+        If some are missing, that is reported and the list is empty: figures of the remaining ranks would be mistaken
+        for those of all ranks.
+        """
         paths = [folder / name for name in run.trace]
         missing = [path for path in paths if not is_regular(path)]
         if missing:
@@ -137,8 +144,10 @@ class Store:
         return self._index.rows()
 
     def reindex(self) -> int:
-        """Rebuild the index from the folders and remove the files of killed processes, but not those that are still
-        being written. Returns the number of runs."""
+        """Rebuild the index from the folders; return the number of runs.
+
+        Files that killed processes left are removed, but not those that are still being written.
+        """
         for leftover in (path for pattern in (".begin-*", ".gone-*", ".pull-*") for path in self.runs.glob(pattern)):
             if is_abandoned(leftover):
                 shutil.rmtree(leftover, ignore_errors=True)  # another process may clear it too
@@ -149,7 +158,11 @@ class Store:
             return self._index.rebuild() if self.root.is_dir() else 0
 
     def tag(self, name: str, tag: str) -> Path:
-        """Assign a tag to the run. A tag belongs to one run: it is removed from its previous run, which is reported."""
+        """Assign a tag to the run `name`, and return the run's folder.
+
+        A tag belongs to one run: it is removed from its previous run, which is reported. Raises `BadInput` for text
+        that cannot be a tag, and the errors of `find`.
+        """
         check_tag(tag)
         folder, previous_id = self._path_in_store(self.find(name)), self._runs_by_tag().get(tag)
         # Assigned first and removed second: a kill in between leaves the tag on two runs. Then the later assignment
@@ -161,7 +174,7 @@ class Store:
         return folder
 
     def untag(self, tag: str) -> Path:
-        """Remove a tag; returns the folder of the run that had it."""
+        """Remove a tag; return the folder of the run that had it. Raises `UnknownName` if no run has it."""
         owners = self._runs_by_tag()
         if tag not in owners:
             raise UnknownName(f"no run has the tag {tag!r}.", nearest(tag, owners))
@@ -169,14 +182,17 @@ class Store:
         return self.runs / owners[tag]
 
     def delete(self, name: str) -> Path:
-        """Remove the run's folder, atomically for other processes. Only for runs of this store."""
+        """Remove the folder of the run `name` and return its path. Raises `BadInput` for a run outside this store.
+
+        The folder is renamed first, so that other processes see the whole run or none.
+        """
         folder = self._path_in_store(self.find(name))
         hidden_folder = self.runs / f".gone-{folder.name}-{writer()}"
         with writing(folder):
             folder.rename(hidden_folder)
             fault_point("store.deleted")
             shutil.rmtree(hidden_folder)
-        self.rows()
+        self.rows()  # removes the run from the index
         return folder
 
     def _runs_by_tag(self) -> dict[str, str]:

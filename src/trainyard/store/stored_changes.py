@@ -1,4 +1,4 @@
-"""What commands on stored runs print as JSON."""
+"""The JSON documents that commands on stored runs print."""
 
 from __future__ import annotations
 

@@ -16,8 +16,10 @@ from trainyard.store.disk_space import write_whole
 
 FILE = "tags.json"
 MAX_BYTES = 1 << 20
+"""Size up to which the table of a remote store is read."""
 _TAG = r"\A(?![0-9a-f]{8}\Z)[A-Za-z][A-Za-z0-9._\-]{0,63}\Z"
 _WHEN = r"\A\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+\-]\d\d:\d\d)?)?\Z"
+"""A date, or a date and time, of ISO 8601."""
 _Table = dict[Annotated[str, msgspec.Meta(pattern=_TAG)], Annotated[str, msgspec.Meta(pattern=_WHEN)]]
 _MAX_CLOCK_DIFFERENCE = timedelta(days=1)
 

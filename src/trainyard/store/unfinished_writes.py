@@ -22,8 +22,11 @@ def writer() -> str:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether no process writes `path` any more: its process on this host has ended or, for other hosts, nothing in it
-    has changed for `ABANDONED_AFTER_S`."""
+    """Whether no process writes `path` any more, so that it can be removed.
+
+    That is so if its process on this host has ended or, for a process of another host and for a name without a process,
+    if nothing in it has changed for `ABANDONED_AFTER_S`.
+    """
     match = _WRITER.search(path.name)
     if match and match["host"] == _host():
         return not _is_alive(int(match["pid"]))

@@ -1,8 +1,10 @@
 """Chooses the reader of a profiler's file and reads the file with it.
 
-A reader of another package is consulted first, since it was installed on purpose; the formats of the built-in readers
-exclude each other (`readers/recognise.py`). The files of an archive, and packed files for readers that know only plain
-ones, are unpacked to temporary files.
+A reader is a plugin of the group `readers` (Kineto, Nsight Systems, ...): `sniff(file)` states whether it recognises a
+file, `read(file, options)` returns the events of each rank in it. A reader of another package is consulted first, since
+it was installed on purpose; the formats of the built-in readers exclude each other (`readers/recognise.py`). A packed
+file is a gzip or zip file. The files of an archive, and packed files for readers that know only plain ones, are
+unpacked to temporary files.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from trainyard.trace.readers.whole_files import is_packed, unpacked
 
 
 def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
-    """One file's ranks, by the reader that recognises it. The files of an archive are read one after another. Raises
-    `BadFile`."""
+    """Reads a profiler file: one `Events` for each rank in it. The documents of an archive are read one after another.
+
+    `how`: options of the readers. Raises `BadFile` if no reader recognises the file, or if it is damaged.
+    """
     name = reader_name(file)
     if not name:
         raise refusal(file)
@@ -32,8 +36,11 @@ def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
 
 
 def reader_name(file: Path) -> str:
-    """The name of the reader that recognises the file; empty if there is none. A packed file that no reader accepts is
-    offered to the readers of other packages unpacked."""
+    """The name of the reader that recognises the file; empty if there is none.
+
+    The order is: readers of other packages on the file as it is, the built-in readers, then readers of other packages
+    on each unpacked document of a packed file. Damage inside a packed file counts as not recognised.
+    """
     others = _readers_of_other_packages()
     if name := next((name for name, reader in others.items() if reader.sniff(file)), ""):
         return name
@@ -50,28 +57,38 @@ def reader_name(file: Path) -> str:
 
 
 def certain_reader_name(file: Path) -> str:
-    """As `reader_name`, but empty for empty and damaged text, whose format is not known."""
+    """The name of the reader that recognises the file, as `reader_name`, but empty for empty or damaged text.
+
+    Such text may be offered to a reader (Kineto's for text named as JSON) that then reports the damage, but its format
+    is not known.
+    """
     name = reader_name(file)
     return name if name in _readers_of_other_packages() or recognise(file).is_certain else ""
 
 
 def _readers_of_other_packages() -> dict[str, plugins.Reader]:
-    """name -> reader, of the readers that trainyard does not bring along."""
+    """Reader name -> reader, for the readers that are not part of trainyard."""
     points = plugins.names("readers").items()
     return {name: plugins.load("readers", name) for name, point in points if not point.module.startswith("trainyard.")}
 
 
 def _reads_packed(name: str, reader: plugins.Reader, file: Path) -> bool:
-    """Whether the reader reads the packed file as it is: Kineto's streams every archive, the others unpack an archive
-    of a single file, and a reader of another package reads the files that it recognises."""
+    """Whether the reader called `name` reads this packed file without unpacking it to a temporary file first.
+
+    Kineto's reader streams every archive, the other built-in readers unpack an archive of a single file themselves, and
+    a reader of another package reads the files that it recognises.
+    """
     if name in _readers_of_other_packages():
         return reader.sniff(file)
     return name == "kineto" or len(texts(file, AS_WRITTEN.limit)) == 1
 
 
 def _read_unpacked(reader: plugins.Reader, file: Path, text: UnpackedText, how: ReadOptions) -> Sequence[Events]:
-    """The ranks of one document of a packed file; none if the reader does not recognise it. Raises `BadFile`, whose
-    message names the packed file."""
+    """Reads one document of the packed file `file` from a temporary copy: its ranks, none if it is not recognised.
+
+    `text`: the document, unpacked on reading. Raises `BadFile`, whose message names the packed file and the document
+    instead of the copy.
+    """
     copy = file
     try:
         with unpacked(text) as copy:

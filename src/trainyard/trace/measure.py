@@ -1,5 +1,13 @@
 """Profiler files -> ledgers: read -> classify -> align -> book -> conclude, for one or many ranks of one job.
 
+- read: each file becomes the `Events` of one or more ranks.
+- classify: each interval of a rank gets an account (such as `compute/matmul`) and a phase.
+- align: clocks, step bounds and process groups of all ranks are determined from a `Survey` of each: its collectives
+  and step marks.
+- book: each instant of a rank's window is assigned to one account; each part of the window (a step, or the work before
+  the first one) gets a ledger.
+- conclude: the mean ledger, late ranks and notes over all ranks.
+
 A few small files are measured in memory. Larger sets are measured in worker processes: each file is read, classified,
 written to disk and surveyed; clocks, steps and groups are aligned from the surveys, which are small; then each rank is
 booked separately. Booked ranks stay on disk and are memory-mapped on access, so that memory does not grow with the
@@ -30,6 +38,7 @@ from trainyard.units import listed
 
 _MAX_FILES_IN_MEMORY = 16
 _MAX_BYTES_IN_MEMORY = 32 * 2**20
+"""Limits of a set of files that is measured in this process; unpacked, a file takes many times its size."""
 _Rank = TypeVar("_Rank")
 
 
@@ -42,15 +51,23 @@ def measure_files(
     how: ReadOptions = AS_WRITTEN,
     strict: bool = False,
 ) -> MeasuredTrace:
-    """Reads the files of a job's ranks and measures them: ledgers of each rank and part, and their mean. `source`: the
-    mean ledger's name; `axis`: the mesh axis that all ranks form; `engine`: a key of `engines.ENGINES`, or `auto`: a
-    few small files in memory, others in worker processes; `how`: options of the readers. If there are several files,
-    unreadable ones are left out and listed in `MeasuredTrace.unread`, unless `strict`. Raises as `read` and `measure`
-    do."""
+    """Reads the files of a job's ranks and measures them: ledgers of each rank and part, and their mean.
+
+    `paths`: files and folders; `window`: `steps` for a ledger of each step, else the whole recording is one part;
+    `source`: the mean ledger's name; `axis`: the mesh axis (a key of words.AXES) that all ranks form; `engine`: a key
+    of `engines.ENGINES`, or `auto`: a few small files in memory, others in worker processes; `how`: options of the
+    readers.
+
+    If there are several files, unreadable ones are left out and listed in `MeasuredTrace.unread`, unless `strict`.
+    Raises `BadFile` if no file can be read, or, with `strict`, if any file cannot be read completely; `BadInput` for a
+    file given twice and for ranks of different jobs.
+    """
     files = rank_files([Path(path).absolute() for path in paths])
     readable = [file for file in files if isinstance(file, Path)]
     if not readable:
-        raise_if_unreadable(0, [file for file in files if isinstance(file, Unread)], (), strict)
+        raise_if_unreadable(
+            read_count=0, unread=[file for file in files if isinstance(file, Unread)], truncated=(), strict=strict
+        )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if engine == "auto":
         if len(readable) == 1 or (
@@ -73,6 +90,7 @@ def measure_files(
             _book_file, [(surveyed[rank_agreement.survey][1], rank_agreement) for rank_agreement in agreement.shares]
         )
 
+    # The default argument refers to the folder, so that it exists as long as ranks can be loaded from it.
     def load_rank(number: int, _: object = folder) -> RankTrace:
         return spill.load(booked[number], RankTrace)
 
@@ -89,9 +107,13 @@ def measure(
     axis: str = "",
     file_indices: Sequence[int] = (),
 ) -> MeasuredTrace:
-    """Ledgers of each rank and part, and the mean of the full steps. `source`: the name of the mean ledger, by default
-    those of the traces; `axis`: the mesh axis that all ranks form (a key of words.AXES), if the job's layout has only
-    one; `file_indices`: as in `align_ranks`. Raises `BadInput` for ranks of different jobs."""
+    """Measures events in this process: ledgers of each rank and part, and the mean of the full steps.
+
+    `traces`: the events of each rank; `window`: as in `measure_files`; `source`: the name of the mean ledger, by
+    default those of the traces; `axis`: the mesh axis that all ranks form (a key of words.AXES), if the job's layout
+    has only one; `file_indices`: the number of a rank whose file states none, for each rank; by default its index in
+    `traces`. Raises `BadInput` for ranks of different jobs.
+    """
     classified = [classify_rank(msgspec.structs.replace(events, axis=axis or events.axis)) for events in traces]
     agreement = align_ranks(
         [survey(rank.events, rank.classified, rank.keys) for rank in classified], window, file_indices
@@ -101,7 +123,7 @@ def measure(
 
 
 def read(paths: Sequence[Path | str], how: ReadOptions = AS_WRITTEN) -> list[Events]:
-    """All ranks' events from files and folders. Raises `BadFile` if any of them is damaged."""
+    """Reads the events of all ranks from files and folders, in order of file. Raises `BadFile` if any is damaged."""
     files = rank_files(paths)
     for file in files:
         if isinstance(file, Unread):
@@ -112,9 +134,12 @@ def read(paths: Sequence[Path | str], how: ReadOptions = AS_WRITTEN) -> list[Eve
 def _merge_outcomes(
     files: Sequence[Path | Unread], outcomes: Sequence[Sequence[_Rank] | Unread]
 ) -> tuple[list[_Rank], list[int], tuple[Unread, ...]]:
-    """(Ranks of the files that could be read, index of each rank if the ranks of all files are counted in order, unread
-    files). `files`: as from `rank_files`; `outcomes`: the ranks of each of its paths, or why it could not be read. A
-    file that could not be read counts as one rank."""
+    """Separates what could be read from what could not: (ranks, index of each rank, unread files).
+
+    `files`: as from `rank_files`; `outcomes`: for each of its paths (not for its `Unread`) the ranks in that file, or
+    why it could not be read. The index of a rank counts the ranks of all files in order, with one rank for a file that
+    could not be read, so that ranks without a number in their file keep it if another file is missing.
+    """
     remaining_outcomes = iter(outcomes)
     ranks: list[_Rank] = []
     file_indices: list[int] = []
@@ -140,15 +165,19 @@ def _total_bytes(paths: Sequence[Path]) -> int:
 
 
 def _ledger_source(facts: Sequence[Events]) -> str:
-    """The source name of a ledger of several files."""
+    """The source name of a ledger of several files: the first one, and how many more there are."""
     return listed(list(dict.fromkeys(events.source for events in facts)), 1)
 
 
 def _survey_file(
     folder: Path, axis: str, how: ReadOptions, task: tuple[int, Path]
 ) -> list[tuple[Survey, Path]] | Unread:
-    """Runs in a worker: the survey of each rank in a file and the path in `folder` of its classified trace, or why the
-    file cannot be read."""
+    """Reads, classifies and surveys one file; runs in a worker process.
+
+    `task`: (number of the file, its path). Returns for each rank in the file its survey and the path, in `folder`, of
+    the file to which its classified trace was written; or why the file cannot be read. Raises `EnvironmentFailed` on a
+    host that does not share `folder`.
+    """
     file_number, path = task
     if not folder.is_dir():
         import socket
@@ -169,7 +198,11 @@ def _survey_file(
 
 
 def _book_file(task: tuple[Path, RankAgreement]) -> Path:
-    """Runs in a worker: books the classified rank in a file, and returns the path of the result."""
+    """Books one rank; runs in a worker process.
+
+    `task`: (file of its classified trace, its share of the alignment). Writes the booked rank to another file, whose
+    path is returned, and deletes the first.
+    """
     path, share = task
     booked = path.with_suffix(".booked")
     spill.save(booked, book_rank(spill.load(path, ClassifiedRank), share))

@@ -1,4 +1,9 @@
-"""The measurement of all ranks, once each is booked: the mean ledger, late ranks, and notes on missing data."""
+"""The measurement of all ranks, once each is booked: the mean ledger, late ranks, and notes on missing data.
+
+`measure.py` calls `conclude` with the booked ranks. A part is a labelled interval of a rank's window: a step, the work
+before the first step, or work between steps such as an evaluation; a partial part is not a full step. `facts` are the
+`Events` of each rank without their columns: its number, marks, device and notes.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +34,15 @@ _START_UP_ACCOUNTS = ("launch_gap/init", "launch_gap/edge")
 _NOTED_START_UP_NS = 10_000_000
 """Start-up that is worth a note, if it is not in the mean."""
 _STRAGGLER = list(words.KINDS).index("straggler")
+"""Index of the kind `straggler`, waits for late ranks, in words.KINDS."""
 _FIGURE = re.compile(r"\d[\d,.]*(?: (?:ns|µs|ms|s)\b)?|\([^()]*\)")
 """A number with its unit, or a part in brackets, which differ between similar notes."""
 
 
 class Lateness(NamedTuple):
-    """How often a rank was late: over the full steps, it was the last to arrive at `last` of the `met` collectives in
-    which it was matched. Summed over the other ranks, they waited `waited_ns` for it, and `exposed_ns` of that
-    without other work to overlap."""
+    """How often a rank was late, over the full steps. `met`: the number of its collectives that were matched with those
+    of other ranks; `last`: the number of these at which it arrived last; `waited_ns`: the time that all other ranks
+    together waited for it; `exposed_ns`: the part of that during which they had no other work."""
 
     rank: int
     last: int
@@ -74,10 +80,11 @@ class _Selected(Sequence[RankTrace]):
 
 
 class MeasuredTrace(NamedTuple):
-    """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: the parts of each rank
-    in turn; `lateness`: late ranks, if clocks are aligned; `ranks`: may be on disk, and are loaded on access; `unread`:
-    files that could not be read, each of which may be a rank; `steps`: how the window divides into steps; `by_model`: a
-    mean for each device model if the ranks run on unlike devices, most ranks first: `mean` is then the first of them.
+    """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: a ledger for each part
+    of each rank, rank by rank; `lateness`: late ranks, if clocks are aligned; `ranks`: may be on disk, and are loaded
+    on access; `unread`: files that could not be read, each of which may be a rank; `steps`: how the window divides into
+    steps; `by_model`: a mean for each device model if the ranks run on unlike devices, most ranks first: `mean` is then
+    the first of them.
     """
 
     ranks: Sequence[RankTrace]
@@ -123,7 +130,7 @@ class MeasuredTrace(NamedTuple):
 
     @property
     def world(self) -> int:
-        """Ranks of the job, 0 if the files do not show it."""
+        """Number of ranks of the job, 0 if the files do not show it. Files that could not be read count as ranks."""
         world = self.ranks[0].events.world
         return max(world, len(self.ranks) + len(self.unread)) if self.unread else world
 
@@ -150,7 +157,12 @@ class MeasuredTrace(NamedTuple):
 
 
 def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, source: str) -> MeasuredTrace:
-    """The results over all ranks. Each rank is loaded once, in order."""
+    """Summarises the booked ranks: mean ledger, lateness, bandwidths, overview of steps and notes.
+
+    `ranks`: in order of rank, each loaded once; `agreement`: the alignment of all ranks; `window`: whether the window
+    was cut into steps; `source`: the name of the mean ledger. The mean covers full steps; if there are none, steps that
+    are cut off; if there are none either, all parts.
+    """
     parts: list[tuple[StepPart, ...]] = []
     booked: list[Ledger] = []
     start_up_ns = 0
@@ -168,14 +180,14 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     kinds = [part.kind for rank_parts in parts for part in rank_parts]
     full = [ledger for ledger, kind in zip(booked, kinds, strict=True) if kind == "step"]
     cut_off = [ledger for ledger, kind in zip(booked, kinds, strict=True) if kind == "cut"]
-    full = full or [ledger for ledger in cut_off if ledger.scope.steps[0] not in (BEFORE, AFTER)] or booked
+    averaged = full or [ledger for ledger in cut_off if ledger.scope.steps[0] not in (BEFORE, AFTER)] or booked
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
     by_model = tuple(
         ModelMean(model, tuple(model_ranks), ledgers_of.mean(own, source=source))
         for model, model_ranks in ranks_by_model(agreement.facts).items()
-        if (own := [ledger for ledger in full if ledger.scope.ranks[0] in model_ranks])
+        if (own := [ledger for ledger in averaged if ledger.scope.ranks[0] in model_ranks])
     )
-    mean_ledger = by_model[0].mean if by_model else ledgers_of.mean(full, source=source)
+    mean_ledger = by_model[0].mean if by_model else ledgers_of.mean(averaged, source=source)
     mean_ledger = msgspec.structs.replace(mean_ledger, late=exposed_ns_by_rank)
     step_overview = overview(agreement.facts, parts)
     sentences = _collect_notes(
@@ -205,13 +217,15 @@ def _is_partial(ledger: Ledger) -> bool:
 
 
 def _start_up_ns(ledger: Ledger) -> int:
-    """ns of the accounts of start-up."""
+    """ns of a ledger in the accounts of initialisation and of the edge of the profile."""
     return sum(ns for account, ns in ledger.by_account().items() if str(account) in _START_UP_ACCOUNTS)
 
 
 def _add_waits(rank: RankTrace, exposed_ns: I64, waited_ns: I64) -> None:
-    """Adds the rank's waits in collectives in its full steps to `exposed_ns[i]` (without other work) and
-    `waited_ns[i]`, i the index of the rank that arrived last."""
+    """Adds a rank's waits in collectives, in its full steps, to the totals of the ranks that it waited for, in place.
+
+    `waited_ns[i]`: ns of waits for the rank with index i; `exposed_ns[i]`: the part of these without other work.
+    """
     waits = rank.waits
     is_counted = steps.in_full(rank.parts, waits.start) & (rank.keys.kinds()[waits.key] == _STRAGGLER)
     np.add.at(exposed_ns, waits.late[is_counted], rank.waited[is_counted])
@@ -221,8 +235,12 @@ def _add_waits(rank: RankTrace, exposed_ns: I64, waited_ns: I64) -> None:
 def _rank_lateness(
     ranks: Sequence[int], parts: Sequence[Sequence[StepPart]], met: Meetings, exposed: I64, waited: I64
 ) -> tuple[Lateness, ...]:
-    """One row per rank that was matched in a collective, the costliest first. A collective counts if its last member
-    was in a full step when it arrived. `exposed`, `waited`: ns that all ranks waited for each rank."""
+    """Counts how often each rank arrived last: one row for each rank with matched collectives, the costliest first.
+
+    A collective counts if its last member was in a full step when it arrived. `ranks`: rank numbers; `parts`: the parts
+    of each; `met`: the matched collectives; `exposed`, `waited`: ns that all other ranks waited for each rank, by
+    index.
+    """
     late, arrived = met.late, met.arrived
     in_full_step = np.zeros(met.size, bool)
     for rank_index, rank_parts in enumerate(parts):
@@ -231,6 +249,7 @@ def _rank_lateness(
     last_counts = np.bincount(late[in_full_step], minlength=len(ranks))
     matched_counts = np.bincount(met.only(in_full_step).rank_index, minlength=len(ranks))
     columns = (last_counts.tolist(), matched_counts.tolist(), exposed.tolist(), waited.tolist())
+    # The columns are the fields of Lateness; the third is the number of matched collectives.
     rows = (Lateness(*row) for row in zip(ranks, *columns) if row[2])
     return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, -row.last, row.rank)))
 
@@ -244,8 +263,11 @@ def _collect_notes(
     device_events: int,
     unlaunched: int,
 ) -> tuple[str, ...]:
-    """Sentences on missing data, the most important first. `facts` and `parts` in order of rank; `unlaunched`: how many
-    of all ranks' `device_events` have no launch in the file."""
+    """Collects sentences on missing data, the most important first, for the user.
+
+    `facts` and `parts`: of each rank; `window`: notes on steps are given for `steps` only; `device_events`: number of
+    device intervals of all ranks; `unlaunched`: number of those without a launch in the file.
+    """
     notes = _merge_notes(facts)
     if len(facts) > 1 and not any(events.world for events in facts):
         notes.append("The files name no ranks: they are treated as ranks 0, 1, ... of one job, in the order given.")
@@ -266,6 +288,7 @@ def _collect_notes(
 
 def _merge_notes(facts: Sequence[Events]) -> list[str]:
     """The notes of the ranks' files. Notes of several ranks that differ in their numbers only are shown once."""
+    # Note with its numbers replaced -> (rank, note) of each rank that has it.
     notes_by_pattern: dict[str, list[tuple[int, str]]] = {}
     for events in facts:
         for note in events.notes:
@@ -283,7 +306,10 @@ def _merge_notes(facts: Sequence[Events]) -> list[str]:
 def _note_steps_without_compute(
     facts: Sequence[Events], parts: Sequence[Sequence[StepPart]], window: Window
 ) -> list[str]:
-    """Sentences about marked steps that have no part of their own. `facts`, `parts`: of each rank."""
+    """Describes marked steps that have no part of their own, in a sentence for each rank that has some.
+
+    A step ends with its last compute kernel, so a step without one is empty. `facts`, `parts`: of each rank.
+    """
     notes = []
     for events, rank_parts in zip(facts, parts):
         booked_labels = {part.label for part in rank_parts}

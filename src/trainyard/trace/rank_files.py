@@ -33,13 +33,15 @@ from trainyard.units import listed
 _JSON = (".json", ".json.gz")
 _ENDINGS = (*ENDINGS, *(f"{ending}.gz" for ending in ENDINGS), ".zip")
 _HEAD_BYTES = 1 << 16
+"""Bytes at the beginning of a file that show whether it is JSON, or a copy of another one."""
 MAX_LISTED_FILES = 4
 _DIGITS = re.compile(r"\d+")
 _PACKED_OR_PROFILE = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})?(\.gz|\.zip)?\Z")
 
 
 class Unread(NamedTuple):
-    """A file that cannot be read. `reason` has no full stop at its end; `next_step` is as in errors."""
+    """A file that cannot be read. `reason`: has no full stop at its end; `next_step`: advice to the user, or empty;
+    `kind`: the class of the error that reading it raises."""
 
     path: Path
     reason: str
@@ -54,9 +56,10 @@ class Unread(NamedTuple):
 
 
 def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
-    """The given files, and the rank files in the given folders, in order of rank; `Unread` for files that are already
-    known to be unreadable. Raises `BadFile` for a path that does not exist and for a folder without a profiler file,
-    `BadInput` for a file given twice, also packed, and for files of several formats."""
+    """Lists the given files, and the rank files in the given folders, sorted by name within a folder; an `Unread` takes
+    the position of a file that cannot be opened or is not recognised. Raises `BadFile` for a path that does not exist
+    and for a folder without a profiler file, `BadInput` for a file given twice, also packed, and for files of several
+    formats."""
     files: list[Path | Unread] = []
     for path in map(Path, paths):
         if os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long
@@ -85,13 +88,17 @@ def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
 
 
 def _unread(file: Path, error: BadFile) -> Unread:
+    """Converts the error of reading a file; the reason is its message without the path and the full stop."""
     reason = error.says.removeprefix(f"{file}: ").rstrip(".")
     return Unread(path=file, reason=reason, next_step=error.next_step, kind=type(error))
 
 
 def raise_if_unreadable(read_count: int, unread: Sequence[Unread], truncated: Sequence[str], strict: bool) -> None:
-    """Raises `BadFile` if no file could be read, or, if `strict`, when one could not, or was cut short. `read_count`:
-    the number of files that could; `truncated`: the names of those that were cut short."""
+    """Raises the error for unreadable files: none could be read, or, with `strict`, one could not or was cut short.
+
+    `read_count`: the number of ranks that were read; `unread`: the files that could not be read; `truncated`: the names
+    of files that were cut short and read in part. Returns without an error in all other cases.
+    """
     if unread and not read_count and len(unread) == 1:
         raise unread[0].error()
     if unread and (strict or not read_count):
@@ -113,21 +120,29 @@ def raise_if_unreadable(read_count: int, unread: Sequence[Unread], truncated: Se
 
 
 def left_out(unread: Sequence[Unread], ranks: Sequence[int], world: int) -> str:
-    """A sentence with the unread files and the missing ranks. `ranks`: those read; `world`: as in `Events`."""
+    """Describes the unread files and the missing ranks in a sentence or two.
+
+    `ranks`: numbers of the ranks that were read; `world`: ranks of the job as the files state it, 0 if they do not.
+    """
     files = len(ranks) + len(unread)
     total, present = world or files, set(ranks)
-    count = total - sum(rank < total for rank in present)
+    missing_count = total - sum(rank < total for rank in present)
     # A file states the world size, which may be absurd: only the first missing ranks are listed.
-    first = list(islice((rank for rank in range(total) if rank not in present), MAX_LISTED_FILES))
-    named = f"; rank{'s' * (count > 1)} {listed(first, MAX_LISTED_FILES, count)} {'are' if count > 1 else 'is'} missing"
+    first_missing = list(islice((rank for rank in range(total) if rank not in present), MAX_LISTED_FILES))
+    missing = listed(first_missing, MAX_LISTED_FILES, missing_count)
+    named = f"; ranks {missing} are missing" if missing_count > 1 else f"; rank {missing} is missing"
     return (
         f"{len(unread):,} of {files:,} files cannot be read: {listed(unread, MAX_LISTED_FILES)}. The figures are of "
-        f"{len(ranks):,} of {max(world, files):,} ranks{named if count else ''}."
+        f"{len(ranks):,} of {max(world, files):,} ranks{named if missing_count else ''}."
     )
 
 
 def _files_in_folder(folder: Path) -> list[Path | Unread]:
-    """The rank files in a folder, by name. Raises `BadFile`."""
+    """Lists the rank files in a folder by name, `Unread` for those that cannot be read.
+
+    The rules are those of the module's description. Raises `BadFile` for a folder that cannot be listed, and
+    `MissingFile` for one without a profiler file.
+    """
     try:
         candidates = sorted(
             path
@@ -138,6 +153,7 @@ def _files_in_folder(folder: Path) -> list[Path | Unread]:
         raise BadFile(f"{folder}: the folder cannot be read: {error.strerror or error}.") from error
     unread = {path: Unread(path, reason) for path in candidates if (reason := _unreadable(path))}
     readable = {path for path in candidates if path not in unread and reader_name(path)}
+    # A report such as rank0.nsys-rep has been exported if there is a readable rank0.sqlite.
     exported = {path.name.partition(".")[0] for path in readable}
     patterns = {_name_without_digits(path) for path in readable}
     for path in candidates:
@@ -179,8 +195,8 @@ def _name_without_digits(path: Path) -> str:
 
 
 def _check_one_format(files: Sequence[Path]) -> None:
-    """Raises `BadInput` for files of several formats: they are not the ranks of one job, or its ranks twice. Damaged
-    files count for none."""
+    """Raises `BadInput` for files of several formats: they are of different jobs, or contain each rank twice. A damaged
+    file has no format."""
     files_of_reader: dict[str, list[Path]] = {}
     for file in files if len(files) > 1 else ():
         if name := certain_reader_name(file):
@@ -197,7 +213,8 @@ def _check_one_format(files: Sequence[Path]) -> None:
 
 
 def _check_distinct(files: Sequence[Path]) -> None:
-    """Raises `BadInput` for a file and a packed copy of it: they would count as two ranks."""
+    """Raises `BadInput` for a file and a packed copy of it: they would count as two ranks. Files count as copies if
+    their names without the endings of packing and format agree, and their first unpacked bytes do."""
     file_of_name: dict[str, Path] = {}
     for file in files if len(files) > 1 else ():
         other = file_of_name.setdefault(_PACKED_OR_PROFILE.sub("", str(file)), file)
@@ -208,7 +225,7 @@ def _check_distinct(files: Sequence[Path]) -> None:
 
 
 def _beginning(file: Path) -> bytes:
-    """The first bytes of the file's first document, unpacked; empty if it is damaged."""
+    """The first bytes (at most `_HEAD_BYTES`) of the file's first document, unpacked; empty if it is damaged."""
     try:
         return next(iter(texts(file, AS_WRITTEN.limit)[0]))[:_HEAD_BYTES]
     except (BadFile, StopIteration):

@@ -1,4 +1,8 @@
-"""Converts a rank's trace to `Booked`, the data structure that detectors read."""
+"""Converts a rank's trace to `Booked`, the data structure that detectors (the rules that state findings) read.
+
+A stretch is a period of idle time in which one account and phase (numbered by `key`, an index into `rank.keys.pairs`)
+owns the time; a piece is a part of a stretch during which the host stays in one innermost span.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,11 @@ _WORK_KINDS = ("compute", "straggler", "comm", "copy")
 
 
 def all_booked(measured: MeasuredTrace) -> list[Booked]:
-    """All ranks that the mean covers; if they have more than `_MAX_TOTAL_ROWS` rows, an evenly spaced subset, which
-    includes the rank that the others wait for most."""
+    """Converts the ranks that the mean covers, in order of rank.
+
+    If they have more than `_MAX_TOTAL_ROWS` rows (estimated from the first rank), an evenly spaced subset is converted,
+    which always includes the first rank and the rank that the others wait for most.
+    """
     rank_numbers = np.array(measured.rank_numbers, np.int32)
     comparable = np.array(measured.comparable_indices)
     first = convert_rank(measured.ranks[int(comparable[0])], rank_numbers)
@@ -45,7 +52,7 @@ def all_booked(measured: MeasuredTrace) -> list[Booked]:
 
 
 def convert_rank(rank: RankTrace, ranks: I32) -> Booked:
-    """Converts one rank. `ranks[i]`: the rank number for the index i in `rank.waits.late`."""
+    """Converts one rank's trace, without its lateness. `ranks[i]`: the rank number of index i in `rank.waits.late`."""
     classified, events, context, waits = rank.classified, rank.events, rank.context, rank.waits
     stretches = _idle_device(rank) if len(events.work) else _idle_cpu(rank)
     return Booked(
@@ -76,14 +83,18 @@ def convert_rank(rank: RankTrace, ranks: I32) -> Booked:
 
 
 def _idle_device(rank: RankTrace) -> Idle:
-    """The booked idle time, cut where the innermost span of the launching thread changes."""
+    """The booked idle time of a rank with device work, cut where the innermost span of the launching thread changes.
+
+    Each piece has `host`, the innermost host row (-1 for none), `next`, the row of the device work that ends the idle
+    time, and `ns`, the length of its part inside the window. The launching thread is that of the launch of `next`.
+    """
     events, host, work = rank.events, rank.events.host, rank.events.work
     start, stop, key = find_idle(events, rank.context, rank.keys)
     order = np.argsort(start, kind="stable")
     start, stop, key = start[order], stop[order], key[order].astype(np.int32)
     # A stretch ends at or before the work that ends the gap, and no work starts inside a gap.
-    next_ = np.searchsorted(work.start, stop, "left").astype(np.int32)
-    launching_thread = host.thread[work.call[next_]]
+    next_work = np.searchsorted(work.start, stop, "left").astype(np.int32)
+    launching_thread = host.thread[work.call[next_work]]
     launching = np.flatnonzero(np.bincount(launching_thread)).tolist()
     threads = {thread: _innermost(events, thread) for thread in {events.main, *launching}}
     main = threads[events.main]
@@ -101,7 +112,7 @@ def _idle_device(rank: RankTrace) -> Idle:
         row, begin, end, span = _cut_at_span_changes(start[block], stop[block], launching_thread[block], threads, main)
         target = slice(piece_count, piece_count + len(row))
         columns.start[target], columns.stop[target], columns.host[target] = begin, end, span
-        columns.key[target], columns.next[target] = key[block][row], next_[block][row]
+        columns.key[target], columns.next[target] = key[block][row], next_work[block][row]
         columns.ns[target] = np.clip(end, *window) - np.clip(begin, *window)
         piece_count += len(row)
     return Idle(**{name: getattr(columns, name)[:piece_count] for name in columns.__struct_fields__})
@@ -110,8 +121,12 @@ def _idle_device(rank: RankTrace) -> Idle:
 def _cut_at_span_changes(
     start: I64, stop: I64, thread: I32, threads: Mapping[int, _Innermost], main: _Innermost
 ) -> tuple[I64, I64, I64, I32]:
-    """(stretch, begin, end, span) of pieces of sorted stretches, cut where their thread's innermost span changes.
-    `start`, `stop`, `thread`: of each stretch; `threads`: thread number -> its spans; `span`: host row, -1 for none."""
+    """Cuts stretches where the innermost span of their launching thread changes.
+
+    `start`, `stop` (ns), `thread` (thread number): of each stretch, sorted by start; `threads`: thread number -> its
+    innermost spans; `main`: those of the training thread. Returns (index of the stretch, begin ns, end ns, host row of
+    the innermost span, -1 for none) of each piece, sorted by begin.
+    """
     columns: list[tuple[I64, I64, I64, I32]] = []
     for thread_number in np.flatnonzero(np.bincount(thread)).tolist():
         rows, spans = np.flatnonzero(thread == thread_number), threads[thread_number]
@@ -136,14 +151,15 @@ class _Innermost(NamedTuple):
     owner: I32
 
     def edges_in(self, start: I64, stop: I64) -> int:
-        """The total number of edges inside the stretches."""
+        """The total number of edges strictly inside the stretches [start, stop), ns."""
         return int((np.searchsorted(self.edges, stop, "left") - np.searchsorted(self.edges, start, "right")).sum())
 
     def between(self, first: int, last: int) -> I64:
-        """The edges from `first` to `last`."""
+        """The edges (ns) from `first` to `last`, both included."""
         return self.edges[np.searchsorted(self.edges, first, "left") : np.searchsorted(self.edges, last, "right")]
 
     def at(self, time: I64) -> I32:
+        """The host row of the innermost span at each time (ns); -1 if no span is open."""
         if not len(self.edges):
             return np.full(len(time), -1, np.int32)
         index = np.searchsorted(self.edges, time, "right") - 1
@@ -156,29 +172,19 @@ def _innermost(events: Events, thread: int) -> _Innermost:
 
 
 def _idle_cpu(rank: RankTrace) -> Idle:
-    """The time in which the training thread did no compute, communication or copies."""
+    """The idle time of a rank that trains on a CPU: when its training thread did no compute, communication or copies.
+
+    `host` is the innermost span of the training thread; no work is recorded that ends the idle time, so `next` is -1.
+    """
     classified = rank.classified
     is_idle_key = np.array([account.kind not in _WORK_KINDS for account, _ in rank.keys.pairs], bool)
     rows = np.flatnonzero(is_idle_key[classified.key]) if len(classified.key) else np.empty(0, np.int64)
-    none = np.full(len(rows), -1, np.int32)
-    return _sorted_idle(
-        classified.start[rows],
-        classified.stop[rows],
-        classified.key[rows],
-        rank.owned[rows],
-        classified.launcher[rows],
-        none,
-    )
-
-
-def _sorted_idle(start: I64, stop: I64, key: I64 | I32, ns: I64, host: I64 | I32, next_: I64 | I32) -> Idle:
-    """Idle intervals with these columns, sorted by start."""
-    order = slice(None) if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
+    rows = rows[np.argsort(classified.start[rows], kind="stable")]
     return Idle(
-        start=start[order],
-        stop=stop[order],
-        key=key[order].astype(np.int32, copy=False),
-        ns=ns[order],
-        host=host[order].astype(np.int32, copy=False),
-        next=next_[order].astype(np.int32, copy=False),
+        start=classified.start[rows],
+        stop=classified.stop[rows],
+        key=classified.key[rows].astype(np.int32, copy=False),
+        ns=rank.owned[rows],
+        host=classified.launcher[rows].astype(np.int32, copy=False),
+        next=np.full(len(rows), -1, np.int32),
     )

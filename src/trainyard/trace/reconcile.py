@@ -2,6 +2,9 @@
 
 HTA: Holistic Trace Analysis 0.5.0, `get_temporal_breakdown` and `get_comm_comp_overlap`. TraceLens: 0.1.0, the GPU
 timeline of its PyTorch report. Their rules on exact integers: the remaining differences are their rounding of floats.
+
+`work.call` is the row in `events.host` of the call that launched each device interval, -1 if it is not in the file;
+`work.name` is an index into `events.names`.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ class ToolFigure(NamedTuple):
 
 
 class ToolFigures(NamedTuple):
-    """One rank by the rules of `tool`. `window`: (start, stop) ns that the rules cover. `differs`: a sentence for each
-    rule that differs from ours."""
+    """The figures of one rank by the rules of `tool`. `window`: (start, stop) ns from the first to the last work that
+    the rules count. `differs`: a sentence for each rule that differs from trainyard's."""
 
     tool: str
     window: tuple[int, int]
@@ -73,6 +76,7 @@ _LENS_COPY = re.compile(
     r"^(MEMORY_COPY_(HOST_TO_DEVICE|DEVICE_TO_HOST|DEVICE_TO_DEVICE)|__amd_rocclr_copyBuffer(Rect)?(Aligned)?)(\.kd)?$"
 )
 _COMPUTE, _COMM, _MEMORY, _NEITHER = range(4)
+"""Kinds of kernels, as the tools classify them by name."""
 
 
 def _annotated_starts(events: Events) -> list[int]:
@@ -98,30 +102,35 @@ def hta(events: Events) -> ToolFigures:
             f"{events.source}: 0 device operations remain by HTA's rules.", "Its figures need two full steps."
         )
     kind = _kind_of_names(events, _hta_kind)[work.name[is_counted]]
+    # Unions of the intervals of all work, of computation and of communication.
     busy, compute, comm = (
         _merge_intervals(start, stop),
         *(_merge_intervals(*_select_kind(kind, k, start, stop)) for k in (_COMPUTE, _COMM)),
     )
-    whole = int(busy[1, -1] - busy[0, 0])
-    idle, computing, communicating = whole - _total_ns(busy), _total_ns(compute), _total_ns(comm)
-    hidden = _overlap_ns(_drop_empty(compute), _drop_empty(comm))
+    window_ns = int(busy[1, -1] - busy[0, 0])
+    idle_ns, compute_ns, comm_ns = window_ns - _total_ns(busy), _total_ns(compute), _total_ns(comm)
+    overlapped_ns = _overlap_ns(_drop_empty(compute), _drop_empty(comm))
     return ToolFigures(
         tool="hta",
         window=(int(busy[0, 0]), int(busy[1, -1])),
         figures=(
-            ToolFigure("kernel_time", whole),
-            ToolFigure("idle_time", idle),
-            ToolFigure("compute_time", computing),
-            ToolFigure("non_compute_time", whole - computing - idle),
-            ToolFigure("communication_time", communicating),
-            ToolFigure("exposed_comm_time", communicating - hidden),
+            ToolFigure("kernel_time", window_ns),
+            ToolFigure("idle_time", idle_ns),
+            ToolFigure("compute_time", compute_ns),
+            ToolFigure("non_compute_time", window_ns - compute_ns - idle_ns),
+            ToolFigure("communication_time", comm_ns),
+            ToolFigure("exposed_comm_time", comm_ns - overlapped_ns),
         ),
         differs=HTA_DIFFERS,
     )
 
 
 def tracelens(events: Events) -> ToolFigures:
-    """The figures by TraceLens' rules. Raises `BadInput` if its rules leave no device work."""
+    """The figures of TraceLens' GPU timeline for one rank. Raises `BadInput` if its rules leave no device work.
+
+    Work without a launch in the file is left out. Communication counts as exposed if no computation overlaps it, copies
+    if neither does.
+    """
     work = events.work
     is_counted = work.call >= 0
     start, stop = work.start[is_counted], work.stop[is_counted]
@@ -133,18 +142,18 @@ def tracelens(events: Events) -> ToolFigures:
     kind[work.what[is_counted] == COPY] = _MEMORY
     compute, comm, memory = (_merge_intervals(*_select_kind(kind, k, start, stop)) for k in (_COMPUTE, _COMM, _MEMORY))
     busy = _merge_intervals(start, stop)
-    total, computing = int(busy[1, -1] - busy[0, 0]), _total_ns(compute)
-    exposed_comm = _total_ns(comm) - _overlap_ns(compute, comm)
+    window_ns, compute_ns = int(busy[1, -1] - busy[0, 0]), _total_ns(compute)
+    exposed_comm_ns = _total_ns(comm) - _overlap_ns(compute, comm)
     return ToolFigures(
         tool="tracelens",
         window=(int(busy[0, 0]), int(busy[1, -1])),
         figures=(
-            ToolFigure("computation_time", computing),
-            ToolFigure("exposed_comm_time", exposed_comm),
-            ToolFigure("exposed_memcpy_time", _total_ns(busy) - computing - exposed_comm),
+            ToolFigure("computation_time", compute_ns),
+            ToolFigure("exposed_comm_time", exposed_comm_ns),
+            ToolFigure("exposed_memcpy_time", _total_ns(busy) - compute_ns - exposed_comm_ns),
             ToolFigure("busy_time", _total_ns(busy)),
-            ToolFigure("idle_time", total - _total_ns(busy)),
-            ToolFigure("total_time", total),
+            ToolFigure("idle_time", window_ns - _total_ns(busy)),
+            ToolFigure("total_time", window_ns),
             ToolFigure("total_comm_time", _total_ns(comm)),
             ToolFigure("total_memcpy_time", _total_ns(memory)),
         ),
@@ -156,7 +165,7 @@ TOOLS: Mapping[str, Callable[[Events], ToolFigures]] = {"hta": hta, "tracelens":
 
 
 def _hta_kind(name: str) -> int:
-    """Computation, communication, memory or neither, by a kernel's name as HTA decides it."""
+    """The kind of a kernel by HTA's patterns for its name: `_COMPUTE`, `_COMM`, `_MEMORY` or `_NEITHER`."""
     if _HTA_COMM.match(name):
         return _COMM
     if _HTA_MEMORY.match(name):
@@ -165,13 +174,14 @@ def _hta_kind(name: str) -> int:
 
 
 def _lens_kind(name: str) -> int:
+    """The kind of a kernel by TraceLens' patterns for its name: `_COMPUTE`, `_COMM` or `_MEMORY`."""
     if _LENS_COPY.match(name):
         return _MEMORY
     return _COMM if _LENS_COMM.search(name) else _COMPUTE
 
 
 def _kind_of_names(events: Events, kind_of: Callable[[str], int]) -> I64:
-    """The kind of each name in the trace."""
+    """The kind of each of `events.names`, by `kind_of`: a function of the name."""
     return np.array([kind_of(name) for name in events.names], np.int64)
 
 
@@ -180,12 +190,17 @@ def _select_kind(kind: I64, wanted: int, start: I64, stop: I64) -> tuple[I64, I6
 
 
 def _merge_intervals(start: I64, stop: I64) -> NDArray[np.int64]:
-    """[2, k]: begins and ends of the union of intervals; an interval that ends before it starts is kept."""
+    """The union of intervals as [2, k]: begins and ends of its k stretches, in ns, sorted and disjoint.
+
+    `start`, `stop`: ns of each interval, in any order. An interval that ends before it starts, as HTA's rounding
+    produces, is kept with its negative length.
+    """
     order = np.argsort(start, kind="stable")
-    start, latest = start[order], np.maximum.accumulate(stop[order])
-    fresh = np.append(True, start[1:] > latest[:-1])[: len(start)]
-    last = np.append(fresh[1:], True)[: len(start)]
-    return np.stack([start[fresh], latest[last]])
+    start, latest_stop = start[order], np.maximum.accumulate(stop[order])
+    # A stretch of the union begins if all earlier intervals have ended. The slices are for empty input.
+    begins_stretch = np.append(True, start[1:] > latest_stop[:-1])[: len(start)]
+    ends_stretch = np.append(begins_stretch[1:], True)[: len(start)]
+    return np.stack([start[begins_stretch], latest_stop[ends_stretch]])
 
 
 def _total_ns(stretches: NDArray[np.int64]) -> int:
@@ -198,6 +213,6 @@ def _drop_empty(stretches: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _overlap_ns(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
-    """The length of the intersection."""
+    """The length (ns) of the intersection of two unions, |A| + |B| - |A or B|. `a`, `b`: [2, k] begins and ends."""
     both = np.concatenate([a, b], axis=1)
     return _total_ns(a) + _total_ns(b) - _total_ns(_merge_intervals(both[0], both[1]))

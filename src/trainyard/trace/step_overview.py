@@ -1,4 +1,8 @@
-"""Which parts of the window are steps, how that is known, and what the mean leaves out."""
+"""Which parts of the window are steps, how that is known, and which parts the mean leaves out.
+
+A part is a labelled interval of a rank's window (`StepPart`); it is partial if it is not a full step, such as the work
+before the first step mark, an evaluation or a warm-up step. `facts` are the `Events` of each rank.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,11 @@ class StepOverview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overview(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> StepOverview:
-    """The overview of all ranks. `facts`, `parts`: of each rank, in order."""
+    """Summarises how the window of all ranks divides into steps.
+
+    `facts`, `parts`: the events and the parts of each rank, in order of rank. The confidence is the lowest of any rank;
+    the evidence is that of the first rank whose steps are inferred.
+    """
     is_window = all(part.label == WINDOW for rank_parts in parts for part in rank_parts)
     inferred = [events.inferred for events in facts if events.inferred]
     how = "window" if is_window else "inferred" if any(steps.source for steps in inferred) else "marked"
@@ -71,7 +79,8 @@ def overview(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> St
 
 
 def _left_out(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> tuple[PartLeftOut, ...]:
-    """The parts that are not full steps, one for each label."""
+    """The parts that are not full steps, merged over ranks: one for each label, in order of appearance."""
+    # Label -> rank number -> its part of that label.
     by_label: dict[str, dict[int, StepPart]] = {}
     for events, rank_parts in zip(facts, parts):
         for part in rank_parts:
@@ -89,27 +98,34 @@ def _left_out(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> t
 
 
 def _long_steps(parts: Sequence[Sequence[StepPart]]) -> tuple[LongStep, ...]:
-    """Full steps that took much longer than the median one, of the rank with the most steps; none if there are many."""
+    """The full steps that took at least `_LONG` times the median one, of the rank with the most full steps.
+
+    Empty for fewer than `_MIN_STEPS` steps, and if more than `_MAX_LONG_SHARE` of them are long: then their length
+    varies, and none of them is an exception.
+    """
     full = max(([part for part in rank_parts if not part.partial] for rank_parts in parts), key=len)
     if len(full) < _MIN_STEPS:
         return ()
-    middle = median(part.stop - part.start for part in full)
-    long = [part for part in full if part.stop - part.start >= _LONG * middle > 0]
+    median_ns = median(part.stop - part.start for part in full)
+    long = [part for part in full if part.stop - part.start >= _LONG * median_ns > 0]
     if len(long) > _MAX_LONG_SHARE * len(full):
         return ()
     return tuple(
-        LongStep(label=part.label, ns=part.stop - part.start, times=round((part.stop - part.start) / middle, 1))
+        LongStep(label=part.label, ns=part.stop - part.start, times=round((part.stop - part.start) / median_ns, 1))
         for part in long
     )
 
 
 def describe_steps(steps: StepOverview, facts: Sequence[Events]) -> list[str]:
-    """Sentences on how the steps are known, the most important first; none if the file marks them."""
+    """Describes how the steps are known in sentences, the most important first; none if the file marks them.
+
+    `facts`: the events of each rank. A `mark` other than torch.profiler's that no annotation begins with is reported.
+    """
     marks = {events.mark for events in facts if not events.marks or events.inferred} - {STEP_MARK}
     notes = [f"No annotation's name is or begins with {mark!r}, which --mark names." for mark in sorted(marks)]
     if steps.how == "inferred":
-        sure = f"{100 * (steps.confidence or 0):.0f} % sure"
-        notes.append(f"The file has no step marks. Steps are inferred, {sure}: {steps.evidence}. {_HINT}")
+        certainty = f"{100 * (steps.confidence or 0):.0f} % sure"
+        notes.append(f"The file has no step marks. Steps are inferred, {certainty}: {steps.evidence}. {_HINT}")
     elif steps.how == "window" and not all(events.marks for events in facts):
         doubts = f" Evidence of steps is not clear: {steps.evidence}." if steps.evidence else ""
         notes.append(f"No annotations mark the steps, so the whole window is booked as one step. {_HINT}{doubts}")
@@ -117,18 +133,22 @@ def describe_steps(steps: StepOverview, facts: Sequence[Events]) -> list[str]:
 
 
 def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
-    """Sentences about the parts that the mean leaves out, those between steps first, and about long steps. `ranks`: of
-    the trace."""
+    """Describes the parts that the mean leaves out in sentences, those between steps first, then long steps.
+
+    `ranks`: number of ranks of the trace; with several, a sentence names those that have the part.
+    """
     notes: list[str] = []
     for kind in ("warmup", *BETWEEN_STEPS):
         if parts := [part for part in steps.left_out if part.kind == kind]:
             labels = [label for part in parts if (label := _step_at(part))]
-            at = f"at step{'s' if len(labels) > 1 else ''} {units.listed(labels, _MOST_NAMED)}; " if labels else ""
+            position = (
+                f"at step{'s' if len(labels) > 1 else ''} {units.listed(labels, _MOST_NAMED)}; " if labels else ""
+            )
             longest = units.show_time(max(part.ns for part in parts))
             long = longest if len(parts) == 1 else f"up to {longest} each"
             verb = "is" if len(parts) == 1 else "are"
             notes.append(
-                f"{units.counted(len(parts), words.PARTS[kind].label)} ({at}{long}) {verb} left out of the mean."
+                f"{units.counted(len(parts), words.PARTS[kind].label)} ({position}{long}) {verb} left out of the mean."
             )
     notes += [_describe_cut(part, ranks) for part in steps.left_out if part.kind == "cut"]
     if steps.long:
@@ -149,7 +169,7 @@ def _step_at(part: PartLeftOut) -> str:
 
 
 def _describe_cut(part: PartLeftOut, ranks: int) -> str:
-    """A sentence about an incomplete part that the mean leaves out."""
+    """Describes an incomplete part that the mean leaves out in a sentence. `ranks`: number of ranks of the trace."""
     subjects = {BEFORE: "Work from before the first mark", AFTER: "Work from after the last complete step"}
     subject = subjects.get(part.label, f"Step {part.label}, which is cut off,")
     which = f"rank {part.ranks[0]}" if len(part.ranks) == 1 else f"{len(part.ranks)} of {ranks} ranks"

@@ -1,4 +1,8 @@
-"""Top kernels and modules of a trace: ns per step, averaged over ranks and full steps."""
+"""Top kernels and modules of a trace: ns per step, averaged over ranks and full steps.
+
+An interval is a kernel or copy of a device, or a stretch of a CPU op. Its key is the number of its account (such as
+`compute/matmul`) and phase in `rank.keys.pairs`. A module is an `nn.Module` or a user's annotation.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,11 @@ class Busy(NamedTuple):
 
 
 def top_work(measured: MeasuredTrace, by: Literal["kernels", "modules"], most: int = 20) -> list[Busy]:
-    """The kernels (on a CPU: ops) that ran longest, or the modules by the time of the work launched from them."""
+    """The kernels (on a CPU: ops) that ran longest, or the modules by the time of the work launched from them.
+
+    At most `most` rows, by decreasing ns. Kernels are listed per account and phase, modules per kind of account and
+    phase. Times are divided by the number of full steps of all ranks (of all parts, if a rank has no full step).
+    """
     totals: dict[tuple[str, str, str], list[int]] = {}
     full_steps = 0
     for rank in measured.ranks:
@@ -37,14 +45,18 @@ def top_work(measured: MeasuredTrace, by: Literal["kernels", "modules"], most: i
 
 
 def _add_rank(rank: RankTrace, by: str, totals: dict[tuple[str, str, str], list[int]]) -> None:
-    """Adds a rank's full steps. `totals`: (name, account or kind, phase) -> [ns, calls]."""
+    """Adds the work of a rank's full steps to `totals`, in place.
+
+    `by`: `kernels` or `modules`; `totals`: (name, account for kernels or kind of account for modules, phase) ->
+    [ns that the work ran, number of calls].
+    """
     classified = rank.classified
     names = classified.name if by == "kernels" else classified.module
     rows = np.flatnonzero((names >= 0) & in_full(rank.parts, classified.start))
     if not len(rows):
         return
-    # Modules are split by kind and phase, kernels by account and phase.
     pair = np.stack([names[rows].astype(np.int64), classified.key[rows].astype(np.int64)])
+    # `unique`: [2, k], a name number and a key for each distinct pair; `inverse`: the pair of each interval.
     unique, inverse = np.unique(pair, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
     ns = np.bincount(inverse, weights=(classified.stop - classified.start)[rows]).astype(np.int64)

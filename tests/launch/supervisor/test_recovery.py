@@ -366,9 +366,9 @@ class World:
             for rank in self._own(node):
                 report = self.ranks[rank]
                 if report.exit_code is None and self.plan.do in ("stop", "end"):
-                    self.change(rank, exit_code=-9, ended=self.now.epoch)
+                    self.change(rank, exit_code=-9, ended_ns=self.now.epoch)
                 elif report.exit_code is None and self.plan.do == "leave" and self.plan.before >= 0:
-                    self.change(rank, exit_code=LEFT, begun=self.plan.before, ended=self.now.epoch)
+                    self.change(rank, exit_code=LEFT, begun=self.plan.before, ended_ns=self.now.epoch)
                 elif report.exit_code is None and self.steps and self.plan.do == "run" and report.state != "T":
                     self.change(
                         rank, count=report.count + 2, begun=report.begun + 1, done=report.done + 1, phase="stepping",
@@ -427,10 +427,14 @@ def test_successful_job_is_launched_once() -> None:
 def test_first_dead_rank_is_blamed_though_peers_report_first() -> None:
     job_world = running(world(restarts=1))
     job_world.change(
-        3, exit_code=1, told=job_world.now.epoch + 50, ended=job_world.now.epoch + 60, why="connection closed by peer"
+        3,
+        exit_code=1,
+        reported_ns=job_world.now.epoch + 50,
+        ended_ns=job_world.now.epoch + 60,
+        reason="connection closed by peer",
     )
     job_world.turn()
-    job_world.change(0, exit_code=-9, ended=job_world.now.epoch + 10, why="")
+    job_world.change(0, exit_code=-9, ended_ns=job_world.now.epoch + 10, reason="")
     job_world.until(lambda: bool(job_world.faults))
     (fault,) = job_world.faults
     assert (fault.kind, fault.rank, fault.node) == ("worker_death", 0, 0)
@@ -443,8 +447,10 @@ def test_first_dead_rank_is_blamed_though_peers_report_first() -> None:
 def test_rank_aborted_by_watchdog_is_not_blamed() -> None:
     """Of collectives: the rank that told why it fails ended before."""
     job_world = running(world(restarts=1))
-    job_world.change(1, exit_code=1, told=job_world.now.epoch, ended=job_world.now.epoch + 10, why="ValueError: no")
-    job_world.change(2, exit_code=-6, ended=job_world.now.epoch + 20, why="")
+    job_world.change(
+        1, exit_code=1, reported_ns=job_world.now.epoch, ended_ns=job_world.now.epoch + 10, reason="ValueError: no"
+    )
+    job_world.change(2, exit_code=-6, ended_ns=job_world.now.epoch + 20, reason="")
     job_world.until(lambda: bool(job_world.faults))
     assert job_world.faults[0].rank == 1
     running(job_world)
@@ -454,18 +460,22 @@ def test_rank_aborted_by_watchdog_is_not_blamed() -> None:
 def test_two_ranks_killed_at_once_are_two_incidents() -> None:
     job_world = running(world(restarts=1))
     job_world.change(
-        0, exit_code=1, told=job_world.now.epoch + 5, ended=job_world.now.epoch + 40, why="connection closed by peer"
+        0,
+        exit_code=1,
+        reported_ns=job_world.now.epoch + 5,
+        ended_ns=job_world.now.epoch + 40,
+        reason="connection closed by peer",
     )
-    job_world.change(1, exit_code=-9, ended=job_world.now.epoch + 20)
-    job_world.change(3, exit_code=-11, ended=job_world.now.epoch + 10)
+    job_world.change(1, exit_code=-9, ended_ns=job_world.now.epoch + 20)
+    job_world.change(3, exit_code=-11, ended_ns=job_world.now.epoch + 10)
     job_world.until(lambda: bool(job_world.faults))
     assert [(fault.kind, fault.rank, fault.node) for fault in job_world.faults] == [
         ("worker_death", 3, 1), ("worker_death", 1, 0),
     ]  # fmt: skip
     assert job_world.supervision.restarts == 1
     running(job_world)
-    job_world.change(0, exit_code=-9, ended=job_world.now.epoch)
-    job_world.change(2, exit_code=-9, ended=job_world.now.epoch)
+    job_world.change(0, exit_code=-9, ended_ns=job_world.now.epoch)
+    job_world.change(2, exit_code=-9, ended_ns=job_world.now.epoch)
     job_world.until(lambda: job_world.supervision.result is not None)
     failure = job_world.supervision.failure
     assert failure is not None
@@ -475,7 +485,7 @@ def test_two_ranks_killed_at_once_are_two_incidents() -> None:
 
 def test_a_killed_rank_and_a_dead_agent_are_two_incidents() -> None:
     job_world = running(world(restarts=1))
-    job_world.change(0, exit_code=-9, ended=job_world.now.epoch)
+    job_world.change(0, exit_code=-9, ended_ns=job_world.now.epoch)
     job_world.die(1)
     job_world.until(lambda: bool(job_world.faults))
     assert sorted((fault.kind, fault.rank, fault.node) for fault in job_world.faults) == [
@@ -505,7 +515,9 @@ def test_restarts_are_counted_and_last_fault_is_reported() -> None:
     job_world = running(world(restarts=1))
     for _ in range(2):
         running(job_world)
-        job_world.change(1, exit_code=3, ended=job_world.now.epoch, told=job_world.now.epoch, why="ValueError: no")
+        job_world.change(
+            1, exit_code=3, ended_ns=job_world.now.epoch, reported_ns=job_world.now.epoch, reason="ValueError: no"
+        )
         job_world.until(lambda: job_world.plan.do == "stop")
         job_world.turn(4)
     job_world.until(lambda: job_world.supervision.result is not None)
@@ -609,7 +621,11 @@ def test_silent_node_is_blamed_though_its_peers_fail_first() -> None:
     job_world.silent.add(0)
     job_world.turn(3)
     job_world.change(
-        1, exit_code=1, told=job_world.now.epoch, ended=job_world.now.epoch, why="connection closed by peer"
+        1,
+        exit_code=1,
+        reported_ns=job_world.now.epoch,
+        ended_ns=job_world.now.epoch,
+        reason="connection closed by peer",
     )
     job_world.until(lambda: bool(job_world.faults))
     assert (job_world.faults[0].kind, job_world.faults[0].node) == ("agent_death", 0)
@@ -648,7 +664,7 @@ def test_a_stack_is_read_when_it_is_complete() -> None:
 def test_stopped_rank_is_blamed_though_peers_fail_first() -> None:
     job_world = running(world(hang_s=60, restarts=1))
     job_world.change(2, state="T")
-    job_world.change(0, exit_code=1, told=job_world.now.epoch, ended=job_world.now.epoch, why="timed out")
+    job_world.change(0, exit_code=1, reported_ns=job_world.now.epoch, ended_ns=job_world.now.epoch, reason="timed out")
     job_world.until(lambda: bool(job_world.faults))
     assert (job_world.faults[0].kind, job_world.faults[0].rank) == ("hang", 2)
 

@@ -4,6 +4,9 @@ It starts, kills and watches its node's ranks according to the supervisor's plan
 decisions. It can be started on any host that reaches the store named in SPEC, at any time and repeatedly. Ranks are
 forked from it with torch loaded, which takes milliseconds. It has no store of its own, and its ranks meet in a store of
 the supervisor: no host is special. Without the supervisor it ends, and its ranks with it.
+
+A generation is one launch of all ranks of the job, on all member nodes; after a fault the next one is launched. A local
+rank is a rank's number on its node.
 """
 
 from __future__ import annotations
@@ -63,8 +66,11 @@ class SupervisorLink:
         """Number of reports sent so far."""
 
     def report(self, generation: int = -1, serial: int = -1, ranks: tuple[RankReport, ...] = ()) -> AgentPlan:
-        """Report the state of this node; return the supervisor's current plan. `generation`: the generation of `ranks`;
-        `serial`: that of the last plan the ranks were sent a signal for; both -1 if there is none yet."""
+        """Report the state of this node through the store; return the supervisor's current plan.
+
+        `generation`: the generation of `ranks`; `serial`: that of the last plan for which the ranks were sent a signal;
+        both -1 if there is none yet. Raises `DistError` if the store does not answer.
+        """
         self._beat += 1
         node, life = self.member.node, self.member.life
         report = AgentReport(
@@ -84,8 +90,11 @@ class PlanRendezvous(RendezvousHandler):
         """Whether the ranks must stop."""
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for a plan to run a new generation with this agent as a member; return the members' stores, this agent's
-        rank among them and their number. Raises `RendezvousGracefulExitError` if the job is over."""
+        """Wait for a plan to run a new generation with this agent as a member, and follow it.
+
+        Returns the store of the agents, this agent's rank among the members and their number, and the address of the
+        ranks' store. Reports while it waits. Raises `RendezvousGracefulExitError` if the job is over.
+        """
         while True:
             plan = self.link.report()
             if plan.do == "end":
@@ -153,7 +162,10 @@ class Agent(SimpleElasticAgent):
         """Serial of the last plan whose signal was passed on to the ranks."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        """Fork the ranks of a new generation, with torchrun's variables; return their process ids by local rank."""
+        """Fork the ranks of a new generation, with torchrun's variables; return local rank -> process id.
+
+        Called by torch's agent after a rendezvous. Forgets the processes of the last generation.
+        """
         fork = multiprocessing.get_context("fork")
         generation = self.rendezvous.plan.generation
         self.processes, self.ends_ns, self.shortages = {}, {}, {}
@@ -186,7 +198,11 @@ class Agent(SimpleElasticAgent):
         return {local_rank: process.pid for local_rank, process in self.processes.items()}
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Report the ranks' state and act on the plan. Always returns healthy: the supervisor judges."""
+        """Report the ranks' state and act on a new plan; called by torch's agent every `_TURN_S` seconds.
+
+        Always returns healthy: the supervisor judges. If the ranks must stop, the rendezvous is closed, whereupon
+        torch's agent stops them.
+        """
         plan = self.rendezvous.link.report(self.rendezvous.plan.generation, self.acted_serial, self._report_ranks())
         if plan.serial > self.acted_serial:
             self.acted_serial = plan.serial
@@ -197,7 +213,10 @@ class Agent(SimpleElasticAgent):
         return RunResult(WorkerState.HEALTHY)
 
     def _act(self, plan: AgentPlan) -> None:
-        """Pass a new plan on to the ranks: SIGUSR1 for "stacks", a request to hold or to leave for "leave"."""
+        """Pass a new plan on to the ranks: SIGUSR1 for "stacks", a request to hold or to leave for "leave".
+
+        A rank that has not updated its heartbeat yet cannot save its state, and is killed if it is to leave.
+        """
         if plan.do == "stacks":
             self._send_signal(signal.SIGUSR1)
         elif plan.do == "leave":
@@ -232,7 +251,11 @@ class Agent(SimpleElasticAgent):
 
     def _report_rank(self, local_rank: int, process: ForkProcess) -> RankReport:
         """Report one rank: its heartbeat and, if it has ended, its exit code, the time (ns since the epoch) and the
-        reason."""
+        reason.
+
+        The first time that its end is seen is kept. A rank killed by SIGKILL may have run out of memory: the kernel's
+        counters decide.
+        """
         global_rank = self._worker_group.workers[local_rank].global_rank
         pid = process.pid or 0
         exit_code, reading = process.exitcode, self.heartbeats.read(local_rank)
@@ -258,9 +281,9 @@ class Agent(SimpleElasticAgent):
             state=state,
             ticks=ticks,
             exit_code=exit_code,
-            ended=end_ns,
-            told=reported_ns,
-            why=reason,
+            ended_ns=end_ns,
+            reported_ns=reported_ns,
+            reason=reason,
             shortage=self.shortages.get(local_rank, ""),
         )
 
@@ -268,6 +291,7 @@ class Agent(SimpleElasticAgent):
 def _read_process_state(pid: int) -> tuple[str, int]:
     """Return (state letter, CPU ticks) of proc(5); an empty state and 0 if they cannot be read."""
     try:
+        # The fields after the process name, which may contain blanks: state is the first, utime and stime follow.
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return fields[0], int(fields[11]) + int(fields[12])
     except (OSError, IndexError, ValueError):
@@ -275,8 +299,11 @@ def _read_process_state(pid: int) -> tuple[str, int]:
 
 
 def main(path: Path, node: int, parent: int | None) -> int:
-    """Run the agent of `node` for the job whose SPEC is at `path`; return its exit code: 0, or 4 if the supervisor is
-    lost. `parent`: id of a process that it dies with, if any."""
+    """Run the agent of `node` for the job whose SPEC is at `path`, until the job is over.
+
+    Returns the exit code: 0, or 4 if the supervisor is lost. `parent`: id of a process that it dies with, None if it
+    was started by hand. Ignores SIGTERM, and writes its process id to the logs.
+    """
     if parent is not None:
         die_with_parent(parent, signal.SIGKILL)
     set_process_name(f"agent{node}")

@@ -36,8 +36,10 @@ _INTERNAL_ERROR = 70
 
 
 class ForkServer:
-    """Forks a process that starts agents of the job at `path`, a SPEC. `run`: runs an agent to its end, given its node
-    and its parent's process id, and returns the exit code."""
+    """The supervisor's handle of the fork server, a process that starts agents of the job at `path`, a SPEC.
+
+    `run`: runs an agent to its end, given its node and its parent's process id, and returns the exit code.
+    """
 
     def __init__(self, path: Path, run: Callable[[int, int], int]) -> None:
         """Fork the fork server; this process keeps one end of the socket pair, the fork server the other."""
@@ -69,7 +71,10 @@ class ForkServer:
             self._socket.sendall(order)
 
     def ended(self) -> list[int]:
-        """Return the nodes whose agents have ended since the last call."""
+        """Return the nodes whose agents have ended since the last call. Does not block.
+
+        If the fork server itself has died, a new one is started, and all its agents count as ended.
+        """
         try:
             while data := self._socket.recv(_RECEIVED_BYTES):
                 self._partial_line += data
@@ -83,11 +88,13 @@ class ForkServer:
         return self._restart()
 
     def _restart(self) -> list[int]:
-        """Start a new fork server after the old one has died with its agents; return the nodes of these agents."""
+        """Start a new fork server after the old one has died with its agents; return the nodes of these agents,
+        sorted."""
         self.end()
         self._socket.close()
         self._socket, child_socket = socket.socketpair()
         child_socket.set_inheritable(True)
+        # Not a fork, as the supervisor runs threads by now: a new Python, which imports torch itself.
         command = [sys.executable, "-P", "-m", __name__, str(self._path), str(os.getpid()), str(child_socket.fileno())]
         self.pid = os.posix_spawn(sys.executable, command, os.environ)
         child_socket.close()
@@ -119,9 +126,11 @@ def agent(path: Path, node: int, parent: int) -> int:
 
 
 def _serve_orders(supervisor_pid: int, supervisor_socket: socket.socket, run: Callable[[int, int], int]) -> NoReturn:
-    """Start and kill agents as ordered through `supervisor_socket`, and report through it which have ended, until the
-    process `supervisor_pid` is gone. An order is a line `start NODE` or `kill NODE`, a report a line with the node.
-    `run`: as in `ForkServer`."""
+    """Start and kill agents as ordered through `supervisor_socket`, and report through it which have ended.
+
+    The main loop of the fork server; ends with the process `supervisor_pid`. An order is a line `start NODE` or
+    `kill NODE`, a report a line with the node. `run`: as in `ForkServer`; it is called in a fork of this process.
+    """
     die_with_parent(supervisor_pid, signal.SIGKILL)
     set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a SIGTERM sent to all processes is handled by the supervisor
@@ -141,7 +150,7 @@ def _serve_orders(supervisor_pid: int, supervisor_socket: socket.socket, run: Ca
                         os.kill(pid, signal.SIGKILL)
                 elif pid := os.fork():
                     node_of_pid[pid] = ordered_node
-                else:
+                else:  # in the forked process
                     supervisor_socket.close()
                     _run_agent(run, ordered_node, own_pid)
         while node_of_pid:
@@ -165,8 +174,10 @@ def _run_agent(run: Callable[[int, int], int], node: int, parent: int) -> NoRetu
 
 
 def main(path: Path, parent: int, socket_descriptor: int) -> NoReturn:
-    """Run a fork server for the job at `path`, a SPEC. `parent`: the supervisor's process id; `socket_descriptor`: file
-    descriptor of the socket to it."""
+    """Run a fork server that was started as a new program, for the job at `path`, a SPEC.
+
+    `parent`: the supervisor's process id; `socket_descriptor`: file descriptor of the socket to it.
+    """
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

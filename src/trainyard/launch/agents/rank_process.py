@@ -30,13 +30,17 @@ from trainyard.redact import redact
 def main(
     logs: Path, parent: int, environment: Mapping[str, str], heartbeat: Heartbeat, module: str, args: Sequence[str]
 ) -> None:
-    """Run the rank's module in the forked process; never returns into the agent's code. `parent`: the agent's process
-    id. `environment`: variables of the rank, such as RANK. `heartbeat`: where it records its progress."""
+    """Run the rank's module in the forked process, as `python -m MODULE ARGS`.
+
+    Raises whatever ends the module, which ends the process. `logs`: folder of its output; `parent`: the agent's process
+    id; `environment`: variables of the rank, such as RANK; `heartbeat`: the memory in which it records its progress.
+    """
     die_with_parent(parent, signal.SIGKILL)
     os.environ.update(environment)
     name = f"rank{os.environ['RANK']}"
     set_process_name(name)
     signal.signal(signal.SIGTERM, _ignore_notice)
+    # Processes that the rank forks, such as loader workers, end on SIGTERM as usual.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     for stream, suffix in ((sys.stdout, "out"), (sys.stderr, "err")):
         stream.flush()
@@ -68,9 +72,9 @@ def _ignore_notice(sign: int, frame: FrameType | None) -> None:
 
 
 def read_failure(path: Path) -> tuple[int, str]:
-    """Read when (ns since the epoch) and why a rank failed, as it reported; 0 and "" if it could not report."""
+    """Read a rank's report of its failure: (time in ns since the epoch, reason); 0 and "" if it could not report."""
     try:
-        when, _, why = path.read_text("utf-8").partition("\n")
-        return int(when), why
+        time_ns, _, reason = path.read_text("utf-8").partition("\n")
+        return int(time_ns), reason
     except (OSError, ValueError):
         return 0, ""

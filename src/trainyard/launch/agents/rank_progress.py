@@ -18,12 +18,13 @@ Phase = Literal["starting", "stepping", "saving", "finishing"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _ROW = 8
 """Integers of 8 bytes in a rank's row."""
-_COUNT, _BEGUN, _DONE, _PHASE, _OWN, _AT, _HELD, _ASKED = range(8)
-"""Columns of a rank's row."""
+_COUNT, _BEGUN, _DONE, _PHASE, _OWN, _AT, _HELD, _REQUEST = range(8)
+"""Columns of a rank's row; the first seven are the fields of `HeartbeatReading`."""
 _HOLD, _STEP_OFFSET = 1, 2
-"""Values of the column `_ASKED`: 0 for no request, `_HOLD` to stop before the next step, `_STEP_OFFSET + N` to leave
+"""Values of the column `_REQUEST`: 0 for no request, `_HOLD` to stop before the next step, `_STEP_OFFSET + N` to leave
 before step N."""
 _WAIT_S = 0.002
+"""Seconds between two looks of a held rank at its request."""
 
 
 class HeartbeatReading(NamedTuple):
@@ -50,7 +51,7 @@ class HeartbeatBoard:
         self._rows = memoryview(mmap.mmap(-1, ranks * _ROW * 8)).cast("q")
 
     def heartbeat(self, local_rank: int) -> Heartbeat:
-        """Reset and return the heartbeat of a rank."""
+        """Reset the heartbeat of a rank, and return it for the rank to write to."""
         row = self._rows[local_rank * _ROW : (local_rank + 1) * _ROW]
         row[:] = memoryview(bytes(_ROW * 8)).cast("q")
         row[_BEGUN] = -1
@@ -72,11 +73,11 @@ class HeartbeatBoard:
 
     def hold(self, local_rank: int) -> None:
         """Ask the rank to stop before its next step."""
-        self._rows[local_rank * _ROW + _ASKED] = _HOLD
+        self._rows[local_rank * _ROW + _REQUEST] = _HOLD
 
     def leave(self, local_rank: int, before: int) -> None:
         """Ask the rank to continue up to step `before` and to leave before it."""
-        self._rows[local_rank * _ROW + _ASKED] = _STEP_OFFSET + before
+        self._rows[local_rank * _ROW + _REQUEST] = _STEP_OFFSET + before
 
 
 class Heartbeat:
@@ -109,17 +110,20 @@ class Heartbeat:
         self._count_update()
 
     def must_leave_before(self, step: int) -> bool:
-        """Whether the rank must save and leave before `step`; blocks until that is known. Call before each step."""
+        """Whether the rank must save and leave before `step`. Call before each step.
+
+        Blocks while the agent's request is to hold, until the step before which all ranks leave is known.
+        """
         row = self._row
         row[_BEGUN] = step  # set before the check: a rank that is not held counts as having begun
-        if not row[_ASKED]:
+        if not row[_REQUEST]:
             return False
         row[_HELD] = 1
         self._count_update()
-        while row[_ASKED] == _HOLD:
+        while row[_REQUEST] == _HOLD:
             time.sleep(_WAIT_S)
         row[_HELD] = 0
-        return step >= row[_ASKED] - _STEP_OFFSET
+        return step >= row[_REQUEST] - _STEP_OFFSET
 
     def end(self) -> None:
         """End a step: count it, and add its CPU time to the rank's own time."""

@@ -49,7 +49,10 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventLogWriter:
-    """Appends events to the file of one `writer`, each in a single write: a kill does not leave a partial line."""
+    """Appends events to the file of one `writer`, each in a single write: a kill does not leave a partial line.
+
+    `folder`: the run's folder; `writer`: `supervisor` or `rank<N>`; `attempt`: number of earlier attempts of the run.
+    """
 
     def __init__(self, folder: Path, writer: str, attempt: int = 0) -> None:
         path = folder / PART / f"{writer}.jsonl"
@@ -69,7 +72,10 @@ class EventLogWriter:
         self.add(JobEvent(what="saved", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
 
     def fault(self, kind: str, message: str, rank: int = -1, step: int = -1) -> None:
-        """Log a fault that the rank noticed itself and survives: `disk_full`, `bad_checkpoint`."""
+        """Log a fault that the rank noticed itself and survives: a `kind` such as `disk_full` or `bad_checkpoint`.
+
+        `rank`, `step`: concerned, -1 for none.
+        """
         now = epoch.now_ns()
         self.add(
             JobEvent(

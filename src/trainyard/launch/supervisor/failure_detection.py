@@ -1,7 +1,11 @@
 """Failure detection: the supervisor's conclusions from the agents' reports, and its plans. No process, store or clock.
 
-It is a state machine: `State` documents what each state waits for and which states follow it, and `HANDLERS` names the
-method of `Supervision` that is called in it.
+It is a state machine: `State` documents the condition that each state waits for and the states that follow it, and
+`HANDLERS` names the method of `Supervision` that is called in it. `supervisor_main.py` calls `advance`, and passes
+plans and reports on.
+
+A generation is one launch of all ranks on the member nodes; after a fault the next one is launched. Ranks write
+heartbeats, which their node's agent reports. Arguments `now` are the current time on two clocks.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ class _Cause(NamedTuple):
     node: int = -1
 
 
-class Heard(NamedTuple):
+class LastReport(NamedTuple):
     """The last report of an agent, and when it arrived. `dead`: the agent has ended since."""
 
     when: Now
@@ -97,7 +101,8 @@ class Supervision:
         stacks: Callable[[], Mapping[int, str]],
         attempts: int = 0,
     ) -> None:
-        """Begin in the state `GATHER`: wait `spec.gather_s` seconds for all nodes."""
+        """Begin in the state `GATHER`: wait `spec.gather_s` seconds for all nodes. The class describes the
+        arguments."""
         self.spec = spec
         self.plan = AgentPlan(generation=attempts - 1)
         self.events = [JobEvent(what="started", at=now.epoch)]
@@ -110,7 +115,7 @@ class Supervision:
         self.state = State.GATHER
         self._settle_began_s, self._deadline_s = now.seconds, now.seconds + spec.gather_s
         """Monotonic times: the change to `SETTLE`; the end of the current state's wait."""
-        self._heard: dict[int, Heard] = {}
+        self._heard: dict[int, LastReport] = {}
         """The last report by node."""
         self._last_heard: dict[str, Now] = {}
         """When an agent last reported, by its `life`."""
@@ -133,14 +138,17 @@ class Supervision:
     # Reports
 
     def receive_reports(self, now: Now, reports: Mapping[int, AgentReport]) -> None:
-        """Take the last report of each agent. Ignores a second agent of a node while the first one still reports."""
+        """Take the last report of each agent, node -> report, and note when a new one arrived.
+
+        Ignores a second agent of a node while the first one still reports.
+        """
         for node, report in reports.items():
             known = self._heard.get(node)
             is_other_agent = known is not None and known.report.life != report.life
             if known and is_other_agent and not known.dead and now.seconds - known.when.seconds < TWICE_S:
                 continue
             if known is None or (known.report.life, known.report.beat) != (report.life, report.beat):
-                self._heard[node] = Heard(when=now, report=report)
+                self._heard[node] = LastReport(when=now, report=report)
                 self._last_heard[report.life] = now
 
     def mark_agent_dead(self, node: int) -> None:
@@ -172,6 +180,7 @@ class Supervision:
         ]
 
     def _node(self, rank: int) -> int:
+        """The node of a rank of the current generation; -1 for rank -1."""
         index = rank // self.spec.ranks_each
         return self.plan.members[index].node if 0 <= index < len(self.plan.members) else -1
 
@@ -194,8 +203,8 @@ class Supervision:
             self._end(now, FAILED, Failure(rank=-1, pid=0, exit_code=FAILED, when=now.epoch / 1e9, last_words=reason))
 
     def _gather(self, now: Now) -> None:
-        """Launch as soon as the largest size is available, or after the wait the largest one that is; abort the job
-        after `GIVE_UP_S` more seconds without enough nodes."""
+        """Launch the ranks as soon as as many nodes are available as the job can use, or after the wait on as many as
+        there are; abort the job after `GIVE_UP_S` more seconds without enough nodes."""
         live = self._live_agents(now)
         size, sizes = self.spec.size(len(live)), self.spec.sizes or (self.spec.nodes,)
         if size == max(sizes) or (size and now.seconds >= self._deadline_s):
@@ -230,7 +239,8 @@ class Supervision:
             self._ask_to_leave()
 
     def _leave(self, now: Now) -> None:
-        """Watch the ranks; once all are held, name the step before which they leave: the first that none has begun."""
+        """Watch the ranks; once all are held, publish the step before which they leave: the first that none has
+        begun."""
         ranks = self.ranks()
         self._watch(now, ranks)
         if self.state is not State.LEAVE or self.plan.before >= 0 or not self._all_asked():
@@ -263,13 +273,13 @@ class Supervision:
             self.state, self._deadline_s = State.STACKS, now.seconds + STACKS_S
 
     def _failed(self, ranks: list[RankReport]) -> list[RankReport]:
-        """The failed ranks. A rank without a heartbeat cannot save; it is killed on a request to leave, which is no
-        failure."""
+        """The ranks that ended abnormally. A rank without a heartbeat cannot save its state, and is killed on a request
+        to leave, which does not count as a failure."""
         failed = find_cause.failed(ranks)
         return [rank for rank in failed if not self._asked or rank.count or rank.exit_code != -signal.SIGKILL]
 
     def _all_ended(self, now: Now, ranks: list[RankReport]) -> None:
-        """End the job, or stop the generation if the ranks left so that the job can grow."""
+        """End the job after all `ranks` have ended, or only the generation if they left so that the job can grow."""
         if all(rank.exit_code == 0 for rank in ranks):
             self._end(now, 0, None)
         elif self._asked == "grow":
@@ -298,8 +308,12 @@ class Supervision:
                 self._progress[rank.rank] = (rank.count, now.seconds)
 
     def _without_progress(self, now: Now, ranks: list[RankReport]) -> list[int]:
-        """The numbers of the ranks without progress for longer than the longest limit of the running ranks. Ranks in
-        lockstep exceed it within moments of each other, so that none is reported until the last of them must have."""
+        """The numbers of the ranks that have made no progress for longer than the limit; none if no rank has exceeded
+        it for `TOGETHER_S`.
+
+        The limit is `hang_s` times the longest factor of a running rank's phase. Ranks in lockstep exceed it within
+        moments of each other, so that none is reported until the last of them must have.
+        """
         running = [rank for rank in ranks if rank.exit_code is None]
         limit_s = self.spec.hang_s * max((LONGER[rank.phase] for rank in running), default=0.0)
         still_s = {rank.rank: now.seconds - self._progress[rank.rank][1] for rank in running}
@@ -309,15 +323,20 @@ class Supervision:
 
     def _can_grow(self, now: Now, ranks: list[RankReport]) -> bool:
         """Whether the job can run on more nodes, and every rank has trained since its start and still does."""
-        steady = ranks and all(rank.phase == "stepping" and rank.exit_code is None and rank.done for rank in ranks)
-        return bool(steady and self.spec.size(len(self._live_agents(now))) > len(self.plan.members))
+        is_steady = ranks and all(rank.phase == "stepping" and rank.exit_code is None and rank.done for rank in ranks)
+        return bool(is_steady and self.spec.size(len(self._live_agents(now))) > len(self.plan.members))
 
     def _ask_to_leave(self) -> None:
         self._publish("leave", before=-1)
         self.state = State.LEAVE
 
     def _settle(self, now: Now) -> None:
-        """Wait until all agents have reported: the peers of a failed rank fail too, and may be reported before it."""
+        """Determine the cause of a failure once all agents have reported since, or at the end of the wait.
+
+        The peers of a failed rank fail too, and may be reported before it. The causes are lost agents, then killed and
+        stopped ranks, and without any of these the rank that failed first. Without a failure, a late report was the
+        only problem, and the job goes back to its previous state.
+        """
         ranks, missing = self.ranks(), self._missing(now)
         failed = self._failed(ranks)
         stopped = find_cause.stopped(ranks)
@@ -340,7 +359,10 @@ class Supervision:
             self.state = State.LEAVE if self.plan.do == "leave" else State.RUN  # a late agent has reported
 
     def _stacks(self, now: Now) -> None:
-        """Once the ranks have had time to write their stacks, determine which one hangs."""
+        """Once the ranks have had time to write their stacks, determine which of them hangs, and record the fault.
+
+        Lost agents are the cause if there are any; then a single rank without progress, unless it waits for data.
+        """
         if now.seconds < self._deadline_s:
             return
         running = [rank for rank in self.ranks() if rank.exit_code is None]
@@ -368,10 +390,10 @@ class Supervision:
             pid=rank.pid,
             exit_code=rank.exit_code or 0,
             when=now.epoch / 1e9,
-            last_words=rank.why,
+            last_words=rank.reason,
             shortage=rank.shortage,
         )
-        return _Cause(at=rank.told or rank.ended, failure=failure)
+        return _Cause(at=rank.reported_ns or rank.ended_ns, failure=failure)
 
     def _hung(self, now: Now, rank: int, evidence: str) -> _Cause:
         """The failure of a hung rank (-1: of no particular one) with the `evidence` for it, at its last heartbeat."""
@@ -382,8 +404,10 @@ class Supervision:
         return _Cause(at=failed_at_ns, failure=failure)
 
     def _agent_died(self, now: Now, node: int) -> _Cause:
-        """The failure of a node whose agent ended or was replaced or is silent, at its last report; a silent agent is
-        marked as lost, to be killed."""
+        """The failure of a member node whose agent ended, was replaced or is silent, at the time of its last report.
+
+        A silent agent is added to `lost`, so that it is killed.
+        """
         heard = self._heard[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
         message = f"node {node} is lost with its ranks"
@@ -396,7 +420,10 @@ class Supervision:
         return _Cause(at=self._last_heard[life].epoch, failure=failure, node=node)
 
     def _fault(self, now: Now, causes: list[_Cause]) -> None:
-        """Record each cause as a separate fault; together they take one restart."""
+        """Record each cause as a separate fault, and stop the ranks; together they take one restart.
+
+        Without restarts left, the earliest cause becomes the failure with which the job ends.
+        """
         causes = sorted(causes, key=lambda cause: cause.at)
         for at, failure, node in causes:
             self._record(now, failure.kind, at, failure.rank, failure.says, node)
@@ -407,8 +434,11 @@ class Supervision:
         self._stop_ranks(now)
 
     def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1) -> None:
-        """Append a fault to the events. `at`: when it occurred, in ns since the epoch; `rank`, `node`: to blame, -1 if
-        none. Its step is the last one that all ranks can have completed. `kind`: as in words.FAULTS."""
+        """Append a fault to `events`.
+
+        `kind`: as in words.FAULTS; `at`: when it occurred, in ns since the epoch; `rank`, `node`: to blame, -1 for
+        none. Its step is the last one that all ranks can have completed.
+        """
         step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
             what="fault",
@@ -424,6 +454,7 @@ class Supervision:
         self.events.append(event)
 
     def _end(self, now: Now, exit_code: int, failure: Failure | None) -> None:
+        """End the job with this exit code and failure, once the ranks are stopped."""
         self._ending = exit_code, failure
         self._stop_ranks(now)
 
@@ -432,7 +463,11 @@ class Supervision:
         self.state, self._deadline_s = State.STOP, now.seconds + STOP_S
 
     def _stop(self, now: Now) -> None:
-        """Wait until no rank of the generation is left, so that none interferes with the files of the next one."""
+        """Wait until no rank of the generation is left, so that none interferes with the files of the next one.
+
+        Then end the job if that was decided, or gather nodes for the next generation. Nodes that still run ranks after
+        `STOP_S` are added to `lost`.
+        """
         running = {
             node: report
             for node, report in self._live_agents(now).items()

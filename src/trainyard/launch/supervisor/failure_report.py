@@ -11,6 +11,7 @@ from trainyard.formats.atomic import replacing_own
 from trainyard.redact import redact, redact_json
 
 _TAIL = 64 * 1024
+"""Bytes at the end of a log in which its last lines are searched."""
 _LINES = 8
 NO_OUTPUT = "It wrote no error message."
 
@@ -50,7 +51,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str:
-        """A description of this failure only, in full sentences."""
+        """A description of this failure, without the simultaneous ones, in full sentences."""
         if self.kind == "hang":
             return (
                 f"rank {self.rank} hung: {self.last_words}." if self.rank >= 0 else f"the job hung: {self.last_words}."
@@ -61,9 +62,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
             return f"{self.last_words}."
         subject = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
         lines = self.last_words.splitlines()
-        words = NO_OUTPUT if not lines else "Its last output: " + "\n    ".join(lines)
-        how = f"{self.shortage}: {self.how}" if self.shortage else self.how
-        return f"{subject} died: {how} (pid {self.pid}). {words}"
+        output = NO_OUTPUT if not lines else "Its last output: " + "\n    ".join(lines)
+        end = f"{self.shortage}: {self.how}" if self.shortage else self.how
+        return f"{subject} died: {end} (pid {self.pid}). {output}"
 
     @property
     def next_step(self) -> str:
@@ -97,7 +98,7 @@ def read(folder: Path) -> Failure | None:
 
 
 def tail(path: Path) -> str:
-    """Return the last lines of a log without the blank ones; empty if there is no log."""
+    """Return the last `_LINES` lines of a log without blank lines and secrets; empty if the log cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)

@@ -1,4 +1,8 @@
-"""Find the ranks to blame for a failure or a hang, from the agents' reports. Pure functions."""
+"""Find the ranks to blame for a failure or a hang, from the agents' reports. Pure functions.
+
+If a rank fails or hangs, its peers wait for it in collectives, and fail too after a while: the cause is the rank that
+failed first, or that does something else than waiting.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +29,17 @@ def killed(failed: Sequence[RankReport]) -> list[RankReport]:
     """The ranks that could not report why they ended, earliest first: each was killed, and not by a peer's failure.
 
     SIGABRT does not count: the collectives' watchdog raises it in ranks that waited for a dead one."""
-    return sorted((rank for rank in failed if not _reported(rank)), key=lambda rank: rank.ended)
+    return sorted((rank for rank in failed if not _reported(rank)), key=lambda rank: rank.ended_ns)
 
 
 def first_to_die(failed: Sequence[RankReport]) -> RankReport:
     """The killed rank that ended first, or the earliest to report: its peers fail because of it."""
-    return min(failed, key=lambda rank: (_reported(rank), rank.ended))
+    return min(failed, key=lambda rank: (_reported(rank), rank.ended_ns))
 
 
 def _reported(rank: RankReport) -> int:
     """ns since the epoch at which the rank reported its failure; 0 if it could not."""
-    return rank.told or (rank.ended if rank.exit_code == -signal.SIGABRT else 0)
+    return rank.reported_ns or (rank.ended_ns if rank.exit_code == -signal.SIGABRT else 0)
 
 
 def stopped(ranks: Sequence[RankReport]) -> list[RankReport]:
@@ -56,16 +60,22 @@ def hung(
         return [(rank.rank, STOPPED_EVIDENCE) for rank in stopped_ranks]
     if starved := [rank.rank for rank in ranks if waits_for_data(stacks.get(rank.rank, ""))]:
         return [(rank, "it waits for data: the workers of its loader return no batch") for rank in starved]
-    return [_hung(ranks, earlier_ticks, stacks)]
+    return [_hung_rank(ranks, earlier_ticks, stacks)]
 
 
-def _hung(ranks: Sequence[RankReport], earlier_ticks: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
-    """The rank that the others wait for and the evidence, by the first criterion that singles one out; rank -1 if none
-    does. `earlier_ticks`: rank -> its CPU ticks in an earlier report; `stacks`: rank -> its Python stack."""
-    if (odd_rank := _find_odd_rank(ranks)) is not None:
+def _hung_rank(
+    ranks: Sequence[RankReport], earlier_ticks: Mapping[int, int], stacks: Mapping[int, str]
+) -> tuple[int, str]:
+    """(The rank that the others wait for, the evidence), by the first criterion that only one rank meets; rank -1 if
+    none does.
+
+    The criteria: another step than its peers; no stack; not in a collective; CPU time since the earlier report.
+    `earlier_ticks`: rank -> its CPU ticks in that; `stacks`: rank -> its Python stack.
+    """
+    if (differing_rank := _find_differing_rank(ranks)) is not None:
         return (
-            odd_rank.rank,
-            f"it is in step {odd_rank.begun + 1} after {odd_rank.done} completed steps, unlike its peers",
+            differing_rank.rank,
+            f"it is in step {differing_rank.begun + 1} after {differing_rank.done} completed steps, unlike its peers",
         )
     silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]
     if len(silent) == 1 < len(ranks):
@@ -81,8 +91,9 @@ def _hung(ranks: Sequence[RankReport], earlier_ticks: Mapping[int, int], stacks:
     return -1, "no rank differs from the others"
 
 
-def _find_odd_rank(ranks: Sequence[RankReport]) -> RankReport | None:
-    """The rank whose step differs from that of all others; of two ranks that differ, the one behind."""
+def _find_differing_rank(ranks: Sequence[RankReport]) -> RankReport | None:
+    """The rank whose step differs from that of all others, who agree; of two ranks that differ, the one behind. None if
+    there is no such rank."""
     step_counts = Counter((rank.done, rank.begun) for rank in ranks)
     if len(step_counts) == 2 and len(ranks) == 2:
         return min(ranks, key=lambda rank: (rank.done, rank.begun))
@@ -106,7 +117,10 @@ def innermost(stack: str) -> str:
 
 
 def _calls(stack: str) -> list[str]:
-    """The calls of the thread that was written last: the main thread, which received the signal."""
+    """The calls of the thread that was written last: the main thread, which received the signal. Innermost call first.
+
+    faulthandler begins each thread with `Thread 0x...` or `Current thread 0x...`, and each call with `File`.
+    """
     return [line.strip() for line in stack.split("hread 0x")[-1].splitlines() if line.lstrip().startswith("File ")]
 
 
@@ -127,7 +141,11 @@ class Slowness:
         """Number of consecutive windows, up to the last one, in which a rank was slow."""
 
     def update(self, ranks: Sequence[RankReport]) -> list[tuple[int, float]]:
-        """Return (rank, ratio to the other ranks' median own time), once for each rank that has become slow."""
+        """Return (rank, ratio to the other ranks' median own time) for each rank that has become slow with this report.
+
+        `ranks`: the current reports of all running ranks. A window ends when every rank has ended `WINDOW` more steps;
+        if the set of ranks changes, a new one begins.
+        """
         current_by_rank = {rank.rank: rank for rank in ranks}
         if current_by_rank.keys() != self._window_start.keys() or len(current_by_rank) < 2:
             self._window_start = current_by_rank

@@ -23,9 +23,9 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a rank as its agent sees it; `HeartbeatReading` documents `count` to `held`.
 
     `state`: process state letter of proc(5); T is stopped. `ticks`: CPU time used. `exit_code`: None while it runs,
-    negative for a signal. `ended`: when its end was seen, in ns since the epoch. `told`: when the rank reported its own
-    failure, in ns since the epoch; 0 if it could not. `why`: that report, else the end of its stderr. `shortage`: the
-    resource that the kernel killed it for, if known.
+    negative for a signal. `ended_ns`: when its end was seen, in ns since the epoch. `reported_ns`: when the rank
+    reported its own failure, in ns since the epoch; 0 if it could not. `reason`: that report, else the end of its
+    stderr. `shortage`: the resource that the kernel killed it for, if known.
     """
 
     rank: int
@@ -40,9 +40,9 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: str = ""
     ticks: int = 0
     exit_code: int | None = None
-    ended: int = 0
-    told: int = 0
-    why: str = ""
+    ended_ns: int = 0
+    reported_ns: int = 0
+    reason: str = ""
     shortage: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Find what a process ran out of: memory, by the kernel's counters, or storage, by the file systems that are full."""
+"""Find the resource that a process ran out of: memory, by the kernel's counters, or storage, by full file systems."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ _COUNTERS = ("memory.events", "memory.oom_control")
 _HOST = "/proc/vmstat"
 _SHARED = "/dev/shm"  # noqa: S108  only measured, never written
 _UNLIMITED = 1 << 60
+"""Version 1 reports a limit of nearly 2^63 bytes if there is none."""
 _STORAGE_WORDS = ("no space left", "shared memory", "unable to write to file", "bus error", "dataloader worker")
 _LOADER = "torch/utils/data/dataloader.py"
 """Raises errors of many types when its workers end."""
 _LITTLE_BYTES = 1 << 16
+"""Free bytes up to which a file system of any size counts as full."""
 _COUNT_INTERVAL_S, _WINDOW_S = 1.0, 10.0
 """Least time between two counts, and the time for which counts are kept."""
 
 
 def memory_group(pid: int) -> str:
-    """Return the folder of a running process's memory cgroup; empty if there is none."""
+    """Return the folder of a running process's memory cgroup; empty if there is none, or it has no counter of kills."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
         return ""
+    # Lines of /proc/PID/cgroup are NUMBER:CONTROLLERS:PATH; those of version 2 have no controllers.
     controllers_and_paths = {tuple(line.split(":", 2)[1:]) for line in lines if line.count(":") >= 2}
     for controllers, path in sorted(controllers_and_paths, reverse=True):  # version 2 has no name, and comes last
         if not controllers or "memory" in controllers.split(","):
@@ -71,7 +74,7 @@ class Kills:
         """(monotonic seconds, counter -> number of kills, -1 if unknown), oldest first."""
 
     def update(self, pids: Iterable[int]) -> None:
-        """Count for running processes, at most about once a second."""
+        """Read the counters for the running processes `pids`, at most about once a second; forget old readings."""
         now_s = time.monotonic()
         if self._readings and now_s - self._readings[-1][0] < _COUNT_INTERVAL_S:
             return
@@ -81,7 +84,8 @@ class Kills:
         self._readings.append((now_s, {counter: kills(counter) for counter in {*self._groups.values(), _HOST}}))
 
     def cause(self, pid: int) -> str:
-        """Return why a process was killed, if a count has grown recently; else an empty string."""
+        """Return why the process `pid` was killed, if a count of out-of-memory kills has grown in the last `_WINDOW_S`
+        seconds; else an empty string."""
         group = self._groups.get(pid, "")
         if self._has_grown(group):
             limit = _limit(group)
@@ -91,6 +95,7 @@ class Kills:
         return ""
 
     def _has_grown(self, counter: str) -> bool:
+        """Whether the number of kills of this counter is larger than in the oldest reading that has it."""
         before = next((counts[counter] for _, counts in self._readings if counter in counts), -1)
         return 0 <= before < kills(counter)
 
@@ -108,7 +113,10 @@ def _limit(group: str) -> int:
 
 def storage(error: BaseException, folders: Sequence[str] = ()) -> str:
     """Describe the file systems that are full, if the error may come from that; else return an empty string.
-    `folders`: those in use, in addition to shared memory and temporary files."""
+
+    An error may if its message mentions storage, or if it came from torch's data loader. `folders`: those in use, in
+    addition to shared memory and temporary files. One line for each full file system, and advice.
+    """
     text = str(error).lower()
     is_about_storage = getattr(error, "errno", None) == errno.ENOSPC or any(part in text for part in _STORAGE_WORDS)
     if not is_about_storage and not any(

@@ -125,8 +125,11 @@ class _LeaveEarly(BaseException):
 
 
 def main(path: Path, parent: int) -> int:
-    """Supervise the job whose SPEC is at `path`; return the exit code. `parent`: id of the launcher's process, which it
-    dies with."""
+    """Supervise the job whose SPEC is at `path`, until it is over; return the exit code.
+
+    `parent`: id of the launcher's process, which it dies with. The clock of the job starts no earlier than the last
+    event of an earlier attempt.
+    """
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("supervisor")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
@@ -140,7 +143,11 @@ def main(path: Path, parent: int) -> int:
 
 
 def _supervise(path: Path, spec: Spec, began: Now) -> int:
-    """Start the fork server and the stores, and run the job to its end; return the exit code. Raises `_LeaveEarly`."""
+    """Start the fork server and the stores, and run the job to its end; return the exit code.
+
+    `path`: the SPEC, which is written again with the actual port; `began`: when the supervisor started. Raises
+    `_LeaveEarly` if SIGTERM arrives before any process was started; later ones ask the job to leave.
+    """
     folder, signals = path.parent, list[int]()
 
     def leave(sign: int, _: object) -> NoReturn:
@@ -168,16 +175,23 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
     fork_server = ForkServer(path, run)
     try:
         store = SupervisorStore(spec.host, listening)
-        job = Supervision(spec, began, store.for_ranks, lambda: stacks(folder / "logs"), attempts(folder))
+        job = Supervision(
+            spec,
+            began,
+            port=store.for_ranks,
+            stacks=lambda: stacks(folder / "logs"),
+            attempts=attempts(folder),
+        )
         return SupervisorLoop(job, store, fork_server, folder).follow(signals)
     finally:
         fork_server.end()
 
 
 def _record_early_leave(folder: Path, spec: Spec, began: Now) -> int:
-    """Record that the job was asked to leave before any process was started; return the exit code."""
+    """Record in the event log and failure.json that the job was asked to leave before any process was started; return
+    the exit code."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    job = Supervision(spec, began, lambda: 0, dict, attempts(folder))
+    job = Supervision(spec, began, port=lambda: 0, stacks=dict, attempts=attempts(folder))  # it launches nothing
     job.notice(now())
     job.advance(now())
     _write_events(EventLogWriter(folder, SUPERVISOR), job.events)
@@ -209,8 +223,11 @@ class SupervisorLoop:
         """Serial of the last published plan."""
 
     def follow(self, signals: list[int]) -> int:
-        """Run the job to its end; return the exit code. `signals`: numbers of received SIGTERM signals, which this
-        clears."""
+        """Run the job to its end; return the exit code.
+
+        Each turn publishes the plan, takes the agents' reports, replaces agents that have ended, and advances the job
+        by one step of its state machine. `signals`: numbers of received SIGTERM signals, which this clears.
+        """
         for node in self.own_nodes:
             self.fork_server.start(node)
         job = self.job
@@ -241,7 +258,12 @@ class SupervisorLoop:
             self._sent_serial = self.job.plan.serial
 
     def _replace_agents(self, reports: Mapping[int, messages.AgentReport]) -> None:
-        """Replace agents that have ended; abort the job if a node's agents repeatedly end without a report."""
+        """Replace agents that have ended; abort the job if `_FAILED_STARTS` agents of a node in turn end without a
+        report.
+
+        `reports`: the last report of each node. An agent reported if its `life`, a random id, is not that of an earlier
+        one.
+        """
         for node in self.fork_server.ended():
             self.job.mark_agent_dead(node)
             life = reports[node].life if node in reports else ""
@@ -255,7 +277,8 @@ class SupervisorLoop:
                 self.job.abort(now(), f"the agent of node {node} does not start: {output}")
 
     def _shut_down(self) -> None:
-        """Wait for the agents to end, as planned; those that do not are killed with the fork server."""
+        """Wait up to `_SHUTDOWN_S` for the agents to end, as planned; the caller kills the others with the fork
+        server."""
         deadline_s, running_agents = time.monotonic() + _SHUTDOWN_S, len(self.own_nodes)
         while running_agents > 0 and time.monotonic() < deadline_s:
             running_agents -= len(self.fork_server.ended())

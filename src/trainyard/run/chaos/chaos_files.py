@@ -47,8 +47,11 @@ def armed(run: Path) -> FaultPlan | None:
 
 
 def claim(run: Path, number: int, step: int, attempt: int) -> bool:
-    """Record that fault `number` is injected now; False if it has been injected already. `step`, `attempt`: at which it
-    is injected."""
+    """Record that fault `number` of the plan is injected now, and return True; False if it has been injected already.
+
+    The file is created exclusively, so that of several processes only one injects the fault. `run`: the run's folder;
+    `step`, `attempt`: at which it is injected.
+    """
     injected_fault = msgspec.json.encode(InjectedFault(at=epoch.now_ns(), step=step, attempt=attempt))
     try:
         mark = os.open(run / FOLDER / f"fault{number}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -60,7 +63,7 @@ def claim(run: Path, number: int, step: int, attempt: int) -> bool:
 
 
 def injected_faults(run: Path) -> Mapping[int, InjectedFault]:
-    """Return the injected faults by index in the plan."""
+    """Return index in the plan -> injected fault, for the run in the folder `run`."""
     return {
         int(match[1]): msgspec.json.decode(path.read_bytes(), type=InjectedFault)
         for path in (run / FOLDER).glob("fault*.json")

@@ -54,9 +54,10 @@ def execute(
 ) -> ChaosResult:
     """Run `job` without faults (or load the stored run `against`), then under `plan`; store the score with that run.
 
-    A pre-empted job is resumed at once, as often as the plan pre-empts it. The session's tag names the run with
-    faults. Raises `BadInput` if the plan does not fit the job, and the errors of `harness.execute` if nothing could be
-    started.
+    `job_text`: the job file of `job`, which is stored with the runs; `against`: name of a run without faults, None to
+    make one. A pre-empted job is resumed at once, as often as the plan pre-empts it. The session's tag names the run
+    with faults. Raises `BadInput` if the plan does not fit the job, and the errors of `harness.execute` if nothing
+    could be started.
     """
     plan.check(job)
     if against is not None:
@@ -68,6 +69,7 @@ def execute(
     run_folders: list[Path] = []  # that of the run with faults, once it exists
 
     def arm(folder: Path) -> None:
+        """Called before the ranks start: writes the plan into the run's folder."""
         run_folders.append(folder)
         chaos_files.arm(folder, plan)
 
@@ -82,6 +84,7 @@ def execute(
             if not run_folders or not run_folders[0].exists():
                 raise  # nothing was started
             run, failure = session.store.load(run_folders[0].name), error
+            # A planned pre-emption ended the attempt: resume the run.
             if isinstance(error, Preempted) and attempt < plan.preempts:
                 continue
         else:
@@ -101,7 +104,10 @@ def execute(
 
 
 def comparable(reference: Run, job: Job) -> Run:
-    """Return `reference`. Raises `BadInput` if its losses cannot serve as the reference for `job`."""
+    """Return `reference` if its losses can serve as the reference for `job`.
+
+    Raises `WrongRunState` for an incomplete run, `BadInput` for one that trained something else or was restarted.
+    """
     if reference.state != "complete":
         raise WrongRunState(f"run {reference.id} is {reference.state}; the reference run must be complete.")
     if _loss_determining_job(reference.job) != _loss_determining_job(job):

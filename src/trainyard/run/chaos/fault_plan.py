@@ -96,7 +96,8 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _check(fault: Fault, job: Job, where: str) -> None:
-    """Raise `BadInput` if the fault cannot be injected into `job`. `where`: the fault's kind and place in the plan, for
+    """Raise `BadInput` if the fault cannot be injected into `job`: its rank, node or step does not exist, or the job
+    does not save the checkpoint that the fault damages. `where`: the fault's kind and its path in the plan, for
     messages."""
     last_step, checkpoint_interval = job.measure.in_all - 1, job.checkpoint.every
     if fault.rank >= job.layout.ranks:
@@ -123,6 +124,7 @@ def _check(fault: Fault, job: Job, where: str) -> None:
         raise BadInput(f"{where}: the job saves no checkpoints.", "Set [checkpoint] every = N.")
     if fault.kind == "flip_byte" and fault.step < checkpoint_interval:
         raise BadInput(f"{where}: after step {fault.step} there is no checkpoint yet (every = {checkpoint_interval}).")
+    # The next checkpoint after the fault is due after a multiple of the interval.
     if (
         fault.kind == "fill_disk"
         and fault.step // checkpoint_interval * checkpoint_interval + checkpoint_interval > last_step + 1
@@ -133,7 +135,8 @@ def _check(fault: Fault, job: Job, where: str) -> None:
 
 
 def parse(text: str, where: str) -> FaultPlan:
-    """Parse a fault plan. Raises `BadInput` with `where` and the path in the document."""
+    """Parse the text of a fault plan. `where`: the name of its file, for messages. Raises `BadInput` with the path of
+    the invalid key in the document, and a similar known key as a hint."""
     try:
         document = toml.loads(text)
     except toml.DecodeError as error:
@@ -141,6 +144,7 @@ def parse(text: str, where: str) -> FaultPlan:
     try:
         return msgspec.convert(document, FaultPlan)
     except msgspec.ValidationError as error:
+        # msgspec's messages: "<reason> - at `$.fault[0].kind`"; the key of an unknown field is in backticks.
         message, _, path = str(error).partition(" - at ")
         hint = ""
         if message.startswith("Object contains unknown field"):

@@ -23,7 +23,7 @@ _RECENT = 32
 
 
 def fault_injector(run: Path, job: Job, ranks: Ranks, attempt: int) -> Callable[[int], object] | None:
-    """Return a callable that a rank calls before each step; None in a run without chaos."""
+    """Return a callable that a rank calls before each step; None in a run without a fault plan."""
     plan = chaos_files.armed(run)
     return None if plan is None else FaultInjector(run, plan, job, ranks, attempt)
 
@@ -32,7 +32,8 @@ class FaultInjector:
     """Injects faults; call it with the number of each step before it begins, outside the timed region."""
 
     def __init__(self, run: Path, plan: FaultPlan, job: Job, ranks: Ranks, attempt: int) -> None:
-        """`attempt`: number of earlier attempts. Faults that an earlier attempt injected are left out."""
+        """`run`: the run's folder; `ranks`: the process's rank and its group; `attempt`: number of earlier attempts.
+        Faults that an earlier attempt injected are left out."""
         self.run, self.job, self.ranks, self.attempt = run, job, ranks, attempt
         injected = chaos_files.injected_faults(run)
         self.pending = {
@@ -80,6 +81,7 @@ class FaultInjector:
         """Inject fault `number` of the plan now, unless it is recorded as injected already."""
 
         def claim() -> bool:
+            """Record the injection; False if another process has recorded it before."""
             return chaos_files.claim(self.run, number, step, self.attempt)
 
         if fault.kind == "fill_disk":
@@ -107,7 +109,8 @@ class FaultInjector:
             time.sleep(60.0)
 
     def _flip(self, fault: Fault) -> None:
-        """Flip the middle byte of one rank's part of the newest checkpoint, then die so that it is read."""
+        """Invert the middle byte of the file of one rank (`fault.rank`) in the newest checkpoint, then die, so that the
+        restarted ranks read it."""
         checkpoints = CheckpointStore(self.run)
         folder = checkpoints.folder(checkpoints.steps()[0])
         files = sorted(folder.glob("rank*.bin"))

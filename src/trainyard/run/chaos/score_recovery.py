@@ -1,4 +1,8 @@
-"""Score the recovery from each fault of a plan: a pure function of two runs, with and without the faults. No torch."""
+"""Score the recovery from each fault of a plan: a pure function of two runs, with and without the faults. No torch.
+
+A fault of the plan is identified by its index in it (`number`). An incident is a fault as the supervisor of the run
+detected it, with the rank or node that it blames. Times of events are ns since the epoch.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +79,7 @@ def score_faults(
     order = sorted(injected, key=lambda number: injected[number].at)
     faults = {number: plan.fault[number] for number in order}
     incidents_by_fault = _attribute_incidents(run, faults, injected)
+    # Index of a fault -> time of the next injection, which ends the steps whose losses count for it.
     next_injection_ns = {number: injected[after].at for number, after in pairwise(order)}
     rows: list[FaultScore] = []
     for number, fault in enumerate(plan.fault):
@@ -102,8 +107,12 @@ def strays(run: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault]) -> 
 def _attribute_incidents(
     run: Run, faults: Mapping[int, Fault], injected: Mapping[int, InjectedFault]
 ) -> dict[int, list[Incident]]:
-    """Map each fault's index in the plan to the incidents attributed to it, the one that identifies it first. `faults`,
-    `injected`: by the fault's index in the plan."""
+    """Map each fault's index in the plan to the incidents attributed to it, the one that identifies it first.
+
+    `faults`, `injected`: by the fault's index in the plan, in order of injection. First each fault gets the earliest
+    incident of its kind and target, then a flipped byte also the death of its rank, then a fault without any the
+    earliest that is left.
+    """
     unattributed = list(run.incidents)  # equal incidents are taken one by one
     by_fault: dict[int, list[Incident]] = {}
 
@@ -136,7 +145,11 @@ def _identifies(incident: Incident, fault: Fault) -> bool:
 
 
 def _noticed_ns(incident: Incident) -> int:
-    """When an incident was noticed, in ns since the epoch, rounded up: incidents are stored to the millisecond."""
+    """When an incident was noticed, in ns since the epoch: the time of the fault and the time to detect it.
+
+    The time of the fault is stored in whole milliseconds, rounded down; the end of that millisecond is used, so that an
+    incident never seems to come before its cause.
+    """
     return (
         round(datetime.fromisoformat(incident.when).timestamp() * 1000) * _NS_PER_MS
         + round(incident.detect_s * _NS_PER_S)
@@ -148,9 +161,12 @@ def _noticed_ns(incident: Incident) -> int:
 def _add_incidents(
     row: FaultScore, fault: Fault, injection: InjectedFault, incidents: Sequence[Incident], events: Sequence[JobEvent]
 ) -> FaultScore:
-    """Return `row` with the figures of the `incidents` attributed to the fault, the one that identifies it first. Times
-    are in seconds: `detect_s` is that of the earliest incident, `restart_s` the longest, `lost_s` the sum. `events`: of
-    the whole job."""
+    """Return `row` with the figures of the incidents attributed to the fault.
+
+    `incidents`: the one that identifies the fault first, may be empty; `injection`: when the fault was injected;
+    `events`: the event log of the whole job. `detect_s` is that of the earliest incident, `restart_s` the longest,
+    `lost_s` the sum, in seconds.
+    """
     row = msgspec.structs.replace(row, injected_step=injection.step)
     if not incidents:
         return row
@@ -171,8 +187,8 @@ def _add_incidents(
 
 
 def _import_seconds(events: Sequence[JobEvent], since_ns: int, until_ns: int) -> Iterator[float]:
-    """Seconds from the start of each supervisor that started from `since_ns` to `until_ns` to its first launch, spent
-    on loading torch and agent rendezvous."""
+    """For each supervisor that started between `since_ns` and `until_ns`, yield the seconds until it launched ranks:
+    the time to load torch and for the agents to meet."""
     for index, event in enumerate(events):
         if event.what == "started" and since_ns <= event.at <= until_ns:
             launched_ns = next((later.at for later in events[index:] if later.what == "launched"), event.at)
@@ -187,8 +203,12 @@ def _outcome(run: Run) -> str:
 
 
 def _compare_losses(run: Run, reference: Run, since_ns: int, until_ns: int) -> tuple[str, float]:
-    """(verdict on the losses, largest relative error) over the steps that ended from `since_ns` to `until_ns` (0: to
-    the end), against those of `reference`, the run without faults."""
+    """Compare the losses of rank 0 with those of `reference`, the run without faults: (verdict, largest relative
+    error).
+
+    Compared are the steps, of any attempt, that ended from `since_ns` to `until_ns` (0: to the end). Verdicts as in
+    `FaultScore.losses`.
+    """
     expected = {sample.step: sample.loss for sample in _rank0_samples(reference)}
     steps = [
         sample
@@ -208,7 +228,7 @@ def _rank0_samples(run: Run) -> list[Sample]:
 
 
 def _relative_error(a: float | None, b: float | None) -> float:
-    """Relative error; 0 only if both losses are bitwise identical."""
+    """|a - b| over the larger absolute value; 0 only for equal losses or two NaN, infinite if a loss is missing."""
     if a is None or b is None:
         return math.inf
     if a == b or (math.isnan(a) and math.isnan(b)):

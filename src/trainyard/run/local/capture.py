@@ -21,7 +21,8 @@ def capture(
     """Profile `PROFILER_WARMUP + steps` steps: call `step()` on the yielded profiler after each. `barrier`: waits for
     all ranks.
 
-    Writes `traces/rank<N>.json.gz`, under that name only when complete.
+    `folder`: the run's folder; `device`: that of the rank. Writes `traces/rank<N>.json.gz`, under that name only when
+    complete.
     """
     path = folder / "traces" / f"rank{rank}.json.gz"
     path.parent.mkdir(parents=True, exist_ok=True)

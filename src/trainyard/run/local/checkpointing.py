@@ -1,4 +1,7 @@
-"""A rank's checkpoints, and their reports: events in the run's log, and messages of rank 0 on stdout."""
+"""A rank's checkpoints, and their reports: events in the run's log, and messages of rank 0 on stdout.
+
+Steps are counted from 0. An attempt is the work of the ranks from one launch to their end.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ class RunCheckpoints:
         events: EventLogWriter,
         say: Callable[[str], object],
     ) -> None:
-        """Raises `BadJob` if the job saves checkpoints of a training without state. `say`: prints a message."""
+        """`folder`: the run's folder; `events`: writes to this rank's event log; `say`: prints a message.
+
+        Raises `BadJob` if the job saves checkpoints of a training without state.
+        """
         self.is_rank_0, self.events, self.say = ranks.rank == 0, events, say
         self.saver = Saver(folder, job, ranks, training) if isinstance(training, Stateful) else None
         if self.saver is None and job.checkpoint.every:
@@ -42,7 +48,10 @@ class RunCheckpoints:
             )
 
     def resume(self) -> int:
-        """Load the last good checkpoint, if there is one; return the step with which training continues."""
+        """Load the last good checkpoint, if there is one; return the step with which training continues, 0 without one.
+
+        Damaged checkpoints that were passed over are reported.
+        """
         if self.saver is None:
             return 0
         step = self.saver.resume()
@@ -74,8 +83,8 @@ class RunCheckpoints:
             self._log_stall(step, lambda saver: saver.close())
 
     def _log_stall(self, step: int, save: Callable[[Saver], None]) -> None:
-        """Call `save` on the saver, and log the time for which it stalled training after `step`, and faults it
-        found."""
+        """Call `save` with the saver; log for how many ns that stalled training after `step`, and faults in
+        checkpoints."""
         assert self.saver is not None  # noqa: S101 - checked by the callers
         stalled_before_ns = self.saver.stalled_ns
         save(self.saver)
@@ -84,7 +93,10 @@ class RunCheckpoints:
         self._report_faults()
 
     def _report_faults(self) -> bool:
-        """Report faults in checkpoints; whether there were any. They concern the whole job, so rank 0 logs them."""
+        """Report faults in checkpoints that the saver has detected since the last call; return whether there were any.
+
+        They concern the whole job, so only rank 0 logs them as events.
+        """
         notices = self.saver.take_notices() if self.saver is not None else []
         for notice in notices:
             if self.is_rank_0:
@@ -94,8 +106,11 @@ class RunCheckpoints:
 
 
 def attempt(folder: Path) -> int:
-    """The number of earlier attempts: the larger of the launcher's count, which restarts from 0 for a resumed run, and
-    of the attempts in the samples. Call it before any rank writes samples."""
+    """The number of earlier attempts of the run in `folder`.
+
+    It is the larger of the launcher's count, which restarts from 0 for a resumed run, and of the attempts in the
+    samples of rank 0. Call it before any rank writes samples.
+    """
     launcher_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     path = folder / "samples" / "rank0.jsonl"
     sample_lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []

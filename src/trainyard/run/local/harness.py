@@ -1,6 +1,7 @@
 """Execute a job: check that it fits, start and watch the ranks, book their traces, store the run.
 
-No torch here: the ranks are separate processes, which report through the run's folder.
+No torch here: the ranks are separate processes (`worker.py`), which report through the run's folder. To book a trace is
+to compute the ledgers of its steps. Vendors are plugins that report devices, by name.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def execute(
 ) -> Run:
     """Run `job` on this machine and return the stored run.
 
+    `job_text`: the job file of `job`, which is stored with the run; `session`: where runs are stored and reported.
     `begun`: called with the run's folder before anything is started in it. `origin`: the source of the checkpoint
     that `begun` puts into the folder.
 
@@ -128,6 +130,7 @@ def resume(name: str, session: Session) -> Run:
     rank_variables = environment(run.job.layout.ranks, vendors)
     launcher = _launcher(run.job, session, rank_variables)
     with alone(folder):
+        # Differences from the provenance of the run's first start are printed; its record keeps that of the start.
         current = provenance.gather(devices, vendors, rank_variables)
         changed = [
             part for part in ("code", "packages", "devices") if getattr(current, part) != getattr(run.provenance, part)
@@ -136,14 +139,15 @@ def resume(name: str, session: Session) -> Run:
             parts = ", ".join(changed)
             session.say(f"run {run.id} resumes with different {parts}; its record keeps the original ones.")
         files = launcher.render(run.job, [session.worker, str(folder), devices[0].vendor])
+        # Store the run as unfinished; its samples are read from the folder again at the end.
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
         log = folder / "samples" / "rank0.jsonl"
         reported_bytes = log.stat().st_size if log.exists() else 0
         messages = ProgressMessages(folder, run.job)
         job_id = _start(launcher, folder, files)
         ranks = f"{run.job.layout.ranks} x {devices[0].name}"
-        where = resume_hint.resume_point(resume_hint.saved_steps(folder), run.job)
-        session.say(f"run {run.id}, {where}: {ranks}, in {folder}")
+        point = resume_hint.resume_point(resume_hint.saved_steps(folder), run.job)
+        session.say(f"run {run.id}, {point}: {ranks}, in {folder}")
         return _run_to_end(
             _Started(
                 launcher=launcher,
@@ -175,7 +179,10 @@ def _devices(session: Session, vendors: Mapping[str, Vendor]) -> tuple[DeviceSee
 
 
 def _check(job: Job, devices: Sequence[DeviceSeen]) -> None:
-    """Raise `BadJob` if the job does not fit these devices, or its workload, data, memory or device rules refuse it."""
+    """Raise `BadJob` if the job does not fit these devices, or its workload, data, memory or device rules refuse it.
+
+    `devices`: at least one, all of one vendor.
+    """
     job.check_fits(capacity(devices), f"this machine ({devices[0].name})")
     workload = plugins.load("workloads", job.workload)
     workload.expect(job)  # raises if it cannot train the job
@@ -205,13 +212,18 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _start(launcher: Local, folder: Path, files: Mapping[str, str]) -> str:
+    """Write the launcher's files (name -> contents) into the run's folder and start the job; return the job's id."""
     for name, contents in files.items():
         write_whole(folder / name, contents.encode())
     return launcher.submit(folder)
 
 
 def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendor]) -> Run:
-    """Follow the ranks to their end; return the stored run. `vendors`: by name."""
+    """Follow the ranks to their end, book their traces and store the run; return it.
+
+    Raises `RankDied` or `Preempted`, after storing the measurements so far, if the job ended early. An interrupt
+    cancels the job and is raised again with a note on how to resume. `vendors`: by name.
+    """
     launcher, run, folder = started.launcher, started.run, started.folder
     load_meter = LoadMeter()
     try:
@@ -232,8 +244,10 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
 
 
 def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> TrainyardError:
-    """Store the measurements so far; return the error to raise for the `failure`, with the command that resumes the
-    run."""
+    """Store `run`, the measurements so far, as failed; return the error to raise for the `failure`.
+
+    Its advice contains the command that resumes the run.
+    """
     store.finish(failed(run, failure.says))
     resume_sentence, stored_sentence = (
         resume_hint.resume_sentence(folder, run.job),
@@ -249,8 +263,11 @@ def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> Trai
 
 @contextmanager
 def _forward_sigterm(launcher: Local, job_id: str) -> Iterator[list[int]]:
-    """Turn a SIGTERM into a request to the job to save and leave, and append it to the yielded list. Without effect
-    outside the main thread, which alone receives signals."""
+    """Turn a SIGTERM into a request to the job to save and leave, while the context lasts.
+
+    Each signal number is appended to the yielded list. Without effect outside the main thread, which alone receives
+    signals. At the end the previous handler is restored.
+    """
     signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield signals
@@ -268,7 +285,7 @@ def _forward_sigterm(launcher: Local, job_id: str) -> Iterator[list[int]]:
 
 
 def _say_messages(messages: ProgressMessages, signals: list[int], say: Callable[[str], None]) -> None:
-    """Print that a SIGTERM was received, if `signals` has one, and the messages on new events."""
+    """Print that a SIGTERM was received, if `signals` has any, which is then emptied, and messages on new events."""
     if signals:
         signals.clear()
         say("SIGTERM received: each rank finishes its step, saves and leaves")
@@ -277,7 +294,10 @@ def _say_messages(messages: ProgressMessages, signals: list[int], say: Callable[
 
 
 def find_devices(vendors: Mapping[str, Vendor]) -> tuple[DeviceSeen, ...]:
-    """Return the accelerators of the first vendor that has any (a pretended one first), else the host's cores."""
+    """Return the accelerators of the first vendor that has any, else the host's processor.
+
+    `vendors`: by name; the plugin `pretend`, which simulates devices for tests, comes first.
+    """
     for name in sorted(vendors.keys() - {"cpu"}, key=lambda name: (name != "pretend", name)):
         if devices := tuple(vendors[name].devices()):
             return devices
@@ -305,8 +325,11 @@ def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
 
 
 def _follow(started: _Started, progress: Callable[[Progress], None], after_poll: Callable[[], object]) -> None:
-    """Report progress after each step of rank 0 until the job has ended or failed. `after_poll`: called after each look
-    at the samples, every `_POLL_S` seconds."""
+    """Report progress after each step of rank 0 until the job has ended or failed.
+
+    `progress`: called for each new sample of rank 0; `after_poll`: called after each look at the samples, every
+    `_POLL_S` seconds. The status is read before the samples, so that the last ones are not missed.
+    """
     job = started.run.job
     appended = _read_appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
@@ -323,8 +346,11 @@ def _follow(started: _Started, progress: Callable[[Progress], None], after_poll:
 
 
 def _read_appended(path: Path, offset: int = 0) -> Iterator[list[Sample]]:
-    """Yield, at each `next`, the samples appended to the file since the last one, at first since byte `offset`, without
-    a last line that is still incomplete."""
+    """Yield, at each `next`, the samples that were appended to the file since the previous `next`; it never ends.
+
+    The first time, those from byte `offset` on. A last line that is still incomplete is left for the next time; a file
+    that does not exist yet is empty.
+    """
     while True:
         data = b""
         if path.exists():
@@ -338,7 +364,10 @@ def _read_appended(path: Path, offset: int = 0) -> Iterator[list[Sample]]:
 
 def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     """Return `run` with the data that the ranks left in its folder: samples, facts and the claims derived from them,
-    incidents and goodput. `vendors`: by name."""
+    names of traces, incidents and goodput.
+
+    `vendors`: by name. Files of ranks that the last attempt did not have are ignored.
+    """
     events = event_log.read(folder)
     ranks = goodput.last_ranks(events, run.job)
     facts = [fact for fact in read_facts(folder) if not ranks or fact.rank < ranks]
@@ -362,8 +391,10 @@ def with_load(run: Run, load_meter: LoadMeter) -> Run:
 
 
 def booked(run: Run, folder: Path, session: Session) -> Run:
-    """Book the run's traces and store it as complete with its ledgers; if booking fails, store it as failed and
-    re-raise."""
+    """Book the run's traces and store it as complete with its ledgers; return the stored run.
+
+    `session.book` computes the ledgers. If it fails, the run is stored as failed, and the error raised again.
+    """
     ledgers: Sequence[Ledger] = ()
     if run.trace:
         session.store.finish(run)  # incomplete, in case booking is interrupted

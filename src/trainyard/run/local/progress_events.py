@@ -1,4 +1,7 @@
-"""Progress messages of a running job, one line each: faults, changes of nodes, resumed checkpoints."""
+"""Progress messages of a running job, one line each: faults, changes of nodes, resumed checkpoints.
+
+The events come from the log that the supervisor and the ranks write in the run's folder.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ class ProgressMessages:
         return [line for event in self._events.new() if (line := self.line(event))]
 
     def line(self, event: JobEvent) -> str:
-        """The message on an event; empty if it needs none."""
+        """The message on an event, empty if it needs none.
+
+        Updates the count of restarts and the last named checkpoint: call it once for each event, in order.
+        """
         if event.what == "launched" and event.says:
             return f"{event.says}: {event.nodes} of {self.job.recovery.nodes} nodes, {self._describe_resume_point()}"
         if event.what == "loaded" and event.step != self._resume_step:

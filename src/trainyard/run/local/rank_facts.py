@@ -43,7 +43,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def write_facts(folder: Path, facts: RankFacts) -> None:
-    """Write the facts of a rank, under the file's name only when complete."""
+    """Write the facts of a rank to its file in the run's folder, without secrets; it is never visible half-written."""
     path = folder / "facts" / f"rank{facts.rank}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, redact_json(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n"))

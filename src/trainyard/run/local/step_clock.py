@@ -18,5 +18,6 @@ class StepClock(NamedTuple):
     read_ns: Callable[[], int] = perf_counter_ns
 
     def now(self) -> int:
+        """Monotonic time in ns, read after all work launched so far is done."""
         self.synchronize()
         return self.read_ns()

@@ -5,6 +5,9 @@ VENDOR is the vendor of the machine's devices; it is an error if torch cannot us
 `facts/rank<N>.json`. If FOLDER has a good checkpoint, it resumes from there and appends to the samples.
 Rank 0 prints each step's loss on stdout. Errors end in a traceback and exit code 1. Asked to leave, a rank saves its
 state and exits with `launch_spec.LEFT`.
+
+An attempt is the work of the ranks from one launch to their end; after a fault they are launched again. A run consists
+of warm-up steps, repeats of timed steps without the profiler, and a window of profiled steps.
 """
 
 from __future__ import annotations
@@ -96,6 +99,7 @@ def remaining_steps(planned_steps: Iterable[PlannedStep], begin: int, warmup_ste
     window it discards the first of the remaining steps, and a single remaining step is not profiled.
     """
     remaining = [planned for planned in planned_steps if planned.step >= begin]
+    # Cold steps, whose times are discarded, are the first ones of this process.
     for index, planned in enumerate(remaining):
         is_cold = planned.step < begin + (PROFILER_WARMUP if planned.profiled else warmup_steps)
         is_first = planned.step == begin or (planned.step == begin + warmup_steps and not planned.profiled)
@@ -126,8 +130,9 @@ class Rank:
         attempt: int = 0,
         fault_injector: Callable[[int], object] | None = None,
     ):
-        """`say`: prints a line on rank 0. `fault_injector`: called with the number of the step that is about to
-        begin."""
+        """`training`: takes a step, given its number; `log`: file of the samples, one JSON line each; `say`: prints a
+        line on rank 0; `checkpoints`: None to save none; `fault_injector`: called with the number of the step that is
+        about to begin, None for none."""
         self.job = job
         self.ranks = ranks
         self.training = training
@@ -148,6 +153,7 @@ class Rank:
         measure = self.job.measure
         remaining = remaining_steps(plan_steps(measure), begin, measure.warmup)
         for planned in remaining:
+            # Right before the first step after the warm-up of this process, or before the last step of the run.
             if planned.step == min(begin + measure.warmup, measure.in_all - 1):
                 self.telemetry = self._read_telemetry()
             if not planned.profiled:
@@ -171,7 +177,7 @@ class Rank:
         return dict(plugins.load("vendors", self.ranks.vendor).telemetry())
 
     def _leave(self, step: int) -> None:
-        """Save the state and leave before `step`, as all ranks do."""
+        """Save the state and end the process before `step`, as all ranks do: raises SystemExit with the code LEFT."""
         self.heartbeat.phase("saving")
         if self.checkpoints is not None:
             self.checkpoints.leave(step - 1)
@@ -179,8 +185,11 @@ class Rank:
         raise SystemExit(LEFT)
 
     def _take_step(self, planned: PlannedStep) -> None:
-        """Take one step, write its sample, and save a checkpoint if one is due; leave instead if the supervisor asks
-        for it."""
+        """Take one step, write its sample, and save a checkpoint if one is due.
+
+        If the supervisor asks the ranks to leave, saves the state and ends the process instead. Timed is the training
+        step with a wait for the device on both sides.
+        """
         if self.heartbeat.must_leave_before(planned.step):
             self._leave(planned.step)
         if self.fault_injector is not None:
@@ -223,7 +232,7 @@ class Rank:
 
 
 def torch_build() -> dict[str, str]:
-    """Version and build configuration of torch."""
+    """Version and build configuration of torch, by field; those that this build does not have are left out."""
     fields = {
         "version": torch.__version__,
         "git": torch.version.git_version,
@@ -267,12 +276,15 @@ def main(folder: Path, vendor: str = "cpu") -> None:
 
 
 def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0) -> RankFacts:
-    """Do all the work of a rank; return its facts. `log`: the file of its samples; `attempt`: number of earlier
-    attempts. No object that holds a process group outlives this call."""
+    """Do all the work of a rank, from building the model to the last checkpoint; return its facts.
+
+    `folder`: the run's folder; `log`: the open file of the rank's samples; `attempt`: number of earlier attempts. No
+    object that holds a process group outlives this call.
+    """
     clock = StepClock(synchronize=lambda: synchronize(ranks))
     training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
     dtype = compute_dtype(job.recipe)
-    measured_rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
+    measured_rate = matmul_rate(ranks.device, dtype, clock, ranks=ranks.local_world, together=lambda: barrier(ranks))
     forget_peak(ranks.device)
     say = _print_line if ranks.rank == 0 else lambda _: None
     checkpoints = RunCheckpoints(

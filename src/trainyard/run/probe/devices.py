@@ -14,13 +14,16 @@ from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import capacity, environment, find_devices
 
 _PATIENCE_S = 900.0
+"""Seconds that all ranks may take together."""
 _FORMATS: Mapping[str, object] = dict.fromkeys(("float32", "bfloat16", "float16"))
 
 
 def devices(ranks: int | None) -> tuple[DeviceSeen, int]:
-    """Return one of the devices that a job would use here, and the number of ranks to probe with.
+    """Return (one of the devices that a job would use here, the number of ranks to probe with).
 
-    Raises `BadInput` if `ranks` is more than the machine can run."""
+    `ranks`: the number of ranks that the user gave, None for as many as the machine can run. Raises `BadInput` if it is
+    more than that.
+    """
     devices = find_devices(plugins.load_all("vendors"))
     most_ranks = capacity(devices)
     if ranks is not None and ranks > most_ranks:
@@ -29,7 +32,11 @@ def devices(ranks: int | None) -> tuple[DeviceSeen, int]:
 
 
 def probe(vendor: str, ranks: int, dtype: str) -> list[ProbedTime]:
-    """Return the measurements of rank 0, while all ranks measure. Raises `RankDied`."""
+    """Run the benchmarks of `probe_rank` in `ranks` new processes at once; return the measurements of rank 0.
+
+    `vendor`: name of the devices' vendor plugin; `dtype`: number format of products and attention. Raises `RankDied` if
+    a process fails, and `MissingLibrary` without torch.
+    """
     words.check(dtype, _FORMATS, "dtype")
     if find_spec("torch") is None:
         raise MissingLibrary("a probe needs torch to multiply matrices.", "Install it: pip install torch")

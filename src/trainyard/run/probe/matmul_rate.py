@@ -33,11 +33,12 @@ def matmul_rate(
     together: Callable[[], None] = lambda: None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Claim:
-    """Measure the FLOP/s of a square matrix product in `dtype`, with the job's threads: the best of several tries,
-    spread over about two seconds. The size is the smallest one that lasts long enough. `pause`: sleeps for that many
-    seconds between tries.
+    """Measure the FLOP/s of a square matrix product in `dtype`, with the job's threads.
 
-    `together`: a barrier before each try, so that ranks on one host measure while all of them are busy.
+    The result is the best of `_TRIES` x `_RUNS` runs, spread over about two seconds; a product of size n has 2 n^3
+    FLOPs, and the size is the smallest one that lasts long enough. `clock`: waits for the device and returns ns;
+    `ranks`: how many ranks measure at once, for the text of the source; `together`: a barrier before each try, so that
+    ranks on one host measure while all of them are busy; `pause`: sleeps for that many seconds between tries.
     """
     size, product_ns = _choose_size(device, dtype, clock)
     left, right, out = _square(size, dtype, device)
@@ -65,7 +66,7 @@ def matmul_rate(
 
 
 def _choose_size(device: torch.device, dtype: torch.dtype, clock: StepClock) -> tuple[int, int]:
-    """Double the size until one product lasts long enough; return (size, ns per product)."""
+    """Double the size until one product takes `_LONG_ENOUGH_NS`; return (rows of the matrices, ns per product)."""
     size = _SMALLEST
     while True:
         left, right, out = _square(size, dtype, device)

@@ -37,8 +37,11 @@ _MOST_FLOPS_S = 0.25
 
 
 def measure(vendor: str, dtype_name: str, threads: int, meet: str) -> list[ProbedTime]:
-    """Run all benchmarks on one rank; collectives only with several ranks. `threads`: threads of a CPU rank; `meet`:
-    address of the ranks' rendezvous. `dtype_name`: of products and attention, such as `bfloat16`."""
+    """Run all benchmarks on one rank; collectives only with several ranks. All ranks call it at the same time.
+
+    `vendor`: name of the devices' vendor plugin; `dtype_name`: number format of products and attention, such as
+    `bfloat16`; `threads`: threads of a CPU rank; `meet`: address of the ranks' rendezvous.
+    """
     torch.set_num_threads(threads)
     ranks, dtype = find_ranks(vendor), getattr(torch, dtype_name)
     with process_group_context(ranks, meet):
@@ -51,8 +54,11 @@ def measure(vendor: str, dtype_name: str, threads: int, meet: str) -> list[Probe
 def _timed(
     name: str, size: Sequence[int], call: Callable[[], object], ranks: Ranks, same_calls: bool = False
 ) -> ProbedTime:
-    """Time `call`: the median and the quartiles of seconds per call. `name`, `size`: as in `ProbedTime`; `same_calls`:
-    all ranks make the same number of calls, as collectives require."""
+    """Time `call`: the median and the quartiles of seconds per call over `_TRIES` tries.
+
+    The first call warms up; a second one determines how many calls a try needs to last `_LONG_ENOUGH_S`. `name`,
+    `size`: as in `ProbedTime`; `same_calls`: all ranks make the same number of calls, as collectives require.
+    """
     call()
     synchronize(ranks)
     began_s = time.perf_counter()
@@ -84,7 +90,8 @@ def _launch(ranks: Ranks) -> ProbedTime:
 
 
 def _copies(ranks: Ranks) -> list[ProbedTime]:
-    """Time copies; the size is the sum of the bytes read and written."""
+    """Time copies on the device. The size is the sum of the bytes read and written: of n bytes, half are the source,
+    with n / 8 float32 elements."""
     times: list[ProbedTime] = []
     for size in _BYTES[2:]:
         source = torch.randn(size // 8, device=ranks.device)
@@ -94,7 +101,8 @@ def _copies(ranks: Ranks) -> list[ProbedTime]:
 
 
 def _products(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
-    """Time matrix products of every (m, n, k) that does not take too long."""
+    """Time matrix products [m, k] x [k, n] for all combinations of `_SIZES`, the smallest first; those that would take
+    longer than `_MOST_FLOPS_S` at the best rate so far are left out. Their size is (m, n, k)."""
     times: list[ProbedTime] = []
     best_flops_per_s = _FIRST_FLOPS_PER_S
     sizes = sorted(((m, n, k) for m in _SIZES for n in _SIZES for k in _SIZES), key=lambda s: s[0] * s[1] * s[2])
@@ -110,7 +118,10 @@ def _products(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
 
 
 def _attention(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
-    """Time causal attention with four heads: the forward pass, and the backward pass as the difference."""
+    """Time causal attention with batch 1 and four heads: the forward pass, and the backward pass as the difference.
+
+    The size is (tokens, channels per head, 0 for the forward and 1 for the backward pass).
+    """
     times: list[ProbedTime] = []
     for tokens, channels in _ATTENTION:
         shape = (1, 4, tokens, channels)
@@ -135,9 +146,11 @@ def _attention(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
 
 
 def _collectives(ranks: Ranks) -> list[ProbedTime]:
-    """Time collectives; the size is that of the gathered, scattered, reduced, exchanged or sent tensor in bytes."""
+    """Time collectives over all ranks. The size is that of the whole gathered, scattered, reduced, exchanged or sent
+    tensor in bytes."""
     times: list[ProbedTime] = []
     for size in _BYTES:
+        # float32 elements, a multiple of the number of ranks
         whole = torch.ones(max(size // 4 // ranks.world, 1) * ranks.world, device=ranks.device)
         part = whole[: len(whole) // ranks.world].clone()
         received = torch.empty_like(whole)

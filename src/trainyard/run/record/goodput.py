@@ -2,6 +2,10 @@
 
 The time of a job goes from the start of its supervisor to its end (for a resumed run, of each supervisor in turn), and
 each nanosecond of it has exactly one cause (words.TIMES).
+
+An attempt is the time from one launch of the ranks to their end; after a fault the supervisor launches them again.
+Events have a time `at` and, for a fault, the time `noticed` at which it was detected, both ns since the epoch. Samples
+are the timings of single steps; `ended_ns` and `wall_ns` are the end and the duration of a step.
 """
 
 from __future__ import annotations
@@ -19,14 +23,17 @@ _FATAL = {"worker_death", "agent_death", "hang", "preempted"}
 
 
 def last_ranks(events: Sequence[JobEvent], job: Job) -> int:
-    """The number of ranks in the last attempt, which left-over files of other ranks do not belong to; 0 if unknown."""
+    """The number of ranks in the last attempt, 0 if unknown. After a loss of nodes it is smaller than before; files of
+    ranks with higher numbers are left over from earlier attempts."""
     nodes = [event.nodes for event in events if event.what == "launched"]
     return job.layout.ranks // job.recovery.nodes * nodes[-1] if nodes else 0
 
 
 def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[Incident, ...]:
-    """Return the run's incidents, in the order in which they were noticed. `events`: of the job; `samples`: of all
-    ranks."""
+    """Return the run's incidents (detected faults), in the order in which they were noticed.
+
+    `events`: of the job, in order; `samples`: of all ranks.
+    """
     steps = _steps(samples)
     incidents: list[Incident] = []
     ended_attempts: set[int] = set()
@@ -38,8 +45,12 @@ def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[In
 
 
 def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Incident:
-    """The incident of a fault: the times to detect it and to restart, and the training time lost, in seconds. `steps`:
-    samples of rank 0. `shared`: an earlier incident ended the same attempt, and the lost time is charged to it."""
+    """The incident of a fault: the times to detect it and to restart, and the training time lost, in seconds.
+
+    `event`: the fault; `steps`: samples of rank 0 in all attempts, in order; `shared`: an earlier incident ended the
+    same attempt, and the lost time is charged to it. Lost are steps that later attempts repeat and the step that the
+    fault cut short.
+    """
     attempt_steps = [step for step in steps if step.attempt == event.attempt]
     earlier_steps = [step.step for step in steps if step.ended_ns <= event.at and step.attempt <= event.attempt]
     first_step_after = (
@@ -73,7 +84,11 @@ def goodput(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, 
 
 
 def spent(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, int]:
-    """The job's time in ns by cause (words.TIMES), with all causes. `samples`: of all ranks. `events`: of the job."""
+    """The job's time by cause: key of words.TIMES -> ns, with all causes.
+
+    `events`: of the job, in order; `samples`: of all ranks. The events of each supervisor (a resumed run has several)
+    begin with its `started`.
+    """
     steps = _steps(samples)
     ns_by_cause = dict.fromkeys(words.TIMES, 0)
     starts = [index for index, event in enumerate(events) if event.what == "started"]
@@ -90,7 +105,10 @@ def _steps(samples: Iterable[Sample]) -> list[Sample]:
 
 
 class _Supervision:
-    """The time of one supervisor: from its start to its end or, if it was killed, to its last known event."""
+    """Charges the time of one supervisor: from its start to its end or, if it was killed, to its last known event.
+
+    Time is charged in order, so that `charged_until_ns` moves forward from the start to the end.
+    """
 
     def __init__(self, events: Sequence[JobEvent], steps: Sequence[Sample], total: dict[str, int]) -> None:
         """`steps`: those of rank 0 under all supervisors. `total`: ns by cause (words.TIMES), to which the time is
@@ -115,14 +133,15 @@ class _Supervision:
             self.charged_until_ns = until_ns
 
     def spend(self) -> None:
+        """Charge all of the supervisor's time to `total`, attempt by attempt."""
         for number, launched in enumerate(self.launched):
             self._charge(launched.at, "restart" if number else "init")
             self._charge_attempt(launched.attempt)
         self._charge(self.end_ns, "finish" if self.launched else "init")
 
     def _charge_attempt(self, attempt: int) -> None:
-        """Charge the time of one attempt: its start, its steps and saves and, if a fault ended it, the time until that
-        was noticed."""
+        """Charge the time of one attempt: its start, its steps and saves and, if a fault ended it, the time from the
+        last step to the fault and from the fault until it was noticed."""
         attempt_steps = [step for step in self.steps if step.attempt == attempt]
         events = [event for event in self.events if event.attempt == attempt]
         fault = next((event for event in events if event.what == "fault" and event.kind in _FATAL), None)
@@ -144,8 +163,9 @@ class _Supervision:
         self._charge(first_begin_ns, "load")
 
     def _charge_training(self, attempt_steps: Sequence[Sample], saves: Sequence[JobEvent]) -> None:
-        """Charge each step with the time since the previous one; the checkpoint `saves` in between are charged
-        separately. `attempt_steps`: of one attempt, in order."""
+        """Charge the time from each step's end back to the previous one to that step, and checkpoint `saves` in between
+        to `save`. `attempt_steps`: of one attempt, in order."""
+        # (end, steps before saves, step or save), in order.
         marks = sorted(
             [(step.ended_ns, 0, step) for step in attempt_steps] + [(save.at, 1, save) for save in saves],
             key=lambda mark: mark[:2],

@@ -18,7 +18,8 @@ _PRESENT_WINDOW_S = 0.25
 
 class _Counters(NamedTuple):
     """Totals since boot, in CPU-seconds: `busy_s` of all processes, `stolen_s` by a hypervisor, `own_s` of this process
-    and its ended children; `time_s`: monotonic time; `throttles`: thermal throttle events of all cores."""
+    and its ended children; `time_s`: monotonic time; `throttles`: thermal throttle events of all cores. `LoadMeter`
+    takes the middle three fields together."""
 
     time_s: float
     busy_s: float
@@ -34,8 +35,11 @@ class LoadMeter:
         self._start = _read_counters()
 
     def finish(self) -> MachineLoad | None:
-        """The load since the construction. The run's own processes are this process and those of its descendants that
-        have ended and were waited for. None if the kernel has no such counters."""
+        """The mean load since the construction, in cores: CPU-seconds per second.
+
+        The run's own processes are this process and those of its descendants that have ended and were waited for. None
+        if the kernel has no such counters.
+        """
         end = _read_counters()
         if self._start is None or end is None or end.time_s <= self._start.time_s:
             return None
@@ -63,6 +67,7 @@ def present_load() -> MachineLoad | None:
 def _read_counters() -> _Counters | None:
     """The counters now; None if /proc/stat cannot be read (another system than Linux) or has another form."""
     try:
+        # First line of /proc/stat: "cpu" and ticks in user, nice, system, idle, iowait, irq, softirq, steal, ...
         name, *ticks = _STAT.read_text("ascii").splitlines()[0].split()
         user, nice, system, _idle, _iowait, interrupts, soft_interrupts, stolen = (
             int(text) / os.sysconf("SC_CLK_TCK") for text in ticks[:8]

@@ -32,8 +32,11 @@ _KEPT = re.compile(
 def gather(
     devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], rank_variables: Mapping[str, str]
 ) -> Provenance:
-    """Gather the provenance known before a rank starts. `rank_variables`: variables the launcher adds for the ranks.
-    `vendors`: by name."""
+    """Gather the provenance known before a rank starts: code, packages, drivers, devices, environment, clocks and host.
+
+    `devices`: those that the run uses; `vendors`: name -> vendor plugin; `rank_variables`: variables (name -> value)
+    that the launcher adds for the ranks.
+    """
     drivers = {f"{d.vendor}.{d.index}": d.facts["driver"] for d in devices if "driver" in d.facts}
     return Provenance(
         code=code(Path.cwd()),
@@ -78,8 +81,9 @@ def with_facts(provenance: Provenance, facts: Sequence[RankFacts]) -> Provenance
 
 
 def _trained_on(reported_devices: Sequence[DeviceSeen], facts: Sequence[RankFacts]) -> tuple[DeviceSeen, ...]:
-    """The ranks' devices: as the driver reports them (`reported_devices`) if the names match, else as torch does (a
-    slice of a device)."""
+    """The devices that the ranks used: as the driver reports them (`reported_devices`) if the names match, else as
+    torch does (a slice of a device). `facts`: of each rank, with its vendor, device name and rank on its host."""
+    # Keys: (vendor, index of the device on its host, name).
     device_by_key = {(device.vendor, device.index, device.name): device for device in reported_devices}
     used = {(fact.vendor, 0 if fact.vendor == "cpu" else fact.local_rank, fact.device) for fact in facts}
     return tuple(

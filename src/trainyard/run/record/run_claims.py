@@ -16,9 +16,11 @@ from trainyard.store.run_summary import summarise
 
 
 def derive_claims(run: Run, facts: Sequence[RankFacts], vendors: Mapping[str, Vendor]) -> dict[str, Claim]:
-    """Derive the claims of a run: `matmul_rate` and `peak` in FLOP/s per rank, `model_flops` per step over all ranks,
-    `matmul_flops` per step and rank, `profiler_cost` in ns per step. `run.provenance.devices` are those that trained.
-    `facts`: of each rank that reported any.
+    """Derive the claims of a run, name -> number with unit and source.
+
+    `matmul_rate` and `peak` are FLOP/s per rank, `model_flops` FLOPs per step over all ranks, `matmul_flops` FLOPs per
+    step and rank, `profiler_cost` ns per step. `run.provenance.devices` are those that trained; `facts`: of each rank
+    that reported any; `vendors`: name -> vendor plugin.
 
     A claim without data is left out.
     """
@@ -42,8 +44,11 @@ def derive_claims(run: Run, facts: Sequence[RankFacts], vendors: Mapping[str, Ve
 
 
 def _peak(run: Run, vendors: Mapping[str, Vendor]) -> Claim | None:
-    """The peak in the recipe's matmul format: for float8 the float8 peak, although operations outside of a block's
-    layers (attention, the head) stay in bfloat16; for float32 that of true float32, without tf32."""
+    """The peak FLOP/s of the run's device in the recipe's matmul format; None if the vendor plugin does not know it.
+
+    For float8 it is the float8 peak, although operations outside of a block's layers (attention, the head) stay in
+    bfloat16; for float32 that of true float32, without tf32.
+    """
     device = run.provenance.devices[0]
     return vendors[device.vendor].peaks(device).get(run.job.recipe.dtype) if device.vendor in vendors else None
 

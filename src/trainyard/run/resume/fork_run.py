@@ -20,8 +20,9 @@ from trainyard.train.checkpoint.same_training import differences
 def execute(name: str, job: Job, job_text: str, session: Session) -> Run:
     """Run `job` as a new run from the last good checkpoint of the run `name`, which is not modified.
 
-    Raises `BadJob` if the job's training differs from the run's or no step is left, `BadInput` if the run has no good
-    checkpoint, and the errors of `harness.execute`.
+    `job_text`: the job file of `job`, which is stored with the run; `session`: where runs are stored and reported.
+    Returns the stored new run. Raises `BadJob` if the job's training differs from the run's or no step is left,
+    `BadInput` if the run has no good checkpoint, and the errors of `harness.execute`.
     """
     source, folder = session.store.load(name), session.store.find(name)
     check(source, job)
@@ -34,20 +35,21 @@ def execute(name: str, job: Job, job_text: str, session: Session) -> Run:
             f"run {source.id} has no good checkpoint to start from.",
             "Run the job from its beginning: `trainyard run JOB.toml`.",
         )
-    steps = manifest.step + 1
-    if job.measure.in_all <= steps:
+    steps_taken = manifest.step + 1  # a manifest states the index of the last step before the checkpoint
+    if job.measure.in_all <= steps_taken:
         raise BadJob(
-            f"run {source.id} is at step {steps}, but the job has {job.measure.in_all} steps: none is left.",
+            f"run {source.id} is at step {steps_taken}, but the job has {job.measure.in_all} steps: none is left.",
             "Increase steps or repeats at $.measure.",
         )
-    session.say(f"starting from the checkpoint of run {source.id} after step {steps}")
+    session.say(f"starting from the checkpoint of run {source.id} after step {steps_taken}")
     begun = partial(_adopt, checkpoints, manifest.step)
     origin = Origin(run=source.id, step=manifest.step)
     return harness.execute(job, job_text, session, begun=begun, origin=origin)
 
 
 def check(source: Run, job: Job) -> None:
-    """Raise `BadJob` if the trainings differ, with each differing field and both its values."""
+    """Raise `BadJob` if the training of `job` differs from that of the run `source`, with each differing field and both
+    its values; `BadInput` for a script's run."""
     if SCRIPT in (source.job.workload, job.workload):
         raise BadInput(f"run {source.id} ran a command of your own.", "Only runs of a job file can be forked.")
     if wrong := list(differences(source.job, job)):
@@ -58,9 +60,9 @@ def check(source: Run, job: Job) -> None:
 
 
 def _adopt(source: CheckpointStore, step: int, folder: Path) -> None:
-    """Copy the checkpoint after `step` into the run folder `folder`. Raises `EnvironmentFailed`."""
+    """Copy the checkpoint after `step` from `source` into the new run's folder `folder`. Raises `EnvironmentFailed`."""
     try:
         CheckpointStore(folder, "adopted").copy_from(source, step)
     except OSError as error:
-        why = error.strerror or error
-        raise EnvironmentFailed(f"{source.folder(step)} cannot be copied into {folder}: {why}.") from error
+        reason = error.strerror or error
+        raise EnvironmentFailed(f"{source.folder(step)} cannot be copied into {folder}: {reason}.") from error

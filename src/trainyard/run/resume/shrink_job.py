@@ -13,7 +13,8 @@ from trainyard.job import Job
 def shrunk(job: Job, nodes: int) -> Job:
     """Return the job on `nodes` of its nodes: the same global batch on fewer ranks, with more micro-batches each.
 
-    Reduces the replicas or, if the nodes do not divide them, the shards. Raises `BadJob` with the arithmetic.
+    Reduces the replicas (`dp_replicate`) in proportion to the nodes or, if the job's number of nodes does not divide
+    them, the shards (`dp_shard`). Raises `BadJob` if it divides neither.
     """
     all_nodes, layout = job.recovery.nodes, job.layout
     if nodes == all_nodes:
@@ -29,9 +30,11 @@ def shrunk(job: Job, nodes: int) -> Job:
 
 
 def sizes(job: Job, check: Callable[[Job], object]) -> tuple[int, ...]:
-    """The node counts with which the job can continue, largest first. `check` raises `BadJob` for an untrainable job.
+    """The node counts with which the job can continue if nodes fail, largest first, from all nodes to `least_nodes`.
 
-    Raises `BadJob` if the ranks cannot be split evenly over all nodes, or the job cannot be trained on `least_nodes`.
+    `check`: called with the job on each number of nodes; raises `BadJob` if that cannot be trained, and the number is
+    left out. Raises `BadJob` if the ranks cannot be split evenly over all nodes, or the job cannot be trained on
+    `least_nodes`.
     """
     recovery, ranks = job.recovery, job.layout.ranks
     if ranks % recovery.nodes:

@@ -19,7 +19,7 @@ from trainyard.run.revisions.worktree import revision
 from trainyard.store.store import Store
 
 _MAX_LINES = 6
-"""Lines of its output that are shown if it fails."""
+"""Lines of a run's output that are shown if it fails."""
 _OTHER_KEY = re.compile(r" at (?P<table>\$\S*): (?P<reason>unknown key '[^']+'|[^\n]* is not one of [^\n]*?)\.?$", re.M)
 """How trainyard reports a key, or a value, that a job file may not have."""
 _OTHER_KEYS = (
@@ -36,8 +36,11 @@ class RevisionRun(NamedTuple):
 
 
 def run_pair(runs: Sequence[RevisionRun], store: Store, *, together: bool) -> list[Run]:
-    """Run all `runs`, with results in `store`: one after the other or, if `together`, at once on one core, so that
-    noise affects all of them."""
+    """Run all `runs`, and return the stored runs in the same order. `store`: where they are stored.
+
+    They run one after the other or, if `together`, at once on one core, so that noise affects all of them. Raises as
+    `run_in`.
+    """
     if not together:
         return [run_in(run.folder, run.command, store) for run in runs]
     with _on_one_core(), ThreadPoolExecutor(len(runs)) as pool:
@@ -46,7 +49,8 @@ def run_pair(runs: Sequence[RevisionRun], store: Store, *, together: bool) -> li
 
 @contextmanager
 def _on_one_core() -> Iterator[None]:
-    """Pin processes that are started inside, and their children, to one core."""
+    """Pin this process, and processes that are started inside, to one core, and undo it at the end. Raises
+    `EnvironmentFailed` if the system cannot pin."""
     if not hasattr(os, "sched_setaffinity"):
         raise EnvironmentFailed(
             "This system cannot pin runs to one core.", "Omit --together to run them one after the other."
@@ -62,8 +66,10 @@ def _on_one_core() -> Iterator[None]:
 def run_in(folder: Path, command: Sequence[str], store: Store) -> Run:
     """Run `command`, a job file or a command of several words as for `trainyard run`, with the code in `folder`.
 
-    Python looks for modules in the folder's `src`, if there is one, and in the folder first. Raises `CommandFailed`
-    with the last lines of output if it fails."""
+    Python looks for modules in the folder's `src`, if there is one, and in the folder first. Returns the run, stored in
+    `store`. Raises `CommandFailed` with the last lines of output if it fails, `BadJob` if the code reads job files with
+    other keys, and `BadFile` if it stores runs in another form.
+    """
     words = [sys.executable, "-m", "trainyard.cli.main", "run", "--quiet", "--json", "--", *command]
     first_folders = [str(path) for path in (folder / "src", folder) if path.is_dir()]
     path = os.pathsep.join([*first_folders, *filter(None, [os.environ.get("PYTHONPATH", "")])])
@@ -88,9 +94,11 @@ def run_in(folder: Path, command: Sequence[str], store: Store) -> Run:
 
 
 def _check_keys(folder: Path, command: Sequence[str], result: subprocess.CompletedProcess[str]) -> None:
-    """Raises `BadJob` if the code in the folder refused a key of the job file, which this version of trainyard has read
-    before: the revision brings a trainyard of its own, whose job files have other keys. `command`: that failed with
-    `result`."""
+    """Raise `BadJob` if the code in the folder refused a key of the job file; return if the failure has another cause.
+
+    This version of trainyard has read the job file before: the revision contains a trainyard of its own, whose job
+    files have other keys. `command`: the command that failed; `result`: its exit code and output.
+    """
     refusal = _OTHER_KEY.search(result.stderr)
     if refusal is None or len(command) != 1:
         return

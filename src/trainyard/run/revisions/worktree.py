@@ -64,8 +64,11 @@ def subject(here: Path, sha: str) -> str:
 
 @contextmanager
 def checkout(here: Path, sha: str) -> Iterator[Path]:
-    """Check out the commit `sha` into a temporary worktree and yield the folder in it that corresponds to `here`. It is
-    removed at the end, also on SIGTERM, which a cancelled CI job receives."""
+    """Check out the commit `sha` into a temporary worktree and yield the folder in it that corresponds to `here`.
+
+    The worktree is removed at the end, also on SIGTERM, which a cancelled CI job receives: it raises KeyboardInterrupt
+    inside. Raises `CommandFailed` if git fails, `BadInput` if the commit does not have the folder.
+    """
     top = _git(here, "rev-parse", "--show-toplevel").stdout.strip()
     folder = Path(tempfile.mkdtemp(prefix="trainyard-"))
     tree = folder / "tree"

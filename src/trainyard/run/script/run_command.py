@@ -36,9 +36,10 @@ _STDERR = 2
 def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     """Run `command` to its end, with its output on stderr, and return the stored run.
 
-    Watches every Python process that it starts, whatever launches the ranks. The session's tag is set however
-    the command ends if any step was seen. Raises `BadInput` if the command cannot be found or no step was seen in it,
-    and `CommandFailed` if it fails, after storing the measurements.
+    `command`: the program and its arguments; `measure`: how many steps are discarded, timed and profiled; `session`:
+    where runs are stored and reported. Watches every Python process that it starts, whatever launches the ranks. The
+    session's tag is set however the command ends if any step was seen. Raises `BadInput` if the command cannot be found
+    or no step was seen in it, and `CommandFailed` if it fails, after storing the measurements.
     """
     program = shutil.which(command[0])
     if program is None:
@@ -89,8 +90,12 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
 
 
 def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
-    """Run the command; return its exit code. An interrupt is passed on, and the command is killed if it does not end.
-    If this process is killed, the command receives SIGTERM."""
+    """Run the command to its end; return its exit code, negative for a signal.
+
+    Every Python that it starts is watched: PYTHONPATH leads to our sitecustomize, which reads the run's folder and the
+    numbers of steps from variables. An interrupt is passed on, and the command is killed if it does not end within 10
+    seconds. If this process is killed, the command receives SIGTERM.
+    """
     path = os.pathsep.join(part for part in (str(INJECT), os.environ.get("PYTHONPATH", "")) if part)
     watch_variables = {
         "PYTHONPATH": path,
@@ -113,7 +118,7 @@ def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
 
 
 def _with_layout(run: Run) -> Run:
-    """Return `run` with the number of ranks that took steps, and the tokens per step if the script reports them."""
+    """Return `run` with a layout of as many ranks as took steps, and the tokens per step if the script reports them."""
     ranks = {sample.rank for sample in run.samples}
     if not ranks:
         return run

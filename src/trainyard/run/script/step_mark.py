@@ -7,6 +7,8 @@ from typing import Protocol
 
 
 class Watcher(Protocol):
+    """Receives the steps of a script, as `watch_steps.ScriptWatch` does."""
+
     def step(self, tokens: int, loss: float | None) -> AbstractContextManager[object]: ...
 
 

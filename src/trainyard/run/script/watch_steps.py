@@ -1,7 +1,8 @@
 """Time and profile the steps of a script that `trainyard run -- COMMAND` started, without changes to the script.
 
 A step ends when the first optimizer has stepped, or at the end of `with trainyard.step():` if the script uses it.
-torch is not imported before the script imports it.
+torch is not imported before the script imports it. `inject/sitecustomize.py` calls `watch` in every Python process of
+the script.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ _STEPS_FROM = "torch.optim.optimizer"
 
 
 def watch() -> None:
-    """Watch this process from now on; it counts as a rank once it takes a step."""
+    """Watch this process from now on; it counts as a rank once it takes a step.
+
+    Reads the environment variables `FOLDER` and `MEASURE`, and installs an import hook for torch's optimizers and an
+    exit handler.
+    """
     warmup, steps, profiled = (int(part) for part in os.environ[MEASURE].split(","))
     measure = Measure(warmup=warmup, steps=steps, repeats=1, profiled=profiled)
     watcher = ScriptWatch(Path(os.environ[FOLDER]), int(os.environ.get("RANK", "0")), measure)
@@ -111,8 +116,11 @@ class ScriptWatch:
             print(f"trainyard: rank {self.rank} is no longer watched: {error}", file=sys.stderr)  # noqa: T201
 
     def _end_step(self, tokens: int, loss: float | None) -> None:
-        """End a step of `tokens` tokens with the given loss, if known. The first step without a mark is not recorded,
-        as its beginning is unknown."""
+        """End a step: write its sample, and start or end the profiled window if it is time for that.
+
+        `tokens`: of this rank, 0 if unknown; `loss`: None if unknown. The first step without a mark is not recorded, as
+        its beginning is unknown.
+        """
         now_ns, began_ns = self.read_ns(), self.began_ns
         if began_ns is not None:
             self._write_sample(now_ns - began_ns, tokens, loss)
@@ -125,8 +133,11 @@ class ScriptWatch:
         self.began_ns = self.read_ns()
 
     def _write_sample(self, wall_ns: int, tokens: int, loss: float | None) -> None:
-        """Write the sample of a step that took `wall_ns`; the first one opens the rank's file. `tokens`: of this rank;
-        `loss`: None if unknown."""
+        """Write the sample of a step that took `wall_ns`; the first one opens the rank's file.
+
+        `tokens`: of this rank; `loss`: None if unknown. Warm-up steps, whose times are discarded, are the first ones,
+        the first ones under the profiler, and the one that writing the trace disturbed.
+        """
         if self.log is None:
             self.rank = _rank(self.rank)
             path = self.folder / "samples" / f"rank{self.rank}.jsonl"
@@ -152,7 +163,7 @@ class ScriptWatch:
         self.log.flush()
 
     def _start_profiling(self) -> None:
-        """Start the profiled window."""
+        """Start the profiled window: enter a torch.profiler that writes the rank's trace when the window is closed."""
         import torch
 
         from trainyard.run.local.capture import capture
@@ -195,7 +206,10 @@ class _AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module's spec, with a loader that calls `then` after the import; None for other modules."""
+        """Find the module's spec, with a loader that calls `then` after the import; None for other modules.
+
+        Called by Python's import system. Removes this finder from `sys.meta_path`, so that the real one is asked next.
+        """
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)

@@ -3,7 +3,7 @@ once everything is verified.
 
 The remote store must list a digest for every file (SHA256SUMS, which a push writes), and only listed files are fetched.
 That detects damage. It detects forgery only if the list is signed, since everyone who can write to the remote store can
-write the list.
+write the list. `id` is a run's id, the name of its folder on both sides; file names are relative to that folder.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MAX_BYTES_BY_FILE = {digests.FILE: 1 << 24, digests.HEAD: 1 << 26, "job.toml": 1
 """Limits of the files that are read whole. A list of 100,000 files has 10 MB."""
 _MAX_SAMPLE_FILE_BYTES = 1 << 30
 _MAX_FILES = 100_000
+"""Limits of one file of samples, and of the number of files of a run."""
 
 
 class Fetched(NamedTuple):
@@ -47,9 +48,12 @@ class Digests(NamedTuple):
 
 
 def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
-    """Fetches run `id` into the folder `runs`, by way of a hidden folder in it. Raises `BadFile` for a run that is
-    damaged, and for one that is not signed by a key in `signers`, a file of allowed signers, if it is given; `BadInput`
-    if something else has its name here."""
+    """Fetch the run `id` into the folder `runs`, by way of a hidden folder in it.
+
+    `signers`: a file of allowed signers, one of which must have signed the run; None to accept any run. Raises
+    `BadFile` for a run that is damaged or not signed, `BadInput` if something else has its name here. A failed fetch
+    leaves nothing.
+    """
     if (runs / id).exists():
         raise BadInput(f"{runs / id}: is in the way, and not a run: it has no {digests.HEAD}.", "Move it away.")
     remote_digests = read_digests(remote, id, signers)
@@ -79,8 +83,11 @@ def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
 
 
 def read_digests(remote: Remote, id: str, signers: Path | None) -> Digests:
-    """Read the list of a run's digests and its signature. Raises `BadFile` for a run without digests, or, if `signers`
-    are given, without a signature by one of them."""
+    """Read the list of a run's digests and its signature from the remote store.
+
+    `signers`: a file of allowed signers, None to accept any run. Raises `BadFile` for a run without digests, or, if
+    `signers` are given, without a signature by one of them.
+    """
     data, signed = _read_list(remote, id), remote.read(id, digests.SIGNATURE, signature.MAX_BYTES)
     if signers is None:
         return Digests(data=data, signature=signed, signer="")
@@ -94,8 +101,8 @@ def read_digests(remote: Remote, id: str, signers: Path | None) -> Digests:
 
 
 def _read_list(remote: Remote, id: str) -> bytes:
-    """The bytes of the run's SHA256SUMS in the remote store. Raises `WrongRunState` for a run that has not ended,
-    `MissingFile` if there is no list."""
+    """The contents of the run's SHA256SUMS in the remote store. Raises `WrongRunState` for a run that has not ended,
+    `MissingFile` if there is no list although it has."""
     data = remote.read(id, digests.FILE, MAX_BYTES_BY_FILE[digests.FILE])
     if data is not None:
         return data
@@ -111,9 +118,11 @@ def _read_list(remote: Remote, id: str) -> bytes:
 
 
 def _check_sizes(remote: Remote, id: str, listed: dict[str, str], runs: Path) -> dict[str, int]:
-    """File name -> size in bytes, of the files to fetch. `listed`: file name -> digest; `runs`: the folder to fetch to.
-    Raises `BadFile` for missing files, unusual names, sizes or numbers of files beyond the limits, and too little free
-    space."""
+    """Check names and sizes of the files to fetch before any is fetched: file name -> size in bytes.
+
+    `listed`: file name -> digest; `runs`: the folder to fetch to. Raises `BadFile` for missing files, unusual names,
+    sizes or numbers of files beyond the limits, and too little free space.
+    """
     remote_sizes = remote.sizes(id)
     for name in sorted(remote_sizes):
         if reason := digests.name_problem(name):

@@ -1,4 +1,8 @@
-"""Push runs to and pull them from a remote store, atomically; a run that is already there is not copied again."""
+"""Push runs to and pull them from a remote store, atomically; a run that is already there is not copied again.
+
+A remote store (`Remote`) is a folder or a URL with run folders. Tags are merged on both sides: name -> when the tag was
+assigned, of which the later assignment counts. `id` is a run's id, 8 hexadecimal digits, the name of its folder.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,12 @@ from trainyard.store.stored_changes import CopiedRun
 
 
 def push(folder: Path, remote: Remote, key: Path | None = None) -> CopiedRun:
-    """Copy the run and its tags; with `key`, an SSH key, sign its digests there.
+    """Copy the run in `folder` and its tags to the remote store; with `key`, an SSH key, sign its digests there.
 
-    Raises `BadInput` for a run that has not ended, or if another run has its id there; `BadFile` for a damaged one."""
+    A run that is there already keeps its files. Secrets that an earlier version left in the folder are removed first.
+    Raises `WrongRunState` for a run that has not ended, `BadInput` if another run has its id there, `BadFile` for a
+    damaged one.
+    """
     head = folders.read_head(folder)
     if head.state == "incomplete":
         raise WrongRunState(
@@ -50,10 +57,12 @@ def push(folder: Path, remote: Remote, key: Path | None = None) -> CopiedRun:
 
 
 def pull(store: Store, remote: Remote, id: str, signers: Path | None = None) -> CopiedRun:
-    """Copy the run and its tags; with `signers`, a file of allowed signers, only if one of them signed it.
+    """Copy the run `id` and its tags to the local store; with `signers`, a file of allowed signers, only if one of them
+    signed it.
 
-    Raises `BadFile` for a run that is damaged there or here, arrived altered or lacks digests or a signature,
-    `BadInput` if another run has its id here."""
+    A run that is here already is checked instead. Raises `BadFile` for a run that is damaged there or here, arrived
+    altered or lacks digests or a signature, `BadInput` if another run has its id here.
+    """
     folder = store.runs / id
     if not (folder / digests.HEAD).is_file():
         fetched = fetch(store.runs, remote, id, signers)
@@ -72,8 +81,11 @@ def pull(store: Store, remote: Remote, id: str, signers: Path | None = None) -> 
 
 
 def matching_ids(remote: Remote, names: Iterable[str], say: Callable[[str], None]) -> list[str]:
-    """The ids of the runs in the remote store that `names`, prefixes of ids or tags, refer to; all ids if there are no
-    names. `say`: is called with messages about tags that cannot be read. Raises `UnknownName`, `BadInput`."""
+    """The ids of the runs in the remote store that `names`, prefixes of ids or tags, refer to; all ids without names.
+
+    `say`: called with messages about tags that cannot be read. Raises `UnknownName` for a name of no run, `BadInput`
+    for an ambiguous prefix or an empty remote store.
+    """
     ids = [id for id in remote.ids() if is_id(id)]
     names = list(names)
     if not ids:
@@ -104,7 +116,11 @@ def _find_id(name: str, ids: list[str], run_by_tag: dict[str, str], url: str) ->
 
 
 def _send(folder: Path, remote: Remote, key: Path | None) -> CopiedRun:
-    """Send all files of the run, then their digests, and run.json last. Raises `BadFile` for a damaged run."""
+    """Send all files of the run, then their digests, and run.json last, with which the run exists there.
+
+    `key`: an SSH key that signs the digests, None to keep the signature that the folder may have. Raises `BadFile` for
+    a damaged run.
+    """
     run = run_damage.read_any(folder)
     if run.state == "damaged":
         raise DamagedFile(f"{folder}: the run is damaged: {run.failure}.")
@@ -133,7 +149,8 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> CopiedRun:
 
 
 def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
-    """A new signature of the digests, or the one that the run was pulled with if its digests are unchanged."""
+    """The signature to send with the digests `data`: a new one by the SSH key `key`, if given, else the one that the
+    run was pulled with if its digests are unchanged, else None."""
     if key:
         return signature.sign(data, key)
     listed, signed = folder / digests.FILE, folder / digests.SIGNATURE
@@ -143,10 +160,11 @@ def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
 
 
 def _sign_remote(folder: Path, remote: Remote, key: Path, remote_digests: bytes) -> bool:
-    """Sign `remote_digests`, the list of a run that is in the remote store already; returns whether the signature is
-    new.
+    """Sign a run that is in the remote store already; return whether the signature is new.
 
-    Raises `BadInput` if they are not those of the run here."""
+    `folder`: the run here; `key`: an SSH key; `remote_digests`: the contents of the run's SHA256SUMS there. Raises
+    `BadInput` if they are not those of the run here.
+    """
     recorded = folders.read_digests(folder)
     if remote_digests not in (digests.render(recorded or {}), digests.render(digests.compute(folder))):
         raise BadInput(
@@ -171,9 +189,11 @@ def _check_here(folder: Path) -> None:
 
 
 def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
-    """Return who signed the run, which is both here and in the remote store.
+    """Return the name of the signer of a run that is both here, in `folder`, and in the remote store.
 
-    Raises `BadFile` if it is not signed by one of `signers`, or if the run here is not the signed one."""
+    `signers`: a file of allowed signers. Raises `BadFile` if none of them signed it, or if the run here is not the
+    signed one.
+    """
     remote_digests = read_digests(remote, folder.name, signers)
     digest_by_name = digests.parse(remote_digests.data, remote.path(folder.name, digests.FILE))
     record = {name: path for name, path in digests.files(folder).items() if run_damage.is_record(name)}
@@ -185,9 +205,11 @@ def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
 
 
 def _is_in_remote(folder: Path, remote: Remote) -> bool:
-    """Whether the remote store has this run, perhaps from before its secrets were redacted, which changes its digest.
+    """Whether the remote store has the run in `folder`, perhaps from before its secrets were redacted, which changes
+    its digest.
 
-    Raises `BadInput` if it has another run of that id."""
+    Raises `BadInput` if it has another run of that id.
+    """
     data = remote.read(folder.name, digests.HEAD, MAX_BYTES_BY_FILE[digests.HEAD])
     if data is None or data == read_bytes(folder / digests.HEAD):
         return data is not None

@@ -88,8 +88,8 @@ class Remote:
         return sizes
 
     def read(self, id: str, name: str, max_bytes: int) -> bytes | None:
-        """A file of at most `max_bytes` bytes; None if there is none. Raises `BadFile` for a larger one, and for a
-        link."""
+        """The contents of a file of at most `max_bytes` bytes; None if it does not exist. Raises `BadFile` for a larger
+        file, and for a link."""
         self._refuse_links(id, name)
         with self._convert_errors(), self._convert_file_errors(id, name):
             try:
@@ -104,9 +104,10 @@ class Remote:
         return data
 
     def fetch(self, id: str, name: str, to: Path, size: int) -> str:
-        """Copies a file that is listed with `size` bytes, and returns its SHA-256 digest.
+        """Copy a file that is listed with `size` bytes to the local path `to`; return its SHA-256 digest, hexadecimal.
 
-        Raises `BadFile` if it has another size."""
+        At most one byte more than `size` is read. Raises `BadFile` if it has another size.
+        """
         digest, arrived_bytes = hashlib.sha256(), 0
         with writing(to, size), to.open("wb") as file:
             for chunk in self._chunks(id, name, size + 1):
@@ -119,7 +120,7 @@ class Remote:
         return digest.hexdigest()
 
     def _chunks(self, id: str, name: str, max_bytes: int) -> Iterator[bytes]:
-        """The file's first `max_bytes` bytes."""
+        """Yield the file's first `max_bytes` bytes in chunks."""
         self._refuse_links(id, name)
         with self._convert_errors(), self._convert_file_errors(id, name):
             source = self._files.open(self._remote_path(id, name), "rb")
@@ -155,7 +156,7 @@ class Remote:
 
     @contextmanager
     def _write_then_rename(self, id: str, name: str) -> Iterator[str]:
-        """A path to write to, whose file gets its name after the block."""
+        """Yield a hidden path in the remote store to write to; after the block its file is renamed to `name`."""
         self._refuse_links(id, name)
         hidden = f".{posixpath.basename(name)}.{secrets.token_hex(4)}{_PART_SUFFIX}"
         part = self._remote_path(id, posixpath.join(posixpath.dirname(name), hidden))
@@ -167,9 +168,12 @@ class Remote:
         fault_point("push.renamed")
 
     def _refuse_links(self, id: str = "", name: str = "") -> None:
-        """Raises `BadFile` for a link or special file on the way from the remote's own folder to `runs`, the run's
-        folder or a file in it. Only for remotes on this machine's own file systems: there a link would be followed to
-        whatever the user may read or write, and a pipe would block."""
+        """Raise `BadFile` for a link or special file on the path from the remote's own folder to `runs`, the run's
+        folder or a file in it.
+
+        Only for remotes on this machine's own file systems: there a link would be followed to anything that the user
+        may read or write, and a pipe would block. Parts of the path that do not exist are left to the caller.
+        """
         if not getattr(self._files, "local_file", False):
             return
         parts = ["runs", *filter(None, [id, *name.split("/")])]
@@ -189,7 +193,7 @@ class Remote:
 
     @contextmanager
     def _convert_file_errors(self, id: str, name: str) -> Iterator[None]:
-        """Turns errors of one file into `BadFile`; errors of the remote store as a whole pass."""
+        """Convert errors of one file inside the block into `BadFile`; errors of the remote store as a whole pass."""
         try:
             yield
         except OSError as error:

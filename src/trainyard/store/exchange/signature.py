@@ -19,9 +19,11 @@ MAX_BYTES = 1 << 16
 
 
 def sign(data: bytes, key: Path) -> bytes:
-    """A signature of `data` by the private key `key`, or by the agent's if it is a public one.
+    """Sign `data`: the contents of a signature file by the private key in the file `key`, or, if that is a public key,
+    by the SSH agent's private key for it.
 
-    Raises `BadInput` if `ssh-keygen` cannot sign with it, `MissingLibrary` without OpenSSH."""
+    Raises `BadInput` if `ssh-keygen` cannot sign with it, `MissingLibrary` without OpenSSH.
+    """
     result = _run(["-Y", "sign", "-n", NAMESPACE, "-f", str(key)], data)
     if result.returncode or not result.stdout:
         raise BadInput(
@@ -31,9 +33,11 @@ def sign(data: bytes, key: Path) -> bytes:
 
 
 def verify(data: bytes, signature: bytes, allowed_signers: Path, shown: str) -> str:
-    """The name of the signer of `data`, as the file `allowed_signers` lists it (`man ssh-keygen`, ALLOWED SIGNERS).
-    Raises `BadFile` for a signature by another key than those, or of other data. `shown`: the signature's name in
-    messages."""
+    """Verify that `signature` signs `data`; return the name of the signer, as the file `allowed_signers` lists it.
+
+    The file has the format of `man ssh-keygen`, ALLOWED SIGNERS; `shown`: the signature's name in messages. Raises
+    `BadFile` for a signature by another key than those, or of other data.
+    """
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         path = Path(folder) / "signature"
         path.write_bytes(signature)

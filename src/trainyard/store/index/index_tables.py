@@ -30,8 +30,11 @@ class Connection(Protocol):
 
 
 def select(connection: Connection, store: str, placeholder: str) -> dict[str, Indexed]:
-    """The rows of a store by run id. `store`: the store's name in the table. `placeholder`: the text by which this
-    database marks a parameter of a query."""
+    """The rows of a store by run id.
+
+    `store`: the store's name in the table; `placeholder`: the text by which this database marks a parameter of a query,
+    `?` or `%s`. Raises `msgspec.MsgspecError` for a row that cannot be decoded, and the errors of the database.
+    """
     # Only this file's own words are put into the text of a query; what comes from outside is a parameter.
     query = f"SELECT {', '.join(_COLUMNS)} FROM {TABLE} WHERE store = {placeholder}"  # noqa: S608
     return {cells[0]: _indexed(cells) for cells in connection.execute(query, (store,)).fetchall()}
@@ -45,10 +48,12 @@ def write(
     deleted_ids: Iterable[str],
     error_types: tuple[type[Exception], ...],
 ) -> dict[str, str]:
-    """Deletes the rows of `deleted_ids`, then writes `rows_by_id`, inside the caller's transaction. Returns the ids of
-    the rows that the database cannot store, each with the reason. `store`, `placeholder`: as in `select`.
+    """Delete the rows of `deleted_ids`, then write `rows_by_id`, inside the caller's transaction.
+
+    Returns run id -> reason, for the rows that the database cannot store. `store`, `placeholder`: as in `select`;
     `error_types`: the errors that this database raises for a value it cannot store. A batch that fails is retried row
-    by row, so that the other rows are kept."""
+    by row, so that the other rows are kept.
+    """
     for id in deleted_ids:
         connection.execute(f"DELETE FROM {TABLE} WHERE store = {placeholder} AND id = {placeholder}", (store, id))  # noqa: S608
     refused: dict[str, str] = {}
@@ -67,8 +72,11 @@ def _write_rows(
     rows: Iterable[Indexed],
     error_types: tuple[type[Exception], ...],
 ) -> str:
-    """Writes all of `rows` and returns an empty string, or none of them and returns the reason. The other arguments are
-    as in `write`."""
+    """Write all of `rows` and return an empty string, or write none of them and return the reason.
+
+    A row of the same run is replaced. A savepoint of the transaction undoes a batch that fails. The other arguments are
+    as in `write`.
+    """
     marks = ", ".join([placeholder] * (1 + len(_COLUMNS)))
     upsert = (
         f"INSERT INTO {TABLE} (store, {', '.join(_COLUMNS)}) VALUES ({marks}) "  # noqa: S608

@@ -99,8 +99,10 @@ class PostgresBase:
 
 
 def store_id(root: Path) -> str:
-    """The store's name: the contents of `store.id` in its root, which the first process to need it writes. Raises
-    `BadFile` if it cannot be read."""
+    """The store's name in the database: the contents of `store.id` in its root. Raises `BadFile` if it cannot be read.
+
+    The first process that needs it writes a random one; a hard link makes sure that only one of several processes does.
+    """
     path = root / "store.id"
     if not path.exists():
         draft = root / f".store.id.{writer()}"
@@ -108,7 +110,7 @@ def store_id(root: Path) -> str:
             draft.write_text(f"{os.urandom(8).hex()}\n", "ascii")
             fault_point("index.named")
             try:
-                os.link(draft, path)  # whole, or refused where another was first
+                os.link(draft, path)  # fails if another process was first
             except FileExistsError:
                 pass
             finally:

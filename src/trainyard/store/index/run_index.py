@@ -2,7 +2,7 @@
 
 The folders are the source of truth. A row is used if the stamp of its folder has not changed since the row was read;
 every other folder is read, and its row is written back. A database that is missing, damaged, locked or out of date
-costs time, but does not change the list.
+costs time, but does not change the list. A stamp is a text that changes whenever a file that determines the row does.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Index:
         self._base, self._runs, self._say = base, runs, say
 
     def rows(self) -> list[RunRow]:
-        """One row per run, newest first."""
+        """One row per run, newest first. Reads the folders whose rows are missing or out of date, and updates the
+        database."""
         indexed_rows: dict[str, Indexed] = {}
         can_write = True
         try:
@@ -87,8 +88,10 @@ class Index:
         return _sort_rows({**current, **new_rows})
 
     def _keep(self, new_rows: Mapping[str, Indexed], deleted_ids: Iterable[str]) -> None:
-        """Write to the database. Rows that it cannot store are read from their folders again by the next list. The
-        arguments are those of `Base.keep`."""
+        """Write rows to the database, and delete those of `deleted_ids`; failures are reported, and not raised.
+
+        `new_rows`: by run id. Rows that the database cannot store are read from their folders again by the next list.
+        """
         try:
             refused = self._base.keep(new_rows, deleted_ids)
             fault_point("index.committed")
@@ -108,7 +111,7 @@ class Index:
 
     def _read_folders(self, names: Iterable[str]) -> dict[str, Indexed]:
         """Read the run folders of these names; return their rows by id. Reports damage, and folders that cannot be
-        read."""
+        read, which have no row."""
         rows: dict[str, Indexed] = {}
         for name in sorted(names):
             try:

@@ -1,4 +1,14 @@
-"""One rank's events -> its ledgers: classified separately, then booked on the common clock, steps and groups."""
+"""One rank's events -> its ledgers: classified separately, then booked on the common clock, steps and groups.
+
+`measure.py` calls `classify_rank`, aligns the ranks, and calls `book_rank` with the result. Terms of this file:
+
+- interval: a piece of work (a kernel or copy; on a CPU, a stretch of a thread) with start and stop in ns; row i of the
+  columns of `Classified`.
+- key: the number of an (account, phase) pair in `Keys.pairs`.
+- part: a labelled period of the rank's window, such as a step; the parts tile the window. There are p of them, with
+  p + 1 `bounds` (ns).
+- own: at each instant one of the active intervals owns the time, by the precedence of their accounts.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +39,8 @@ _UNEXPLAINED = Account("unexplained")
 
 
 class ClassifiedRank(NamedTuple):
-    """One rank's trace, classified without the other ranks: its collectives have no key yet."""
+    """One rank's trace, classified without the other ranks: the key of its collectives is still -1, since the name of
+    their process group depends on the groups of all ranks."""
 
     events: Events
     context: Context
@@ -38,8 +49,9 @@ class ClassifiedRank(NamedTuple):
 
 
 class RankTrace(NamedTuple):
-    """One rank's trace and all results. Interval i of `classified` is booked under `keys.pairs[classified.key[i]]`;
-    `parts` tile the window; `owned`: ns that each interval owns."""
+    """One rank's trace and all results. Interval i of `classified` is booked under `keys.pairs[classified.key[i]]`, and
+    starts after its wait for other ranks, if any, which is in `waits`; `parts` tile the window, and have one ledger
+    each in `ledgers`; `owned`: ns that each interval owns."""
 
     events: Events
     context: Context
@@ -65,8 +77,11 @@ class RankTrace(NamedTuple):
 
 
 def classify_rank(events: Events, host_context: Context | None = None) -> ClassifiedRank:
-    """Classifies a rank without the other ranks, and finds its steps and the work between them. `host_context`: the
-    context of its events, if they were classified before."""
+    """Classifies one rank: an account and phase for each interval, and its steps with the work between them.
+
+    `host_context`: the phase, module and cause of each host span, if `events` were classified before and have their
+    step marks; None to determine both.
+    """
     if host_context is None:
         host_context = build_context(events)
         events = mark_warm_up(split_marks(infer_steps(events, host_context), host_context))
@@ -78,7 +93,12 @@ def classify_rank(events: Events, host_context: Context | None = None) -> Classi
 
 
 def book_rank(rank: ClassifiedRank, agreement: RankAgreement) -> RankTrace:
-    """Books a rank's ledgers, given its share of the cross-rank alignment."""
+    """Books one rank's ledgers on the common clock and steps of all ranks.
+
+    `agreement`: what the alignment of all ranks determined for this one: its rank number, clock correction, ends of
+    steps, and the times at which its waits for other ranks end. Adds keys of collectives, waits and idle time to
+    `rank.keys`, in place.
+    """
     events, host_context, keys, classified = rank
     events = msgspec.structs.replace(events, rank=agreement.rank, group_sizes=agreement.group_sizes)
     classified = key_collectives(events, keys, classified)
@@ -102,20 +122,27 @@ def _book_on_parts(
     parts: list[StepPart],
     aligned: Aligned,
 ) -> RankTrace:
-    """Books a rank whose times are on the common clock and whose waits are split off, part by part."""
+    """Books a rank whose times are on the common clock and whose waits are split off, part by part.
+
+    `classified`: starts at the end of each wait; `parts`: tile the window; `aligned`: how clocks were aligned, which is
+    recorded in the ledgers. Adds keys of idle time to `keys`, in place.
+    """
+    # Intervals to book, as (start, stop, key): work, waits for other ranks, and idle time with a known cause.
     columns = [(classified.start, classified.stop, classified.key), (waits.start, waits.stop, waits.key)]
     if len(events.work):
         columns.append(find_idle(events, host_context, keys))
     start, stop, key = (np.concatenate(column) for column in zip(*columns))
     kinds: I8 = keys.kinds()
     bounds = np.array([parts[0].start, *(part.stop for part in parts)], np.int64)
-    # Ties within a kind go by the order in words.py, so keys are booked by their precedence in it.
+    # `book` decides ties within a kind by the lower key, and they have to follow the order in words.py: so keys are
+    # renumbered by their position in that order, and the columns of the result put back into the order of `keys`.
     precedence = keys.precedence()
     booking = book(
         Intervals(start=start, stop=stop, kind=kinds[key], key=precedence[key]), bounds, len(keys.pairs), len(_KINDS)
     )
     booking = booking._replace(owned=booking.owned[:, [*precedence, -1]], live=booking.live[:, precedence])
     interval_count = len(classified.start)
+    # An interrupted op has several intervals, but counts as one call; each wait and idle period counts once.
     begins = np.ones(len(start), bool)
     begins[:interval_count] = classified.begins
     counts = _count_starts(start[begins], key[begins], bounds, len(keys.pairs))
@@ -146,7 +173,8 @@ def _book_on_parts(
 
 
 def _count_starts(start: I64, key: I32, bounds: I64, key_count: int) -> I64:
-    """[p, k]: the number of intervals of each key that start in each part."""
+    """[p, k]: the number of intervals of each key that start in each part. `start` (ns), `key`: of each interval;
+    `bounds`: p + 1 bounds of the parts in ns; `key_count`: k."""
     part = np.searchsorted(bounds, start, "right") - 1
     inside = (part >= 0) & (part < len(bounds) - 1)
     counts = np.zeros((len(bounds) - 1, key_count), np.int64)
@@ -164,7 +192,12 @@ def _build_ledger(
     part: StepPart,
     aligned: Aligned,
 ) -> Ledger:
-    """The ledger of one part. `counts`[k]: calls of each key; `flops_and_bytes`[2, k]: -1 if unknown."""
+    """The ledger of one part of a rank's window, for k keys.
+
+    `booking`: owned and live ns of all parts, of which row `part_index` is used; `counts`[k]: calls of each key;
+    `flops_and_bytes`[2, k]: total FLOPs and bytes of each key, -1 if unknown. Time that no interval covers is booked as
+    `unexplained`.
+    """
     owned, live = booking.owned[part_index], booking.live[part_index]
     entries = [
         Entry(
@@ -175,6 +208,7 @@ def _build_ledger(
             count=int(counts[key]),
             flops=int(flops_and_bytes[0, key]) if flops_and_bytes[0, key] >= 0 else None,
             bytes=int(flops_and_bytes[1, key]) if flops_and_bytes[1, key] >= 0 else None,
+            # The account of waits and idle time follows from the events around them.
             how="inferred" if account.kind in ("launch_gap", "straggler", "bubble") else "seen",
         )
         for key, (account, phase) in enumerate(keys.pairs)

@@ -1,11 +1,14 @@
-"""Book every instant of a window once, vectorised over interval endpoints.
+"""Books every instant of a window to one interval, vectorised over interval endpoints.
 
-Input: intervals, each with a kind (index into `words.KINDS`, the precedence) and a key (an account and phase). Each
-instant is owned by the active interval with the lowest kind; within a kind by the one that started first, then by the
-lower key. n intervals, p parts, k keys.
+Input: intervals, each with a kind (index into `words.KINDS`, the precedence) and a key (the number of an account and
+phase), and the parts of the window (such as steps), which tile it. Each instant is owned by the active interval with
+the lowest kind; within a kind by the one that started first, then by the lower key. n intervals, p parts, k keys.
 
 Cost: O(n log n). Within a kind, intervals sorted by start own [max(start, latest stop before), stop), which needs only
-the running maximum of stops. Time that higher kinds own is subtracted through the measure function of their union.
+the running maximum of stops. Time that higher kinds own is subtracted: the length of their union inside an interval is
+the difference of two values of its cumulative length (`_UnionLength`).
+
+A union of intervals is an array [2, k]: the begins and ends (ns) of its k stretches, sorted and disjoint.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Booking(NamedTuple):
 
 
 def book(intervals: Intervals, bounds: I64, key_count: int, kind_count: int) -> Booking:
-    """Books the parts [bounds[i], bounds[i + 1]), i < p. Intervals are clipped to the window.
+    """Books the parts [bounds[i], bounds[i + 1]), i < p, in ns. Intervals, in any order, are clipped to the window.
 
     Each row of `owned` sums to the part's length: the last column holds uncovered time. `key_count` and `kind_count`:
     number of columns of the result.
@@ -55,8 +58,9 @@ def book(intervals: Intervals, bounds: I64, key_count: int, kind_count: int) -> 
     unions = np.zeros((parts, kind_count), np.int64)
     by_interval = np.zeros(len(start), np.int64)
 
+    # Rows of intervals by start, ties by key. Kinds are booked from the highest precedence to the lowest.
     order = np.lexsort((intervals.key, start))
-    owned_union = np.empty((2, 0), np.int64)
+    owned_union = np.empty((2, 0), np.int64)  # time of the kinds booked so far
     for kind in range(kind_count):
         rows, begin, end = own_by_start(order[intervals.kind[order] == kind], start, stop)
         if not len(rows):
@@ -66,11 +70,12 @@ def book(intervals: Intervals, bounds: I64, key_count: int, kind_count: int) -> 
             row, part, piece_begin, piece_end = _cut_into_parts(rows[block], begin[block], end[block], bounds)
             length = piece_end - piece_begin
             np.add.at(unions[:, kind], part, length)
-            length -= higher_kinds.between(piece_begin, piece_end)
+            length -= higher_kinds.length_between(piece_begin, piece_end)
             np.add.at(owned, (part, intervals.key[row]), length)
             np.add.at(by_interval, row, length)
         owned_union = merge_unions(owned_union, np.stack([begin, end]))
 
+    # The union of each key's own intervals: rows sorted by key, then by start; key k has by_key[edges[k]:edges[k + 1]].
     by_key = order[np.argsort(intervals.key[order], kind="stable")]
     edges = np.searchsorted(intervals.key[by_key], np.arange(key_count + 1))
     for key in range(key_count):
@@ -84,32 +89,45 @@ def book(intervals: Intervals, bounds: I64, key_count: int, kind_count: int) -> 
 
 
 def own_by_start(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
-    """(row, begin, end) of the disjoint stretches that intervals own if the earlier start has precedence. `rows` are
-    sorted by start."""
+    """The disjoint stretches that intervals own if the earlier start has precedence: (row, begin ns, end ns) of each.
+
+    `rows`: rows of `start` and `stop` (ns), sorted by start; an interval inside earlier ones owns nothing.
+    """
     begin, end = start[rows], stop[rows]
-    latest = np.maximum.accumulate(end)
-    begin = np.maximum(begin, np.concatenate([begin[:1], latest[:-1]]))
+    latest_end = np.maximum.accumulate(end)
+    begin = np.maximum(begin, np.concatenate([begin[:1], latest_end[:-1]]))
     owns = end > begin
     return rows[owns], begin[owns], end[owns]
 
 
 def cut_at_bounds(begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64]:
-    """Disjoint stretches cut at the bounds they straddle: (row of the stretch, begin, end) of each piece."""
+    """Cuts stretches at the bounds that they straddle: (index of the stretch, begin ns, end ns) of each piece.
+
+    `begin`, `end`: of each stretch, in ns; `bounds`: sorted times in ns. Pieces are in order of stretch, then of time.
+    """
+    # The bounds strictly inside stretch i are bounds[first[i] : first[i] + inside[i]].
     first = np.searchsorted(bounds, begin, "right")
     inside = np.searchsorted(bounds, end, "left") - first
     if not inside.any():
         return np.arange(len(begin)), begin, end
     pieces = np.repeat(np.arange(len(begin)), inside + 1)
-    position = np.arange(len(pieces)) - np.repeat(np.cumsum(inside + 1) - (inside + 1), inside + 1)
+    # Position of each piece within its stretch: its index minus the index of the first piece of the stretch.
+    first_piece = np.cumsum(inside + 1) - (inside + 1)
+    position = np.arange(len(pieces)) - np.repeat(first_piece, inside + 1)
     inner = first[pieces] + position
     top = len(bounds) - 1
+    # A piece lies between two inner bounds, except that the first begins, and the last ends, with its stretch.
     piece_begin = np.where(position == 0, begin[pieces], bounds[np.clip(inner - 1, 0, top)])
     piece_end = np.where(position >= inside[pieces], end[pieces], bounds[np.clip(inner, 0, top)])
     return pieces, piece_begin, piece_end
 
 
 def _cut_into_parts(rows: I64, begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64, I64]:
-    """(row, part, begin, end) of each piece of disjoint stretches, which lie within the bounds."""
+    """Cuts disjoint stretches at the bounds of parts: (row, part, begin ns, end ns) of each piece.
+
+    `rows`: the interval of each stretch; `begin`, `end`: its times, within the bounds; `bounds`: p + 1 times; `part`:
+    an index from 0 to p - 1.
+    """
     pieces, begin, end = cut_at_bounds(begin, end, bounds)
     return rows[pieces], np.searchsorted(bounds, begin, "right") - 1, begin, end
 
@@ -120,26 +138,31 @@ def _row_blocks(n: int) -> Iterator[slice]:
 
 
 class _UnionLength:
-    """Length (ns) of the part between two times of a union: [2, k] begins and ends, sorted and disjoint. `before[i]`:
-    length of its first i stretches."""
+    """The length (ns) of a union, [2, k], between two times. `before[i]`: length of its first i stretches."""
 
     def __init__(self, union: I64) -> None:
         self.begin, self.end = union
         self.before = np.concatenate([[0], np.cumsum(self.end - self.begin)])
 
-    def until(self, time: I64) -> I64:
-        i = np.searchsorted(self.begin, time, "right")
-        inside = np.minimum(time, np.concatenate([[0], self.end])[i]) - np.concatenate([[0], self.begin])[i]
-        return self.before[np.maximum(i - 1, 0)] + np.where(i > 0, inside, 0)
+    def length_until(self, time: I64) -> I64:
+        """The length (ns) of the union up to each time: its complete stretches, and the begun part of the last one."""
+        begun_count = np.searchsorted(self.begin, time, "right")
+        last_begin = np.concatenate([[0], self.begin])[begun_count]
+        last_end = np.concatenate([[0], self.end])[begun_count]
+        inside_last = np.minimum(time, last_end) - last_begin
+        return self.before[np.maximum(begun_count - 1, 0)] + np.where(begun_count > 0, inside_last, 0)
 
-    def between(self, begin: I64, end: I64) -> I64:
-        return self.until(end) - self.until(begin)
+    def length_between(self, begin: I64, end: I64) -> I64:
+        return self.length_until(end) - self.length_until(begin)
 
 
 def merge_unions(a: I64, b: I64) -> I64:
-    """[2, k]: begins and ends of the union of two unions of the same form, sorted and disjoint."""
-    bounds = np.concatenate([a, b], axis=1)
-    begin, end = bounds[:, np.argsort(bounds[0], kind="stable")]
-    latest = np.maximum.accumulate(end)
-    fresh = np.concatenate([[True], begin[1:] > latest[:-1]])
-    return np.stack([begin[fresh], np.concatenate([latest[:-1][fresh[1:]], latest[-1:]])])
+    """The union of two unions, not both empty. Arguments and result: [2, k], begins and ends in ns, sorted and
+    disjoint."""
+    stretches = np.concatenate([a, b], axis=1)
+    begin, end = stretches[:, np.argsort(stretches[0], kind="stable")]
+    latest_end = np.maximum.accumulate(end)
+    # A stretch of the result begins if all earlier stretches have ended, and ends before the next one begins.
+    begins_stretch = np.concatenate([[True], begin[1:] > latest_end[:-1]])
+    ends = np.concatenate([latest_end[:-1][begins_stretch[1:]], latest_end[-1:]])
+    return np.stack([begin[begins_stretch], ends])

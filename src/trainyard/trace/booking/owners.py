@@ -1,7 +1,8 @@
 """The owner of each instant of a rank's window, as disjoint stretches that tile it; `book` gives only their sums.
 
-The precedence is that of intervals.py. There, lengths come from the measure of unions; here, unions are cut, so that
-the sums of the stretches and the ledger's entries are computed independently (tests compare them).
+Callers are exports that show single stretches, such as the table `verdicts` and timelines. The precedence is that of
+intervals.py. There, lengths come from the measure of unions; here, unions are cut, so that the sums of the stretches
+and the ledger's entries are computed independently (tests compare them).
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class Owners(NamedTuple):
 
 
 def find_owners(rank: RankTrace) -> Owners:
-    """The owners of a booked rank's window."""
+    """Finds the owner of each instant of a booked rank's window: work, a wait for another rank, idle time, or nothing.
+
+    Neighbouring stretches with the same owner, account and phase are joined, except at the bounds of parts.
+    """
     classified, waits = rank.classified, rank.waits
     columns = [(classified.start, classified.stop, classified.key), (waits.start, waits.stop, waits.key)]
     if len(rank.events.work):
@@ -38,6 +42,7 @@ def find_owners(rank: RankTrace) -> Owners:
     start, stop, key = (np.concatenate(column) for column in zip(*columns))
     bounds = np.array([rank.parts[0].start, *(part.stop for part in rank.parts)], np.int64)
     kinds: I8 = rank.keys.kinds()
+    # `row`: an index into the concatenated columns: first the n rows of work, then the w waits, then idle time.
     begin, end, row = tile_window(
         Intervals(start=start, stop=stop, kind=kinds[key], key=rank.keys.precedence()[key]), bounds
     )
@@ -65,12 +70,17 @@ def _take_or_minus_one(column: I32, rows: I64, is_valid: np.ndarray) -> I32:
 
 
 def tile_window(intervals: Intervals, bounds: I64) -> tuple[I64, I64, I64]:
-    """(begin, end, row of the interval that owns it, -1 for none) of stretches that tile [bounds[0], bounds[-1])."""
+    """Tiles the window with stretches: (begin ns, end ns, row of the interval that owns it, -1 for none) of each.
+
+    `intervals`: in any order, clipped to the window; `bounds`: sorted times (ns) at which stretches are cut; the first
+    and the last are those of the window. Each instant belongs to the lowest kind, then the earlier start, then the
+    lower key. The stretches are in order of time.
+    """
     opening, closing = bounds[0], bounds[-1]
     start, stop = np.clip(intervals.start, opening, closing), np.clip(intervals.stop, opening, closing)
     order = np.lexsort((intervals.key, start))
     kinds = intervals.kind[order]
-    # What higher kinds own, as [2, k] begins and ends; at first an empty interval at the opening.
+    # The time that higher kinds own, as [2, k] begins and ends; at first an empty interval at the opening.
     owned_union = np.full((2, 1), opening, np.int64)
     tiles: list[tuple[I64, I64, I64]] = []
     for kind in range(len(words.KINDS)):
@@ -79,9 +89,11 @@ def tile_window(intervals: Intervals, bounds: I64) -> tuple[I64, I64, I64]:
             continue
         edges = owned_union.T.reshape(-1)
         pieces, piece_begin, piece_end = cut_at_bounds(begin, end, edges)
+        # `edges` alternates begins and ends of owned time: an even number of them before a piece means that it is free.
         free = np.searchsorted(edges, piece_begin, "right") % 2 == 0
         tiles.append((piece_begin[free], piece_end[free], rows[pieces[free]]))
         owned_union = merge_unions(owned_union, np.stack([begin, end]))
+    # The rest of the window, between the stretches of the union, has no owner.
     begin, end = np.append(opening, owned_union[1]), np.append(owned_union[0], closing)
     is_unowned = end > begin
     tiles.append((begin[is_unowned], end[is_unowned], np.full(int(is_unowned.sum()), -1, np.int64)))

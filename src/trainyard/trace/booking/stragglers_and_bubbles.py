@@ -1,7 +1,12 @@
 """Straggler and bubble time: the waits inside collectives and transfers, each with its account.
 
 A collective is split at its last arrival: until then the rank waits (straggler), afterwards the ranks communicate. Each
-end of a pipeline transfer is split at the start of the other end: until then the rank waits (bubble).
+end of a pipeline transfer (the send and the receive) is split at the start of the other end: until then the rank waits
+(bubble).
+
+`cuts` state the split of intervals: `row` (an index into the columns of `Classified`), `at` (ns at which the wait ends)
+and `late` (the index of the rank that was waited for). A part is a labelled period of the window, such as a step. A key
+is the number of an (account, phase) pair in `Keys`.
 """
 
 from __future__ import annotations
@@ -35,7 +40,11 @@ class Waits(NamedTuple):
 def split_waits(
     classified: Classified, keys: Keys, arrivals: WaitCuts, unmet: WaitCuts, parts: Sequence[StepPart]
 ) -> tuple[Classified, Waits]:
-    """Splits waits from a rank's intervals: the intervals, starting at the end of their wait, and the waits."""
+    """Splits waits from a rank's intervals: (the intervals, starting at the end of their wait; the waits).
+
+    `arrivals`: cuts of collectives at their last arrival; `unmet`: cuts of pipeline transfers at the start of the other
+    end; `parts`: the parts of the window, for the stage of a bubble. Adds the keys of the waits to `keys`, in place.
+    """
     start = classified.start.copy()
     start[arrivals.row], start[unmet.row] = arrivals.at, unmet.at
     stragglers = _waits_until_cuts(
@@ -49,8 +58,11 @@ def split_waits(
 def _waits_until_cuts(
     classified: Classified, keys: Keys, cuts: WaitCuts, account_of: Callable[[Account], Account]
 ) -> Waits:
-    """Waits from the start of each cut interval to its cut, booked under `account_of` the interval's account."""
-    wait_key: dict[int, int] = {}
+    """Waits from the start of each cut interval to its cut, booked under `account_of` the interval's account.
+
+    The phase of a wait is that of its interval. Adds the keys to `keys`, in place.
+    """
+    wait_key: dict[int, int] = {}  # key of an interval -> key of its wait
     for key_number in np.unique(classified.key[cuts.row]).tolist():
         account, phase = keys.pairs[key_number]
         wait_key[key_number] = keys.number(account_of(account), phase)
@@ -59,16 +71,20 @@ def _waits_until_cuts(
 
 
 def _bubble_waits(classified: Classified, keys: Keys, cuts: WaitCuts, parts: Sequence[StepPart]) -> list[Waits]:
-    """Waits in transfers: warm-up before the first compute of the step, drain after the last one, else steady state."""
+    """Waits in transfers, a `Waits` for each stage: warm-up, steady state and drain of the pipeline.
+
+    Warm-up lasts until the first compute of a step starts, drain begins when the last one stops. A wait that straddles
+    stages is divided. Adds the keys to `keys`, in place.
+    """
     edges = _step_edges(classified, keys, parts)
-    piece, begin, end = cut_at_bounds(classified.start[cuts.row], cuts.at, edges)
+    cut, begin, end = cut_at_bounds(classified.start[cuts.row], cuts.at, edges)  # pieces of waits, `cut`: their cut
     nonempty = end > begin
-    piece, begin, end = piece[nonempty], begin[nonempty], end[nonempty]
-    stage = (np.searchsorted(edges, begin, "right") - 1) % 3
+    cut, begin, end = cut[nonempty], begin[nonempty], end[nonempty]
+    stage = (np.searchsorted(edges, begin, "right") - 1) % 3  # three edges for each part
     waits_by_kind = []
     for stage_number, kind in enumerate((_WARMUP, _STEADY, _DRAIN)):
         rows = stage == stage_number
-        stage_cuts = WaitCuts(cuts.row[piece[rows]], end[rows], cuts.late[piece[rows]])
+        stage_cuts = WaitCuts(cuts.row[cut[rows]], end[rows], cuts.late[cut[rows]])
         waits = _waits_until_cuts(
             classified, keys, stage_cuts, lambda account, kind=kind: Account("bubble", kind, account.group)
         )
@@ -77,8 +93,11 @@ def _bubble_waits(classified: Classified, keys: Keys, cuts: WaitCuts, parts: Seq
 
 
 def _step_edges(classified: Classified, keys: Keys, parts: Sequence[StepPart]) -> I64:
-    """Three edges for each part: its start, the start of its first compute and the stop of its last one (the part's end
-    if it has none)."""
+    """Times (ns) at which the stage of the pipeline changes: three for each part, and the end of the last part.
+
+    The three are the part's start, the start of its first compute and the stop of its last one (both the part's end if
+    it has no compute).
+    """
     computes = keys.kinds()[classified.key] == _COMPUTE
     start, stop = classified.start[computes], classified.stop[computes]
     edges: list[int] = []

@@ -5,7 +5,9 @@ PyTorch Lightning passes a closure to every optimizer, and LBFGS evaluates one s
 work and ends with the last work of the backward pass. Forward work is a numbered op whose sequence number a backward
 node repeats within the same annotation, or a frame of an `nn.Module`. Optimizers update parameters without recording
 gradients, so that the update itself has no sequence number; if it has, no backward node of the same annotation repeats
-it.
+it. A node is an op of the backward pass; a host row is an index into the columns of `HostSpans`, whose `what` is the
+kind of span (OP, NOTE: an annotation, PYTHON: a frame), `parent` the row of the enclosing span and `seq` the sequence
+number.
 """
 
 from __future__ import annotations
@@ -30,18 +32,22 @@ class Evaluations(NamedTuple):
     thread: I64
 
     def contains(self, time: I64, thread: int) -> Mask:
-        """Whether each time (ns) lies in an evaluation on `thread`."""
+        """Whether each time (ns) lies in an evaluation on `thread`; evaluations of one thread do not overlap."""
         rows = np.flatnonzero(self.thread == thread)
         start, stop = self.start[rows], self.stop[rows]
         index = np.searchsorted(start, time, "right") - 1
-        return (index >= 0) & (time < np.append(stop, 0)[index])
+        return (index >= 0) & (time < np.append(stop, 0)[index])  # index -1 reads the appended 0
 
 
 _NO_EVALUATIONS = Evaluations(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
 def find_evaluations(host: HostSpans, names: tuple[str, ...], passes: Passes) -> Evaluations:
-    """All evaluations of closures in a trace; empty if no optimizer evaluates one."""
+    """Finds all evaluations of closures in a trace; none if no optimizer evaluates one.
+
+    `names`: text of each name number in `host.name`; `passes`: the host rows of backward passes and optimizer steps.
+    """
+    # Host rows of the `Optimizer.step#` annotations that may contain an evaluation, handled thread by thread.
     steps = passes.optimizer[_enclose_passes(host, names, passes)] if len(passes.optimizer) else NO_ROWS
     threads = np.unique(host.thread[steps]).tolist()
     by_thread = [_evaluations_on_thread(host, names, steps[host.thread[steps] == thread], thread) for thread in threads]
@@ -51,7 +57,10 @@ def find_evaluations(host: HostSpans, names: tuple[str, ...], passes: Passes) ->
 
 
 def _enclose_passes(host: HostSpans, names: tuple[str, ...], passes: Passes) -> Mask:
-    """Whether a backward node or a module's frame begins during each optimizer step; for most optimizers, none does."""
+    """Whether a backward node or a module's frame begins during each of the rows `passes.optimizer`.
+
+    For most optimizers none does, which saves the search for evaluations.
+    """
     modules = np.flatnonzero(_is_module(host, names))
     start, stop = host.start[passes.optimizer], host.stop[passes.optimizer]
     counts = [
@@ -77,24 +86,26 @@ def rows_of_evaluations(host: HostSpans, evaluations: Evaluations) -> Mask:
 
 
 def _evaluations_on_thread(host: HostSpans, names: tuple[str, ...], steps: I64, thread: int) -> Evaluations:
-    """The evaluations in the annotations `steps`, host rows on one thread."""
+    """The evaluations in the annotations `steps` (host rows on the thread with number `thread`, in order of start)."""
     evidence = _find_evidence(host, names, steps, thread)
     order = np.lexsort((evidence.start, evidence.step))
     start, stop, step = evidence.start[order], evidence.stop[order], evidence.step[order]
     is_backward = evidence.is_backward[order]
     if not len(start):
         return _NO_EVALUATIONS
-    # A run of work begins in each annotation, and where forward work follows backward work.
+    # The evidence, sorted by annotation and start, is divided into runs. A run begins with each annotation, and after
+    # backward work with each forward work: forward and backward work in turn are several evaluations.
     begins = np.append(True, (step[1:] != step[:-1]) | (is_backward[:-1] & ~is_backward[1:]))
     first = np.flatnonzero(begins)
     last_ns = np.minimum(np.maximum.reduceat(stop, first), host.stop[steps[step[first]]])
-    is_evaluation = ~is_backward[first]
+    is_evaluation = ~is_backward[first]  # a backward pass without a forward pass does not belong to a closure
     first, last_ns = first[is_evaluation], last_ns[is_evaluation]
     return Evaluations(start[first], last_ns, np.full(len(first), thread, np.int64))
 
 
 class _Evidence(NamedTuple):
-    """Work of forward and backward passes inside annotations. `start`, `stop`: ns; `step`: index of the annotation."""
+    """Work of forward and backward passes inside annotations. `start`, `stop`: ns; `step`: index of the annotation in
+    the list of optimizer steps; `is_backward`: whether it is a node of a backward pass."""
 
     start: I64
     stop: I64
@@ -103,22 +114,30 @@ class _Evidence(NamedTuple):
 
 
 def _find_evidence(host: HostSpans, names: tuple[str, ...], steps: I64, thread: int) -> _Evidence:
-    """Work of forward passes on one thread, and of backward passes on any, inside the annotations `steps` (host rows).
-    Numbered ops right before forward work prepare its inputs and are a part of it."""
-    step = _enclosing_step(host, steps)
+    """Finds work of forward passes on `thread`, and of backward passes on any, inside the annotations `steps`.
+
+    `steps`: host rows, in order of start. Forward work is an outermost op that created a node of the same annotation's
+    backward pass, or a module's frame. Ops with a sequence number right before forward work prepare its inputs and are
+    a part of it. The result is not sorted.
+    """
+    step = _enclosing_step(host, steps)  # for each host row: index into `steps`, -1 outside
     is_backward = is_node(host, names)
     nodes = np.flatnonzero(is_backward & (step >= 0))
     is_op = (host.what == OP) & (step >= 0) & (host.thread == thread)
     ops = outermost_rows(is_op, host.parent)
     created = creating_rows(host, np.flatnonzero(is_op & ~is_backward), nodes, step)
+    # `index`: positions in `ops` of the outermost ops that are, or contain, the ops which created nodes.
     index = np.unique(np.searchsorted(ops, created, "right") - 1)
     index = index[~is_backward[ops[index]]]
+    # Forward work begins after the last op without a sequence number: `after_update[i]` is the position in `ops` after
+    # the last such op up to position i.
     is_update = (host.seq[ops] < 0) | is_backward[ops]
     after_update = np.maximum.accumulate(np.where(is_update, np.arange(len(ops)) + 1, 0))
     prepared_from = ops[np.minimum(after_update[index], index)]
 
     is_module = _is_module(host, names) & (step >= 0) & (host.thread == thread)
-    modules = np.flatnonzero(is_module & (nearest_ancestor(is_backward, host.parent) < 0))  # the rest is recomputed
+    # A module's frame inside a backward node is recomputed, and not a forward pass.
+    modules = np.flatnonzero(is_module & (nearest_ancestor(is_backward, host.parent) < 0))
     return _Evidence(
         start=np.concatenate([host.start[prepared_from], host.start[modules], host.start[nodes]]),
         stop=np.concatenate([host.stop[ops[index]], host.stop[modules], host.stop[nodes]]),
@@ -128,6 +147,9 @@ def _find_evidence(host: HostSpans, names: tuple[str, ...], steps: I64, thread: 
 
 
 def _enclosing_step(host: HostSpans, steps: I64) -> I64:
-    """For each host row of any thread, the index of the annotation of `steps` during which it begins; -1 for none."""
+    """For each host row of any thread, the index in `steps` of the annotation during which it begins; -1 for none.
+
+    `steps`: host rows of annotations that do not overlap, in order of start.
+    """
     index = np.searchsorted(host.start[steps], host.start, "right") - 1
     return np.where((index >= 0) & (host.start < np.append(host.stop[steps], 0)[index]), index, -1)

@@ -1,5 +1,12 @@
 """The context of each host span: its phase, module and op class, and why the host was busy.
 
+Device work takes its context from the span that launched it (`classify/kernels.py`), idle time from the host's activity
+(`booking/idle.py`). A host row is an index into the columns of `HostSpans`; parents have lower rows than their
+children. `host.what` is the kind of a span: OP, NOTE (an annotation), PYTHON (a frame) or a driver call;
+`host.backward` is 1 for ops that the autograd engine runs. A name number is an index into `Events.names`. Numbered ops
+are those with an autograd sequence number (`seq` >= 0). A cause is the account of idle time under a span, such as
+`launch_gap/sync`.
+
 Recomputed work (activation checkpointing) is found inside the backward pass. A framework gives an op a sequence number
 if gradients are recorded. The backward pass records none, so numbered ops inside one of its nodes are a forward pass
 that is recomputed there. Two cases are similar but are not recomputation:
@@ -63,18 +70,25 @@ class Context(NamedTuple):
 
 
 def build_context(events: Events) -> Context:
-    """The context of each host row."""
+    """Determines the phase, module, op class and cause of each host row."""
     host = events.host
     names = events.names
     causes = sorted({cause for name in names if (cause := host_cause(name))})
-    by_name = [_name_facts(name, causes, events.mark) for name in names]
+    facts_by_name = [_name_facts(name, causes, events.mark) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
+    # The compiled version, if it was built, and the Python version give the same result.
     inherit = _inherit if library() is None else _inherit_fast
     passes = find_passes(host, names)
     evaluations = find_evaluations(host, names, passes)
+    # Ops between the backward pass and the optimizer step lose their sequence number, since they are not forward work.
     seq = np.where(rows_before_update(host, passes), -1, host.seq)
-    columns = (_is_recomputed(host, names), rows_of_evaluations(host, evaluations))
-    phase, module, op_class, cause = inherit(replace(host, seq=seq), by_name, knows_autograd, *columns)
+    phase, module, op_class, cause = inherit(
+        replace(host, seq=seq),
+        facts_by_name,
+        knows_autograd=knows_autograd,
+        recomputed=_is_recomputed(host, names),
+        evaluated=rows_of_evaluations(host, evaluations),
+    )
     phase[phase < 0] = _OTHER
     cause, all_causes = mark_first_use(events, cause, tuple(causes))
     return Context(
@@ -89,8 +103,9 @@ def build_context(events: Events) -> Context:
 
 
 _NameFacts = tuple[int, bool, bool, int, int]
-"""As `_name_facts` returns them."""
+"""(phase set by an annotation of this name, is autograd engine, is module, op class, cause), as from `_name_facts`."""
 _Inherited = tuple[I8, I32, I8, I8]
+"""(phase, module, op class, cause) of each host row, as in `Context`."""
 
 
 def _inherit(
@@ -100,13 +115,17 @@ def _inherit(
     recomputed: NDArray[np.bool_],
     evaluated: NDArray[np.bool_],
 ) -> _Inherited:
-    """Phase, module, op class and cause of each host row, as in Context, from its name's facts and its parent.
-    `knows_autograd`: the file has sequence numbers; `recomputed`: whether each row begins recomputed work; `evaluated`:
-    whether it begins in the evaluation of a closure, so that it does not inherit the optimizer's phase."""
+    """Derives phase, module, op class and cause of each host row from its name and its parent, in order of start.
+
+    `by_name`: facts of each name number; `knows_autograd`: the file has sequence numbers; `recomputed`: whether each
+    row begins recomputed work; `evaluated`: whether it begins in the evaluation of a closure, so that it does not
+    inherit the optimizer's phase. A row without its own value inherits that of its parent. A backward op takes the
+    module of the forward op with its sequence number. Returns (phase, module, op class, cause), -1 for none.
+    """
     n = len(host)
     phase, op_class, cause = (array("b", [-1]) * n for _ in range(3))
     module = array("i", [-1]) * n
-    module_of_seq: dict[int, int] = {}
+    module_of_seq: dict[int, int] = {}  # sequence number of a forward op -> its module's name number
     rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, recomputed, evaluated)
     for row, (name, span_kind, parent, seq, backward, is_recomputed, is_evaluated) in enumerate(rows):
         annotation_phase, engine, is_module, own_class, own_cause = by_name[name]
@@ -142,8 +161,7 @@ def _inherit_fast(
     recomputed: NDArray[np.bool_],
     evaluated: NDArray[np.bool_],
 ) -> _Inherited:
-    """Phase, module, op class and cause of each host row from its name's facts and its parent, by the compiled
-    `native/nest.c`; the same result as `_inherit`."""
+    """As `_inherit`, with the same arguments and result, by the compiled `native/nest.c`. Raises `MemoryError`."""
     n = len(host)
     phase, module = np.empty(n, np.int8), np.empty(n, np.int32)
     op_class, cause = np.empty(n, np.int8), np.empty(n, np.int8)
@@ -154,7 +172,7 @@ def _inherit_fast(
             recomputed.view(np.int8), evaluated.view(np.int8),
         )
     ]  # fmt: skip
-    facts = np.array(by_name, np.int8).reshape(-1, 5).T.copy()
+    facts = np.array(by_name, np.int8).reshape(-1, 5).T.copy()  # [5, names]: a row for each field of _NameFacts
     done = cast(CDLL, library()).inherit(
         n, *(column.ctypes.data for column in columns), byref(NameFacts(*(row.ctypes.data for row in facts))),
         bytes([_FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER]), knows_autograd,
@@ -166,19 +184,23 @@ def _inherit_fast(
 
 
 def _name_facts(name: str, causes: list[str], mark: str) -> _NameFacts:
-    """(phase set by the annotation, is autograd engine, is module, op class, cause) of a name; -1 for none. `mark`:
-    prefix of the annotations around steps, which are not modules."""
-    fixed = -1
+    """What a span's name alone shows: (phase that an annotation of this name sets, is autograd engine, is module, op
+    class, cause), each an index as in `Context`, -1 for none.
+
+    `causes`: the causes of the trace, in order; `mark`: prefix of the annotations around steps, which are not modules.
+    """
+    annotation_phase = -1
     if name.startswith(OPTIMIZER_STEP):
-        fixed = _OPTIMIZER
+        annotation_phase = _OPTIMIZER
     elif name.startswith(("Optimizer.zero_grad#", "enumerate(DataLoader)")):
-        fixed = _OTHER
-    if name.startswith(PHASE):
-        fixed = PHASES.index(name.removeprefix(PHASE)) if name.removeprefix(PHASE) in PHASES else -1
+        annotation_phase = _OTHER
+    if name.startswith(PHASE):  # readers write it for ranges that are named as passes
+        phase_name = name.removeprefix(PHASE)
+        annotation_phase = PHASES.index(phase_name) if phase_name in PHASES else -1
     op_class = class_of(name)
     cause = host_cause(name)
     return (
-        fixed,
+        annotation_phase,
         name.startswith(ENGINE_PREFIX),
         name.startswith(MODULE_PREFIX)
         or not (
@@ -190,30 +212,36 @@ def _name_facts(name: str, causes: list[str], mark: str) -> _NameFacts:
 
 
 def _is_recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Whether each of m host rows begins recomputed work, if its enclosing spans belong to the backward pass."""
+    """Whether each of m host rows begins recomputed work, if its enclosing spans belong to the backward pass.
+
+    The rules are those of the module's description. Ops are grouped by the op around them (`around`) and judged in
+    order of start: whether recorded work or an engine pass follows in the same group decides for `Function.apply`.
+    """
     recomputed = np.zeros(len(host), bool)
     engine = np.array([name.startswith(ENGINE_PREFIX) for name in names], bool)[host.name]
     op = host.what == OP
-    node = op & (engine | (host.backward > 0))
+    node = op & (engine | (host.backward > 0))  # ops of the backward pass
     numbered = op & (host.seq >= 0) & ~node
     if not engine.any():  # readers of other frameworks' files number recomputed ops only
         return numbered
-    around = nearest_ancestor(op, host.parent)
+    around = nearest_ancestor(op, host.parent)  # host row of the innermost op around each row, -1 for none
     rows = np.flatnonzero(op & (around >= 0))
     rows = rows[~numbered[around[rows]]]  # ops inside numbered work inherit its phase
     if not len(rows):
         return recomputed
-    # Group the ops by parent, in order of start.
+    # Group the ops by the op around them, in order of start. `first`: the position in `rows` of each group's first op.
     rows = rows[np.argsort(around[rows], kind="stable")]
     first = np.flatnonzero(np.diff(around[rows], prepend=-1))
     group = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
 
+    # Masks over `rows`: an op has a namespace (`aten::mm`) or is compiled; the name of a `Function.apply` has neither.
     dispatched = np.array(["::" in name for name in names], bool)[host.name[rows]]
     compiled = np.array([name == _COMPILED_FUNCTION for name in names], bool)[host.name[rows]]
     recorded = numbered[rows] & (dispatched | compiled)
     applied = numbered[rows] & ~recorded
     evaluates = engine[rows]
     last = np.append(first[1:], len(rows)) - 1
+    # By group: gradients of gradients, if the last op of a node is recorded and no engine pass is in the group.
     of_gradients = recorded[last] & ~compiled[last] & node[around[rows[last]]]
     of_gradients &= ~np.logical_or.reduceat(evaluates, first)
     recomputed[rows] = recorded | (
@@ -226,8 +254,12 @@ def _is_recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]
 def _is_next_wanted(
     is_wanted: NDArray[np.bool_], is_silent: NDArray[np.bool_], group: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """For each index, whether the next index that is not `is_silent` is `is_wanted` and in the same group."""
+    """For each index, whether the next index that is not `is_silent` is `is_wanted` and in the same group.
+
+    `group`: a number for each index; indices of one group are consecutive.
+    """
     n = len(is_wanted)
+    # `next_index[i]`: i itself unless silent; a running minimum from the end gives the next one that is not silent.
     next_index = np.where(is_silent, n, np.arange(n))
     next_not_silent = np.append(np.minimum.accumulate(next_index[::-1])[::-1][1:], n)
     return np.append(is_wanted, False)[next_not_silent] & (np.append(group, -1)[next_not_silent] == group)

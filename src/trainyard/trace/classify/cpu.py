@@ -3,6 +3,10 @@
 Compute is the self time of the training thread's ops and of kernels that torch.compile generated; communication the
 `gloo:*` spans of any thread; the self time of other framework code is launch; the thread's remaining time is python,
 or host if the file does not show Python, unless its frames show more (waiting for data, a checkpoint, collection).
+
+The training thread is cut into stretches, during each of which one host row (an index into the columns of `HostSpans`)
+is the innermost open span; `host.what` is the kind of a span: OP, NOTE (an annotation), PYTHON (a frame). A key is the
+number of an (account, phase) pair in `Keys`.
 """
 
 from __future__ import annotations
@@ -30,9 +34,15 @@ _SUBCLASS_SPAN = "PythonSubclass"
 
 
 def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
-    """Classifies the training thread by innermost span, and the collectives of all threads."""
+    """Classifies the training thread by innermost span, and the collectives of all threads.
+
+    Returns intervals: first the stretches of the training thread in order of time, then the collectives in order of
+    start. `launcher` is the innermost host row of a stretch (-1 for none), and the own row of a collective. Adds the
+    keys of the stretches to `keys`, in place; those of the collectives stay -1 until all ranks are known.
+    """
     host = events.host
     start, stop = events.window
+    # `owner[i]`: the innermost host row from edge i on, -1 if no span is open.
     edges, owner = split_by_innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == events.main))
     begin, end = np.concatenate([[start], edges]), np.concatenate([edges, [max([stop, *edges[-1:].tolist()])]])
     owner = np.concatenate([[-1], owner]).astype(np.int32)
@@ -41,6 +51,7 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     phase = np.where(owner >= 0, context.phase[owner], _OTHER)
     # A frame or annotation around the evaluation of a closure has the optimizer's phase, but not during the evaluation.
     phase[(phase == _OPTIMIZER) & context.evaluations.contains(begin, events.main)] = _OTHER
+    # Each distinct pair of span and phase is packed into one number, and looked up once.
     pairs, index = np.unique(owner.astype(np.int64) * len(PHASES) + phase, return_inverse=True)
     spans_and_phases = [divmod(pair, len(PHASES)) for pair in pairs.tolist()]
     no_call = Account("launch_gap", "python" if events.shows_python else "host")
@@ -50,6 +61,7 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     module = np.where(owner >= 0, context.module[owner], -1)
 
     spans = _find_collectives(events)
+    # A collective has the phase and module of the op that launched it, else of the stretch in which it began.
     indices = np.searchsorted(begin, [host.start[row] for row, _, _ in spans], "right") - 1
     enclosing_spans = [int(owner[index]) if 0 <= index < len(owner) else -1 for index in indices.tolist()]
     launching_rows = [op if op >= 0 else enclosing_op for (_, _, op), enclosing_op in zip(spans, enclosing_spans)]
@@ -80,7 +92,8 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
 
 
 def _find_collectives(events: Events) -> list[tuple[int, Collective, int]]:
-    """(row, collective, row of the op that launched it or -1) of each gloo span, by start.
+    """The collectives that gloo ran: (host row of its span, collective, host row of the op that launched it or -1) of
+    each, by start.
 
     The file does not link spans to ops, but both have the same order. If there are as many of both and no pair
     conflicts, the op decides: gloo runs a reduce-scatter as an all-reduce, and its span is named after that.
@@ -92,6 +105,7 @@ def _find_collectives(events: Events) -> list[tuple[int, Collective, int]]:
     ops = [(row, launched) for row, name in names if name.startswith("c10d::") and (launched := launched_by(name))]
     collectives = [host.collectives[row] for row in spans]
     if len(ops) == len(spans) and all(_may_be_span_of(op, span.name) for (_, op), span in zip(ops, collectives)):
+        # The name of the op's collective, and the group and size that the span states.
         return [
             (row, msgspec.structs.replace(span, name=name), op)
             for row, span, (op, name) in zip(spans, collectives, ops)
@@ -105,21 +119,27 @@ def _may_be_span_of(op: str, span: str) -> bool:
 
 
 def _is_inside(rows: I64, events: Events) -> NDArray[np.bool_]:
-    """Whether each host row is one of `rows` or inside one; the additional last entry is for row -1."""
+    """Whether each host row is one of `rows` or inside one; the additional last entry, for row -1, is False."""
     inside = np.zeros(len(events.host) + 1, bool)
     inside[rows] = True
     return inside | inside[np.append(nearest_ancestor(inside[:-1], events.host.parent), -1)]
 
 
 def _begins_call(owner: I32, passed_on: I32) -> NDArray[np.bool_]:
-    """Whether a stretch begins a call: the first stretch of each span, and every stretch without an open span."""
+    """Whether each stretch begins a call: the first stretch of each span, and every stretch without an open span.
+
+    `owner`: innermost host row of each stretch, -1 for none; `passed_on`: host rows of ops that do not count as a call.
+    """
     first = owner < 0
     first[np.unique(owner, return_index=True)[1]] = True
     return first & ~np.isin(owner, passed_on)
 
 
 def _find_forwarded(events: Events) -> I32:
-    """Ops that a tensor subclass forwarded to the same op on its inner tensor (DTensor: the local shard): one call."""
+    """Host rows of ops that a tensor subclass forwarded to the same op on its inner tensor (DTensor: the local shard).
+
+    The outer op, the subclass's span in it and the inner op are one call.
+    """
     host = events.host
     enclosing_op = nearest_ancestor(host.what == OP, host.parent)
     is_subclass_span = np.array([name == _SUBCLASS_SPAN for name in events.names], bool)[host.name]
@@ -130,8 +150,10 @@ def _find_forwarded(events: Events) -> I32:
 
 
 def _key_of_span(events: Events, context: Context, keys: Keys, row: int, phase: int, no_call: Account) -> int:
-    """The key of stretches in a phase (index into words.PHASES) whose innermost span is `row` (-1: no open span).
-    `no_call`: the account of time outside ops and calls."""
+    """The key of stretches in a phase (index into words.PHASES) whose innermost span is host row `row` (-1: none).
+
+    `no_call`: the account of time outside ops and calls. Adds the key to `keys` if it is new.
+    """
     if row < 0:
         return keys.number(no_call, _OTHER)
     host = events.host

@@ -8,6 +8,10 @@ name.
 
 A driver call that the file has only once has nothing to be compared with. It counts as initialisation if it is very
 long and lies in the first step, or, without marks, in the first quarter of the recording.
+
+A host row is an index into the columns of `HostSpans`, a name number one into `Events.names`. `host.what` is the kind
+of a span: OP, CALL (to the driver), NOTE (an annotation) or PYTHON (a frame); `work.call` is the host row of the call
+that launched each row of device work, -1 if not recorded.
 """
 
 from __future__ import annotations
@@ -45,8 +49,11 @@ class _Spans(NamedTuple):
 
 
 def mark_first_use(events: Events, cause: I8, causes: tuple[str, ...]) -> tuple[I8, tuple[str, ...]]:
-    """The cause of each host row and the list of causes, with first uses changed to `launch_gap/init`. `cause`: an
-    index into `causes` by row, -1 for none."""
+    """Changes the cause of first uses, and of the spans inside them, to `launch_gap/init`.
+
+    `cause`: an index into `causes` for each host row, -1 for none. Returns the changed column (a copy) and the list of
+    causes with `launch_gap/init` added; both as they are if there is no first use.
+    """
     host = events.host
     length = host.stop - host.start
     if not (length >= _MIN_NS).any():
@@ -54,7 +61,8 @@ def mark_first_use(events: Events, cause: I8, causes: tuple[str, ...]) -> tuple[
     replaced = np.array([*(text in _REPLACED for text in causes), True], bool)[cause]
     is_wait = np.array([*(text == "data_wait" for text in causes), False], bool)[cause]
     kernel = _kernel_of_call(events)
-    is_root = np.zeros(len(host), bool)
+    is_root = np.zeros(len(host), bool)  # first uses found so far
+    # Driver calls first: an op that contains a first use of a call is judged without the time of that call.
     for is_kind in (host.what == CALL, ((host.what == OP) | (host.what == NOTE) & is_wait) & (kernel < 0)):
         spans = _Spans(length, _foreign_ns(events, length, ~replaced | is_root))
         is_root[_first_uses(events, spans, kernel, is_kind & replaced)] = True
@@ -65,21 +73,23 @@ def mark_first_use(events: Events, cause: I8, causes: tuple[str, ...]) -> tuple[
 
 
 def _kernel_of_call(events: Events) -> I64:
-    """The name number of the work that each host row launched first, -1 for none."""
+    """The name number of the device work that each host row launched first, -1 for none."""
     work = events.work
     kernel = np.full(len(events.host), -1, np.int64)
+    # In reverse order, so that the first work of a call is written last.
     launched = np.flatnonzero(work.call >= 0)[::-1]
     kernel[work.call[launched]] = work.name[launched]
     return kernel
 
 
 def _foreign_ns(events: Events, length: I64, is_foreign: NDArray[np.bool_]) -> I64:
-    """ns of each host row in its outermost inner spans that `is_foreign` selects."""
+    """ns of each host row in its outermost inner spans that `is_foreign` selects. `length`: ns of each host row."""
     parent = events.host.parent
     rows = np.flatnonzero(is_foreign & (length >= _MIN_NS // _MIN_RATIO))
     rows = rows[(parent[rows] < 0) | ~is_foreign[parent[rows]]]
     foreign = np.zeros(len(length), np.int64)
     ancestor, ns = parent[rows], length[rows]
+    # Adds the length of each selected span to its parent, then to the parent's parent, and so on.
     while len(ancestor := ancestor[(is_inside := ancestor >= 0)]):
         ns = ns[is_inside]
         np.add.at(foreign, ancestor, ns)
@@ -88,20 +98,26 @@ def _foreign_ns(events: Events, length: I64, is_foreign: NDArray[np.bool_]) -> I
 
 
 def _first_uses(events: Events, spans: _Spans, kernel: I64, is_kind: NDArray[np.bool_]) -> list[int]:
-    """Rows among `is_kind` that are first uses. `kernel`: the name of the work that each row launches, or -1."""
+    """Host rows, of those that the mask `is_kind` selects, that are first uses.
+
+    `kernel`: name number of the work that each row launched first, or -1. A row is a candidate if it is the first of
+    its name, or the first launch of its kernel, and long enough; then its length without foreign spans is compared with
+    those of the other rows of its name.
+    """
     host = events.host
     own_ns = spans.length - spans.foreign
     rows = np.flatnonzero(is_kind)
     is_first = np.zeros(len(host), bool)
     is_first[rows[np.unique(host.name[rows], return_index=True)[1]]] = True
     launches = rows[kernel[rows] >= 0]
-    pair = host.name[launches].astype(np.int64) * len(events.names) + kernel[launches]
+    pair = host.name[launches].astype(np.int64) * len(events.names) + kernel[launches]  # call and kernel as one number
     is_first[launches[np.unique(pair, return_index=True)[1]]] = True
     candidates = np.flatnonzero(is_first & (own_ns >= np.where(host.what == CALL, _MIN_NS, _MIN_LONE_NS)))
     if not len(candidates):
         return []
     others = rows[~is_first[rows]]
     count_by_name = np.bincount(host.name[others], minlength=len(events.names))
+    # Other occurrences that may be long enough to contradict a first use, sorted by name, then by length.
     others = others[own_ns[others] >= _MIN_NS // _MIN_RATIO]
     others = others[np.lexsort((own_ns[others], host.name[others]))]
     names, ns = host.name[others], own_ns[others]
@@ -121,7 +137,7 @@ def _first_uses(events: Events, spans: _Spans, kernel: I64, is_kind: NDArray[np.
 
 
 def _early_stop(events: Events) -> int:
-    """The end of the first step, or of the first quarter of the recording if no marks show steps."""
+    """The end (ns) of the first step, or of the first quarter of the recording if no marks show steps."""
     if events.marks:
         return events.marks[0].stop
     start, stop = events.span

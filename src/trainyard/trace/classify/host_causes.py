@@ -1,4 +1,8 @@
-"""Causes of device idle time, by the name of the host span."""
+"""Causes of device idle time, by the name of the host span.
+
+A cause is an account in text form, such as `launch_gap/sync`. Each table lists (cause, pattern of span names); the
+first pattern that matches decides.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +113,11 @@ _MPI_COLLECTIVES = {
 
 @lru_cache(maxsize=65536)
 def host_cause(name: str) -> str | None:
-    """The account (as text) of device idle time under a host span of this name, or None."""
+    """The account (as text) of device idle time under a host span of this name, or None if the name shows no cause.
+
+    Waits for peers come first, as `comm/` accounts; then the table for built-in functions (`<built-in ...>`), Python
+    frames (`path.py(line): function`) or other spans; then those of runtimes other than PyTorch's.
+    """
     if _MAY_WAIT_FOR_PEERS.search(name) and (waiting := _PEER_WAITS.search(name)):
         if waiting["mpi"]:
             return f"comm/{_MPI_COLLECTIVES.get(waiting['mpi'], 'other')}"

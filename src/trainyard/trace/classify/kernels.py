@@ -1,4 +1,10 @@
-"""Assigns each device interval an account and a phase: by the launching op first, then by the kernel's name."""
+"""Assigns each device interval an account and a phase: by the launching op first, then by the kernel's name.
+
+A key is the number of an (account, phase) pair. `work.call` and `work.op` are the host rows of the call that launched
+each row of device work and of the op around it, -1 if not recorded. A launcher is the host row (index into the columns
+of `HostSpans`) of the call or op that launched an interval; its phase, module and op class (`Context`) apply to the
+interval. An op class is a kind of computation such as `matmul` (words.OP_CLASSES).
+"""
 
 from __future__ import annotations
 
@@ -45,11 +51,12 @@ class Keys:
         return self._numbers[key]
 
     def precedence(self) -> I32:
-        """The position of each number when accounts are sorted by precedence, then by phase."""
+        """The position of each number if pairs are sorted by the account's precedence, then by phase."""
+        # `Account.rank` is a sort key: kind, subdivision, group, in the order of words.KINDS.
         order = sorted(range(len(self.pairs)), key=lambda number: (self.pairs[number][0].rank, self.pairs[number][1]))
-        rank_of = np.empty(len(order), np.int32)
-        rank_of[order] = np.arange(len(order))
-        return rank_of
+        position = np.empty(len(order), np.int32)
+        position[order] = np.arange(len(order))
+        return position
 
     def kinds(self) -> I8:
         return np.array([_KINDS.index(account.kind) for account, _ in self.pairs], np.int8)
@@ -73,8 +80,11 @@ class Classified(NamedTuple):
 
 
 def key_collectives(events: Events, keys: Keys, classified: Classified) -> Classified:
-    """Sets the keys of collectives. The name of a group depends on `events.group_sizes`, which must be those of the
-    whole job: call this after all ranks have been surveyed."""
+    """Sets the keys of collectives, and adds them to `keys` in place. Returns `classified` with a new column `key`.
+
+    The name of a process group depends on `events.group_sizes`, which must be those of the whole job: call this after
+    all ranks have been surveyed.
+    """
     key = classified.key.copy()
     for (row, collective), phase in zip(classified.collectives.items(), classified.collective_phase.tolist()):
         account = Account("comm", collective.name, group_of(collective, events))
@@ -83,7 +93,11 @@ def key_collectives(events: Events, keys: Keys, classified: Classified) -> Class
 
 
 def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
-    """Classifies device work: n rows in the order of `events.work`."""
+    """Classifies device work: n rows in the order of `events.work`.
+
+    `context`: phase, module and op class of each host row. Adds the keys of work other than collectives to `keys`, in
+    place; collectives keep -1 until `key_collectives`.
+    """
     work = events.work
     launcher = np.where(work.call >= 0, work.call, work.op).astype(np.int32)
     has_launcher = launcher >= 0
@@ -96,15 +110,23 @@ def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
     in_graph = _is_in_graph(events, launcher)
     op_class[in_graph] = -1
 
+    # Rows that agree in name, kind (4 values of `what`), op class and phase have the same account, which is determined
+    # once: the four are packed into one integer, op class + 1 so that it is not negative.
     identity = ((work.name.astype(np.int64) * 4 + work.what) * _ID_BASE + op_class + 1) * _ID_BASE + phase
     _, first, inverse = np.unique(identity, return_index=True, return_inverse=True)
     phases = phase[first].tolist()
-    parts = zip(work.what[first].tolist(), work.name[first].tolist(), op_class[first].tolist(), phases)
-    accounts = [_account_of(kind, events.names[name], decided, at) for kind, name, decided, at in parts]
+    facts = zip(work.what[first].tolist(), work.name[first].tolist(), op_class[first].tolist(), phases)
+    accounts = [
+        _account_of(kind, events.names[name], class_index, phase_index)
+        for kind, name, class_index, phase_index in facts
+    ]
     is_collective = np.array([account.kind == "comm" for account in accounts], bool)[inverse]
     # Work that the file marks as a collective is one, whatever its name.
     is_collective[list(work.collectives)] = True
-    numbers = [-1 if entry.kind == "comm" else keys.number(entry, at) for entry, at in zip(accounts, phases)]
+    numbers = [
+        -1 if account.kind == "comm" else keys.number(account, phase_index)
+        for account, phase_index in zip(accounts, phases)
+    ]
     key = np.array(numbers, np.int32)[inverse]
     collectives: dict[int, Collective] = {}
     for row in np.flatnonzero(is_collective).tolist():
@@ -128,7 +150,7 @@ def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
 
 
 def _is_in_graph(events: Events, launcher: I32) -> NDArray[np.bool_]:
-    """Whether each row was started by the launch of a CUDA graph."""
+    """Whether each row of the device work was started by the launch of a CUDA graph. `launcher`: host rows, -1 none."""
     launches = np.array([GRAPH_LAUNCH.match(name) is not None for name in events.names], bool)
     inside = launcher >= 0
     inside[inside] = launches[events.host.name[launcher[inside]]]
@@ -148,8 +170,11 @@ def _vendors() -> tuple[Vendor, ...]:
 
 
 def _account_of(kind: int, name: str, class_index: int, phase: int) -> Account:
-    """The account of a device interval. `kind`: KERNEL, COPY or MEMSET; `class_index`: the launching op's class (index
-    into words.OP_CLASSES, -1 if the op does not decide); `phase`: index into words.PHASES."""
+    """The account of a device interval called `name`.
+
+    `kind`: KERNEL, COPY or MEMSET; `class_index`: the launching op's class (index into words.OP_CLASSES, -1 if the op
+    does not decide); `phase`: index into words.PHASES. A communication library's kernel is always communication.
+    """
     if kind == MEMSET:
         return Account("copy", "memset")
     if kind == COPY:
@@ -164,7 +189,10 @@ def _account_of(kind: int, name: str, class_index: int, phase: int) -> Account:
 
 
 def _launching_collective(events: Events, row: int) -> Collective | None:
-    """The collective named by the annotation (`nccl:all_to_all`) or op (`c10d::alltoall_base_`) around the launch."""
+    """The collective named by the annotation (`nccl:all_to_all`) or op (`c10d::alltoall_base_`) around a launch.
+
+    `row`: the host row of the launch. Its ancestors are searched outwards; None if none of them names a collective.
+    """
     host = events.host
     while row >= 0:
         if host.what[row] == NOTE and row in host.collectives:
@@ -179,7 +207,7 @@ def _launching_collective(events: Events, row: int) -> Collective | None:
 
 @lru_cache(maxsize=4096)
 def launched_by(name: str) -> str | None:
-    """The collective that a framework op launches, or None."""
+    """The name of the collective that a framework op called `name` launches (`all_gather`), or None."""
     if not name.startswith(("c10d::", "_c10d_functional::", "symm_mem::")):
         return None
     collective = kernel_names.collective_of(name.rstrip("_").replace("alltoall", "all_to_all"))

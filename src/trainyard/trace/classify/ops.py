@@ -1,4 +1,8 @@
-"""Op classes of framework ops, by name."""
+"""Op classes of framework ops, by name.
+
+An op class is a kind of computation (words.OP_CLASSES): `matmul`, `attention`, `norm`, ... The kernels that an op
+launches are booked to the account `compute/<class>`.
+"""
 
 from __future__ import annotations
 
@@ -138,13 +142,18 @@ _BACKWARD_NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(\w+?)B
 
 @lru_cache(maxsize=65536)
 def class_of(op: str) -> str | None:
-    """The op class of a framework op's kernels, or None if the op does not determine it."""
+    """The op class of a framework op's kernels, or None if the op's name does not determine it.
+
+    `op`: a span's name. In this order: a class that a reader states, ATen's table, kernels of torch.compile's Inductor,
+    autograd nodes by the op whose gradient they compute, and words in the name.
+    """
     if ".py(" in op or op.startswith(_NON_OP_PREFIXES):
         return None
     if op.startswith(STATED):
         stated = op.removeprefix(STATED)
         return stated if stated in words.OP_CLASSES else None
     namespace, _, name = op.rpartition("::")
+    # In-place ops end in an underscore: aten::add_ is looked up as add.
     if namespace == "aten":
         base_name = name.rstrip("_") if name not in _CLASS_OF else name
         op_class = _CLASS_OF.get(base_name) or _CLASS_OF.get(base_name.removesuffix("_backward"))
@@ -152,6 +161,7 @@ def class_of(op: str) -> str | None:
     # Inductor opens a span with the kernel's name around each launch.
     if inductor := class_of_inductor(op):
         return inductor
+    # A node MmBackward0 or NativeLayerNormBackward0 is looked up as mm or native_layer_norm.
     if node := _BACKWARD_NODE.match(op):
         snake = _CAMEL_HUMP.sub("_", node[1]).lower()
         return _CLASS_OF.get(snake) or _class_by_word(snake)

@@ -1,4 +1,7 @@
-"""Causes of device idle time in the host spans of runtimes other than PyTorch's: MPI, OpenACC, XLA, users' ranges."""
+"""Causes of device idle time in the host spans of runtimes other than PyTorch's: MPI, OpenACC, XLA, users' ranges.
+
+A cause is an account in text form, such as `launch_gap/sync`. The tables list (cause, pattern of span names).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Exports columns as an Arrow C stream without the Arrow library, by filling the C structures through ctypes.
 
-Source: https://arrow.apache.org/docs/format/CDataInterface.html and CStreamInterface.html. A structure's
-`private_data` is the key under which the objects that it points to stay alive until its consumer releases it.
+A consumer (polars, pyarrow, pandas) takes the stream from a capsule, calls `get_schema` for the names and types of the
+columns and `get_next` for the data, and calls the `release` of each structure that it no longer needs. Source:
+https://arrow.apache.org/docs/format/CDataInterface.html and CStreamInterface.html. A structure's `private_data` is the
+key under which the objects that it points to stay alive until its consumer releases it.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ from numpy.typing import NDArray
 from trainyard.events import I32
 
 _FORMAT_OF_DTYPE = {"bool": b"b", "int32": b"i", "int64": b"l", "float64": b"g"}
+"""Arrow's format strings of numpy dtypes."""
 _STRUCT_FORMAT, _TEXT_FORMAT = b"+s", b"U"
+"""Format strings of a struct (a table) and of UTF-8 text with 64-bit offsets."""
 _NULLABLE_FLAG = 2
+"""ARROW_FLAG_NULLABLE: values of the column may be missing."""
 _CAPSULE_NAME = b"arrow_array_stream"
 
 
@@ -89,12 +94,16 @@ _in_capsules: dict[int, _ArrowStream] = {}
 
 
 def make_stream(columns: Mapping[str, Column], length: int) -> object:
-    """A capsule named `arrow_array_stream` that holds the columns, all of `length` rows, as one batch."""
+    """A PyCapsule named `arrow_array_stream` that holds the columns, all of `length` rows, as one batch.
+
+    The columns are not copied, and stay alive until the consumer releases the stream.
+    """
     arrow_stream = _ArrowStream(
         get_schema=_address(_get_schema),
         get_next=_address(_get_next),
         get_last_error=_address(_get_last_error),
         release=_address(_release_stream),
+        # (columns, length, whether the batch was delivered), which the callbacks read.
         private_data=_keep_alive([columns, length, False]),
     )
     _in_capsules[ctypes.addressof(arrow_stream)] = arrow_stream
@@ -103,7 +112,10 @@ def make_stream(columns: Mapping[str, Column], length: int) -> object:
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Schema))
 def _get_schema(arrow_stream: Any, into: Any) -> int:
-    """ArrowArrayStream.get_schema: fills `into` with a struct type that has a child for each column."""
+    """ArrowArrayStream.get_schema: fills `into` with a struct type that has a child for each column.
+
+    A text column is an int32 index into a dictionary of texts. Returns 0, Arrow's code for success.
+    """
     columns: Mapping[str, Column] = _kept_alive[arrow_stream.contents.private_data][0]
     children = (_Schema * len(columns))()
     for child, (name, column) in zip(children, columns.items()):
@@ -119,8 +131,8 @@ def _get_schema(arrow_stream: Any, into: Any) -> int:
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Array))
 def _get_next(arrow_stream: Any, into: Any) -> int:
-    """ArrowArrayStream.get_next: fills `into` with the only batch, then with a released array, which ends the
-    stream."""
+    """ArrowArrayStream.get_next: fills `into` with the only batch on the first call, and with a released array, which
+    ends the stream, on later ones. Returns 0, Arrow's code for success."""
     state = _kept_alive[arrow_stream.contents.private_data]
     columns, length, delivered = state
     if delivered:
@@ -135,7 +147,7 @@ def _get_next(arrow_stream: Any, into: Any) -> int:
             _fill_column(child, np.asarray(column.data), ~np.ma.getmaskarray(column))
         else:
             _fill_column(child, column)
-    _fill_array(into.contents, length, 0, [None], children)
+    _fill_array(into.contents, length, nulls=0, buffers=[None], children=children)  # a struct without a validity bitmap
     return 0
 
 
@@ -162,7 +174,11 @@ def _release_array(address: int) -> None:
 
 
 def _release_with_children(structure: Any) -> None:
-    """Releases a structure with its children and dictionary, except those that the consumer has moved."""
+    """Releases an ArrowSchema or ArrowArray with its children and dictionary, as its `release` callback.
+
+    A structure without `release` was moved by the consumer, and is skipped. Objects that were kept alive for the
+    structure are dropped.
+    """
     parts = [structure.children[index] for index in range(structure.n_children)] + (
         [structure.dictionary] if structure.dictionary else []
     )
@@ -184,7 +200,10 @@ def _destroy_capsule(capsule: int) -> None:
 
 
 def _fill_schema(into: _Schema, format: bytes, name: bytes, children: Any = (), dictionary: Any = None) -> None:
-    """Fills in an ArrowSchema and keeps what it points to alive until its release."""
+    """Fills in an ArrowSchema, and keeps the objects that it points to alive until its release.
+
+    `children`: a ctypes array of ArrowSchema, for a struct; `dictionary`: the ArrowSchema of a text column's texts.
+    """
     pointers = _pointers_to(_Schema, children)
     into.format, into.name, into.metadata = format, name, None
     into.flags = 0 if format == _STRUCT_FORMAT else _NULLABLE_FLAG
@@ -197,7 +216,11 @@ def _fill_schema(into: _Schema, format: bytes, name: bytes, children: Any = (), 
 def _fill_column(
     into: _Array, values: NDArray[Any], valid: NDArray[np.bool_] | None = None, dictionary: _Array | None = None
 ) -> None:
-    """Fills in a column: numbers without a copy; booleans and validity as bitmaps."""
+    """Fills in the ArrowArray of a column: numbers without a copy; booleans and validity as bitmaps.
+
+    `valid`: whether each value is present, None if all are; `dictionary`: the texts of a text column, whose `values`
+    are indices into them.
+    """
     nulls = 0 if valid is None else len(valid) - int(np.count_nonzero(valid))
     bits = np.packbits(valid, bitorder="little") if valid is not None and nulls else None
     data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
@@ -205,11 +228,13 @@ def _fill_column(
 
 
 def _build_dictionary(words: Sequence[str]) -> _Array:
-    """An Arrow array of texts: offsets and UTF-8 bytes."""
+    """An ArrowArray of texts: 64-bit offsets (one more than texts) into their concatenated UTF-8 bytes."""
     encoded = [word.encode() for word in words]
     offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)
     texts = _Array()
-    _fill_array(texts, len(words), 0, [None, offsets, np.frombuffer(b"".join(encoded), np.uint8)])
+    # Buffers of text: validity (none: no text is missing), offsets, bytes.
+    buffers = [None, offsets, np.frombuffer(b"".join(encoded), np.uint8)]
+    _fill_array(texts, len(words), nulls=0, buffers=buffers)
     return texts
 
 
@@ -221,8 +246,11 @@ def _fill_array(
     children: Any = (),
     dictionary: _Array | None = None,
 ) -> None:
-    """Fills in an ArrowArray of `length` rows, `nulls` of them missing, and keeps its buffers alive until its
-    release."""
+    """Fills in an ArrowArray of `length` rows, `nulls` of them missing, and keeps its buffers alive until its release.
+
+    `buffers`: in the order of Arrow's layout of the type, None for an absent one; `children`: a ctypes array of
+    ArrowArray, for a struct; `dictionary`: the texts of a text column.
+    """
     pointers = _pointers_to(_Array, children)
     addresses = (c_void_p * len(buffers))(*(None if buffer is None else buffer.ctypes.data for buffer in buffers))
     into.length, into.null_count, into.offset = length, nulls, 0
@@ -238,6 +266,7 @@ def _pointers_to(kind: type[Structure], children: Any) -> Any:
 
 
 def _keep_alive(referenced: object) -> int:
+    """Keeps an object alive, and returns the key in `_kept_alive` for a structure's `private_data`."""
     number = next(_next_number)
     _kept_alive[number] = referenced
     return number

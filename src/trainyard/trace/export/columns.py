@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TYPES = ("bool", "int32", "int64", "float64")
 """Number formats of columns."""
 _CHUNK = 65536
+"""Rows that are converted to Python values at a time."""
 
 
 class Columns:
@@ -35,8 +36,8 @@ class Columns:
     __slots__ = ("_columns", "_length")
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
-        """`columns`: name -> column; all must have one length, and contiguous ones are not copied. Raises `ValueError`
-        otherwise."""
+        """`columns`: name -> column; contiguous ones are not copied. Raises `ValueError` for columns of different
+        lengths, of a number format that is not in `TYPES`, or with several dimensions."""
         self._columns = MappingProxyType({name: _frozen(name, column) for name, column in columns.items()})
         lengths = {_length(column) for column in self._columns.values()}
         if len(lengths) != 1:
@@ -68,7 +69,7 @@ class Columns:
 
     @staticmethod
     def joined(tables: Sequence[Columns]) -> Columns:
-        """Concatenates tables with the same columns."""
+        """Concatenates the rows of one or more tables with the same columns."""
         return Columns({name: _join([table[name] for table in tables]) for name in tables[0].names})
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -91,11 +92,14 @@ class Columns:
 
 
 def spell(codes: I32, texts: Sequence[str]) -> Words:
-    """A text column from indices into `texts`, -1 for missing. The dictionary has each text in use once; characters
-    that UTF-8 cannot encode are replaced."""
+    """A text column from indices into `texts`, -1 for missing.
+
+    The dictionary of the result has each text in use once, in the order of `texts`; characters that UTF-8 cannot encode
+    are replaced.
+    """
     used = np.zeros(len(texts) + 1, bool)
     used[codes] = True
-    numbers: dict[str, int] = {}
+    numbers: dict[str, int] = {}  # text -> its code in the result
     new_code = np.full(len(texts) + 1, -1, np.int32)
     for code in np.flatnonzero(used[:-1]).tolist():
         text = texts[code].encode("utf-8", "replace").decode()
@@ -155,12 +159,13 @@ def _values(column: Column, begin: int, end: int) -> list[Any]:
 
 
 def _join(columns: Sequence[Column]) -> Column:
-    """One column after another. Text columns are given a common list of words, and their codes are changed to it."""
+    """Concatenates columns of one type. Text columns get a common list of words, and their codes are changed to it."""
     texts = [column for column in columns if isinstance(column, Words)]
     if not texts:
         numeric = [column for column in columns if not isinstance(column, Words)]
         return (np.ma if isinstance(numeric[0], np.ma.MaskedArray) else np).concatenate(numeric)
-    numbers: dict[str, int] = {}
+    numbers: dict[str, int] = {}  # word -> its code in the result
+    # For each column: the new code of each old one, -1 for -1, taken by the old codes.
     codes = [
         np.array([*(numbers.setdefault(word, len(numbers)) for word in part.words), -1], np.int32)[part.codes]
         for part in texts

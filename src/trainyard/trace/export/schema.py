@@ -1,4 +1,4 @@
-"""The tables' columns in order, each with its unit.
+"""The schema of the tables that `trace_tables` builds: their columns in order, each with its unit.
 
 Timestamps and durations are integer ns; timestamps are on the ranks' common clock if there is one. Unknown values are
 missing (NULL in SQL), not zero.

@@ -43,9 +43,11 @@ class Answer(NamedTuple):
 
 
 def query(measured: MeasuredTrace, sql: str, max_rows: int = MAX_ROWS, seconds: float = MAX_SECONDS) -> Answer:
-    """Runs one SELECT over the `schema.TABLES` that it names (all, if it names none), for at most `max_rows` rows and
-    `seconds`. Raises `MissingLibrary` without duckdb, `BadInput` for a query that is invalid, is not a SELECT, or takes
-    too long."""
+    """Runs one SELECT over the tables `schema.TABLES` of a trace, for at most `max_rows` rows and `seconds`.
+
+    Only tables whose name occurs in the query are built (all, if none does). Raises `MissingLibrary` without duckdb,
+    `BadInput` for a query that is invalid, is not a SELECT, or takes too long; its hint lists the tables.
+    """
     lowered = sql.lower()
     with _open_database() as database:
         for tables in tables_by_rank(measured, [name for name in TABLES if name in lowered] or TABLES):
@@ -70,7 +72,11 @@ def _open_database() -> DuckDBPyConnection:
 
 
 def _append_table(database: DuckDBPyConnection, name: str, table: Columns) -> None:
-    """Appends to a table, which is created if needed. Table and column names come from `schema`, not from users."""
+    """Appends the rows of `table` to the table `name` of the database, which is created if needed.
+
+    Table and column names come from `schema`, not from users. Missing values are passed as an additional column of
+    flags for each column that may have some.
+    """
     definitions = ", ".join(f'"{column}" {_sql_type(values)}' for column, values in table.items())
     database.execute(f'CREATE TABLE IF NOT EXISTS "{name}" ({definitions})')
     columns_and_masks: dict[str, np.ndarray] = {}
@@ -92,7 +98,10 @@ def _sql_type(column: Column) -> str:
 
 
 def _run_query(database: DuckDBPyConnection, sql: str, max_rows: int, seconds: float) -> Answer:
-    """Runs one SELECT within the limits. Raises `BadInput`."""
+    """Runs one SELECT within the limits; a timer interrupts it after `seconds`.
+
+    Raises `BadInput` for a query that takes longer, is not exactly one SELECT statement, or that DuckDB refuses.
+    """
     import duckdb
 
     stop = Timer(seconds, database.interrupt)

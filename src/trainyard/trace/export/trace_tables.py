@@ -1,6 +1,9 @@
 """A measured trace as tables of plain columns, for notebooks, SQL and spreadsheets.
 
-`schema` describes each column.
+`schema` describes each column. An interval is a row of `rank.classified`: a kernel or copy, or a stretch of a CPU op. A
+key is the number of an account and phase in `rank.keys.pairs`. A part is a labelled period of the rank's window, such
+as a step. Builders (`_build_...`) make one table of one rank; `numbers[i]` is the rank number of the rank with index i,
+and only the builders of tables that name other ranks use it.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ def build_tables(measured: MeasuredTrace) -> dict[str, Columns]:
 
 
 def tables_by_rank(measured: MeasuredTrace, table_names: Iterable[str] = TABLES) -> Iterator[dict[str, Columns]]:
-    """Yields the tables called `table_names` of each rank in turn; one rank is loaded at a time."""
+    """Yields, for each rank in turn, name -> table for `table_names`, keys of `TABLES`; one rank is loaded at a
+    time."""
     names, numbers = tuple(table_names), np.array(rank_numbers(measured), np.int32)
     for rank in measured.ranks:
         yield {name: _BUILDERS[name](rank, numbers) for name in names}
@@ -46,15 +50,17 @@ def rank_numbers(measured: MeasuredTrace) -> tuple[int, ...]:
 
 
 def ledger_table(ledgers: Iterable[Ledger]) -> Columns:
-    """The entries of ledgers, each of one rank and part, or of a mean, whose rank and step are missing."""
+    """The table of the entries of ledgers, one row for each entry.
+
+    A ledger covers one rank and part, or is a mean, whose rank and step are missing.
+    """
     rows = [(ledger, entry) for ledger in ledgers for entry in ledger.sorted_entries()]
-    single = [ledger.scope.reduce == "one" for ledger, _ in rows]
+    # The scope of each row's ledger, None for a mean.
+    scopes = [ledger.scope if ledger.scope.reduce == "one" else None for ledger, _ in rows]
     return Columns(
         {
-            "rank": numbers_of(
-                [r.scope.ranks[0] if is_single else None for is_single, (r, _) in zip(single, rows)], "int32"
-            ),
-            "step": words_of([r.scope.steps[0] if is_single else None for is_single, (r, _) in zip(single, rows)]),
+            "rank": numbers_of([scope.ranks[0] if scope else None for scope in scopes], "int32"),
+            "step": words_of([scope.steps[0] if scope else None for scope in scopes]),
             "partial": np.array([ledger.scope.partial for ledger, _ in rows], bool),
             "wall_ns": np.array([ledger.wall_ns for ledger, _ in rows], np.int64),
             "account": words_of([str(entry.account) for _, entry in rows]),
@@ -73,7 +79,8 @@ def ledger_table(ledgers: Iterable[Ledger]) -> Columns:
 
 
 def start_ns_of_intervals(rank: RankTrace) -> I64:
-    """When each interval of `classified` began; for a collective, its own start and not the last member's arrival."""
+    """When each interval of `rank.classified` began, ns; for a collective, its own start and not the last member's
+    arrival, at which `classified.start` has it."""
     classified, events = rank.classified, rank.events
     if len(events.work):
         return events.work.start
@@ -84,7 +91,8 @@ def start_ns_of_intervals(rank: RankTrace) -> I64:
 
 
 def op_names(rank: RankTrace) -> I32:
-    """The name number of the innermost op around the launch of each interval, -1 for none."""
+    """The name number (index into `rank.events.names`) of the innermost op around the launch of each interval of
+    `rank.classified`, -1 for none."""
     host = rank.events.host
     op = np.where(host.what == OP, np.arange(len(host), dtype=np.int32), nearest_ancestor(host.what == OP, host.parent))
     return _take_or_minus_one(host.name, _take_or_minus_one(op, rank.classified.launcher))
@@ -138,23 +146,24 @@ def _build_work(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _build_verdicts(rank: RankTrace, numbers: I32) -> Columns:
-    """The table `verdicts` of a rank: a row for each stretch of the window, with its owner."""
-    verdicts = find_owners(rank)
+    """The table `verdicts` of a rank: a row for each stretch of the window, with its owner (the work, wait or idle time
+    to which the ledger books it). `numbers`: the rank number of each rank index."""
+    owners = find_owners(rank)
     return Columns(
         {
-            **_rank_and_step_columns(rank, verdicts.start),
-            "start_ns": verdicts.start,
-            "stop_ns": verdicts.stop,
-            "ns": verdicts.stop - verdicts.start,
-            **_account_columns(rank, verdicts.key),
-            "name": spell(_take_or_minus_one(rank.classified.name, verdicts.work), rank.events.names),
-            "late_rank": np.ma.MaskedArray(_take_or_minus_one(numbers, verdicts.late), verdicts.late < 0),
+            **_rank_and_step_columns(rank, owners.start),
+            "start_ns": owners.start,
+            "stop_ns": owners.stop,
+            "ns": owners.stop - owners.start,
+            **_account_columns(rank, owners.key),
+            "name": spell(_take_or_minus_one(rank.classified.name, owners.work), rank.events.names),
+            "late_rank": np.ma.MaskedArray(_take_or_minus_one(numbers, owners.late), owners.late < 0),
         }
     )
 
 
 def _build_idle(rank: RankTrace, numbers: I32) -> Columns:
-    """The table `idle` of a rank: a row for each idle interval."""
+    """The table `idle` of a rank: a row for each idle interval, cut where the innermost host span changes."""
     idle, names = convert_rank(rank, numbers).idle, rank.events.names
     return Columns(
         {
@@ -245,9 +254,10 @@ _BUILDERS: Mapping[str, Callable[[RankTrace, I32], Columns]] = {
 
 
 def _rank_and_step_columns(rank: RankTrace, start: I64) -> dict[str, Column]:
-    """The columns `rank` and `step` of rows that start at `start` (ns)."""
+    """The columns `rank` and `step` of rows that start at `start` (ns). The step is the label of the part in which a
+    row starts; it is missing outside of all parts."""
     bounds = np.array([rank.parts[0].start, *(part.stop for part in rank.parts)], np.int64)
-    step = (np.searchsorted(bounds, start, "right") - 1).astype(np.int32)
+    step = (np.searchsorted(bounds, start, "right") - 1).astype(np.int32)  # index of the part, -1 before the first
     step[step == len(rank.parts)] = -1
     return {
         "rank": np.full(len(start), rank.events.rank, np.int32),
@@ -256,7 +266,7 @@ def _rank_and_step_columns(rank: RankTrace, start: I64) -> dict[str, Column]:
 
 
 def _account_columns(rank: RankTrace, key: I32) -> dict[str, Column]:
-    """The account, kind and phase of each key; -1 is unexplained time."""
+    """The columns `account`, `kind` and `phase` of rows with these keys; -1 is unexplained time."""
     pairs = rank.keys.pairs
     accounts = [*(str(account) for account, _ in pairs), "unexplained"]
     kinds = [*(account.kind for account, _ in pairs), "unexplained"]

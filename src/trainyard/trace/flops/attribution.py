@@ -4,6 +4,9 @@ An interval belongs to the innermost op with a formula on the chain of its launc
 and its reduction, a convolution and its transposes) share its FLOPs and bytes by duration. An op that wraps another one
 (linear around addmm, attention around its matrix products) would count the work twice: work that it launches directly
 has zero FLOPs and bytes.
+
+An interval is a kernel or copy of a device, or a stretch of a CPU op: a row of `Classified`. A host row is an index
+into the columns of `HostSpans`. The cost of an op is the FLOPs and bytes of one call, by a formula of its arguments.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ HEAVY_CLASSES = ("matmul", "conv", "attention")
 """Op classes whose inner ops of other classes only prepare the work. Tuples of names and of indices into
 words.OP_CLASSES."""
 _MAX_SUM = 2**62
+"""Limit on FLOPs and bytes: sums of two such numbers fit into 64 bits."""
 _CLASS_NAMES = list(words.OP_CLASSES)
 _HEAVY_CLASSES = [_CLASS_NAMES.index(name) for name in HEAVY_CLASSES]
 
@@ -43,7 +47,11 @@ class Arithmetic(NamedTuple):
 
 
 def measure_arithmetic(events: Events, context: Context, keys: Keys, classified: Classified) -> Arithmetic:
-    """Arithmetic of all intervals: compute by formula, copies and fills by the bytes in the file, others unknown."""
+    """Measures FLOPs and bytes of all intervals of a rank.
+
+    Compute has those of its op's formula; copies and fills have the bytes in the file and zero FLOPs; all others are
+    unknown. `context`: op class of each host row; `keys`: account of each key of `classified`.
+    """
     interval_count = len(classified.start)
     compute = np.array([account.kind == "compute" for account, _ in keys.pairs], bool)[classified.key]
     cost_index, costs = _cost_host_rows(events)
@@ -52,12 +60,14 @@ def measure_arithmetic(events: Events, context: Context, keys: Keys, classified:
     launcher = classified.launcher[launched]
     op = np.full(interval_count, -1, np.int32)
     op[launched] = np.where(cost_index[launcher] >= 0, launcher, costed_ancestor[launcher])
+    # The cost of ops that wrap others is taken away: the inner ops count.
     cost_index[_find_wrappers(np.unique(op[op >= 0]), costed_ancestor, context.op_class, cost_index, costs)] = -1
 
     moved_bytes = (
         np.where(compute, -1, events.work.bytes) if len(events.work) else np.full(interval_count, -1, np.int64)
     )
     flops = np.where(moved_bytes >= 0, 0, -1)
+    # Work of an op with a cost has zero FLOPs and bytes unless it gets a share of the cost below.
     rows = np.flatnonzero(op >= 0)
     flops[rows] = moved_bytes[rows] = 0
     rows = rows[cost_index[op[rows]] >= 0]
@@ -68,14 +78,17 @@ def measure_arithmetic(events: Events, context: Context, keys: Keys, classified:
     length = (classified.stop - classified.start)[rows]
     flops_per_call = np.array([-1 if cost.flops is None or cost.at_most else cost.flops for cost in costs], np.int64)
     flops[rows] = _divide_by_length(op[rows], length, flops_per_call[cost_index[op[rows]]])
-    flops_per_call = np.array([-1 if cost.bytes is None else cost.bytes for cost in costs], np.int64)
-    moved_bytes[rows] = _divide_by_length(op[rows], length, flops_per_call[cost_index[op[rows]]])
+    bytes_per_call = np.array([-1 if cost.bytes is None else cost.bytes for cost in costs], np.int64)
+    moved_bytes[rows] = _divide_by_length(op[rows], length, bytes_per_call[cost_index[op[rows]]])
     return Arithmetic(op=op, flops=flops, bytes=moved_bytes, costed=cost_index >= 0)
 
 
 def _cost_host_rows(events: Events) -> tuple[I32, tuple[Cost, ...]]:
-    """(For each host row the index of its op's own cost, -1 for none; the costs). Calls with the same name and shape
-    share a cost."""
+    """Computes the cost of each op: (index of the cost for each host row, -1 for none; the costs).
+
+    Calls with the same name and arguments share a cost, which is computed once: name and shape are packed into one
+    integer.
+    """
     host = events.host
     rows = np.flatnonzero((host.what == OP) & (host.shape >= 0))
     shape_count = max(1, len(events.shapes))
@@ -113,12 +126,17 @@ def cost_of(op: str, shape: OperandShape) -> Cost | None:
 
 
 def _find_wrappers(rows: I32, costed_ancestor: I32, op_class: I8, cost_index: I32, costs: tuple[Cost, ...]) -> I32:
-    """Host rows of the ops around `rows` that wrap others which do their work: ops around any op that computes; heavy
-    ops only around heavy ones. Per host row: `costed_ancestor`: the innermost op with a cost around it, -1 for none;
-    `op_class`: index into words.OP_CLASSES; `cost_index`: index into `costs`, -1 for none."""
+    """Host rows of the ops around `rows` that wrap others which do their work.
+
+    That is any op around an op that computes (has FLOPs); an op of a heavy class (a matrix product, convolution or
+    attention) only if an op inside it is heavy too, since others only prepare its work. Per host row:
+    `costed_ancestor`: the innermost op with a cost around it, -1 for none; `op_class`: index into words.OP_CLASSES;
+    `cost_index`: index into `costs`, -1 for none.
+    """
     computes = np.array([bool(cost.flops) for cost in costs], bool)
     inner, outer = rows, costed_ancestor[rows]
     wrappers = [np.empty(0, np.int32)]
+    # In each round `outer` is the next op with a cost around each of `inner`, which stays the innermost one.
     while (has_outer := outer >= 0).any():
         inner, outer = inner[has_outer], outer[has_outer]
         heavy = np.isin(op_class[inner], _HEAVY_CLASSES)
@@ -128,8 +146,11 @@ def _find_wrappers(rows: I32, costed_ancestor: I32, op_class: I8, cost_index: I3
 
 
 def _divide_by_length(op: I32, length_ns: I64, op_total: I64) -> I64:
-    """Divides each op's total (-1: unknown) over its intervals in proportion to their length. One element for each
-    interval: its op's host row, its own length and its op's total."""
+    """Divides each op's total over its intervals in proportion to their length, as integers that sum to it.
+
+    The columns have one element for each interval: the host row of its op, its own length, and its op's total (-1:
+    unknown, and so are the shares). Returns the share of each interval.
+    """
     order = np.argsort(op, kind="stable")
     first = np.flatnonzero(np.diff(op[order], prepend=-1))
     sizes = np.diff(first, append=len(order))
@@ -148,16 +169,19 @@ def apportion(whole: int, weights: list[int]) -> list[int]:
     if not total:
         return [whole, *[0] * (len(weights) - 1)]
     shares = [whole * weight // total for weight in weights]
-    last = sorted(range(len(weights)), key=lambda i: -(whole * weights[i] % total))
-    for i in last[: whole - sum(shares)]:
+    by_remainder = sorted(range(len(weights)), key=lambda i: -(whole * weights[i] % total))
+    for i in by_remainder[: whole - sum(shares)]:
         shares[i] += 1
     return shares
 
 
 def sum_by_part_and_key(column: I64, classified: Classified, bounds: I64, key_count: int) -> I64:
-    """[p, k]: sum of `column`, one value for each interval, over each key's intervals that start in each part
-    [bounds[p], bounds[p + 1]); -1 if any of them is unknown or so large that the sum could overflow, and for keys
-    without intervals."""
+    """[p, k]: sums of `column` over each key's intervals that start in each part of the window.
+
+    `column`: one value for each interval of `classified`, -1 if unknown; part i is [bounds[i], bounds[i + 1]) in ns;
+    `key_count`: k. A sum is -1 if any of its values is unknown, or so large that the sum could overflow, and for keys
+    without intervals.
+    """
     part = np.searchsorted(bounds, classified.start, "right") - 1
     inside = np.flatnonzero((part >= 0) & (part < len(bounds) - 1))
     part_and_key = (part[inside], classified.key[inside])

@@ -1,6 +1,7 @@
 """The arguments of an op as formulas read them: tensors with formats, flags, lists of numbers.
 
-Values that are not in the file raise `UnknownOperand`: a formula then has no result, and never guesses.
+A profile records for each op call the type and dims of every argument, and scalars as text, by position. Values that
+are not in the file raise `UnknownOperand`: a formula then has no result, and never guesses.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class Cost(NamedTuple):
 
 
 class OpArguments:
-    """An op's arguments by index, or by name if its schema's `names` are given. `args[key]` is a tensor; indexing and
-    the methods raise `UnknownOperand`."""
+    """An op's arguments by index, or by name if its schema's `names` are given (separated by blanks). `args[key]` is a
+    tensor; indexing and the methods raise `UnknownOperand` for a value that is missing or has another type."""
 
     def __init__(self, shape: OperandShape, names: str = "") -> None:
         self._shape = shape
@@ -134,6 +135,7 @@ class OpArguments:
         return [tensor for index in indices if (tensor := self.maybe(index)) is not None]
 
     def flag(self, key: Key) -> bool:
+        """The value of a boolean argument."""
         text = self._value(key)
         if text not in ("True", "False"):
             raise UnknownOperand
@@ -155,6 +157,7 @@ class OpArguments:
         return tuple(int(part) for part in (match[1] or "").split(",") if part)
 
     def int(self, key: Key) -> int:
+        """The value of an integer argument."""
         values = self.ints(key)
         if len(values) != 1:
             raise UnknownOperand
@@ -202,19 +205,22 @@ class OpArguments:
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Dims of a pointwise result. Raises `UnknownOperand` for shapes that do not broadcast."""
-    width = max((len(dims) for dims in shapes), default=0)
+    """Dims of a pointwise result of tensors with dims `shapes`, by torch's rules: missing leading dims count as 1, and
+    along each axis all lengths other than 1 are equal. Raises `UnknownOperand` for shapes that do not broadcast."""
+    axis_count = max((len(dims) for dims in shapes), default=0)
     result = []
-    for lengths in zip(*((1,) * (width - len(dims)) + dims for dims in shapes)):
-        wide = {length for length in lengths if length != 1}
-        if len(wide) > 1:
+    for lengths in zip(*((1,) * (axis_count - len(dims)) + dims for dims in shapes)):
+        lengths_not_1 = {length for length in lengths if length != 1}
+        if len(lengths_not_1) > 1:
             raise UnknownOperand
-        result.append(wide.pop() if wide else 1)
+        result.append(lengths_not_1.pop() if lengths_not_1 else 1)
     return tuple(result)
 
 
 def promote_formats(tensors: list[Tensor]) -> Format:
-    """The result's format: that of the highest category, tensors with dims before those without; within it the widest.
+    """The result's format by torch's rules of type promotion: that of the highest category (bool, integer, float,
+    complex), tensors with dims before those without; within it the widest. Raises `UnknownOperand` without tensors, for
+    results in torch's default format, and for float8 with other floats, which torch does not promote.
 
     float16 with bfloat16 gives float32; integer formats of the same width are not distinguished.
     """

@@ -5,6 +5,10 @@ convolution's taps on padding count like others, as in torch's FlopCounterMode. 
 the mask keeps (FlopCounterMode: all). Its backward pass is five products, since a fused kernel recomputes the scores
 (Dao 2023, arXiv:2307.08691, section 2).
 Bytes: every input tensor is read once and every result written once.
+
+A formula is a function of an op's arguments (`OpArguments`: `args[i]` is the tensor at position i, `args["name"]` the
+one under its name in the op's schema) that returns the `Cost` of one call. It raises `UnknownOperand` if the file lacks
+a value. Dims are those of torch; a format is a number format.
 """
 
 from __future__ import annotations
@@ -37,7 +41,10 @@ def _matrix_cost(
     arithmetic_format: Format,
     at_most: bool = False,
 ) -> Cost:
-    """The cost of an op that reads and writes these tensors once. Raises `UnknownOperand` for complex formats."""
+    """The cost of an op that reads and writes these tensors once. Raises `UnknownOperand` for complex formats.
+
+    `arithmetic_format`: the format of the products, whose peak applies; `at_most`: the FLOPs are an upper bound.
+    """
     if arithmetic_format.category == COMPLEX_CATEGORY:
         raise UnknownOperand
     return Cost(
@@ -49,7 +56,11 @@ def _matrix_cost(
 
 
 def _matmul_flops_and_dims(left: Tensor, right: Tensor) -> tuple[int, tuple[int, ...]]:
-    """FLOPs and dims of `left @ right`, with torch.matmul's rules for vectors and batches."""
+    """(FLOPs, dims of the result) of `left @ right`, with torch.matmul's rules for vectors and batches.
+
+    A product of [..., m, k] and [..., k, n] takes 2 * batch * m * n * k FLOPs, times the numbers packed into an element
+    (float4 holds two). Raises `UnknownOperand` for dims that do not fit.
+    """
     if not left.dims or not right.dims:
         raise UnknownOperand
     a = left.dims if len(left.dims) > 1 else (1, *left.dims)
@@ -58,12 +69,15 @@ def _matmul_flops_and_dims(left: Tensor, right: Tensor) -> tuple[int, tuple[int,
         raise UnknownOperand
     batch = broadcast(a[:-2], b[:-2])
     dims = (*batch, *(a[-2:-1] if len(left.dims) > 1 else ()), *(b[-1:] if len(right.dims) > 1 else ()))
-    return 2 * prod(batch) * a[-2] * b[-1] * a[-1] * left.format.packs, dims
+    flops = 2 * prod(batch) * a[-2] * b[-1] * a[-1] * left.format.packs
+    return flops, dims
 
 
 def _matmul_formula(left_index: int, sums_batch: bool = False) -> Callable[[OpArguments], Cost]:
-    """The formula of `args[left_index] @ args[left_index + 1]`, plus the tensors before these two. `sums_batch`: the
-    products are summed over the batch."""
+    """The formula of `args[left_index] @ args[left_index + 1]`, plus the tensors before these two (as in addmm).
+
+    `sums_batch`: the products are summed over the batch (addbmm).
+    """
 
     def formula(args: OpArguments) -> Cost:
         """FLOPs and bytes of the product; the result is written in the format of the left operand."""
@@ -78,7 +92,7 @@ def _matmul_formula(left_index: int, sums_batch: bool = False) -> Callable[[OpAr
 
 
 def _cost_linear(args: OpArguments) -> Cost:
-    """linear (input, weight [out, in], bias)."""
+    """linear (input [..., in], weight [out, in], bias): input @ weight.T + bias."""
     left, weight = args[0], args[1]
     flops, dims = _matmul_flops_and_dims(left, Tensor(weight.dims[::-1], weight.format))
     return _matrix_cost(flops, args.tensors(3), [Tensor(dims, left.format)], left.format)
@@ -90,15 +104,18 @@ def _cost_int_mm(args: OpArguments) -> Cost:
 
 
 def _cost_scaled_mm(args: OpArguments) -> Cost:
-    """(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype)."""
+    """_scaled_mm (self, mat2, scale_a, scale_b, bias, scale_result, out_dtype): a product of float8 with scales."""
     left = args[0]
     flops, dims = _matmul_flops_and_dims(left, args[1])
     return _matrix_cost(flops, args.tensors(6), [Tensor(dims, args.format(6, left.format))], left.format)
 
 
 def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArguments], Cost]:
-    """The formula of products of groups that offsets delimit along the rows, the columns or the summed dim. The indices
-    are those of the arguments `offs` and `out_dtype`.
+    """The formula of products of groups that offsets delimit along the rows, the columns or the summed dim.
+
+    `offsets_index`, `dtype_index`: positions of the arguments `offs` and `out_dtype`. Without offsets, both operands
+    are [groups, rows, columns], and it is a batched product. With offsets, an operand whose groups are concatenated has
+    two dims.
 
     An upper bound: data beyond the last offset belongs to no group, and its size is not in the file.
     """
@@ -123,7 +140,11 @@ def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArg
 
 
 def _cost_convolution(args: OpArguments) -> Cost:
-    """A convolution of input [B, C, ...] with weight [O, C / groups, ...]; transposed: [C, O / groups, ...]."""
+    """A convolution of input [B, C, ...] with weight [O, C / groups, ...]; transposed: [C, O / groups, ...].
+
+    Each output element (transposed: input element) takes a multiplication and an addition with every weight of its
+    output (input) channel. The sizes of the output are those of torch's documentation of Conv2d and ConvTranspose2d.
+    """
     input, weight = args[0], args[1]
     spatial_axes = len(weight.dims) - 2
     if spatial_axes < 1 or len(input.dims) not in (spatial_axes + 1, spatial_axes + 2):
@@ -133,6 +154,7 @@ def _cost_convolution(args: OpArguments) -> Cost:
     dilation = _value_per_axis(args, "dilation", spatial_axes) if "dilation" in args else (1,) * spatial_axes
     if min(stride) < 1:
         raise UnknownOperand
+    # Distance from the first to the last tap of the kernel along each spatial axis.
     kernel_reach = [gap * (taps - 1) for gap, taps in zip(dilation, weight.dims[2:])]
     if args.flag("transposed") if "transposed" in args else "output_padding" in args:
         output_padding = _value_per_axis(args, "output_padding", spatial_axes)
@@ -177,8 +199,13 @@ def _cost_convolution_backward(args: OpArguments) -> Cost:
 
 
 def _attention_formula(name: str) -> Callable[[OpArguments], Cost]:
-    """The formula of an attention op, forward or backward: two products forward, five backward, of each query-key
-    pair."""
+    """The formula of the attention op `name`, forward or backward.
+
+    For each query-key pair and head, the forward pass takes two products: a score (2 * query width FLOPs) and a
+    weighted value (2 * value width). The backward pass takes five: the score again, its gradient and the gradient of
+    the value (one with the query's width, two with the value's), and the gradients of query and key (the query's
+    width).
+    """
     backward = name.endswith("_backward")
 
     def formula(args: OpArguments) -> Cost:
@@ -198,11 +225,16 @@ def _attention_formula(name: str) -> Callable[[OpArguments], Cost]:
 
 
 def _query_key_pairs(name: str, args: OpArguments) -> tuple[int, bool]:
-    """(Number of query-key pairs that the mask keeps, over batch and query heads; whether it is an upper bound)."""
+    """(Number of query-key pairs that the mask keeps, over batch and query heads; whether it is an upper bound).
+
+    `name`: the op, which determines the order of dims and the alignment of a causal mask. Packed sequences and windows
+    give an upper bound. Raises `UnknownOperand` for dims that do not fit.
+    """
     query, key, value = args["query"], args["key"], args["value"]
     kind = args.int("custom_mask_type") if "custom_mask_type" in args else args.flag("is_causal")
     if query.dims[-1:] != key.dims[-1:] or key.dims[:-1] != value.dims[:-1] or len(query.dims) != len(key.dims):
         raise UnknownOperand
+    # Packed sequences have the offsets of their starts as an argument.
     starts = next(
         (tensor for word in ("cum_seq_q", "cu_seqlens_q") if word in args and (tensor := args.maybe(word))), None
     )
@@ -222,29 +254,35 @@ def _query_key_pairs(name: str, args: OpArguments) -> tuple[int, bool]:
 
 
 def _max_packed_pairs(args: OpArguments, query: Tensor, key: Tensor, causal: bool) -> int:
-    """Upper bound for packed sequences, [tokens, head, width]: the pairs if all are as long as the longest."""
+    """Upper bound of the query-key pairs of packed sequences, [tokens, head, width], over all heads.
+
+    The lengths are not in the file, only the longest. Most pairs arise if all sequences are that long: each query token
+    then has `longest_k` keys, or, with a causal mask, (longest_k + 1) / 2 on average.
+    """
     tokens, heads = prod(query.dims[:-2]), query.dims[-2]
     prefix = "max_seqlen_" if "max_seqlen_q" in args else "max_"
     longest_q, longest_k = args.int(f"{prefix}q"), args.int(f"{prefix}k")
     if min(longest_q, longest_k) < 0 or len(query.dims) < 3:
         raise UnknownOperand
     if causal and longest_q == longest_k and query.dims[:-2] == key.dims[:-2]:
-        return heads * -(-tokens * (longest_k + 1) // 2)
+        return heads * -(-tokens * (longest_k + 1) // 2)  # rounded up
     return heads * tokens * longest_k
 
 
 def _causal_pairs(rows: int, columns: int, shift: int) -> int:
-    """Query-key pairs that a causal mask keeps: the sum over rows i of min(i + 1 + shift, columns), no term below
-    zero."""
+    """Query-key pairs that a causal mask keeps: the sum over rows i of min(i + 1 + shift, columns), no term below zero.
+
+    `rows`: queries; `columns`: keys; `shift`: by how many keys the diagonal lies to the right of the first key. Rows
+    before `first_row` keep nothing; the terms of the next ones grow by one each; from `first_full_row` on, all columns
+    are kept.
+    """
     first_row = max(0, -shift)
     first_full_row = min(rows, max(first_row, columns - shift))
     growing_rows = max(0, first_full_row - first_row)
     first_pairs = first_row + 1 + shift
-    return (
-        growing_rows * first_pairs
-        + growing_rows * (growing_rows - 1) // 2
-        + (rows - max(first_full_row, min(first_row, rows))) * columns
-    )
+    growing_pairs = growing_rows * first_pairs + growing_rows * (growing_rows - 1) // 2
+    full_rows = rows - max(first_full_row, min(first_row, rows))
+    return growing_pairs + full_rows * columns
 
 
 FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
@@ -262,8 +300,8 @@ FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
     "linear": _cost_linear,
     "_int_mm": _cost_int_mm,
     "_scaled_mm": _cost_scaled_mm,
-    "_grouped_mm": _grouped_mm_formula(2, 4),
-    "_scaled_grouped_mm": _grouped_mm_formula(4, 7),
+    "_grouped_mm": _grouped_mm_formula(offsets_index=2, dtype_index=4),
+    "_scaled_grouped_mm": _grouped_mm_formula(offsets_index=4, dtype_index=7),
     **dict.fromkeys(CONVOLUTIONS, _cost_convolution),
     "convolution_backward": _cost_convolution_backward,
     **{name: _attention_formula(name) for name in ATTENTIONS},

@@ -4,6 +4,9 @@ An op cannot be faster than its FLOPs at the device's peak and its bytes at the 
 Patterson 2009). If the machine file has a measured rate (`Device.reached`, for 16-bit formats), it replaces the peak.
 Matrix products, convolutions and attention are compared with the peak of their inputs' format; all other arithmetic,
 which does not use matrix units, with the device's lowest peak.
+
+An interval is a kernel of a device or a stretch of a CPU op: a row of `Classified`. A key is the number of its account
+and phase in `rank.keys.pairs`. An interval owns the time that a ledger books to it; overlapped time belongs to another.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from trainyard.trace.flops.operands import Cost, OpArguments
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.readers.nesting import nearest_ancestor
 
+# cuBLAS and cuDNN name their TF32 kernels by the tensor core instruction of shape 16x8x8.
 _TF32_KERNEL = re.compile(r"tf32|s1688gemm|s1688fprop|s1688dgrad|s1688wgrad", re.I)
 _HALF = words.DTYPES["bfloat16"]
 
@@ -70,8 +74,8 @@ class Roofline(NamedTuple):
 
 
 class _RooflineKey(NamedTuple):
-    """What calls have in common that form a row: op, operands as text, account, phase, the device's name as in the
-    file, and the cost of one call, None if unknown."""
+    """The identity of a row: calls that agree in all fields are added up. `shape`: the op's operands as text; `device`:
+    its name as in the file; `cost`: of one call, None if unknown."""
 
     op: str
     shape: str
@@ -90,8 +94,11 @@ class _RooflineTotals:
 
 
 def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofline:
-    """The roofline of all compute ops in full steps of all ranks. `device`: the device to compare with; by default the
-    one named in each rank's file."""
+    """Compares all compute ops in full steps of all ranks with the limits of their device.
+
+    `device`: the device to compare with; None for the one named in each rank's file, if a machine file describes it.
+    Figures are per step and rank.
+    """
     totals_by_key: dict[_RooflineKey, _RooflineTotals] = {}
     steps = 0
     device_names: set[str] = set()
@@ -133,30 +140,39 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
 
 
 def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals]) -> None:
-    """Adds a rank's full steps to `totals_by_key`. An op counts in the step in which its first interval starts, if that
-    begins a call; other work counts by interval."""
+    """Adds a rank's compute in full steps to `totals_by_key`, in place.
+
+    A call of an op counts in the step in which its first interval starts, if that begins a call; other work counts by
+    interval.
+    """
     classified, events = rank.classified, rank.events
     op = rank.arithmetic.op
     name, shape, key, first = _identify_intervals(rank)
     is_compute_key = np.array([account.kind == "compute" for account, _ in rank.keys.pairs], bool)
     rows = np.flatnonzero(is_compute_key[classified.key] & in_full(rank.parts, classified.start))
     counts_as_call = np.where(op >= 0, first, classified.begins)
+    # `identities`: [3, k], each distinct (name, shape, key); `group`: the index of that of each of `rows`.
     identities, group = np.unique(np.stack([name, shape, key])[:, rows], axis=1, return_inverse=True)
     group = group.reshape(-1)
-    keys = [_roofline_key(rank, *ident) for ident in identities.T.tolist()]
+    keys = [_roofline_key(rank, *identity) for identity in identities.T.tolist()]
     totals = np.zeros((3, len(keys)), np.int64)
     for total, column in zip(totals, (rank.owned, classified.stop - classified.start, counts_as_call)):
         np.add.at(total, group, column[rows])
-    for ident, (ns, busy_ns, count) in zip(keys, totals.T.tolist()):
-        total = totals_by_key.setdefault(ident, _RooflineTotals())
+    for row_key, (ns, busy_ns, count) in zip(keys, totals.T.tolist()):
+        total = totals_by_key.setdefault(row_key, _RooflineTotals())
         total.ns, total.busy_ns, total.count = total.ns + ns, total.busy_ns + busy_ns, total.count + count
-    for ident, kernel in np.unique(np.stack([group, classified.name[rows]]), axis=1).T.tolist():
-        totals_by_key[keys[ident]].kernels.add(events.names[kernel])
+    # Each distinct pair of a row and the name number of a kernel.
+    for key_index, kernel in np.unique(np.stack([group, classified.name[rows]]), axis=1).T.tolist():
+        totals_by_key[keys[key_index]].kernels.add(events.names[kernel])
 
 
 def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
-    """For each interval: the name of its op (else of the innermost op around the launch, else its own), that op's shape
-    (-1 if it has no cost), the key of its op, and whether it is its op's first interval."""
+    """Identifies the op of each interval: four columns with an element for each interval of `rank.classified`.
+
+    (Name number of its op, else of the innermost op around the launch, else its own; index of the op's arguments in
+    `events.shapes`, -1 if its cost is unknown; key of the op's first interval, which represents the op; whether it is
+    the op's first interval and begins a call.)
+    """
     classified, host, work = rank.classified, rank.events.host, rank.arithmetic
     name, key = classified.name.astype(np.int64), classified.key.astype(np.int64)
     shape = np.full(len(name), -1, np.int64)
@@ -169,9 +185,10 @@ def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool
     op = work.op[with_op]
     name[with_op] = host.name[op]
     shape[with_op] = np.where(work.costed[op], host.shape[op], -1)
-    _, begins, group = np.unique(op, return_index=True, return_inverse=True)
-    key[with_op] = key[with_op[begins]][group.reshape(-1)]
-    is_first[with_op[begins]] = classified.begins[with_op[begins]]
+    # `first`: the position in `with_op` of each distinct op's first interval.
+    _, first, group = np.unique(op, return_index=True, return_inverse=True)
+    key[with_op] = key[with_op[first]][group.reshape(-1)]
+    is_first[with_op[first]] = classified.begins[with_op[first]]
     return name, shape, key, is_first
 
 
@@ -191,13 +208,17 @@ def _roofline_key(rank: RankTrace, name: int, shape: int, key: int) -> _Roofline
 
 
 def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Device | None) -> OpRow:
-    """The row of a key: its totals divided by `steps`, and its minimum time on `device` if both are known."""
-    cost, busy = key.cost, total.busy_ns
+    """The row of a key: its totals divided by `steps`, and its minimum time on `device` if cost and device are known.
+
+    `total`: over all steps and ranks; `steps`: number of steps of all ranks; `device`: None if no machine file
+    describes it.
+    """
+    cost, busy_ns = key.cost, total.busy_ns
     flops = None if cost is None or cost.flops is None else cost.flops * total.count
-    moved = None if cost is None or cost.bytes is None else cost.bytes * total.count
+    moved_bytes = None if cost is None or cost.bytes is None else cost.bytes * total.count
     dtype = _peak_format(key, flops, total, device)
     bound, least_call_ns = _min_call_time(key, dtype, device)
-    reachable = None if least_call_ns is None else least_call_ns * total.count // steps
+    reachable_ns = None if least_call_ns is None else least_call_ns * total.count // steps
     ns = total.ns // steps
     return OpRow(
         op=key.op,
@@ -207,22 +228,26 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
         dtype=dtype,
         count=total.count / steps,
         ns=ns,
-        busy_ns=busy // steps,
+        busy_ns=busy_ns // steps,
         flops=None if flops is None else flops // steps,
-        bytes=None if moved is None else moved // steps,
+        bytes=None if moved_bytes is None else moved_bytes // steps,
         at_most=cost is not None and cost.at_most,
-        flops_rate=flops / busy * 1e9 if flops and busy else None,
-        bytes_rate=moved / busy * 1e9 if moved and busy else None,
-        intensity=flops / moved if flops and moved else None,
+        # Rates are per second.
+        flops_rate=flops / busy_ns * 1e9 if flops and busy_ns else None,
+        bytes_rate=moved_bytes / busy_ns * 1e9 if moved_bytes and busy_ns else None,
+        intensity=flops / moved_bytes if flops and moved_bytes else None,
         bound=bound,
-        reachable_ns=reachable,
-        loss_ns=None if reachable is None else max(0, ns - reachable),
+        reachable_ns=reachable_ns,
+        loss_ns=None if reachable_ns is None else max(0, ns - reachable_ns),
     )
 
 
 def _peak_format(key: _RooflineKey, flops: int | None, total: _RooflineTotals, device: Device | None) -> str:
-    """The inputs' format. float32 may run in TF32, which the op does not show: it does if a kernel's name contains it,
-    or if the op was faster than the float32 peak allows."""
+    """The format whose peak applies: a key of words.DTYPES, empty if unknown. It is that of the inputs.
+
+    float32 may run in TF32, which the op does not show: it does if a kernel's name contains it, or if the op was faster
+    than the float32 peak allows. `flops`: of all calls, None if unknown.
+    """
     word = key.cost.format.word if key.cost else ""
     if (
         word != "float32"
@@ -238,7 +263,10 @@ def _peak_format(key: _RooflineKey, flops: int | None, total: _RooflineTotals, d
 def _min_call_time(
     key: _RooflineKey, dtype: str, device: Device | None
 ) -> tuple[Literal["compute", "memory", "unknown"], int | None]:
-    """(bound, minimum ns) of one call, if the device and the complete cost are known."""
+    """(bound, minimum ns) of one call; ("unknown", None) unless the device and the complete cost are known.
+
+    `dtype`: the format whose peak applies to matrix products, convolutions and attention.
+    """
     cost = key.cost
     if device is None or not device.peak or cost is None or cost.flops is None or cost.bytes is None or cost.at_most:
         return "unknown", None
@@ -248,4 +276,5 @@ def _min_call_time(
     work = Operation(op=key.account.what, phase=key.phase, count=1, flops=cost.flops, bytes=cost.bytes, dtype=peak)
     best = roofline(device, work)
     computes = cost.flops / device.peak[peak].value > cost.bytes / device.bandwidth.value
+    # `expect` uses the best rate that was measured on the device, which exists for 16-bit formats; `low` the peak.
     return "compute" if computes else "memory", best.expect if words.DTYPES[peak] == _HALF else best.low

@@ -1,5 +1,7 @@
 """Argument names of ATen ops, in the order of their schemas: traces list arguments by position only.
 
+The formulas of `products` and `traffic` look arguments up by these names.
+
 Arguments after the last one that a formula needs are left out. A test compares the names with torch's schemas.
 """
 

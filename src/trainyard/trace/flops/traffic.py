@@ -4,6 +4,10 @@ Bytes: every input tensor is read once and every result written once. A look-up 
 is indexed. A number passed as a tensor without dims moves nothing.
 FLOPs: one per element of a pointwise result or of a reduction's input; zero for copies, fills and look-ups; four per
 element for a norm and a softmax, eight for a norm's backward pass and three for a softmax's.
+
+A formula is a function of an op's arguments (`OpArguments`: `args[i]` is the tensor at position i, `args["name"]` the
+one under its name in the op's schema) and of whether the op is in place (`add_`). It returns the `Cost` of one call and
+raises `UnknownOperand` if the file lacks a value. All formulas have both parameters, though most ignore `in_place`.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from trainyard.trace.flops.operands import (
     sum_format,
 )
 
-# Pointwise ops: number of leading arguments that may be tensors -> names of ops.
+# Pointwise ops: number of leading arguments that may be tensors -> names of ops. The result has the promoted format of
+# the operands (same format), is floating-point (float) or boolean (comparison).
 _SAME_FORMAT_OPS = {
     1: "neg abs sign sgn floor ceil round trunc relu relu6 square bitwise_not tril triu hardtanh leaky_relu "
     "nan_to_num threshold clamp_min clamp_max masked_scale hardswish hardsigmoid silu gelu elu mish celu selu",
@@ -81,8 +86,11 @@ _REDUCTIONS: dict[str, dict[int, _Overload]] = {
 def _pointwise_formula(
     tensor_arguments: int, floats_only: bool = False, compares: bool = False
 ) -> Callable[[OpArguments, bool], Cost]:
-    """The formula of a pointwise op of the first `tensor_arguments` arguments. `floats_only`: it would convert integers
-    to the default format; `compares`: its result is boolean."""
+    """The formula of a pointwise op of the first `tensor_arguments` arguments.
+
+    `floats_only`: the op converts integers to torch's default format, which the file does not contain, so that the
+    formula is undefined for them; `compares`: the result is boolean.
+    """
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
         """Bytes of all operands and of the broadcast result, and one FLOP per element of the result."""
@@ -97,13 +105,17 @@ def _pointwise_formula(
 
 
 def _without_python_numbers(tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors without Python numbers, which are recorded as 64-bit tensors without dims."""
-    wide = any(tensor.dims for tensor in tensors)
-    return [tensor for tensor in tensors if tensor.dims or not wide or tensor.format.size < 8]
+    """The tensors without Python numbers, which are recorded as 64-bit tensors without dims and move no data.
+
+    If no operand has dims, all are kept: then the op computes on scalars.
+    """
+    has_dims = any(tensor.dims for tensor in tensors)
+    return [tensor for tensor in tensors if tensor.dims or not has_dims or tensor.format.size < 8]
 
 
 def _memory_bound_cost(read_tensors: list[Tensor], written_tensors: list[Tensor], *, flops: int) -> Cost:
-    """The cost of an op that reads and writes these tensors once; its format is that of the first."""
+    """The cost of an op that reads and writes these tensors once. `flops`: of the call; the format of the arithmetic is
+    that of the first tensor."""
     return Cost(
         flops,
         sum(tensor.bytes for tensor in (*read_tensors, *written_tensors)),
@@ -130,18 +142,21 @@ def _cost_view(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_where(args: OpArguments, in_place: bool) -> Cost:
+    """where (condition, self, other): the condition does not take part in the promotion of formats."""
     tensors = args.tensors(3)
     out = Tensor(broadcast(*(tensor.dims for tensor in tensors)), promote_formats(tensors[1:]))
     return _memory_bound_cost(_without_python_numbers(tensors), [out], flops=out.numel)
 
 
 def _cost_masked_fill(args: OpArguments, in_place: bool) -> Cost:
+    """masked_fill (self, mask, value): reads both tensors and writes the broadcast result."""
     self, mask = args[0], args[1]
     out = self if in_place else Tensor(broadcast(self.dims, mask.dims), self.format)
     return _memory_bound_cost([self, mask], [out], flops=out.numel)
 
 
 def _cost_dropout(args: OpArguments, in_place: bool) -> Cost:
+    """native_dropout (input, p, train): writes the result and the mask."""
     input = args[0]
     return _memory_bound_cost([input], [input, Tensor(input.dims, BOOL)], flops=input.numel)
 
@@ -151,13 +166,17 @@ def _cost_dropout_backward(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
-    """The formula of a reduction, a key of _REDUCTIONS; the bytes are unknown if the file does not give the dims."""
+    """The formula of the reduction `name`, a key of _REDUCTIONS.
+
+    The bytes are unknown if the file does not give the dims; the FLOPs, one per element of the input, are known then
+    too.
+    """
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
         """Bytes of the input and of the reduced results (values, and indices if the op returns them), and one FLOP
         per element of the input."""
         input = args[0]
-        if name in ("max", "min") and len(args) == 2:
+        if name in ("max", "min") and len(args) == 2:  # max(self, other) is pointwise
             return _pointwise_formula(2)(args, in_place)
         if len(args) not in _REDUCTIONS[name]:
             raise UnknownOperand
@@ -170,6 +189,7 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
             return Cost(flops=input.numel, bytes=None, format=input.format)
         if name in ("any", "all"):
             format = BOOL
+        # argmax writes indices; max over a dim writes values and indices; var_mean writes two results.
         written = [Tensor(dims, LONG if name.startswith("arg") else format)]
         if name in ("max", "min") and dim_index is not None:
             written.append(Tensor(dims, LONG))
@@ -183,7 +203,12 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
 def _reduced_dims(
     args: OpArguments, input: Tensor, dim_index: int | None, keepdim_index: int | None
 ) -> tuple[int, ...]:
-    """Dims of the result of a reduction; the indices are those of the arguments `dim` and `keepdim`, if it has them."""
+    """Dims of the result of a reduction of `input`.
+
+    `dim_index`, `keepdim_index`: positions of the arguments `dim` (axes, possibly negative; none means all) and
+    `keepdim` (reduced axes keep the length 1); None if the op has no such argument, and the result no dims. Raises
+    `UnknownOperand` for axes that the input does not have.
+    """
     if dim_index is None or keepdim_index is None:
         return ()
     keepdim = args.flag(keepdim_index)
@@ -198,6 +223,7 @@ def _reduced_dims(
 
 
 def _cost_cumulative(args: OpArguments, in_place: bool) -> Cost:
+    """cumsum or cumprod (self, dim, dtype): the result has the dims of the input, and the format of a sum."""
     input = args[0]
     return _memory_bound_cost(
         [input], [Tensor(input.dims, args.format(2, sum_format(input.format)))], flops=input.numel
@@ -205,7 +231,7 @@ def _cost_cumulative(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_softmax(args: OpArguments, in_place: bool) -> Cost:
-    """(self, dim, half_to_float)."""
+    """_softmax (self, dim, half_to_float): the last argument makes the result float32."""
     input = args[0]
     return _memory_bound_cost(
         [input], [Tensor(input.dims, FLOAT if args.flag(2) else input.format)], flops=4 * input.numel
@@ -213,7 +239,7 @@ def _cost_softmax(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_softmax_backward(args: OpArguments, in_place: bool) -> Cost:
-    """(grad_output, output, dim, input_dtype)."""
+    """_softmax_backward_data (grad_output, output, dim, input_dtype): writes the gradient in the input's format."""
     gradient, output = args[0], args[1]
     return _memory_bound_cost(
         [gradient, output], [Tensor(output.dims, args.format(3, output.format))], flops=3 * output.numel
@@ -221,22 +247,24 @@ def _cost_softmax_backward(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _norm_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
-    """The formula of a batch, group, layer or RMS norm: it writes the result and, for the backward pass, the mean and
-    the reciprocal deviation (RMS norm: only this) of each channel, group or row; in training, batch norm also updates
-    its running statistics."""
+    """The formula of the batch, group, layer or RMS norm `name`.
+
+    It writes the result and, for the backward pass, the mean and the reciprocal deviation (RMS norm: only this) of each
+    channel, group or row, in float32 at least; in training, batch norm also updates its running statistics.
+    """
 
     def formula(args: OpArguments, in_place: bool) -> Cost:
         """Bytes of all inputs, the result and the statistics that are kept, and four FLOPs per element of the input."""
         input = args["input"]
         statistics_format = FLOAT if input.format.size < FLOAT.size else input.format
         written = [input]
-        if "training" in args:
+        if "training" in args:  # batch norm of [batch, channels, ...]
             if args.flag("training"):
                 running = [tensor for word in ("running_mean", "running_var") if (tensor := args.maybe(word))]
                 written += [*running, Tensor((2, *input.dims[1:2]), statistics_format)]
-        elif "group" in args:
+        elif "group" in args:  # group norm
             written.append(Tensor((2, args.int("N"), args.int("group")), statistics_format))
-        else:
+        else:  # layer or RMS norm over the last dims; the others have statistics
             statistics_dims = input.dims[: len(input.dims) - len(args.ints("normalized_shape"))]
             written.append(Tensor((1 if "rms" in name else 2, *statistics_dims), statistics_format))
         return _memory_bound_cost(args.tensors(), written, flops=4 * input.numel)
@@ -245,7 +273,10 @@ def _norm_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
 
 
 def _cost_norm_backward(args: OpArguments, in_place: bool) -> Cost:
-    """Gradients of the input, the weight and the bias: those that `output_mask` selects, all if it is missing."""
+    """The backward pass of a norm: gradients of the input, the weight and the bias.
+
+    Written are those that `output_mask` selects, all if the op has no such argument; an RMS norm has no bias.
+    """
     input, weight = args["input"], args.maybe("weight")
     is_wanted = args.flags("output_mask") if "output_mask" in args else (True, True, True)
     weight_like = [weight or Tensor((0,), input.format)] * (len(is_wanted) - 1)
@@ -257,7 +288,11 @@ def _cost_norm_backward(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_pool(args: OpArguments, in_place: bool) -> Cost:
-    """Pooling over windows of [..., H, W]: one FLOP for each element of each window."""
+    """Pooling over windows of an image [..., H, W]: one FLOP for each element of each window.
+
+    The size of the output is that of torch's documentation of MaxPool2d without ceil_mode; with it, and for other
+    images, it raises `UnknownOperand`. Max pooling also writes the index of each maximum.
+    """
     image, kernel = args["self"], args.ints("kernel_size")
     stride, padding = args.ints("stride") or kernel, args.ints("padding")
     dilation = args.ints("dilation") if "dilation" in args else (1,)
@@ -272,7 +307,7 @@ def _cost_pool(args: OpArguments, in_place: bool) -> Cost:
     if min(output_dims) < 0:
         raise UnknownOperand
     out = Tensor((*image.dims[:-2], *output_dims), image.format)
-    indices = [Tensor(out.dims, LONG)] if "dilation" in args else []
+    indices = [Tensor(out.dims, LONG)] if "dilation" in args else []  # only max pooling has a dilation
     return _memory_bound_cost([image], [out, *indices], flops=out.numel * prod(kernel))
 
 
@@ -282,7 +317,8 @@ def _cost_pool_backward(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_lookup(row_dims: tuple[int, ...], table: Tensor, index: Tensor) -> Cost:
-    """A look-up that reads and writes elements of `row_dims` from a table."""
+    """A look-up that reads elements with dims `row_dims` from a table and writes them to the result; `index` is
+    read."""
     rows = Tensor(row_dims, table.format)
     return _memory_bound_cost([rows, index], [rows], flops=0)
 
@@ -293,7 +329,7 @@ def _cost_embedding(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_index_select(args: OpArguments, in_place: bool) -> Cost:
-    """Rows of `self` along `dim`, as many as `index` has elements."""
+    """index_select (self, dim, index): as many slices of `self` along `dim` as `index` has elements."""
     table, index, axis = args["self"], args["index"], args.int("dim")
     if not -len(table.dims) <= axis < len(table.dims):
         raise UnknownOperand
@@ -313,7 +349,10 @@ def _cost_embedding_backward(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_embedding_bag(args: OpArguments, in_place: bool) -> Cost:
-    """Sums the rows of each bag; `offsets` are the first indices of the bags."""
+    """_embedding_bag: sums the rows of each bag.
+
+    `offsets` has the position in `indices` of the first index of each bag, and with `include_last_offset` one more.
+    """
     table, index, starts = args["weight"], args["indices"], args["offsets"]
     bags = starts.numel - args.flag("include_last_offset")
     rows, out = Tensor((index.numel, *table.dims[1:]), table.format), Tensor((bags, *table.dims[1:]), table.format)
@@ -321,11 +360,15 @@ def _cost_embedding_bag(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_nll_loss(args: OpArguments, in_place: bool) -> Cost:
-    """Reads one logit per target; writes the sum (or each, without reduction) and the sum of the weights."""
+    """nll_loss_forward: reads one logit per target, and its weight, if given.
+
+    Writes the loss of each target (reduction 0), or their sum or mean, and the sum of the weights.
+    """
     target, logits = args["target"], args["self"]
-    picked = Tensor((target.numel * (2 if args.maybe("weight") else 1),), logits.format)
-    summed_up = Tensor((target.numel if args.int("reduction") == 0 else 1,), logits.format)
-    return _memory_bound_cost([picked, target], [summed_up, Tensor((), logits.format)], flops=target.numel)
+    read = Tensor((target.numel * (2 if args.maybe("weight") else 1),), logits.format)
+    losses = Tensor((target.numel if args.int("reduction") == 0 else 1,), logits.format)
+    weight_sum = Tensor((), logits.format)
+    return _memory_bound_cost([read, target], [losses, weight_sum], flops=target.numel)
 
 
 def _cost_nll_loss_backward(args: OpArguments, in_place: bool) -> Cost:

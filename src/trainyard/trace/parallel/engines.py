@@ -1,7 +1,8 @@
 """Execution engines for the work of many ranks: this process, processes on this machine, or a Ray cluster.
 
-An engine is a context manager for a function `run(work, items)`, which returns the results of `work` on each item, in
-order. `work` and the items are sent to other processes: `work` must be a module-level function, the items plain values.
+`trace/measure.py` uses them for reading and booking the files of many ranks. An engine is a context manager for a
+function `run(work, items)`, which returns the results of `work` on each item, in order. `work` and the items are sent
+to other processes: `work` must be a module-level function, the items plain values.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ def processes(workers: int) -> Iterator[RunEngine]:
 @contextmanager
 def over_ray(workers: int) -> Iterator[RunEngine]:
     """Runs items as tasks on the running Ray cluster (or the one at RAY_ADDRESS), else on a temporary one of `workers`
-    processes. Raises `MissingLibrary` without Ray."""
+    processes, which is shut down at the end. Raises `MissingLibrary` without Ray."""
     try:
         import ray
         import ray.exceptions
     except ImportError as error:
         raise MissingLibrary("--engine ray needs Ray.", "Install it: pip install 'trainyard[ray]'.") from error
-    joined = ray.is_initialized()
-    if not joined:
+    was_connected = ray.is_initialized()
+    if not was_connected:
         _join_or_start(ray, workers)
     task = ray.remote(max_retries=0)(_call_work)  # Ray requires a plain function
     try:
@@ -85,7 +86,7 @@ def over_ray(workers: int) -> Iterator[RunEngine]:
 
         yield run
     finally:
-        if not joined:
+        if not was_connected:
             ray.shutdown()
 
 
@@ -94,7 +95,8 @@ def _call_work(work: Callable[[_T], _R], item: _T) -> _R:
 
 
 def _join_or_start(ray: Any, workers: int) -> None:
-    """Connects to a running Ray cluster, else starts one with `workers` processes on this machine."""
+    """Connects to a running Ray cluster, else starts one with `workers` processes on this machine. `ray`: the
+    module."""
     quiet = {"logging_level": "error", "log_to_driver": False}
     try:
         ray.init(address="auto", **quiet)

@@ -2,7 +2,8 @@
 
 A file holds the numpy columns one after another, then the rest as MessagePack in which each column is (dtype, shape,
 offset), then the length of that part in 8 bytes. Loaded columns are read-only and take memory only for the pages that
-are accessed. Decoding is by type: no code from a file is executed.
+are accessed. Decoding is by type: no code from a file is executed. `trace/measure.py` stores classified and booked
+ranks in this way, so that memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _MAX_OPEN_RANKS = 2  # ranks that stay open: the current and the previous one
 
 
 def save(path: Path, value: object) -> None:
-    """Writes a tree of named tuples and structs with numpy columns. Raises `PlaceUnwritable`."""
+    """Writes `value`, a tree of named tuples and structs with numpy columns, to a file. Raises `PlaceUnwritable`."""
     try:
         with path.open("wb") as file:
+            # `_encode` writes each array to the file while the rest is encoded.
             tail = msgspec.msgpack.encode(value, enc_hook=partial(_encode, file))
             file.write(tail + len(tail).to_bytes(8, "little"))
     except OSError as error:
@@ -39,7 +41,7 @@ def save(path: Path, value: object) -> None:
 
 
 def load(path: Path, kind: type[_T]) -> _T:
-    """Loads a value of type `kind` that `save` wrote."""
+    """Loads a value of type `kind` that `save` wrote. Its arrays are read-only views of the mapped file."""
     with path.open("rb") as file:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     length = int.from_bytes(data[-8:], "little")
@@ -49,7 +51,7 @@ def load(path: Path, kind: type[_T]) -> _T:
 
 
 class SpilledItems(Sequence[_T]):
-    """`count` items in files, loaded by `open_` on access; only the last few stay loaded."""
+    """`count` items in files, loaded by `open_` (a function of the index) on access; only the last few stay loaded."""
 
     def __init__(self, count: int, open_: Callable[[int], _T]) -> None:
         self._count = count
@@ -73,7 +75,11 @@ class SpilledItems(Sequence[_T]):
 
 
 def _encode(file: BinaryIO, part: object) -> object:
-    """Encodes what MessagePack cannot: writes an array to the file and returns (dtype, shape, offset)."""
+    """Encodes an object that MessagePack does not support: called by msgspec for each of them.
+
+    An array is written to `file`, at a multiple of `_ALIGNMENT_BYTES`, and (dtype, shape, offset) returned; of `Keys`
+    the list of its pairs is returned, of an `Account` its text.
+    """
     if isinstance(part, np.ndarray):
         file.write(bytes(-file.tell() % _ALIGNMENT_BYTES))
         offset = file.tell()
@@ -83,7 +89,7 @@ def _encode(file: BinaryIO, part: object) -> object:
 
 
 def _decode(data: memoryview, kind: Any, part: Any) -> object:
-    """The inverse of `_encode`: `part` as a value of type `kind`; arrays are views of `data`."""
+    """Decodes `part`, as `_encode` returned it, to a value of type `kind`. Arrays are views of `data`, the file."""
     if get_origin(kind) is np.ndarray:
         dtype, shape, offset = part
         count = prod(shape)

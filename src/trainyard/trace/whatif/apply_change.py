@@ -1,4 +1,9 @@
-"""Applies suppositions to a profile: changes the lengths, lags and dependencies of its ops."""
+"""Applies suppositions to a profile: changes the lengths, lags and dependencies of its ops.
+
+A supposition is a change as the user writes it (`compute/norm=2x`, see `changes.py`). Ops are the nodes of the
+dependency graph of `dependency_graph.py`: op `op` starts `lag` ns after its last need (an op that it depends on) has
+stopped, and takes `length` ns.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +44,10 @@ Mask = NDArray[np.bool_]
 
 class Supposed:
     """The ops of `measured` with the suppositions applied so far: `graph`, with `length` and `lag` instead of its own.
-    Work before the first mark is not part of a step and stays unchanged. `device`: the device of rooflines; by default
-    each rank's own. Masks and columns have one element for each op of `ops`; `length` and `lag` are ns."""
+
+    Work before the first mark is not part of a step and stays unchanged. Masks and columns have one element for each op
+    of `ops`; `length` and `lag` are ns. `in_step`: ops that suppositions may change; `is_comm`: ops of communication.
+    """
 
     def __init__(self, profile: Profile, measured: MeasuredTrace, ranks: tuple[RankTrace, ...]) -> None:
         """`ranks`: those of `measured`, loaded."""
@@ -48,8 +55,9 @@ class Supposed:
         self.ops = ops = profile.ops
         self.graph: Graph = profile.graph
         self.length, self.lag = self.graph.length, self.graph.lag.copy()
-        marked = np.array([*(bool(rank.events.marks) for rank in ranks), True])
-        self.in_step = (ops.step >= 0) | ~marked[ops.rank_index]
+        # The last element is for meetings, whose rank index is -1. Without marks the whole window is one step.
+        has_marks = np.array([*(bool(rank.events.marks) for rank in ranks), True])
+        self.in_step = (ops.step >= 0) | ~has_marks[ops.rank_index]
         self.is_comm = self._is_kind("comm")
         self._sends = self.is_comm & np.isin(ops.role, (WORK, TRANSFER)) & self.in_step
 
@@ -62,7 +70,7 @@ class Supposed:
             self.suppose(parse(change.text), device)
 
     def suppose(self, supposition: Supposition, device: Device | None = None) -> None:
-        """Applies one supposition. Raises as `apply`."""
+        """Applies one supposition to `graph`, `length` and `lag`. `device` and errors as in `apply`."""
         target = supposition.target
         if target == NO_STRAGGLERS or target.startswith(RANK_PREFIX):
             self._remove_straggling(supposition)
@@ -85,14 +93,15 @@ class Supposed:
         return np.array([*(account.kind == kind for account in self.profile.accounts), False], bool)[self.ops.account]
 
     def _check(self, supposition: Supposition, rows: Mask, missing: str) -> Mask:
-        """The ops `rows` that lie in a step and take time. Raises `BadInput` with the text `missing` if none does."""
+        """The ops `rows` (a mask) that lie in a step and take time. Raises `BadInput` if there are none; `missing`: the
+        object of its sentence."""
         rows = rows & self.in_step & (self.length > 0)
         if not rows.any():
             raise BadInput(f"{supposition.text}: the traces show {missing}.")
         return rows
 
     def _change_account(self, supposition: Supposition) -> None:
-        """Changes the length of the work booked to the accounts of a supposition, or overlaps it."""
+        """Changes the length of the work booked to the accounts of a supposition, or overlaps it. Raises `BadInput`."""
         known_accounts = ", ".join(sorted(str(account) for account in self.profile.accounts)[:40])
         is_selected = select_accounts(self.profile, supposition.target)
         rows = self._check(supposition, is_selected, f"no such work. Accounts in the traces: {known_accounts}")
@@ -102,7 +111,8 @@ class Supposed:
             self._scale_lengths(supposition, rows)
 
     def _change_op(self, supposition: Supposition, rows: Mask, device: Device | None) -> None:
-        """Changes the length of the ops `rows` by a factor or to their roofline."""
+        """Changes the length of the ops `rows` (a mask) by a factor or to their roofline. `device`: as in `apply`.
+        Raises `BadInput` if the roofline is unknown."""
         if supposition.value != ROOFLINE:
             self._scale_lengths(supposition, rows)
             return
@@ -114,7 +124,7 @@ class Supposed:
         self._set_lengths(lengths)
 
     def _scale_lengths(self, supposition: Supposition, rows: Mask) -> None:
-        """Changes the length of the ops `rows` by the supposition's share."""
+        """Multiplies the length of the ops `rows` (a mask) by the share of the time that remains, rounded down."""
         share: Fraction = supposition.share
         length = self.length.copy()
         length[rows] = [ns * share.numerator // share.denominator for ns in self.length[rows].tolist()]
@@ -126,10 +136,13 @@ class Supposed:
 
     def _remove_straggling(self, supposition: Supposition) -> None:
         """Gives every op its typical length on ranks that are not late, and lets all ranks begin when the median one
-        did; for `rank:7=typical`, gives the ops of rank 7 their typical length on the others, and moves its beginning
-        only. Raises `BadInput` for ranks that cannot be compared."""
+        did.
+
+        For `rank:7=typical`, only the ops of rank 7 get their typical length on the others, and only its beginning
+        moves, if it was later. Raises `BadInput` for ranks that cannot be compared.
+        """
         late = self._late_rank_index(supposition)
-        is_counted = np.zeros(len(self.length), bool)
+        is_counted = np.zeros(len(self.length), bool)  # ops in full steps
         for rank_index, rank in enumerate(self.ranks):
             full = {part.label for part in rank.parts if not part.partial}
             steps = [step for step, mark in enumerate(rank.events.marks) if mark.label in full]
@@ -141,6 +154,7 @@ class Supposed:
             [rank.events.marks[0].start if rank.events.marks else rank.events.span[0] for rank in self.ranks]
         )
         others = np.delete(first_mark_ns, late) if late is not None else first_mark_ns
+        # By how much each rank begins later than the median one: it is subtracted from the lag of ops without needs.
         lead_ns = first_mark_ns - lower_median(np.sort(others))
         if late is not None:
             lead_ns = np.where(np.arange(len(lead_ns)) == late, np.maximum(lead_ns, 0), 0)
@@ -149,8 +163,8 @@ class Supposed:
         self.lag[has_no_need] -= lead_ns[self.ops.rank_index[has_no_need]]
 
     def _late_rank_index(self, supposition: Supposition) -> int | None:
-        """The index of the rank of a `rank:` supposition, None for all ranks. Raises `BadInput` for a rank that is not
-        in the traces, or for ranks without a common clock."""
+        """The index of the rank of a `rank:` supposition, None for `no-stragglers`, which concerns all ranks. Raises
+        `BadInput` for a rank that is not in the traces, or for ranks without a common clock."""
         if len(self.ranks) < 2 or self.measured.alignment.aligned == "no":
             raise BadInput(
                 f"{supposition.text} compares ranks that share a clock. {self.measured.alignment.why}",
@@ -165,7 +179,11 @@ class Supposed:
         return numbers.index(supposition.rank)
 
     def _remove_launch_gaps(self) -> None:
-        """Removes host time, except waiting for data, and the delay between launch and start."""
+        """Removes host time in `launch_gap` accounts (so not waiting for data), and the delay between launch and start.
+
+        A launch is an edge from a host op to another op. Its weight is the latency of launches, which becomes 0; a
+        negative weight, for work that began before the host op stopped, is kept.
+        """
         is_host = self.ops.role == HOST
         self._set_lengths(np.where(is_host & self.in_step & self._is_kind("launch_gap"), 0, self.length))
         need, op, weight = self.graph.needs
@@ -183,6 +201,7 @@ class Supposed:
         ops, (need, op, _) = self.ops, self.graph.needs
         has_device = np.array([*(len(rank.events.work) > 0 for rank in self.ranks), False])
         waits = (ops.role[op] == HOST) & (ops.role[need] != HOST) & has_device[ops.rank_index[op]] & self.in_step[op]
+        # Host ops of the synchronising calls themselves.
         is_call = (ops.role == HOST) & select_accounts(self.profile, "launch_gap/sync") & has_device[ops.rank_index]
         if not waits.any() and not is_call.any():
             raise BadInput(f"{supposition.text}: in the traces no host waits for its device.")

@@ -1,4 +1,9 @@
-"""Applies a `RowChange`: shortens single intervals of work, and removes idle stretches."""
+"""Applies a `RowChange`: shortens single intervals of work, and removes idle stretches.
+
+A finding states such a change for each rank (`ChangedRows`): `rows`, intervals of `Classified`, of whose lengths the
+fractions `remaining` remain; and idle stretches [idle_start, idle_stop) ns, sorted, with `ended_by`, the interval that
+ends each of them (-1 for none). Ops are the nodes of the dependency graph (`Ops` in `profile_ops.py`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,11 @@ def change_rows(
     lag: I64,
     in_step: NDArray[np.bool_],
 ) -> tuple[I64, I64]:
-    """(length, lag) of all ops with the change applied to the ops `in_step` (a mask), in ns. Ops keep at least 1 ns."""
+    """(length, lag) of all ops, in ns, with the change applied to the ops `in_step` (a mask over ops).
+
+    `length`, `lag`: those before the change, which stay unmodified: the duration of each op, and the delay of its start
+    after its dependencies. Ops that took time keep at least 1 ns.
+    """
     index_of_rank = {rank.events.rank: rank_index for rank_index, rank in enumerate(ranks)}
     new_length, new_lag = length.copy(), lag.copy()
     for rows in change.ranks:
@@ -38,10 +47,14 @@ def change_rows(
 def _scale_intervals(
     rows: ChangedRows, profile: Profile, in_rank: NDArray[np.bool_], interval_count: int, on_device: bool, length: I64
 ) -> None:
-    """Multiplies the lengths of the ops of changed intervals by the fraction that remains, in place. `in_rank`: mask of
-    the rank's ops; `interval_count`: number of its intervals."""
+    """Multiplies the lengths of the ops of changed intervals by the fraction that remains, in place.
+
+    `in_rank`: mask of the rank's ops; `interval_count`: number of its intervals; `on_device`: whether it has device
+    work; `length`: ns of all ops, which is modified.
+    """
     ops, remaining = profile.ops, np.ones(interval_count)
     remaining[rows.rows] = rows.remaining
+    # (mask of ops, column with the interval of each op)
     selected = [(in_rank & np.isin(ops.role, (WORK, TRANSFER)), ops.row)]
     if not on_device:  # the training thread's intervals are host ops, by unit
         selected.append((in_rank & (ops.role == HOST), ops.unit))
@@ -53,8 +66,11 @@ def _scale_intervals(
 def _remove_idle_time(
     rows: ChangedRows, profile: Profile, begin: I64, in_rank: NDArray[np.bool_], length: I64, lag: I64
 ) -> None:
-    """Shortens host ops by the part of them that lies in the removed idle stretches, and lags of work that ends such a
-    stretch by its length, in place. `begin`: the op at the start of each interval of the rank."""
+    """Removes the idle stretches of a rank from `length` and `lag` (ns of all ops), in place.
+
+    Host ops are shortened by the part of them that lies in the stretches, and the lag of work that ends a stretch by
+    the length of that. `in_rank`: mask of the rank's ops; `begin`: the op at the start of each interval, -1 for none.
+    """
     ops = profile.ops
     host = np.flatnonzero(in_rank & (ops.role == HOST))
     removed = _time_inside(rows, ops.stop[host]) - _time_inside(rows, ops.start[host])
@@ -65,14 +81,15 @@ def _remove_idle_time(
     idle_ns = np.bincount(
         rows.ended_by[ended], weights=(rows.idle_stop - rows.idle_start)[ended], minlength=len(begin)
     ).astype(np.int64)
-    late = np.flatnonzero((idle_ns > 0) & (begin >= 0))
-    late = late[in_rank[begin[late]]]
-    op = begin[late]
-    lag[op] = np.where(lag[op] > 0, np.maximum(lag[op] - idle_ns[late], 0), lag[op])
+    delayed = np.flatnonzero((idle_ns > 0) & (begin >= 0))  # intervals
+    delayed = delayed[in_rank[begin[delayed]]]
+    op = begin[delayed]
+    lag[op] = np.where(lag[op] > 0, np.maximum(lag[op] - idle_ns[delayed], 0), lag[op])
 
 
 def _time_inside(rows: ChangedRows, time: I64) -> I64:
-    """ns of the removed stretches that lie before each time."""
+    """ns of the removed stretches that lie before each time (ns)."""
+    # Length of the first i stretches; the part of the last begun stretch after the time is subtracted.
     before = np.concatenate([[0], np.cumsum(rows.idle_stop - rows.idle_start)])
     index = np.searchsorted(rows.idle_start, time, "right")
     last = np.maximum(index - 1, 0)

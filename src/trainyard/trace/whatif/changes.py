@@ -59,7 +59,7 @@ class Supposition(NamedTuple):
 
 
 def parse(text: str) -> Supposition:
-    """Parses a supposition. Raises `BadInput` if it is invalid."""
+    """Parses a supposition, with the syntax in the module's description. Raises `BadInput` if it is invalid."""
     target, is_set, value = text.strip().rpartition("=")
     if not is_set:
         if value in TARGETS_WITHOUT_VALUE:
@@ -70,7 +70,7 @@ def parse(text: str) -> Supposition:
     if target.startswith(RANK_PREFIX):
         return _parse_rank(text, target, value)
     if target != NETWORK and not target.startswith(OP_PREFIX):
-        kind = _check_account(target)
+        kind = _check_account(target)  # the target is an account pattern
         if value == OVERLAP and kind == "comm":
             return Supposition(text, target, value=OVERLAP)
     elif target == OP_PREFIX:
@@ -88,8 +88,8 @@ def _parse_rank(text: str, target: str, value: str) -> Supposition:
 
 
 def _remaining_share(text: str, target: str, value: str) -> Fraction:
-    """The share of the time that remains: 1/2 for `2x`, 0 for `0`. Raises `BadInput` for other values. `text`: the
-    whole supposition, for the message."""
+    """The share of the time that remains: 1/2 for the value `2x`, 0 for `0`. `text`, `target`: the whole supposition
+    and its left side, for the message of `BadInput`, which other values raise."""
     if value == "0":
         return Fraction(0)
     speed = _SPEED_FORMAT.fullmatch(value)

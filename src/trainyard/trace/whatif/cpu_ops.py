@@ -1,4 +1,10 @@
-"""Ops of a rank that trains on a CPU: its training thread, and the collectives that other threads run for it."""
+"""Ops of a rank that trains on a CPU: its training thread, and the collectives that other threads run for it.
+
+The first intervals of `Classified` are the stretches of the training thread, in order of time; the others (`spans`) are
+collectives. `begin[row]` and `end[row]` are the numbers of the ops at the start and at the stop of a collective's
+interval, which `dependencies.py` has added; they differ if the collective first waits for other ranks. `rank_index` is
+the position of the rank in the list of ranks.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +19,29 @@ from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_
 def add_cpu_host(
     draft: Draft, rank_index: int, events: Events, classified: Classified, keys: Keys, begin: I64, end: I64
 ) -> I64:
-    """Adds the training thread's ops and returns their numbers. They launch the rank's collectives (ops `begin`, by row
-    of `classified`) and wait for them (ops `end`)."""
-    stretches = len(classified.start) - len(classified.collectives)
-    if not stretches:
+    """Adds the training thread's ops to `draft` and returns their numbers, in order of time; none without stretches.
+
+    A collective needs the op before its launch; the op after a wait needs the collectives that it waited for. `begin`,
+    `end`: ops of each collective, by row of `classified`.
+    """
+    stretch_count = len(classified.start) - len(classified.collectives)
+    if not stretch_count:
         return np.empty(0, np.int64)
-    spans = np.arange(stretches, len(classified.start))
+    spans = np.arange(stretch_count, len(classified.start))
     launched = _launch_times(events, classified.start[spans])
     accounts = draft.account_of([account for account, _ in keys.pairs])
     line = HostTimeline(
-        edges=np.append(classified.start[:stretches], classified.stop[:stretches][-1:]),
-        account=accounts[classified.key[:stretches]],
-        label=draft.labels_of(events)[classified.name[:stretches]],
-        unit=np.arange(stretches),
+        edges=np.append(classified.start[:stretch_count], classified.stop[:stretch_count][-1:]),
+        account=accounts[classified.key[:stretch_count]],
+        label=draft.labels_of(events)[classified.name[:stretch_count]],
+        unit=np.arange(stretch_count),
     )
     cuts = np.concatenate([launched, mark_of(events)])
-    idles = np.array([account.kind == "launch_gap" for account, _ in keys.pairs], bool)
-    pauses = _find_pauses(classified, stretches, idles[classified.key[:stretches]], spans, launched, end)
+    is_idle_key = np.array([account.kind == "launch_gap" for account, _ in keys.pairs], bool)
+    is_idle = is_idle_key[classified.key[:stretch_count]]
+    pauses = _find_pauses(classified, stretch_count, is_idle, spans, launched, end)
     ops = add_host(draft, rank_index, line, cuts, pauses, mark_of(events))
+    # Every launch takes at least the shortest time that any of them took until its collective began.
     latency = max(0, int((classified.start[spans] - launched).min())) if len(spans) else 0
     before = ops.before(launched)
     draft.need(before[before >= 0], begin[spans[before >= 0]], latency)
@@ -38,9 +49,10 @@ def add_cpu_host(
 
 
 def add_cpu_order(draft: Draft, events: Events, classified: Classified, begin: I64, end: I64) -> None:
-    """Adds the order of collectives: a thread runs one after the other."""
-    stretches = len(classified.start) - len(classified.collectives)
-    spans = np.arange(stretches, len(classified.start))
+    """Adds the order of collectives to `draft`: each needs the previous one of the thread that runs them. `begin`,
+    `end`: ops of each collective, by row of `classified`."""
+    stretch_count = len(classified.start) - len(classified.collectives)
+    spans = np.arange(stretch_count, len(classified.start))
     threads = events.host.thread[classified.launcher[spans]]
     for thread in np.unique(threads):
         rows = spans[threads == thread]
@@ -48,8 +60,11 @@ def add_cpu_order(draft: Draft, events: Events, classified: Classified, begin: I
 
 
 def _launch_times(events: Events, spans: I64) -> I64:
-    """When each collective was launched. The file does not link spans to ops, but both have the same order; if their
-    numbers differ, the last op before the span counts."""
+    """When each collective was launched, ns. `spans`: the start of each collective's span, ns, sorted.
+
+    The file does not link spans to ops, but both have the same order; if their numbers differ, the last op before the
+    span counts, and without one the span itself.
+    """
     host = events.host
     launches = np.array([name.startswith("c10d::") and launched_by(name) is not None for name in events.names], bool)
     launch_start = host.start[(host.what == OP) & launches[host.name]]
@@ -60,22 +75,26 @@ def _launch_times(events: Events, spans: I64) -> I64:
 
 
 def _find_pauses(
-    classified: Classified, stretches: int, idle: NDArray[np.bool_], spans: I64, launched: I64, end: I64
+    classified: Classified, stretch_count: int, is_idle: NDArray[np.bool_], spans: I64, launched: I64, end: I64
 ) -> Pauses:
-    """Waits of the training thread for collectives: idle stretches in which a collective ended that the rank had
-    launched before, if the thread resumed within less time than it had been idle before. It may resume before the span
-    closes, by a tenth of the stretch at most. The first `stretches` intervals are those of the training thread, `idle`
-    a mask over them; `spans`: the rows of the collectives; `launched`: ns at which each of them was launched; `end`:
-    the op at the stop of each row."""
+    """Finds the training thread's waits for collectives.
+
+    A wait is an idle stretch in which a collective ended that the rank had launched before, if the thread resumed
+    within less time than it had been idle before. It may resume before the span closes, by a tenth of the stretch at
+    most. The first `stretch_count` intervals are those of the training thread, `is_idle` a mask over them; `spans`: the
+    rows of the collectives; `launched`: ns at which each of them was launched; `end`: the op at the stop of each row.
+    """
     ends = classified.stop[spans]
     by_end = np.argsort(ends, kind="stable")
-    idle_start, idle_stop = classified.start[:stretches][idle], classified.stop[:stretches][idle]
+    idle_start, idle_stop = classified.start[:stretch_count][is_idle], classified.stop[:stretch_count][is_idle]
     first = np.searchsorted(ends[by_end], idle_start, "right")
     after = np.searchsorted(ends[by_end], idle_stop + (idle_stop - idle_start) // 10, "right")
-    # Pairs of a stretch and a collective that ended in it.
+    # Pairs of an idle stretch and a collective that ended in it: `stretch` is an index of the idle stretches, `span` of
+    # `spans`. In order of their ends, the collectives of stretch i are first[i], first[i] + 1, ..., after[i] - 1.
     counts = np.maximum(after - first, 0)
     stretch = np.repeat(np.arange(len(idle_start)), counts)
-    span = by_end[np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)]
+    position_in_stretch = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    span = by_end[np.repeat(first, counts) + position_in_stretch]
     # Without a record of the launch, the span itself begins a little after the wait.
     is_awaited = launched[span] <= idle_start[stretch] + (idle_stop - idle_start)[stretch] // 10
     stretch, span = stretch[is_awaited], span[is_awaited]

@@ -5,8 +5,10 @@ An op starts when the last of its needs has stopped, plus a lag:
     start[v] = max over needs u of (stop[u] + weight[u, v]) + lag[v]        (from the base, if v has no need)
     stop[v]  = start[v] + length[v]
 
-`fit_graph` takes the lags from the measurement: slack that no need explains is kept. A replay without changes therefore
-reproduces every measured start and stop, to the nanosecond. All times are integer ns; n ops, m needs.
+The needs of an op are the ops that it waits for; an edge leads from a need to the op that waits, and a negative weight
+lets the op start before its need has stopped. `fit_graph` takes the lags from the measurement: slack that no need
+explains is kept. A replay without changes therefore reproduces every measured start and stop, to the nanosecond. All
+times are integer ns; n ops, m needs.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from trainyard.events import I64
 from trainyard.trace.readers.kineto.native import library
 
 _NO_NEED = np.iinfo(np.int64).min
+"""A time before all others, for ops without needs."""
 
 
 class Needs(NamedTuple):
@@ -55,6 +58,8 @@ def join_needs(needs: list[Needs]) -> Needs:
 def fit_graph(start: I64, stop: I64, needs: Needs, tie_break: NDArray[np.integer]) -> Graph:
     """The graph that replays to the measured times.
 
+    `start`, `stop`: measured times of each op in ns; `needs`: edges with the least weight that they should have.
+
     An op that started before its need had stopped keeps that lead: its edge's weight is lowered to the measured value.
     An edge from an op that started later contradicts the measurement and is left out, so that there are no cycles. Of
     ops that start at the same time, the one with the lower `tie_break` goes first, then the one with the lower number.
@@ -65,6 +70,7 @@ def fit_graph(start: I64, stop: I64, needs: Needs, tie_break: NDArray[np.integer
     need, op, weight = (column[in_order] for column in needs)
     needs = Needs(need, op, np.minimum(weight, start[op] - stop[need]))
     base = int(start.min()) if len(start) else 0
+    # When the needs of each op allow it to start; the lag is the rest of the time until it did.
     ready_ns = np.full(len(start), _NO_NEED)
     np.maximum.at(ready_ns, op, stop[need] + needs.weight)
     ready_ns[ready_ns == _NO_NEED] = base
@@ -79,6 +85,7 @@ def plan_graph(length: I64, needs: Needs) -> Graph:
 
     Raises `BadInput` if ops wait for each other in a cycle.
     """
+    # A topological order: an op is appended when the last of its needs has been.
     dependents: list[list[int]] = [[] for _ in range(len(length))]
     for need, op in zip(needs.need.tolist(), needs.op.tolist()):
         dependents[need].append(op)
@@ -110,7 +117,7 @@ def replace_needs(graph: Graph, dropped: NDArray[np.bool_], added: Needs) -> Gra
 
 
 def _sort_needs(graph: Graph, needs: Needs) -> Graph:
-    """The graph with these needs, in the order that `Graph` states."""
+    """Replaces the needs of a graph, sorted by their op's position in `graph.order`, and `first` accordingly."""
     position = _positions(graph.order)
     by_op = np.argsort(position[needs.op], kind="stable")
     needs = Needs(*(column[by_op] for column in needs))
@@ -125,7 +132,10 @@ def _positions(order: I64) -> I64:
 
 
 def replay_graph(graph: Graph, length: I64 | None = None, lag: I64 | None = None) -> tuple[I64, I64]:
-    """(start, stop) of every op with these lengths and lags (by default those of the graph). O(n + m)."""
+    """Replays the graph: (start, stop) of every op in ns, with these lengths and lags (by default those of the graph).
+
+    O(n + m), by compiled code if it was built.
+    """
     lengths, lags = graph.length if length is None else length, graph.lag if lag is None else lag
     native = library()
     if native is None:
@@ -140,7 +150,10 @@ def replay_graph(graph: Graph, length: I64 | None = None, lag: I64 | None = None
 
 
 def _replay_in_python(graph: Graph, length: I64, lag: I64) -> tuple[I64, I64]:
-    """As the compiled `replay`, for installations without it."""
+    """As `replay_graph`, for installations without compiled code: ops in topological order, each after its needs.
+
+    `length`, `lag`: of each op, in ns. Returns (start, stop) of each op.
+    """
     lengths, lags = length.tolist(), lag.tolist()
     need, _, weight = (column.tolist() for column in graph.needs)
     first = graph.first.tolist()

@@ -1,4 +1,11 @@
-"""Ops of a rank with a device: its kernels and copies, and its host's work between launches."""
+"""Ops of a rank with a device: its kernels and copies, and its host's work between launches.
+
+`dependencies.py` adds an op for each interval of device work, and calls this file for the host's ops and for the
+dependencies between them. `begin[row]` and `end[row]` are the numbers of the ops at the start and at the stop of a row
+of the device work (`events.work`); they differ if the work first waits for other ranks. `work.call` is the host row of
+the call that launched a row, `work.awaits` the stream that it had to wait for, -1 if not recorded. `rank_index` is the
+position of the rank in the list of ranks.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +21,11 @@ from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_
 
 
 def add_device_host(draft: Draft, rank_index: int, events: Events, context: Context, begin: I64, end: I64) -> I64:
-    """Adds a rank's host ops and returns their numbers. They launch its work (ops `begin`, by row) and wait for it (ops
-    `end`)."""
+    """Adds a rank's host ops to `draft` and returns their numbers, in order of time; none without host spans.
+
+    Device work needs the host op before its launch; host ops after a synchronising call need the work that the call
+    waited for. `context`: causes of host spans; `begin`, `end`: ops of each row of the work.
+    """
     work, host = events.work, events.host
     if not len(host):
         return np.empty(0, np.int64)
@@ -24,6 +34,7 @@ def add_device_host(draft: Draft, rank_index: int, events: Events, context: Cont
     line = _host_timeline(draft, events, context)
     cuts = np.array([time for mark in events.marks for time in (mark.start, mark.stop)], np.int64)
     ops = add_host(draft, rank_index, line, cuts, _find_pauses(events, end), mark_of(events))
+    # Every launch takes at least the shortest time that any of them took until its work began.
     latency = max(0, int((work.start[rows] - launched).min())) if len(rows) else 0
     before = ops.before(launched)
     draft.need(before[before >= 0], begin[rows[before >= 0]], latency)
@@ -31,14 +42,17 @@ def add_device_host(draft: Draft, rank_index: int, events: Events, context: Cont
 
 
 def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
-    """Adds the dependencies of device work: on the row before it on its stream, and on the streams that it waits for.
-    If the file does not record the latter, on the last row of each other stream that was launched before it and had
-    ended when it began: the observed order."""
+    """Adds the dependencies of device work to `draft`: on earlier work of its stream, and on the streams it waits for.
+
+    If the file does not record the latter, a row depends on the last row of each other stream that was launched before
+    it and had ended when it began: the observed order. `begin`, `end`: ops of each row of the work.
+    """
     work = events.work
     has_recorded_waits = bool((work.awaits >= 0).any())
     launched = np.where(work.call >= 0, events.host.start[work.call], work.start) if len(events.host) else work.start
     streams = [np.flatnonzero(work.stream == stream) for stream in range(len(events.streams))]
     for rows in streams:
+        # A row needs the row before it and, if rows of a stream overlap, the earlier row that ended last.
         latest = np.maximum.accumulate(work.stop[rows])
         longest = np.maximum.accumulate(np.where(work.stop[rows] == latest, np.arange(len(rows)), 0))
         draft.need(end[rows[:-1]], begin[rows[1:]])
@@ -49,8 +63,10 @@ def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
             waiting_rows = rows[work.awaits[rows] == other_stream] if has_recorded_waits else rows
             if other_stream == stream or not len(other_rows) or not len(waiting_rows):
                 continue
-            in_turn = np.maximum.accumulate(launched[other_rows])
-            by_launch = np.searchsorted(in_turn, launched[waiting_rows], "left") - 1
+            # Positions in `other_rows` of the last row that was launched, and of the last that had ended, before each
+            # waiting row; running maxima make both columns sorted.
+            launch_order = np.maximum.accumulate(launched[other_rows])
+            by_launch = np.searchsorted(launch_order, launched[waiting_rows], "left") - 1
             by_end = (
                 np.searchsorted(np.maximum.accumulate(work.stop[other_rows]), work.start[waiting_rows], "right") - 1
             )
@@ -62,15 +78,21 @@ def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
 
 def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeline:
     """The host's timeline: the training thread and the other thread with the most launches (the autograd engine's),
-    which run in turn. Label and unit are those of the launch that a stretch leads to."""
+    which run in turn. `context`: causes of host spans; `draft` numbers accounts and labels.
+
+    A stretch ends where the host's activity changes or with a launch. Its account is that of the activity; its label is
+    the name of the work that the next launch starts, and its unit the number of that launch in order of time.
+    """
     host, work = events.host, events.work
+    # Host rows of the launching calls, and the first device row of each.
     calls, first = np.unique(work.call, return_index=True)
     first, calls = first[calls >= 0], calls[calls >= 0]
     threads, launches = np.unique(host.thread[calls], return_counts=True)
     launches = launches[threads != events.main]
     threads = threads[threads != events.main]
-    busy = int(threads[launches.argmax()]) if len(threads) else events.main
-    edges, reasons = host_reasons(events, context, busy)
+    busiest = int(threads[launches.argmax()]) if len(threads) else events.main
+    # Reason i, a number of `reason_accounts`, holds before edge i. The training thread's apply while this one is idle.
+    edges, reasons = host_reasons(events, context, busiest)
     low, high = int(host.start.min()), int(host.stop.max())
     changes = edges[reasons[1:] != reasons[:-1]]
     points = np.unique(np.concatenate([changes, host.start[calls], [low, high]]))
@@ -80,35 +102,38 @@ def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeli
     account_numbers = draft.account_of([accounts[number] for number in used.tolist()])
     by_start = np.argsort(host.start[calls], kind="stable")
     unit = np.searchsorted(host.start[calls][by_start], points[1:])
-    names = np.append(work.name[first][by_start], -1)
+    names = np.append(work.name[first][by_start], -1)  # -1: the name after the last launch
     return HostTimeline(
         edges=points, account=account_numbers[reason], label=draft.labels_of(events)[names[unit]], unit=unit
     )
 
 
 def _find_pauses(events: Events, end: I64) -> Pauses:
-    """Waits in synchronising calls: from the call until the last end, before its return, of work launched before it. A
-    call during which no work ended did not wait. The call of a copy waits for that copy, if it ended before the call
-    returned. `end`: the op at the stop of each device row."""
+    """Finds the host's waits in synchronising calls: from the call until the last work ended that it waited for.
+
+    A synchronising call waits for the work that was launched before it and ended last before its return; one during
+    which no work ended did not wait. The call of a copy waits for that copy, if it ended before the call returned.
+    `end`: the op at the stop of each device row.
+    """
     host, work = events.host, events.work
     syncs = np.array([_is_sync(name) for name in events.names], bool)
     rows = np.flatnonzero((host.what == CALL) & syncs[host.name])
     copies = np.flatnonzero((work.what == COPY) & (work.call >= 0))
     copies = copies[(work.stop[copies] < host.stop[work.call[copies]]) & ~np.isin(work.call[copies], rows)]
     by_end = np.argsort(work.stop, kind="stable")
+    # For each synchronising call, the device row that ended last before the call returned.
     last = by_end[np.maximum(np.searchsorted(work.stop[by_end], host.stop[rows], "right") - 1, 0)]
     launched = np.where(work.call[last] >= 0, host.start[work.call[last]], work.start[last])
     launched_before = launched <= host.start[rows]
-    call, awaited = (
-        np.concatenate([rows[launched_before], work.call[copies]]),
-        np.concatenate([last[launched_before], copies]),
-    )
-
+    # Host row of each waiting call, and device row that it waits for.
+    call = np.concatenate([rows[launched_before], work.call[copies]])
+    awaited = np.concatenate([last[launched_before], copies])
     order = np.argsort(host.start[call], kind="stable")
     call, awaited = call[order], awaited[order]
     call_start, call_stop = host.start[call], host.stop[call]
     # The host resumes at least 1 ns after the device.
     until = np.minimum(work.stop[awaited], call_stop - 1)
+    # A call inside an earlier one does not count: pauses must not overlap. The slice is for no calls at all.
     is_disjoint = np.concatenate([[True], call_start[1:] >= np.maximum.accumulate(call_stop)[:-1]])[: len(call)]
     waited = is_disjoint & (until > call_start)
     return Pauses(begin=call_start[waited], end=until[waited], until=until[waited], awaited=end[awaited[waited]])

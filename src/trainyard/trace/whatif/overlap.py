@@ -1,4 +1,8 @@
-"""Perfect overlap: nothing in a step waits for its transfers, except the last computation."""
+"""Perfect overlap: nothing in a step waits for its transfers, except the last computation.
+
+Ops are the nodes of the dependency graph (`dependency_graph.py`), a need is an op that another op waits for. Masks have
+an element for each op.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +19,25 @@ from trainyard.trace.whatif.profile_ops import HOST, WORK, Profile
 def overlap_transfers(
     graph: Graph, profile: Profile, ranks: Sequence[RankTrace], transfers: NDArray[np.bool_], is_comm: NDArray[np.bool_]
 ) -> Graph:
-    """The graph in which nothing of a rank's step waits for the ops `transfers` (a mask), except the step's last
-    computation, which waits for all of them. Other communication (`is_comm`, a mask) keeps its order with them."""
-    ops, (need, op, _) = profile.ops, graph.needs
+    """Removes the edges on which a rank's step waits for the ops `transfers`, and lets its last computation wait.
+
+    `transfers`: mask of the communication to overlap; `is_comm`: mask of all communication, which keeps its order with
+    the transfers. Returns the changed graph. On a CPU the last computation is the last op of the training thread.
+    """
+    ops, (need, op, _) = profile.ops, graph.needs  # for each edge: the op that is waited for, and the one that waits
     is_compute = np.array([*(account.kind == "compute" for account in profile.accounts), False], bool)[ops.account]
     waits = transfers[need] & ~is_comm[op] & (ops.rank_index[op] == ops.rank_index[need])
     waits &= np.isin(ops.role[op], (HOST, WORK))
-    device = np.array([*(len(rank.events.work) > 0 for rank in ranks), False])[ops.rank_index]
-    may_end_step = np.where(device, (ops.role == WORK) & is_compute, ops.role == HOST)
+    on_device = np.array([*(len(rank.events.work) > 0 for rank in ranks), False])[ops.rank_index]
+    may_end_step = np.where(on_device, (ops.role == WORK) & is_compute, ops.role == HOST)
+    # (rank index, step) -> the last op in topological order that may end that step.
     last_op_of_step = {
         (int(ops.rank_index[op_index]), int(ops.step[op_index])): op_index
         for op_index in graph.order[may_end_step[graph.order]].tolist()
     }
     transfer_ops = np.flatnonzero(transfers)
+    # For each transfer, the last op of its step, -1 for none. It needs the transfer only if it came after it as
+    # measured.
     last_ops = np.array(
         [
             last_op_of_step.get(rank_and_step, -1)

@@ -4,6 +4,10 @@ The ops of a rank with a device are its kernels and copies, and the host's work 
 trains on a CPU are the stretches of the training thread and the collectives that other threads run. A collective that
 is matched on other ranks, and a receive whose send is known, consists of two ops: its arrival (of zero length) and its
 transfer, which starts when the last member has arrived.
+
+Ops are numbered from 0 over all ranks; `op`, `need`, `begin` and `end` are such numbers. A need is a dependency: an op
+starts after its needs have stopped (see `dependency_graph`). A row or interval is an index into the columns of a rank's
+`Classified`; a rank index is the position of a rank in the list of ranks. All times are ns.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ from trainyard.ledger import Account
 from trainyard.trace.whatif.dependency_graph import Graph, Needs, fit_graph, join_needs
 
 HOST, WORK, ARRIVAL, MEETING, TRANSFER = range(5)
-"""Values of `Ops.role`, in the order of ops that start at the same time."""
+"""Values of `Ops.role`, in the order of ops that start at the same time. HOST: a stretch of a host thread; WORK: a
+device interval, or a collective of a CPU, that waits for no other rank; ARRIVAL: the arrival of a rank at a collective
+or transfer; MEETING: the instant at which all members have arrived; TRANSFER: the communication after that."""
 NOWHERE = -1
 """`Ops.step` before the first mark, and of ranks without marks."""
 
@@ -54,17 +60,19 @@ class Profile(NamedTuple):
 
 
 class ValueTable:
-    """Numbers for values, in order of first use."""
+    """Numbers for values, in order of first use. `values`: value -> its number."""
 
     def __init__(self) -> None:
         self.values: dict[object, int] = {}
 
     def number(self, value: object) -> int:
+        """The number of a value; a new one if it was not used yet."""
         return self.values.setdefault(value, len(self.values))
 
 
 class Draft:
-    """Collects ops and needs, and builds a `Profile`."""
+    """Collects ops and needs, and builds a `Profile`. `accounts`, `labels`: the tables of the profile, to which an op's
+    account and label are indices."""
 
     def __init__(self) -> None:
         """Starts without ops and with empty tables of accounts and labels."""
@@ -86,7 +94,10 @@ class Draft:
         unit: I64 | int = -1,
         step: I64 | int = NOWHERE,
     ) -> I64:
-        """Adds ops and returns their numbers."""
+        """Adds an op for each element of `start` and `stop` (ns), and returns their numbers.
+
+        The other arguments are columns as in `Ops`, or one value for all ops.
+        """
         n = len(start)
         columns = (start, stop, role, rank_index, account, label, row, unit, step)
         self._columns.append(tuple(np.broadcast_to(column, n) for column in columns))
@@ -121,7 +132,8 @@ class Draft:
 
 
 class HostTimeline(NamedTuple):
-    """A rank's host over time: stretch i is [edges[i], edges[i + 1]), with its account, label and unit."""
+    """A rank's host over time: stretch i is [edges[i], edges[i + 1]) ns, with its account and label (numbers in the
+    tables of the draft) and unit. One more edge than stretches."""
 
     edges: I64
     account: I64
@@ -130,8 +142,8 @@ class HostTimeline(NamedTuple):
 
 
 class Pauses(NamedTuple):
-    """Sorted disjoint stretches [begin, end) in which the host only waited, and what for: the pause that ends at
-    `until[j]` waited for op `awaited[j]`."""
+    """Sorted disjoint stretches [begin, end) ns in which the host only waited, and the ops that it waited for: the
+    pause that ends at `until[j]` waited for op `awaited[j]`. A pause may have several of these."""
 
     begin: I64
     end: I64
@@ -147,13 +159,17 @@ class HostOps(NamedTuple):
     stop: I64
 
     def before(self, time: I64) -> I64:
-        """The last op that had stopped at each time, -1 for none."""
+        """The number of the last op that had stopped at each time (ns), -1 for none."""
         index = np.searchsorted(self.stop, time, "right") - 1
         return np.where(index >= 0, self.op[np.maximum(index, 0)], -1)
 
 
 def add_host(draft: Draft, rank_index: int, line: HostTimeline, cuts: I64, pauses: Pauses, marks: I64) -> HostOps:
-    """Adds the host's stretches as successive ops, cut at `cuts`, without the pauses. `marks`: starts of steps."""
+    """Adds a rank's host as successive ops, each of which needs the one before it.
+
+    `line`: the stretches of the host; `cuts`: times (ns) at which they are cut in addition; `pauses`: waits, which give
+    no ops: the op after a pause needs the ops that the pause waited for; `marks`: starts of steps in ns, sorted.
+    """
     in_range = (cuts > line.edges[0]) & (cuts < line.edges[-1])
     points = np.unique(np.concatenate([line.edges, cuts[in_range], pauses.begin, pauses.end]))
     begin, end = points[:-1], points[1:]
@@ -161,13 +177,20 @@ def add_host(draft: Draft, rank_index: int, line: HostTimeline, cuts: I64, pause
         pause = np.maximum(np.searchsorted(pauses.begin, begin, "right") - 1, 0)
         is_awake = (begin < pauses.begin[pause]) | (begin >= pauses.end[pause])
         begin, end = begin[is_awake], end[is_awake]
-    stretch = np.searchsorted(line.edges, begin, "right") - 1
+    stretch = np.searchsorted(line.edges, begin, "right") - 1  # the stretch of each piece
     step = np.searchsorted(marks, begin, "right") - 1
     op = draft.add(
-        HOST, rank_index, begin, end, line.account[stretch], line.label[stretch], -1, line.unit[stretch], step
+        HOST,
+        rank_index,
+        begin,
+        end,
+        account=line.account[stretch],
+        label=line.label[stretch],
+        unit=line.unit[stretch],
+        step=step,
     )
     draft.need(op[:-1], op[1:])
-    after = np.searchsorted(begin, pauses.until)
+    after = np.searchsorted(begin, pauses.until)  # the first piece after each pause
     has_op = after < len(op)
     draft.need(pauses.awaited[has_op], op[after[has_op]])
     return HostOps(op, begin, end)

@@ -1,4 +1,9 @@
-"""Replay of a measured trace: its dependency graph, built once, and the time that any change of it recovers."""
+"""Replay of a measured trace: its dependency graph, built once, and the time that any change of it recovers.
+
+An op is a node of the graph: a kernel, a stretch of host time, or a rank's share of a collective (`profile_ops.py`). A
+change shortens or removes ops, or dependencies between them. A part is a labelled period of a rank's window (a step, or
+the time before the first one).
+"""
 
 from __future__ import annotations
 
@@ -61,8 +66,8 @@ class Replay:
         return build_profile(self._intervals, self.aligned)
 
     def times(self, changes: Sequence[Change], device: Device | None = None) -> Times:
-        """The times of all ops with the changes applied. `device`: the device of rooflines; None for the one that each
-        rank's file names. Raises `BadInput` for changes that are invalid or match nothing in the traces."""
+        """Replays all ops with the changes applied, in order. `device`: the device of rooflines; None for the one that
+        each rank's file names. Raises `BadInput` for changes that are invalid or match nothing in the traces."""
         state = Supposed(self.profile, self.measured, self.ranks)
         for change in changes:
             state.apply(change, device)
@@ -73,7 +78,10 @@ class Replay:
         return [replay_events(rank.events, index, self.profile, *times) for index, rank in enumerate(self.ranks)]
 
     def recovery(self, times: Times) -> Recovery:
-        """The change of the mean step time from the measurement to the replay, over the ranks that the mean covers."""
+        """By how much the mean step is shorter in the replay than measured, over the ranks that the mean covers.
+
+        `times`: as from `times`.
+        """
         parts = replay_parts(
             self._intervals, self.profile, *times, shared=self.aligned, is_whole_window=self.is_whole_window
         )
@@ -82,7 +90,11 @@ class Replay:
 
 
 def compare_steps(before: Sequence[Sequence[StepPart]], after: Sequence[Sequence[StepPart]]) -> Recovery:
-    """By how much the mean full step of `after` is shorter than that of `before`. Both: the parts of each rank."""
+    """By how much the mean full step of `after` is shorter than that of `before`. Both: the parts of each rank.
+
+    The interval is mean +- t * s / sqrt(n) of Student's t, with the standard deviation s of the n differences of steps
+    with the same label.
+    """
     saved_ns = _mean_ns(before) - _mean_ns(after)
     ns_before, ns_after = _ns_by_step(before), _ns_by_step(after)
     labels = [label for label in ns_before if label in ns_after]

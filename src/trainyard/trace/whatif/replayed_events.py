@@ -1,4 +1,7 @@
-"""Events as they would have been recorded with the start and stop times of a replay."""
+"""Events as they would have been recorded with the start and stop times of a replay.
+
+Ops are the nodes of the dependency graph (`Ops` in `profile_ops.py`): device work, and stretches of a host's time.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,18 @@ _Table = TypeVar("_Table", DeviceWork, HostSpans)
 
 
 def replay_events(events: Events, rank_index: int, profile: Profile, start: I64, stop: I64) -> Events:
-    """The rank's events with the ops' new times (`start`, `stop`, by op). Host spans stretch and shrink with the ops
-    they overlap; spans outside all ops move with the nearest one."""
+    """The rank's events at replayed times, with both tables sorted by start again.
+
+    `start`, `stop`: replayed times of all ops of `profile` in ns. Device work has the times of its ops. Host spans
+    stretch and shrink with the ops they overlap; spans outside all ops move with the nearest one.
+    """
     host, work = events.host, events.work
     begin, end = profile.begin[rank_index], profile.end[rank_index]
     clock = ReplayClock(profile, profile.host[rank_index], start, stop)
     host = msgspec.structs.replace(host, start=clock.at(host.start), stop=clock.at(host.stop))
     if len(work):
         work = msgspec.structs.replace(work, start=start[begin], stop=stop[end])
-    else:
+    else:  # on a CPU, collectives are host spans with ops of their own
         spans = np.flatnonzero(begin >= 0)
         rows = profile.launcher[rank_index][spans]
         host.start[rows], host.stop[rows] = start[begin[spans]], stop[end[spans]]
@@ -51,14 +57,16 @@ class ReplayClock:
     def __init__(self, profile: Profile, ops: I64, start: I64, stop: I64) -> None:
         """`start`, `stop`: replayed times of all ops of the profile in ns; `ops`: those of this rank, in order of their
         recorded times."""
-        old = np.stack([profile.ops.start[ops], profile.ops.stop[ops]], axis=1).reshape(-1)
-        new = np.stack([start[ops], stop[ops]], axis=1).reshape(-1)
-        # If one op directly follows another, the stop of the first is the start of the second.
-        last = np.append(old[1:] != old[:-1], True)[: len(old)]
-        self.recorded_ns, self.replayed_ns = old[last], new[last]
+        # Start and stop of each op in turn.
+        recorded = np.stack([profile.ops.start[ops], profile.ops.stop[ops]], axis=1).reshape(-1)
+        replayed = np.stack([start[ops], stop[ops]], axis=1).reshape(-1)
+        # If one op directly follows another, the stop of the first is the start of the second: the later entry counts.
+        is_last = np.append(recorded[1:] != recorded[:-1], True)[: len(recorded)]
+        self.recorded_ns, self.replayed_ns = recorded[is_last], replayed[is_last]
 
     def at(self, time: I64) -> I64:
-        """The replayed time of each recorded time, ns."""
+        """The replayed time of each recorded time, ns: by linear interpolation inside an op or a gap between ops, with
+        a constant offset before the first and after the last."""
         if not len(self.recorded_ns):
             return time.copy()
         index = np.searchsorted(self.recorded_ns, time, "right") - 1
@@ -70,6 +78,7 @@ class ReplayClock:
         return self.replayed_ns[low] + np.floor(passed * growth).astype(np.int64)
 
     def when(self, time: int) -> int:
+        """The replayed time of one recorded time, ns."""
         return int(self.at(np.array([time], np.int64))[0])
 
 

@@ -1,4 +1,8 @@
-"""The steps of a replay, from the replayed times alone: the same bounds that booking the replayed events gives."""
+"""The steps of a replay, from the replayed times alone: the same bounds that booking the replayed events gives.
+
+A part is a labelled period [start, stop) of a rank's window (`StepPart`), such as a step. Ops are the nodes of the
+dependency graph; an interval is a row of a rank's `Classified`.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,11 @@ _COMPUTE = list(words.KINDS).index("compute")
 def replay_parts(
     ranks: Sequence[ClassifiedRank], profile: Profile, start: I64, stop: I64, *, shared: bool, is_whole_window: bool
 ) -> list[list[StepPart]]:
-    """The parts of each rank's window. `start`, `stop`: replayed times of the ops in ns; `shared`: the ranks share a
-    clock, and so the bounds between steps; `is_whole_window`: the window is one part."""
+    """The parts of each rank's window in a replay.
+
+    `start`, `stop`: replayed times of all ops of `profile` in ns; `shared`: the ranks share a clock, and so the bounds
+    between steps; `is_whole_window`: the window is one part.
+    """
     replayed = [_replay_rank(rank, index, profile, start, stop) for index, rank in enumerate(ranks)]
     if is_whole_window or not all(rank.events.marks for rank in ranks):
         return [steps.whole_window(events) for events, _ in replayed]
@@ -36,7 +43,11 @@ def replay_parts(
 def _replay_rank(
     rank: ClassifiedRank, rank_index: int, profile: Profile, start: I64, stop: I64
 ) -> tuple[Events, list[int]]:
-    """(The rank's events with replayed work and marks and the host spans that launched work, the ends of its steps)."""
+    """(The rank's events at replayed times, the ends of its steps in ns).
+
+    Of the host spans, only the starts of those that launched work are replayed: steps depend on no others. `start`,
+    `stop`: replayed times of all ops of `profile`.
+    """
     events, classified = rank.events, rank.classified
     clock = ReplayClock(profile, profile.host[rank_index], start, stop)
     events = replay_marks(events, clock)
@@ -56,5 +67,5 @@ def _replay_rank(
         classified = classified._replace(
             start=work.start, stop=work.stop, key=classified.key[order], launcher=classified.launcher[order]
         )
-    is_compute = np.append(rank.keys.kinds() == _COMPUTE, False)[classified.key]
+    is_compute = np.append(rank.keys.kinds() == _COMPUTE, False)[classified.key]  # key -1 is not compute
     return events, steps.ends(events, classified, is_compute) if events.marks else []

@@ -1,4 +1,9 @@
-"""Selects the ops of a profile by account or name, and their lengths at the roofline."""
+"""Selects the ops of a profile by account or name, and computes their lengths at the roofline.
+
+Here an op of a profile is a node of the dependency graph: a kernel, or a stretch of host time (`Ops` in
+`profile_ops.py`). An op with a name is a framework op, such as `aten::mm`, that launched some of them. Masks have an
+element for each op of the profile.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,18 @@ Mask = NDArray[np.bool_]
 
 
 def select_accounts(profile: Profile, pattern: str) -> Mask:
-    """The ops booked to accounts that match: `comm` covers all of its kind, `comm/all_gather` those of any group."""
+    """A mask of the ops booked to accounts that match `pattern`.
+
+    A kind (`comm`) covers all of its accounts, `comm/all_gather` those of any process group; `*` matches any text.
+    """
     return np.array([*(_matches_account(pattern, account) for account in profile.accounts), False], bool)[
         profile.ops.account
     ]
 
 
 def op_mask(profile: Profile, ranks: Sequence[RankTrace], pattern: str) -> Mask:
-    """The device work of ops with that name and of the ops inside them; on a CPU, those ops themselves."""
+    """A mask of the device work of framework ops whose name matches `pattern` and of the ops inside them; on a CPU, of
+    the stretches of these ops. Work whose own name matches is selected too."""
     matches_label = np.array([_matches_name(name, pattern) for name in profile.labels] or [False], bool)
     selected = np.zeros(len(profile.ops.role), bool)
     for rank_index, rank in enumerate(ranks):
@@ -51,8 +60,12 @@ def roofline_lengths(
     length: I64,
     device: Device | None,
 ) -> I64 | None:
-    """Lengths in ns with the ops `rows` at their roofline, if it is known: each op is scaled by reachable over measured
-    time. None if no roofline of them is known. `device`: as in `op_roofline`."""
+    """Lengths in ns with the ops `rows` (a mask) at their roofline: each is scaled by reachable over measured time.
+
+    `length`: ns of each op; `device`: the device of the roofline, None for the one that each rank's file names. Ops
+    whose roofline is unknown keep their length; None if that is so for all of them.
+    """
+    # (framework op, account) -> [reachable ns, measured ns], summed over shapes and phases.
     reachable_and_busy_ns: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for row in op_roofline(measured, device).rows:
         if row.reachable_ns is not None:
@@ -62,7 +75,7 @@ def roofline_lengths(
     for rank_index, rank in enumerate(ranks):
         rank_ops = np.flatnonzero(rows & (profile.ops.rank_index == rank_index))
         interval = profile.ops.row[rank_ops] if len(rank.events.work) else profile.ops.unit[rank_ops]
-        ops = rank.arithmetic.op[interval]
+        ops = rank.arithmetic.op[interval]  # host row of the framework op of each, -1 for none
         names = [rank.events.names[name] if op >= 0 else "" for op, name in zip(ops, rank.events.host.name[ops])]
         for op_index, name in zip(rank_ops.tolist(), names):
             reachable_ns, busy_ns = reachable_and_busy_ns.get(

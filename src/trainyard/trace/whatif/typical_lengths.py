@@ -1,4 +1,8 @@
-"""Typical op lengths, on ranks that are not late: the basis of a step without stragglers."""
+"""Typical op lengths, on ranks that are not late: the basis of a step without stragglers.
+
+A unit is an interval of work or the host time that leads to one launch; it may consist of several pieces (ops of the
+graph), in different accounts. Corresponding units of all ranks have the same label (a name) and ordinal in their step.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ LATE_RATIO = 1.1
 def typical_lengths(
     ops: Ops, length: I64, is_counted: NDArray[np.bool_], is_own_work: NDArray[np.bool_], late: int | None = None
 ) -> I64:
-    """The length of every op on ranks that are not late; if `late` is given, only the ops of that rank (an index)
+    """The length (ns) of every op on ranks that are not late; if `late` is given, only the ops of that rank (an index)
     change, to their length on the others.
 
     All ranks of a job run the same program: the k-th unit with a label in a step corresponds on all ranks. Its length
@@ -25,6 +29,7 @@ def typical_lengths(
     there keep their length. `is_own_work`: ops that are a rank's own work and wait for no other rank. If no rank is
     left out, this is the ideal of Lin et al., arXiv:2505.05713.
     """
+    # All columns below have an element for each of these ops, unless stated. A "number" identifies a group of them.
     rows = np.flatnonzero(is_counted & np.isin(ops.role, (HOST, WORK, TRANSFER)))
     if not len(rows):
         return length
@@ -34,16 +39,18 @@ def typical_lengths(
     else:
         in_time = np.arange(int(rank_index.max()) + 1) != late
     unit = _number_rows(role, rank_index, ops.unit[rows])
+    # `first`: position in `rows` of each unit's first op; `unit_kind`, by unit: the same on all ranks and in all steps.
     first = np.unique(unit, return_index=True)[1]
     unit_kind = _number_rows(role[first], label[first], _ordinals(rows[first], ops))
 
     # The same unit on all ranks in time is one group; on each late rank it is a separate group.
     of_rank = np.where(in_time[rank_index], -1, rank_index)
     unit_group = _number_rows(unit_kind, of_rank[first])
-    times = np.bincount(unit_group)[unit_group][unit]
+    times = np.bincount(unit_group)[unit_group][unit]  # how many units the mean is over
     group = _number_rows(unit_kind[unit], account, of_rank)
     mean_ns = np.bincount(group, weights=length[rows] / times)
 
+    # The mean of ranks in time, by kind of unit and account; NaN if none of them has it.
     kind_and_account = _number_rows(unit_kind[unit], account)
     usual_ns = np.full(int(kind_and_account.max()) + 1, np.nan)
     usual_ns[kind_and_account[in_time[rank_index]]] = mean_ns[group[in_time[rank_index]]]
@@ -53,6 +60,7 @@ def typical_lengths(
     without_ns = np.where(has_unit[unit_kind[unit]], 0.0, mean_ns[group])
     wanted_ns = np.where(np.isnan(usual_ns[kind_and_account]), without_ns, usual_ns[kind_and_account])
 
+    # Pieces of a unit in one account are scaled together, so that their sum is the wanted length.
     piece = _number_rows(unit, account)
     measured_ns = np.bincount(piece, weights=length[rows])[piece]
     new_length = length.copy()
@@ -61,10 +69,13 @@ def typical_lengths(
 
 
 def _is_in_time(rank_index: I64, step: I64, length: I64) -> NDArray[np.bool_]:
-    """Whether each rank's work per step is at most `LATE_RATIO` times that of the median rank (of two, the faster)."""
+    """Whether each rank's work per step is at most `LATE_RATIO` times that of the median rank (of two, the faster).
+
+    `rank_index`, `step`, `length` (ns): of each op. The result is indexed by rank index.
+    """
     total_ns = np.bincount(rank_index, weights=length)
-    rank_of_visit = np.unique(np.stack([rank_index, step]), axis=1)[0]
-    steps = np.bincount(rank_of_visit, minlength=len(total_ns))
+    rank_of_step = np.unique(np.stack([rank_index, step]), axis=1)[0]  # of each distinct (rank, step)
+    steps = np.bincount(rank_of_step, minlength=len(total_ns))
     present = np.flatnonzero(steps)
     ns_per_step = total_ns[present] / steps[present]
     in_time = np.zeros(len(total_ns), bool)
@@ -75,6 +86,7 @@ def _is_in_time(rank_index: I64, step: I64, length: I64) -> NDArray[np.bool_]:
 def _ordinals(at: I64, ops: Ops) -> I64:
     """The number of units of the same rank, step, role and label that began before each unit. `at`: its first op."""
     same = _number_rows(ops.role[at], ops.rank_index[at], ops.step[at], ops.label[at])
+    # In the order of groups and start, a unit's ordinal is its position less that of the first unit of its group.
     order = np.lexsort((ops.start[at], same))
     counts = np.bincount(same)
     ordinal = np.empty(len(at), np.int64)
@@ -83,9 +95,9 @@ def _ordinals(at: I64, ops: Ops) -> I64:
 
 
 def _number_rows(*columns: NDArray) -> I64:
-    """A number for each distinct row of the columns, from 0."""
+    """Numbers the distinct rows of the columns from 0: the number of each row, equal for equal rows."""
     order = np.lexsort(columns)
-    new = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
+    differs = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)  # from the row before, in order
     numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.concatenate([[0], np.cumsum(new)])
+    numbers[order] = np.concatenate([[0], np.cumsum(differs)])
     return numbers

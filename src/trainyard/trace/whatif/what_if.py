@@ -1,4 +1,7 @@
-"""What-if analysis: replays the steps with suppositions (see `changes`) and books them like measured ones."""
+"""What-if analysis: replays the steps with suppositions (see `changes`) and books them like measured ones.
+
+A supposition is a change of a step as the user writes it, such as `compute/norm=2x`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.replay import Recovery, Replay
 
 _ONE_CLOCK = "one clock"
+"""A host name that all replayed ranks state, so that they count as ranks on one host, which share a clock."""
 
 
 class Prediction(NamedTuple):
@@ -35,9 +39,12 @@ class Prediction(NamedTuple):
 def what_if(
     measured: MeasuredTrace, changes: Sequence[str | Change], device: Device | None = None, replay: Replay | None = None
 ) -> Prediction:
-    """Predicts the ledgers under all changes. `device`: the device of rooflines; by default the one named in each
-    rank's file; `replay`: of `measured`, if there is one. Raises `BadInput` for changes that are invalid or match
-    nothing in the traces."""
+    """Predicts the ledgers of a measured trace under all changes, applied in order.
+
+    `changes`: suppositions as text, or changes that findings state; `device`: the device of rooflines; None for the one
+    named in each rank's file; `replay`: of `measured`, if it was built before. Raises `BadInput` for changes that are
+    invalid or match nothing in the traces.
+    """
     supposed = [Change(text=change) if isinstance(change, str) else change for change in changes]
     replay = replay or Replay(measured)
     times = replay.times(supposed, device)
@@ -52,7 +59,10 @@ def what_if(
 
 
 def _as_prediction(would: MeasuredTrace, aligned: Aligned) -> MeasuredTrace:
-    """The measurement of replayed events with all ledgers marked as predicted."""
+    """The measurement `would` of replayed events with all ledgers marked as predicted.
+
+    `aligned`: how the clocks of the recorded ranks were aligned, which the ledgers state too.
+    """
     ranks = [
         rank._replace(ledgers=tuple(_as_predicted_ledger(ledger, aligned) for ledger in rank.ledgers))
         for rank in would.ranks
