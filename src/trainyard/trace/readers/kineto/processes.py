@@ -91,8 +91,8 @@ def separate_ranks(tables: Tables, path: Path) -> Separation | None:
         MergedRank(
             rank=rank,
             label=label,
-            host=_take(tables.host, groups.host == number),
-            device=_take(tables.device, device_group == number),
+            host=_select_rows(tables.host, groups.host == number),
+            device=_select_rows(tables.device, device_group == number),
             waits=tables.waits.only(wait_group == number),
         )
         for number, (rank, label) in enumerate(zip(groups.numbers, groups.labels))
@@ -156,7 +156,7 @@ def _by_stated_ranks(tables: Tables, pids: _Pids) -> _Groups | None:
     # Ranks whose pids were not kept apart: the row itself states its rank.
     own = np.array([*(index.get(rank, -1) for _, rank in origins.processes), -1], np.int32)[origins.device_process]
     device = np.where(own >= 0, own, device)
-    host, device = _complete(tables, pids, host, device, len(ranks))
+    host, device = _propagate_groups(tables, pids, host, device, len(ranks))
     return _Groups(host, device, tuple(ranks), ("",) * len(ranks), how)
 
 
@@ -201,7 +201,7 @@ def _by_launches(tables: Tables, pids: _Pids) -> _Groups | None:
     host = group_of_pid[pids.host_pid]
     device = np.full(len(tables.device.start), -1, np.int32)
     if len(device):
-        host, device = _complete(tables, pids, host, device, len(members))
+        host, device = _propagate_groups(tables, pids, host, device, len(members))
         if (device >= 0).any():
             members = [pid for number, pid in enumerate(members) if (device == number).any()]
         if len(members) < 2:
@@ -222,7 +222,7 @@ def _first_device(tables: Tables, device_group: I32, group: int) -> int:
     return int(tables.device.device[device_group == group].min(initial=2**31 - 1))
 
 
-def _complete(tables: Tables, pids: _Pids, host: I32, device: I32, group_count: int) -> tuple[I32, I32]:
+def _propagate_groups(tables: Tables, pids: _Pids, host: I32, device: I32, group_count: int) -> tuple[I32, I32]:
     """Assigns device rows without a group to the group that launched them, and host pids without one to that of the
     device work that they launched."""
     if (device < 0).any() and (host >= 0).any():
@@ -300,7 +300,7 @@ def _groups_of_waits(tables: Tables, pids: _Pids, groups: _Groups) -> I32:
     return group_of_pid[pids.wait_pid]
 
 
-def _take(table: _Table, selected: Mask) -> _Table:
+def _select_rows(table: _Table, selected: Mask) -> _Table:
     """The selected rows of a table, as copies."""
     rows: I64 = np.flatnonzero(selected)
     new_row = {int(row): index for index, row in enumerate(rows.tolist())} if table.collectives else {}

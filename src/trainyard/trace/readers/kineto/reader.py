@@ -27,7 +27,7 @@ from trainyard.trace.readers.kineto.processes import MergedRank, Separation, sep
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 from trainyard.trace.readers.kineto.scanner import CompiledScanner
 from trainyard.trace.readers.kineto.unknown_work import resolve_unknown_work
-from trainyard.trace.readers.kineto.unpack import UnpackedText, no_collection, texts
+from trainyard.trace.readers.kineto.unpack import UnpackedText, no_collection, open_documents
 from trainyard.trace.readers.recognise import recognise, recognise_text
 from trainyard.trace.readers.tables import DeviceTable, FileFacts, HostTable
 from trainyard.units import listed
@@ -51,7 +51,7 @@ class Kineto:
         if the file states its rank. Raises `BadFile`: missing, empty, not JSON, no events, larger than the limit.
         """
         with no_collection():
-            documents = texts(path, how.limit)
+            documents = open_documents(path, how.limit)
             if len(documents) > 1:
                 documents = [text for text in documents if recognise_text(text).reader == "kineto"] or documents
             return tuple(events for text in documents for events in _read(text, how.mark))
@@ -60,7 +60,7 @@ class Kineto:
 def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tuple[Events, ...]:
     """Reads one document. `mark`: prefix of step annotations; `groups`: process groups by name, if already known."""
     walk = Walk(text)
-    has_events = walk.header_first()
+    has_events = walk.read_header()
     groups = groups or Header(walk.header).groups
     native = library()
     scanner = CompiledScanner(groups, native) if native else Rows(groups)
@@ -78,9 +78,11 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     lanes = {label: index for index, label in enumerate(sorted(set(labels)))}
     lane_index = np.array([lanes[label] for label in labels], np.int32)
     tables = tables._replace(
-        host=_add_base(tables.host, header.base),
-        device=_add_base(tables.device._replace(lane=lane_index[tables.device.lane]), header.base),
-        waits=tables.waits._replace(lane=lane_index[tables.waits.lane], on=lane_index[tables.waits.on]),
+        host=_add_base_time(tables.host, header.base),
+        device=_add_base_time(tables.device._replace(lane=lane_index[tables.device.lane]), header.base),
+        waits=tables.waits._replace(
+            lane=lane_index[tables.waits.lane], awaited_lane=lane_index[tables.waits.awaited_lane]
+        ),
     )
     facts = FileFacts(
         source=text.name,
@@ -148,7 +150,7 @@ def _as_annotations(tables: Tables, mark: str) -> Tables:
     return tables
 
 
-def _add_base(table: _Table, base: int) -> _Table:
+def _add_base_time(table: _Table, base: int) -> _Table:
     if base:
         for column in (table.start, table.stop):
             column += base
@@ -200,8 +202,8 @@ def _describe_losses(text: UnpackedText, walk: Walk, dropped: int) -> Iterator[s
     """Notes on what could not be read. `dropped`: number of events without a readable time."""
     for lost in walk.lost:
         yield f"{text.name}: {lost}. The complete events are analysed."
-    if walk.unread:
-        yield f"{walk.unread:,} entries of {text.name} are not readable events; they were left out."
+    if walk.unreadable_entries:
+        yield f"{walk.unreadable_entries:,} entries of {text.name} are not readable events; they were left out."
     if dropped:
         yield f"{dropped:,} events with an unreadable or negative time were left out."
 
@@ -214,15 +216,15 @@ def _lane_label(lane: bytes) -> str:
 
 def _decode_shape(raw: bytes) -> OperandShape:
     """Decodes dims, types and values; a part that is not a list is left empty."""
-    dims, types, values = (_list(part) for part in raw.split(b"\0"))
+    dims, types, values = (_decode_list(part) for part in raw.split(b"\0"))
     return OperandShape(
-        dims=tuple(_dims(entry) for entry in dims),
+        dims=tuple(_decode_dims(entry) for entry in dims),
         types=tuple(redact(str(entry)[:256])[:64] for entry in types),
         values=tuple(redact(str(entry)[:1024])[:256] for entry in values),
     )
 
 
-def _list(raw: bytes) -> list[object]:
+def _decode_list(raw: bytes) -> list[object]:
     """The JSON list in `raw`; an empty list if it is absent, damaged or not a list."""
     try:
         value = msgspec.json.decode(raw) if raw else []
@@ -231,6 +233,6 @@ def _list(raw: bytes) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _dims(entry: object) -> tuple[int, ...]:
+def _decode_dims(entry: object) -> tuple[int, ...]:
     lengths = entry if isinstance(entry, list) else []
     return tuple(lengths) if all(type(length) is int and 0 <= length < 2**62 for length in lengths) else ()

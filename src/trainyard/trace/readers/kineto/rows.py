@@ -32,7 +32,7 @@ from trainyard.trace.readers.kineto.event import (
     decode_all_args,
     decode_args,
     decode_events,
-    ns_of,
+    parse_timestamps_ns,
 )
 from trainyard.trace.readers.tables import (
     DEVICE_DTYPES,
@@ -113,13 +113,13 @@ class Rows:
         while position < len(text) and text[position] != _CLOSING_BRACKET:
             end = self._find_boundary(text, position)
             if not end:
-                return position, StopReason.ODD
+                return position, StopReason.IRREGULAR
             try:
                 events = decode_events(b"[%b]" % text[position:end])
             except UNREADABLE_EVENT:
                 # Halve the batch until it holds only the odd event: the others are still decoded together.
                 if self._batch_bytes <= _MIN_BATCH_BYTES:
-                    return position, StopReason.ODD
+                    return position, StopReason.IRREGULAR
                 self._batch_bytes = min(self._batch_bytes, max(end - position, 2 * _MIN_BATCH_BYTES)) // 2
                 continue
             self._batch_bytes = min(2 * self._batch_bytes, _MAX_BATCH_BYTES)
@@ -190,8 +190,8 @@ class Rows:
         ]
         if not events:
             return
-        start, readable = ns_of([event.ts for event in events])
-        length, length_readable = ns_of([event.dur or b"0" for event in events])
+        start, readable = parse_timestamps_ns([event.ts for event in events])
+        length, length_readable = parse_timestamps_ns([event.dur or b"0" for event in events])
         readable &= (
             length_readable
             & (length >= 0)
@@ -205,7 +205,7 @@ class Rows:
             start, length = start[readable], length[readable]
         code = np.array([code_of[event.cat] for event in events], np.int8)
         stop = start + length
-        name = self._names.column([event.name if type(event.name) is str else str(event.name) for event in events])
+        name = self._names.add_all([event.name if type(event.name) is str else str(event.name) for event in events])
         for is_selected, add in (
             (code < FIRST_DEVICE_CODE, self._add_host_events),
             (code >= FIRST_DEVICE_CODE, self._add_device_events),
@@ -221,11 +221,11 @@ class Rows:
             text for key in ("name", "labels") if isinstance(text := args.get(key), str)
         )
         if _is_rank(rank := args.get("rank")):
-            self._processes.column([(event.pid, rank)])
+            self._processes.add_all([(event.pid, rank)])
 
     def _add_host_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, kind: I8) -> None:
         """Adds host spans. `start`, `stop` (ns), `name` (number) and `kind` (`events.OP`, ...) of each event."""
-        thread = self._threads.column([(event.pid, event.tid) for event in events])
+        thread = self._threads.add_all([(event.pid, event.tid) for event in events])
         # In 2021 annotations were operators too.
         kind[(kind == OP) & self._matches_name(name, lambda text: text.startswith(_ANNOTATIONS))] = NOTE
         event_count = len(events)
@@ -234,36 +234,36 @@ class Rows:
         calls = np.flatnonzero(kind == CALL)
         call_args = decode_all_args([events[row].args for row in calls.tolist()], CallArgs)
         correlation[calls] = [args.correlation for args in call_args]
-        self._add_stated_ranks([events[row] for row in calls.tolist()], call_args)
+        self._record_stated_ranks([events[row] for row in calls.tolist()], call_args)
         ops = np.flatnonzero(kind == OP)
         op_args = decode_all_args([events[row].args for row in ops.tolist()], OpArgs)
         external[ops] = [args.external_id for args in op_args]
         seq[ops] = [args.seq for args in op_args]
         backward[ops] = [args.forward_thread > 0 for args in op_args]
-        self._add_stated_ranks([events[row] for row in ops.tolist()], op_args)
+        self._record_stated_ranks([events[row] for row in ops.tolist()], op_args)
         ops_with_shapes = [
             (row, args) for row, args in zip(ops.tolist(), op_args) if args.dims or args.types or args.values
         ]
         if ops_with_shapes:
             texts = [b"%b\0%b\0%b" % (args.dims, args.types, args.values) for _, args in ops_with_shapes]
-            shape[[row for row, _ in ops_with_shapes]] = self._shapes.column(texts)
+            shape[[row for row, _ in ops_with_shapes]] = self._shapes.add_all(texts)
         collectives = (kind == NOTE) & self._matches_name(name, names_collective)
         self._add_collectives(self._host, events, np.flatnonzero(collectives))
         self._host.extend((start, stop, name, thread, kind, correlation, external, seq, backward, shape))
 
-    def _add_stated_ranks(self, events: list[ChromeEvent], all_args: Sequence[CallArgs | OpArgs]) -> None:
+    def _record_stated_ranks(self, events: list[ChromeEvent], all_args: Sequence[CallArgs | OpArgs]) -> None:
         """Notes the ranks that the args of host events state for their processes."""
         stated = {(event.pid, args.rank) for event, args in zip(events, all_args) if _is_rank(args.rank)}
         if stated:
-            self._processes.column(list(stated))
+            self._processes.add_all(list(stated))
 
     def _add_device_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, code: I8) -> None:
         """Adds device work and stream waits. `start`, `stop` (ns), `name` (number) and `code` (a value of
         `_CODE_OF_CATEGORY`) of each event."""
         all_args = decode_all_args([event.args for event in events], DeviceArgs)
         device = np.array([args.device if -1 <= args.device < 2**31 else -1 for args in all_args], np.int32)
-        lane = self._lanes.column([_encode_lane(args, event) for args, event in zip(all_args, events)])
-        process = self._processes.column(
+        lane = self._lanes.add_all([_stream_json(args, event) for args, event in zip(all_args, events)])
+        process = self._processes.add_all(
             [(event.pid, args.rank if _is_rank(args.rank) else -1) for args, event in zip(all_args, events)]
         )
         waits = [
@@ -273,7 +273,7 @@ class Rows:
         ]
         if waits:
             correlation = np.array([all_args[row].correlation for row in waits], np.int64)
-            on = self._lanes.column([b"%d" % all_args[row].wait_on for row in waits])
+            on = self._lanes.add_all([b"%d" % all_args[row].wait_on for row in waits])
             self._waits.extend((correlation, device[waits], lane[waits], on, process[waits]))
         work = np.flatnonzero(code != STREAM_WAIT_CODE)
         events, all_args = [events[row] for row in work.tolist()], [all_args[row] for row in work.tolist()]
@@ -281,7 +281,7 @@ class Rows:
         category = np.full(len(work), -1, np.int32)
         unknown = np.flatnonzero(kind == UNKNOWN_WORK).tolist()
         if unknown:
-            numbers = self._categories.column([events[row].cat or "" for row in unknown])
+            numbers = self._categories.add_all([events[row].cat or "" for row in unknown])
             category[unknown] = 2 * numbers + np.array([bool(all_args[row].stream) for row in unknown])
         collectives = [row for row, args in enumerate(all_args) if args.collective and kind[row] == KERNEL]
         self._add_collectives(self._device, events, collectives)
@@ -323,7 +323,7 @@ def _skip_space(text: bytes, position: int) -> int:
     return gap.end() if gap else position
 
 
-def _encode_lane(args: DeviceArgs, event: ChromeEvent) -> bytes:
+def _stream_json(args: DeviceArgs, event: ChromeEvent) -> bytes:
     """The stream as in the file's JSON; in 2021 files it is the thread id."""
     return bytes(args.stream) if args.stream else msgspec.json.encode(event.tid)
 
@@ -335,7 +335,7 @@ class TextIndex(dict[Any, int]):
         number = self[text] = len(self)
         return number
 
-    def column(self, texts: list[Any]) -> I32:
+    def add_all(self, texts: list[Any]) -> I32:
         return np.array(list(map(self.__getitem__, texts)), np.int32)
 
     def texts(self) -> list[Any]:

@@ -39,12 +39,12 @@ class CompiledScanner(Rows):
         self._scan = c_void_p(native.scan_new())
         if not self._scan:
             raise MemoryError
-        self._names = _NativeTextIndex(self._number(_NAMES), _encode_name)  # pyright: ignore[reportAttributeAccessIssue]
-        self._threads = _NativeTextIndex(self._number(_THREADS), _encode_thread)  # pyright: ignore[reportAttributeAccessIssue]
-        self._lanes = _NativeTextIndex(self._number(_LANES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
-        self._shapes = _NativeTextIndex(self._number(_SHAPES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
-        self._processes = _NativeTextIndex(self._number(_PROCESSES), _encode_process)  # pyright: ignore[reportAttributeAccessIssue]
-        self._categories = _NativeTextIndex(self._number(_CATEGORIES), _encode_name)  # pyright: ignore[reportAttributeAccessIssue]
+        self._names = _NativeTextIndex(self._text_adder(_NAMES), _encode_name)  # pyright: ignore[reportAttributeAccessIssue]
+        self._threads = _NativeTextIndex(self._text_adder(_THREADS), _encode_thread)  # pyright: ignore[reportAttributeAccessIssue]
+        self._lanes = _NativeTextIndex(self._text_adder(_LANES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
+        self._shapes = _NativeTextIndex(self._text_adder(_SHAPES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
+        self._processes = _NativeTextIndex(self._text_adder(_PROCESSES), _encode_process)  # pyright: ignore[reportAttributeAccessIssue]
+        self._categories = _NativeTextIndex(self._text_adder(_CATEGORIES), _encode_name)  # pyright: ignore[reportAttributeAccessIssue]
         self._host, self._device, self._waits = (self._column_builder(table) for table in (_HOST, _DEVICE, _WAITS))
 
     def __del__(self) -> None:
@@ -58,7 +58,7 @@ class CompiledScanner(Rows):
         reason, entries = c_int(), c_int64()
         position = self._library.scan_feed(self._scan, text, at, len(text), byref(reason), byref(entries))
         self.entries += entries.value
-        self._collect_collectives()
+        self._decode_collectives()
         if reason.value == NO_MEMORY:
             raise MemoryError
         return position, StopReason(reason.value)
@@ -93,7 +93,7 @@ class CompiledScanner(Rows):
             dropped=self.dropped,
         )
 
-    def _collect_collectives(self) -> None:
+    def _decode_collectives(self) -> None:
         """Decodes the collectives in the text that was fed last."""
         row, text, ends = POINTER(c_int64)(), c_void_p(), POINTER(c_size_t)()
         count = self._library.scan_collectives(self._scan, byref(row), byref(text), byref(ends))
@@ -104,7 +104,7 @@ class CompiledScanner(Rows):
                 collective = collective_from_args(name, decode_args(args), self.groups)
                 (self._device if on_device else self._host).collectives[row[index] // 2] = collective
 
-    def _number(self, table: int) -> Callable[[bytes], int]:
+    def _text_adder(self, table: int) -> Callable[[bytes], int]:
         return lambda text: self._library.scan_intern(self._scan, table, text, len(text))
 
     def _column_builder(self, table: int) -> Any:
@@ -139,7 +139,7 @@ class _NativeTextIndex:
         self._number, self._encode = number, encode
         self._added: dict[int, Any] = {}
 
-    def column(self, texts: list[Any]) -> I32:
+    def add_all(self, texts: list[Any]) -> I32:
         numbers = [self._number(self._encode(text)) for text in texts]
         self._added.update(zip(numbers, texts))
         return np.array(numbers, np.int32)
