@@ -16,7 +16,7 @@ from trainyard import plugins
 from trainyard.errors import BadFile
 from trainyard.events import Events
 from trainyard.plugins import AS_WRITTEN, ReadOptions
-from trainyard.trace.readers.kineto.unpack import UnpackedText, texts
+from trainyard.trace.readers.kineto.unpack import UnpackedText, open_documents
 from trainyard.trace.readers.recognise import recognise
 from trainyard.trace.readers.whole_files import is_packed, unpacked
 
@@ -31,7 +31,9 @@ def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
         raise refusal(file)
     reader = plugins.load("readers", name)
     if is_packed(file) and not _reads_packed(name, reader, file):
-        return [events for text in texts(file, how.limit) for events in _read_unpacked(reader, file, text, how)]
+        return [
+            events for text in open_documents(file, how.limit) for events in _read_unpacked(reader, file, text, how)
+        ]
     return reader.read(file, how)
 
 
@@ -47,7 +49,7 @@ def reader_name(file: Path) -> str:
     if name := recognise(file).reader:
         return name
     try:
-        for text in texts(file, AS_WRITTEN.limit) if others and is_packed(file) else ():
+        for text in open_documents(file, AS_WRITTEN.limit) if others and is_packed(file) else ():
             with unpacked(text) as copy:
                 if name := next((name for name, reader in others.items() if reader.sniff(copy)), ""):
                     return name
@@ -80,7 +82,7 @@ def _reads_packed(name: str, reader: plugins.Reader, file: Path) -> bool:
     """
     if name in _readers_of_other_packages():
         return reader.sniff(file)
-    return name == "kineto" or len(texts(file, AS_WRITTEN.limit)) == 1
+    return name == "kineto" or len(open_documents(file, AS_WRITTEN.limit)) == 1
 
 
 def _read_unpacked(reader: plugins.Reader, file: Path, text: UnpackedText, how: ReadOptions) -> Sequence[Events]:

@@ -26,7 +26,7 @@ from trainyard.events import Events
 from trainyard.formats.regular_files import irregular
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.choose_reader import certain_reader_name, read_file, reader_name, refusal
-from trainyard.trace.readers.kineto.unpack import ENDINGS, peek, texts
+from trainyard.trace.readers.kineto.unpack import ENDINGS, open_documents, peek
 from trainyard.trace.readers.recognise import UNREADABLE_ENDINGS
 from trainyard.units import listed
 
@@ -227,6 +227,6 @@ def _check_distinct(files: Sequence[Path]) -> None:
 def _beginning(file: Path) -> bytes:
     """The first bytes (at most `_HEAD_BYTES`) of the file's first document, unpacked; empty if it is damaged."""
     try:
-        return next(iter(texts(file, AS_WRITTEN.limit)[0]))[:_HEAD_BYTES]
+        return next(iter(open_documents(file, AS_WRITTEN.limit)[0]))[:_HEAD_BYTES]
     except (BadFile, StopIteration):
         return b""

@@ -20,7 +20,7 @@ from trainyard.errors import BadFile, DamagedFile
 from trainyard.plugins import AS_WRITTEN
 from trainyard.redact import redact
 from trainyard.trace.memory.unpickle import loads
-from trainyard.trace.readers.kineto.unpack import no_collection, texts
+from trainyard.trace.readers.kineto.unpack import no_collection, open_documents
 
 ACTIONS = (
     "alloc",
@@ -150,7 +150,7 @@ def _decode(source: str, data: bytes) -> Snapshot:
 
 def _unpack(path: Path, limit: int) -> bytes:
     """The content of a file, decompressed, of at most `limit` bytes. Raises `BadFile`."""
-    file_chunks, *other_files = texts(path, limit)
+    file_chunks, *other_files = open_documents(path, limit)
     if other_files:
         raise BadFile(f"{path}: an archive of {len(other_files) + 1:,} files.", "Pass one snapshot at a time.")
     data = b"".join(file_chunks)

@@ -203,7 +203,7 @@ def _find_awaited_streams(
     awaits = np.full(len(stream_ids), -1, np.int32)
     wait_call = calls.rows(waits.correlation)
     waiting = waits.device.astype(np.int64) * ids_per_device + waits.lane
-    awaited = waits.device.astype(np.int64) * ids_per_device + waits.on
+    awaited = waits.device.astype(np.int64) * ids_per_device + waits.awaited_lane
     stream_index = {int(ident): index for index, ident in enumerate(distinct)}
     for ident in np.unique(waiting[wait_call >= 0]).tolist() if len(call) else ():
         wait_rows = np.flatnonzero((waiting == ident) & (wait_call >= 0))

@@ -19,7 +19,7 @@ from zlib import crc32
 from trainyard.errors import BadFile
 from trainyard.formats.protobuf import LENGTH, VARINT, as_message, as_text, fields, first_message
 from trainyard.trace.readers.json_keys import TopLevelKeys
-from trainyard.trace.readers.kineto.unpack import ZIP, UnpackedText, peek, texts
+from trainyard.trace.readers.kineto.unpack import ZIP, UnpackedText, open_documents, peek
 from trainyard.units import listed
 
 _HEAD_BYTES = 1 << 16
@@ -142,14 +142,14 @@ def _recognise_file(path: Path, *_: int) -> Recognised:
             reason = f"the archive holds files of several formats ({listed(readers, _SHOWN_KEYS)})"
             return Recognised(reason=reason, next_step="Unpack it and pass the files of one profiler.")
         return Recognised(readers[0]) if readers else (members or [_DAMAGED])[0]
-    (text,) = texts(path, _MAX_SCANNED_BYTES)
+    (text,) = open_documents(path, _MAX_SCANNED_BYTES)
     return recognise_text(text)
 
 
 def _members(path: Path) -> list[UnpackedText]:
     """The documents in a zip archive; none if it is damaged."""
     try:
-        return texts(path, _MAX_SCANNED_BYTES)
+        return open_documents(path, _MAX_SCANNED_BYTES)
     except BadFile:
         return []
 

@@ -1,4 +1,9 @@
-"""The tables that every reader fills from a profiler's file, in the file's order."""
+"""The tables that every reader fills from a profiler's file, in the file's order.
+
+`assemble.assemble` turns them into `events.Events`. Each table has one numpy array per column, all of the same length;
+times are integer ns. Columns that end in a number of a text (`name`, `lane`, `shape`) hold positions in the sequence of
+that name in `FileFacts`. A lane is a device stream.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +25,14 @@ WAIT_DTYPES = (np.int64, np.int32, np.int32, np.int32)
 
 
 class HostTable(NamedTuple):
-    """m host spans. `name`, `thread` and `shape` are indices; `correlation` and `external` are -1 if absent;
-    `kind`, `seq`, `backward` and `shape` as in `events.HostSpans`."""
+    """m host spans: ops, driver calls, annotations and Python frames.
+
+    `name`: position in `FileFacts.names`; `thread`: number of the thread, in order of appearance; `kind`: `events.OP`,
+    `CALL`, `NOTE` or `PYTHON`; `correlation`: id that a driver call shares with the device work it launched;
+    `external`: id that an op shares with the device work it launched; `seq`: autograd sequence number; `shape`:
+    position in `FileFacts.shapes` (each of the last four -1 if absent); `backward`: 1 if the autograd engine ran the op
+    for a forward thread, else 0; `collectives`: row -> the collective that the span describes.
+    """
 
     start: I64
     stop: I64
@@ -37,7 +48,13 @@ class HostTable(NamedTuple):
 
 
 class DeviceTable(NamedTuple):
-    """n device intervals. `lane`: index of the stream's label; `device`: the device's number, -1 if unknown."""
+    """n device intervals: kernels, copies, memsets, and annotations drawn over them.
+
+    `name`: position in `FileFacts.names`; `lane`: position of the stream's label in `FileFacts.lanes`; `device`: the
+    device's number; `kind`: `events.KERNEL`, `COPY`, `MEMSET` or `DRAWN`; `correlation`, `external`: ids of the driver
+    call and of the op that launched the work (see `HostTable`); `bytes`: size of a copy or memset; `occupancy`:
+    estimated achieved occupancy in percent; -1 if unknown; `collectives`: row -> the collective that the kernel runs.
+    """
 
     start: I64
     stop: I64
@@ -53,27 +70,37 @@ class DeviceTable(NamedTuple):
 
 
 class StreamWaits(NamedTuple):
-    """k calls that made the stream `lane` of `device` wait for the stream `on`. `correlation`: the call's id."""
+    """k driver calls, each of which made the stream `lane` of `device` wait for an event on the stream `awaited_lane`
+    of the same device. `lane`, `awaited_lane`: positions in `FileFacts.lanes`; `device`: -1 if unknown; `correlation`:
+    the call's id, as in `HostTable`."""
 
     correlation: I64
     device: I32
     lane: I32
-    on: I32
+    awaited_lane: I32
 
     def on_device(self, device: int) -> StreamWaits:
         """The waits on the device and those whose device is unknown."""
         return self.only((self.device == device) | (self.device < 0))
 
     def only(self, rows: NDArray[np.bool_]) -> StreamWaits:
-        """The selected waits."""
+        """The waits for which `rows`, a mask over them, is true."""
         return StreamWaits(
-            correlation=self.correlation[rows], device=self.device[rows], lane=self.lane[rows], on=self.on[rows]
+            correlation=self.correlation[rows],
+            device=self.device[rows],
+            lane=self.lane[rows],
+            awaited_lane=self.awaited_lane[rows],
         )
 
 
 class FileFacts(NamedTuple):
-    """A file's metadata. `rank` is -1 and `world` 0 if the file does not state them; `lanes`: the streams' labels;
-    `device_names`: device number -> device name."""
+    """A file's metadata, and the texts that the tables' columns refer to by position.
+
+    `source`: the file's name, for messages; `names`, `lanes`, `shapes`: texts of names, labels of streams, and operands
+    of ops; `rank` is -1 and `world` (number of ranks of the job) 0 if the file does not state them; `device_names`:
+    device number -> device name; `backend`: communication library, empty if not stated; `group_sizes`: number of ranks
+    of each process group; `notes`: messages for the user; `cut_short`: whether the file is truncated.
+    """
 
     source: str
     names: Sequence[str]

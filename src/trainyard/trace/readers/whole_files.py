@@ -14,7 +14,7 @@ import msgspec
 from trainyard import units
 from trainyard.errors import BadFile, DamagedFile, FileTooLarge
 from trainyard.formats.regular_files import unreadable
-from trainyard.trace.readers.kineto.unpack import GZIP, ZIP, UnpackedText, peek, texts
+from trainyard.trace.readers.kineto.unpack import GZIP, ZIP, UnpackedText, open_documents, peek
 
 MAX_BYTES = 4 << 30
 """Maximum bytes of a file that these readers hold in memory."""
@@ -90,7 +90,7 @@ def unpacked(text: UnpackedText) -> Iterator[Path]:
 
 def _only_text(path: Path, limit: int) -> UnpackedText:
     """The only document of a packed file. Raises `BadFile`: damaged, or an archive of several."""
-    documents = texts(path, min(limit, MAX_BYTES))
+    documents = open_documents(path, min(limit, MAX_BYTES))
     if len(documents) != 1:
         raise BadFile(f"{path}: the archive holds {len(documents):,} files.", "Unpack it and pass one of them.")
     return documents[0]

@@ -1,4 +1,4 @@
-"""The categories of Kineto's events: which are host spans, which are device work, and which hold neither.
+"""The categories (`cat`) of Kineto's events: which are host spans, which are device work, and which hold neither.
 
 Kineto's own categories are listed in libkineto's ActivityType.cpp. Forks for other devices follow its pattern:
 `xpu_runtime`, `privateuse1_driver`, `mlu_memcpy`. `native/scan.c` has the same rules.
@@ -48,7 +48,10 @@ _DEVICE_ONLY = ("hpu_op", "mtia_", "glow_", "privateuse1_", "xpu_", "collective_
 
 
 def code_of_category(category: str | None) -> int:
-    """The code of a category in any letter case; that of unknown device work if it is not known."""
+    """The code of a category, in any letter case: a kind of host span (`events.OP`, `CALL`, `NOTE`, `PYTHON`),
+    `FIRST_DEVICE_CODE` plus a kind of device work (`UNKNOWN_WORK` if the category is not known), `STREAM_WAIT_CODE` for
+    synchronisation between streams, or `NO_WORK` for events that are neither."""
+    # Only ASCII letters are lowered, as in the C code.
     text = (category or "").lower() if (category or "").isascii() else category or ""
     if text in _HOST_KINDS:
         return _HOST_KINDS[text]

@@ -1,5 +1,8 @@
 """Streams a chrome trace: walks the document piece by piece, passes its events to a scanner and keeps its header.
 
+The document is a JSON object with the list `traceEvents`, or that list alone. Its header is the object's other keys. A
+scanner (`rows.Rows` or the compiled `scanner.CompiledScanner`) turns the text of events into columns.
+
 Damage is contained: unreadable entries are counted, and if the text ends early or stops being JSON, the complete
 events before that are kept and the loss is reported.
 """
@@ -32,18 +35,20 @@ _MAX_UNREADABLE = 100_000
 
 
 class StopReason(IntEnum):
-    """Why a scanner stopped: it needs more text; the list of events ends; an event that it cannot read."""
+    """Why a scanner stopped. NEED_MORE: the text ends inside or after an event; CLOSED: the list of events ended;
+    IRREGULAR: the next entry is one that the scanner cannot read. `native/scan.c` returns the same numbers."""
 
-    NEED_MORE, CLOSED, ODD = range(3)
+    NEED_MORE, CLOSED, IRREGULAR = range(3)
 
 
 class Scanner(Protocol):
-    """Reads the text of events into columns."""
+    """Reads the text of events into columns. `entries`: number of events read so far."""
 
     entries: int
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
-        """Reads events from `at` on; returns the position after the last complete event and why it stopped."""
+        """Reads events from byte `at` of `text` on. Returns the position after the last complete event (after the
+        closing bracket if the list ended), and why the scanner stopped there."""
         ...
 
     def add(self, event: ChromeEvent) -> None:
@@ -52,26 +57,34 @@ class Scanner(Protocol):
 
 
 class Walk:
-    """One pass over a document. After `run`: `header` (key -> raw JSON), `lost` (descriptions of what was lost) and
-    `unread` (number of unreadable entries)."""
+    """One pass over a document: call `read_header`, then, if it returns true, `run`.
+
+    After `run`: `header` (key of the document -> its value as raw JSON), `lost` (a description of each loss by
+    truncation or damage) and `unreadable_entries` (number of entries of the list that are not events).
+    """
 
     def __init__(self, text: UnpackedText) -> None:
         """`text`: the file's text in pieces, read only as the walk proceeds."""
         self.text = text
         self.header: dict[str, bytes] = {}
         self.lost: list[str] = []
-        self.unread = 0
+        self.unreadable_entries = 0
         self.entries = 0
         """Entries of the list of events, including unreadable ones."""
         self._pieces: Iterator[bytes] = iter(text)
-        # The unconsumed text and the position in it; whether more pieces follow; whether a value is nested too deep.
-        self._rest, self._at = b"", 0
-        self._more, self._too_deep = True, False
+        # The text in memory and the position of the next byte to read in it.
+        self._buffer, self._position = b"", 0
+        self._has_more_pieces = True
+        self._too_deep = False
+        """Whether the last value that could not be read was nested too deeply."""
+        self._is_bare_list = False
+        """Whether the document is the list of events alone."""
 
-    def header_first(self) -> bool:
-        """Reads the header up to the list of events; returns whether there is one. Raises `BadFile`."""
+    def read_header(self) -> bool:
+        """Reads the keys before the list of events into `header`, and the list's opening bracket. Returns whether there
+        is such a list. Raises `BadFile` if the text is neither a JSON object nor a list."""
         self._fetch()
-        self._rest = self._rest.removeprefix(b"\xef\xbb\xbf")
+        self._buffer = self._buffer.removeprefix(b"\xef\xbb\xbf")
         first = self._peek()
         if first not in (b"[", b"{"):
             problem = (
@@ -80,147 +93,159 @@ class Walk:
                 else f"the file is empty ({self.text.size:,} bytes of white space)"
             )
             raise BadFile(f"{self.text.path}: {problem}.", "trainyard reads torch.profiler's chrome traces here.")
-        self._at += 1
-        self._bare = first == b"["
-        return self._bare or self._to_events()
+        self._position += 1
+        self._is_bare_list = first == b"["
+        return self._is_bare_list or self._seek_events()
 
     def run(self, scanner: Scanner) -> None:
-        """Passes all events to the scanner, then reads the rest of the document."""
+        """Passes all events to the scanner, then reads the rest of the document; sets `entries` and appends to `lost`.
+        A document may hold several lists named traceEvents. Raises `FileTooLarge` if an entry is too long."""
         more_events = True
         while more_events:
-            closed = self._events(scanner)
-            more_events = closed and not self._bare and self._to_events()
+            closed = self._feed_events(scanner)
+            more_events = closed and not self._is_bare_list and self._seek_events()
         for _ in self._pieces:  # the text after a bare list or a closed document is ignored, but may be damaged
             pass
         if self.text.lost:
             self.lost.insert(0, self.text.lost)
-        self.entries = scanner.entries + self.unread
+        self.entries = scanner.entries + self.unreadable_entries
 
     def _fetch(self, min_bytes: int = 1) -> None:
-        """Appends at least `min_bytes` bytes, or all that are left."""
-        pieces = [self._rest[self._at :]]
+        """Drops the text before the position and appends at least `min_bytes` bytes, or all that are left."""
+        pieces = [self._buffer[self._position :]]
         while min_bytes > 0 and (piece := next(self._pieces, None)) is not None:
             pieces.append(piece)
             min_bytes -= len(piece)
-        self._more = min_bytes <= 0
-        self._rest, self._at = b"".join(pieces), 0
+        self._has_more_pieces = min_bytes <= 0
+        self._buffer, self._position = b"".join(pieces), 0
 
     def _grow(self, part: str) -> None:
-        """Doubles the unread text, so that rescanning it takes linear time in total."""
-        unread_bytes = len(self._rest) - self._at
+        """Doubles the unread text, so that rescanning it takes linear time in total. Raises `FileTooLarge`, which names
+        the `part` being read (`entry`, `value`), if the unread text has the maximum length already."""
+        unread_bytes = len(self._buffer) - self._position
         if unread_bytes > _MAX_VALUE_BYTES:
             raise FileTooLarge(f"{self.text.path}: one {part} is longer than {_MAX_VALUE_BYTES:,} bytes, the maximum.")
         self._fetch(max(1, unread_bytes))
 
     def _peek(self) -> bytes:
-        """The next byte that is not white space or a comma; empty at the end."""
+        """Moves to the next byte that is not white space or a comma, and returns it; empty at the end of the text."""
         while True:
-            space = _SPACE_AND_COMMAS.match(self._rest, self._at)
-            self._at = space.end() if space else self._at
-            if self._at < len(self._rest) or not self._more:
-                return self._rest[self._at : self._at + 1]
+            space = _SPACE_AND_COMMAS.match(self._buffer, self._position)
+            self._position = space.end() if space else self._position
+            if self._position < len(self._buffer) or not self._has_more_pieces:
+                return self._buffer[self._position : self._position + 1]
             self._fetch()
 
-    def _to_events(self) -> bool:
-        """Reads keys and values up to the beginning of the next list named traceEvents; False if there is none."""
+    def _seek_events(self) -> bool:
+        """Reads keys and values of the document into `header` up to the first entry of the next list named traceEvents.
+        Returns whether there is one; if damage prevents it, `lost` describes the damage."""
         while (first := self._peek()) and first != b"}":
-            key = self._value() if first == b'"' else None
+            key = self._read_value() if first == b'"' else None
             if key is None or self._peek() != b":":
                 self.lost.append(
                     f"outside the list of events the file is not JSON, within its first {self.text.size:,} bytes; "
                     "the rest was left out"
                 )
                 return False
-            self._at += 1
+            self._position += 1
             begin = self._peek()
             if key == b'"traceEvents"' and begin == b"[":
-                self._at += 1
+                self._position += 1
                 return True
             name = key.decode("utf-8", "replace").strip('"')
             if name not in _HEADER_KEYS:
                 if not self._skip_value():
-                    self.lost.append(self._unfinished(name[:60]))
+                    self.lost.append(self._describe_unfinished(name[:60]))
                     return False
                 continue
-            value = self._value()
+            value = self._read_value()
             if value is None:
-                self.lost.append(self._unfinished(name[:60]))
+                self.lost.append(self._describe_unfinished(name[:60]))
                 return False
             self.header[name] = value
         if not first:
             self.lost.append("the file ends before its closing bracket")
         return False
 
-    def _events(self, scanner: Scanner) -> bool:
-        """Reads a list of events; returns whether it was complete."""
+    def _feed_events(self, scanner: Scanner) -> bool:
+        """Passes the entries of a list of events to the scanner; those that it cannot read are decoded singly. Returns
+        whether the list was complete; if not, `lost` describes the reason."""
         while True:
-            self._at, reason = scanner.feed(self._rest, self._at)
+            self._position, reason = scanner.feed(self._buffer, self._position)
             if reason == StopReason.CLOSED:
                 return True
-            if reason == StopReason.ODD:
-                if not self._odd(scanner):
+            if reason == StopReason.IRREGULAR:
+                if not self._read_single_entry(scanner):
                     return False
-            elif self._more:
+            elif self._has_more_pieces:
                 self._grow("entry")
             elif self._peek() in (b"", b"]"):
                 break
-            elif not self._odd(scanner):  # the entry that the scanner waits for may be complete
+            elif not self._read_single_entry(scanner):  # the entry that the scanner waits for may be complete
                 return False
         if self._peek() == b"]":
-            self._at += 1
+            self._position += 1
             return True
         self.lost.append("the file ends before its list of events does")
         return False
 
-    def _odd(self, scanner: Scanner) -> bool:
-        """Reads the next entry, or junk between entries, separately; returns whether to continue."""
+    def _read_single_entry(self, scanner: Scanner) -> bool:
+        """Reads the next entry of the list with the tolerant decoder, and passes it to the scanner if it is an event;
+        anything else, also text between entries, counts as unreadable. Returns whether to continue: False if the entry
+        is incomplete or too many are unreadable, which `lost` then describes."""
         if self._peek() in b'{["':
-            text = self._value()
+            text = self._read_value()
         else:
-            junk = _JUNK.match(self._rest, self._at)
-            self._at = junk.end() if junk else self._at + 1
+            junk = _JUNK.match(self._buffer, self._position)
+            self._position = junk.end() if junk else self._position + 1
             text = b""
         if text is None:
-            self.lost.append(self._unfinished("an event"))
+            self.lost.append(self._describe_unfinished("an event"))
             return False
         event = read_event(text) if text else None
         if event is not None:
             scanner.add(event)
             return True
-        self.unread += 1
-        if self.unread > _MAX_UNREADABLE and self.unread > scanner.entries:
-            self.lost.append(f"{self.unread:,} entries are not events; the rest was left out")
+        self.unreadable_entries += 1
+        if self.unreadable_entries > _MAX_UNREADABLE and self.unreadable_entries > scanner.entries:
+            self.lost.append(f"{self.unreadable_entries:,} entries are not events; the rest was left out")
             return False
         return True
 
-    def _unfinished(self, part: str) -> str:
+    def _describe_unfinished(self, part: str) -> str:
+        """A sentence on the `part` of the document (`an event`, a key) that could not be read to its end."""
         if self._too_deep:
             return f"{part} nests more than {_MAX_NESTING:,} brackets; it and the rest of the file were left out"
-        return f"the file ends inside {part}; {len(self._rest) - self._at:,} bytes of it were lost"
+        return f"the file ends inside {part}; {len(self._buffer) - self._position:,} bytes of it were lost"
 
     def _skip_value(self) -> bool:
-        """Skips the value that begins here, of any size; returns whether it is complete."""
-        cursor = JsonText(self._pieces, self._rest, self._at)
+        """Skips the JSON value at the position, of any size; returns whether it is complete."""
+        cursor = JsonText(self._pieces, self._buffer, self._position)  # reads on from here without keeping the value
         is_complete = cursor.skip_value()
-        self._rest, self._at = cursor.text, cursor.at
+        self._buffer, self._position = cursor.text, cursor.at
         return is_complete
 
-    def _value(self) -> bytes | None:
-        """Reads the value that begins here; None if the text ends inside it or it is nested too deeply."""
+    def _read_value(self) -> bytes | None:
+        """Reads the JSON value at the position and moves behind it; returns its text. None if the document ends inside
+        it, or if it is nested too deeply, which sets `_too_deep`. Raises `FileTooLarge`."""
         begin = self._peek()
         if begin and begin not in b'{["':
-            while (scalar := _SCALAR.match(self._rest, self._at)) and scalar.end() == len(self._rest) and self._more:
+            while (
+                (scalar := _SCALAR.match(self._buffer, self._position))
+                and scalar.end() == len(self._buffer)
+                and self._has_more_pieces
+            ):
                 self._grow("value")
             value = scalar[0] if scalar else b""
-            self._at += len(value)
+            self._position += len(value)
             return value or None
-        if shallow := _SHALLOW_VALUE.match(self._rest, self._at):
-            self._at = shallow.end()
+        if shallow := _SHALLOW_VALUE.match(self._buffer, self._position):
+            self._position = shallow.end()
             return shallow[0]
-        depth, scanned = 0, self._at
+        depth, scanned = 0, self._position
         while True:
-            for token in _TOKEN.finditer(self._rest, scanned):
-                first = self._rest[token.start()]
+            for token in _TOKEN.finditer(self._buffer, scanned):
+                first = self._buffer[token.start()]
                 if first in b"[{":
                     depth += 1
                 elif first in b"]}":
@@ -229,15 +254,15 @@ class Walk:
                     break  # a string that continues beyond the text
                 scanned = token.end()
                 if depth <= 0:
-                    value = self._rest[self._at : scanned]
-                    self._at = scanned
+                    value = self._buffer[self._position : scanned]
+                    self._position = scanned
                     return value
                 self._too_deep = depth > _MAX_NESTING
                 if self._too_deep:
                     return None
             else:
-                scanned = len(self._rest)
-            if not self._more:
+                scanned = len(self._buffer)
+            if not self._has_more_pieces:
                 return None
-            scanned -= self._at
+            scanned -= self._position
             self._grow("value")

@@ -1,6 +1,7 @@
 """Decodes one event of a chrome trace: strictly, and if that fails, tolerantly.
 
-This module defines the meaning of an event. The scanners that read thousands at once agree with it or use it.
+This module defines the meaning of an event. The scanners that read thousands at once (`rows.py`, `native/scan.c`) agree
+with it or use it. The args of an event are the JSON object of its details: ids, shapes, the stream.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _RAW = msgspec.Raw(b"")
 _COMMA, _DOT = b",."
 _IS_PLAIN_CHARACTER = np.zeros(256, bool)
 _IS_PLAIN_CHARACTER[list(b"0123456789,.")] = True
+"""Indexed by a byte: whether it is a digit, a point or the comma that separates timestamps."""
 _MAX_SINGLY = 8
 """Up to this many timestamps are read as fast one by one."""
 _MAX_DIGITS = 17
@@ -85,8 +87,11 @@ UNREADABLE_EVENT = (*UNREADABLE, ValueError)
 
 
 def read_event(text: bytes) -> ChromeEvent | None:
-    """Decodes an event; None if `text` is not one. NaN and Infinity are read as null, bytes that are not UTF-8 are
-    replaced, and control characters are accepted."""
+    """Decodes an event from its JSON; None if `text` is not a JSON object.
+
+    If strict decoding fails, NaN and Infinity are read as null, bytes that are not UTF-8 are replaced, control
+    characters are accepted, and a field of another type than Kineto's is left out (pid and tid become texts).
+    """
     try:
         return _decode_event(text)
     except UNREADABLE_EVENT:
@@ -107,13 +112,15 @@ def read_event(text: bytes) -> ChromeEvent | None:
         if value is not None:
             setattr(event, field, value if type(value) is int else _replace_surrogates(str(value)))
     for field in ("ts", "dur", "args"):
+        # A duration of null stays null, which is unreadable; an absent one is 0.
         if decoded.get(field) is not None or (field in decoded and field == "dur"):
             setattr(event, field, _encode_raw(decoded[field]))
     return event
 
 
 def decode_all_args(raws: list[msgspec.Raw], kind: type[_Args]) -> list[_Args]:
-    """Decodes the args of each event; a field of another type or beyond 64 bits keeps its default."""
+    """Decodes the args of each event, given as raw JSON (empty if the event has none), as `OpArgs`, `CallArgs` or
+    `DeviceArgs`; a field of another type or beyond 64 bits keeps its default."""
     decode = _decoders[kind]
     try:
         return [decode(raw or b"{}") for raw in raws]
@@ -122,7 +129,8 @@ def decode_all_args(raws: list[msgspec.Raw], kind: type[_Args]) -> list[_Args]:
 
 
 def _decode_args_tolerantly(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
-    """Decodes the args of one event; a field of another type or beyond 64 bits keeps its default."""
+    """Decodes the args of one event, field by field if they cannot be decoded as a whole; a field of another type or
+    beyond 64 bits keeps its default."""
     args = kind()
     if not raw:
         return args
@@ -130,9 +138,10 @@ def _decode_args_tolerantly(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
         return _decoders[kind](raw)
     except UNREADABLE_EVENT:
         decoded = decode_args(raw)
-    for name, field in zip(kind.__struct_fields__, kind.__struct_encode_fields__):
-        value = decoded.get(field)
-        if isinstance(getattr(args, name), int):
+    # Name of each attribute, and its key in the JSON.
+    for name, key in zip(kind.__struct_fields__, kind.__struct_encode_fields__):
+        value = decoded.get(key)
+        if isinstance(getattr(args, name), int):  # by its default; the other fields are raw JSON
             if type(value) is int and abs(value) <= _MAX_INT64:
                 setattr(args, name, value)
         elif value is not None:
@@ -163,10 +172,13 @@ def _replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def ns_of(stamps: Sequence[msgspec.Raw | bytes]) -> tuple[I64, NDArray[np.bool_]]:
-    """Converts decimal microsecond timestamps exactly, as `units.ns_from_us` does: (ns of each, whether it is valid).
-    Quotes around a timestamp are ignored."""
-    all_ns = _plain_timestamps_ns(stamps) if len(stamps) > _MAX_SINGLY else None
+def parse_timestamps_ns(stamps: Sequence[msgspec.Raw | bytes]) -> tuple[I64, NDArray[np.bool_]]:
+    """Converts decimal microseconds, as raw JSON, to integer ns without rounding through a float.
+
+    Returns (ns of each timestamp, 0 if it is invalid; whether each is valid). Digits beyond the ns are cut off; quotes
+    around a timestamp are ignored.
+    """
+    all_ns = _parse_plain_timestamps_ns(stamps) if len(stamps) > _MAX_SINGLY else None
     if all_ns is not None:
         return all_ns, np.ones(len(all_ns), bool)
     ns, is_valid = np.zeros(len(stamps), np.int64), np.zeros(len(stamps), bool)
@@ -179,8 +191,13 @@ def ns_of(stamps: Sequence[msgspec.Raw | bytes]) -> tuple[I64, NDArray[np.bool_]
     return ns, is_valid
 
 
-def _plain_timestamps_ns(stamps: Sequence[msgspec.Raw | bytes]) -> I64 | None:
-    """Converts the timestamps at once; None unless each consists of digits with at most one point among them."""
+def _parse_plain_timestamps_ns(stamps: Sequence[msgspec.Raw | bytes]) -> I64 | None:
+    """Converts the timestamps, decimal microseconds, to ns with a few numpy operations on all of them together; None
+    unless each consists of digits with at most one point among them and fits 64 bits.
+
+    Joins the timestamps with commas, reads them as integers without their points, and scales each integer by the number
+    of its decimals: `12.34` becomes 1234, and 1234 * 10 ** (3 - 2) = 12,340 ns.
+    """
     text = b",".join([*stamps, b""])
     chars = np.frombuffer(text, np.uint8)
     if not len(chars) or not _IS_PLAIN_CHARACTER[chars].all():
@@ -188,17 +205,21 @@ def _plain_timestamps_ns(stamps: Sequence[msgspec.Raw | bytes]) -> I64 | None:
     ends = np.flatnonzero(chars == _COMMA)
     starts = np.concatenate([[0], ends[:-1] + 1])
     dots = np.flatnonzero(chars == _DOT)
-    stamp_of_dot = np.searchsorted(ends, dots)
-    decimals = np.zeros(len(ends), np.int64)
-    decimals[stamp_of_dot] = ends[stamp_of_dot] - dots - 1
-    digits = ends - starts
-    digits[stamp_of_dot] -= 1
-    is_well_formed = bool((np.diff(stamp_of_dot) > 0).all() and (decimals[stamp_of_dot] > 0).all())
-    if len(ends) != len(stamps) or not is_well_formed or (digits > _MAX_DIGITS).any() or (digits <= decimals).any():
+    stamp_of_dot = np.searchsorted(ends, dots)  # row in `stamps` of each point
+    decimal_count = np.zeros(len(ends), np.int64)
+    decimal_count[stamp_of_dot] = ends[stamp_of_dot] - dots - 1
+    digit_count = ends - starts
+    digit_count[stamp_of_dot] -= 1
+    # At most one point in each timestamp, with digits on both sides.
+    has_one_dot = bool((np.diff(stamp_of_dot) > 0).all())
+    has_decimals = bool((decimal_count[stamp_of_dot] > 0).all())
+    has_integer_part = bool((digit_count > decimal_count).all())
+    is_well_formed = has_one_dot and has_decimals and has_integer_part
+    if len(ends) != len(stamps) or not is_well_formed or (digit_count > _MAX_DIGITS).any():
         return None
     digits_as_int = np.fromstring(text.translate(None, b".")[:-1].decode(), np.int64, sep=",")
-    needs_scaling_up = decimals <= 3
-    if (digits + np.where(needs_scaling_up, 3 - decimals, 0) > 18).any():
+    needs_scaling_up = decimal_count <= 3
+    if (digit_count + np.where(needs_scaling_up, 3 - decimal_count, 0) > 18).any():  # 10 ** 18 < 2 ** 63
         return None
-    power = 10 ** np.abs(3 - decimals)
+    power = 10 ** np.abs(3 - decimal_count)
     return np.where(needs_scaling_up, digits_as_int * power, digits_as_int // power)

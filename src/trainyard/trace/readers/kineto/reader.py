@@ -1,5 +1,9 @@
 """Reads Kineto JSON (torch.profiler's chrome trace), plain or gzipped, CUDA, ROCm or CPU only.
 
+`document.Walk` passes the events of a file to a scanner, which fills the tables of `tables.py`; this module checks
+them, separates the ranks of a merged file, and has `assemble` build one `events.Events` per rank. A lane is a device
+stream; a mark is an annotation (`ProfilerStep#4`) that delimits a training step.
+
 Formats supported: 2021 (`Kernel`, `Memcpy`, integer µs, thread ids as text) to torch 2.13 (`kernel`, `gpu_memcpy`, µs
 with three decimals over `baseTimeNanoseconds`). Timestamps are parsed from raw text to integers: a float64 cannot hold
 them.
@@ -27,7 +31,7 @@ from trainyard.trace.readers.kineto.processes import MergedRank, Separation, sep
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 from trainyard.trace.readers.kineto.scanner import CompiledScanner
 from trainyard.trace.readers.kineto.unknown_work import resolve_unknown_work
-from trainyard.trace.readers.kineto.unpack import UnpackedText, no_collection, texts
+from trainyard.trace.readers.kineto.unpack import UnpackedText, no_collection, open_documents
 from trainyard.trace.readers.recognise import recognise, recognise_text
 from trainyard.trace.readers.tables import DeviceTable, FileFacts, HostTable
 from trainyard.units import listed
@@ -36,6 +40,7 @@ _NO_GROUPS: Mapping[str, Any] = {}
 _Table = TypeVar("_Table", HostTable, DeviceTable)
 
 _LAUNCH = re.compile(r"(cuda|hip|cu)(\w*Launch|Memcpy|Memset)")
+"""Names of driver calls that put work on a device."""
 
 
 class Kineto:
@@ -48,39 +53,43 @@ class Kineto:
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` per device with work (one of the host's spans if there is none), or one for all devices
-        if the file states its rank. Raises `BadFile`: missing, empty, not JSON, no events, larger than the limit.
+        if the file states its rank. `how`: the maximum size, and the prefix of the names of step annotations. Raises
+        `BadFile`: missing, empty, not JSON, no events, larger than the limit.
         """
         with no_collection():
-            documents = texts(path, how.limit)
+            documents = open_documents(path, how.limit)
             if len(documents) > 1:
                 documents = [text for text in documents if recognise_text(text).reader == "kineto"] or documents
             return tuple(events for text in documents for events in _read(text, how.mark))
 
 
 def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tuple[Events, ...]:
-    """Reads one document. `mark`: prefix of step annotations; `groups`: process groups by name, if already known."""
+    """Reads one document into one `Events` per rank. `mark`: prefix of the names of step annotations; `groups`: name of
+    a process group -> its description in the header, if already known. Raises `BadFile`."""
     walk = Walk(text)
-    has_events = walk.header_first()
+    has_events = walk.read_header()
     groups = groups or Header(walk.header).groups
     native = library()
     scanner = CompiledScanner(groups, native) if native else Rows(groups)
     if has_events:
         walk.run(scanner)
     header = Header(walk.header)
-    if header.groups != groups:  # the process groups come after the events, which need them
+    if header.groups != groups:  # stated after the events, which need them: read the document again
         return _read(text, mark, header.groups)
-    tables, category_notes, accelerator = resolve_unknown_work(scanner.tables())
+    tables, category_notes, accelerator_categories = resolve_unknown_work(scanner.tables())
     tables = _as_annotations(tables, mark)
     if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
         raise _no_events_error(text, walk, tables.dropped, category_notes)
-    _check_launches(text, tables, bool(walk.lost and header.device_names), accelerator)
+    _check_launches(text, tables, bool(walk.lost and header.device_names), accelerator_categories)
     labels = [_lane_label(lane) for lane in tables.lanes]
     lanes = {label: index for index, label in enumerate(sorted(set(labels)))}
-    lane_index = np.array([lanes[label] for label in labels], np.int32)
+    lane_index = np.array([lanes[label] for label in labels], np.int32)  # from the number in the file's order
     tables = tables._replace(
-        host=_add_base(tables.host, header.base),
-        device=_add_base(tables.device._replace(lane=lane_index[tables.device.lane]), header.base),
-        waits=tables.waits._replace(lane=lane_index[tables.waits.lane], on=lane_index[tables.waits.on]),
+        host=_add_base_time(tables.host, header.base),
+        device=_add_base_time(tables.device._replace(lane=lane_index[tables.device.lane]), header.base),
+        waits=tables.waits._replace(
+            lane=lane_index[tables.waits.lane], awaited_lane=lane_index[tables.waits.awaited_lane]
+        ),
     )
     facts = FileFacts(
         source=text.name,
@@ -103,9 +112,10 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
 
 
 def _assemble_ranks(facts: FileFacts, separation: Separation, mark: str) -> tuple[Events, ...]:
-    """One `Events` per rank of a merged file, with the notes of the file on the first."""
+    """Builds one `Events` per rank of a merged file; the notes of the file are on the first. `mark`: prefix of the
+    names of step annotations."""
     # The header is that of one of the merged files, or absent: facts about that rank alone are left out.
-    # Ranks on one host have different devices.
+    # If no two ranks have the same device number, they are on one host.
     device_numbers = [number for rank in separation.ranks for number in np.unique(rank.device.device).tolist()]
     on_one_host = bool(device_numbers) and len(set(device_numbers)) == len(device_numbers)
     is_numbered = not any(rank.label for rank in separation.ranks)
@@ -127,16 +137,17 @@ def _assemble_ranks(facts: FileFacts, separation: Separation, mark: str) -> tupl
 
 
 def _names_of_rank(names: Sequence[str], merged: MergedRank) -> Sequence[str]:
-    """The file's names; without `[R3] ` at their beginning if all names of rank 3 begin with it."""
+    """The file's names; without `[R3] ` at their beginning if all names in the rows of rank 3 begin with it."""
     prefix = f"[R{merged.rank}] "
-    used = np.union1d(merged.host.name, merged.device.name).tolist()
-    if not all(names[int(name)].startswith(prefix) for name in used):
+    used_names = np.union1d(merged.host.name, merged.device.name).tolist()  # positions in `names`
+    if not all(names[int(name)].startswith(prefix) for name in used_names):
         return names
     return tuple(str(name).removeprefix(prefix) for name in names)
 
 
 def _as_annotations(tables: Tables, mark: str) -> Tables:
-    """The tables with the steps' marks as annotations, if the file has them as ops only, as files of 2021 do."""
+    """Turns the ops whose names begin with the prefix `mark` into annotations, in place, if no annotation begins with
+    it: files of 2021 record the marks of steps as ops. Returns the same tables."""
     is_mark = np.array([name.startswith(mark) for name in tables.names] or [False], bool)
     host = tables.host
     marks = np.flatnonzero(is_mark[host.name])
@@ -148,16 +159,18 @@ def _as_annotations(tables: Tables, mark: str) -> Tables:
     return tables
 
 
-def _add_base(table: _Table, base: int) -> _Table:
-    if base:
+def _add_base_time(table: _Table, base_ns: int) -> _Table:
+    """Adds the file's base time to all times of the table, in place, and returns it."""
+    if base_ns:
         for column in (table.start, table.stop):
-            column += base
+            column += base_ns
     return table
 
 
 def _no_events_error(text: UnpackedText, walk: Walk, dropped: int, category_notes: Sequence[str]) -> BadFile:
-    """The error for a document without host spans and device work. `dropped`: number of events without a readable time;
-    `category_notes`: on events of unknown categories."""
+    """The error for a document without host spans and device work; not raised here. `walk`: the pass over the document,
+    which counted its entries; `dropped`: number of events without a readable time; `category_notes`: sentences on
+    events of unknown categories."""
     reason = f" ({'; '.join(walk.lost)})" if walk.lost else ""
     if not walk.entries:
         return BadFile(
@@ -175,21 +188,26 @@ def _no_events_error(text: UnpackedText, walk: Walk, dropped: int, category_note
     )
 
 
-def _check_launches(text: UnpackedText, tables: Tables, cut_short: bool, accelerator: Sequence[str]) -> None:
-    """Raises `BadFile` if the file has no device work although it has launches, or events of `accelerator` categories
-    that are not read, or although it names devices and is `cut_short`: the host ops of a GPU step must not be read as a
-    CPU step."""
+def _check_launches(
+    text: UnpackedText, tables: Tables, has_lost_devices: bool, accelerator_categories: Sequence[str]
+) -> None:
+    """Raises `BadFile` if the file has no device work although there was some, since the host ops of a GPU step must
+    not be read as a CPU step. Evidence is launches, events of `accelerator_categories`, which are not read, or
+    `has_lost_devices`: the header names devices and the file is cut short."""
     if (tables.device.kind != DRAWN).any():
         return
-    launches = np.array([_LAUNCH.match(name) is not None for name in tables.names], bool)
-    launched = int((launches[tables.host.name] & (tables.host.kind == CALL)).sum())
-    if accelerator:
+    is_launch = np.array([_LAUNCH.match(name) is not None for name in tables.names], bool)
+    launch_count = int((is_launch[tables.host.name] & (tables.host.kind == CALL)).sum())
+    if accelerator_categories:
+        categories = listed(accelerator_categories, 4)
         raise BadFile(
-            f"{text.path}: its device events are of categories that trainyard does not read: {listed(accelerator, 4)}.",
+            f"{text.path}: its device events are of categories that trainyard does not read: {categories}.",
             "Record with the profiler of the device's vendor, or report the format.",
         )
-    if launched or cut_short:
-        problem = f"{launched:,} calls launch work on a device" if launched else "it names devices and is cut short"
+    if launch_count or has_lost_devices:
+        problem = (
+            f"{launch_count:,} calls launch work on a device" if launch_count else "it names devices and is cut short"
+        )
         raise BadFile(
             f"{text.path}: {problem}, but the file holds no device work.",
             "Copy the complete file again, or record with the device's ProfilerActivity.",
@@ -197,32 +215,35 @@ def _check_launches(text: UnpackedText, tables: Tables, cut_short: bool, acceler
 
 
 def _describe_losses(text: UnpackedText, walk: Walk, dropped: int) -> Iterator[str]:
-    """Notes on what could not be read. `dropped`: number of events without a readable time."""
+    """Yields a sentence for each kind of loss: truncated or damaged text, entries that are not events, and `dropped`
+    events without a readable time."""
     for lost in walk.lost:
         yield f"{text.name}: {lost}. The complete events are analysed."
-    if walk.unread:
-        yield f"{walk.unread:,} entries of {text.name} are not readable events; they were left out."
+    if walk.unreadable_entries:
+        yield f"{walk.unreadable_entries:,} entries of {text.name} are not readable events; they were left out."
     if dropped:
         yield f"{dropped:,} events with an unreadable or negative time were left out."
 
 
 def _lane_label(lane: bytes) -> str:
-    """`stream 7`, from the event's args or, if they lack it, its thread id (2021: `"stream 7"`)."""
+    """The label of a stream, such as `stream 7`, from its JSON: `7` in an event's args, or `"stream 7"`, the thread id
+    in files of 2021. At most 64 characters of the JSON are used."""
     lane_text = lane.decode("utf-8", "replace").strip('"')[:64]
     return lane_text if lane_text.startswith("stream") else f"stream {lane_text}"
 
 
 def _decode_shape(raw: bytes) -> OperandShape:
-    """Decodes dims, types and values; a part that is not a list is left empty."""
-    dims, types, values = (_list(part) for part in raw.split(b"\0"))
+    """Decodes the operands of an op from three JSON lists, separated by zero bytes: dimensions, types and values of
+    each operand. A part that is not a list is left empty; texts are redacted and cut to a maximum length."""
+    dims, types, values = (_decode_list(part) for part in raw.split(b"\0"))
     return OperandShape(
-        dims=tuple(_dims(entry) for entry in dims),
+        dims=tuple(_decode_dims(entry) for entry in dims),
         types=tuple(redact(str(entry)[:256])[:64] for entry in types),
         values=tuple(redact(str(entry)[:1024])[:256] for entry in values),
     )
 
 
-def _list(raw: bytes) -> list[object]:
+def _decode_list(raw: bytes) -> list[object]:
     """The JSON list in `raw`; an empty list if it is absent, damaged or not a list."""
     try:
         value = msgspec.json.decode(raw) if raw else []
@@ -231,6 +252,7 @@ def _list(raw: bytes) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _dims(entry: object) -> tuple[int, ...]:
+def _decode_dims(entry: object) -> tuple[int, ...]:
+    """The dimensions of one operand; empty unless `entry` is a list of integers from 0 to 2**62."""
     lengths = entry if isinstance(entry, list) else []
     return tuple(lengths) if all(type(length) is int and 0 <= length < 2**62 for length in lengths) else ()

@@ -1,6 +1,8 @@
 """Converts chrome-trace events into rows of the host and device tables.
 
-`Rows` is the scanner in Python: it decodes thousands of events at once and falls back to decoding single events.
+`Rows` is the scanner in Python: `document.Walk` feeds it the text of the events; it decodes thousands at once, and
+leaves irregular events to the caller, which decodes them singly and passes them to `Rows.add`. Texts that repeat
+(names, threads, streams, shapes) are stored once and referred to by their number. A lane is a device stream.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from trainyard.trace.readers.kineto.event import (
     decode_all_args,
     decode_args,
     decode_events,
-    ns_of,
+    parse_timestamps_ns,
 )
 from trainyard.trace.readers.tables import (
     DEVICE_DTYPES,
@@ -44,14 +46,19 @@ from trainyard.trace.readers.tables import (
 )
 
 _ANNOTATIONS = ("Optimizer.", "enumerate(DataLoader)")
+"""Beginnings of the names of annotations that old files record as ops."""
 _STREAM_WAIT = "Stream Wait Event"
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _CLOSING_BRACKET = ord("]")
 _MAX_BATCH_BYTES, _MIN_BATCH_BYTES = 4 << 20, 1 << 12
+"""Size of the text that is decoded in one call."""
 _MAX_SINGLE_EVENTS = 1 << 14
+"""Singly decoded events that are added to the tables together."""
 _MAX_TIMESTAMP_NS = 2**61
+"""73 years: a sum of two times still fits 64 bits."""
 _PROCESS_TEXTS = ("process_name", "process_labels")
+"""Names of the metadata events that describe a process."""
 DEVICE_ROW_DTYPES, WAIT_ROW_DTYPES = (*DEVICE_DTYPES, np.int32, np.int32), (*WAIT_DTYPES, np.int32)
 """Dtypes of the columns that scanners fill: those of the tables, then the process and, of device rows, the category."""
 
@@ -91,35 +98,39 @@ class Tables(NamedTuple):
 
 
 class Rows:
-    """The scanner in Python."""
+    """The scanner in Python: the `Scanner` protocol, and `tables` for the result. `entries`: number of events read;
+    `dropped`: number of those that were left out for an unreadable time."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
         """`groups`: name of a process group -> its description in the trace's header."""
         self.groups = groups
         self.entries = self.dropped = 0
+        # Threads are keyed by (pid, tid), processes by (pid, rank in the args, -1 if absent), lanes and shapes by JSON.
         self._names, self._threads, self._lanes, self._shapes = TextIndex(), TextIndex(), TextIndex(), TextIndex()
         self._processes, self._categories = TextIndex(), TextIndex()
         self._process_texts: dict[Pid, list[str]] = {}
         self._host, self._device = ColumnBuilder(HOST_DTYPES), ColumnBuilder(DEVICE_ROW_DTYPES)
         self._waits = ColumnBuilder(WAIT_ROW_DTYPES)
-        self._batch_bytes, self._without_boundary = _MAX_BATCH_BYTES, b""
+        self._batch_bytes = _MAX_BATCH_BYTES
+        self._text_without_boundary = b""
+        """The last text in which no event was followed by another, so that it is not searched again."""
         self._single_events: list[ChromeEvent] = []
         """Singly decoded events that are not in the tables yet: adding one row costs as much as adding many."""
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
         """Reads the events of `text` from byte `at` on; returns the position after the last one and why the scan
-        stopped. Decodes batches of up to `_batch_bytes`, which end where one event follows another."""
+        stopped. Decodes batches of up to `_batch_bytes`, each of which ends between two events."""
         position = _skip_space(text, at)
         while position < len(text) and text[position] != _CLOSING_BRACKET:
             end = self._find_boundary(text, position)
             if not end:
-                return position, StopReason.ODD
+                return position, StopReason.IRREGULAR
             try:
                 events = decode_events(b"[%b]" % text[position:end])
             except UNREADABLE_EVENT:
-                # Halve the batch until it holds only the odd event: the others are still decoded together.
+                # Halve the batch until it holds only the irregular event: the others are still decoded together.
                 if self._batch_bytes <= _MIN_BATCH_BYTES:
-                    return position, StopReason.ODD
+                    return position, StopReason.IRREGULAR
                 self._batch_bytes = min(self._batch_bytes, max(end - position, 2 * _MIN_BATCH_BYTES)) // 2
                 continue
             self._batch_bytes = min(2 * self._batch_bytes, _MAX_BATCH_BYTES)
@@ -130,6 +141,7 @@ class Rows:
         return (position + 1, StopReason.CLOSED) if position < len(text) else (position, StopReason.NEED_MORE)
 
     def add(self, event: ChromeEvent) -> None:
+        """Adds an event that was decoded singly; it is in the tables once `tables` is called."""
         self.entries += 1
         self._single_events.append(event)
         if len(self._single_events) >= _MAX_SINGLE_EVENTS:
@@ -160,18 +172,20 @@ class Rows:
         )
 
     def _find_boundary(self, text: bytes, begin: int) -> int:
-        """The end of the last event within reach that is followed by another (of the first such event, if none is
-        within reach); 0 if the text has none."""
-        if text is self._without_boundary:
+        """The position at which a batch that starts at `begin` ends: after the last event that is followed by another
+        within `_batch_bytes`, or, if that range has none, after the first such event of the text; 0 if there is none.
+        """
+        if text is self._text_without_boundary:
             return 0
         limit = min(len(text), begin + self._batch_bytes)
+        # The end of the range almost always contains a boundary; only if not, the whole range is searched.
         for first in (max(begin, limit - _MIN_BATCH_BYTES), begin):
             ends = [match.start() for match in _BETWEEN_EVENTS.finditer(text, first, limit)]
             if ends:
                 return ends[-1] + 1
         if beyond := _BETWEEN_EVENTS.search(text, begin):
             return beyond.start() + 1
-        self._without_boundary = text
+        self._text_without_boundary = text
         return 0
 
     def _flush_single(self) -> None:
@@ -179,7 +193,9 @@ class Rows:
         self._add_events(events)
 
     def _add_events(self, events: list[ChromeEvent]) -> None:
-        """Adds the `X` events with a readable time, except those of a category without work, to the tables."""
+        """Adds the complete events (`ph` X) with a readable time to the host or the device table, except those of a
+        category without work; keeps the names of processes from metadata events (`ph` M). Counts events with an
+        unreadable time in `dropped`."""
         for event in events:
             if event.ph == "M" and event.name in _PROCESS_TEXTS:
                 self._add_process_text(event)
@@ -190,22 +206,23 @@ class Rows:
         ]
         if not events:
             return
-        start, readable = ns_of([event.ts for event in events])
-        length, length_readable = ns_of([event.dur or b"0" for event in events])
-        readable &= (
-            length_readable
-            & (length >= 0)
-            & (length < _MAX_TIMESTAMP_NS)
+        start, is_valid_start = parse_timestamps_ns([event.ts for event in events])
+        duration, is_valid_duration = parse_timestamps_ns([event.dur or b"0" for event in events])
+        is_readable = (
+            is_valid_start
+            & is_valid_duration
+            & (duration >= 0)
+            & (duration < _MAX_TIMESTAMP_NS)
             & (start > -_MAX_TIMESTAMP_NS)
             & (start < _MAX_TIMESTAMP_NS)
         )
-        if not readable.all():
-            self.dropped += int((~readable).sum())
-            events = [event for event, good in zip(events, readable) if good]
-            start, length = start[readable], length[readable]
+        if not is_readable.all():
+            self.dropped += int((~is_readable).sum())
+            events = [event for event, keep in zip(events, is_readable) if keep]
+            start, duration = start[is_readable], duration[is_readable]
         code = np.array([code_of[event.cat] for event in events], np.int8)
-        stop = start + length
-        name = self._names.column([event.name if type(event.name) is str else str(event.name) for event in events])
+        stop = start + duration
+        name = self._names.add_all([event.name if type(event.name) is str else str(event.name) for event in events])
         for is_selected, add in (
             (code < FIRST_DEVICE_CODE, self._add_host_events),
             (code >= FIRST_DEVICE_CODE, self._add_device_events),
@@ -215,57 +232,60 @@ class Rows:
                 add([events[row] for row in rows.tolist()], start[rows], stop[rows], name[rows], code[rows])
 
     def _add_process_text(self, event: ChromeEvent) -> None:
-        """Keeps the name or label that the metadata event gives its process."""
+        """Keeps the name or label that a metadata event gives its process, and registers the rank that it states."""
         args = decode_args(event.args)
         self._process_texts.setdefault(event.pid, []).extend(
             text for key in ("name", "labels") if isinstance(text := args.get(key), str)
         )
         if _is_rank(rank := args.get("rank")):
-            self._processes.column([(event.pid, rank)])
+            self._processes.add_all([(event.pid, rank)])
 
     def _add_host_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, kind: I8) -> None:
-        """Adds host spans. `start`, `stop` (ns), `name` (number) and `kind` (`events.OP`, ...) of each event."""
-        thread = self._threads.column([(event.pid, event.tid) for event in events])
+        """Adds host spans to the host table, with the ids and shapes from their args. `start`, `stop` (ns), `name` (its
+        number) and `kind` (`events.OP`, `CALL`, `NOTE` or `PYTHON`; changed in place) of each event."""
+        thread = self._threads.add_all([(event.pid, event.tid) for event in events])
         # In 2021 annotations were operators too.
         kind[(kind == OP) & self._matches_name(name, lambda text: text.startswith(_ANNOTATIONS))] = NOTE
         event_count = len(events)
-        correlation, external, seq = (np.full(event_count, -1, np.int64) for _ in range(3))
+        correlation, external, seq = (np.full(event_count, -1, np.int64) for _ in range(3))  # -1: absent
         backward, shape = np.zeros(event_count, np.int8), np.full(event_count, -1, np.int32)
         calls = np.flatnonzero(kind == CALL)
         call_args = decode_all_args([events[row].args for row in calls.tolist()], CallArgs)
         correlation[calls] = [args.correlation for args in call_args]
-        self._add_stated_ranks([events[row] for row in calls.tolist()], call_args)
+        self._record_stated_ranks([events[row] for row in calls.tolist()], call_args)
         ops = np.flatnonzero(kind == OP)
         op_args = decode_all_args([events[row].args for row in ops.tolist()], OpArgs)
         external[ops] = [args.external_id for args in op_args]
         seq[ops] = [args.seq for args in op_args]
         backward[ops] = [args.forward_thread > 0 for args in op_args]
-        self._add_stated_ranks([events[row] for row in ops.tolist()], op_args)
+        self._record_stated_ranks([events[row] for row in ops.tolist()], op_args)
         ops_with_shapes = [
             (row, args) for row, args in zip(ops.tolist(), op_args) if args.dims or args.types or args.values
         ]
         if ops_with_shapes:
             texts = [b"%b\0%b\0%b" % (args.dims, args.types, args.values) for _, args in ops_with_shapes]
-            shape[[row for row, _ in ops_with_shapes]] = self._shapes.column(texts)
+            shape[[row for row, _ in ops_with_shapes]] = self._shapes.add_all(texts)
         collectives = (kind == NOTE) & self._matches_name(name, names_collective)
         self._add_collectives(self._host, events, np.flatnonzero(collectives))
         self._host.extend((start, stop, name, thread, kind, correlation, external, seq, backward, shape))
 
-    def _add_stated_ranks(self, events: list[ChromeEvent], all_args: Sequence[CallArgs | OpArgs]) -> None:
-        """Notes the ranks that the args of host events state for their processes."""
-        stated = {(event.pid, args.rank) for event, args in zip(events, all_args) if _is_rank(args.rank)}
-        if stated:
-            self._processes.column(list(stated))
+    def _record_stated_ranks(self, events: list[ChromeEvent], all_args: Sequence[CallArgs | OpArgs]) -> None:
+        """Registers each (process, rank) that the args of host events state, for `Origins.processes`."""
+        stated_ranks = {(event.pid, args.rank) for event, args in zip(events, all_args) if _is_rank(args.rank)}
+        if stated_ranks:
+            self._processes.add_all(list(stated_ranks))
 
     def _add_device_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, code: I8) -> None:
-        """Adds device work and stream waits. `start`, `stop` (ns), `name` (number) and `code` (a value of
-        `_CODE_OF_CATEGORY`) of each event."""
+        """Adds device work to the device table and stream waits to theirs. `start`, `stop` (ns), `name` (its number)
+        and `code` (as `code_of_category` returns it: `STREAM_WAIT_CODE`, or `FIRST_DEVICE_CODE` plus a kind of device
+        work) of each event."""
         all_args = decode_all_args([event.args for event in events], DeviceArgs)
         device = np.array([args.device if -1 <= args.device < 2**31 else -1 for args in all_args], np.int32)
-        lane = self._lanes.column([_encode_lane(args, event) for args, event in zip(all_args, events)])
-        process = self._processes.column(
+        lane = self._lanes.add_all([_stream_json(args, event) for args, event in zip(all_args, events)])
+        process = self._processes.add_all(
             [(event.pid, args.rank if _is_rank(args.rank) else -1) for args, event in zip(all_args, events)]
         )
+        # Rows below are positions in `events`; other synchronisation events than stream waits are left out.
         waits = [
             row
             for row in np.flatnonzero(code == STREAM_WAIT_CODE).tolist()
@@ -273,15 +293,16 @@ class Rows:
         ]
         if waits:
             correlation = np.array([all_args[row].correlation for row in waits], np.int64)
-            on = self._lanes.column([b"%d" % all_args[row].wait_on for row in waits])
-            self._waits.extend((correlation, device[waits], lane[waits], on, process[waits]))
+            awaited_lane = self._lanes.add_all([b"%d" % all_args[row].wait_on for row in waits])
+            self._waits.extend((correlation, device[waits], lane[waits], awaited_lane, process[waits]))
         work = np.flatnonzero(code != STREAM_WAIT_CODE)
         events, all_args = [events[row] for row in work.tolist()], [all_args[row] for row in work.tolist()]
         kind = code[work] - np.int8(FIRST_DEVICE_CODE)
         category = np.full(len(work), -1, np.int32)
         unknown = np.flatnonzero(kind == UNKNOWN_WORK).tolist()
         if unknown:
-            numbers = self._categories.column([events[row].cat or "" for row in unknown])
+            numbers = self._categories.add_all([events[row].cat or "" for row in unknown])
+            # The lowest bit is whether the event names a stream, see `Origins.device_category`.
             category[unknown] = 2 * numbers + np.array([bool(all_args[row].stream) for row in unknown])
         collectives = [row for row, args in enumerate(all_args) if args.collective and kind[row] == KERNEL]
         self._add_collectives(self._device, events, collectives)
@@ -301,12 +322,14 @@ class Rows:
         )  # fmt: skip
 
     def _matches_name(self, number: I32, predicate: Callable[[str], bool]) -> NDArray[np.bool_]:
-        """`predicate` of each row's name; called once for each distinct name."""
+        """`predicate` of each row's name; called once for each distinct name. `number`: number of each row's name."""
         texts = self._names.texts()
-        results = {index: predicate(texts[index]) for index in np.flatnonzero(np.bincount(number)).tolist()}
-        return np.array([results.get(index, False) for index in range(max(results, default=-1) + 1)], bool)[number]
+        matches = {index: predicate(texts[index]) for index in np.flatnonzero(np.bincount(number)).tolist()}
+        by_number = np.array([matches.get(index, False) for index in range(max(matches, default=-1) + 1)], bool)
+        return by_number[number]
 
     def _add_collectives(self, table: ColumnBuilder, events: list[ChromeEvent], rows: Iterable[int]) -> None:
+        """Decodes the collectives of the events at positions `rows`, which are to be the next rows of the table."""
         for row in rows:
             name, args = str(events[row].name), decode_args(events[row].args)
             table.collectives[table.count + row] = collective_from_args(name, args, self.groups)
@@ -323,41 +346,45 @@ def _skip_space(text: bytes, position: int) -> int:
     return gap.end() if gap else position
 
 
-def _encode_lane(args: DeviceArgs, event: ChromeEvent) -> bytes:
-    """The stream as in the file's JSON; in 2021 files it is the thread id."""
+def _stream_json(args: DeviceArgs, event: ChromeEvent) -> bytes:
+    """The stream of a device event as JSON: from its args, or, in files of 2021, its thread id."""
     return bytes(args.stream) if args.stream else msgspec.json.encode(event.tid)
 
 
 class TextIndex(dict[Any, int]):
-    """Numbers texts in order of first appearance."""
+    """Numbers texts, or other hashable keys, from 0 on in order of first appearance: text -> number."""
 
     def __missing__(self, text: Any) -> int:
         number = self[text] = len(self)
         return number
 
-    def column(self, texts: list[Any]) -> I32:
+    def add_all(self, texts: list[Any]) -> I32:
+        """Adds the texts that are new; returns the number of each text."""
         return np.array(list(map(self.__getitem__, texts)), np.int32)
 
     def texts(self) -> list[Any]:
+        """The distinct texts; the one at position i has the number i."""
         return list(self)
 
 
 class ColumnBuilder:
-    """Columns that grow by blocks of rows."""
+    """Columns of one table, which grow by blocks of rows. `count`: number of rows; `collectives`: row -> collective."""
 
     def __init__(self, dtypes: Sequence[type[np.integer[Any]]]) -> None:
+        """`dtypes`: dtype of each column."""
         self.dtypes = dtypes
         self.count = 0
         self.collectives: dict[int, Collective] = {}
         self._blocks: list[list[NDArray[Any]]] = []
 
     def extend(self, columns: Sequence[NDArray[Any]]) -> None:
+        """Appends a block of rows, given as one array per column."""
         self._blocks.append([column.astype(dtype) for column, dtype in zip(columns, self.dtypes)])
         self.count += len(columns[0])
 
     def columns(self) -> list[NDArray[Any]]:
-        """Concatenates the blocks column by column and frees them on the way, so that at most one column is in memory
-        twice."""
+        """Concatenates the blocks of each column; can be called once. Frees the blocks on the way, so that at most one
+        column is in memory twice."""
         if len(self._blocks) == 1:
             return self._blocks.pop()
         columns = []

@@ -23,6 +23,9 @@ CHUNK_BYTES = 1 << 20
 _MAX_MEMBERS = 1024
 """Maximum number of files in a zip archive."""
 _PACKED_CHUNK_BYTES, _RESCUE_CHUNK_BYTES = 1 << 18, 8
+"""Packed bytes per read of a gzip file: usually, and near damage, to lose as little text as possible."""
+_GZIP_WINDOW_BITS = 31
+"""zlib's `wbits` for a stream with a gzip header and the largest window: 16 + 15."""
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
 ENDINGS = (".json", ".pb", ".pftrace", ".perfetto-trace", ".proto", ".sqlite")
 """Ends of profilers' file names, each possibly followed by `.gz`."""
@@ -33,6 +36,8 @@ class UnpackedText:
     empty if nothing was lost."""
 
     def __init__(self, path: Path, name: str, pieces: Callable[[UnpackedText], Iterator[bytes]], limit: int) -> None:
+        """`name`: of the document, for messages: the file's or that of a member of the zip archive; `pieces`: opens the
+        file and yields the unpacked bytes, and sets `lost` of its argument; `limit`: maximum of unpacked bytes."""
         self.path, self.name, self.limit = path, name, limit
         self.lost = ""
         self.size = 0
@@ -62,7 +67,8 @@ class UnpackedText:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Disables the garbage collector: among many live objects without cycles it takes a third of the time."""
+    """Disables Python's garbage collector inside a `with` block: among many live objects without cycles it takes a
+    third of the time of reading."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -72,9 +78,10 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def texts(path: Path, limit: int) -> list[UnpackedText]:
+def open_documents(path: Path, limit: int) -> list[UnpackedText]:
     """The documents in a file: one, or one for each profiler's file in a zip archive (for each of its files if none has
-    a profiler's ending). Raises `BadFile`."""
+    a profiler's ending). They are read only when iterated. `limit`: maximum of unpacked bytes of each. Raises
+    `BadFile`."""
     head = peek(path, 4, packed=True)
     if head == ZIP:
         return _open_members(path, limit)
@@ -90,7 +97,7 @@ def peek(path: Path, size: int, packed: bool = False) -> bytes:
             if packed or head[:2] != GZIP:
                 return head
             with suppress(zlib.error):
-                return zlib.decompressobj(31).decompress(head + file.read(size), size)
+                return zlib.decompressobj(_GZIP_WINDOW_BITS).decompress(head + file.read(size), size)
             return b""
     except OSError as error:
         raise unreadable(path, error) from error
@@ -107,9 +114,10 @@ def _read_gzip(text: UnpackedText) -> Iterator[bytes]:
 
 
 def _inflate(text: UnpackedText, open_file: Callable[[], IO[bytes]]) -> Iterator[bytes]:
-    """Yields the unpacked pieces of a gzip file; sets `text.lost` if it is damaged or ends early."""
-    start, error = _inflater()
-    stream, read_bytes, yielded_bytes, has_data = start(31), 0, 0, False
+    """Yields the unpacked pieces of a gzip file; sets `text.lost` if it is damaged or ends early. `open_file`: opens
+    the packed file from its beginning."""
+    new_stream, stream_error = _choose_inflater()
+    stream, read_bytes, yielded_bytes, has_data = new_stream(_GZIP_WINDOW_BITS), 0, 0, False
     with open_file() as file:
         try:
             while packed := file.read(_PACKED_CHUNK_BYTES):
@@ -117,7 +125,7 @@ def _inflate(text: UnpackedText, open_file: Callable[[], IO[bytes]]) -> Iterator
                 while packed:
                     if stream.eof:
                         # Gzip files may be joined end to end; zeros after the last one are padding.
-                        packed, stream, has_data = packed.lstrip(b"\0"), start(31), False
+                        packed, stream, has_data = packed.lstrip(b"\0"), new_stream(_GZIP_WINDOW_BITS), False
                     has_data = has_data or bool(packed)
                     if piece := stream.decompress(packed, CHUNK_BYTES):
                         yielded_bytes += len(piece)
@@ -127,23 +135,23 @@ def _inflate(text: UnpackedText, open_file: Callable[[], IO[bytes]]) -> Iterator
                 text.lost = f"the gzip stream ends early, after {read_bytes:,} bytes"
                 if piece := stream.flush():
                     yield piece
-        except error as damage:
+        except stream_error as damage:
             text.lost = f"the gzip stream is damaged within its first {read_bytes:,} bytes ({damage})"
-    if "damaged" in text.lost:
+    if "damaged" in text.lost:  # the text between the last yielded piece and the damage
         yield from _inflate_damaged(open_file, yielded_bytes, read_bytes - _PACKED_CHUNK_BYTES)
 
 
 def _inflate_damaged(open_file: Callable[[], IO[bytes]], skip_bytes: int, damage_offset: int) -> Iterator[bytes]:
     """Yields the text of a damaged stream after its first `skip_bytes` bytes. Near the damage, at the packed byte
     `damage_offset`, the stream is fed a few bytes at a time, since the call that reaches the damage returns nothing."""
-    stream = zlib.decompressobj(31)
+    stream = zlib.decompressobj(_GZIP_WINDOW_BITS)
     with open_file() as file, suppress(zlib.error):
         while packed := file.read(
             _PACKED_CHUNK_BYTES if file.tell() < damage_offset - _PACKED_CHUNK_BYTES else _RESCUE_CHUNK_BYTES
         ):
             while packed:
                 if stream.eof:
-                    packed, stream = packed.lstrip(b"\0"), zlib.decompressobj(31)
+                    packed, stream = packed.lstrip(b"\0"), zlib.decompressobj(_GZIP_WINDOW_BITS)
                 piece = stream.decompress(packed, CHUNK_BYTES)
                 if len(piece) > skip_bytes:
                     yield piece[skip_bytes:]
@@ -152,7 +160,8 @@ def _inflate_damaged(open_file: Callable[[], IO[bytes]], skip_bytes: int, damage
 
 
 def _open_members(path: Path, limit: int) -> list[UnpackedText]:
-    """The documents in a zip archive. Raises `BadFile`."""
+    """The documents in a zip archive: its members with a profiler's ending, or all if none has one. `limit`: maximum of
+    unpacked bytes of each. Raises `BadFile` if the archive is damaged, empty or has too many members."""
     try:
         with zipfile.ZipFile(path) as archive:
             files = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
@@ -187,8 +196,9 @@ def _read_member(name: str) -> Callable[[UnpackedText], Iterator[bytes]]:
     return pieces
 
 
-def _inflater() -> tuple[Any, Any]:
-    """The factory of decompression streams, and the error that they raise."""
+def _choose_inflater() -> tuple[Any, Any]:
+    """(factory of decompression streams, class of the error that they raise): those of isal if it is installed, as it
+    is faster, else zlib's."""
     try:
         from isal import isal_zlib  # the extra `fast`
     except ImportError:

@@ -1,4 +1,8 @@
-"""Loads the compiled code. `library()` is None if it was not built; everything works without it, more slowly."""
+"""Loads the compiled code: the scanner of Kineto's events (`scan.c`), the nesting of host spans and their inherited
+classes (`nest.c`), and the replay of a dependency graph (`replay.c`).
+
+`library()` is None if it was not built; everything works without it, more slowly.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,19 @@ LIBRARY = Path(__file__).parent / "native.so"
 VERSION = 5
 """Version of the functions below; `native_version` of the compiled code must return the same."""
 NO_MEMORY = 3
+"""Reason for which `scan_feed` stops, besides those of `document.StopReason`."""
 SIZES, TEXTS = POINTER(POINTER(c_size_t)), POINTER(c_void_p)
+"""Types of output arguments: an array of sizes, an address of texts."""
 
 
 class NameFacts(Structure):
-    """Classification of each name without context: five int8 columns over all names."""
+    """Classification of each name without context: addresses of five int8 arrays, indexed by the number of the name, as
+    `nest.c` reads them. `classify/context.py` fills them."""
 
     _fields_ = [(field, c_void_p) for field in ("fixed", "engine", "module", "op_class", "cause")]
 
 
+# (name, type of the result, types of the arguments) of each function of the library.
 _FUNCTIONS = (
     ("native_version", c_int, ()),
     ("scan_new", c_void_p, ()),
@@ -40,7 +48,7 @@ _FUNCTIONS = (
 
 @lru_cache(maxsize=1)
 def _load() -> CDLL | None:
-    """Loads the compiled code; None if it was not built."""
+    """Loads the compiled code and declares its functions' types; None if it was not built or is of another version."""
     try:
         native = CDLL(str(LIBRARY))
         for name, result, arguments in _FUNCTIONS:
