@@ -31,6 +31,11 @@ from trainyard.events import I8, I64
 from trainyard.finding import Finding
 from trainyard.ledger import WINDOW, Account, Ledger
 
+# `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
+# it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
+# interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
+# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+
 MIN_UNFUSED_KERNELS = 50
 """Kernels a step from which an optimizer counts as unfused: a fused or foreach optimizer launches a handful for about a
 thousand tensors, a plain one several per tensor."""
