@@ -165,7 +165,7 @@ def claimed_idle_rows(booked: Booked, claimant: Claimant) -> I64:
 
 
 def has_unfused_optimizer(booked: Booked) -> bool:
-    """Whether the parameter update runs as many kernels, none of them fused."""
+    """Whether the parameter update runs at least `MIN_UNFUSED_KERNELS` kernels a step, none of them named as fused."""
     is_optimizer_key = booked.keys(lambda account, _: (account.kind, account.what) == ("compute", "optimizer"))
     kernels = np.flatnonzero(is_optimizer_key[booked.key] & booked.begins & booked.full(booked.start))
     is_fused_name = booked.names(lambda name: "fused" in name.lower())

@@ -160,7 +160,8 @@ def wait_ns_per_other_rank(ledger: Ledger, rank: int) -> int:
 
 
 def waits_of_others_ns(ledger: Ledger, rank: int | None) -> int:
-    """ns of the mean ledger's waiting that ranks other than this one cause."""
+    """ns per step of the mean ledger's waiting for late ranks that ranks other than `rank` cause; all of it if `rank`
+    is None. `ledger.late`: rank -> ns for which the others wait for it."""
     waited_ns, total_late_ns = ledger.by_kind().get("straggler", 0), sum(ledger.late.values())
     if rank is None or not total_late_ns:
         return waited_ns

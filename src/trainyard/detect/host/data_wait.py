@@ -68,7 +68,7 @@ def _data_wait_rows(booked: Booked) -> I64:
 
 
 def _remedy(ranks: Sequence[Booked]) -> str:
-    """The remedy, by whether the file shows a loader without workers."""
+    """The remedy, by whether the names in the files show PyTorch's loader, and whether it has worker processes."""
     names = {name for rank in ranks for name in rank.events.names if "DataLoader" in name}
     if any("_SingleProcessDataLoaderIter" in name for name in names):
         return "Load in workers (num_workers): the loader fetches each batch in the training process."

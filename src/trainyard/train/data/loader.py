@@ -47,7 +47,8 @@ class Loader:
         return next(self.ahead)
 
     def _from(self, step: int) -> Iterator[Batch]:
-        """Starts the worker processes. Returns their batches from `step` on."""
+        """Starts the worker processes, which end with the iterator. Returns an iterator over their batches of the steps
+        from `step` on."""
         sampler: Any = count(step)
         loader = DataLoader(
             self.share,
