@@ -43,7 +43,7 @@ def _known_model(name: str) -> KnownModel:
 
 
 def _job(name: str, preset: Preset) -> Job:
-    """A job of the preset, with one sample on one rank."""
+    """A job that trains the preset's model with one sample on one rank, from which its parameters are counted."""
     if preset.model is not None:
         model = msgspec.convert({"name": name, **preset.model}, Model)
         return Job(name=name, model=model, recipe=Recipe(tokens_per_step=1))

@@ -31,6 +31,11 @@ from trainyard.events import I8, I64
 from trainyard.finding import Finding
 from trainyard.ledger import WINDOW, Account, Ledger
 
+# `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
+# it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
+# interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
+# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+
 MIN_UNFUSED_KERNELS = 50
 """Kernels a step from which an optimizer counts as unfused: a fused or foreach optimizer launches a handful for about a
 thousand tensors, a plain one several per tensor."""
@@ -160,7 +165,7 @@ def claimed_idle_rows(booked: Booked, claimant: Claimant) -> I64:
 
 
 def has_unfused_optimizer(booked: Booked) -> bool:
-    """Whether the parameter update runs as many kernels, none of them fused."""
+    """Whether the parameter update runs at least `MIN_UNFUSED_KERNELS` kernels a step, none of them named as fused."""
     is_optimizer_key = booked.keys(lambda account, _: (account.kind, account.what) == ("compute", "optimizer"))
     kernels = np.flatnonzero(is_optimizer_key[booked.key] & booked.begins & booked.full(booked.start))
     is_fused_name = booked.names(lambda name: "fused" in name.lower())

@@ -42,7 +42,7 @@ def command(kind: Literal["models", "machines"] | None, full: bool, as_json: boo
 
 
 def _print_names(known: Catalogue) -> None:
-    """The names only: they fit one screen."""
+    """Prints the names of models by workload, and of machines: one screen without tables."""
     from trainyard.cli.support.output import console
 
     screen = console()

@@ -122,7 +122,7 @@ class DefaultGroup(click.Group):
 
 
 def _words(ctx: click.Context) -> list[str]:
-    """The default's command line up to `--`; empty if a mode was invoked."""
+    """The words of the command line up to `--`, if the default command was invoked; empty if a mode was."""
     if ctx.invoked_subcommand != _DEFAULT:
         return []
     words: list[str] = ctx.meta.get(__name__, [])

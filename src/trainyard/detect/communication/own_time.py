@@ -2,8 +2,8 @@
 
 Ranks run ahead of each other on the host. One that is behind arrives last at every collective, although it works as
 fast as the others: the difference is from an earlier time. A rank that is slower has more work of its own in each step:
-its device is busy for longer, or its host needs longer, apart from waiting for the device. The rule `straggler` asks
-here before it names a rank.
+its device is busy for longer, or its host needs longer, apart from waiting for the device. The rule `straggler` uses
+it as evidence before it names a rank.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 
 from trainyard.booked import Booked
 from trainyard.stats.student_t import quantile
+
+# `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
+# it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
+# interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
+# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
 
 _OWN_KINDS = ("compute", "copy")
 _ERROR_RATE = 0.05

@@ -28,6 +28,11 @@ from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 from trainyard.stats.medians import median
 
+# `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
+# it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
+# interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
+# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+
 _MIN_SHARE = 0.4  # of all waiting: from this fraction on, one rank is named; below it, ranks were late in turn
 _MIN_OVER_FAIR_SHARE = 1.5  # times the share of a rank if all were late in turn: of two ranks one is named from 75 % on
 _MIN_LEAD = 1.5  # times the waiting caused by the next rank: if two are equally late, neither is named
@@ -106,14 +111,16 @@ def _chance_of_worst(times: int, steps: int, ranks: int) -> float:
 
 
 def late_rank(ledger: Ledger) -> int | None:
-    """The rank that causes most of the waiting; None if no rank stands out or the waiting is small."""
+    """The rank that causes most of the waiting; None if no rank causes clearly more than the others (see `_MIN_SHARE`,
+    `_MIN_OVER_FAIR_SHARE`, `_MIN_LEAD`) or the waiting is small. `ledger.late`: rank -> ns for which the others wait
+    for it."""
     if not sum(ledger.late.values()):
         return None
     (rank, ns), *following = sorted(ledger.late.items(), key=lambda item: -item[1])
     min_share = max(_MIN_SHARE, _MIN_OVER_FAIR_SHARE / _rank_count(ledger))
     leads = not following or ns >= _MIN_LEAD * following[0][1]
-    stands_out = leads and ns >= min_share * sum(ledger.late.values())
-    return rank if stands_out and matters(ledger, wait_ns_per_other_rank(ledger, rank), _MIN_STEP_FRACTION) else None
+    is_clear = leads and ns >= min_share * sum(ledger.late.values())
+    return rank if is_clear and matters(ledger, wait_ns_per_other_rank(ledger, rank), _MIN_STEP_FRACTION) else None
 
 
 def culprit_of(ledger: Ledger, ranks: Sequence[Booked] | None) -> int | None:
@@ -142,15 +149,19 @@ def _late_ns_by_step(ranks: Sequence[Booked]) -> dict[str, dict[int, int]]:
 
 
 def wait_ns_per_other_rank(ledger: Ledger, rank: int) -> int:
-    """ns a step that each of the other ranks waits for this one, on average: the time by which a step would be shorter.
-    The mean ledger averages it over all ranks, including the late one."""
+    """ns a step that each of the other ranks waits for `rank`, on average: the time by which a step would be shorter.
+
+    The mean ledger averages the waiting over all n ranks, including the late one, hence the factor n / (n - 1); the
+    part of it that `rank` causes is its share of `ledger.late` (rank -> ns for which the others wait for it).
+    """
     rank_count = _rank_count(ledger)
     waited_ns = ledger.by_kind().get("straggler", 0)
     return waited_ns * rank_count * ledger.late.get(rank, 0) // ((rank_count - 1) * sum(ledger.late.values()))
 
 
 def waits_of_others_ns(ledger: Ledger, rank: int | None) -> int:
-    """ns of the mean ledger's waiting that ranks other than this one cause."""
+    """ns per step of the mean ledger's waiting for late ranks that ranks other than `rank` cause; all of it if `rank`
+    is None. `ledger.late`: rank -> ns for which the others wait for it."""
     waited_ns, total_late_ns = ledger.by_kind().get("straggler", 0), sum(ledger.late.values())
     if rank is None or not total_late_ns:
         return waited_ns

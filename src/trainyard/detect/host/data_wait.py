@@ -22,6 +22,11 @@ from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
+# `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
+# it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
+# interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
+# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+
 
 class DataWait:
     rule = "data_wait"
@@ -63,7 +68,7 @@ def _data_wait_rows(booked: Booked) -> I64:
 
 
 def _remedy(ranks: Sequence[Booked]) -> str:
-    """The remedy, by whether the file shows a loader without workers."""
+    """The remedy, by whether the names in the files show PyTorch's loader, and whether it has worker processes."""
     names = {name for rank in ranks for name in rank.events.names if "DataLoader" in name}
     if any("_SingleProcessDataLoaderIter" in name for name in names):
         return "Load in workers (num_workers): the loader fetches each batch in the training process."

@@ -22,6 +22,11 @@ from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
+# `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
+# it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
+# interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
+# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+
 _MIN_STEP_FRACTION = 0.01
 _MAIN_FRACTION = 0.5  # of the step: from this fraction on, the file shows start-up rather than steps
 _UNMARKED_COMPILATION_DOUBT = 0.5  # that early compilation in a window without marks is not the first one

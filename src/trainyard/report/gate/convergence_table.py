@@ -46,7 +46,7 @@ def sentence(convergence: Convergence) -> str:
 
 
 def _what_settles(convergence: Convergence) -> str:
-    """A sentence on the cheapest step that would settle the verdict."""
+    """A sentence on the runs that would settle an open verdict at the least cost."""
     if convergence.test == "student":
         return "A second base of each seed would help: for example the same job with half the micro-batch."
     if convergence.pairs_needed and convergence.pairs_needed <= _MOST_SEEDS:
@@ -98,7 +98,8 @@ def reached_sentence(comparison: ReferenceComparison) -> str:
 
 
 def reached_table(comparison: ReferenceComparison) -> Table:
-    """The comparison with MLPerf's reference convergence points, one row."""
+    """The table of the comparison with MLPerf's reference convergence points, with one row: samples or epochs to the
+    target, of the runs and of the reference."""
     heads = ("benchmark", "batch", "runs", "missed", "mean", "reference", "fastest", "slowest", "MLPerf", "scale")
     digits = (None, 0, 0, 0, 3, 3, 3, 3, None, 4)
     return Table(

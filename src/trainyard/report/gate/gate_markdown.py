@@ -60,7 +60,8 @@ def markdown(gate: GateResult) -> str:
 
 
 def _accounts(changed: ChangedAccounts) -> str:
-    """The Markdown table of the accounts that changed most, in ms a step, and the change common to all of them."""
+    """The Markdown table of the accounts that changed most, in ms per step, each without the change common to all of
+    them, which is the last row if it is significant."""
     rows = [
         [
             sentences.label(account),

@@ -34,7 +34,8 @@ def headline(noise: Noise) -> str:
 
 
 def describe_noise(noise: Noise, rule: Rule) -> Iterator[str]:
-    """Sentences on the sources of the noise, and on the false alarms."""
+    """Yields sentences on the sources of the noise (variation of runs and steps, autocorrelation, drift, two modes),
+    and on the rate of false alarms under `rule`."""
     within = "" if noise.within_run is None else f"; the steps of a run by {_show_share(noise.within_run)}"
     yield f"Runs vary by {_show_share(noise.between_runs)} (standard deviation){within}."
     if noise.autocorrelation is not None:

@@ -81,7 +81,8 @@ def percent(share: float | None) -> str:
 
 
 def culprit(changed: ChangedAccounts | None) -> str:
-    """The accounts that caused the change, or why they are not known."""
+    """A sentence on the accounts that caused the change, or why they are not known. `changed`: the accounts of both
+    sides; None if too few pairs have ledgers."""
     if changed is None:
         return "The responsible account is unknown: fewer than three pairs have ledgers of a full step."
     named = [
@@ -131,7 +132,7 @@ def reading(machine_reading: MachineReading) -> str:
 
 
 def shifts(changed: ChangedAccounts | None) -> str:
-    """Time that moved between accounts without changing the total."""
+    """A sentence on time that moved between accounts without changing their sum; empty if there is none."""
     moved = [account for account in changed.accounts if account.shifted] if changed else []
     if not moved:
         return ""

@@ -24,7 +24,7 @@ def tables(snapshot: MemorySnapshot) -> tuple[Table, ...]:
 
 
 def _kinds(record: MemoryRecord) -> Table:
-    """The bytes at the peak by kind, largest first, with their sum."""
+    """The table of the bytes at the peak by kind of memory (weights, gradients, ...), largest first, with their sum."""
     peak = record.peak
     bytes_by_kind = sorted(peak.held.items(), key=lambda item: -item[1])
     shortages = map(describe_shortage, record.shortages)
@@ -40,7 +40,7 @@ def _kinds(record: MemoryRecord) -> Table:
 
 
 def _holders(record: MemoryRecord) -> Table:
-    """The source locations that held the most at the peak."""
+    """The table of the source locations whose allocations held the most bytes at the peak."""
     holders = record.peak.holders
     folded = len(holders) - _MOST_HOLDERS
     return Table(

@@ -43,7 +43,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sources(machine: Machine) -> tuple[str, ...]:
-    """The distinct sources of a machine's numbers."""
+    """The distinct sources (data sheets, measurements) of a machine's numbers, in the order of the numbers."""
     device = machine.device
     claims: tuple[Claim | None, ...] = (
         device.memory, device.bandwidth, *device.peak.values(), device.power, machine.inside.bandwidth,

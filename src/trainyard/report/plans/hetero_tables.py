@@ -54,7 +54,8 @@ def _part_alone(alone: PartResult) -> Apart:
 
 
 def _joined_constants(constant_sets: Sequence[ConstantSet]) -> ConstantSet:
-    """One set with the names, descriptions and sources of all of them."""
+    """One set of constants for the document of plans, with the names, descriptions and sources of the sets of all
+    parts; it has no values."""
     distinct = {constants.name: constants for constants in constant_sets}.values()
     return replace(
         next(iter(distinct)),
@@ -167,7 +168,7 @@ def _layers(stage: HeteroStage, stage_count: int, first: int, last: int) -> str:
 
 
 def ranks(plans: Plans) -> str:
-    """The order of the nodes in the fastest layout, from rank 0."""
+    """A sentence on the order of the nodes in the fastest layout, from rank 0; empty for identical devices."""
     hetero = plans.unlike
     if hetero is None:
         return ""
@@ -221,7 +222,8 @@ def _dollars_per_hour(hetero: Unlike) -> float | None:
 
 
 def verdict(plans: Plans, hetero: Unlike) -> str:
-    """Whether mixing pays off, in one or two sentences."""
+    """Whether the pipeline over all parts is faster than the best part alone, with the ratios of tokens per second and
+    of dollars per token, in one or two sentences."""
     fit = [(part.point.bill.tokens_per_s, part) for part in hetero.apart if part.point]
     if not fit:
         return "No part can train the model alone: all of them are needed."

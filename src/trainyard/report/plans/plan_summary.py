@@ -33,7 +33,7 @@ def summary(plans: Plans) -> tuple[Table, ...]:
 
 
 def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
-    """Commands for "Where to look next"."""
+    """The commands and options that the screen suggests at its end."""
     extra = ["every account and part of memory"]
     extra += ["the stages, and each kind of device alone"] if plans.unlike else []
     extra += ["scaling over devices"] if plans.scaling else []

@@ -76,7 +76,7 @@ def interval_note(plans: Plans) -> str:
     """A sentence on the meaning of the prediction interval, and whether it is calibrated."""
     if all(is_calibrated(record.plan) for record in plans.choices):
         return f"{INTERVAL}: four of five measured steps are expected in it."
-    low, high = ASSUMED
+    low, high = ASSUMED  # bounds of the interval without calibration, as multiples of the prediction
     return (
         f"The {INTERVAL} is not calibrated for such steps: {low:g} to {high:g} times the prediction are assumed. "
         "trainyard probe fit calibrates it with runs."

@@ -182,7 +182,7 @@ def _dot(point: LayoutPoint) -> Dot:
 
 
 def _assumed(plans: Plans) -> Table:
-    """The constants behind the plan, with their sources."""
+    """The table of the constants behind the plan, with their sources: those of the costs, then the fitted ones."""
     named = [(name, claim.unit, claim) for name, claim in plans.claims.items()]
     fitted = [_named(claim) for claim in plans.best.plan.assumptions]
     return Table(

@@ -30,7 +30,7 @@ def rates(probed: ProbedMachine) -> Table:
 
 
 def calls(probed: ProbedMachine) -> Table:
-    """Every timed call, in the order of measurement."""
+    """The table of every timed call, in the order of measurement, with the median and the quartiles of its time."""
     return Table(
         title="Timed call",
         notes=(f"Median of several tries on rank 0 while all ranks work: {probed.ranks}.",),
@@ -60,7 +60,7 @@ def _rate(call: TimedCall) -> tuple[Cell, Cell]:
 
 
 def constants(machine: Machine) -> Table:
-    """The machine's constants next to the defaults."""
+    """The table of the machine's fitted constants (rates, overheads) next to the planner's defaults."""
     assumed = Constants()._asdict()
     return Table(
         title="Constant",

@@ -38,7 +38,7 @@ PLANNED = ("base", "export", "frame", "waterfall", "plot", "stacks", "front", "s
 
 
 def page(view: View) -> str:
-    """The HTML document of a view, with all that it needs inside."""
+    """The HTML document of a view, with its data, scripts and styles inside."""
     plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(view, timeline=None), enc_hook=encode_hook)
     if view.timeline is not None:
         plain["timeline"] = pack(view.timeline)

@@ -22,7 +22,7 @@ _MOST_KERNELS = 12
 
 
 def text(view: View) -> str:
-    """The title, key figures, ledger, findings, longest kernels and notes."""
+    """The view as a Markdown document: title, key figures, ledger, findings, longest kernels and notes."""
     parts = [f"## {escaped(view.title)}", escaped(" · ".join([view.subtitle, *view.chips]))]
     parts += [f"> **{escaped(warning)}**" for warning in view.warnings]
     if view.figures:

@@ -17,7 +17,7 @@ _ORDER = ("different", "refused", "equal")
 
 
 def headline(parity: ParityResults) -> str:
-    """How many mixes have each verdict."""
+    """A sentence on how many mixes have each verdict."""
     verdicts = [result.verdict for result in parity.results]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _ORDER if verdict in verdicts)
     return (

@@ -286,7 +286,7 @@ _WORKS = ("compute", "straggler", "comm", "copy")
 
 
 def _steps(rank: RankTrace) -> Slices:
-    """Each part of the window, with the ns of each account as arguments."""
+    """The slices of the track of steps: each part of the window, with the ns of each account as arguments."""
 
     def describe(index: int) -> tuple[str, Facts]:
         part, ledger = rank.parts[index], rank.ledgers[index]

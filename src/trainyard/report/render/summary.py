@@ -128,7 +128,7 @@ def _bar(ns: int, longest: int, style: str) -> Text:
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
-    """The table of findings, each with its remedy in the next row."""
+    """The table of findings: for each a row with its sentence, one with its remedy, and one with its price."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=1)
     table.add_column()

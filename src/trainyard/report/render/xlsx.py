@@ -43,7 +43,8 @@ class Sheet(NamedTuple):
 
 
 def write(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None, path: Path) -> None:
-    """Writes the workbook. Raises `MissingLibrary` without XlsxWriter, `PlaceUnwritable`."""
+    """Writes the workbook. `ledgers`: one for each rank and step, the mean last; `measured`: the traces, if available.
+    Raises `MissingLibrary` without XlsxWriter, `PlaceUnwritable`."""
     try:
         import xlsxwriter
         from xlsxwriter.exceptions import FileCreateError
@@ -57,7 +58,7 @@ def write(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None,
         _add(book, Sheet("Notes", ("note",), [(note,) for note in _notes(view, messages)]), messages)
         try:
             book.close()
-        except FileCreateError as error:
+        except FileCreateError as error:  # it wraps the OSError, which `replacing` translates
             raise error.args[0] from error
 
 

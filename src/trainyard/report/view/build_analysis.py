@@ -34,7 +34,8 @@ _LIMITS = (
 
 
 def analyse_measured(measured: MeasuredTrace) -> Analysis:
-    """The analysis of booked profiler files that belong to no stored run."""
+    """Analyses profiler files that do not belong to a stored run. `measured`: the booked files, in which every interval
+    has an account."""
     events = measured.ranks[0].events
     device = events.device or ("CPU" if events.device_index < 0 else "unnamed device")
     if measured.by_model:

@@ -104,7 +104,7 @@ def _table(comparison: Comparison) -> Table:
 
 
 def compare(before: Side, after: Side) -> Comparison:
-    """The comparison of two sides; accounts are judged only if both did the same work."""
+    """Compares two sides, account by account. An account is judged better or worse only if both did the same work."""
     judged = check_comparability(before, after)
     return Comparison(
         schema=SCHEMA,

@@ -29,7 +29,7 @@ _CHANGES, _SMALL = 12, 0.001
 
 
 def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
-    """The non-empty tables of a trace."""
+    """The tables of a trace that have rows: models of device, ops against the roofline, last to arrive, bandwidths."""
     all_tables = (
         device_models(measured.by_model),
         ops(measured.comparable),

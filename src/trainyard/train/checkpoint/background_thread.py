@@ -18,7 +18,8 @@ class Background:
         self._thread: Thread | None = None
 
     def do(self, work: Callable[[], Any]) -> Future[Any]:
-        """Queues `work`; the future has its result or exception."""
+        """Queues the call `work()` and returns at once. The future gets its result or exception. The first call starts
+        the thread."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="checkpoint", daemon=True)
             self._thread.start()

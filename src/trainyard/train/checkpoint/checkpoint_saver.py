@@ -103,7 +103,8 @@ class Saver:
         self._save(step, wait=True)
 
     def close(self) -> None:
-        """Waits for the checkpoint being written."""
+        """Waits for the checkpoint being written, raises its error if it failed, and ends the background thread. The
+        time waited is added to `stalled_ns`."""
         if self._writing is not None:
             began = time.perf_counter_ns()
             with span("checkpoint.save"):
@@ -112,7 +113,7 @@ class Saver:
         self._background.close()
 
     def take_notices(self) -> list[Notice]:
-        """Faults since the last call: the same on every rank, in rank 0's words."""
+        """Returns and removes the faults since the last call: the same on every rank, with rank 0's message."""
         notices: list[Notice] = []
         while not self._notices.empty():
             notices.append(self._notices.get())

@@ -32,7 +32,7 @@ class CheckpointGroup:
         return self.rank == 0
 
     def any(self, value: bool) -> bool:
-        """Whether `value` is true on any rank."""
+        """Whether `value` is true on any rank. Collective."""
         if self.group is None:
             return value
         flag = torch.tensor(int(value))
@@ -48,7 +48,7 @@ class CheckpointGroup:
         return gathered if self.is_rank_0 else []
 
     def all_gather(self, value: T) -> list[T]:
-        """One value per rank, in rank order, on every rank."""
+        """All-gathers `value`: returns the values of all ranks in rank order, on every rank. Collective."""
         if self.group is None:
             return [value]
         gathered: list[T] = [value] * self.world
@@ -66,7 +66,7 @@ class CheckpointGroup:
         return received[0]
 
     def broadcast(self, value: T) -> T:
-        """Rank 0's `value`, on every rank."""
+        """Returns rank 0's `value` on every rank; the other ranks' values are ignored. Collective."""
         if self.group is None:
             return value
         values = [value]

@@ -17,7 +17,8 @@ _LAYOUT_SIZES = {"tables"}
 
 
 def differences(old: Job, new: Job) -> Iterator[str]:
-    """Describes each field that must be equal and is not, with both values."""
+    """Yields a description, with both values, of each field that must be equal in the checkpoint's job `old` and the
+    job to resume `new`, and is not. Of jobs with different workloads, only the workload."""
     if old.workload != new.workload:
         yield f"workload = {new.workload!r} at $, in the checkpoint {old.workload!r}"
         return

@@ -73,7 +73,7 @@ def _assign(plans: Sequence[SavePlan]) -> list[WritePlan]:
             if data is None or (dtype := str(data.properties.dtype).removeprefix("torch.")) not in WIDTHS:
                 raise ValueError(f"{name} is not a tensor of a supported dtype: {', '.join(WIDTHS)}")
             dtype_and_shape[name] = dtype, tuple(data.size)
-            offset_bytes = -(-end_bytes // _ALIGNMENT) * _ALIGNMENT
+            offset_bytes = -(-end_bytes // _ALIGNMENT) * _ALIGNMENT  # rounded up
             size_bytes = prod(data.chunk.sizes) * WIDTHS[dtype]
             pieces_by_name[name].append(
                 Piece(offsets=tuple(data.chunk.offsets), sizes=tuple(data.chunk.sizes), file=file, at=offset_bytes)

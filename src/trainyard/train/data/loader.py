@@ -30,7 +30,7 @@ class Loader:
     def __init__(self, job: Job, samples: Samples, batch_rank: int) -> None:
         """Loads the samples of data-parallel rank `batch_rank`: an equal, consecutive share of each global batch.
         `ahead`: iterator over the workers' batches from step `next` on; None before they are started."""
-        share = job.batch // job.layout.batch_ranks
+        share = job.batch // job.layout.batch_ranks  # samples of this rank in each step
         self.recipe = job.recipe
         self.share = _RankShare(samples, range(batch_rank * share, (batch_rank + 1) * share))
         self.ahead: Iterator[Batch] | None = None
@@ -47,7 +47,8 @@ class Loader:
         return next(self.ahead)
 
     def _from(self, step: int) -> Iterator[Batch]:
-        """Starts the worker processes. Returns their batches from `step` on."""
+        """Starts the worker processes, which end with the iterator. Returns an iterator over their batches of the steps
+        from `step` on."""
         sampler: Any = count(step)
         loader = DataLoader(
             self.share,

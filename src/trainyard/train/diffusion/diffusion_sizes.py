@@ -163,7 +163,8 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def _check_channels(channels: int) -> None:
-    """Raises `BadJob` unless the number of latent channels is a square."""
+    """Raises `BadJob` unless the number of latent channels is a square number: a latent pixel is made of that many
+    pixels of the image, in a square."""
     if isqrt(channels) ** 2 != channels:
         raise BadJob(
             f"channels = {channels} at $.sizes.channels is not a square number, but a latent pixel is a square of grey "

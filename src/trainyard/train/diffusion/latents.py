@@ -109,5 +109,6 @@ class NoisyLatents:
         embedding = text(self.seed, label, sizes.text_tokens, sizes.text_width)
         inputs = (noisy.mixed, np.array(noisy.time, np.float32), embedding)
         if isinstance(sizes, Dit):
+            # Labels beyond MAX_CLASSES seed the pooled text, so that it is independent of the other.
             inputs += (text(self.seed, label + MAX_CLASSES, 1, sizes.pooled_width)[0],)
         return inputs, noisy.target

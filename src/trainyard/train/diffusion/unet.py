@@ -94,7 +94,7 @@ class Spatial(nn.Module):
     """Transformer blocks over the positions of a feature map."""
 
     def __init__(self, sizes: UNet, width: int, blocks: int) -> None:
-        """`blocks` transformer blocks, between two 1 x 1 convolutions."""
+        """`blocks` transformer blocks over feature maps of `width` channels, between two 1 x 1 convolutions."""
         super().__init__()
         self.norm = GroupNorm(sizes.groups, width, eps=1e-6)
         self.first = Conv2d(width, width, 1)

@@ -118,7 +118,7 @@ def _latents(sample_count: int, sizes: Dit | UNet) -> Batch:
 
 
 def _check(job: Job) -> None:
-    """Raises `BadJob` for a recipe that fake tensors cannot run."""
+    """Raises `BadJob` for a recipe that cannot run with fake tensors, which have no values and one kind of memory."""
     if job.recipe.offload:
         raise BadJob("offload = true at $.recipe: a fake run does not distinguish host memory from device memory.")
     if job.recipe.dtype == "float8":

@@ -63,7 +63,7 @@ class Language:
             cast(Decoder, module).positions = positions.to(meshes.world.device_type)
 
     def select_part(self, batch: Batch, meshes: Meshes) -> Batch:
-        """This rank's positions of all inputs and targets."""
+        """Implements `SplitsBatch`: this rank's positions of the inputs and targets, (B, T / cp) each."""
         if meshes.layout.cp == 1:
             return batch
         positions = context_parallel.positions(self.seq_len, meshes).to(batch.inputs[0].device)

@@ -24,7 +24,7 @@ class LatentAttention(nn.Module):
         """Projections of x to the queries (through a latent, if `q_lora_rank`), to the latent of keys and values with
         the shared rotary key, and from that latent to each head's keys and values."""
         super().__init__()
-        self.widths = (model.head_dim, model.rope_dim)
+        self.widths = (model.head_dim, model.rope_dim)  # C and R
         self.value_dim = model.value_dim
         self.kv_lora_rank = model.kv_lora_rank
         queries = model.heads * sum(self.widths)  # channels of all heads' queries

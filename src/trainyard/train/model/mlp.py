@@ -13,7 +13,7 @@ class Mlp(nn.Module):
     """SwiGLU (Shazeer 2020, arXiv:2002.05202): gate, up, down. Or up, GELU (tanh approximation, as in GPT-2), down."""
 
     def __init__(self, model: Model, inner_width: int) -> None:
-        """`inner_width`: the inner width."""
+        """Layers for inputs of `model.hidden_size` channels; `inner_width`: channels between the two matrices."""
         super().__init__()
         biased = model.bias == "all"
         self.gate = Linear(model.hidden_size, inner_width, biased) if model.mlp == "swiglu" else None

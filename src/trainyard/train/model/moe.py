@@ -29,8 +29,9 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.empty(model.experts, model.hidden_size, model.moe_ffn_hidden_size))
 
     def forward(self, x_ND: Tensor, counts_E: Tensor) -> Tensor:
-        """Applies the experts to tokens sorted by expert, `counts_E` tokens each."""
-        ends_E = counts_E.cumsum(0).to(torch.int32)
+        """Applies each expert to its tokens: `x_ND` has the tokens sorted by expert, and `counts_E` the number of
+        tokens of each expert. Returns (N, D) in the same order."""
+        ends_E = counts_E.cumsum(0).to(torch.int32)  # of each expert's rows
 
         def product(x: Tensor, weight: Tensor) -> Tensor:
             local = weight.to_local() if isinstance(weight, DTensor) else weight

@@ -83,7 +83,7 @@ class ParallelModel:
         return self.ranks.world // self.job.layout.pp
 
     def _stages(self, meshes: Meshes) -> dict[int, nn.Module]:
-        """This rank's pipeline stages by number."""
+        """Builds this rank's pipeline stages: stage number -> module. A rank has `layout.interleave` of them."""
         layout, task = self.job.layout, cast(PipelineTask, self.task)
         stage_numbers = stages_of(meshes.data.get_local_rank("pp"), layout, self.job.recipe.schedule)
         with torch.device("meta"):

@@ -97,6 +97,7 @@ def _send_to_next(x: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
     )
 
     def wait() -> Tensor:
+        """Waits for both transfers, and returns the received tensor."""
         for transfer in transfers:
             transfer.wait()
         return received

@@ -44,7 +44,8 @@ class Predict:
         return cast(ClickModel, module).blocks
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:
-        """Shards the tables over all data-parallel ranks."""
+        """Replaces the model's embedding by one that is sharded over all data-parallel ranks, by row or by table. Does
+        nothing if `sizes.tables` is `replicated`."""
         sharded_types = {"by_row": ByRow, "by_table": ByTable}
         if self.sizes.tables in sharded_types:
             with torch.device("meta"):

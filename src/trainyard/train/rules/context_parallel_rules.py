@@ -1,4 +1,8 @@
-"""Constraints on context parallelism. Needs no torch."""
+"""Constraints on context parallelism. Needs no torch.
+
+In messages, `$` is the root of the job file: `$.layout` is its table [layout]. The axis is `cp`, the number of ranks
+that share a sequence.
+"""
 
 from __future__ import annotations
 

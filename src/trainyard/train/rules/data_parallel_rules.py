@@ -1,4 +1,7 @@
-"""Which layouts replicate and which shard weights, and constraints on ZeRO-1. Needs no torch."""
+"""Which layouts replicate and which shard weights, and constraints on ZeRO-1. Needs no torch.
+
+In messages, `$` is the root of the job file: `$.layout` is its table [layout].
+"""
 
 from __future__ import annotations
 

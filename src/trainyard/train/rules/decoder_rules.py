@@ -1,4 +1,7 @@
-"""Constraints on a decoder that is trained. Needs no torch."""
+"""Constraints on a decoder that is trained. Needs no torch.
+
+In messages, `$` is the root of the job file: `$.layout` is its table [layout].
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Constraints on expert parallelism. Needs no torch."""
+"""Constraints on expert parallelism. Needs no torch.
+
+In messages, `$` is the root of the job file: `$.layout` is its table [layout]. The axis is `ep`, the number of ranks
+that the experts of a layer are divided over.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whether weights, gradients and optimizer state alone exceed the memory. Needs no torch."""
+"""Whether weights, gradients and optimizer state alone exceed the memory. Needs no torch.
+
+In messages, `$` is the root of the job file: `$.layout` is its table [layout].
+"""
 
 from __future__ import annotations
 

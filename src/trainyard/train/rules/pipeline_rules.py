@@ -1,6 +1,8 @@
 """Constraints on pipeline parallelism. Needs no torch.
 
 The numbers are those that the schedules of torch.distributed.pipelining (2.13) require; a test compares the two.
+
+In messages, `$` is the root of the job file: `$.layout` is its table [layout].
 """
 
 from __future__ import annotations

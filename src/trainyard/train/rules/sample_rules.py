@@ -1,4 +1,7 @@
-"""Constraints on jobs whose samples are not token sequences. Needs no torch."""
+"""Constraints on jobs whose samples are not token sequences. Needs no torch.
+
+In messages, `$` is the root of the job file: `$.layout` is its table [layout].
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Constraints on tensor parallelism. Needs no torch."""
+"""Constraints on tensor parallelism. Needs no torch.
+
+In messages, `$` is the root of the job file: `$.layout` is its table [layout]. The axis is `tp`, the number of ranks
+that each matrix is divided over.
+"""
 
 from __future__ import annotations
 

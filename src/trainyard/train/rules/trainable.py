@@ -1,4 +1,7 @@
-"""Whether a job can be trained, and if not, what to change. Needs no torch."""
+"""Whether a job can be trained, and if not, what to change. Needs no torch.
+
+In messages, `$` is the root of the job file: `$.layout` is its table [layout].
+"""
 
 from __future__ import annotations
 

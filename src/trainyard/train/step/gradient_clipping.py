@@ -68,7 +68,8 @@ def _local(grad: Tensor) -> Tensor:
 
 
 def _sharding_groups(grad: Tensor) -> tuple[ProcessGroup, ...]:
-    """The process groups of the axes that shard a gradient."""
+    """The process groups of the mesh axes that shard a gradient; its squares must be summed over each of them in turn.
+    Empty if every rank has the whole gradient."""
     if not isinstance(grad, DTensor):
         return ()
     return tuple(

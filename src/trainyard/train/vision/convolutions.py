@@ -72,7 +72,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("times", torch.zeros(1), persistent=False)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Normalizes (B, C, H, W) by this micro-batch's statistics and records them."""
+        """Normalizes (B, C, H, W) by the mean and variance of this micro-batch per channel, and adds them to `sums`."""
         weight, bias = (part.to(x_BCHW.dtype).float() for part in (self.weight, self.bias))
         mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
         # With momentum 1, the kernel returns the statistics of this micro-batch.

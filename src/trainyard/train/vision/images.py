@@ -101,7 +101,8 @@ def _digits() -> ImageSet:
 
 
 def _files(root: Path) -> list[list[Path]]:
-    """Image files by class. Raises `BadJob`."""
+    """The image files of each class: of each subfolder of `root` by name, or of `root` if it has no subfolders. Raises
+    `BadJob` if there are none, or they are too large in total."""
     try:
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         files_by_class = [
@@ -145,7 +146,8 @@ def _folder(root: Path) -> ImageSet:
 
 
 def _pictures(path: Path) -> list[Pixels]:
-    """Reads the images of a file. Raises `BadJob`."""
+    """Reads the images of a .npy or .png file, each as (H, W, C) float32 from 0 to 1. Raises `BadJob` for a file that
+    cannot be read, or with another shape, dtype or range of values."""
     try:
         array = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _png(path)
     except (OSError, ValueError, EOFError, MemoryError) as error:
