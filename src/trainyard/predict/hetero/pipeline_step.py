@@ -194,7 +194,7 @@ def cost_pipeline(
     layout. `budget`: tokens to train on, for days and dollars; 0 for none."""
     table, case, memory = pipeline.table, pipeline.case, pipeline.memory
     step_time = predict_step(pipeline, simulated)
-    # Of each stage: idle in warm-up and in the steady state, and from its end until the end of the step.
+    # Idle seconds of each stage: in warm-up, in the steady state, and from its end until the end of the step.
     idle_s = simulated.warmup + simulated.steady + step_time.wall - _stage_end_seconds(pipeline, simulated)
     reserved_bytes = memory.total * RESERVED
     device_bytes = np.array([float(table.part_models[part].hardware.memory[0]) for part in table.part_of_stage])
