@@ -68,7 +68,7 @@ def check_comparability(a: Side, b: Side) -> Comparability:
     if a.job and b.job and not (a.run and b.run) and a.job.layout != b.job.layout:
         caveats.append(f"Layout: {a.job.layout} against {b.job.layout}.")
     if a.run and b.run:
-        # A script's command line may change its work; `compare_work` reports that as a doubt if it cannot tell.
+        # A script's command line may change its work; `compare_work` reports that as a doubt if the evidence is open.
         if (
             SCRIPT in (a.run.job.workload, b.run.job.workload)
             and describe_command(a.run) != describe_command(b.run)

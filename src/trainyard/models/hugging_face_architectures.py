@@ -154,7 +154,7 @@ def _mixtral(config: HuggingFaceKeys) -> dict[str, Any]:
     """Model fields of a Mixtral config: Llama's, with a softmax router over experts."""
     config.must("sliding_window", [], "only full causal attention is modelled")
     config.must("router_jitter_noise", [0, 0.0], "router noise is not modelled")
-    grouped = _llama_family_grouped(config, 1e6)
+    grouped = _llama_family_grouped(config, default_rope_base=1e6)
     return {
         **grouped,
         "experts": config.integer("num_local_experts", 8),
@@ -206,7 +206,7 @@ def _gpt2(config: HuggingFaceKeys) -> dict[str, Any]:
         "activation_function", ["gelu_new", "gelu_pytorch_tanh"], "only the tanh approximation of GELU is modelled"
     )
     for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop"):
-        config.must(key, [0, 0.0], "dropout is not modelled", 0.1)
+        config.must(key, [0, 0.0], "dropout is not modelled", default=0.1)
     config.must("scale_attn_weights", [True], "scores are divided by sqrt(head_dim)")
     config.must("scale_attn_by_inverse_layer_idx", [False], "scores are not divided by the layer index")
     config.must("reorder_and_upcast_attn", [False], "scores are computed in the compute dtype")

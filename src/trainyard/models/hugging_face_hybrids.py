@@ -25,7 +25,7 @@ def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
     layers = config.layers(default=len(pattern))
     if layers != len(pattern):
         raise BadFile(f"{config.where} at $.num_hidden_layers: {layers}, but {len(pattern)} layers are listed.")
-    config.must("mlp_hidden_act", ["relu2"], "only squared ReLU is modelled", "relu2")
+    config.must("mlp_hidden_act", ["relu2"], "only squared ReLU is modelled", default="relu2")
     config.must("num_nextn_predict_layers", [0], "multi-token prediction is not modelled")
     _check_biases(config)
     for key in ("attention_dropout", "hidden_dropout"):
@@ -110,7 +110,8 @@ def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
     """Jamba: Mamba-1 or attention, then an MLP or experts, without position embeddings."""
     layers, width = config.layers(), config.integer("hidden_size")
     experts, ffn = config.integer("num_experts", 16), config.integer("intermediate_size")
-    has_attention, has_experts = _every_nth(config, "attn_layer", 8, 4), _every_nth(config, "expert_layer", 2, 1)
+    has_attention = _every_nth(config, "attn_layer", period=8, offset=4)
+    has_experts = _every_nth(config, "expert_layer", period=2, offset=1)
     kinds = ["*" if has_attention(layer) else "M" for layer in range(layers)]
     mlp_kinds = ["E" if experts > 1 and has_experts(layer) else "-" for layer in range(layers)]
     _check_silu_gate(config)

@@ -85,9 +85,9 @@ class ChangedAccounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_changed_accounts(pairs: PairedLedgers, alpha: float, matters: float = 0.0) -> ChangedAccounts:
-    """Tests every account. `pairs`: as in `PairedLedgers`; `alpha`: error rate of all accounts together; `matters`: a
-    change below this fraction of the step is judged the same, however significant. Raises `NotEnoughEvidence` for fewer
-    than three pairs."""
+    """Tests the change of every account, without the change common to all. `pairs`: (base, head) of each pair, account
+    -> ns per step; `alpha`: error rate of all accounts together; `matters`: a change below this fraction of the step is
+    judged the same, however significant. Raises `NotEnoughEvidence` for fewer than three pairs."""
     if len(pairs) < MIN_PAIRS:
         raise NotEnoughEvidence(
             f"{len(pairs)} pairs have ledgers on both sides, but finding the changed account needs {MIN_PAIRS}.",

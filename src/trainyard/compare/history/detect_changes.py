@@ -59,7 +59,9 @@ def find_changes(scan: SplitScan, allowance: float = 0.0) -> DetectedChanges:
     steps = find_change_points(values, scan.splits(), variance_inflation, critical)
     changes = _join_excursions(_classify_steps(values, steps, variance_inflation, critical))
     if not any(change.lasting for change in changes) and is_steady_trend(values):
-        changes = [describe_change.describe_drift(values, (0, n), (0, 0), 0, n, 1.0)]
+        changes = [
+            describe_change.describe_drift(values, ramp=(0, n), begins=(0, 0), start=0, stop=n, variance_inflation=1.0)
+        ]
     for start, stop in pairwise(_list_edges(changes, n)):
         if not any(change.kind == "drift" and change.at <= start < change.until for change in changes):
             windows = find_excursions(values[start:stop], variance_inflation, critical)
@@ -134,8 +136,8 @@ _LEAST_REVERSED, _MOST_REVERSED = 2 / 3, 4 / 3
 
 
 def _join_excursions(changes: list[SeriesChange]) -> list[SeriesChange]:
-    """The changes with each two steps joined into an excursion if they are at most `MAX_EXCURSION` points apart and the
-    second reverses about as much as the first."""
+    """The changes, with two consecutive steps joined into one excursion if they are at most `MAX_EXCURSION` points
+    apart and the second reverses from 2/3 to 4/3 of the first. `changes`: in order."""
     merged: list[SeriesChange] = []
     for change in changes:
         last = merged[-1] if merged else None

@@ -135,7 +135,8 @@ def _reference_from_runs(benchmark: str, batch: int, unit: str, needed: Sequence
 
 def _olympic(benchmark: str, needed: Sequence[float], side: str) -> list[float]:
     """Epochs or samples to convergence, increasing, without the best and the worst runs, as many as the benchmark's
-    rule says. `side`: the owner of the runs, for the message of the `BadInput` raised if too few remain."""
+    rule requires. `side`: the name of the runs (`the reference`, `HEAD`), for the message. Raises `BadInput` if too few
+    remain."""
     left_out_per_end = _LEFT_OUT_PER_END.get(benchmark, 1)
     if len(needed) <= 2 * left_out_per_end:
         raise BadInput(

@@ -125,7 +125,7 @@ def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budg
     fixed = {axis: value for axis, value in wanted.fixed.items() if axis not in ("pp", "interleave")}
     part_input = wanted._replace(devices=part.ranks, per_node=part.machine.ranks_per_node, fixed=fixed)
     try:
-        return PartResult(part, search.fastest(part_input, part.machine, framework, budget, lambda _: None))
+        return PartResult(part, search.fastest(part_input, part.machine, framework, budget, refuses=lambda _: None))
     except BadJob as error:
         return PartResult(part=part, choice=None, reason=error.says)
 
@@ -180,6 +180,7 @@ def _explain_too_large(
         if not len(larger_layouts):
             continue
         larger_models = fleet.model_parts(larger_input, larger_parts, framework)
-        if find_best(pipelines.build_tables(larger_input, larger_layouts, framework, larger_models), larger_input, 1):
+        larger_tables = pipelines.build_tables(larger_input, larger_layouts, framework, larger_models)
+        if find_best(larger_tables, larger_input, most=1):
             return message, f"{','.join(str(part) for part in larger_parts)} would be enough."
     return message, "Use devices with more memory, or fewer samples per step."

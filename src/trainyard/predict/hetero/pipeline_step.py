@@ -194,7 +194,7 @@ def cost_pipeline(
     layout. `budget`: tokens to train on, for days and dollars; 0 for none."""
     table, case, memory = pipeline.table, pipeline.case, pipeline.memory
     step_time = predict_step(pipeline, simulated)
-    # Of each stage: idle in warm-up and in the steady state, and from its end until the end of the step.
+    # Idle seconds of each stage: in warm-up, in the steady state, and from its end until the end of the step.
     idle_s = simulated.warmup + simulated.steady + step_time.wall - _stage_end_seconds(pipeline, simulated)
     reserved_bytes = memory.total * RESERVED
     device_bytes = np.array([float(table.part_models[part].hardware.memory[0]) for part in table.part_of_stage])
@@ -240,7 +240,8 @@ def _make_plan(
     stage `fullest`. `job`: the job with the pipeline's layout; `parts`: in the order of the pipeline; `memory`: bytes
     per rank of each stage."""
     models, depth = pipeline.table.part_models, len(pipeline.layers_per_stage)
-    ledger = predicted_ledger.ledger(step_time, 0, job.layout.ranks, ", ".join(str(part) for part in parts))
+    part_names = ", ".join(str(part) for part in parts)
+    ledger = predicted_ledger.ledger(step_time, index=0, ranks=job.layout.ranks, source=part_names)
     model_kind = "experts" if float(pipeline.case.experts[0]) else "dense"
     intervals = [model.tuned.interval(model_kind) for model in models]
     low, high = min(low for low, _ in intervals), max(high for _, high in intervals)

@@ -67,9 +67,10 @@ class PipelineTable:
         # As if each layer were of the kind that is fastest on its stage.
         layers, layer_seconds = sum(self.layer_counts), np.minimum.reduce(self.layer_seconds)
         best_capacity = np.maximum.reduce(self.layer_capacities)
-        pace_s = _lower_bound_of_pace(layer_seconds, self.fixed_seconds, best_capacity, layers, 1)
+        pace_s = _lower_bound_of_pace(layer_seconds, self.fixed_seconds, best_capacity, layers, min_layers=1)
         for seconds, capacity, count in zip(self.layer_seconds, self.layer_capacities, self.layer_counts):
-            pace_s = np.maximum(pace_s, _lower_bound_of_pace(seconds, self.fixed_seconds, capacity, count, 0))
+            kind_pace_s = _lower_bound_of_pace(seconds, self.fixed_seconds, capacity, count, min_layers=0)
+            pace_s = np.maximum(pace_s, kind_pace_s)
         # Each stage has one layer at least; the others are as fast as on the fastest stage.
         extra_layers = layers - layer_seconds.shape[1]
         pass_s = np.sum(self.fixed_seconds + layer_seconds, axis=1) + extra_layers * np.min(layer_seconds, axis=1)

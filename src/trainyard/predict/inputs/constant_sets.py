@@ -111,7 +111,7 @@ def choose(machine: Machine, software: str) -> ConstantSet:
     matrix-product rate if that was measured. `software`: as in `ConstantSet`."""
     if machine.tuned:
         return _machines_own_set(machine, software)
-    family = software.partition("-")[0]
+    family = software.partition("-")[0]  # "megatron" for "megatron-25"
     sets_of_machine = [candidate for candidate in known() if machine.name in candidate.devices]
     for wanted_software in (software, family):
         for candidate in sets_of_machine:

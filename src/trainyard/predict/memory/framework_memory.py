@@ -46,10 +46,10 @@ def on_host(cases: Cases) -> Column:
     """Bytes of host memory of a rank of the first or the last stage, whichever needs more."""
     if not (cases.offload > 0).any():
         return np.zeros(1)
-    weights_of_ends = [
-        _count_kept_weights(cases, first)(1, shapes.weights(cases).trained(cases)) for first in (True, False)
-    ]
-    return np.maximum(*weights_of_ends) * offload.host_bytes_per_weight(cases)
+    trained = shapes.weights(cases).trained(cases)
+    # Trained weights whose optimizer state a rank of the first and of the last stage has.
+    first_weights, last_weights = (_count_kept_weights(cases, first)(1, trained) for first in (True, False))
+    return np.maximum(first_weights, last_weights) * offload.host_bytes_per_weight(cases)
 
 
 def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:

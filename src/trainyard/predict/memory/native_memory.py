@@ -526,8 +526,8 @@ def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
 def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     """Bytes at the moments of a step in a pipeline: buffers to receive every micro-batch are allocated at the
     beginning; under FSDP a stage is gathered once, and its gradients are unsharded and in float32 until the last
-    micro-batch. In order: the loss; a backward pass in the steady state, of the first micro-batch, and of the embedding
-    in the last one; and the update."""
+    micro-batch. In order: the loss; a backward pass with all micro-batches in flight; a later one; that of the
+    embedding in the last micro-batch; and the update."""
     cases, value_bytes, stages_per_rank = stage.cases, stage.cases.width_bytes, stage.cases.interleave
     is_sharded = uses_fsdp(cases) > 0
     gathered_weights = np.where(

@@ -112,8 +112,9 @@ def _breadth_first_order(
     chunks, micros = np.repeat(np.arange(interleave), micro_batches), np.tile(np.arange(micro_batches), interleave)
     kind = np.repeat([FORWARD, BACKWARD], len(chunks))
     backward_micros = micros[::-1] if reverse_backward else micros
-    row = (kind, np.concatenate([chunks, chunks[::-1]]), np.concatenate([micros, backward_micros]))
-    return np.tile(row[0], (pp, 1)), np.tile(row[1], (pp, 1)), np.tile(row[2], (pp, 1))
+    chunk, micro = np.concatenate([chunks, chunks[::-1]]), np.concatenate([micros, backward_micros])
+    # All ranks have the same order.
+    return np.tile(kind, (pp, 1)), np.tile(chunk, (pp, 1)), np.tile(micro, (pp, 1))
 
 
 def _one_forward_one_backward(

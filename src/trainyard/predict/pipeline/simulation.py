@@ -139,7 +139,7 @@ def simulate(pipelines: Sequence[PipelineTimes]) -> list[SimulatedPipeline]:
         for pipeline in pipelines
     ]
     sizes = [len(table.seconds_index) for table in tables]
-    while len(results) < len(tables):
+    while len(results) < len(tables):  # batches of pipelines [first, end)
         first = end = len(results)
         while end == first or (end < len(tables) and sum(sizes[first : end + 1]) <= _BATCH_OPERATIONS):
             end += 1

@@ -65,7 +65,7 @@ def _inside(hardware: RankHardware, near: Column) -> Column:
 
 def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
     """Seconds of data transfer for one pass of `size_bytes` around the ring of `members`, without latency."""
-    # Of the data, each rank receives the part that the others hold; the ring enters and leaves a node once.
+    # Each rank receives the part of the data that the others hold; the ring enters and leaves a node once.
     inside_bytes_per_s = _inside(hardware, members.near) * tuned.inside
     inside_s = (members.near - 1) / members.near * size_bytes / inside_bytes_per_s
     port_bytes_per_s = np.minimum(

@@ -225,7 +225,8 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
             + _ROUTING_KERNELS * tuned.kernel_s
         )
         dispatch = moe_share * _dispatch_seconds(cases, hardware, tuned)
-    # Routing takes the host as long as a layer; a hybrid's layer, with one sublayer, takes half of the usual time.
+    # Routing takes the host as long as a layer's forward pass; a hybrid's layer, with one sublayer, takes half the
+    # time.
     host_extra_s = _host_collective_seconds(cases, hardware, tuned) + moe_share * tuned.host_forward_s
     sublayer_share = shapes.sublayer_count(cases) / 2
     phases = [
@@ -254,6 +255,7 @@ def _host_collective_seconds(cases: Cases, hardware: RankHardware, tuned: Consta
     expert_collectives = np.where(cases.ep > 1, 2.0, 0.0)  # dispatch and combine
     weight_gathers = np.where((cases.is_sharded > 0) & (cases.zero >= 2), 0.5, 0.0)
     other_collectives = np.where(hardware.host > 0, weight_gathers, np.where(cases.cp > 1, 1.0, 0.0))
+    # Megatron's fused softmax takes only blocks of score matrices.
     misses_fused_softmax = (cases.flash == 0) & (
         np.mod(cases.heads / cases.tp * cases.micro_batch_size, _FUSED_SOFTMAX) != 0
     )

@@ -19,7 +19,7 @@ _MAX_LISTED_RANKS = 64
 
 def ledger(predicted: StepTime, index: int, ranks: int, source: str) -> Ledger:
     """The step of case `index` of `predicted` as a ledger, mean over its `ranks`, in integer ns. The largest entry
-    absorbs the rounding error. `source`: the ledger's source."""
+    absorbs the rounding error. `source`: of the ledger, such as the machine's name."""
 
     def value_at(column: Column | float) -> float:
         """The value of case `index`; a column of one value, or a number, is that of all cases."""

@@ -62,7 +62,7 @@ def _dit(sizes: Dit, recipe: Recipe, tp: int) -> Tally:
     for _ in range(sizes.plain):
         with ops.block():
             _plain(ops, sizes)
-    _modulation(ops, width, 2)
+    _modulation(ops, width, parts=2)
     _modulated_norm(ops, patches, width)
     ops.linear(patches, width, patch_values, bias=True, split="out")
     ops.loss(patches * patch_values, "elementwise")
@@ -104,7 +104,8 @@ def _double(ops: Tally, sizes: Dit, text_ends: bool) -> None:
     width = sizes.width
     streams = ((sizes.text_tokens, text_ends), (sizes.patches, False))  # (rows, whether the stream ends here)
     for rows, ends in streams:
-        _modulation(ops, width, 2 if ends else 6)
+        # Shift and scale before attention; also its gate, and the three of the MLP.
+        _modulation(ops, width, parts=2 if ends else 6)
         _modulated_norm(ops, rows, width)
         _projections(ops, sizes, rows)
     _attend(ops, sizes)
@@ -115,7 +116,7 @@ def _double(ops: Tally, sizes: Dit, text_ends: bool) -> None:
 
 def _plain(ops: Tally, sizes: Dit) -> None:
     """Tallies a block over the image patches only."""
-    _modulation(ops, sizes.width, 6)
+    _modulation(ops, sizes.width, parts=6)
     _modulated_norm(ops, sizes.patches, sizes.width)
     _projections(ops, sizes, sizes.patches)
     _attend(ops, sizes)
@@ -138,7 +139,7 @@ def _finish(ops: Tally, sizes: Dit, rows: int) -> None:
 def _single(ops: Tally, sizes: Dit) -> None:
     """Tallies a block over text and patches together, whose attention and MLP run in parallel."""
     rows, width = sizes.patches + sizes.text_tokens, sizes.width
-    _modulation(ops, width, 3)
+    _modulation(ops, width, parts=3)
     _modulated_norm(ops, rows, width)
     _projections(ops, sizes, rows)
     _attend(ops, sizes)

@@ -113,7 +113,7 @@ def _look_up(job: Job, sizes: Dlrm) -> list[Operation]:
     forward_bytes = samples * (sizes.ids * (_ID_BYTES + _FLOAT32_BYTES * width) + output_values * _FLOAT32_BYTES)
     table_elements = -(-sum(sizes.rows) * width // (ranks if shards_tables else 1))
     table_count = -(-len(sizes.rows) // ranks) if shards_tables and sizes.tables == "by_table" else len(sizes.rows)
-    added_values = samples * sizes.ids * width
+    added_values = samples * sizes.ids * width  # each id of a sample adds a row to a sum
     backward_bytes = forward_bytes + _FLOAT32_BYTES * (added_values + micro_batches * table_elements)
     dtype = job.recipe.dtype
     return [

@@ -71,8 +71,8 @@ def _orthogonal(job: Job) -> Iterator[Operation]:
     """Orthogonalization (Newton-Schulz iterations of Muon): every rank processes each matrix of its layers whole; under
     ZeRO-1 its share of them. Expert matrices are left out: AdamW updates them.
 
-    An iteration on an (m, n) matrix, m <= n, has three products, of m m n, m m m and m m n multiply-adds; they move
-    2 m n + m m, 3 m m and 3 m n + m m elements, and sums the rest.
+    An iteration on an (m, n) matrix, m <= n, has three products, of m m n, m m m and m m n multiply-adds. With each
+    operand read once they move m n + m m, 2 m m and 2 m n + m m elements; the sum with the matrix moves 3 m n.
     """
     layout, dtype = job.layout, job.recipe.dtype
     count = flops = moved_elements = 0

@@ -39,7 +39,8 @@ def estimate_autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]
     ranks = centre_ranks(values)
     lag_1, lag_2 = (ranks[:, 1:] - ranks[:, :-1]) ** 2, (ranks[:, 2:] - ranks[:, :-2]) ** 2
     left_out = 2 * max(1, values.shape[1] // _POINTS_PER_STEP)  # number of largest differences
-    from_all, from_most = _divide_trimmed_means(lag_2, lag_1, 0), _divide_trimmed_means(lag_2, lag_1, left_out)
+    from_all = _divide_trimmed_means(lag_2, lag_1, left_out=0)
+    from_most = _divide_trimmed_means(lag_2, lag_1, left_out=left_out)
     return np.clip(np.minimum(from_all, from_most) - 1, 0, _MAX_CORRELATION)
 
 

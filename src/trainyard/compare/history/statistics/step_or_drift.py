@@ -50,15 +50,15 @@ def choose_shape(
         return n / variance_inflation * np.log(max(cost, _LEAST_COST) / n) + parameters * np.log(n)
 
     steps = _refine_steps(clipped, steps)
-    steps_score = bic(_fit_steps(clipped, steps), 2 * len(steps) + 1)
+    steps_score = bic(_fit_steps(clipped, steps), parameters=2 * len(steps) + 1)
     candidates = [(steps_score - _BIC_MARGIN, StepOrDrift(tuple(steps)))]
     if n >= 2 * _SHORTEST_RAMP:
         residuals = _subtract_line(clipped)
         line_cost = float(residuals @ residuals)
-        candidates.append((bic(line_cost, 2), StepOrDrift(steps=(), begin=0, end=n)))
+        candidates.append((bic(line_cost, parameters=2), StepOrDrift(steps=(), begin=0, end=n)))
         is_rise = clipped[steps[0] :].mean() > clipped[: steps[0]].mean()
         gain, at = _fit_step_on_line(residuals if is_rise else -residuals)  # reduction of the squared error, position
-        step_on_line_score = bic(line_cost - gain, 4)
+        step_on_line_score = bic(line_cost - gain, parameters=4)
         # The step must be significant in addition to the line, and the line in addition to the steps.
         if (
             gain > critical**2 * variance_inflation * (line_cost - gain) / n
@@ -73,7 +73,7 @@ def choose_shape(
         likely_ramps = ramps[costs <= costs[flattest] * np.exp(_POSITION_QUANTILE * variance_inflation / n)]
         begins = int(likely_ramps[:, 0].min()), int(likely_ramps[:, 0].max())
         candidates.append(
-            (bic(float(costs[flattest]), 4), StepOrDrift(steps=(), begin=begin, end=end + 1, begins=begins))
+            (bic(float(costs[flattest]), parameters=4), StepOrDrift(steps=(), begin=begin, end=end + 1, begins=begins))
         )
     return min(candidates, key=lambda candidate: candidate[0])[1]
 

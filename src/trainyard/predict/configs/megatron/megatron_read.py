@@ -117,6 +117,7 @@ class _MegatronReader:
         shard = dp // copies if zero else 1
         if cp > 1 and not zero:
             keys.refuse("context-parallel-size", "supported only with --use-distributed-optimizer")
+        # Supported: experts sharded over tp if ep is 1, else whole on each rank of tp.
         expert_tp = keys.integer("expert-tensor-parallel-size", tp)
         if model.experts and tp > 1 and expert_tp != (1 if ep > 1 else tp):
             keys.refuse(
