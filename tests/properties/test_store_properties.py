@@ -155,7 +155,7 @@ def test_digest_list_round_trip(files: dict[str, bytes]) -> None:
 def test_remote_tags_are_valid_tags(table: dict[str, str]) -> None:
     try:
         data = msgspec.json.encode(table)
-        taken = tags.from_remote(data, "tags.json")
+        taken = tags.decode_remote(data, "tags.json")
     except (BadFile, UnicodeEncodeError):
         return
     for tag in taken:

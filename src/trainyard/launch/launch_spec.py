@@ -40,7 +40,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     clock: EpochClock = EpochClock()
 
     @property
-    def ranks_each(self) -> int:
+    def ranks_per_node(self) -> int:
         """Number of ranks per node."""
         return self.ranks // self.nodes
 

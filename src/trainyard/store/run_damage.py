@@ -23,13 +23,13 @@ RESTORE = "Copy its folder back from a backup, or delete the run and pull it aga
 _MAX_REASONS = 3
 
 
-def marked(folder: Path, run: Run) -> Run:
+def mark_damage(folder: Path, run: Run) -> Run:
     """`run`, as read from the folder, in the state `damaged` if files of its record are missing or altered.
 
     The reasons are then its failure.
     """
     reasons = list(_find_damage(folder, run))
-    return _as_damaged(run, listed(reasons)) if reasons else run
+    return _as_damaged(run, join_reasons(reasons)) if reasons else run
 
 
 def read_any(folder: Path) -> Run:
@@ -47,7 +47,7 @@ def read_any(folder: Path) -> Run:
         run = msgspec.structs.replace(run, samples=tuple(folders.read_samples(folder)))
     except BadFile as error:
         reasons.append(error.says.removesuffix("."))
-    return _as_damaged(run, listed(reasons)) if reasons else marked(folder, run)
+    return _as_damaged(run, join_reasons(reasons)) if reasons else mark_damage(folder, run)
 
 
 def _as_damaged(run: Run, reason: str) -> Run:
@@ -65,7 +65,7 @@ def missing_evidence(folder: Path) -> list[str]:
     return [name for name in recorded if not is_record(name) and not is_regular(folder / name)]
 
 
-def listed(reasons: list[str]) -> str:
+def join_reasons(reasons: list[str]) -> str:
     """The reasons as one text, the first three in full and the number of others."""
     return units.listed(reasons, _MAX_REASONS, between="; ")
 

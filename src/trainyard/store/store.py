@@ -98,7 +98,7 @@ class Store:
         Raises `UnknownName`, `BadInput` for an ambiguous prefix, `BadFile` for a record that cannot be decoded.
         """
         folder = self.find(name)
-        run = run_damage.marked(folder, folders.read(folder))
+        run = run_damage.mark_damage(folder, folders.read(folder))
         if run.state == "damaged":
             self._say(f"{folder}: the run is damaged: {run.failure}.")
         return run

@@ -54,7 +54,7 @@ def encode(tags: dict[str, str]) -> bytes:
     return msgspec.json.encode(tags)
 
 
-def from_remote(data: bytes, shown: str) -> dict[str, str]:
+def decode_remote(data: bytes, shown: str) -> dict[str, str]:
     """Decode the tags of a run in a remote store. `shown`: the name of the file in messages. Raises `BadFile`, also for
     a time in the future: such an assignment would override all later ones until then."""
     tags = _decode(data, shown, "Push the run again from the store that has its tags: that replaces them.")

@@ -58,7 +58,7 @@ def job(tokens: int = 96, least: int = 1, nodes: int = 4, **layout: Any) -> Job:
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
 def test_on_fewer_nodes_the_batch_stays(layout: dict[str, int], nodes: int) -> None:
     whole = job(tokens=8 * 144, **layout)
-    fewer = shrink_job.shrunk(whole, nodes)
+    fewer = shrink_job.shrink(whole, nodes)
     assert fewer.layout.ranks * 4 == whole.layout.ranks * nodes
     assert fewer.batch == whole.batch
     assert fewer.accumulate * nodes == whole.accumulate * 4
@@ -67,19 +67,19 @@ def test_on_fewer_nodes_the_batch_stays(layout: dict[str, int], nodes: int) -> N
 
 def test_indivisible_layout_is_refused_with_arithmetic() -> None:
     with refused(BadJob, "nodes = 4", "$.recovery", "dp_replicate 2", "dp_shard 2"):
-        shrink_job.shrunk(job(dp_replicate=2, dp_shard=2), 2)
+        shrink_job.shrink(job(dp_replicate=2, dp_shard=2), 2)
     with refused(BadJob, "tokens_per_step 64", "data-parallel ranks 3 = 24"):
-        shrink_job.shrunk(job(tokens=64), 3)
+        shrink_job.shrink(job(tokens=64), 3)
     with refused(BadJob, "6 ranks", "nodes = 4", "$.recovery", "6 % 4 = 2"):
-        shrink_job.sizes(job(dp_replicate=6), lambda _: None)
+        shrink_job.node_counts(job(dp_replicate=6), lambda _: None)
 
 
 def test_indivisible_node_counts_are_skipped_except_least_nodes() -> None:
-    assert shrink_job.sizes(job(), lambda _: None) == (4, 3, 2, 1)
-    assert shrink_job.sizes(job(tokens=64), lambda _: None) == (4, 2, 1)
-    assert shrink_job.sizes(job(least=0), lambda _: None) == (4,)
+    assert shrink_job.node_counts(job(), lambda _: None) == (4, 3, 2, 1)
+    assert shrink_job.node_counts(job(tokens=64), lambda _: None) == (4, 2, 1)
+    assert shrink_job.node_counts(job(least=0), lambda _: None) == (4,)
     with refused(BadJob, "tokens_per_step 64", "data-parallel ranks 3 = 24"):
-        shrink_job.sizes(job(tokens=64, least=3), lambda _: None)
+        shrink_job.node_counts(job(tokens=64, least=3), lambda _: None)
     assert Spec(ranks=4, nodes=4, sizes=(4, 2), port=0, module="m").size(3) == 2
 
 
@@ -154,7 +154,7 @@ def test_final_fault_has_no_restart() -> None:
     events = [*KILLED[:4], event("ended", 112)]
     (incident,) = goodput.incidents(events, STEPS[:3])
     assert (incident.resumed, incident.restart_s, incident.lost_s) == (-1, 0.0, 0.0)
-    assert sum(goodput.spent(events, STEPS[:3]).values()) == 12 * S
+    assert sum(goodput.time_by_cause(events, STEPS[:3]).values()) == 12 * S
 
 
 def test_survived_fault_costs_no_restart() -> None:
@@ -169,7 +169,7 @@ def test_resumed_run_has_two_supervised_periods() -> None:
         event("started", 200), event("launched", 201, attempt=2), event("ended", 206, attempt=2),
     ]  # fmt: skip
     steps = [*STEPS, step(3, 204, attempt=2), step(4, 205, attempt=2)]
-    spent = goodput.spent([*KILLED, *later], steps)
+    spent = goodput.time_by_cause([*KILLED, *later], steps)
     assert sum(spent.values()) == 26 * S
     assert spent["recompute"] == 2 * S
 
@@ -200,7 +200,7 @@ def test_causes_sum_to_total_time_for_any_history(events: list[JobEvent], steps:
     inner = [event for event in events if event.what not in ("started", "ended")]
     inner.sort(key=lambda event: event.noticed or event.at)
     history = [JobEvent(what="started", at=0), *inner, JobEvent(what="ended", at=end)]
-    spent = goodput.spent(history, steps)
+    spent = goodput.time_by_cause(history, steps)
     assert sum(spent.values()) == end
     assert min(spent.values()) >= 0
     assert spent.keys() == words.TIMES.keys()
@@ -209,7 +209,7 @@ def test_causes_sum_to_total_time_for_any_history(events: list[JobEvent], steps:
 
 @given(st.lists(EVENTS, max_size=14), st.lists(SAMPLES, max_size=14))
 def test_goodput_accepts_any_history(events: list[JobEvent], steps: list[Sample]) -> None:
-    assert min(goodput.spent(events, steps).values()) >= 0
+    assert min(goodput.time_by_cause(events, steps).values()) >= 0
     for incident in goodput.incidents(events, steps):
         assert min(incident.detect_s, incident.restart_s, incident.lost_s) >= 0
 
@@ -351,7 +351,7 @@ class World:
 
     def _own(self, node: int) -> list[int]:
         index = [member.node for member in self.plan.members].index(node)
-        return list(range(index * self.spec.ranks_each, (index + 1) * self.spec.ranks_each))
+        return list(range(index * self.spec.ranks_per_node, (index + 1) * self.spec.ranks_per_node))
 
     def _act(self) -> None:
         members = {member.node for member in self.plan.members if self.lives.get(member.node) == member.life}
@@ -795,7 +795,7 @@ WORK = 'Thread 0x1 (most recent call first):\n  File "/x/mine.py", line 3 in wor
     ],
 )
 def test_who_hangs(ranks: list[RankReport], stacks: Mapping[int, str], blamed: int) -> None:
-    assert find_cause.hung(ranks, {rank.rank: 5 if rank.ticks else 0 for rank in ranks}, stacks)[0][0] == blamed
+    assert find_cause.hung_ranks(ranks, {rank.rank: 5 if rank.ticks else 0 for rank in ranks}, stacks)[0][0] == blamed
 
 
 @given(st.integers(0, 3), st.floats(1.0, 4.0), st.lists(st.integers(8, 30), min_size=6, max_size=6))

@@ -139,14 +139,14 @@ def test_the_examples_fit(root: Path) -> None:
 
 
 def test_fault_is_injected_once_per_run(tmp_path: Path) -> None:
-    assert chaos_files.armed(tmp_path) is None
+    assert chaos_files.read_plan(tmp_path) is None
     wanted = FaultPlan(fault=(fault("stop"), fault("delay")))
-    chaos_files.arm(tmp_path, wanted)
-    assert chaos_files.armed(tmp_path) == wanted
+    chaos_files.write_plan(tmp_path, wanted)
+    assert chaos_files.read_plan(tmp_path) == wanted
     assert chaos_files.injected_faults(tmp_path) == {}
-    assert chaos_files.claim(tmp_path, 1, 7, 0)
-    assert not chaos_files.claim(tmp_path, 1, 8, 1)
-    assert chaos_files.claim(tmp_path, 0, 9, 1)
+    assert chaos_files.claim_injection(tmp_path, 1, 7, 0)
+    assert not chaos_files.claim_injection(tmp_path, 1, 8, 1)
+    assert chaos_files.claim_injection(tmp_path, 0, 9, 1)
     assert {number: (fault.step, fault.attempt) for number, fault in chaos_files.injected_faults(tmp_path).items()} == {
         1: (7, 0),
         0: (9, 1),
@@ -173,7 +173,7 @@ def test_rank_injects_its_faults_once_at_their_steps(tmp_path: Path, monkeypatch
         fault("kill_worker", 4, target=0),
         fault("flip_byte", 5, target=0),
     )
-    chaos_files.arm(tmp_path, FaultPlan(fault=faults))
+    chaos_files.write_plan(tmp_path, FaultPlan(fault=faults))
 
     def ranks(rank: int) -> Ranks:
         return Ranks(rank, rank, 2, 1, "cpu", torch.device("cpu"))
@@ -213,7 +213,7 @@ def test_delayed_rank_sleeps_its_share_of_a_step(tmp_path: Path, monkeypatch: An
 
     monkeypatch.setattr(inject_faults.time, "sleep", sleep)
     monkeypatch.setattr(inject_faults.time, "perf_counter", lambda: clock[0])
-    chaos_files.arm(tmp_path, FaultPlan(fault=(Fault(kind="delay", step=3, rank=0, amount=50.0),)))
+    chaos_files.write_plan(tmp_path, FaultPlan(fault=(Fault(kind="delay", step=3, rank=0, amount=50.0),)))
     call = inject_faults.fault_injector(tmp_path, job(), Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), 0)
     assert call is not None
     for step in range(6):
@@ -483,9 +483,9 @@ def test_preempted_job_resumes_as_planned_and_is_always_scored(
     assert (met.failure is not None) == failed == (met.run.state == "failed")
     assert [row.outcome for row in met.score.rows] == ["not injected"], "nothing was struck here"
     folder = store.runs / met.run.id
-    assert chaos_files.armed(folder) == FaultPlan(fault=(fault("preempt"),))
+    assert chaos_files.read_plan(folder) == FaultPlan(fault=(fault("preempt"),))
     assert met.score.against in (folder / "chaos.json").read_text()
-    assert chaos_files.armed(store.runs / met.score.against) is None
+    assert chaos_files.read_plan(store.runs / met.score.against) is None
 
 
 def test_incomparable_reference_run_is_refused() -> None:

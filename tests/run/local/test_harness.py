@@ -229,7 +229,7 @@ def test_traces_are_complete_files_in_rank_order(tmp_path: Path) -> None:
     ):
         (tmp_path / "traces" / name).touch()
     bare = Run(id=new_id(), job=job(), started="2025-01-01")
-    traces = harness.measured(bare, tmp_path, {}).trace
+    traces = harness.read_measurements(bare, tmp_path, {}).trace
     assert traces == ("traces/rank2.json", "traces/rank9.json.gz", "traces/rank10.json.gz")
 
 
@@ -380,6 +380,6 @@ def test_peak_is_that_of_the_training_device(tmp_path: Path, vendor: str, device
     bare = Run(id=new_id(), job=half, started="2025-01-01", provenance=Provenance(devices=(driver,)))
     write_facts(tmp_path, facts(vendor, device))
     (tmp_path / "samples").mkdir()
-    kept = harness.measured(bare, tmp_path, plugins.load_all("vendors"))
+    kept = harness.read_measurements(bare, tmp_path, plugins.load_all("vendors"))
     assert [(device_seen.vendor, device_seen.name) for device_seen in kept.provenance.devices] == [(vendor, device)]
     assert ("peak" in kept.claims) == peak

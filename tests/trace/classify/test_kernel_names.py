@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.trace.classify.host_causes import host_cause
-from trainyard.trace.classify.kernels import by_kernel_name
+from trainyard.trace.classify.kernels import account_by_kernel_name
 from trainyard.trace.classify.ops import class_of
 from trainyard.vendors.kernel_names import copy_of
 
@@ -134,7 +134,7 @@ CAUSES = {
 
 @pytest.mark.parametrize(("name", "account"), [(name, account) for account, names in KERNELS.items() for name in names])
 def test_kernel(name, account):
-    by_name = by_kernel_name(name)
+    by_name = account_by_kernel_name(name)
     assert (str(by_name) if by_name else "nothing") == account
 
 

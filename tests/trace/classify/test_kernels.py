@@ -9,7 +9,7 @@ from tests.trace_maker import trace, write
 from trainyard import words
 from trainyard.events import COPY, KERNEL, MEMSET, OP
 from trainyard.trace.classify.context import build_context
-from trainyard.trace.classify.kernels import Keys, classify_device, key_collectives, launched_by
+from trainyard.trace.classify.kernels import Keys, classify_device, collective_of_op, key_collectives
 from trainyard.trace.classify.ops import class_of
 from trainyard.trace.measure import measure, read
 from trainyard.vendors.kernel_names import account_of
@@ -71,7 +71,7 @@ def _expected(events, around, row):
     assert work.what[row] == KERNEL
     named = account_of(name)
     if named is not None and named.kind == "comm":
-        collective = next((name for op in ops if (name := launched_by(op))), named.what)
+        collective = next((name for op in ops if (name := collective_of_op(op))), named.what)
         return f"comm/{collective}", words_phase
     if named is not None and named.kind == "copy":
         return str(named), phase

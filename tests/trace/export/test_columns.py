@@ -19,7 +19,7 @@ from trainyard.errors import MissingLibrary
 from trainyard.trace.booking.owners import tile_window
 from trainyard.trace.export import arrow_stream
 from trainyard.trace.export.arrow_stream import Words
-from trainyard.trace.export.columns import Columns, known, numbers_of, spell, words_of
+from trainyard.trace.export.columns import Columns, mask_unknown, number_column, text_column, text_column_from_codes
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.export.trace_tables import build_tables
 from trainyard.trace.measure import measure, read
@@ -126,12 +126,12 @@ def table(*names):
         {
             "whole": np.array([2**62 + 1, -5, 0], np.int64),
             "small": np.array([1, 2, 3], np.int32),
-            "unknown": known(np.array([-1, 2**53 + 1, 7], np.int64)),
+            "unknown": mask_unknown(np.array([-1, 2**53 + 1, 7], np.int64)),
             "truth": np.array([True, False, True]),
             "real": np.array([0.5, 1.5, -2.0]),
-            "rate": numbers_of([None, 1.5, None], "float64"),
-            "text": words_of(names or ["a", None, "=b"]),
-            "nothing": words_of([None, None, None]),
+            "rate": number_column([None, 1.5, None], "float64"),
+            "text": text_column(names or ["a", None, "=b"]),
+            "nothing": text_column([None, None, None]),
         }
     )
 
@@ -167,7 +167,7 @@ def test_columns_do_not_copy_or_change_their_arrays():
 
 
 def test_a_dictionary_has_each_text_in_use_once():
-    words = spell(np.array([3, 0, -1, 2], np.int32), ("x", "never", "x", "\ud800"))
+    words = text_column_from_codes(np.array([3, 0, -1, 2], np.int32), ("x", "never", "x", "\ud800"))
     assert words.words == ("x", "?")
     assert words.texts().tolist() == ["?", "x", None, "x"]
 

@@ -25,7 +25,7 @@ from trainyard.report.render.by_suffix import Reported
 from trainyard.report.view.build_analysis import analyse_measured
 from trainyard.report.view.build_view import view_of
 from trainyard.trace.export import sql
-from trainyard.trace.export.columns import Columns, known, words_of
+from trainyard.trace.export.columns import Columns, mask_unknown, text_column
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.export.trace_tables import ledger_table
 from trainyard.trace.measure import measure, read
@@ -80,7 +80,7 @@ def reported(measured):
 
 
 def test_csv_round_trips():
-    table = Columns({"name": words_of(["a,b", 'say "x"', None]), "ns": known(np.array([-7, -1, 2**62 + 1]))})
+    table = Columns({"name": text_column(["a,b", 'say "x"', None]), "ns": mask_unknown(np.array([-7, -1, 2**62 + 1]))})
     assert list(csv.reader(io.StringIO(csv_tables.text(table), newline=""))) == [
         ["name", "ns"],
         ["a,b", "-7"],

@@ -755,7 +755,7 @@ def test_killed_run_resumes_under_its_own_id(killed):
 
 @pytest.mark.torch
 def test_running_run_is_not_resumed(killed):
-    going = harness.alone(killed.find("0bad"))
+    going = harness.lock_folder(killed.find("0bad"))
     with going, refused(RunInUse, "0badcafe"):
         harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 

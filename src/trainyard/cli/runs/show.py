@@ -25,7 +25,7 @@ def command(context: click.Context, run: str, as_json: bool, full: bool) -> None
     from trainyard.cli.support.output import print_json, say
     from trainyard.errors import BadInput
     from trainyard.report.view.run_result import result_of_run
-    from trainyard.store.run_damage import listed, missing_evidence, read_any
+    from trainyard.store.run_damage import join_reasons, missing_evidence, read_any
     from trainyard.store.store import Store
 
     store = Store(say=say)
@@ -41,7 +41,7 @@ def command(context: click.Context, run: str, as_json: bool, full: bool) -> None
     else:
         _show(result, full)
     if missing:
-        say(f"{folder}: missing files ({len(missing)}): {listed(missing)}.")
+        say(f"{folder}: missing files ({len(missing)}): {join_reasons(missing)}.")
     if stored.state == "damaged":
         context.exit(BadInput.exit_code)
 

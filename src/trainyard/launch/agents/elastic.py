@@ -143,14 +143,14 @@ class Agent(SimpleElasticAgent):
         super().__init__(
             WorkerSpec(
                 role="trainyard",
-                local_world_size=spec.ranks_each,
+                local_world_size=spec.ranks_per_node,
                 rdzv_handler=rendezvous,
                 entrypoint=spec.module,
                 monitor_interval=_TURN_S,
             )
         )
         self.rendezvous, self.spec, self.logs = rendezvous, spec, logs
-        self.heartbeats = HeartbeatBoard(spec.ranks_each)
+        self.heartbeats = HeartbeatBoard(spec.ranks_per_node)
         self.processes: dict[int, ForkProcess] = {}
         """The generation's rank processes by local rank."""
         self.ends_ns: dict[int, int] = {}
@@ -177,7 +177,7 @@ class Agent(SimpleElasticAgent):
                 "ROLE_NAME": self.spec.module,
                 "GROUP_RANK": worker_group.group_rank,
                 "WORLD_SIZE": worker.world_size,
-                "LOCAL_WORLD_SIZE": self.spec.ranks_each,
+                "LOCAL_WORLD_SIZE": self.spec.ranks_per_node,
                 "GROUP_WORLD_SIZE": worker_group.group_world_size,
                 "ROLE_WORLD_SIZE": worker.role_world_size,
                 "MASTER_ADDR": worker_group.master_addr,

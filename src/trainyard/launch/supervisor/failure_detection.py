@@ -181,7 +181,7 @@ class Supervision:
 
     def _node(self, rank: int) -> int:
         """The node of a rank of the current generation; -1 for rank -1."""
-        index = rank // self.spec.ranks_each
+        index = rank // self.spec.ranks_per_node
         return self.plan.members[index].node if 0 <= index < len(self.plan.members) else -1
 
     # Events and state transitions
@@ -253,7 +253,7 @@ class Supervision:
 
     def _all_reported(self, ranks: list[RankReport]) -> bool:
         """Whether all ranks of the generation have been reported."""
-        return len(ranks) == len(self.plan.members) * self.spec.ranks_each
+        return len(ranks) == len(self.plan.members) * self.spec.ranks_per_node
 
     def _all_asked(self) -> bool:
         """Whether each member has held its ranks and reported them after that."""
@@ -275,7 +275,7 @@ class Supervision:
     def _failed(self, ranks: list[RankReport]) -> list[RankReport]:
         """The ranks that ended abnormally. A rank without a heartbeat cannot save its state, and is killed on a request
         to leave, which does not count as a failure."""
-        failed = find_cause.failed(ranks)
+        failed = find_cause.failed_ranks(ranks)
         return [rank for rank in failed if not self._asked or rank.count or rank.exit_code != -signal.SIGKILL]
 
     def _all_ended(self, now: Now, ranks: list[RankReport]) -> None:
@@ -339,13 +339,15 @@ class Supervision:
         """
         ranks, missing = self.ranks(), self._missing(now)
         failed = self._failed(ranks)
-        stopped = find_cause.stopped(ranks)
+        stopped = find_cause.stopped_ranks(ranks)
         is_agent_late = any(
             self._heard[member.node].when.seconds <= self._settle_began_s for member in self.plan.members
         )
         if now.seconds < self._deadline_s or (is_agent_late and not missing and not stopped):
             return
-        blamed_ranks = [rank for rank in (*find_cause.killed(failed), *stopped) if self._node(rank.rank) not in missing]
+        blamed_ranks = [
+            rank for rank in (*find_cause.killed_ranks(failed), *stopped) if self._node(rank.rank) not in missing
+        ]
         causes = [self._agent_died(now, node) for node in missing]
         causes += [
             self._hung(now, rank.rank, find_cause.STOPPED_EVIDENCE) if rank.exit_code is None else self._died(now, rank)
@@ -370,7 +372,7 @@ class Supervision:
         if stacks != self._stacks_read:  # the main thread's stack is written last
             self._stacks_read, self._stacks_settled_s = stacks, now.seconds + SETTLE_S
         incomplete = not all(stacks.get(rank.rank) for rank in running) or now.seconds < self._stacks_settled_s
-        must_wait = incomplete and not missing and not find_cause.stopped(running)
+        must_wait = incomplete and not missing and not find_cause.stopped_ranks(running)
         if must_wait and now.seconds < self._deadline_s + STACKS_MOST_S - STACKS_S:
             return
         if missing:  # a replacement agent knows nothing of the ranks
@@ -379,7 +381,7 @@ class Supervision:
             if self._only_still_rank >= 0 and not find_cause.waits_for_data(stacks.get(self._only_still_rank, "")):
                 hung_ranks = [(self._only_still_rank, "it makes no progress, while its peers do")]
             else:
-                hung_ranks = find_cause.hung(running, self._ticks, stacks)
+                hung_ranks = find_cause.hung_ranks(running, self._ticks, stacks)
             causes = [self._hung(now, rank, evidence) for rank, evidence in hung_ranks]
         self._fault(now, causes)
 

@@ -20,12 +20,12 @@ _COLLECTIVE_FILES = ("torch/distributed", "torch/autograd/graph.py", "_functiona
 _LOADER = "torch/utils/data/dataloader.py"
 
 
-def failed(ranks: Sequence[RankReport]) -> list[RankReport]:
+def failed_ranks(ranks: Sequence[RankReport]) -> list[RankReport]:
     """The ranks that ended abnormally."""
     return [rank for rank in ranks if rank.exit_code not in (None, 0, LEFT)]
 
 
-def killed(failed: Sequence[RankReport]) -> list[RankReport]:
+def killed_ranks(failed: Sequence[RankReport]) -> list[RankReport]:
     """The ranks that could not report why they ended, earliest first: each was killed, and not by a peer's failure.
 
     SIGABRT does not count: the collectives' watchdog raises it in ranks that waited for a dead one."""
@@ -42,12 +42,12 @@ def _reported(rank: RankReport) -> int:
     return rank.reported_ns or (rank.ended_ns if rank.exit_code == -signal.SIGABRT else 0)
 
 
-def stopped(ranks: Sequence[RankReport]) -> list[RankReport]:
+def stopped_ranks(ranks: Sequence[RankReport]) -> list[RankReport]:
     """The ranks whose process is stopped, as by SIGSTOP."""
     return [rank for rank in ranks if rank.state == STOPPED and rank.exit_code is None]
 
 
-def hung(
+def hung_ranks(
     ranks: Sequence[RankReport], earlier_ticks: Mapping[int, int], stacks: Mapping[int, str]
 ) -> list[tuple[int, str]]:
     """The ranks that the others wait for, each with the evidence: several if their processes are stopped or wait for
@@ -56,8 +56,8 @@ def hung(
     `earlier_ticks`: CPU ticks of each rank a while ago. `stacks`: the stack of each rank, innermost call first, as
     faulthandler writes it; missing or empty for a rank that does not respond.
     """
-    if stopped_ranks := stopped(ranks):
-        return [(rank.rank, STOPPED_EVIDENCE) for rank in stopped_ranks]
+    if suspended := stopped_ranks(ranks):
+        return [(rank.rank, STOPPED_EVIDENCE) for rank in suspended]
     if starved := [rank.rank for rank in ranks if waits_for_data(stacks.get(rank.rank, ""))]:
         return [(rank, "it waits for data: the workers of its loader return no batch") for rank in starved]
     return [_hung_rank(ranks, earlier_ticks, stacks)]
@@ -80,7 +80,7 @@ def _hung_rank(
     silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]
     if len(silent) == 1 < len(ranks):
         return silent[0], "it does not respond to a signal"
-    busy = [rank.rank for rank in ranks if stacks.get(rank.rank) and not waits(stacks[rank.rank])]
+    busy = [rank.rank for rank in ranks if stacks.get(rank.rank) and not waits_in_collective(stacks[rank.rank])]
     if len(busy) == 1 < len(ranks):
         return busy[0], f"its peers wait for it in collectives, while it is in {innermost(stacks[busy[0]])}"
     computing = [rank.rank for rank in ranks if rank.ticks > earlier_ticks.get(rank.rank, rank.ticks)]
@@ -101,7 +101,7 @@ def _find_differing_rank(ranks: Sequence[RankReport]) -> RankReport | None:
     return lone[0] if len(step_counts) == 2 and len(lone) == 1 else None
 
 
-def waits(stack: str) -> bool:
+def waits_in_collective(stack: str) -> bool:
     """Whether the main thread is in a collective, by the innermost call of its stack."""
     return any(part in innermost(stack) for part in _COLLECTIVE_FILES)
 

@@ -32,13 +32,13 @@ class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
 
 
-def arm(run: Path, plan: FaultPlan) -> None:
+def write_plan(run: Path, plan: FaultPlan) -> None:
     """Write the fault plan into the run's folder; call it before any rank is started."""
     (run / FOLDER).mkdir()
     write_whole(run / FOLDER / "plan.json", msgspec.json.encode(plan))
 
 
-def armed(run: Path) -> FaultPlan | None:
+def read_plan(run: Path) -> FaultPlan | None:
     """Return the run's fault plan; None for a run without chaos."""
     try:
         return msgspec.json.decode((run / FOLDER / "plan.json").read_bytes(), type=FaultPlan)
@@ -46,7 +46,7 @@ def armed(run: Path) -> FaultPlan | None:
         return None
 
 
-def claim(run: Path, number: int, step: int, attempt: int) -> bool:
+def claim_injection(run: Path, number: int, step: int, attempt: int) -> bool:
     """Record that fault `number` of the plan is injected now, and return True; False if it has been injected already.
 
     The file is created exclusively, so that of several processes only one injects the fault. `run`: the run's folder;

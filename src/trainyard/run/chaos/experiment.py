@@ -71,7 +71,7 @@ def execute(
     def arm(folder: Path) -> None:
         """Called before the ranks start: writes the plan into the run's folder."""
         run_folders.append(folder)
-        chaos_files.arm(folder, plan)
+        chaos_files.write_plan(folder, plan)
 
     failure: TrainyardError | None = None
     for attempt in range(plan.preempts + 1):

@@ -24,7 +24,7 @@ _RECENT = 32
 
 def fault_injector(run: Path, job: Job, ranks: Ranks, attempt: int) -> Callable[[int], object] | None:
     """Return a callable that a rank calls before each step; None in a run without a fault plan."""
-    plan = chaos_files.armed(run)
+    plan = chaos_files.read_plan(run)
     return None if plan is None else FaultInjector(run, plan, job, ranks, attempt)
 
 
@@ -82,7 +82,7 @@ class FaultInjector:
 
         def claim() -> bool:
             """Record the injection; False if another process has recorded it before."""
-            return chaos_files.claim(self.run, number, step, self.attempt)
+            return chaos_files.claim_injection(self.run, number, step, self.attempt)
 
         if fault.kind == "fill_disk":
             _fill_disk(claim)

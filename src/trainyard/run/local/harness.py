@@ -88,7 +88,7 @@ def execute(
     files = launcher.render(job, [session.worker, str(session.store.runs / run.id), devices[0].vendor])
     folder = session.store.begin(run, job_text)
     load = present_load_warning(present_load())
-    with alone(folder):
+    with lock_folder(folder):
         try:
             begun(folder)
             messages = ProgressMessages(folder, job)
@@ -129,7 +129,7 @@ def resume(name: str, session: Session) -> Run:
     _check(run.job, devices)
     rank_variables = environment(run.job.layout.ranks, vendors)
     launcher = _launcher(run.job, session, rank_variables)
-    with alone(folder):
+    with lock_folder(folder):
         # Differences from the provenance of the run's first start are printed; its record keeps that of the start.
         current = provenance.gather(devices, vendors, rank_variables)
         changed = [
@@ -146,7 +146,7 @@ def resume(name: str, session: Session) -> Run:
         messages = ProgressMessages(folder, run.job)
         job_id = _start(launcher, folder, files)
         ranks = f"{run.job.layout.ranks} x {devices[0].name}"
-        point = resume_hint.resume_point(resume_hint.saved_steps(folder), run.job)
+        point = resume_hint.describe_resume_point(resume_hint.saved_steps(folder), run.job)
         session.say(f"run {run.id}, {point}: {ranks}, in {folder}")
         return _run_to_end(
             _Started(
@@ -196,12 +196,12 @@ def _check(job: Job, devices: Sequence[DeviceSeen]) -> None:
 
 def _launcher(job: Job, session: Session, rank_variables: Mapping[str, str]) -> Local:
     """Return the launcher of the job. Raises `BadJob` if the job cannot continue on its `least_nodes`."""
-    sizes = shrink_job.sizes(job, plugins.load("workloads", job.workload).expect)
+    sizes = shrink_job.node_counts(job, plugins.load("workloads", job.workload).expect)
     return Local(session.port, rank_variables, sizes, _PRELOAD if session.worker == WORKER else ())
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock the folder against other processes that would start ranks in it. Raises `RunInUse` if one has."""
     with (folder / "lock").open("ab") as lock:
         try:
@@ -234,10 +234,10 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
                 _follow(started, session.progress, lambda: _say_messages(started.messages, signals, session.say))
         finally:
             launcher.cancel(started.job_id)  # has an effect only after an interrupt
-        measured_run = with_load(measured(run, folder, vendors), load_meter)
+        measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
         if launcher.status(started.job_id) != "ended":
             raise _ended_early(launcher.failure(started.job_id), measured_run, folder, session.store)
-        return booked(measured_run, folder, session)
+        return book_traces(measured_run, folder, session)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(f"run {run.id}: {resume_hint.resume_sentence(folder, run.job)}")
         raise
@@ -248,7 +248,7 @@ def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> Trai
 
     Its advice contains the command that resumes the run.
     """
-    store.finish(failed(run, failure.says))
+    store.finish(mark_failed(run, failure.says))
     resume_sentence, stored_sentence = (
         resume_hint.resume_sentence(folder, run.job),
         f"The measurements so far are stored as run {run.id}.",
@@ -362,7 +362,7 @@ def _read_appended(path: Path, offset: int = 0) -> Iterator[list[Sample]]:
         yield [decode_sample(line) for line in whole_lines.splitlines()]
 
 
-def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
+def read_measurements(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     """Return `run` with the data that the ranks left in its folder: samples, facts and the claims derived from them,
     names of traces, incidents and goodput.
 
@@ -385,12 +385,12 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     return replace(measured_run, claims=run_claims.derive_claims(measured_run, facts, vendors))
 
 
-def with_load(run: Run, load_meter: LoadMeter) -> Run:
+def add_load(run: Run, load_meter: LoadMeter) -> Run:
     """Return `run` with the load of the machine since the meter was started."""
     return replace(run, provenance=replace(run.provenance, load=load_meter.finish()))
 
 
-def booked(run: Run, folder: Path, session: Session) -> Run:
+def book_traces(run: Run, folder: Path, session: Session) -> Run:
     """Book the run's traces and store it as complete with its ledgers; return the stored run.
 
     `session.book` computes the ledgers. If it fails, the run is stored as failed, and the error raised again.
@@ -402,7 +402,7 @@ def booked(run: Run, folder: Path, session: Session) -> Run:
         try:
             ledgers = session.book([folder / name for name in run.trace])
         except Exception as error:  # not even a bug of ours may lose the measurements
-            session.store.finish(failed(run, f"its traces could not be booked: {error}"))
+            session.store.finish(mark_failed(run, f"its traces could not be booked: {error}"))
             raise
         session.say(f"booked {counted(len(run.trace), 'trace')} in {show_time(time.perf_counter_ns() - start)}")
     return session.store.finish(replace(run, state="complete", ledgers=tuple(ledgers)))
@@ -417,6 +417,6 @@ def _last_step(run: Run, rank: int) -> str:
     return f"Its last step was {rank_samples[-1].step + 1} of {run.job.measure.in_all}{loss}."
 
 
-def failed(run: Run, reason: str) -> Run:
+def mark_failed(run: Run, reason: str) -> Run:
     """Return `run` in the state `failed`, with the reason without secrets."""
     return replace(run, state="failed", failure=redact(reason))

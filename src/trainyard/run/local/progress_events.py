@@ -10,7 +10,7 @@ from pathlib import Path
 from trainyard.job import Job
 from trainyard.launch.supervisor.event_log import EventLogReader, JobEvent
 from trainyard.launch.supervisor.failure_report import NO_OUTPUT
-from trainyard.run.resume.resume_hint import resume_point, saved_steps
+from trainyard.run.resume.resume_hint import describe_resume_point, saved_steps
 
 ENDS = {"worker_death", "agent_death", "hang"}
 """Faults after which all ranks are restarted."""
@@ -41,7 +41,7 @@ class ProgressMessages:
             return f"{event.says}: {event.nodes} of {self.job.recovery.nodes} nodes, {self._describe_resume_point()}"
         if event.what == "loaded" and event.step != self._resume_step:
             self._resume_step = event.step
-            return resume_point(event.step, self.job)
+            return describe_resume_point(event.step, self.job)
         if event.what != "fault" or event.kind == "preempted":
             return ""
         message = event.says.partition("\n")[0].removesuffix(f" {NO_OUTPUT}").rstrip(".:")
@@ -55,4 +55,4 @@ class ProgressMessages:
 
     def _describe_resume_point(self) -> str:
         self._resume_step = saved_steps(self.folder)
-        return resume_point(self._resume_step, self.job)
+        return describe_resume_point(self._resume_step, self.job)

@@ -40,7 +40,7 @@ from trainyard.run.local.peak_memory import forget_peak, peak_memory
 from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.local.step_clock import StepClock
 from trainyard.run.probe.matmul_rate import matmul_rate
-from trainyard.run.resume.shrink_job import shrunk
+from trainyard.run.resume.shrink_job import shrink
 from trainyard.train.process_group import (
     TIMEOUT,
     Ranks,
@@ -257,7 +257,7 @@ def main(folder: Path, vendor: str = "cpu") -> None:
     """Run this process's rank of the job in `folder`. `vendor`: that of the machine's devices. Raises
     `EnvironmentFailed` if the launcher started another number of ranks than the layout has."""
     job = jobs.load(folder / "job.toml")
-    job = shrunk(job, int(os.environ.get("GROUP_WORLD_SIZE", job.recovery.nodes)))
+    job = shrink(job, int(os.environ.get("GROUP_WORLD_SIZE", job.recovery.nodes)))
     rank_progress.own_heartbeat().phase("starting")
     ranks = find_ranks(detect_vendor(vendor))
     if ranks.world != job.layout.ranks:

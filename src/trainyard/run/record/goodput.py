@@ -80,10 +80,10 @@ def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Inciden
 
 def goodput(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, float]:
     """Seconds of the job's time by cause (words.TIMES); empty for a run without a supervisor."""
-    return {cause: ns / 1e9 for cause, ns in spent(events, samples).items() if ns}
+    return {cause: ns / 1e9 for cause, ns in time_by_cause(events, samples).items() if ns}
 
 
-def spent(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, int]:
+def time_by_cause(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, int]:
     """The job's time by cause: key of words.TIMES -> ns, with all causes.
 
     `events`: of the job, in order; `samples`: of all ranks. The events of each supervisor (a resumed run has several)
@@ -94,7 +94,7 @@ def spent(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, in
     starts = [index for index, event in enumerate(events) if event.what == "started"]
     for number, index in enumerate(starts):
         next_start = starts[number + 1] if number + 1 < len(starts) else len(events)
-        _Supervision(events[index:next_start], steps, ns_by_cause).spend()
+        _Supervision(events[index:next_start], steps, ns_by_cause).charge_all()
     return ns_by_cause
 
 
@@ -132,7 +132,7 @@ class _Supervision:
             self.total_ns[cause] += until_ns - self.charged_until_ns
             self.charged_until_ns = until_ns
 
-    def spend(self) -> None:
+    def charge_all(self) -> None:
         """Charge all of the supervisor's time to `total`, attempt by attempt."""
         for number, launched in enumerate(self.launched):
             self._charge(launched.at, "restart" if number else "init")

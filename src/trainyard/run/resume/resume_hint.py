@@ -22,6 +22,6 @@ def resume_sentence(folder: Path, job: Job) -> str:
     return f"It has no checkpoint ({reason}): {command} starts from the beginning."
 
 
-def resume_point(steps: int, job: Job) -> str:
+def describe_resume_point(steps: int, job: Job) -> str:
     """The point from which training resumes."""
     return f"resuming from step {steps} of {job.measure.in_all}" if steps else "restarting from the beginning"

@@ -10,7 +10,7 @@ from trainyard.errors import BadJob
 from trainyard.job import Job
 
 
-def shrunk(job: Job, nodes: int) -> Job:
+def shrink(job: Job, nodes: int) -> Job:
     """Return the job on `nodes` of its nodes: the same global batch on fewer ranks, with more micro-batches each.
 
     Reduces the replicas (`dp_replicate`) in proportion to the nodes or, if the job's number of nodes does not divide
@@ -29,7 +29,7 @@ def shrunk(job: Job, nodes: int) -> Job:
     return replace(job, layout=replace(layout, **{axis: getattr(layout, axis) // all_nodes * nodes}))
 
 
-def sizes(job: Job, check: Callable[[Job], object]) -> tuple[int, ...]:
+def node_counts(job: Job, check: Callable[[Job], object]) -> tuple[int, ...]:
     """The node counts with which the job can continue if nodes fail, largest first, from all nodes to `least_nodes`.
 
     `check`: called with the job on each number of nodes; raises `BadJob` if that cannot be trained, and the number is
@@ -44,12 +44,12 @@ def sizes(job: Job, check: Callable[[Job], object]) -> tuple[int, ...]:
             f"Use a layout with a multiple of {recovery.nodes} ranks.",
         )
     least = recovery.least_nodes or recovery.nodes
-    check(shrunk(job, least))
-    node_counts = [recovery.nodes]
+    check(shrink(job, least))
+    counts = [recovery.nodes]
     for nodes in range(recovery.nodes - 1, least - 1, -1):
         try:
-            check(shrunk(job, nodes))
+            check(shrink(job, nodes))
         except BadJob:
             continue
-        node_counts.append(nodes)
-    return tuple(node_counts)
+        counts.append(nodes)
+    return tuple(counts)

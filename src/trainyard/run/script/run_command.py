@@ -20,7 +20,7 @@ from trainyard.machine_load import present_load_warning
 from trainyard.pdeathsig import die_with_parent
 from trainyard.record import Run, Sample
 from trainyard.redact import redact_command
-from trainyard.run.local.harness import booked, failed, find_devices, measured, with_load
+from trainyard.run.local.harness import add_load, book_traces, find_devices, mark_failed, read_measurements
 from trainyard.run.record import provenance
 from trainyard.run.record.load_meter import LoadMeter, present_load
 from trainyard.run.script.watch_steps import FOLDER, MEASURE
@@ -71,7 +71,7 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     finally:
         if session.tag and rank_files(folder / "samples", ".jsonl"):
             store.tag(run.id, session.tag)
-    measured_run = _with_layout(with_load(measured(run, folder, vendors), load_meter))
+    measured_run = _with_layout(add_load(read_measurements(run, folder, vendors), load_meter))
     if not measured_run.samples:
         store.delete(run.id)
         if exit_code:
@@ -84,9 +84,9 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
         )
     if exit_code:
         reason = f"{shown_command} ended with {_exit_status(exit_code)}."
-        store.finish(failed(measured_run, reason))
+        store.finish(mark_failed(measured_run, reason))
         raise CommandFailed(reason, f"The measurements so far are stored as run {run.id}.")
-    return booked(measured_run, folder, session)
+    return book_traces(measured_run, folder, session)
 
 
 def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:

@@ -15,7 +15,7 @@ class Watcher(Protocol):
 _watcher: list[Watcher] = []
 
 
-def watched_by(watcher: Watcher) -> None:
+def set_watcher(watcher: Watcher) -> None:
     """Pass each step from now on to `watcher`."""
     _watcher[:] = [watcher]
 

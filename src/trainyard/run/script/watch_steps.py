@@ -41,7 +41,7 @@ def watch() -> None:
     warmup, steps, profiled = (int(part) for part in os.environ[MEASURE].split(","))
     measure = Measure(warmup=warmup, steps=steps, repeats=1, profiled=profiled)
     watcher = ScriptWatch(Path(os.environ[FOLDER]), int(os.environ.get("RANK", "0")), measure)
-    step_mark.watched_by(watcher)
+    step_mark.set_watcher(watcher)
     sys.meta_path.insert(0, _AfterImport(_STEPS_FROM, watcher.follow))
     atexit.register(watcher.close)
 

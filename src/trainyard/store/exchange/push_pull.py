@@ -126,7 +126,7 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> CopiedRun:
         raise DamagedFile(f"{folder}: the run is damaged: {run.failure}.")
     current, recorded = digests.compute(folder), folders.read_digests(folder) or {}
     if altered := [f"{name} was altered" for name in current if recorded.get(name, current[name]) != current[name]]:
-        raise DamagedFile(f"{folder}: the run is damaged: {run_damage.listed(altered)}.")
+        raise DamagedFile(f"{folder}: the run is damaged: {run_damage.join_reasons(altered)}.")
     data, id = digests.render(current), folder.name
     signed = _signature(folder, data, key)
     files = digests.files(folder)
@@ -142,7 +142,9 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> CopiedRun:
     remote.clear(id)
     missing = [name for name in recorded if name not in current]
     notes = (
-        (f"without {len(missing)} files that are not here any more: {run_damage.listed(missing)}.",) if missing else ()
+        (f"without {len(missing)} files that are not here any more: {run_damage.join_reasons(missing)}.",)
+        if missing
+        else ()
     )
     size_bytes = sum(path.stat().st_size for path in files.values()) + len(data)
     return CopiedRun(id=id, files=len(files) + 1, bytes=size_bytes, notes=notes, signed=key is not None)
@@ -200,7 +202,9 @@ def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
     if altered := [
         f"{name} differs" for name, path in record.items() if digest_by_name.get(name) != digests.file_digest(path)
     ]:
-        raise DamagedFile(f"{folder}: not the run that {remote_digests.signer} signed: {run_damage.listed(altered)}.")
+        raise DamagedFile(
+            f"{folder}: not the run that {remote_digests.signer} signed: {run_damage.join_reasons(altered)}."
+        )
     return remote_digests.signer
 
 
@@ -233,6 +237,6 @@ def _read_remote_tags(remote: Remote, id: str) -> tuple[dict[str, str], str]:
     why they cannot be read."""
     try:
         data = remote.read(id, tags.FILE, tags.MAX_BYTES)
-        return tags.from_remote(data, remote.path(id, tags.FILE)) if data is not None else {}, ""
+        return tags.decode_remote(data, remote.path(id, tags.FILE)) if data is not None else {}, ""
     except BadFile as error:
         return {}, str(error)

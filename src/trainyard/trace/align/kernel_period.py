@@ -15,7 +15,7 @@ import numpy as np
 
 from trainyard.events import COPY, I64, KERNEL, Events
 from trainyard.trace.align.step_candidates import Candidate
-from trainyard.trace.classify.kernels import GRAPH_LAUNCH, by_kernel_name
+from trainyard.trace.classify.kernels import GRAPH_LAUNCH, account_by_kernel_name
 from trainyard.vendors.kernel_names import copy_of
 
 _MIN_STEPS = 4
@@ -137,7 +137,7 @@ def _evidence_of_steps(events: Events, kernels: I64, first: I64, idle_ns: I64) -
 
 def _is_update(name: str) -> bool:
     """Whether the kernel of that name updates parameters."""
-    account = by_kernel_name(name)
+    account = account_by_kernel_name(name)
     return account is not None and account.what == "optimizer"
 
 

@@ -19,7 +19,7 @@ from trainyard import words
 from trainyard.events import I32, I64, NOTE, OP, PYTHON, Collective, Events
 from trainyard.ledger import Account
 from trainyard.trace.classify.context import PHASES, Context
-from trainyard.trace.classify.kernels import Classified, Keys, launched_by
+from trainyard.trace.classify.kernels import Classified, Keys, collective_of_op
 from trainyard.trace.readers.nesting import nearest_ancestor, split_by_innermost
 from trainyard.vendors.kernel_names import class_of_inductor
 
@@ -102,7 +102,7 @@ def _find_collectives(events: Events) -> list[tuple[int, Collective, int]]:
     spans = sorted((row for row in host.collectives if host.what[row] == NOTE), key=lambda row: int(host.start[row]))
     names = ((int(row), events.names[host.name[row]]) for row in np.flatnonzero(host.what == OP))
     # Functional collectives wrap these ops and would count twice.
-    ops = [(row, launched) for row, name in names if name.startswith("c10d::") and (launched := launched_by(name))]
+    ops = [(row, launched) for row, name in names if name.startswith("c10d::") and (launched := collective_of_op(name))]
     collectives = [host.collectives[row] for row in spans]
     if len(ops) == len(spans) and all(_may_be_span_of(op, span.name) for (_, op), span in zip(ops, collectives)):
         # The name of the op's collective, and the group and size that the span states.

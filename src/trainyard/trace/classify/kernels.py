@@ -158,7 +158,7 @@ def _is_in_graph(events: Events, launcher: I32) -> NDArray[np.bool_]:
 
 
 @lru_cache(maxsize=65536)
-def by_kernel_name(name: str) -> Account | None:
+def account_by_kernel_name(name: str) -> Account | None:
     """The account of a kernel by its name, from the first vendor plugin that knows it."""
     accounts = (vendor.kernel_account(name) for vendor in _vendors())
     return next((account for account in accounts if account is not None), None)
@@ -179,7 +179,7 @@ def _account_of(kind: int, name: str, class_index: int, phase: int) -> Account:
         return Account("copy", "memset")
     if kind == COPY:
         return Account("copy", kernel_names.copy_of(name))
-    by_name = by_kernel_name(name)
+    by_name = account_by_kernel_name(name)
     if by_name is not None and by_name.kind != "compute":
         return by_name
     op_class = _CLASSES[class_index] if class_index >= 0 else by_name.what if by_name else "other"
@@ -198,7 +198,7 @@ def _launching_collective(events: Events, row: int) -> Collective | None:
         if host.what[row] == NOTE and row in host.collectives:
             return host.collectives[row]
         if host.what[row] == OP:
-            name = launched_by(events.names[host.name[row]])
+            name = collective_of_op(events.names[host.name[row]])
             if name:
                 return Collective(name=name)
         row = int(host.parent[row])
@@ -206,7 +206,7 @@ def _launching_collective(events: Events, row: int) -> Collective | None:
 
 
 @lru_cache(maxsize=4096)
-def launched_by(name: str) -> str | None:
+def collective_of_op(name: str) -> str | None:
     """The name of the collective that a framework op called `name` launches (`all_gather`), or None."""
     if not name.startswith(("c10d::", "_c10d_functional::", "symm_mem::")):
         return None

@@ -29,7 +29,8 @@ _CAPSULE_NAME = b"arrow_array_stream"
 
 
 class Words(NamedTuple):
-    """A dictionary-encoded text column: row i is `words[codes[i]]`, or missing if the code is -1. Built by `spell`."""
+    """A dictionary-encoded text column: row i is `words[codes[i]]`, or missing if the code is -1. Built by
+    `text_column_from_codes`."""
 
     codes: I32
     words: tuple[str, ...]

@@ -91,7 +91,7 @@ class Columns:
         return make_stream(self._columns, self._length)
 
 
-def spell(codes: I32, texts: Sequence[str]) -> Words:
+def text_column_from_codes(codes: I32, texts: Sequence[str]) -> Words:
     """A text column from indices into `texts`, -1 for missing.
 
     The dictionary of the result has each text in use once, in the order of `texts`; characters that UTF-8 cannot encode
@@ -107,20 +107,20 @@ def spell(codes: I32, texts: Sequence[str]) -> Words:
     return Words(new_code[codes], tuple(numbers))
 
 
-def words_of(texts: Sequence[str | None]) -> Words:
+def text_column(texts: Sequence[str | None]) -> Words:
     """A text column from a list of texts, None for missing."""
     numbers: dict[str, int] = {}
     codes = [-1 if text is None else numbers.setdefault(text, len(numbers)) for text in texts]
-    return spell(np.array(codes, np.int32), tuple(numbers))
+    return text_column_from_codes(np.array(codes, np.int32), tuple(numbers))
 
 
-def known(values: ArrayLike, unknown: int = -1) -> Column:
+def mask_unknown(values: ArrayLike, unknown: int = -1) -> Column:
     """A number column in which values equal to `unknown` are missing."""
     array = np.asarray(values)
     return np.ma.MaskedArray(array, array == unknown)
 
 
-def numbers_of(values: Sequence[float | None], dtype: str = "int64") -> Column:
+def number_column(values: Sequence[float | None], dtype: str = "int64") -> Column:
     """A number column from a list, None for missing."""
     missing = np.array([value is None for value in values], bool)
     filled = np.array([0 if value is None else value for value in values], dtype)

@@ -18,7 +18,7 @@ from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.export.arrow_stream import Column
-from trainyard.trace.export.columns import Columns, known, numbers_of, spell, words_of
+from trainyard.trace.export.columns import Columns, mask_unknown, number_column, text_column, text_column_from_codes
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.flops.operands import OpArguments
 from trainyard.trace.measured_trace import MeasuredTrace
@@ -59,21 +59,21 @@ def ledger_table(ledgers: Iterable[Ledger]) -> Columns:
     scopes = [ledger.scope if ledger.scope.reduce == "one" else None for ledger, _ in rows]
     return Columns(
         {
-            "rank": numbers_of([scope.ranks[0] if scope else None for scope in scopes], "int32"),
-            "step": words_of([scope.steps[0] if scope else None for scope in scopes]),
+            "rank": number_column([scope.ranks[0] if scope else None for scope in scopes], "int32"),
+            "step": text_column([scope.steps[0] if scope else None for scope in scopes]),
             "partial": np.array([ledger.scope.partial for ledger, _ in rows], bool),
             "wall_ns": np.array([ledger.wall_ns for ledger, _ in rows], np.int64),
-            "account": words_of([str(entry.account) for _, entry in rows]),
-            "kind": words_of([entry.account.kind for _, entry in rows]),
-            "what": words_of([entry.account.what or None for _, entry in rows]),
-            "process_group": words_of([entry.account.group or None for _, entry in rows]),
-            "phase": words_of([entry.phase for _, entry in rows]),
+            "account": text_column([str(entry.account) for _, entry in rows]),
+            "kind": text_column([entry.account.kind for _, entry in rows]),
+            "what": text_column([entry.account.what or None for _, entry in rows]),
+            "process_group": text_column([entry.account.group or None for _, entry in rows]),
+            "phase": text_column([entry.phase for _, entry in rows]),
             "ns": np.array([entry.ns for _, entry in rows], np.int64),
             "hidden_ns": np.array([entry.hidden_ns for _, entry in rows], np.int64),
             "count": np.array([entry.count for _, entry in rows], np.int64),
-            "flops": numbers_of([entry.flops for _, entry in rows]),
-            "bytes": numbers_of([entry.bytes for _, entry in rows]),
-            "how": words_of([entry.how for _, entry in rows]),
+            "flops": number_column([entry.flops for _, entry in rows]),
+            "bytes": number_column([entry.bytes for _, entry in rows]),
+            "how": text_column([entry.how for _, entry in rows]),
         }
     )
 
@@ -104,12 +104,12 @@ def _build_steps(rank: RankTrace, numbers: I32) -> Columns:
     return Columns(
         {
             "rank": np.full(len(parts), rank.events.rank, np.int32),
-            "step": words_of([part.label for part in parts]),
+            "step": text_column([part.label for part in parts]),
             "start_ns": np.array([part.start for part in parts], np.int64),
             "stop_ns": np.array([part.stop for part in parts], np.int64),
             "wall_ns": np.array([part.stop - part.start for part in parts], np.int64),
             "partial": np.array([part.partial for part in parts], bool),
-            "kind": words_of([part.kind for part in parts]),
+            "kind": text_column([part.kind for part in parts]),
         }
     )
 
@@ -129,17 +129,17 @@ def _build_work(rank: RankTrace, numbers: I32) -> Columns:
             "start_ns": classified.start,
             "stop_ns": classified.stop,
             "owned_ns": rank.owned,
-            "name": spell(classified.name, events.names),
+            "name": text_column_from_codes(classified.name, events.names),
             **_account_columns(rank, classified.key),
-            "stream": spell(stream, events.streams),
-            "thread": known(_take_or_minus_one(host.thread, classified.launcher)),
+            "stream": text_column_from_codes(stream, events.streams),
+            "thread": mask_unknown(_take_or_minus_one(host.thread, classified.launcher)),
             "launch_ns": np.ma.MaskedArray(
                 _take_or_minus_one(host.start, classified.launcher), classified.launcher < 0
             ),
-            "op": spell(op_names(rank), events.names),
+            "op": text_column_from_codes(op_names(rank), events.names),
             "module": _module_column(rank, classified.module),
-            "flops": known(rank.flops),
-            "bytes": known(rank.bytes),
+            "flops": mask_unknown(rank.flops),
+            "bytes": mask_unknown(rank.bytes),
             "begins": classified.begins,
         }
     )
@@ -156,7 +156,7 @@ def _build_verdicts(rank: RankTrace, numbers: I32) -> Columns:
             "stop_ns": owners.stop,
             "ns": owners.stop - owners.start,
             **_account_columns(rank, owners.key),
-            "name": spell(_take_or_minus_one(rank.classified.name, owners.work), rank.events.names),
+            "name": text_column_from_codes(_take_or_minus_one(rank.classified.name, owners.work), rank.events.names),
             "late_rank": np.ma.MaskedArray(_take_or_minus_one(numbers, owners.late), owners.late < 0),
         }
     )
@@ -172,8 +172,8 @@ def _build_idle(rank: RankTrace, numbers: I32) -> Columns:
             "stop_ns": idle.stop,
             "owned_ns": idle.ns,
             **_account_columns(rank, idle.key),
-            "host": spell(_take_or_minus_one(rank.events.host.name, idle.host), names),
-            "next": spell(_take_or_minus_one(rank.classified.name, idle.next), names),
+            "host": text_column_from_codes(_take_or_minus_one(rank.events.host.name, idle.host), names),
+            "next": text_column_from_codes(_take_or_minus_one(rank.classified.name, idle.next), names),
         }
     )
 
@@ -205,14 +205,16 @@ def _build_collectives(rank: RankTrace, numbers: I32) -> Columns:
             "start_ns": classified.start[rows],
             "stop_ns": classified.stop[rows],
             "owned_ns": rank.owned[rows],
-            "name": spell(classified.name[rows], rank.events.names),
+            "name": text_column_from_codes(classified.name[rows], rank.events.names),
             **_account_columns(rank, classified.key[rows]),
-            "collective": words_of([collective.name for collective in collectives]),
-            "process_group": words_of([group_of(collective, rank.events) or None for collective in collectives]),
-            "members": numbers_of([collective.members or len(collective.ranks) or None for collective in collectives]),
-            "seq": known(np.array([collective.seq for collective in collectives], np.int64)),
-            "bytes": numbers_of([collective.size or None for collective in collectives]),
-            "peer": known(np.array([collective.peer for collective in collectives], np.int64)),
+            "collective": text_column([collective.name for collective in collectives]),
+            "process_group": text_column([group_of(collective, rank.events) or None for collective in collectives]),
+            "members": number_column(
+                [collective.members or len(collective.ranks) or None for collective in collectives]
+            ),
+            "seq": mask_unknown(np.array([collective.seq for collective in collectives], np.int64)),
+            "bytes": number_column([collective.size or None for collective in collectives]),
+            "peer": mask_unknown(np.array([collective.peer for collective in collectives], np.int64)),
         }
     )
 
@@ -225,17 +227,17 @@ def _build_host(rank: RankTrace, numbers: I32) -> Columns:
         {
             **_rank_and_step_columns(rank, host.start),
             "row": np.arange(len(host), dtype=np.int32),
-            "parent": known(host.parent),
+            "parent": mask_unknown(host.parent),
             "start_ns": host.start,
             "stop_ns": host.stop,
-            "name": spell(host.name, events.names),
+            "name": text_column_from_codes(host.name, events.names),
             "thread": host.thread,
-            "what": spell(host.what.astype(np.int32), _HOST_KINDS),
-            "phase": spell(host_context.phase.astype(np.int32), PHASES),
+            "what": text_column_from_codes(host.what.astype(np.int32), _HOST_KINDS),
+            "phase": text_column_from_codes(host_context.phase.astype(np.int32), PHASES),
             "module": _module_column(rank, host_context.module),
-            "cause": spell(host_context.cause.astype(np.int32), host_context.causes),
-            "shape": spell(host.shape, shapes),
-            "seq": known(host.seq),
+            "cause": text_column_from_codes(host_context.cause.astype(np.int32), host_context.causes),
+            "shape": text_column_from_codes(host.shape, shapes),
+            "seq": mask_unknown(host.seq),
         }
     )
 
@@ -261,7 +263,7 @@ def _rank_and_step_columns(rank: RankTrace, start: I64) -> dict[str, Column]:
     step[step == len(rank.parts)] = -1
     return {
         "rank": np.full(len(start), rank.events.rank, np.int32),
-        "step": spell(step, [part.label for part in rank.parts]),
+        "step": text_column_from_codes(step, [part.label for part in rank.parts]),
     }
 
 
@@ -272,12 +274,16 @@ def _account_columns(rank: RankTrace, key: I32) -> dict[str, Column]:
     kinds = [*(account.kind for account, _ in pairs), "unexplained"]
     phases = [*(PHASES[phase] for _, phase in pairs), "other"]
     row = np.where(key < 0, len(pairs), key).astype(np.int32)
-    return {"account": spell(row, accounts), "kind": spell(row, kinds), "phase": spell(row, phases)}
+    return {
+        "account": text_column_from_codes(row, accounts),
+        "kind": text_column_from_codes(row, kinds),
+        "phase": text_column_from_codes(row, phases),
+    }
 
 
 def _module_column(rank: RankTrace, name: I32) -> Column:
-    names = spell(name, rank.events.names)
-    return spell(names.codes, [word.removeprefix(_MODULE_PREFIX) for word in names.words])
+    names = text_column_from_codes(name, rank.events.names)
+    return text_column_from_codes(names.codes, [word.removeprefix(_MODULE_PREFIX) for word in names.words])
 
 
 def _take_or_minus_one(column: np.ndarray, rows: I32) -> np.ndarray:

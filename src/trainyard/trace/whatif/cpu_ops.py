@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I64, OP, Events
-from trainyard.trace.classify.kernels import Classified, Keys, launched_by
+from trainyard.trace.classify.kernels import Classified, Keys, collective_of_op
 from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_host, mark_of
 
 
@@ -43,7 +43,7 @@ def add_cpu_host(
     ops = add_host(draft, rank_index, line, cuts, pauses, mark_of(events))
     # Every launch takes at least the shortest time that any of them took until its collective began.
     latency = max(0, int((classified.start[spans] - launched).min())) if len(spans) else 0
-    before = ops.before(launched)
+    before = ops.last_stopped_before(launched)
     draft.need(before[before >= 0], begin[spans[before >= 0]], latency)
     return ops.op
 
@@ -66,7 +66,9 @@ def _launch_times(events: Events, spans: I64) -> I64:
     span counts, and without one the span itself.
     """
     host = events.host
-    launches = np.array([name.startswith("c10d::") and launched_by(name) is not None for name in events.names], bool)
+    launches = np.array(
+        [name.startswith("c10d::") and collective_of_op(name) is not None for name in events.names], bool
+    )
     launch_start = host.start[(host.what == OP) & launches[host.name]]
     if len(launch_start) == len(spans):
         return np.minimum(launch_start, spans)

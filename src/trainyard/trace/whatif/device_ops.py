@@ -36,7 +36,7 @@ def add_device_host(draft: Draft, rank_index: int, events: Events, context: Cont
     ops = add_host(draft, rank_index, line, cuts, _find_pauses(events, end), mark_of(events))
     # Every launch takes at least the shortest time that any of them took until its work began.
     latency = max(0, int((work.start[rows] - launched).min())) if len(rows) else 0
-    before = ops.before(launched)
+    before = ops.last_stopped_before(launched)
     draft.need(before[before >= 0], begin[rows[before >= 0]], latency)
     return ops.op
 

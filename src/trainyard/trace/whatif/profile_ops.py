@@ -158,7 +158,7 @@ class HostOps(NamedTuple):
     start: I64
     stop: I64
 
-    def before(self, time: I64) -> I64:
+    def last_stopped_before(self, time: I64) -> I64:
         """The number of the last op that had stopped at each time (ns), -1 for none."""
         index = np.searchsorted(self.stop, time, "right") - 1
         return np.where(index >= 0, self.op[np.maximum(index, 0)], -1)
