@@ -40,7 +40,7 @@ _MAX_NAME = 60
 """Letters of a range's name that the evidence of inferred steps repeats."""
 
 
-def experimental(files: str, unproven: str) -> str:
+def note_unvalidated(files: str, unproven: str) -> str:
     """The note of a reader that is not yet validated on real files."""
     schema = "follows their documented schema and is not yet validated on real files"
     return f"experimental: the reader of {files} {schema}. {unproven}"
@@ -92,7 +92,7 @@ class Gather:
         if collective is not None:
             self._host_collectives[len(self._host)] = collective
         self._host.append(
-            (start, stop, _index_of(name, self._names), _index_of(thread, self._threads), kind,
+            (start, stop, _number_of(name, self._names), _number_of(thread, self._threads), kind,
              _int64_or_unknown(correlation), _int64_or_unknown(external), _int64_or_unknown(seq), backward, -1)
         )  # fmt: skip
 
@@ -116,7 +116,7 @@ class Gather:
         if collective is not None:
             self._device_collectives[len(self._device)] = collective
         self._device.append(
-            (start, stop, _index_of(name, self._names), _index_of(lane, self._lanes), _int32_or_unknown(device), kind,
+            (start, stop, _number_of(name, self._names), _number_of(lane, self._lanes), _int32_or_unknown(device), kind,
              _int64_or_unknown(correlation), _int64_or_unknown(external), _int64_or_unknown(size), -1)
         )  # fmt: skip
 
@@ -124,7 +124,7 @@ class Gather:
         """Adds a wait: the call `correlation` made the stream `lane` wait for the stream `on`."""
         lanes = self._lanes
         self._waits.append(
-            (_int64_or_unknown(correlation), _int32_or_unknown(device), _index_of(lane, lanes), _index_of(on, lanes))
+            (_int64_or_unknown(correlation), _int32_or_unknown(device), _number_of(lane, lanes), _number_of(on, lanes))
         )
 
     def events(
@@ -141,7 +141,7 @@ class Gather:
         whether it is a Python interpreter. Raises `BadFile` if no device has any work."""
         if not self._device:
             raise BadFile(f"{self.source}: the file holds no device work.", "Was kernel tracing on?")
-        self._add_phases_of_helpers()
+        self._copy_phases_to_helper_threads()
         inferred = self._infer_steps()
         table = np.array(self._device, np.int64)
         distinct = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
@@ -149,11 +149,13 @@ class Gather:
         devices = np.unique(device_of_row[device_of_row >= 0]).tolist()
         notes = [
             *notes,
-            *self._losses(len(table) - len(distinct), int((device_of_row < 0).sum()) if len(devices) > 1 else 0),
+            *self._describe_losses(
+                len(table) - len(distinct), int((device_of_row < 0).sum()) if len(devices) > 1 else 0
+            ),
         ]
         if len(devices) > 1:
             notes.append("The file holds several devices; each is treated as a separate rank.")
-        waits = StreamWaits(*_columns(self._waits, WAIT_DTYPES))
+        waits = StreamWaits(*_split_columns(self._waits, WAIT_DTYPES))
         by_device: list[Events] = []
         for device in devices if len(devices) > 1 else [-1]:
             rows = distinct[device_of_row == device] if device >= 0 else distinct
@@ -168,7 +170,7 @@ class Gather:
                 notes=tuple(notes),
             )
             # New columns for each device: `assemble` sorts them in place.
-            spans: list[Any] = _columns(self._host, HOST_DTYPES)
+            spans: list[Any] = _split_columns(self._host, HOST_DTYPES)
             host = HostTable(*spans, collectives=self._host_collectives)
             own_waits = waits.on_device(device) if device >= 0 else waits
             by_device.extend(
@@ -194,12 +196,12 @@ class Gather:
         columns: list[Any] = [column.astype(dtype) for column, dtype in zip(table[rows].T, DEVICE_DTYPES)]
         return DeviceTable(*columns, collectives=collectives)
 
-    def calling_threads(self) -> set[Hashable]:
+    def find_launching_threads(self) -> set[Hashable]:
         """The threads that launch work."""
         threads = list(self._threads)
         return {threads[span[3]] for span in self._host if span[4] == CALL and span[5] >= 0}
 
-    def free_time(self, thread: Hashable) -> tuple[I64, NDArray[np.bool_]]:
+    def find_free_time(self, thread: Hashable) -> tuple[I64, NDArray[np.bool_]]:
         """(ascending edges in ns, is_free): before edge i, is_free[i] is whether no call, wait or Python frame of the
         thread is open; is_free[-1] holds after the last edge. The edges are those of all of the thread's spans."""
         number = self._threads.get(thread, -1)
@@ -229,7 +231,7 @@ class Gather:
             return None
         for index, label in zip(steps.rows, steps.labels):
             start, stop, _, *rest = self._host[rows[index]]
-            self._host[rows[index]] = (start, stop, _index_of(f"{INFERRED_MARK}{label}", self._names), *rest)
+            self._host[rows[index]] = (start, stop, _number_of(f"{INFERRED_MARK}{label}", self._names), *rest)
         evidence = redact(f"{len(steps.rows):,} ranges {steps.name[:_MAX_NAME]!r}")
         return InferredSteps(source="annotation", confidence=round(steps.confidence, 2), evidence=evidence)
 
@@ -243,7 +245,7 @@ class Gather:
                 return np.sort(np.array(launches, np.int64))
         return np.empty(0, np.int64)
 
-    def _add_phases_of_helpers(self) -> None:
+    def _copy_phases_to_helper_threads(self) -> None:
         """Adds the phases of ranges to threads that launch work but have no ranges: autograd's threads run the backward
         pass inside the range that another thread opens around it."""
         names = list(self._names)
@@ -254,7 +256,7 @@ class Gather:
         helpers = sorted({span[3] for span in self._host if span[4] == CALL and span[5] >= 0} - annotated)
         self._host.extend((*span[:3], helper, *span[4:]) for helper in helpers for span in phases)
 
-    def _losses(self, duplicates: int, without_device: int) -> list[str]:
+    def _describe_losses(self, duplicates: int, without_device: int) -> list[str]:
         """Notes on rows that were left out, with their numbers."""
         losses = (
             (self.dropped, "events with an unreadable or negative time were left out"),
@@ -270,7 +272,7 @@ class Gather:
         return valid
 
 
-def _index_of(key: Any, numbers: dict[Any, int]) -> int:
+def _number_of(key: Any, numbers: dict[Any, int]) -> int:
     return numbers.setdefault(key, len(numbers))
 
 
@@ -282,6 +284,6 @@ def _int32_or_unknown(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 2**31 else -1
 
 
-def _columns(rows: list[tuple[int, ...]], dtypes: tuple[type, ...]) -> list[Any]:
+def _split_columns(rows: list[tuple[int, ...]], dtypes: tuple[type, ...]) -> list[Any]:
     table = np.array(rows, np.int64).reshape(len(rows), len(dtypes))
     return [column.astype(dtype) for column, dtype in zip(table.T, dtypes)]

@@ -44,7 +44,7 @@ def _nest_in_python(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
     # Typed arrays: a list would hold one object per row.
     parents, stops = array("i", [-1]) * len(start), array("q", stop.tobytes())
     open_rows_by_thread: dict[int, list[int]] = {}
-    for row, (begin, end, thread_number) in enumerate(rows_of(start, stop, thread)):
+    for row, (begin, end, thread_number) in enumerate(iterate_rows(start, stop, thread)):
         stack = open_rows_by_thread.get(thread_number)
         if stack is None:
             stack = open_rows_by_thread[thread_number] = []
@@ -60,7 +60,7 @@ def _nest_in_python(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
     return np.array(parents, np.int32), np.array(stops, np.int64)
 
 
-def rows_of(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+def iterate_rows(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
     """Iterates over the rows of some columns as Python numbers, converted a few thousand at a time."""
     for first in range(0, len(columns[0]), _BLOCK_ROWS):
         yield from zip(*(column[first : first + _BLOCK_ROWS].tolist() for column in columns))

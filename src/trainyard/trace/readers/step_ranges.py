@@ -73,7 +73,7 @@ class _Score(NamedTuple):
     confidence: float
 
 
-def words_of(name: str) -> set[str]:
+def split_words(name: str) -> set[str]:
     """The words in a name such as `forward_step`, `trainStep` or `opt.step`, in lower case."""
     return {word.lower() for word in _WORDS.findall(name[:_MAX_NAME])}
 
@@ -128,7 +128,7 @@ def _ascending_numbers(ranges: Sequence[Range], rows: Sequence[int]) -> list[tup
 
 def _score(family: _Family, ranges: Sequence[Range], launches: I64) -> _Score | None:
     """The score of a family that marks steps; None for others."""
-    words = words_of(family.name)
+    words = split_words(family.name)
     if words & _PART_WORDS:
         return None
     named = bool(words & _STEP_WORDS)
