@@ -67,8 +67,9 @@ def iterate_rows(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def nearest_ancestor(is_wanted: NDArray[np.bool_], parent: I32) -> I32:
-    """For each host row its nearest ancestor that is wanted, -1 if it has none."""
-    # One more row at the end makes row -1 its own parent.
+    """For each host row, the row of its nearest ancestor for which `is_wanted` is true, -1 if it has none. `parent`:
+    row of each row's parent, -1 if none."""
+    # One more row at the end, which the index -1 selects, makes row -1 its own parent and ends every search.
     ancestor, is_end = np.append(parent, -1).astype(np.int32), np.append(is_wanted, True)
     while (rows := np.flatnonzero(~is_end[ancestor])).size:
         # Pointer jumping: the ancestor's own pointer has moved up too, so the distance doubles.
@@ -77,10 +78,11 @@ def nearest_ancestor(is_wanted: NDArray[np.bool_], parent: I32) -> I32:
 
 
 def outermost_rows(is_wanted: NDArray[np.bool_], parent: I32) -> NDArray[np.int64]:
-    """The wanted host rows that are not inside another wanted row, in ascending order."""
+    """The wanted host rows that are not inside another wanted row, in ascending order. `parent`: row of each row's
+    parent, -1 if none. Follows all parents together, level by level, up to a depth."""
     rows = np.flatnonzero(is_wanted)
     is_outermost = np.ones(len(rows), bool)
-    pending, ancestor = np.arange(len(rows)), parent[rows]
+    pending, ancestor = np.arange(len(rows)), parent[rows]  # positions in `rows`, and the ancestor row of each
     for _ in range(_MAX_SHALLOW_DEPTH):
         is_inside = (ancestor >= 0) & is_wanted[ancestor]
         is_outermost[pending[is_inside]] = False
