@@ -12,7 +12,7 @@ from tests.trace.readers import reader_fixtures as make
 from trainyard.errors import BadFile
 from trainyard.events import PYTHON
 from trainyard.trace.measure import measure
-from trainyard.trace.readers.interval_sets import merge, parts_outside, union_ns
+from trainyard.trace.readers.interval_sets import measure_union_ns, merge_intervals, parts_outside
 from trainyard.trace.readers.neuron import Neuron
 from trainyard.trace.readers.neuron_opcodes import class_of_opcode, is_drain, is_wait, moves_data
 
@@ -256,10 +256,10 @@ def test_interval_sets_equal_a_timeline(intervals, own):
     for start, length in intervals:
         covered[start : start + length] = True
     pairs = [(start, start + length) for start, length in intervals]
-    assert union_ns(pairs) == int(covered.sum())
+    assert measure_union_ns(pairs) == int(covered.sum())
     start, stop = own[0], own[0] + own[1]
     outside = np.zeros(100, bool)
-    for begin, end in parts_outside(start, stop, merge(pairs)):
+    for begin, end in parts_outside(start, stop, merge_intervals(pairs)):
         assert begin < end
         outside[begin:end] = True
     expected = np.zeros(100, bool)

@@ -91,7 +91,7 @@ def test_changed_columns_are_refused(table, column, value, message, tmp_path):
         events, **{table: msgspec.structs.replace(getattr(events, table), **{column: changed})}
     )
     path = tmp_path / "x.pftrace"
-    path.write_bytes(embedded.packet(damaged, 1))
+    path.write_bytes(embedded.encode_packet(damaged, 1))
     with refused(BadFile, path, message):
         Pftrace().read(path)
 
@@ -101,7 +101,7 @@ def small(tmp_path_factory):
     """The packet of a small rank."""
     path = make.write_rocprof(tmp_path_factory.mktemp("small") / "r.json", make.rocprof_step())
     (events,) = Rocprof().read(path)
-    return embedded.packet(events, 1)
+    return embedded.encode_packet(events, 1)
 
 
 @given(data=st.data())

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.trace.readers.annotate import phase_of
-from trainyard.trace.readers.step_ranges import Range, find_steps, words_of
+from trainyard.trace.readers.annotate import find_phase
+from trainyard.trace.readers.step_ranges import Range, find_steps, split_words
 
 NAMES = st.sampled_from(["step {}", "iteration {}", "train", "layer {}", "saxpy", "epoch 1 batch {}", "x"])
 RANGES = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60), NAMES, st.integers(0, 9), st.integers(0, 1)))
@@ -61,9 +61,9 @@ def test_planted_iterations_are_the_steps(count, kernels, first):
     ],
 )
 def test_words_of_a_name(name, words):
-    assert words_of(name) == words
+    assert split_words(name) == words
 
 
 @given(st.text(max_size=40))
 def test_any_name_has_a_phase_or_none(name):
-    assert phase_of(name) in (None, "forward", "backward", "optimizer")
+    assert find_phase(name) in (None, "forward", "backward", "optimizer")

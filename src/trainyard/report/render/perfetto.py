@@ -121,7 +121,7 @@ class _Writer:
     def write_rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
         """Writes all tracks of a rank: steps, verdict, waits, busy time, streams and, if `host`, threads. `moved`: its
         clock is not aligned with that of the first rank. `numbers`: the number of each rank of the trace."""
-        self.out.write(embedded.packet(rank.events, self.index + 1))
+        self.out.write(embedded.encode_packet(rank.events, self.index + 1))
         process = f"rank {rank.events.rank}" + (" (clock not aligned: moved to start with the first)" if moved else "")
         self.packet(self.sequence, int_field(_PACKET_FLAGS, _STATE_CLEARED), message_field(
             _PACKET_TRACK, int_field(_TRACK_UUID, self.root), int_field(_TRACK_ORDERING, _EXPLICIT_ORDER),

@@ -37,7 +37,7 @@ from trainyard.trace.classify.ops import class_of
 from trainyard.trace.classify.passes import ENGINE_PREFIX, OPTIMIZER_STEP, Passes, find_passes, rows_before_update
 from trainyard.trace.readers.gather import PHASE, SAMPLED, SYSTEM
 from trainyard.trace.readers.kineto.native import NameFacts, library
-from trainyard.trace.readers.nesting import nearest_ancestor, rows_of
+from trainyard.trace.readers.nesting import iterate_rows, nearest_ancestor
 
 PHASES = list(words.PHASES)
 _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
@@ -126,7 +126,7 @@ def _inherit(
     phase, op_class, cause = (array("b", [-1]) * n for _ in range(3))
     module = array("i", [-1]) * n
     module_of_seq: dict[int, int] = {}  # sequence number of a forward op -> its module's name number
-    rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, recomputed, evaluated)
+    rows = iterate_rows(host.name, host.what, host.parent, host.seq, host.backward, recomputed, evaluated)
     for row, (name, span_kind, parent, seq, backward, is_recomputed, is_evaluated) in enumerate(rows):
         annotation_phase, engine, is_module, own_class, own_cause = by_name[name]
         parent_phase = phase[parent] if parent >= 0 else -1

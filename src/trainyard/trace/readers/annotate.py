@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trainyard.events import CALL, NOTE, OP, PYTHON, Collective
 from trainyard.trace.readers.gather import PHASE, Gather
-from trainyard.trace.readers.step_ranges import words_of
+from trainyard.trace.readers.step_ranges import split_words
 from trainyard.vendors.kernel_names import collective_of
 
 # `torch.autograd.profiler.emit_nvtx` names ranges `aten::mm, seq = 5, op_id = 3, sizes = [...]`; those of
@@ -60,9 +60,9 @@ def parse_annotation(text: str) -> Annotation:
 
 
 @lru_cache(maxsize=65536)
-def phase_of(text: str) -> str | None:
+def find_phase(text: str) -> str | None:
     """The phase that a range named so encloses: `forward`, `backward` or `optimizer`; None for other ranges."""
-    words = words_of(text)
+    words = split_words(text)
     phases = [phase for phase, names in _PHASE_WORDS if words & names]
     if len(words) > _MAX_PHASE_WORDS or len(phases) > 1 or "zero" in words:
         return None
@@ -81,7 +81,7 @@ def add_range(rows: Gather, text: str, thread: object, start: object, stop: obje
     else:
         name, kind, seq = parse_annotation(text)
         rows.span(name, kind, thread, start, stop, seq=seq)
-        if kind == NOTE and (phase := phase_of(text)):
+        if kind == NOTE and (phase := find_phase(text)):
             rows.span(f"{PHASE}{phase}", NOTE, thread, start, stop)
 
 

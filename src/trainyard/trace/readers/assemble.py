@@ -1,6 +1,8 @@
 """Builds `Events` from the rows of a profiler's file: sorts and nests them and links launches to device work.
 
-Every reader fills the same two tables, in the file's order; `assemble` does the rest.
+Every reader fills the same tables (`tables.py`), in the file's order; `assemble` does the rest. A lane is a device
+stream; a mark is an annotation that delimits a training step; calls are driver calls, which share a correlation id with
+the device work that they launch; ops share an External id with it.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ def assemble(
 ) -> tuple[Events, ...]:
     """Returns one `Events` per device with work (one of the host's spans if there is none). Annotations whose names
     begin with `mark` mark steps; the rest of the name is the step's label (steps without one are numbered).
-    `is_whole_process`: as in `describe_irregularities`. Sorts the tables' columns in place, drops duplicates, notes
-    irregular events and redacts secrets.
+    `is_whole_process`: whether the tables hold all calls and all work of a process, so that a missing kernel or an
+    overlap on a stream is noted. Sorts the tables' columns in place, drops duplicates, notes irregular events and
+    redacts secrets.
     """
     facts = _redact_facts(facts)
     host, host_repeats = drop_duplicates(_sort_by_start(host))
@@ -86,13 +89,14 @@ def _redact_facts(facts: FileFacts) -> FileFacts:
 
 
 class _RowIndex(NamedTuple):
-    """Rows by id: `row[i]` has the id `ident[i]`; ids ascend."""
+    """Rows of the host table by correlation or External id: row `row[i]` has the id `ident[i]`; ids ascend and are
+    distinct."""
 
     ident: I64
     row: I32
 
     def rows(self, idents: I64) -> I32:
-        """The row of each id, -1 if it has none."""
+        """The host row of each id, -1 if it has none."""
         if not len(self.ident):
             return np.full(len(idents), -1, np.int32)
         index = np.minimum(np.searchsorted(self.ident, idents), len(self.ident) - 1)
@@ -100,7 +104,7 @@ class _RowIndex(NamedTuple):
 
 
 def _sort_by_start(table: _Table) -> _Table:
-    """The table sorted by start, the longest span first."""
+    """Sorts the table's columns in place by start, ties longest first; returns it with the collectives' new rows."""
     order = np.lexsort((-table.stop, table.start))
     new_row = np.empty(len(order), np.int64)
     new_row[order] = np.arange(len(order))
@@ -111,13 +115,14 @@ def _sort_by_start(table: _Table) -> _Table:
 
 
 def _recording_span(host: HostTable, device: DeviceTable) -> tuple[int, int]:
-    """(start, stop) ns of all rows."""
+    """(earliest start, latest stop) ns of all rows. Both tables are sorted by start, and one of them has rows."""
     tables = [table for table in (host, device) if len(table.start)]
     return min(int(table.start[0]) for table in tables), max(int(table.stop.max()) for table in tables)
 
 
 def _build_host_spans(table: HostTable, names: Sequence[str]) -> tuple[HostSpans, _RowIndex, _RowIndex]:
-    """The host spans, the calls by correlation id and the ops by External id."""
+    """Nests the spans of a sorted table. Returns the host spans, the index of the calls by correlation id, and that of
+    the ops by External id. `names`: text of each number in `table.name`."""
     parent, stops = nest(table.start, table.stop, table.thread)
     host = HostSpans(
         start=table.start,
@@ -131,18 +136,22 @@ def _build_host_spans(table: HostTable, names: Sequence[str]) -> tuple[HostSpans
         shape=table.shape,
         collectives=dict(table.collectives),
     )
-    launches = np.array(["aunch" in name for name in names], bool)
+    is_launch_name = np.array(["aunch" in name for name in names], bool)  # cudaLaunchKernel, hipModuleLaunchKernel, ...
     calls = np.flatnonzero((table.kind == CALL) & (table.correlation >= 0))
     # Several driver calls may share a correlation id: it belongs to the last one that launches, else to the first.
-    launching = launches[table.name[calls]] if len(calls) else np.empty(0, bool)
-    order = np.lexsort((np.where(launching, calls, -1 - calls), table.correlation[calls]))
+    is_launch = is_launch_name[table.name[calls]] if len(calls) else np.empty(0, bool)
+    # Within an id, ascending: other calls from the last (-1 - row) to the first, then launches from the first.
+    call_order = np.lexsort((np.where(is_launch, calls, -1 - calls), table.correlation[calls]))
     ops = np.flatnonzero((table.kind == OP) & (table.external >= 0))
-    first = np.lexsort((-ops, table.external[ops]))
-    return host, _index_last(table.correlation[calls], calls, order), _index_last(table.external[ops], ops, first)
+    # The first op of an id is taken: descending, as `_index_last` keeps the last.
+    op_order = np.lexsort((-ops, table.external[ops]))
+    calls_by_id = _index_last(table.correlation[calls], calls, call_order)
+    return host, calls_by_id, _index_last(table.external[ops], ops, op_order)
 
 
 def _index_last(idents: I64, rows: NDArray[np.intp], order: NDArray[np.intp]) -> _RowIndex:
-    """The last row of each id; `order` sorts the rows by id."""
+    """Indexes the last row of each id. `idents`: id of each of the host `rows`; `order`: positions in both, which sort
+    them by id."""
     idents, rows = idents[order], rows[order]
     is_last = np.append(idents[1:] != idents[:-1], True)[: len(idents)]
     return _RowIndex(idents[is_last], rows[is_last].astype(np.int32))
@@ -158,8 +167,10 @@ def _build_device_work(
     host: HostSpans,
     has_several_devices: bool,
 ) -> tuple[DeviceWork, tuple[str, ...]]:
-    """The device's work and its streams. `has_several_devices`: whether the rows are of several devices, each with its
-    streams."""
+    """Builds the device work from `rows` of the device table, and the labels of its streams, in the order of their
+    numbers. `calls`, `ops`: host rows by id; `lanes`: label of each lane; `host`: the nested spans;
+    `has_several_devices`: whether the rows are of several devices, each with streams of its own."""
+    # A stream is a (device, lane) pair, coded as device * lane_count + lane, or as the lane alone.
     lane_count = len(lanes) + 1
     stream_ids = device.device[rows].astype(np.int64) * lane_count * has_several_devices + device.lane[rows]
     distinct, first, stream = np.unique(stream_ids, return_index=True, return_inverse=True)
@@ -197,9 +208,13 @@ def _find_awaited_streams(
     host: HostSpans,
     ids_per_device: int,
 ) -> I32:
-    """For each row, the stream that its stream was made to wait for between the previous launch and its own; -1 if
-    none. `stream_ids`, `call`: of each row; `distinct`: the stream ids in ascending order; a device's stream ids begin
-    at its number times `ids_per_device`."""
+    """For each row of device work, the stream (position in `distinct`) for which its stream was made to wait between
+    the previous launch on it and the row's own; -1 if there is no such wait.
+
+    `stream_ids`: id of each row's stream; `call`: host row that launched it, -1 if unknown; `distinct`: the stream ids
+    in ascending order; `waits`: the calls that made a stream wait; `calls`: host rows by correlation id; `host`: the
+    spans; `ids_per_device`: a stream's id is its device's number times this, plus its lane.
+    """
     awaits = np.full(len(stream_ids), -1, np.int32)
     wait_call = calls.rows(waits.correlation)
     waiting = waits.device.astype(np.int64) * ids_per_device + waits.lane
@@ -211,6 +226,7 @@ def _find_awaited_streams(
         rows = np.flatnonzero((stream_ids == ident) & (call >= 0))
         rows = rows[np.argsort(host.start[call[rows]], kind="stable")]
         launch_ns, wait_ns = host.start[call[rows]], host.start[wait_call[wait_rows]]
+        # Position in wait_rows of the latest wait before each launch, and before the launch that precedes it.
         latest = np.searchsorted(wait_ns, launch_ns, "right") - 1
         previous = np.concatenate([[-1], np.searchsorted(wait_ns, launch_ns[:-1], "right") - 1])
         is_new = latest > previous[: len(rows)]
@@ -222,9 +238,11 @@ def _find_awaited_streams(
 def _find_step_marks(
     host: HostSpans, stops: I64, names: Sequence[str], prefix: str
 ) -> tuple[tuple[StepMark, ...], int]:
-    """The steps' marks and their thread; without marks, the thread with the most time in ops.
+    """Returns the steps' marks and the number of the main thread: the one with the most marks, whose marks alone are
+    kept, or, without marks, the one with the most time in ops.
 
-    All marks are of the thread with the most of them. Marks inside another mark are dropped.
+    `stops`: stop of each host span before nesting shortened it; `prefix`: of the names of marks. Marks inside another
+    mark are dropped.
     """
     rows = np.flatnonzero(_is_mark(names, prefix)[host.name] & (host.what == NOTE)) if len(host) else []
     if not len(rows):
@@ -247,7 +265,8 @@ def _is_mark(names: Sequence[str], prefix: str) -> NDArray[np.bool_]:
 def _number_marks(
     names: Sequence[str], name: I32, start: I64, stop: I64, prefix: str, may_overlap: bool
 ) -> tuple[StepMark, ...]:
-    """The marks of annotations, sorted by start. The label is the rest of the name after the prefix. A repeated label
+    """Makes marks of annotations, which are sorted by start: `name` (position in `names`), `start` and `stop` (ns) of
+    each. The label is the rest of the name after the prefix. A repeated label
     with a number is dropped, as the annotation was recorded twice; if another text is repeated, or there is none, the
     marks are numbered. `may_overlap`: keep marks that begin before the end of the last one."""
     texts = [_step_label(str(names[int(number)]), prefix) for number in name]
@@ -267,15 +286,19 @@ def _step_label(name: str, prefix: str) -> str:
     return name[len(prefix) :].strip(" #:_-")[:32]
 
 
-def _find_device_marks(drawn: DeviceTable, device: int, names: Sequence[str], prefix: str) -> tuple[StepMark, ...]:
-    """The step annotations over the work of the device (-1: of any device), one for each label."""
-    rows = np.flatnonzero((drawn.device == device) | (drawn.device < 0) | (device < 0))
-    rows = rows[_is_mark(names, prefix)[drawn.name[rows]]] if len(rows) else rows
-    return _number_marks(names, drawn.name[rows], drawn.start[rows], drawn.stop[rows], prefix, may_overlap=True)
+def _find_device_marks(
+    annotations: DeviceTable, device: int, names: Sequence[str], prefix: str
+) -> tuple[StepMark, ...]:
+    """The step marks that the file draws over the work of the device (-1: of any device), one for each label.
+    `annotations`: the rows of the kind `DRAWN`; `prefix`: of the names of marks."""
+    rows = np.flatnonzero((annotations.device == device) | (annotations.device < 0) | (device < 0))
+    rows = rows[_is_mark(names, prefix)[annotations.name[rows]]] if len(rows) else rows
+    start, stop = annotations.start[rows], annotations.stop[rows]
+    return _number_marks(names, annotations.name[rows], start, stop, prefix, may_overlap=True)
 
 
 def _split_off_annotations(device: DeviceTable) -> tuple[DeviceTable, DeviceTable]:
-    """The rows of device work and the rows of annotations over it."""
+    """Splits the device table into two: the rows of device work, and those of annotations drawn over it."""
     is_annotation = device.kind == DRAWN
     if not is_annotation.any():
         return device, device._make([*(column[:0] for column in device[:-1]), {}])
@@ -299,8 +322,9 @@ def _build_events(
     streams: tuple[str, ...],
     share: DeviceShare,
 ) -> Events:
-    """The events of one share of the file's device work, of which `work` and `streams` are the rows. `mark`: prefix of
-    the steps' annotations."""
+    """Builds the events of one `share` of the file's device work. `work`, `streams`: its rows and the labels of their
+    streams; `host`, `marks`, `span`: spans, steps and (start, stop) of the whole file; `mark`: prefix of the names of
+    step annotations; `main`: number of the main thread."""
     # A container may renumber devices: if all have the same name, the number does not matter.
     distinct = set(facts.device_names.values())
     device_name = facts.device_names.get(share.device, distinct.pop() if len(distinct) == 1 else "")

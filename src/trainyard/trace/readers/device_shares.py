@@ -19,9 +19,13 @@ _Rows = TypeVar("_Rows", HostSpans, DeviceWork)
 
 
 class DeviceShare(NamedTuple):
-    """The device work that becomes one `Events`: its `rows`, the number of its device (-1 if unknown), its rank and the
-    job's size. `is_whole`: it is all of the file's work; `per_process`: devices of each process of the job, which are
-    numbered as ranks, `index` that of this one; `notes`: sentences on other devices."""
+    """The device work that becomes one `Events`.
+
+    `rows`: of the device table; `device`: its number, -1 if unknown; `rank`, `world`: its rank and the job's number of
+    ranks; `is_whole`: it is all of the file's work; `has_several_devices`: the rows are of several devices;
+    `per_process`: number of devices of each process of the job, which are numbered as ranks; `index`: position of this
+    device among them; `notes`: sentences on other devices.
+    """
 
     rows: NDArray[np.intp]
     device: int
@@ -59,7 +63,19 @@ def share_out_devices(facts: FileFacts, device: DeviceTable, has_launches: bool)
             else ()
         )
         number = int(numbers[busiest]) if len(numbers) else -1
-        return [DeviceShare(everything, number, facts.rank, facts.world, True, bool(others), 1, 0, notes)]
+        return [
+            DeviceShare(
+                rows=everything,
+                device=number,
+                rank=facts.rank,
+                world=facts.world,
+                is_whole=True,
+                has_several_devices=bool(others),
+                per_process=1,
+                index=0,
+                notes=notes,
+            )
+        ]
     main = numbers[is_main].tolist()
     first_rank, world = _ranks_of_devices(facts, count, has_launches)
     shares = []
@@ -71,7 +87,19 @@ def share_out_devices(facts: FileFacts, device: DeviceTable, has_launches: bool)
         rank = number if facts.rank < 0 else first_rank + index
         note = _note_on_devices(facts, main, first_rank, world) if not index else ()
         several = bool((device.device[rows] != number).any())
-        shares.append(DeviceShare(np.flatnonzero(rows), number, rank, world, False, several, count, index, note))
+        shares.append(
+            DeviceShare(
+                rows=np.flatnonzero(rows),
+                device=number,
+                rank=rank,
+                world=world,
+                is_whole=False,
+                has_several_devices=several,
+                per_process=count,
+                index=index,
+                notes=note,
+            )
+        )
     return shares
 
 
@@ -112,7 +140,8 @@ def _note_on_devices(facts: FileFacts, devices: list[int], first_rank: int, worl
 
 
 def number_devices_as_ranks(table: _Rows, share: DeviceShare) -> _Rows:
-    """The table with collectives whose members are the same device of each process, by the numbers of devices."""
+    """Replaces the ranks in the table's collectives, which are numbers of processes, by those of the same device of
+    each process: device i of the n of process r is rank r * n + i."""
     count, index = share.per_process, share.index
     collectives = {
         row: msgspec.structs.replace(

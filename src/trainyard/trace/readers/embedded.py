@@ -29,17 +29,17 @@ _DTYPES = {"<i8": np.int64, "<i4": np.int32, "|i1": np.int8}
 _MAX_TIME_NS = 2**62
 
 
-def packet(events: Events, sequence: int) -> bytes:
+def encode_packet(events: Events, sequence: int) -> bytes:
     """An encoded packet with the columns of a rank. `sequence`: the number of its sequence of packets."""
     columns = msgspec.msgpack.encode(events, enc_hook=_encode_column)
     return message_field(_PACKET_FIELD, int_field(_SEQUENCE_FIELD, sequence), message_field(FIELD, columns))
 
 
-def decode(path: Path, profile: memoryview, notes: Sequence[str] = ()) -> Events:
+def decode_profile(path: Path, profile: memoryview, notes: Sequence[str] = ()) -> Events:
     """The rank in the payload of a packet, with further notes. Raises `BadFile` if its columns are damaged."""
     try:
         events = msgspec.msgpack.decode(profile, type=Events, dec_hook=_decode_column)
-        problem = _problem(events)
+        problem = _find_problem(events)
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
         raise BadFile(f"{path}: the profile in the file cannot be read: {error}.", "Write it again.") from error
     if problem:
@@ -72,7 +72,7 @@ def _decode_column(kind: Any, part: Any) -> NDArray[Any]:
     return np.cumsum(np.frombuffer(data, dtype), dtype=dtype)
 
 
-def _problem(events: Events) -> str:
+def _find_problem(events: Events) -> str:
     """What is wrong with the columns; empty if they can be used."""
     work, host = events.work, events.host
     names, streams, rows = len(events.names), len(events.streams), len(host)
@@ -100,10 +100,14 @@ def _problem(events: Events) -> str:
     for name, column, low, high in checks:
         if len(column) and not (column.min() >= low and column.max() < high):
             return f"{name} has values outside {low} to {high - 1:,}"
-    return _nesting_problem(events.host) or _span_problem(events) or ("" if len(work) or rows else "it has no rows")
+    return (
+        _find_nesting_problem(events.host)
+        or _find_time_problem(events)
+        or ("" if len(work) or rows else "it has no rows")
+    )
 
 
-def _nesting_problem(host: HostSpans) -> str:
+def _find_nesting_problem(host: HostSpans) -> str:
     """The problem with the parents of host spans; empty if each precedes and encloses its children."""
     if not (host.parent >= -1).all() or (host.parent >= np.arange(len(host))).any():
         return "host.parent does not precede its children"
@@ -114,7 +118,7 @@ def _nesting_problem(host: HostSpans) -> str:
     return ""
 
 
-def _span_problem(events: Events) -> str:
+def _find_time_problem(events: Events) -> str:
     """The problem with the times of the recording and of its steps; empty if there is none."""
     spans = [events.span, *((mark.start, mark.stop) for mark in (*events.marks, *events.device_marks))]
     if any(not -_MAX_TIME_NS < start <= stop < _MAX_TIME_NS for start, stop in spans):

@@ -36,11 +36,14 @@ SAMPLED = "sampled: "
 OWN_RANGES = (PHASE, SYSTEM, SAMPLED, "nccl:", "mpi:")
 """Beginnings of the names of annotations that readers create."""
 _MAX_TIMESTAMP_NS = 2**62
+# Positions of the columns of `HostTable` and `DeviceTable` in a row.
+_NAME, _THREAD, _KIND, _CORRELATION, _EXTERNAL = 2, 3, 4, 5, 6
+_DEVICE, _DEVICE_KIND, _DEVICE_CORRELATION, _DEVICE_EXTERNAL = 4, 5, 6, 7
 _MAX_NAME = 60
 """Letters of a range's name that the evidence of inferred steps repeats."""
 
 
-def experimental(files: str, unproven: str) -> str:
+def note_unvalidated(files: str, unproven: str) -> str:
     """The note of a reader that is not yet validated on real files."""
     schema = "follows their documented schema and is not yet validated on real files"
     return f"experimental: the reader of {files} {schema}. {unproven}"
@@ -86,13 +89,15 @@ class Gather:
         backward: bool = False,
         collective: Collective | None = None,
     ) -> None:
-        """Adds a host span. `kind`: `events.OP`, `events.CALL`, ...; `seq`: autograd sequence number."""
+        """Adds a host span, from `start` to `stop` ns; one with invalid times is counted as dropped. `kind`:
+        `events.OP`, `CALL`, `NOTE` or `PYTHON`; `thread`: any key of its thread; `correlation`, `external`: ids that a
+        call or an op shares with the device work it launched; `seq`: autograd sequence number."""
         if not self._has_times(start, stop):
             return
         if collective is not None:
             self._host_collectives[len(self._host)] = collective
         self._host.append(
-            (start, stop, _index_of(name, self._names), _index_of(thread, self._threads), kind,
+            (start, stop, _number_of(name, self._names), _number_of(thread, self._threads), kind,
              _int64_or_unknown(correlation), _int64_or_unknown(external), _int64_or_unknown(seq), backward, -1)
         )  # fmt: skip
 
@@ -110,13 +115,15 @@ class Gather:
         size: int = -1,
         collective: Collective | None = None,
     ) -> None:
-        """Adds a device interval on the stream `lane`. `kind`: `events.KERNEL`, ...; `size`: bytes moved."""
+        """Adds a device interval, from `start` to `stop` ns, on the stream `lane` of `device` (-1 if unknown); one with
+        invalid times is counted as dropped. `kind`: `events.KERNEL`, `COPY` or `MEMSET`; `correlation`, `external`: ids
+        of the call and of the op that launched it; `size`: bytes moved."""
         if not self._has_times(start, stop):
             return
         if collective is not None:
             self._device_collectives[len(self._device)] = collective
         self._device.append(
-            (start, stop, _index_of(name, self._names), _index_of(lane, self._lanes), _int32_or_unknown(device), kind,
+            (start, stop, _number_of(name, self._names), _number_of(lane, self._lanes), _int32_or_unknown(device), kind,
              _int64_or_unknown(correlation), _int64_or_unknown(external), _int64_or_unknown(size), -1)
         )  # fmt: skip
 
@@ -124,7 +131,7 @@ class Gather:
         """Adds a wait: the call `correlation` made the stream `lane` wait for the stream `on`."""
         lanes = self._lanes
         self._waits.append(
-            (_int64_or_unknown(correlation), _int32_or_unknown(device), _index_of(lane, lanes), _index_of(on, lanes))
+            (_int64_or_unknown(correlation), _int32_or_unknown(device), _number_of(lane, lanes), _number_of(on, lanes))
         )
 
     def events(
@@ -137,23 +144,27 @@ class Gather:
         world: int = 0,
         python: bool = False,
     ) -> tuple[Events, ...]:
-        """Returns one `Events` for each device with work. `rank`, `world`: of a process that states them; `python`:
-        whether it is a Python interpreter. Raises `BadFile` if no device has any work."""
+        """Returns one `Events` for each device with work. `notes`: messages for the user; `device_names`: device number
+        -> name; `rank`, `world`: of a process that states them; `python`: whether it is a Python interpreter. Raises
+        `BadFile` if no device has any work."""
         if not self._device:
             raise BadFile(f"{self.source}: the file holds no device work.", "Was kernel tracing on?")
-        self._add_phases_of_helpers()
+        self._copy_phases_to_helper_threads()
         inferred = self._infer_steps()
         table = np.array(self._device, np.int64)
-        distinct = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
-        device_of_row = table[distinct, 4]
+        # Rows are duplicates if all columns up to the correlation id are equal.
+        distinct = np.sort(np.unique(table[:, : _DEVICE_CORRELATION + 1], axis=0, return_index=True)[1])
+        device_of_row = table[distinct, _DEVICE]
         devices = np.unique(device_of_row[device_of_row >= 0]).tolist()
         notes = [
             *notes,
-            *self._losses(len(table) - len(distinct), int((device_of_row < 0).sum()) if len(devices) > 1 else 0),
+            *self._describe_losses(
+                len(table) - len(distinct), int((device_of_row < 0).sum()) if len(devices) > 1 else 0
+            ),
         ]
         if len(devices) > 1:
             notes.append("The file holds several devices; each is treated as a separate rank.")
-        waits = StreamWaits(*_columns(self._waits, WAIT_DTYPES))
+        waits = StreamWaits(*_split_columns(self._waits, WAIT_DTYPES))
         by_device: list[Events] = []
         for device in devices if len(devices) > 1 else [-1]:
             rows = distinct[device_of_row == device] if device >= 0 else distinct
@@ -168,7 +179,7 @@ class Gather:
                 notes=tuple(notes),
             )
             # New columns for each device: `assemble` sorts them in place.
-            spans: list[Any] = _columns(self._host, HOST_DTYPES)
+            spans: list[Any] = _split_columns(self._host, HOST_DTYPES)
             host = HostTable(*spans, collectives=self._host_collectives)
             own_waits = waits.on_device(device) if device >= 0 else waits
             by_device.extend(
@@ -189,39 +200,41 @@ class Gather:
         )
 
     def _device_table(self, table: I64, rows: I64) -> DeviceTable:
+        """Selects `rows` of `table`, which holds all device rows, as columns; collectives get their new row numbers."""
         new_row = {row: index for index, row in enumerate(rows.tolist())} if self._device_collectives else {}
         collectives = {new_row[row]: value for row, value in self._device_collectives.items() if row in new_row}
         columns: list[Any] = [column.astype(dtype) for column, dtype in zip(table[rows].T, DEVICE_DTYPES)]
         return DeviceTable(*columns, collectives=collectives)
 
-    def calling_threads(self) -> set[Hashable]:
-        """The threads that launch work."""
+    def find_launching_threads(self) -> set[Hashable]:
+        """The keys of the threads that launch device work."""
         threads = list(self._threads)
-        return {threads[span[3]] for span in self._host if span[4] == CALL and span[5] >= 0}
+        return {threads[span[_THREAD]] for span in self._host if span[_KIND] == CALL and span[_CORRELATION] >= 0}
 
-    def free_time(self, thread: Hashable) -> tuple[I64, NDArray[np.bool_]]:
+    def find_free_time(self, thread: Hashable) -> tuple[I64, NDArray[np.bool_]]:
         """(ascending edges in ns, is_free): before edge i, is_free[i] is whether no call, wait or Python frame of the
         thread is open; is_free[-1] holds after the last edge. The edges are those of all of the thread's spans."""
         number = self._threads.get(thread, -1)
         names = list(self._names)
-        spans = [(span[0], span[1], span[4] != NOTE or names[span[2]].startswith((SYSTEM, "mpi:")))
-                 for span in self._host if span[3] == number]  # fmt: skip
+        # Columns: start, stop, whether the span keeps the thread busy.
+        spans = [(span[0], span[1], span[_KIND] != NOTE or names[span[_NAME]].startswith((SYSTEM, "mpi:")))
+                 for span in self._host if span[_THREAD] == number]  # fmt: skip
         table = np.array(spans, np.int64).reshape(-1, 3)
         edges = np.unique(table[:, :2])
-        opened = np.zeros(len(edges) + 1, np.int64)
+        change_in_open = np.zeros(len(edges) + 1, np.int64)  # busy spans that open less those that close at each edge
         for column, change in ((0, 1), (1, -1)):
-            busy = table[table[:, 2] > 0, column]
-            np.add.at(opened, np.searchsorted(edges, busy) + 1, change)
-        return edges, np.cumsum(opened) == 0
+            busy_edges = table[table[:, 2] > 0, column]
+            np.add.at(change_in_open, np.searchsorted(edges, busy_edges) + 1, change)
+        return edges, np.cumsum(change_in_open) == 0
 
     def _infer_steps(self) -> InferredSteps | None:
         """Renames ranges that repeat once per step to steps, if the file has no step marks. Returns the evidence; None
         if there are no such ranges."""
         names = list(self._names)
-        rows = [row for row, span in enumerate(self._host) if span[4] == NOTE]
-        if any(names[self._host[row][2]].startswith(self.marks) for row in rows):
+        rows = [row for row, span in enumerate(self._host) if span[_KIND] == NOTE]
+        if any(names[self._host[row][_NAME]].startswith(self.marks) for row in rows):
             return None
-        rows = [row for row in rows if not names[self._host[row][2]].startswith(OWN_RANGES)]
+        rows = [row for row in rows if not names[self._host[row][_NAME]].startswith(OWN_RANGES)]
         spans = [self._host[row] for row in rows]
         ranges = [Range(start, stop, names[name], thread) for start, stop, name, thread, *_ in spans]
         steps = find_steps(ranges, self._launch_times())
@@ -229,32 +242,36 @@ class Gather:
             return None
         for index, label in zip(steps.rows, steps.labels):
             start, stop, _, *rest = self._host[rows[index]]
-            self._host[rows[index]] = (start, stop, _index_of(f"{INFERRED_MARK}{label}", self._names), *rest)
+            self._host[rows[index]] = (start, stop, _number_of(f"{INFERRED_MARK}{label}", self._names), *rest)
         evidence = redact(f"{len(steps.rows):,} ranges {steps.name[:_MAX_NAME]!r}")
         return InferredSteps(source="annotation", confidence=round(steps.confidence, 2), evidence=evidence)
 
     def _launch_times(self) -> I64:
         """Ascending times at which kernels were launched: by calls, or by ops if the file has no calls for them."""
-        kernels = [span for span in self._device if span[5] == KERNEL]
-        for kind, host_column, device_column in ((CALL, 5, 6), (OP, 6, 7)):
-            idents = {span[device_column] for span in kernels} - {-1}
-            launches = [span[0] for span in self._host if span[4] == kind and span[host_column] in idents]
+        kernels = [row for row in self._device if row[_DEVICE_KIND] == KERNEL]
+        for kind, host_column, device_column in (
+            (CALL, _CORRELATION, _DEVICE_CORRELATION),
+            (OP, _EXTERNAL, _DEVICE_EXTERNAL),
+        ):
+            idents = {row[device_column] for row in kernels} - {-1}
+            launches = [span[0] for span in self._host if span[_KIND] == kind and span[host_column] in idents]
             if launches:
                 return np.sort(np.array(launches, np.int64))
         return np.empty(0, np.int64)
 
-    def _add_phases_of_helpers(self) -> None:
+    def _copy_phases_to_helper_threads(self) -> None:
         """Adds the phases of ranges to threads that launch work but have no ranges: autograd's threads run the backward
         pass inside the range that another thread opens around it."""
         names = list(self._names)
-        phases = [span for span in self._host if span[4] == NOTE and names[span[2]].startswith(PHASE)]
-        if len({span[3] for span in phases}) != 1:
+        phases = [span for span in self._host if span[_KIND] == NOTE and names[span[_NAME]].startswith(PHASE)]
+        if len({span[_THREAD] for span in phases}) != 1:
             return
-        annotated = {span[3] for span in self._host if span[4] in (OP, NOTE)}
-        helpers = sorted({span[3] for span in self._host if span[4] == CALL and span[5] >= 0} - annotated)
-        self._host.extend((*span[:3], helper, *span[4:]) for helper in helpers for span in phases)
+        annotated = {span[_THREAD] for span in self._host if span[_KIND] in (OP, NOTE)}
+        launching = {span[_THREAD] for span in self._host if span[_KIND] == CALL and span[_CORRELATION] >= 0}
+        helpers = sorted(launching - annotated)
+        self._host.extend((*span[:_THREAD], helper, *span[_KIND:]) for helper in helpers for span in phases)
 
-    def _losses(self, duplicates: int, without_device: int) -> list[str]:
+    def _describe_losses(self, duplicates: int, without_device: int) -> list[str]:
         """Notes on rows that were left out, with their numbers."""
         losses = (
             (self.dropped, "events with an unreadable or negative time were left out"),
@@ -270,7 +287,7 @@ class Gather:
         return valid
 
 
-def _index_of(key: Any, numbers: dict[Any, int]) -> int:
+def _number_of(key: Any, numbers: dict[Any, int]) -> int:
     return numbers.setdefault(key, len(numbers))
 
 
@@ -282,6 +299,6 @@ def _int32_or_unknown(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 2**31 else -1
 
 
-def _columns(rows: list[tuple[int, ...]], dtypes: tuple[type, ...]) -> list[Any]:
+def _split_columns(rows: list[tuple[int, ...]], dtypes: tuple[type, ...]) -> list[Any]:
     table = np.array(rows, np.int64).reshape(len(rows), len(dtypes))
     return [column.astype(dtype) for column, dtype in zip(table.T, dtypes)]

@@ -14,7 +14,7 @@ class Intervals(NamedTuple):
     stop: list[int]
 
 
-def merge(intervals: Sequence[tuple[int, int]]) -> Intervals:
+def merge_intervals(intervals: Sequence[tuple[int, int]]) -> Intervals:
     """The union of (start, stop) intervals."""
     starts: list[int] = []
     stops: list[int] = []
@@ -27,8 +27,8 @@ def merge(intervals: Sequence[tuple[int, int]]) -> Intervals:
     return Intervals(starts, stops)
 
 
-def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
-    start, stop = merge(intervals)
+def measure_union_ns(intervals: Sequence[tuple[int, int]]) -> int:
+    start, stop = merge_intervals(intervals)
     return sum(stop) - sum(start)
 
 

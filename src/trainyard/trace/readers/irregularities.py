@@ -29,8 +29,9 @@ Mask = NDArray[np.bool_]
 
 
 def drop_duplicates(table: _Table) -> tuple[_Table, int]:
-    """The sorted table without rows that repeat another one in every column, and their number. Rows that take no time
-    and have no id may be equal without being the same event, and stay."""
+    """Returns the table without rows that repeat another one in every column, and the number of rows removed. The table
+    is sorted by start. Rows that take no time and have no id may be equal without being the same event, and stay."""
+    # Whether each row has the start and stop of the row before it; equal rows are neighbours in these groups.
     is_tied = np.append(False, (table.start[1:] == table.start[:-1]) & (table.stop[1:] == table.stop[:-1]))
     if not is_tied.any():
         return table, 0
@@ -38,11 +39,11 @@ def drop_duplicates(table: _Table) -> tuple[_Table, int]:
     rows = rows[(table.stop[rows] > table.start[rows]) | (table.correlation[rows] >= 0) | (table.external[rows] >= 0)]
     columns = [column[rows].astype(np.int64) for column in table[:-1]]
     order = np.lexsort(columns)
-    repeats = np.ones(max(0, len(rows) - 1), bool)
+    is_repeat = np.ones(max(0, len(rows) - 1), bool)  # of the row before it in `order`
     for column in columns:
-        repeats &= column[order][1:] == column[order][:-1]
+        is_repeat &= column[order][1:] == column[order][:-1]
     # lexsort is stable: the first of equal rows stays.
-    dropped = rows[order][1:][repeats]
+    dropped = rows[order][1:][is_repeat]
     if not len(dropped):
         return table, 0
     kept = np.delete(np.arange(len(table.start)), dropped)
@@ -77,6 +78,7 @@ def describe_irregularities(
 def _describe_overlaps(device: DeviceTable) -> list[str]:
     """A sentence if kernels on one stream overlap."""
     rows = np.flatnonzero(device.kind == KERNEL)
+    # By device and stream; the sort is stable, so that each stream's kernels stay in order of start.
     rows = rows[np.lexsort((device.lane[rows], device.device[rows]))] if len(rows) else rows
     start, stop = device.start[rows], device.stop[rows]
     is_first = np.append(True, (np.diff(device.lane[rows]) != 0) | (np.diff(device.device[rows]) != 0))[: len(rows)]
@@ -95,11 +97,13 @@ def _describe_overlaps(device: DeviceTable) -> list[str]:
 
 
 def _latest_stop_before(stop: I64, is_first: Mask) -> I64:
-    """For each row the latest stop of the rows before it in its group; groups begin where `is_first`."""
+    """For each row the latest stop of the rows before it in its group. `is_first`: whether a group begins at the row;
+    the value of such a row has no meaning."""
     order = np.argsort(stop, kind="stable")
     position = np.empty(len(stop), np.int64)
     position[order] = np.arange(len(stop))
-    # The group's number in the high digits restarts the running maximum.
+    # A running maximum of (group number, position of the stop among all stops in ascending order), coded as one
+    # integer: the group's number in the high digits restarts the maximum, and the remainder is the position.
     latest = np.maximum.accumulate(np.cumsum(is_first) * len(stop) + position) % len(stop)
     return np.append(stop[:1], stop[order[latest[:-1]]])
 

@@ -44,7 +44,7 @@ def _nest_in_python(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
     # Typed arrays: a list would hold one object per row.
     parents, stops = array("i", [-1]) * len(start), array("q", stop.tobytes())
     open_rows_by_thread: dict[int, list[int]] = {}
-    for row, (begin, end, thread_number) in enumerate(rows_of(start, stop, thread)):
+    for row, (begin, end, thread_number) in enumerate(iterate_rows(start, stop, thread)):
         stack = open_rows_by_thread.get(thread_number)
         if stack is None:
             stack = open_rows_by_thread[thread_number] = []
@@ -60,15 +60,16 @@ def _nest_in_python(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
     return np.array(parents, np.int32), np.array(stops, np.int64)
 
 
-def rows_of(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+def iterate_rows(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
     """Iterates over the rows of some columns as Python numbers, converted a few thousand at a time."""
     for first in range(0, len(columns[0]), _BLOCK_ROWS):
         yield from zip(*(column[first : first + _BLOCK_ROWS].tolist() for column in columns))
 
 
 def nearest_ancestor(is_wanted: NDArray[np.bool_], parent: I32) -> I32:
-    """For each host row its nearest ancestor that is wanted, -1 if it has none."""
-    # One more row at the end makes row -1 its own parent.
+    """For each host row, the row of its nearest ancestor for which `is_wanted` is true, -1 if it has none. `parent`:
+    row of each row's parent, -1 if none."""
+    # One more row at the end, which the index -1 selects, makes row -1 its own parent and ends every search.
     ancestor, is_end = np.append(parent, -1).astype(np.int32), np.append(is_wanted, True)
     while (rows := np.flatnonzero(~is_end[ancestor])).size:
         # Pointer jumping: the ancestor's own pointer has moved up too, so the distance doubles.
@@ -77,10 +78,11 @@ def nearest_ancestor(is_wanted: NDArray[np.bool_], parent: I32) -> I32:
 
 
 def outermost_rows(is_wanted: NDArray[np.bool_], parent: I32) -> NDArray[np.int64]:
-    """The wanted host rows that are not inside another wanted row, in ascending order."""
+    """The wanted host rows that are not inside another wanted row, in ascending order. `parent`: row of each row's
+    parent, -1 if none. Follows all parents together, level by level, up to a depth."""
     rows = np.flatnonzero(is_wanted)
     is_outermost = np.ones(len(rows), bool)
-    pending, ancestor = np.arange(len(rows)), parent[rows]
+    pending, ancestor = np.arange(len(rows)), parent[rows]  # positions in `rows`, and the ancestor row of each
     for _ in range(_MAX_SHALLOW_DEPTH):
         is_inside = (ancestor >= 0) & is_wanted[ancestor]
         is_outermost[pending[is_inside]] = False

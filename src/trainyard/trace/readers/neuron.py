@@ -27,7 +27,7 @@ from trainyard.events import CALL, COPY, KERNEL, NOTE, OP, PYTHON, Collective, E
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import hlo, whole_files
 from trainyard.trace.readers.gather import STATED, Gather
-from trainyard.trace.readers.interval_sets import merge, parts_outside, union_ns
+from trainyard.trace.readers.interval_sets import measure_union_ns, merge_intervals, parts_outside
 from trainyard.trace.readers.neuron_document import (
     ActiveTime,
     Dma,
@@ -71,7 +71,7 @@ class Neuron:
                 f"{path}: none of its {len(document.instruction):,} instructions is work, and it lists no DMA packet.",
                 "Capture an execution of the model.",
             )
-        return reading.events()
+        return reading.build_events()
 
 
 class _NeuronRows:
@@ -102,7 +102,7 @@ class _NeuronRows:
         for packet in sorted(packets, key=attrgetter("timestamp")):
             self.add_packet(packet)
 
-    def events(self) -> tuple[Events, ...]:
+    def build_events(self) -> tuple[Events, ...]:
         """The events of the core, with notes."""
         name = f"NeuronCore of {self.summary.instance_type}" if self.summary.instance_type else "NeuronCore"
         return self.rows.events(list(self.notes()), {self.device: name})
@@ -120,7 +120,7 @@ class _NeuronRows:
                 )
         if self.summary.total_active_time is not None and self.active:
             stated_ns = round(max(0.0, min(self.summary.total_active_time, 1e9)) * _NS)
-            active_ns = union_ns(self.active)
+            active_ns = measure_union_ns(self.active)
             if abs(active_ns - stated_ns) > len(self.active) + _TOLERATED_SHARE * stated_ns:
                 yield (
                     f"The file's own total_active_time is {stated_ns:,} ns; its working instructions and DMA packets "
@@ -142,7 +142,7 @@ class _NeuronRows:
         """Adds an engine's working instructions in order of time. A drain counts only outside the instructions for
         whose end it waits."""
         working = [item for item in instructions if not is_wait(item.opcode) and not active_time.is_idle(label, item)]
-        others = merge([(item.timestamp, item.stop) for item in working if not is_drain(item.opcode)])
+        others = merge_intervals([(item.timestamp, item.stop) for item in working if not is_drain(item.opcode)])
         for item in working:
             if is_drain(item.opcode):
                 for start, stop in parts_outside(item.timestamp, item.stop, others):
@@ -241,7 +241,7 @@ class _ActiveTimes:
         by_engine: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for record in records:
             by_engine[record.engine.lower()].append((record.start_ts, max(record.start_ts, record.end_ts)))
-        self.by_engine = {engine: merge(intervals) for engine, intervals in by_engine.items() if engine}
+        self.by_engine = {engine: merge_intervals(intervals) for engine, intervals in by_engine.items() if engine}
 
     def is_idle(self, label: str, item: Instruction) -> bool:
         """Whether the file counts the engine as idle during the whole instruction, which therefore waited; False after

@@ -13,7 +13,7 @@ from trainyard.events import COPY, KERNEL, MEMSET
 from trainyard.trace.readers.annotate import copy_name
 from trainyard.trace.readers.gather import Gather
 from trainyard.trace.readers.nsys_processes import Processes
-from trainyard.trace.readers.nsys_tables import Tables, process_of
+from trainyard.trace.readers.nsys_tables import Tables, extract_process
 
 # CUpti_ActivityMemcpyKind; A is an array in device memory, P another device; 11 to 13 move unified memory.
 _SIDES_BY_COPY_KIND = {1: "HD", 2: "DH", 3: "HD", 4: "DH", 5: "DD", 6: "DD", 7: "DD", 8: "DD", 9: "HH", 10: "DD",
@@ -130,7 +130,7 @@ class DeviceWork:
     def owner(self, pid: Any) -> int:
         """The process of a device row. Older exports do not state it; then the file must hold only one process."""
         if type(pid) is int:
-            return process_of(pid)
+            return extract_process(pid)
         if len(self.rows) > 1:
             raise BadFile(
                 f"{self.tables.path}: kernels cannot be attributed to one of {len(self.rows)} processes: their table "

@@ -13,7 +13,7 @@ from typing import Any
 from trainyard.events import CALL, NOTE
 from trainyard.trace.readers.annotate import add_call, add_mpi_call, add_range
 from trainyard.trace.readers.gather import SYSTEM, Gather
-from trainyard.trace.readers.nsys_tables import Tables, process_of
+from trainyard.trace.readers.nsys_tables import Tables, extract_process
 
 _RANGES = (59, 60)
 """Event types of NVTX: a range pushed and popped on one thread, and one started and ended anywhere."""
@@ -54,7 +54,7 @@ class HostActivity:
         ):
             if kind == _BACKTRACE_CLASS:
                 continue
-            process = process_of(thread)
+            process = extract_process(thread)
             # cudaLaunchKernel_v7000: the suffix is the version that introduced it.
             text = self.tables.text(name).partition("_v")[0] or "call"
             add_call(self.rows[process], text, thread, *self.clock(start, end), correlation)
@@ -62,20 +62,20 @@ class HostActivity:
                 self.called[process, correlation] = start
         for table in _LIBRARY_TABLES:
             for start, end, thread, name in self.tables.rows(table, "start end globalTid nameId"):
-                self.rows[process_of(thread)].span(
+                self.rows[extract_process(thread)].span(
                     self.tables.text(name, "call"), CALL, thread, *self.clock(start, end)
                 )
         for start, end, thread, kind in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_OVERHEAD", "start end globalTid overheadType"
         ):
             if kind in _LOADING:
-                self.rows[process_of(thread)].span("cuModuleLoad (lazy)", CALL, thread, *self.clock(start, end))
+                self.rows[extract_process(thread)].span("cuModuleLoad (lazy)", CALL, thread, *self.clock(start, end))
 
     def add_ranges(self) -> None:
         """Adds NVTX ranges. In older exports the calls of MPI are the ranges of a domain of that name."""
         domains = self.tables.rows("NVTX_EVENTS", "text textId globalTid domainId", only=("eventType", _DOMAIN_CREATED))
         mpi_domains = {
-            (process_of(thread), domain)
+            (extract_process(thread), domain)
             for text, ident, thread, domain in domains
             if (text if isinstance(text, str) else self.tables.text(ident)) == "MPI"
         }
@@ -85,15 +85,15 @@ class HostActivity:
         ):
             if kind in (*_RANGES, None) and end is not None:
                 name = text if isinstance(text, str) else self.tables.text(ident)
-                add = add_mpi_call if (process_of(thread), domain) in mpi_domains else add_range
-                add(self.rows[process_of(thread)], name, thread, *self.clock(start, end))
+                add = add_mpi_call if (extract_process(thread), domain) in mpi_domains else add_range
+                add(self.rows[extract_process(thread)], name, thread, *self.clock(start, end))
 
     def add_mpi(self) -> None:
         """Adds the calls of MPI."""
         for table in MPI_TABLES:
             for start, end, thread, name in self.tables.rows(table, "start end globalTid textId"):
                 if end is not None:
-                    rows = self.rows[process_of(thread)]
+                    rows = self.rows[extract_process(thread)]
                     add_mpi_call(rows, self.tables.text(name, "MPI"), thread, *self.clock(start, end))
 
     def add_openacc(self) -> None:
@@ -104,11 +104,11 @@ class HostActivity:
                 at = f" {self.tables.text(file).rpartition('/')[2]}:{line}" if self.tables.text(file) else ""
                 prefix = "OpenACC wait" if kind in _OPENACC_WAITS else "OpenACC"
                 text = f"{prefix}: {self.tables.text(name, 'event')}{at}"
-                self.rows[process_of(thread)].span(text, CALL, thread, *self.clock(start, end))
+                self.rows[extract_process(thread)].span(text, CALL, thread, *self.clock(start, end))
 
     def add_system_calls(self) -> None:
         """Adds calls of the operating system by processes with CUDA or NVTX activity; the table holds those of all
         processes."""
         for start, end, thread, name in self.tables.rows("OSRT_API", "start end globalTid nameId"):
-            if (rows := self.rows.get(process_of(thread))) is not None:
+            if (rows := self.rows.get(extract_process(thread))) is not None:
                 rows.span(f"{SYSTEM}{self.tables.text(name, 'call')}", NOTE, thread, *self.clock(start, end))

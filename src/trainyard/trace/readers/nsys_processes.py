@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trainyard.trace.readers.nsys_tables import WORK_TABLES, Tables, pid_of, process_of
+from trainyard.trace.readers.nsys_tables import WORK_TABLES, Tables, extract_pid, extract_process
 
 _MPI_RANK = re.compile(r"MPI Rank (\d{1,9})\Z")
 _THREAD_NAMED = 39
@@ -37,7 +37,7 @@ class Processes:
 
     def __init__(self, tables: Tables) -> None:
         """Read the tables about processes, devices and the session."""
-        self.names = {process_of(ident): name for ident, name in tables.rows("PROCESSES", "globalPid name")}
+        self.names = {extract_process(ident): name for ident, name in tables.rows("PROCESSES", "globalPid name")}
         self.ranks = dict(_mpi_ranks(tables))
         self.environment = dict(_environment(tables))
         self.base = _clock_base(tables)
@@ -69,7 +69,7 @@ class Processes:
 
     def gpu(self, process: int, device: object) -> int:
         """The device's number in the machine."""
-        number = self.gpus.get((pid_of(process), device), device)
+        number = self.gpus.get((extract_pid(process), device), device)
         return number if type(number) is int else -1
 
 
@@ -77,14 +77,14 @@ def _mpi_ranks(tables: Tables) -> Iterator[tuple[int, int]]:
     """(process, rank) as the MPI trace states them: in a table of its own or, in older exports, as names of threads."""
     for thread, name in tables.rows("ThreadNames", "globalTid nameId"):
         if match := _MPI_RANK.match(tables.text(name)):
-            yield process_of(thread), int(match[1])
+            yield extract_process(thread), int(match[1])
     named = tables.rows("NVTX_EVENTS", "text textId globalTid", only=("eventType", _THREAD_NAMED))
     for text, ident, thread in named:
         if match := _MPI_RANK.match(text if isinstance(text, str) else tables.text(ident)):
-            yield process_of(thread), int(match[1])
+            yield extract_process(thread), int(match[1])
     for thread, rank in tables.rows("MPI_RANKS", "globalTid rank"):
         if type(rank) is int and 0 <= rank < _MAX_RANK:
-            yield process_of(thread), rank
+            yield extract_process(thread), rank
 
 
 def _environment(tables: Tables) -> Iterator[tuple[str, str]]:

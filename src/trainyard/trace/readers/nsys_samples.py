@@ -17,7 +17,7 @@ import numpy as np
 
 from trainyard.events import NOTE
 from trainyard.trace.readers.gather import SAMPLED, Gather
-from trainyard.trace.readers.nsys_tables import Tables, process_of
+from trainyard.trace.readers.nsys_tables import Tables, extract_process
 
 _SYSTEM_MODULE = re.compile(r"(^|/)(lib(c|m|pthread|dl|rt|gcc_s|stdc\+\+)|ld(-linux)?)[-.][^/]*$|^\[")
 _MAX_SAMPLES = 1_000_000
@@ -30,15 +30,15 @@ def add_samples(tables: Tables, rows: dict[int, Gather], base: int) -> None:
     """Adds the sampled functions of threads that call CUDA. `rows`: process -> its rows; `base`: ns to add to the
     file's times."""
     samples: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    threads = {process: gather.calling_threads() for process, gather in rows.items()}
+    threads = {process: gather.find_launching_threads() for process, gather in rows.items()}
     events = tables.rows("COMPOSITE_EVENTS", "id start globalTid")
     for _, (ident, start, thread) in zip(range(_MAX_SAMPLES), events):
-        if type(start) is int and thread in threads.get(process_of(thread), ()):
+        if type(start) is int and thread in threads.get(extract_process(thread), ()):
             samples[thread].append((start + base, ident))
     functions = _functions(tables) if samples else {}
     for thread, of_thread in samples.items():
         if len(of_thread) >= _MIN_SAMPLES:
-            _add_thread(rows[process_of(thread)], thread, sorted(of_thread, key=itemgetter(0)), functions)
+            _add_thread(rows[extract_process(thread)], thread, sorted(of_thread, key=itemgetter(0)), functions)
 
 
 def _functions(tables: Tables) -> dict[int, str]:
@@ -61,7 +61,7 @@ def _functions(tables: Tables) -> dict[int, str]:
 def _add_thread(gather: Gather, thread: int, samples: list[tuple[int, int]], functions: dict[int, str]) -> None:
     """Adds the spans of one thread. `samples`: (ns, id), ascending."""
     limit = _MAX_PERIODS * int(median(later - earlier for (earlier, _), (later, _) in pairwise(samples)))
-    edges, is_free = gather.free_time(thread)
+    edges, is_free = gather.find_free_time(thread)
     for (start, ident), (following, _) in pairwise([*samples, (samples[-1][0] + limit, 0)]):
         stop = min(following, start + limit)
         if (name := functions.get(ident)) is None:

@@ -56,12 +56,12 @@ class Tables:
         return self.texts.get(ident, default) if type(ident) is int else default
 
 
-def process_of(global_id: Any) -> int:
+def extract_process(global_id: Any) -> int:
     """The process part of a globalTid or globalPid: 8 bits of hardware id, 8 of VM id, 24 of process id, 24 of thread
     id."""
     return global_id >> _THREAD_BITS if type(global_id) is int else 0
 
 
-def pid_of(process: int) -> int:
+def extract_pid(process: int) -> int:
     """The operating system's id of a process."""
     return process & ((1 << _THREAD_BITS) - 1)

@@ -17,11 +17,11 @@ from trainyard.formats.protobuf import LENGTH, as_message, fields
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import embedded, whole_files
 from trainyard.trace.readers.annotate import add_call, add_mpi_call, add_range, copy_name
-from trainyard.trace.readers.gather import SYSTEM, Gather, experimental
+from trainyard.trace.readers.gather import SYSTEM, Gather, note_unvalidated
 from trainyard.trace.readers.pftrace_packets import PACKET_FIELD, PerfettoPackets, Slice
 from trainyard.trace.readers.recognise import recognise
 
-NOTE = experimental(
+NOTE = note_unvalidated(
     "Perfetto traces of rocprofv3 and rocprofiler-systems",
     "Unproven: the names of categories, and the track names that identify streams and devices.",
 )
@@ -67,8 +67,8 @@ class Pftrace:
                 reading.packets.add_packet(packet)
         if profiles:
             cut = [f"The file is cut short: {lost[0]}. Complete ranks were read."] if lost else []
-            return tuple(embedded.decode(path, profile, cut) for profile in profiles)
-        return reading.events(path, lost)
+            return tuple(embedded.decode_profile(path, profile, cut) for profile in profiles)
+        return reading.build_events(path, lost)
 
 
 def _embedded_profile(packet: memoryview) -> memoryview | None:
@@ -95,7 +95,7 @@ class _PftraceRows:
         self.copies: list[tuple[int, Slice, str, str]] = []
         self.devices: set[int] = set()
 
-    def events(self, path: Path, lost: list[str]) -> tuple[Events, ...]:
+    def build_events(self, path: Path, lost: list[str]) -> tuple[Events, ...]:
         """One `Events` per process and device. `lost`: why the end of the file could not be read, if so. Raises
         `BadFile` if no process has device work."""
         if not self.slices:

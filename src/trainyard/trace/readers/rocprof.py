@@ -154,7 +154,7 @@ class Rocprof:
             )
         idle = len(readings) - len(working)
         notes = [f"{idle:,} processes without device work were left out."] if idle else []
-        return tuple(events for reading in working for events in reading.events(notes))
+        return tuple(events for reading in working for events in reading.build_events(notes))
 
 
 class _RocprofRows:
@@ -191,7 +191,7 @@ class _RocprofRows:
         for record in self.records("memory_copy"):
             self.add_copy(record)
 
-    def events(self, notes: Sequence[str]) -> tuple[Events, ...]:
+    def build_events(self, notes: Sequence[str]) -> tuple[Events, ...]:
         """One `Events` for each device of the process. `notes`: those of the file."""
         ids = self.dispatch_ids
         missing = max(ids) - min(ids) + 1 - len(ids) if ids else 0

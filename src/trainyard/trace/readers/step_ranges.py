@@ -64,16 +64,17 @@ class _Family(NamedTuple):
 
 
 class _Score(NamedTuple):
-    """Evidence that a family marks steps. `named`: it is named as steps; `launched_percent`: of the kernels in the time
-    that it spans; `total_ns`: of its ranges; `confidence`: from 0 to 1."""
+    """Evidence that a family marks steps, the most important first. `is_named`: its name has a word for steps;
+    `launched_percent`: share of the kernels in the time that it spans which its ranges launch; `total_ns`: duration of
+    its ranges; `confidence`: from 0 to 1."""
 
-    named: bool
+    is_named: bool
     launched_percent: int
     total_ns: int
     confidence: float
 
 
-def words_of(name: str) -> set[str]:
+def split_words(name: str) -> set[str]:
     """The words in a name such as `forward_step`, `trainStep` or `opt.step`, in lower case."""
     return {word.lower() for word in _WORDS.findall(name[:_MAX_NAME])}
 
@@ -116,7 +117,8 @@ def _families(ranges: Sequence[Range]) -> list[_Family]:
 
 
 def _ascending_numbers(ranges: Sequence[Range], rows: Sequence[int]) -> list[tuple[int, ...]]:
-    """The numbers in the names of ranges, up to the first that does not count upwards."""
+    """The numbers in the name of each range, up to the first range whose numbers do not exceed the previous one's.
+    `rows`: positions in `ranges`."""
     numbers: list[tuple[int, ...]] = []
     for row in rows:
         current = tuple(int(text[:18]) for text in _DIGITS.findall(ranges[row].name[:_MAX_NAME]))
@@ -127,8 +129,9 @@ def _ascending_numbers(ranges: Sequence[Range], rows: Sequence[int]) -> list[tup
 
 
 def _score(family: _Family, ranges: Sequence[Range], launches: I64) -> _Score | None:
-    """The score of a family that marks steps; None for others."""
-    words = words_of(family.name)
+    """Scores a family by the rules of the module's docstring; None if it does not mark steps. `launches`: ascending
+    times of kernel launches, ns."""
+    words = split_words(family.name)
     if words & _PART_WORDS:
         return None
     named = bool(words & _STEP_WORDS)
@@ -136,6 +139,7 @@ def _score(family: _Family, ranges: Sequence[Range], launches: I64) -> _Score | 
     stop = np.array([ranges[row].stop for row in family.rows], np.int64)
     if len(start) < (_MIN_NAMED_RANGES if named else _MIN_RANGES) or (start[1:] < stop[:-1]).any():
         return None
+    # Launches in each range, and from the start of the first to the stop of the last.
     counts = np.searchsorted(launches, stop, "right") - np.searchsorted(launches, start, "left")
     spanned = np.searchsorted(launches, stop[-1], "right") - np.searchsorted(launches, start[0], "left")
     launched = counts.sum() / max(1, spanned)
