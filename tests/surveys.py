@@ -41,6 +41,7 @@ def _unnumbered(entry):
         size=entry.size,
         peer=entry.peer,
         receives=entry.receives,
+        sent=entry.sent,
     )
 
 

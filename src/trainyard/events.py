@@ -34,7 +34,9 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """One collective as recorded in the file. `ranks`: its members; `seq`: its number in the group, -1 if not recorded.
 
     `size`: bytes of the larger of its input and output on this rank, 0 if not recorded. `peer`: the other rank of a
-    point-to-point transfer, -1 if there is none or it is not recorded; `receives`: whether this rank receives.
+    point-to-point transfer, -1 if there is none or it is not recorded; `receives`: whether this rank receives. `sent`:
+    bytes that this rank sends to each of `ranks` in an all-to-all; empty for other collectives and if the shares are
+    not recorded.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     peer: int = -1
     receives: bool = False
+    sent: tuple[int, ...] = ()
 
 
 class OperandShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -211,7 +211,13 @@ def load(name_or_path: str) -> Machine:
 
 
 def find_device(reported: str) -> Device | None:
-    """The known device whose name or alias matches the name that a driver or trace reports, or None.
+    """The known device whose name or alias matches the name that a driver or trace reports, or None."""
+    machine = find_machine(reported)
+    return machine.device if machine else None
+
+
+def find_machine(reported: str) -> Machine | None:
+    """The machine file in the package whose device has a name or alias that matches the reported one, or None.
 
     The whole name must match, and the longest matching alias wins: an H200 NVL is not taken for an H200, whose peak
     differs.
@@ -222,7 +228,7 @@ def find_device(reported: str) -> Device | None:
         for alias in _device_names(path):
             if fnmatchcase(reported_name, alias.lower()) and (longest_match is None or len(alias) > longest_match[0]):
                 longest_match = (len(alias), name)
-    return load(longest_match[1]).device if longest_match else None
+    return load(longest_match[1]) if longest_match else None
 
 
 @lru_cache(maxsize=256)

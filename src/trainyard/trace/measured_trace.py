@@ -25,6 +25,7 @@ from trainyard.trace.align.cross_rank import Agreement, Window
 from trainyard.trace.align.device_models import ranks_by_model
 from trainyard.trace.align.matching import Meetings
 from trainyard.trace.align.steps import StepPart
+from trainyard.trace.align.traffic import PairTraffic
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.rank_files import MAX_LISTED_FILES, Unread, left_out
 from trainyard.trace.step_overview import StepOverview, describe_left_out, describe_steps, overview
@@ -94,6 +95,7 @@ class MeasuredTrace(NamedTuple):
     notes: tuple[str, ...]
     lateness: tuple[Lateness, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
+    traffic: tuple[PairTraffic, ...] = ()
     unread: tuple[Unread, ...] = ()
     steps: StepOverview = StepOverview(how="window")
     by_model: tuple[ModelMean, ...] = ()
@@ -207,6 +209,7 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         notes=sentences,
         lateness=lateness,
         bandwidths=agreement.bandwidths,
+        traffic=agreement.traffic,
         steps=step_overview,
         by_model=by_model,
     )

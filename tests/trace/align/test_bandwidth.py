@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,3 +101,26 @@ def test_bandwidth_of_eight_real_ranks(public_trace):
     assert (largest.size, largest.time_ns, largest.from_last) == (1_576_964, 87_000, True)
     assert largest.busbw == 1_576_964 * 7 * 10**9 // (4 * 87_000)
     assert sum(row.count for row in rates) == 8
+
+
+def test_waiting_and_moving_time_decide_the_verdict():
+    (row,) = measure_bandwidths(_two([(4000, 0, 600, 1000, 1040)]), aligned=True)
+    assert (row.waiting_ns, row.moving_ns, row.verdict) == (600, 400 + 440, "mostly moving")
+    (row,) = measure_bandwidths(_two([(4000, 0, 900, 1000, 1040)]), aligned=True)
+    assert (row.waiting_ns, row.moving_ns, row.verdict) == (900, 100 + 140, "mostly waiting")
+    (row,) = measure_bandwidths(_two([(4000, 0, 600, 1000, 1040)]), aligned=False)
+    assert (row.waiting_ns, row.verdict) == (None, "cannot tell")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "link", "rate"),
+    [(("a", "a"), "NVLink 4", 450e9), (("a", "b"), "InfiniBand NDR", 50e9), (("a", ""), "", None)],
+)
+def test_the_link_is_that_between_the_members_hosts(hosts, link, rate):
+    surveys = [
+        survey._replace(facts=msgspec.structs.replace(survey.facts, host_name=host, device="NVIDIA H100 80GB HBM3"))
+        for survey, host in zip(_two([(4000, 0, 0, 1000, 1000)]), hosts)
+    ]
+    (row,) = measure_bandwidths(surveys, aligned=True)
+    assert (row.link, row.link_rate) == (link, rate)
+    assert row.link_use == (row.busbw / rate if rate else None)

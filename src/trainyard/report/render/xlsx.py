@@ -18,6 +18,7 @@ from trainyard.printable import printable
 from trainyard.report.view.build_view import per_rank
 from trainyard.report.view.view import View
 from trainyard.trace.align.bandwidth import Bandwidth
+from trainyard.trace.align.traffic import PairTraffic
 from trainyard.trace.flops.roofline import OpRow, op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
 
@@ -128,6 +129,7 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
     if measured is not None:
         yield Sheet("Ops", OpRow._fields, op_roofline(measured).rows)
         yield Sheet("Collectives", Bandwidth._fields, measured.bandwidths)
+        yield Sheet("Traffic", PairTraffic._fields, measured.traffic)
 
 
 def _ledger(mean: Ledger) -> Sheet:

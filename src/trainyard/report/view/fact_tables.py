@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from trainyard import units, words
 from trainyard.record import Run
 from trainyard.report.view.price_text import show_interval
+from trainyard.report.view.traffic_tables import traffic_tables
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.roofline import OpRow, op_roofline
@@ -35,6 +36,7 @@ def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
         ops(measured.comparable),
         lateness(measured.lateness),
         bandwidths(measured.bandwidths),
+        *traffic_tables(measured.traffic),
     )
     return tuple(table for table in all_tables if table.rows)
 
@@ -170,9 +172,15 @@ def bandwidths(rows: Sequence[Bandwidth]) -> Table:
         notes=(
             "Sizes in MB, times in µs, bandwidths in GB/s; medians. Bus bandwidth as nccl-tests defines it.",
             "Timed from the last arrival to the end, or, if that is unknown, by the shortest member: a lower bound.",
+            "Waiting: the members' time before the last arrival, in % of their time in these calls. Slowest, fastest: "
+            "bus bandwidth of single calls. Link: bus bandwidth in % of the rate of the link between the members, as "
+            "published for the usual machine with their device; empty if it is unknown.",
         ),
-        columns=_columns_with_decimals(
-            "Collective", "Group", "Timed by", Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2
+        columns=(
+            *_columns_with_decimals("Collective", "Group", "Timed by", "Verdict"),
+            *_columns_with_decimals(
+                Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2, Waiting=0, Link=0
+            ),
         ),
         rows=tuple(_bandwidth_cells(row) for row in rows[:_MOST_ROWS]),
     )
@@ -184,13 +192,23 @@ def _bandwidth_cells(row: Bandwidth) -> tuple[Cell, ...]:
         words.COLLECTIVES[row.collective].label,
         row.group,
         "last arrival" if row.from_last else "shortest member",
+        row.verdict,
         row.members or None,
         row.size / 1e6,
         row.count,
         row.time_ns / 1e3,
         row.algbw / 1e9,
         *(None if rate is None else rate / 1e9 for rate in (row.busbw, row.slowest, row.fastest)),
+        _waiting_percent(row),
+        None if row.link_use is None else 100 * row.link_use,
     )
+
+
+def _waiting_percent(row: Bandwidth) -> float | None:
+    """The share of the members' time that they wait for the last arrival, in percent; None if it cannot be told."""
+    if row.waiting_ns is None or row.moving_ns is None:
+        return None
+    return 100 * row.waiting_ns / max(1, row.waiting_ns + row.moving_ns)
 
 
 def reconciliation_tables(result: Reconciliation, full: bool = False) -> list[Table]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from trainyard.events import Collective
+from trainyard.machine import Link, find_machine
 from trainyard.stats.medians import lower_median
 from trainyard.trace.align.matching import SYMMETRIC, Meetings, Transfers, meetings, transfers
 from trainyard.trace.align.survey import Survey
@@ -31,6 +32,10 @@ class Bandwidth(NamedTuple):
     members missing) the time is the shortest member's duration, which may include waiting: the bandwidth is a lower
     bound. `size` (bytes), `time_ns`, `algbw` and `busbw` (bytes/s) are medians of `count` collectives, `slowest` and
     `fastest` the extremes of busbw; these three are None if the number of members is unknown (`members` 0).
+
+    `waiting_ns`: the members' time before the last arrival, `moving_ns`: their time after it, both summed over members
+    and collectives; None if it cannot be told. `link`, `link_rate`: the link between the members by the known machine
+    of their device, and its bytes/s per device and direction; empty and None if device, hosts or members are unknown.
     """
 
     collective: str
@@ -44,11 +49,28 @@ class Bandwidth(NamedTuple):
     slowest: int | None
     fastest: int | None
     from_last: bool
+    waiting_ns: int | None = None
+    moving_ns: int | None = None
+    link: str = ""
+    link_rate: int | None = None
+
+    @property
+    def verdict(self) -> Literal["mostly waiting", "mostly moving", "cannot tell"]:
+        """Whether the members wait for the last arrival for longer than the transfer takes."""
+        if self.waiting_ns is None or self.moving_ns is None:
+            return "cannot tell"
+        return "mostly waiting" if self.waiting_ns > self.moving_ns else "mostly moving"
+
+    @property
+    def link_use(self) -> float | None:
+        """Median bus bandwidth as a fraction of the link's rate; None if one of them is unknown."""
+        return self.busbw / self.link_rate if self.busbw is not None and self.link_rate else None
 
 
 class _Timed(NamedTuple):
     """One timed collective: `size` in bytes, `ns` that it took; `members`: number of ranks, 0 if unknown; `from_last`:
-    timed from the last member's arrival to the last end, else by one member's duration."""
+    timed from the last member's arrival to the last end, else by one member's duration. `ranks`: the members' ranks,
+    empty if unknown. `waiting_ns`, `moving_ns`: summed over members, 0 unless `from_last`."""
 
     kind: Collective
     group: str
@@ -56,6 +78,9 @@ class _Timed(NamedTuple):
     size: int
     ns: int
     from_last: bool
+    ranks: tuple[int, ...] = ()
+    waiting_ns: int = 0
+    moving_ns: int = 0
 
 
 def measure_bandwidths(surveys: Sequence[Survey], aligned: bool) -> list[Bandwidth]:
@@ -78,7 +103,8 @@ def measure_bandwidths(surveys: Sequence[Survey], aligned: bool) -> list[Bandwid
         if timed.size > 0 and timed.ns > 0:
             bucket = timed.size.bit_length()
             buckets[timed.kind.name, timed.group, timed.members, bucket, timed.from_last].append(timed)
-    return [_bandwidth_row(*key[:3], timings) for key, timings in sorted(buckets.items())]
+    links = _Links(surveys)
+    return [_bandwidth_row(*key[:3], timings, links) for key, timings in sorted(buckets.items())]
 
 
 def bus_factor(collective: str, members: int) -> Fraction | None:
@@ -104,9 +130,10 @@ def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> I
     shortest_ns = np.minimum.reduceat(met.stop - met.start, first)
     is_exact = (met.arrived < met.left) & aligned
     duration_ns = np.where(is_exact, last_stop - met.arrived, shortest_ns)
-    for begin, end, length_ns, exact in zip(
-        first.tolist(), met.first[1:].tolist(), duration_ns.tolist(), is_exact.tolist()
-    ):
+    waiting_ns = np.add.reduceat(met.arrived[met.meeting] - met.start, first)
+    moving_ns = np.add.reduceat(met.stop - met.arrived[met.meeting], first)
+    columns = (first, met.first[1:], duration_ns, is_exact, waiting_ns * is_exact, moving_ns * is_exact)
+    for begin, end, length_ns, exact, waiting, moving in zip(*(column.tolist() for column in columns)):
         members = list(zip(met.rank_index[begin:end].tolist(), met.entry[begin:end].tolist()))
         kinds = [surveys[rank_index].kinds[surveys[rank_index].kind[entry]] for rank_index, entry in members]
         facts = surveys[members[0][0]].facts
@@ -117,6 +144,9 @@ def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> I
             size=max(kind.size for kind in kinds),
             ns=length_ns,
             from_last=exact,
+            ranks=tuple(surveys[rank_index].facts.rank for rank_index, _ in members),
+            waiting_ns=waiting,
+            moving_ns=moving,
         )
 
 
@@ -126,8 +156,12 @@ def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -
     is_exact = (later_start < sent.received_until) & aligned
     shortest_ns = np.minimum(sent.sent_until - sent.sent_from, sent.received_until - sent.received_from)
     duration_ns = np.where(is_exact, sent.received_until - later_start, shortest_ns)
-    ends = zip(sent.receiver.tolist(), sent.receive.tolist(), duration_ns.tolist(), is_exact.tolist())
-    for rank_index, entry, length_ns, exact in ends:
+    waiting_ns = 2 * later_start - sent.sent_from - sent.received_from
+    moving_ns = np.maximum(sent.sent_until - later_start, 0) + sent.received_until - later_start
+    columns = (
+        sent.sender, sent.receiver, sent.receive, duration_ns, is_exact, waiting_ns * is_exact, moving_ns * is_exact
+    )  # fmt: skip
+    for sender, rank_index, entry, length_ns, exact, waiting, moving in zip(*(column.tolist() for column in columns)):
         kind = surveys[rank_index].kinds[surveys[rank_index].kind[entry]]
         yield _Timed(
             kind=kind,
@@ -136,6 +170,9 @@ def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -
             size=kind.size,
             ns=length_ns,
             from_last=exact,
+            ranks=(surveys[sender].facts.rank, surveys[rank_index].facts.rank),
+            waiting_ns=waiting,
+            moving_ns=moving,
         )
 
 
@@ -151,15 +188,39 @@ def _time_unmatched(surveys: Sequence[Survey], is_unmatched: Sequence[np.ndarray
             if kind.name in (*_MATCHED_COLLECTIVES, _SEND_RECV):
                 ns = int(survey.stop[entry] - survey.start[entry])
                 yield _Timed(
-                    kind=kind, group=groups[kind_index], members=members, size=kind.size, ns=ns, from_last=False
+                    kind=kind,
+                    group=groups[kind_index],
+                    members=members,
+                    size=kind.size,
+                    ns=ns,
+                    from_last=False,
+                    ranks=kind.ranks,
                 )
 
 
-def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[_Timed]) -> Bandwidth:
+class _Links:
+    """The links between ranks, by the host and the device that each rank's file names."""
+
+    def __init__(self, surveys: Sequence[Survey]) -> None:
+        """`surveys`: of the ranks whose files are read; other ranks have no known host."""
+        self._host_of_rank = {survey.facts.rank: survey.facts.host_name for survey in surveys}
+        devices = {survey.facts.device for survey in surveys}
+        self._machine = find_machine(devices.pop()) if len(devices) == 1 else None
+
+    def between(self, ranks: Sequence[int]) -> Link | None:
+        """The slowest link that traffic between these ranks crosses; None if it is unknown."""
+        hosts = {self._host_of_rank.get(rank, "") for rank in ranks}
+        if self._machine is None or not hosts or "" in hosts:
+            return None
+        return self._machine.inside if len(hosts) == 1 else self._machine.between
+
+
+def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[_Timed], links: _Links) -> Bandwidth:
     """The row of one bucket: medians and extremes of its collectives."""
     factor = bus_factor(collective, members)
     ordered = sorted(timings, key=lambda timed: Fraction(timed.size, timed.ns))
     median_call = lower_median(ordered)
+    link = links.between(sorted({rank for timed in timings for rank in timed.ranks}))
     bus_bandwidths = [None if factor is None else int(factor * timed.size * 10**9 / timed.ns) for timed in ordered]
     return Bandwidth(
         collective=collective,
@@ -173,4 +234,8 @@ def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[
         slowest=bus_bandwidths[0],
         fastest=bus_bandwidths[-1],
         from_last=timings[0].from_last,
+        waiting_ns=sum(timed.waiting_ns for timed in timings) if timings[0].from_last else None,
+        moving_ns=sum(timed.moving_ns for timed in timings) if timings[0].from_last else None,
+        link=link.name if link else "",
+        link_rate=round(link.bandwidth.value) if link else None,
     )

@@ -19,6 +19,7 @@ from trainyard.trace.align.device_models import refuse_separate_recordings, refu
 from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
 from trainyard.trace.align.steps import PartName
 from trainyard.trace.align.survey import Survey
+from trainyard.trace.align.traffic import PairTraffic, measure_traffic
 
 Window = Literal["steps", "all"]
 
@@ -56,6 +57,7 @@ class Agreement(NamedTuple):
     shares: tuple[RankAgreement, ...]
     met: Meetings
     bandwidths: tuple[Bandwidth, ...]
+    traffic: tuple[PairTraffic, ...]
 
 
 _ONE_RUN = "Pass the files of one run. To compare two runs, use trainyard diff."
@@ -141,13 +143,13 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
             transfer_waits(matched_transfers, surveys),
         )
     )
-    rates = tuple(measure_bandwidths(surveys, aligned))
     return Agreement(
         facts=tuple(item.facts for item in surveys),
         alignment=agreed,
         shares=rank_agreements,
         met=collectives,
-        bandwidths=rates,
+        bandwidths=tuple(measure_bandwidths(surveys, aligned)),
+        traffic=tuple(measure_traffic(surveys, aligned)),
     )
 
 

@@ -46,10 +46,11 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
     stated_name = args.get("Collective name")
     group_name = str(args.get("Process Group Name", ""))
     group_facts = groups.get(group_name, {}) if group_name else {}
-    ranks = _decode_ranks(args.get("Process Group Ranks")) or _decode_ranks(group_facts.get("ranks"))
+    ranks = _decode_integers(args.get("Process Group Ranks")) or _decode_integers(group_facts.get("ranks"))
     members = args.get("Group size", group_facts.get("pg_size"))
+    collective = collective_of(stated_name if isinstance(stated_name, str) else span["name"] if span else name)
     return Collective(
-        name=collective_of(stated_name if isinstance(stated_name, str) else span["name"] if span else name),
+        name=collective,
         group=redact(str(args.get("Process Group Description", group_facts.get("pg_desc", "")))),
         group_name=redact(group_name),
         ranks=ranks,
@@ -58,6 +59,7 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
         size=_message_bytes(args),
         peer=_peer_rank(args),
         receives="Src Rank" in args or (span is not None and span["name"] == "recv"),
+        sent=_bytes_sent(args, len(ranks)) if collective == "all_to_all" else (),
     )
 
 
@@ -71,8 +73,9 @@ def _int_or(value: Any, default: int, below: int = _MAX_VALUE) -> int:
     return value if type(value) is int and 0 <= value < below else default
 
 
-def _decode_ranks(value: Any) -> tuple[int, ...]:
-    """Decodes `[0, 1]` or its text form; empty for anything else, also for a shortened text (`[0, 1, ...]`)."""
+def _decode_integers(value: Any) -> tuple[int, ...]:
+    """Decodes a list of ranks or of shares, `[0, 1]` or its text form; empty for anything else, also for a shortened
+    text (`[0, 1, ...]`)."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -81,6 +84,21 @@ def _decode_ranks(value: Any) -> tuple[int, ...]:
     if isinstance(value, list) and value and all(_int_or(rank, -1, _MAX_RANKS) >= 0 for rank in value):
         return tuple(value)
     return ()
+
+
+def _bytes_sent(args: Mapping[str, Any], members: int) -> tuple[int, ...]:
+    """Bytes that each member receives of this rank's input in an all-to-all. Empty if the shares are not recorded.
+
+    torch records the shares along the first dimension (`In split size`): `[]` if they are equal; a long list is cut.
+    """
+    recorded = args.get("In split size")
+    shares = (1,) * members if recorded in ("[]", []) else _decode_integers(recorded)
+    width = _BYTES_OF_DTYPE.get(str(args.get("dtype", "")).lower(), 0)
+    total_bytes, total_share = width * _int_or(args.get("In msg nelems"), 0), sum(shares)
+    if not shares or len(shares) != members or total_bytes >= _MAX_VALUE:
+        return ()
+    # A total of 0: a rank of a mixture of experts that has no tokens sends nothing.
+    return tuple(total_bytes * share // total_share if total_share else 0 for share in shares)
 
 
 def _message_bytes(args: Mapping[str, Any]) -> int:
