@@ -56,7 +56,7 @@ def finding(
     *,
     evidence: str,
     remedy: str,
-    sure: float,
+    confidence: float,
     wins: int | None = None,
     level: str = "",
     change: Change | None = None,
@@ -64,8 +64,8 @@ def finding(
     remark: str = "",
 ) -> tuple[Finding]:
     """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost up to 3.0 ms of each
-    9.1 ms step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: 0 if no remedy
-    recovers the time; `level`: the severity (a key of words.SEVERITIES), if the cost does not determine it; `change`:
+    9.1 ms step (33 %)`. `cost_ns`: per step; `confidence`: the probability that the finding is right; `wins`: 0 if no
+    remedy recovers the time; `level`: the severity (a key of words.SEVERITIES), if the cost does not determine it; `change`:
     the change of the steps that removes the cause, with which a replay prices it; `largest`: the cost's largest
     intervals, of which the sentence names one that dominates, and the evidence all; `remark`: text after the cost."""
     if largest is not None:
@@ -76,17 +76,17 @@ def finding(
         severity=level or severity(cost_ns, ledger.wall_ns),
         account=account,
         cost_ns=cost_ns,
-        says="",
+        summary="",
         evidence=evidence,
-        remedy=Remedy(says=remedy),
-        sure=sure,
+        remedy=Remedy(description=remedy),
+        confidence=confidence,
         subject=subject,
         remark=remark,
         priced="none" if wins == 0 else "bound",
         booked_ns=cost_ns,
         change=change,
     )
-    return (replace(unpriced, says=describe_price(unpriced, ledger)),)
+    return (replace(unpriced, summary=describe_price(unpriced, ledger)),)
 
 
 def mean_per_step(ranks: Sequence[Booked], totals: Iterable[int]) -> int:
