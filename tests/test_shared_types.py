@@ -315,13 +315,15 @@ def test_a_plan_lies_within_its_bounds_and_is_predicted():
 
 def test_a_finding_is_priced_and_weighed():
     account = Account("straggler", "all_reduce", "dp_shard")
-    finding = Finding(rule="r", severity="high", account=account, cost_ns=5, says="x.", remedy=Remedy(says="y."))
+    finding = Finding(
+        rule="r", severity="high", account=account, cost_ns=5, summary="x.", remedy=Remedy(description="y.")
+    )
     assert (finding.priced, finding.recoverable_ns, finding.weight) == ("bound", 5, 5.0)
     unrecoverable = msgspec.structs.replace(finding, priced="none")
     assert (unrecoverable.recoverable_ns, unrecoverable.weight) == (0, 0.0)
     assert [severity(cost, 1000) for cost in (100, 99, 30, 29)] == ["high", "medium", "medium", "low"]
     for kind, value, wrong in (
-        (BadInput, "sure = 1.5", {"sure": 1.5}),
+        (BadInput, "confidence = 1.5", {"confidence": 1.5}),
         (BadInput, "-1 ns", {"cost_ns": -1}),
         (UnknownName, "'dire'", {"severity": "dire"}),
         (UnknownName, "'guessed'", {"priced": "guessed"}),

@@ -49,7 +49,7 @@ class Stated(NamedTuple):
     """A finding's rule, its stated confidence, and whether it is right."""
 
     rule: str
-    sure: float
+    confidence: float
     right: bool
 
 
@@ -105,19 +105,19 @@ def judge(job: Job, results: Iterable[Finding]) -> list[Stated]:
         if finding.rule == "sync_in_step" and not right:
             right = 2 * job.reading_costs_ns >= finding.cost_ns
         if finding.rule == "straggler" and late is not None:
-            right = finding.says.startswith(f"Rank {late} ")
+            right = finding.summary.startswith(f"Rank {late} ")
         if finding.rule == "imbalance":
             if "differs by" not in finding.evidence:
                 continue  # it states that the ranks are late in turn, and names no cause
             right = finding.evidence.startswith(f"{getattr(plant, 'op_class', 'no class')} differs by")
-        stated.append(Stated(finding.rule, finding.sure, right))
+        stated.append(Stated(finding.rule, finding.confidence, right))
     return stated
 
 
 def outcome(job: Job, stated: Sequence[Stated]) -> str:
     """`right`, `wrong` or undecided: the verdict of the first confident finding that is not true of every job."""
     rules = {name.partition("/")[0] for name in job.plant.right}
-    named = [item for item in stated if item.sure >= CANNOT_TELL]
+    named = [item for item in stated if item.confidence >= CANNOT_TELL]
     named = [item for item in named if item.rule in rules or item.rule not in (*_BASE_FACTS, "imbalance")]
     return ("right" if named[0].right else "wrong") if named else "cannot tell"
 
@@ -128,9 +128,11 @@ def reliability(stated: Iterable[Stated]) -> list[tuple[float, float, int, float
     rows = []
     items = list(stated)
     for low, high in pairwise(BINS):
-        inside = [item for item in items if low <= item.sure < high]
+        inside = [item for item in items if low <= item.confidence < high]
         if inside:
-            mean, right = (sum(column) / len(inside) for column in zip(*((item.sure, item.right) for item in inside)))
+            mean, right = (
+                sum(column) / len(inside) for column in zip(*((item.confidence, item.right) for item in inside))
+            )
             rows.append((low, high, len(inside), mean, right, sqrt(mean * (1 - mean) / len(inside))))
     return rows
 
@@ -154,7 +156,7 @@ def _print_kinds(title: str, results: Mapping[str, list[tuple[str, list[Stated]]
         for _, stated in draws:
             for item in stated:
                 if not item.right:
-                    wrong.setdefault(item.rule, []).append(item.sure)
+                    wrong.setdefault(item.rule, []).append(item.confidence)
         listed = ", ".join(f"{rule} {len(sure)} ({sum(sure) / len(sure):.2f})" for rule, sure in wrong.items())
         print(f"{name:20s} {outcomes['right']:6d} {outcomes['wrong']:6d} {outcomes['cannot tell']:12d}  {listed}")
 

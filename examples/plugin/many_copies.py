@@ -19,18 +19,18 @@ class ManyCopies:
         if 10 * cost_ns < ledger.wall_ns or not cost_ns:
             return ()
         largest: Account = max(copies, key=lambda account: copies[account])
-        remedy = Remedy(says="Copy from pinned memory on a stream of its own, one batch ahead.")
+        remedy = Remedy(description="Copy from pinned memory on a stream of its own, one batch ahead.")
         return (
             Finding(
                 rule=self.rule,
                 severity=severity(cost_ns, ledger.wall_ns),
                 account=largest,
                 cost_ns=cost_ns,
-                says=f"Exposed copies cost up to {cost_ns / 1e6:.1f} ms of every {ledger.wall_ns / 1e6:.1f} ms step",
+                summary=f"Exposed copies cost up to {cost_ns / 1e6:.1f} ms of every {ledger.wall_ns / 1e6:.1f} ms step",
                 subject="Exposed copies cost",
                 change=Change(text="copy=0"),
                 evidence=f"most of it in {largest}",
                 remedy=remedy,
-                sure=0.9,
+                confidence=0.9,
             ),
         )

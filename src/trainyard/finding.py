@@ -13,25 +13,25 @@ from trainyard.ledger import Account
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """A recommended action."""
 
-    says: str
+    description: str
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a diagnosis rule. `says`: one sentence; `sure`: confidence from 0 to 1."""
+    """The result of a diagnosis rule. `summary`: one sentence; `confidence`: from 0 to 1."""
 
     rule: str
     severity: str
     account: Account
     cost_ns: int
     """The price: ns per step that the step would be shorter without the cause. `priced`: how it was computed."""
-    says: str
+    summary: str
     evidence: str = ""
     remedy: Remedy | None = None
-    sure: float = 1.0
+    confidence: float = 1.0
     subject: str = ""
-    """`says` up to its price; empty if `says` does not contain the price."""
+    """`summary` up to its price; empty if `summary` does not contain the price."""
     remark: str = ""
-    """The rest of `says` after its price."""
+    """The rest of `summary` after its price."""
     priced: str = "bound"
     """A key of words.PRICES: `replayed`, `bound` (an upper bound) or `none` (not recoverable)."""
     interval_ns: tuple[int, int] | None = None
@@ -45,8 +45,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `BadInput` for an unknown severity or price, a confidence outside 0 to 1 or a negative cost."""
         words.check(self.severity, words.SEVERITIES, "severity")
         words.check(self.priced, words.PRICES, "priced")
-        if not 0 <= self.sure <= 1:
-            raise BadInput(f"sure = {self.sure} is not between 0 and 1.")
+        if not 0 <= self.confidence <= 1:
+            raise BadInput(f"confidence = {self.confidence} is not between 0 and 1.")
         if self.cost_ns < 0:
             raise BadInput(f"cost_ns = {self.cost_ns} ns must not be negative.")
 
@@ -58,7 +58,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def weight(self) -> float:
         """Recoverable time times confidence, by which findings are ordered."""
-        return self.recoverable_ns * self.sure
+        return self.recoverable_ns * self.confidence
 
 
 def severity(cost_ns: int, wall_ns: int) -> str:

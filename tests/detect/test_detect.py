@@ -102,7 +102,7 @@ def test_findings_are_sorted_by_recoverable_time_times_confidence():
         ledger(compute__matmul=300, data_wait=120, launch_gap__python=300, comm__all_reduce=150, unexplained=130),
         rules=RULES,
     )
-    weights = [finding.cost_ns * finding.sure for finding in results[:-1]]
+    weights = [finding.cost_ns * finding.confidence for finding in results[:-1]]
     assert len(weights) == 3
     assert weights == sorted(weights, reverse=True)
     # Time without a cause cannot be recovered.
@@ -132,22 +132,22 @@ def test_findings_are_sorted_by_recoverable_time_times_confidence():
 def test_a_rule_reports_its_exact_cost_and_not_below_threshold(rule, accounts, cost, sentence):
     (finding,) = findings(ledger(**accounts), rules=RULES)
     assert (finding.rule, finding.cost_ns) == (rule, cost)
-    assert sentence in finding.says
+    assert sentence in finding.summary
     assert finding.remedy is not None
-    assert 0 < finding.sure <= 1
+    assert 0 < finding.confidence <= 1
     assert findings(ledger(**{**accounts, "compute__matmul": 11_000}), rules=RULES) == []
 
 
 def test_each_exposed_collective_has_its_own_finding_and_remedy():
     results = found_by("exposed_comm", mean=ledger(compute__matmul=500, comm__all_reduce=300, comm__all_gather=200))
     assert [finding.rule for finding in results] == ["exposed_all_reduce", "exposed_all_gather"]
-    assert len({finding.remedy.says for finding in results}) == 2
+    assert len({finding.remedy.description for finding in results}) == 2
 
 
 def test_unaligned_communication_has_lower_certainty():
     (sure,) = found_by("exposed_comm", mean=ledger(compute__matmul=700, comm__all_reduce=300))
     (unsure,) = found_by("exposed_comm", mean=ledger(aligned="no", compute__matmul=700, comm__all_reduce=300))
-    assert unsure.sure < sure.sure
+    assert unsure.confidence < sure.confidence
     assert "waiting for late ranks is included" in unsure.evidence
 
 
@@ -168,7 +168,7 @@ def test_unaligned_communication_has_lower_certainty():
 )
 def test_one_late_rank_is_named_but_several_are_not(late, named):
     results = findings(ledger(late=late, compute__matmul=900, straggler__all_reduce=100), rules=RULES)
-    headline = results[0].says
+    headline = results[0].summary
     assert headline.startswith(f"Rank {named} arrives last" if named is not None else "Ranks arrive late in turn")
 
 
@@ -180,7 +180,7 @@ def test_straggler_cost_is_at_most_the_waiting_for_it():
     results = {finding.rule: finding for finding in findings(waiting, rules=RULES)}
     assert set(results) == {"straggler", "launch_bound", "imbalance"}
     assert results["straggler"].cost_ns == 3_900 * 8 * 9946 // (7 * 20014)
-    assert results["straggler"].says.startswith("Rank 7 arrives last")
+    assert results["straggler"].summary.startswith("Rank 7 arrives last")
     assert results["imbalance"].cost_ns == 3_900 - 3_900 * 9946 // 20014
 
 
@@ -199,7 +199,7 @@ def test_a_rank_late_in_one_of_many_steps_is_not_a_straggler():
     assert found_by("straggler", *once, mean=mean) == []
     always = a_rank(number=0, steps=5, waits=[(step * STEP, 100, "all_reduce", 1) for step in range(5)])
     (finding,) = found_by("straggler", always, a_rank(number=1, steps=5), mean=mean)
-    assert finding.sure < 0.5  # its own work is not longer: it is behind, and not slower
+    assert finding.confidence < 0.5  # its own work is not longer: it is behind, and not slower
 
 
 def test_straggler_evidence_names_the_account_with_more_time():
@@ -220,14 +220,14 @@ def test_imbalance_names_uneven_experts():
         for rank, size in sizes
     ]
     (finding,) = found_by("imbalance", *ranks, mean=mean)
-    assert "experts" in finding.remedy.says
+    assert "experts" in finding.remedy.description
     even = [
         a_rank([Did("nccl", 0, US, "comm/all_to_all", met=Collective(name="all_to_all", size=9))], number=n)
         for n in (0, 1)
     ]
     (other,) = found_by("imbalance", *even, mean=mean)
-    assert "experts" not in other.remedy.says
-    assert other.sure < finding.sure
+    assert "experts" not in other.remedy.description
+    assert other.confidence < finding.confidence
 
 
 def test_imbalance_names_uneven_sequences():
@@ -238,7 +238,7 @@ def test_imbalance_names_uneven_sequences():
     ]
     (finding,) = found_by("imbalance", *ranks, mean=mean)
     assert "Attention differs by 500.0 µs per step" in finding.evidence
-    assert "sequences" in finding.remedy.says
+    assert "sequences" in finding.remedy.description
 
 
 def attending(*lengths):
@@ -251,7 +251,7 @@ def attending(*lengths):
 def test_imbalance_without_aligned_clocks_compares_steps():
     mean = ledger(aligned="no", compute__matmul=STEP)
     (finding,) = found_by("imbalance", attending(*(1_000 * US, 1_000 * US, 1_000 * US, 2_000 * US)), mean=mean)
-    assert (finding.cost_ns, finding.sure) == (750 * US, 0.5)
+    assert (finding.cost_ns, finding.confidence) == (750 * US, 0.5)
     assert "from 1.0 ms to 2.0 ms" in finding.evidence
     assert found_by("imbalance", attending(*(1_000 * US,) * 3, 1_300 * US), mean=mean) == []
     assert found_by("imbalance", attending(1_000 * US, 1_000 * US, 2_000 * US), mean=mean) == []
@@ -277,7 +277,7 @@ def synced(refill):
 def test_a_sync_claims_the_time_to_refill_the_queue():
     (finding,) = found_by("sync_in_step", synced(400 * US))
     assert finding.cost_ns == 410 * US
-    assert finding.says.startswith("1 host sync per step costs")
+    assert finding.summary.startswith("1 host sync per step costs")
     assert "aten::item in train.py(9): log" in finding.evidence
     assert found_by("launch_bound", synced(400 * US)) == []
 
@@ -304,7 +304,7 @@ def test_a_run_of_tiny_kernels_claims_its_gaps(cpu):
     rank = a_rank(works, gaps, cpu=cpu)
     (finding,) = found_by("tiny_kernels", rank)
     assert finding.cost_ns == (15 * MIN_STORM_KERNELS - 10) * US
-    assert f"{MIN_STORM_KERNELS} tiny {'ops' if cpu else 'kernels'} per step" in finding.says
+    assert f"{MIN_STORM_KERNELS} tiny {'ops' if cpu else 'kernels'} per step" in finding.summary
     assert found_by("launch_bound", rank) == []
     assert found_by("sync_in_step", rank) == []
 
@@ -455,12 +455,12 @@ def test_host_device_thrash():
     assert finding.cost_ns == 320 * US
     assert "32.0 KiB per step" in finding.evidence
     (few,) = found_by("host_device_thrash", a_rank(many[1:]))
-    assert few.says.startswith("31 exposed copies")
+    assert few.summary.startswith("31 exposed copies")
     unpinned = Did("Memcpy HtoD (Pageable -> Device)", 0, 250 * US, "copy/h2d")
     assert the_cost("host_device_thrash", a_rank([unpinned])) == 250 * US
     (large,) = found_by("host_device_thrash", a_rank([unpinned._replace(name=pinned)]))
-    assert large.says.startswith("1 exposed copy")
-    assert "pinned" not in large.remedy.says.lower()
+    assert large.summary.startswith("1 exposed copy")
+    assert "pinned" not in large.remedy.description.lower()
 
 
 # Networks
@@ -478,7 +478,7 @@ def test_small_messages_cost_their_time_in_excess_of_buckets():
     works = [*messages(16, 200_000, 20 * US), *messages(1, 100_000_000, 1_000 * US, begin=1_000 * US)]
     (finding,) = found_by("small_messages", a_rank(works))
     assert finding.cost_ns == 320 * US - 20 * US - 32 * US
-    assert finding.says.startswith("16 all-reduce calls per step of 195.3 KiB each")
+    assert finding.summary.startswith("16 all-reduce calls per step of 195.3 KiB each")
     assert found_by("small_messages", a_rank(works[1:])) == []
     assert found_by("small_messages", a_rank(messages(16, 300_000, 20 * US))) == []
 
@@ -489,7 +489,7 @@ def test_a_slow_link_is_named():
 
     ranks = [rank(0, 100 * US), rank(2, 100 * US), rank(4, 100 * US), rank(6, 300 * US)]
     (finding,) = found_by("slow_link", *ranks)
-    assert "ranks 6, 7" in finding.says
+    assert "ranks 6, 7" in finding.summary
     assert finding.cost_ns == 4 * int(300 * US * (1 - 1 / 3)) // 4
     assert found_by("slow_link", *ranks[:2], ranks[3]) != []
     assert found_by("slow_link", ranks[0], ranks[3]) == []  # of two, who is to say
@@ -599,7 +599,7 @@ def test_the_late_rank_of_eight_is_named(public_trace):
     results = findings(measured.mean, None, all_booked(measured), RULES)
     (late,) = (finding for finding in results if finding.rule == "straggler")
     (own,) = (row for row in measured.lateness if row.rank == 7)
-    assert late.says.startswith(f"Rank 7 arrives last at {own.last} of {own.met} collectives")
+    assert late.summary.startswith(f"Rank 7 arrives last at {own.last} of {own.met} collectives")
 
 
 def test_a_slow_loader_is_the_first_finding_of_a_real_trace(public_trace):

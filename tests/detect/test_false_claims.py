@@ -43,7 +43,7 @@ def test_start_up_is_information_and_no_other_finding(account):
     assert [finding.rule for finding in results if finding.account.kind == "launch_gap"] == ["start_up"]
     (finding,) = found_by("start_up", rank)
     assert (finding.cost_ns, finding.severity, finding.priced, finding.recoverable_ns) == (410 * US, "low", "none", 0)
-    assert "almost all of the booked time is one" in finding.says
+    assert "almost all of the booked time is one" in finding.summary
 
 
 def test_start_up_that_is_most_of_the_window_is_severe():
@@ -67,7 +67,7 @@ def test_loading_a_module_once_is_not_recompilation():
     compiled = stopped("entire_frame_compile", "compile", steps=3, start=2 * STEP + US)
     compiled = replace(compiled, events=replace(compiled.events, marks=marks))
     (finding,) = found_by("recompilation", compiled)
-    assert "TORCH_LOGS" not in finding.remedy.says  # no event of dynamo
+    assert "TORCH_LOGS" not in finding.remedy.description  # no event of dynamo
 
 
 def test_real_start_up_leads_to_no_allocator_or_launch_finding(tmp_path):
@@ -135,7 +135,7 @@ def test_python_and_torch_are_named_only_if_the_file_shows_them():
         results = findings(WHOLE, None, [rank], RULES)
         assert results
         for finding in results:
-            text = f"{finding.says} {finding.remedy.says}".lower()
+            text = f"{finding.summary} {finding.remedy.description}".lower()
             assert [word for word in foreign if word in text and "in pytorch with_stack" not in text] == []
 
 
@@ -156,10 +156,10 @@ def test_idle_time_is_python_only_in_files_with_python(tmp_path, account):
 
 def test_one_long_stop_without_a_span_is_not_slow_python():
     (finding,) = found_by("launch_bound", idle(5_000 * US))
-    assert finding.sure < CANNOT_TELL
-    assert "Move Python" not in finding.remedy.says
+    assert finding.confidence < CANNOT_TELL
+    assert "Move Python" not in finding.remedy.description
     (steady,) = found_by("launch_bound", idle(*[400 * US] * 8))
-    assert steady.sure > finding.sure
+    assert steady.confidence > finding.confidence
 
 
 def test_mostly_means_more_than_half():
@@ -175,12 +175,12 @@ def test_mostly_means_more_than_half():
         (TORCH,),
     )
     (finding,) = found_by("launch_bound", rank)
-    assert "mostly" not in finding.says
+    assert "mostly" not in finding.summary
 
 
 def test_work_that_starts_late_after_its_launch_names_no_cause():
     (finding,) = found_by("launch_bound", idle(*[400 * US] * 8, account="launch_gap/queue"))
-    assert finding.sure < CANNOT_TELL
+    assert finding.confidence < CANNOT_TELL
 
 
 # Syncs
@@ -225,7 +225,7 @@ def test_a_lead_is_used_up_once():
 def test_number_formats_are_advised_only_if_the_device_has_them(device, remedy):
     rank = a_rank([Did("volta_sgemm_128x64_tn", 0, 1_000 * US, "compute/matmul")], device=device)
     (finding,) = found_by("wrong_precision", rank)
-    words = finding.remedy.says.replace(",", " ").replace(".", " ").split()
+    words = finding.remedy.description.replace(",", " ").replace(".", " ").split()
     assert set(words) & {"float16", "bfloat16", "TF32"} == remedy
 
 
@@ -243,9 +243,9 @@ def test_most_of_the_time_is_said_only_above_half():
 def test_large_copies_are_not_packed():
     large = [Did("Memcpy HtoD", at * 100 * US, (at + 1) * 100 * US, "copy/h2d", bytes=10**8) for at in range(40)]
     (finding,) = found_by("host_device_thrash", a_rank(large))
-    assert "Pack" not in finding.remedy.says
+    assert "Pack" not in finding.remedy.description
     (small,) = found_by("host_device_thrash", a_rank([did._replace(bytes=1024) for did in large]))
-    assert "Pack" in small.remedy.says
+    assert "Pack" in small.remedy.description
 
 
 def test_gaps_of_a_storm_in_a_partial_step_have_no_longest_run():
@@ -263,7 +263,7 @@ def test_fused_is_advised_only_for_optimizers_that_have_it():
     remedies = {
         name: found_by(
             "optimizer_not_fused", a_rank(updates, gaps, [Span(f"Optimizer.step#{name}.step", 0, STEP, NOTE)])
-        )[0].remedy.says
+        )[0].remedy.description
         for name in ("AdamW", "Rprop")
     }
     assert "fused=True" in remedies["AdamW"]
@@ -286,8 +286,8 @@ def test_tiny_messages_are_not_compressed():
     mean = ledger(compute__matmul=9_600 * US, comm__all_reduce=400 * US)
     (tiny,) = found_by("exposed_comm", reducing(512), mean=mean)
     (large,) = found_by("exposed_comm", reducing(10**8), mean=mean)
-    assert "bfloat16" not in tiny.remedy.says
-    assert "bfloat16" in large.remedy.says
+    assert "bfloat16" not in tiny.remedy.description
+    assert "bfloat16" in large.remedy.description
 
 
 def test_one_rank_cannot_separate_waiting_from_moving():
@@ -299,7 +299,7 @@ def test_one_rank_cannot_separate_waiting_from_moving():
         )[0]
         for ranks in ((0, 1), (0,))
     )
-    assert single.sure < both.sure
+    assert single.confidence < both.confidence
     assert "included" in single.evidence
     assert "not included" in both.evidence
 
@@ -312,8 +312,8 @@ def test_a_single_broadcast_is_doubted_as_a_cost_of_steps():
     )
     mean = ledger(compute__matmul=9_100 * US, comm__broadcast=900 * US)
     doubtful, certain = (found_by("exposed_comm", rank, mean=mean)[0] for rank in (single, each))
-    assert doubtful.sure < CANNOT_TELL < certain.sure
-    assert "almost all of the booked time is one" in doubtful.says
+    assert doubtful.confidence < CANNOT_TELL < certain.confidence
+    assert "almost all of the booked time is one" in doubtful.summary
 
 
 def test_uneven_tables_of_a_recommender_are_not_experts():
@@ -329,7 +329,7 @@ def test_uneven_tables_of_a_recommender_are_not_experts():
         for rank, size in ((0, 900), (1, 300))
     ]
     (finding,) = found_by("imbalance", *ranks, mean=mean)
-    assert "capacity limit" not in finding.remedy.says
+    assert "capacity limit" not in finding.remedy.description
 
 
 def test_classes_that_all_differ_alike_do_not_blame_sequences():
@@ -345,9 +345,9 @@ def test_classes_that_all_differ_alike_do_not_blame_sequences():
 
     (clocks,) = found_by("imbalance", rank(0, 2_000, 1_000), rank(1, 1_000, 500), mean=mean)
     (sizes,) = found_by("imbalance", rank(0, 2_000, 500), rank(1, 1_000, 500), mean=mean)
-    assert "sequences" not in clocks.remedy.says
-    assert "sequences" in sizes.remedy.says
-    assert clocks.sure < sizes.sure
+    assert "sequences" not in clocks.remedy.description
+    assert "sequences" in sizes.remedy.description
+    assert clocks.confidence < sizes.confidence
 
 
 def test_a_rank_that_is_only_behind_is_doubted_as_a_straggler():
@@ -366,7 +366,7 @@ def test_a_rank_that_is_only_behind_is_doubted_as_a_straggler():
 
     (behind,) = found_by("straggler", rank(0, 200), rank(1, 200), mean=mean)
     (slower,) = found_by("straggler", rank(0, 200), rank(1, 700), mean=mean)
-    assert behind.sure < CANNOT_TELL < slower.sure
+    assert behind.confidence < CANNOT_TELL < slower.confidence
 
 
 # Time without an explanation
@@ -377,11 +377,11 @@ def test_launches_are_asked_for_only_if_they_are_missing():
     rank = a_rank([Did("saxpy", 0, 100 * US, "compute/other", by=0)], host=[Span("cudaLaunchKernel", 0, US, CALL)])
     (finding,) = found_by("coverage", rank, mean=unknown)
     assert "saxpy" in finding.evidence
-    assert "CPU activity" not in finding.remedy.says
+    assert "CPU activity" not in finding.remedy.description
     (missing,) = found_by(
         "coverage", a_rank([Did("gemm", 0, US, "compute/matmul")]), mean=ledger(compute__matmul=900, unexplained=100)
     )
-    assert "CPU activity" in missing.remedy.says
+    assert "CPU activity" in missing.remedy.description
 
 
 def test_a_loader_without_workers_is_recognised():
@@ -391,7 +391,9 @@ def test_a_loader_without_workers_is_recognised():
             [Gap(0, 900 * US, "data_wait", during=0)],
             [Span(f"enumerate(DataLoader)#{loader}.__next__", 0, 900 * US, NOTE, "data_wait")],
         )
-        return found_by("data_wait", rank, mean=ledger(compute__matmul=9_100 * US, data_wait=900 * US))[0].remedy.says
+        return found_by("data_wait", rank, mean=ledger(compute__matmul=9_100 * US, data_wait=900 * US))[
+            0
+        ].remedy.description
 
     assert "training process" in remedy("_SingleProcessDataLoaderIter")
     assert "training process" not in remedy("_MultiProcessingDataLoaderIter")
@@ -399,7 +401,7 @@ def test_a_loader_without_workers_is_recognised():
 
 def test_explicit_collections_are_not_frozen():
     automatic, explicit = (
-        found_by("gc_pauses", stopped(name, "gc", category=PYTHON))[0].remedy.says
+        found_by("gc_pauses", stopped(name, "gc", category=PYTHON))[0].remedy.description
         for name in ("Python GC", "gc.collect")
     )
     assert "freeze" in automatic
@@ -408,4 +410,4 @@ def test_explicit_collections_are_not_frozen():
 
 def test_loading_a_checkpoint_is_not_saved_in_the_background():
     (finding,) = found_by("checkpoint_stall", mean=ledger(compute__matmul=900, checkpoint__load=100))
-    assert "async_save" not in finding.remedy.says
+    assert "async_save" not in finding.remedy.description

@@ -25,7 +25,7 @@ def freed(*lengths_us, steps=1, number=0):
 )
 def test_an_interval_of_nine_tenths_is_named_in_the_sentence(lengths, single):
     (finding,) = found_by("allocator_churn", freed(*lengths))
-    assert ("one cudaFree of" in finding.says) is single
+    assert ("one cudaFree of" in finding.summary) is single
     assert finding.evidence.endswith(f"largest: cudaFree {lengths[0]:.1f} µs")
 
 

@@ -91,13 +91,13 @@ def first_good(attempt):
 def judged(results, costs, fault):
     """The failure of the findings of a run with this planted fault; empty if they are correct."""
     planted = costs[LATE] if fault == "straggler" else sum(costs) // len(costs)
-    listing = "\n".join(f"{finding.rule} {finding.cost_ns} {finding.says} ({finding.evidence})" for finding in results)
+    listing = "\n".join(f"{item.rule} {item.cost_ns} {item.summary} ({item.evidence})" for item in results)
     first = results[0] if results else None
     if first is None or first.rule != FAULTS[fault]:
         return f"first is not {FAULTS[fault]}, planted {planted}:\n{listing}"
     if first.cost_ns != pytest.approx(planted, rel=0.2):
         return f"planted {planted}:\n{listing}"
-    if fault == "straggler" and not first.says.startswith(f"Rank {LATE} arrives last"):
+    if fault == "straggler" and not first.summary.startswith(f"Rank {LATE} arrives last"):
         return f"rank {LATE} was late:\n{listing}"
     return ""
 
@@ -113,7 +113,7 @@ def test_a_planted_fault_is_the_first_finding_with_its_cost(run, fault, ranks):
 def test_a_clean_run_has_no_planted_findings(run):
     def planted_ones():
         results, _ = run("", 2)
-        return "\n".join(f"{finding.rule} {finding.says}" for finding in results if finding.rule in FAULTS.values())
+        return "\n".join(f"{finding.rule} {finding.summary}" for finding in results if finding.rule in FAULTS.values())
 
     wrong = first_good(planted_ones)
     assert not wrong, wrong

@@ -44,7 +44,7 @@ def assert_prices_are_predictions(measured):
         assert finding.interval_ns == prediction.recovery.interval_ns
         assert finding.severity == severity(finding.cost_ns, measured.mean.wall_ns)
         if finding.cost_ns:
-            assert describe_cost(finding.cost_ns, measured.mean) in finding.says
+            assert describe_cost(finding.cost_ns, measured.mean) in finding.summary
     return len(replayed)
 
 
@@ -62,13 +62,13 @@ def test_the_headline_is_the_heaviest_finding_in_every_output(demo):
     weights = [finding.weight for finding in analysis.findings]
     assert weights == sorted(weights, reverse=True)
     first = analysis.findings[0]
-    assert analysis.headline == first.says
+    assert analysis.headline == first.summary
     document = msgspec.json.decode(msgspec.json.encode(analysis, enc_hook=str))
     assert document["findings"][0]["cost_ns"] == first.cost_ns
     assert document["findings"][0]["change"] == {"text": first.change.text}
     view = view_of(analysis)
     assert view.findings[0] == first
-    assert view.title == first.says
+    assert view.title == first.summary
     assert describe_cost(first.cost_ns, demo.mean).split(" of ")[0] in text(view)
 
 
@@ -82,7 +82,7 @@ def test_a_limited_number_is_replayed_and_the_rest_are_bounds(demo):
         assert finding.booked_ns == bounds[finding.rule].cost_ns
         if finding.priced == "bound":
             assert finding.cost_ns == finding.booked_ns
-            assert f"up to {describe_cost(finding.cost_ns, demo.mean)}" in finding.says
+            assert f"up to {describe_cost(finding.cost_ns, demo.mean)}" in finding.summary
 
 
 def test_without_traces_prices_are_bounds():

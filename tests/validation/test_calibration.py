@@ -31,12 +31,12 @@ def test_most_planted_causes_are_named(results):
 def test_causes_that_no_rule_knows_are_not_named_confidently(results):
     _, unknown = results
     wrong = [item for draws in unknown.values() for _, stated in draws for item in stated if not item.right]
-    assert [item for item in wrong if item.sure >= 0.9] == []
+    assert [item for item in wrong if item.confidence >= 0.9] == []
 
 
 def test_nine_in_ten_confident_findings_are_right(results):
     confident = [item for group in results for draws in group.values() for _, stated in draws for item in stated]
-    confident = [item for item in confident if item.sure >= 0.9]
+    confident = [item for item in confident if item.confidence >= 0.9]
     assert len(confident) >= 10
     assert sum(item.right for item in confident) >= 0.9 * len(confident)
 
@@ -70,7 +70,7 @@ def test_a_collective_ends_for_all_after_the_last_rank():
 def test_findings_without_a_cause_are_not_judged():
     job = SimpleNamespace(plant=TUNED["Nothing"](np.random.default_rng(0), 2), reads_loss=False, reading_costs_ns=0.0)
     coverage, sync = (
-        Finding(rule=rule, severity="low", account=Account("compute", "other"), cost_ns=1, says="")
+        Finding(rule=rule, severity="low", account=Account("compute", "other"), cost_ns=1, summary="")
         for rule in ("coverage", "sync_in_step")
     )
     assert judge(job, [coverage]) == []

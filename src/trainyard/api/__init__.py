@@ -6,7 +6,7 @@ from trainyard import api
 analysis = api.analyse("traces/")
 print(analysis.headline)
 for finding in analysis.findings:
-    print(finding.says, finding.cost_ns)
+    print(finding.summary, finding.cost_ns)
 
 plans = api.plan("llama3-70b", machine="h100", devices=512, batch=1024, seq_len=8192)
 print(plans.step, plans.best.plan.job.layout, plans.best.plan.ledger.wall_ns)

@@ -60,7 +60,7 @@ class Coverage:
             + (f": {names}" if unrecognised_ns and (names := _describe_kernels(ranks or (), rows_by_rank)) else ""),
             remedy=_remedy(unexplained_ns, unrecognised_ns, ranks or ()),
             wins=0,
-            sure=1.0,
+            confidence=1.0,
         )
 
 

@@ -60,7 +60,7 @@ def finding(
     *,
     evidence: str,
     remedy: str,
-    sure: float,
+    confidence: float,
     wins: int | None = None,
     level: str = "",
     change: Change | None = None,
@@ -70,7 +70,7 @@ def finding(
     """Builds a finding of `rule` as a tuple of one, the result of a rule's `check`.
 
     `account`: the main account of the cost. `cost_ns`: per step. `subject`: the sentence up to the cost: `Host syncs
-    cost` gives `Host syncs cost up to 3.0 ms of each 9.1 ms step (33 %)`; `remark`: text after the cost. `sure`: the
+    cost` gives `Host syncs cost up to 3.0 ms of each 9.1 ms step (33 %)`; `remark`: text after the cost. `confidence`: the
     probability that the finding is right. `wins`: 0 if no remedy recovers the time. `level`: the severity (a key of
     words.SEVERITIES); empty if the cost determines it. `change`: the change of the steps that removes the cause, with
     which a replay prices it. `largest`: the largest intervals of the cost: the sentence names one that dominates, the
@@ -84,17 +84,17 @@ def finding(
         severity=level or severity(cost_ns, ledger.wall_ns),
         account=account,
         cost_ns=cost_ns,
-        says="",
+        summary="",
         evidence=evidence,
-        remedy=Remedy(says=remedy),
-        sure=sure,
+        remedy=Remedy(description=remedy),
+        confidence=confidence,
         subject=subject,
         remark=remark,
         priced="none" if wins == 0 else "bound",
         booked_ns=cost_ns,
         change=change,
     )
-    return (replace(unpriced, says=describe_price(unpriced, ledger)),)
+    return (replace(unpriced, summary=describe_price(unpriced, ledger)),)
 
 
 def mean_per_step(ranks: Sequence[Booked], totals: Iterable[int]) -> int:

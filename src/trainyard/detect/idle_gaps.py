@@ -111,7 +111,7 @@ def host_stop_finding(
             subject,
             evidence="from the ledger alone",
             remedy=remedy_for(()),
-            sure=sure_without_ranks,
+            confidence=sure_without_ranks,
             change=change,
         )
     rows_by_rank = [idle_causing_calls(rank, account) for rank in ranks]
@@ -124,7 +124,7 @@ def host_stop_finding(
         subject,
         evidence=describe_calls(ranks, rows_by_rank),
         remedy=remedy_for(_names_of_calls(ranks, rows_by_rank)),
-        sure=confidence(_doubt_of(largest)),
+        confidence=confidence(_doubt_of(largest)),
         largest=largest,
         change=change,
     )

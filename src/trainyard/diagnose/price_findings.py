@@ -73,7 +73,7 @@ def _with_price(finding: Finding, recovery: Recovery, mean: Ledger) -> Finding:
         priced="replayed",
         interval_ns=recovery.interval_ns,
     )
-    return replace(priced, says=describe_price(priced, mean)) if finding.subject else priced
+    return replace(priced, summary=describe_price(priced, mean)) if finding.subject else priced
 
 
 def _without_rows(finding: Finding) -> Finding:

@@ -176,7 +176,7 @@ def test_analysis_json_holds_every_finding_table_and_note_of_full(capsys):
     assert answer(["trace", str(DEMO), "--full"]) == 0
     full = " ".join(capsys.readouterr().out.split())
     for finding in document["findings"]:
-        assert f"{finding['says']}." in full
+        assert f"{finding['summary']}." in full
     for note in document["notes"]:
         assert " ".join(note.split()) in full
     for table in document["tables"]:

@@ -71,8 +71,8 @@ def reported(measured):
     view = msgspec.structs.replace(
         view_of(analyse_measured(measured)),
         findings=tuple(
-            Finding(rule="r", severity="high", account=Account("compute", "matmul"), cost_ns=12, says=name,
-                    evidence=name, remedy=Remedy(says=name), sure=0.5)
+            Finding(rule="r", severity="high", account=Account("compute", "matmul"), cost_ns=12, summary=name,
+                    evidence=name, remedy=Remedy(description=name), confidence=0.5)
             for name in FORMULAS
         ),
     )  # fmt: skip

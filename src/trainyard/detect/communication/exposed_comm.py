@@ -91,7 +91,7 @@ def _find_exposed(ledger: Ledger, ranks: Sequence[Booked], collective: str) -> S
         evidence=f"{overlapped} of this communication is overlapped with "
         f"compute; waiting for late ranks is {'not included' if is_separated else 'included'}",
         remedy=_HOST_REMEDY if on_host else _remedy(collective, entries, ranks, rows_by_rank),
-        sure=confidence(
+        confidence=confidence(
             0 if is_separated else _UNALIGNED_DOUBT,
             doubt_of_recurrence(largest_intervals.steps_with, largest_intervals.steps, largest_intervals.is_single)
             if largest_intervals

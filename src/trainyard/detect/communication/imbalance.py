@@ -85,7 +85,7 @@ class Imbalance:
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
             remedy=_remedy(op_class if explained and not all_differ else "", split_unevenness, ranks or ()),
             # If one rank was the worst in most steps, it may be slower than the others all the same.
-            sure=confidence(
+            confidence=confidence(
                 1 - 2 * doubt_of_chance(ranks, len(ledger.scope.ranks) or 2) if ranks else 0,
                 doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
                 _CLASS_DOUBT
@@ -119,7 +119,7 @@ def _find_without_clocks(ledger: Ledger, ranks: Sequence[Booked]) -> Sequence[Fi
         evidence=f"from {units.show_time(min(step_times))} to {units.show_time(max(step_times))} a step",
         remedy=_remedy(op_class, 0.0, ranks),
         # The other ranks' waiting is inferred, not measured.
-        sure=0.5,
+        confidence=0.5,
     )
 
 

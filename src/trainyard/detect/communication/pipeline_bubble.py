@@ -55,5 +55,5 @@ class PipelineBubble:
             f"Pipeline bubbles{mostly} cost",
             evidence=shares,
             remedy=_REMEDIES[largest.what],
-            sure=confidence(),
+            confidence=confidence(),
         )

@@ -73,7 +73,7 @@ class SlowLink:
                     evidence=f"{call_class[0]} reaches {_show(rates[worst])} there; the median of {len(rates)} "
                     f"comparable groups is {_show(median_rate)}",
                     remedy="Test that link (nccl-tests, the vendor's link counters) and check the ranks' placement.",
-                    sure=0.8 if ledger.scope.aligned != "no" else 0.6,
+                    confidence=0.8 if ledger.scope.aligned != "no" else 0.6,
                     change=_change_at_median_rate(
                         f"{self.rule}:{call_class[0]}:{worst}",
                         ranks or (),

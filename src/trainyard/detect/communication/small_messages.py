@@ -75,7 +75,7 @@ class SmallMessages:
                     f"{units.show_size(_BUCKET_BYTES, 0)}",
                     remedy=_remedy(account, ranks or ()),
                     # If clocks are not aligned, part of it is waiting for late ranks: larger messages do not help.
-                    sure=confidence(
+                    confidence=confidence(
                         _DEPENDENT_DOUBT if _phase_of(ledger, account) in ("forward", "recompute") else 0,
                         _UNALIGNED_DOUBT if ledger.scope.aligned == "no" or len(ledger.scope.ranks) == 1 else 0,
                     ),

@@ -71,7 +71,7 @@ class Straggler:
             f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}, which costs",
             evidence=f"waiting caused: {shares}{differs}",
             remedy=f"Compare rank {rank_late} with the others: its host, device clocks and share of the work.",
-            sure=_confidence(ledger, rank_late, ranks),
+            confidence=_confidence(ledger, rank_late, ranks),
             largest=largest_waits(ranks or ()),
             change=Change(text=f"rank:{rank_late}=typical"),
         )

@@ -49,6 +49,6 @@ class CheckpointStall:
             remedy="Load before the steps that are measured."
             if largest.what == "load"
             else "Save in the background (async_save), sharded by rank, or less often.",
-            sure=confidence(),
+            confidence=confidence(),
             change=Change(text="checkpoint=0"),
         )

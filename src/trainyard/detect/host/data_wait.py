@@ -53,7 +53,7 @@ class DataWait:
             "Waiting for data costs",
             evidence="the host was fetching the next batch while the device idled",
             remedy=_remedy(ranks or ()),
-            sure=confidence(
+            confidence=confidence(
                 doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0
             ),
             largest=largest,

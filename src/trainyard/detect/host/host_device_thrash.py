@@ -89,7 +89,7 @@ class HostDeviceThrash:
                 )
             ),
             remedy=selected.remedy,
-            sure=confidence(
+            confidence=confidence(
                 doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
                 0 if selected.adjective == "pageable " else _NEEDED_DOUBT,
             ),

@@ -98,7 +98,7 @@ class LaunchBound:
                 )
             ),
             remedy=_remedy(account.what, other_ranks, doubts),
-            sure=confidence(*(doubt.probability for doubt in doubts)) if other_ranks else _SURE_WITHOUT_RANKS,
+            confidence=confidence(*(doubt.probability for doubt in doubts)) if other_ranks else _SURE_WITHOUT_RANKS,
             largest=largest,
             change=_change_without_gaps(self.rule, ranks or (), cost_ns),
         )

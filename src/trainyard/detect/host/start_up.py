@@ -66,7 +66,7 @@ class StartUp:
             if any(rank.events.shows_torch for rank in ranks or ())
             else "Start the profile after some warm-up steps.",
             wins=0,
-            sure=confidence(_LONE_CALL_DOUBT, _doubt_of_compilation(ranks or (), rows_by_rank)),
+            confidence=confidence(_LONE_CALL_DOUBT, _doubt_of_compilation(ranks or (), rows_by_rank)),
             largest=largest_idle(ranks or (), rows_by_rank),
             level="" if cost_ns >= _MAIN_FRACTION * ledger.wall_ns else "low",
         )

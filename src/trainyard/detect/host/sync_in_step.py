@@ -68,7 +68,7 @@ class SyncInStep:
                 "Host syncs cost",
                 evidence=evidence,
                 remedy=_FEWER_READS,
-                sure=0.7,
+                confidence=0.7,
             )
         read_rows_by_rank = [_select_single_reads(rank) for rank in ranks]
         busy_ns = owned_ns_per_step(ranks, read_rows_by_rank)
@@ -87,7 +87,7 @@ class SyncInStep:
             f"{units.counted(sync_count, 'host sync')} per step cost{'s' if sync_count == 1 else ''}",
             evidence=_describe_syncs(ranks, sync_rows_by_rank),
             remedy=_remedy(ranks, sync_rows_by_rank),
-            sure=confidence(
+            confidence=confidence(
                 doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
                 _doubt_of_refill(ranks),
             ),

@@ -60,6 +60,6 @@ class LayoutCopies:
             remedy="Keep the model and its inputs in torch.channels_last."
             if any(rank.events.shows_torch for rank in ranks)
             else "Keep tensors in the layout of the convolutions (NHWC).",
-            sure=confidence(),
+            confidence=confidence(),
             change=row_change(self.rule, ranks, rows=rows_by_rank),
         )

@@ -62,7 +62,7 @@ class LowOccupancy:
             + describe_names(device_ranks, rows_by_rank),
             remedy="Give each kernel more to do (batch, fuse), or use one that splits the long dimension.",
             # Occupancy is the profiler's estimate, and the gain from more of it is a rule of thumb.
-            sure=0.5,
+            confidence=0.5,
             change=row_change(
                 self.rule,
                 device_ranks,

@@ -56,7 +56,7 @@ class OptimizerNotFused:
             f"An unfused optimizer of {kernels:,} kernels per step leaves the device idle, which costs",
             evidence=f"the kernels themselves run for {units.show_time(busy_ns)}; none of them is fused",
             remedy=_remedy(unfused_ranks),
-            sure=confidence(
+            confidence=confidence(
                 doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
                 _NOT_UPDATE_DOUBT,
             ),

@@ -66,7 +66,7 @@ class TinyKernels:
             evidence=f"up to {longest:,} in a row, {describe_names(ranks, rows_by_rank)}; they run for "
             f"{units.show_time(busy_ns)} and the gaps between them take {units.show_time(gaps_ns)}",
             remedy=_remedy(ranks),
-            sure=confidence(),
+            confidence=confidence(),
             change=row_change(
                 self.rule,
                 ranks,

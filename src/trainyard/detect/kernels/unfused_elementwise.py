@@ -69,7 +69,7 @@ class UnfusedElementwise:
             evidence=f"{units.show_time(owned_ns_per_step(ranks, rows_by_rank))} in chains of up to {longest_chain}"
             + _describe_worst_module(ranks, chains_by_rank),
             remedy="Fuse them: torch.compile, or the library's fused op.",
-            sure=confidence(_SIZE_DOUBT * (1 - _known_fraction(ranks, rows_by_rank)), _MEMORY_DOUBT),
+            confidence=confidence(_SIZE_DOUBT * (1 - _known_fraction(ranks, rows_by_rank)), _MEMORY_DOUBT),
             change=row_change(
                 self.rule,
                 ranks,

@@ -68,7 +68,7 @@ class WrongPrecision:
             f"Matrix products in float32, on a device that is {ratio:.0f} times as fast in 16 bits, waste",
             evidence=f"{units.show_time(busy_ns)} in float32, {describe_names(device_ranks, rows_by_rank)}",
             remedy=_remedy(device_ranks[0].events.device),
-            sure=confidence(_MEMORY_BOUND_DOUBT),
+            confidence=confidence(_MEMORY_BOUND_DOUBT),
             change=row_change(self.rule, device_ranks, rows=rows_by_rank, remaining=1 / (_REACHED_FRACTION * ratio)),
         )
 

@@ -12,7 +12,7 @@ function findings() {
 }
 
 /** A finding as a list item: severity, sentence, evidence, remedy, price and confidence. */
-function finding({ rule, severity, account, cost_ns, priced, interval_ns, says, evidence, remedy, sure, change }) {
+function finding({ rule, severity, account, cost_ns, priced, interval_ns, summary, evidence, remedy, confidence, change }) {
   const [colour, means] = view.severities[severity];
   const dot = el("i", { "aria-hidden": "true" });
   dot.style.background = colour;
@@ -21,17 +21,17 @@ function finding({ rule, severity, account, cost_ns, priced, interval_ns, says, 
   return el("li", {},
     el("span", { class: "severity", title: means }, dot, severity),
     el("div", { class: "body" },
-      el("p", { class: "says" }, says),
+      el("p", { class: "summary" }, summary),
       evidence ? el("p", { class: "because" }, evidence) : null,
-      remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.says) : null,
+      remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.description) : null,
       el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), change ? " · " : null, change ? el("code", {}, `--change ${change.text}`) : null)),
-    el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", { title: priceMeans }, priceLabel), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), interval ? el("span", {}, interval) : null, el("span", {}, `${fixed(100 * sure, 0)} % sure`)));
+    el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", { title: priceMeans }, priceLabel), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), interval ? el("span", {}, interval) : null, el("span", {}, `${fixed(100 * confidence, 0)} % sure`)));
 }
 
 /** The findings as rows for the CSV: a row of headings, then one row each. */
 function findingRows() {
-  const rows = view.findings.map((row) => [row.rule, row.severity, row.account, row.cost_ns, row.priced, row.interval_ns?.[0] ?? "", row.interval_ns?.[1] ?? "", row.booked_ns, row.says, row.evidence, row.remedy?.says ?? "", row.sure, row.change?.text ?? ""]);
-  return [["rule", "severity", "account", "cost_ns", "priced", "low_ns", "high_ns", "booked_ns", "says", "evidence", "remedy", "sure", "change"], ...rows];
+  const rows = view.findings.map((row) => [row.rule, row.severity, row.account, row.cost_ns, row.priced, row.interval_ns?.[0] ?? "", row.interval_ns?.[1] ?? "", row.booked_ns, row.summary, row.evidence, row.remedy?.description ?? "", row.confidence, row.change?.text ?? ""]);
+  return [["rule", "severity", "account", "cost_ns", "priced", "low_ns", "high_ns", "booked_ns", "summary", "evidence", "remedy", "confidence", "change"], ...rows];
 }
 
 const LEDGER_HEADS = ["account", "label", "phase", "ns", "hidden_ns", "count", "share"];

@@ -76,11 +76,11 @@ def _ledger(view: View) -> str:
 def _findings(view: View) -> str:
     """The Markdown table of findings: severity, price a step, evidence, remedy, and how sure the rule is."""
     rows = [
-        (finding.severity, escaped(finding.says), _price(finding), escaped(finding.evidence),
-         escaped(finding.remedy.says) if finding.remedy else "", f"{100 * finding.sure:.0f} %")
+        (finding.severity, escaped(finding.summary), _price(finding), escaped(finding.evidence),
+         escaped(finding.remedy.description) if finding.remedy else "", f"{100 * finding.confidence:.0f} %")
         for finding in view.findings
     ]  # fmt: skip
-    return _table(("severity", "finding", "a step", "evidence", "remedy", "sure"), "llrllr", rows)
+    return _table(("severity", "finding", "a step", "evidence", "remedy", "confidence"), "llrllr", rows)
 
 
 def _price(finding: Finding) -> str:

@@ -75,10 +75,10 @@ def what_if_step(analysis: Analysis) -> tuple[NextStep, ...]:
 def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
     """The content of one screen, in order: title, remedy, warnings, key figures, largest accounts, findings and notes.
     `width`: in characters."""
-    leading = view.findings[0] if view.findings and view.findings[0].says == view.title else None
+    leading = view.findings[0] if view.findings and view.findings[0].summary == view.title else None
     parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
     if leading and leading.remedy:
-        parts.append(Text(plain(leading.remedy.says)))
+        parts.append(Text(plain(leading.remedy.description)))
     if leading:
         parts.append(Text(plain(_price_line(leading)), style="dim"))
     parts.append(joined_line((view.subtitle, *view.chips)))
@@ -133,9 +133,11 @@ def _findings(findings: Sequence[Finding]) -> Table:
     table.add_column(width=1)
     table.add_column()
     for finding in findings:
-        table.add_row(Text("▲", style=words.SEVERITIES[finding.severity].colour), Text(plain(sentence(finding.says))))
+        table.add_row(
+            Text("▲", style=words.SEVERITIES[finding.severity].colour), Text(plain(sentence(finding.summary)))
+        )
         if finding.remedy:
-            table.add_row("", Text(plain(finding.remedy.says), style="dim"))
+            table.add_row("", Text(plain(finding.remedy.description), style="dim"))
         table.add_row("", Text(plain(_price_line(finding)), style="dim"))
     return table
 
@@ -143,7 +145,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
 def _price_line(finding: Finding) -> str:
     """How the price was computed, and the confidence: `Recovered in a replay, 80 % interval ...; 90 % sure.`"""
     text = explain_price(finding)
-    return f"{text[:1].upper()}{text[1:]}; {100 * finding.sure:.0f} % sure."
+    return f"{text[:1].upper()}{text[1:]}; {100 * finding.confidence:.0f} % sure."
 
 
 def _omitted(view: View, full_command: str) -> tuple[NextStep, ...]:

@@ -115,14 +115,14 @@ def _parts(view: View, max_rows: int, bar_width: int, width: int) -> list[Render
     for finding in view.findings:
         line = Text("\n" if finding is view.findings[0] else "")
         line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
-        line.append(plain(f"{sentence(finding.says)} "))
-        line.append(f"{finding.severity.capitalize()}, {100 * finding.sure:.0f} % sure. ", style="dim")
+        line.append(plain(f"{sentence(finding.summary)} "))
+        line.append(f"{finding.severity.capitalize()}, {100 * finding.confidence:.0f} % sure. ", style="dim")
         price = explain_price(finding)
         line.append(plain(f"{price[:1].upper()}{price[1:]}. "), style="dim")
         if finding.evidence:
             line.append(plain(f"{finding.evidence[:1].upper()}{finding.evidence[1:]}. "), style="dim")
         if finding.remedy:
-            line.append(plain(finding.remedy.says))
+            line.append(plain(finding.remedy.description))
         parts.append(line)
     parts.extend(Text(f"note: {plain(note)}", style="dim") for note in view.notes)
     return parts

@@ -29,9 +29,9 @@ _LARGEST_EXACT = 2**53
 _TEXT_WIDTH, _NUMBER_WIDTH = 48, 16
 """Width of columns in characters."""
 _COUNT, _SHARE, _RATE = "#,##0", "0.0%", "0.00E+00"
-_FORMATS = {"share": _SHARE, "sure": _SHARE, "flops_rate": _RATE, "bytes_rate": _RATE, "intensity": "#,##0.0"}
+_FORMATS = {"share": _SHARE, "confidence": _SHARE, "flops_rate": _RATE, "bytes_rate": _RATE, "intensity": "#,##0.0"}
 """Head of a column -> number format; counts for others."""
-_TEXT_HEADS = ("account", "label", "name", "says", "evidence", "remedy", "op", "shape", "note")
+_TEXT_HEADS = ("account", "label", "name", "summary", "evidence", "remedy", "op", "shape", "note")
 """Heads of the columns that hold text."""
 
 
@@ -91,7 +91,7 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
         (
             "severity",
             "rule",
-            "says",
+            "summary",
             "account",
             "cost_ns",
             "priced",
@@ -100,22 +100,22 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
             "booked_ns",
             "evidence",
             "remedy",
-            "sure",
+            "confidence",
             "change",
         ),
         [
             (
                 finding.severity,
                 finding.rule,
-                finding.says,
+                finding.summary,
                 str(finding.account),
                 finding.cost_ns,
                 finding.priced,
                 *(finding.interval_ns or (None, None)),
                 finding.booked_ns,
                 finding.evidence,
-                finding.remedy.says if finding.remedy else None,
-                finding.sure,
+                finding.remedy.description if finding.remedy else None,
+                finding.confidence,
                 finding.change.text if finding.change else None,
             )
             for finding in view.findings

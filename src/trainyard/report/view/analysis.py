@@ -11,7 +11,7 @@ from trainyard.ledger import Ledger
 from trainyard.report.view.view import KernelRow, KeyFigure, Table
 from trainyard.trace.step_overview import StepOverview
 
-ANALYSIS_SCHEMA = "trainyard/analysis/1"
+ANALYSIS_SCHEMA = "trainyard/analysis/2"
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     Times are integer ns. Texts may contain names from traces: escape them before rendering.
     """
 
-    schema: Literal["trainyard/analysis/1"] = ANALYSIS_SCHEMA
+    schema: Literal["trainyard/analysis/2"] = ANALYSIS_SCHEMA
     headline: str
     """The largest avoidable cost, or that no rule finds one."""
     subject: str

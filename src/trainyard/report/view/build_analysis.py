@@ -126,14 +126,14 @@ def _headline(mean: Ledger, findings: Sequence[Finding], run: Run | None) -> str
         return f"Run {run.id} {_unprofiled(run)}: only its step samples are available"
     avoidable = [finding for finding in findings if finding.rule != "coverage" and matters(mean, finding.cost_ns)]
     if avoidable and avoidable[0].severity == "high":
-        return avoidable[0].says
+        return avoidable[0].summary
     if not mean.wall_ns or not (avoidable or mean.by_account()):
         return f"No rule finds an avoidable cost in {describe_step(mean)}"
     account, ns = max(mean.by_account().items(), key=lambda item: item[1])
     largest = f"{account.label} takes {units.show_time(ns)} of {describe_step(mean)}"
     if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns:
         return f"Compute-bound: {largest}"
-    return avoidable[0].says if avoidable else f"No rule finds an avoidable cost: {largest}"
+    return avoidable[0].summary if avoidable else f"No rule finds an avoidable cost: {largest}"
 
 
 def _unprofiled(run: Run) -> str:
