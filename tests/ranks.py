@@ -11,7 +11,7 @@ from pathlib import Path
 
 PRELOAD = [
     "trainyard.store.exchange.push_pull", "trainyard.train.step.trainer", "trainyard.train.model.language_task",
-    "trainyard.train.checkpoint.checkpoint_saver",
+    "trainyard.train.checkpoint.checkpoint_saver", "trainyard.train.fake_run.fake_rank",
 ]  # fmt: skip
 """Modules to preload: one fork server serves the whole test process, so that its first user must load them all."""
 

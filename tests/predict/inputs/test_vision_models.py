@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import fake_runs
 from tests.refused import code_of, missing_values, refused
 from trainyard import job_file as jobs
 from trainyard import machine, plugins
@@ -31,7 +32,6 @@ from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory import framework_memory, native_memory
 from trainyard.predict.search.search import search
 from trainyard.predict.time import data_parallel, predicted_ledger, step
-from trainyard.train.fake_run import held_memory
 from trainyard.workloads.diffusion import Diffusion
 from trainyard.workloads.image_workload import ImageWorkload
 from trainyard.workloads.ops import diffusion_ops, vision_ops
@@ -230,7 +230,7 @@ def test_predicted_memory_matches_fake_runs(name: str, layout: dict[str, Any], h
     fewer = {"vit-l-16": {"layers": 4}, "dit-xl2": {"plain": 4}, "sd3-medium": {"double": 4},
              "flux1-dev": {"double": 4, "single": 4, "latent": 32}}[name]  # fmt: skip
     job = a_job(name, layout, fewer, **how)
-    counted = held_memory.measure_rank(job, 0)
+    counted = fake_runs.measure_rank(job, 0)
     assert float(native_memory.peak(cases.of_jobs([job]), first=True).total[0]) == pytest.approx(
         counted.peak, rel=0.025
     )
@@ -241,10 +241,10 @@ def test_predicted_memory_matches_fake_runs(name: str, layout: dict[str, Any], h
 @pytest.mark.slow
 def test_image_workloads_have_fake_runs_and_recommenders_none() -> None:
     pytest.importorskip("torch")
-    assert held_memory.measure_rank(a_job("tiny-resnet"), 0).peak > 0
-    assert held_memory.measure_rank(a_job("tiny-unet"), 0).peak > 0
+    assert fake_runs.measure_rank(a_job("tiny-resnet"), 0).peak > 0
+    assert fake_runs.measure_rank(a_job("tiny-unet"), 0).peak > 0
     with refused(BadJob, "workload = 'recommender'"):
-        held_memory.measure_rank(a_job("tiny-dlrm"), 0)
+        fake_runs.measure_rank(a_job("tiny-dlrm"), 0)
 
 
 # The search

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests import fake_runs
 from tests.refused import refused
 from trainyard.cli.plan import command
 from trainyard.errors import BadJob, MissingLibrary
@@ -70,7 +71,7 @@ def predicted(job, rank=0):
 def test_predicted_memory_matches_fake_runs(layout, how):
     job = a_job(layout, **how)
     for rank in held_memory.representative_ranks(job):
-        counted = held_memory.measure_rank(job, rank)
+        counted = fake_runs.measure_rank(job, rank)
         assert predicted(job, rank) == pytest.approx(counted.peak, rel=0.02), rank
         assert counted.peak >= counted.update >= counted.parameters + counted.gradients + counted.optimizer
 
@@ -81,18 +82,18 @@ def test_predicted_memory_matches_fake_runs(layout, how):
 def test_memory_with_delayed_weight_gradients_matches_fake_runs(schedule, interleave):
     job = a_job({"pp": 2, "interleave": interleave}, schedule=schedule, micro=6)
     for rank in held_memory.representative_ranks(job):
-        assert predicted(job, rank) == pytest.approx(held_memory.measure_rank(job, rank).peak, rel=0.06), rank
+        assert predicted(job, rank) == pytest.approx(fake_runs.measure_rank(job, rank).peak, rel=0.06), rank
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_rank_keeps_only_its_shard():
     """Including tables divided by rows, and gradients between micro-batches."""
-    whole = held_memory.measure_rank(a_job(), 0)
+    whole = fake_runs.measure_rank(a_job(), 0)
     assert whole.gradients == pytest.approx(whole.parameters, rel=1e-4)
     assert whole.optimizer == pytest.approx(2 * whole.parameters, rel=1e-4)
     for layout in ({"dp_shard": 4}, {"tp": 4, **SPLIT}):
-        part = held_memory.measure_rank(a_job(layout, micro=2), 0)
+        part = fake_runs.measure_rank(a_job(layout, micro=2), 0)
         assert part.parameters == pytest.approx(whole.parameters / 4, rel=5e-3)
         assert part.gradients == pytest.approx(part.parameters, rel=1e-3)
 
