@@ -70,11 +70,11 @@ def finding(
     """Builds a finding of `rule` as a tuple of one, the result of a rule's `check`.
 
     `account`: the main account of the cost. `cost_ns`: per step. `subject`: the sentence up to the cost: `Host syncs
-    cost` gives `Host syncs cost up to 3.0 ms of each 9.1 ms step (33 %)`; `remark`: text after the cost. `confidence`: the
-    probability that the finding is right. `wins`: 0 if no remedy recovers the time. `level`: the severity (a key of
-    words.SEVERITIES); empty if the cost determines it. `change`: the change of the steps that removes the cause, with
-    which a replay prices it. `largest`: the largest intervals of the cost: the sentence names one that dominates, the
-    evidence all.
+    cost` gives `Host syncs cost up to 3.0 ms of each 9.1 ms step (33 %)`; `remark`: text after the cost. `confidence`:
+    the probability that the finding is right. `wins`: 0 if no remedy recovers the time. `level`: the severity (a key
+    of words.SEVERITIES); empty if the cost determines it. `change`: the change of the steps that removes the cause,
+    with which a replay prices it. `largest`: the largest intervals of the cost: the sentence names one that dominates,
+    the evidence all.
     """
     if largest is not None:
         evidence = "; ".join(filter(None, (evidence, largest.evidence)))
