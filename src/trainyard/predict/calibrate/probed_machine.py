@@ -41,8 +41,8 @@ COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send
 
 
 class ProbedTime(NamedTuple):
-    """One probe. `size`: (m, n, k) of a matrix product; (tokens, channels, 0 forward or 1 backward) of attention with
-    four heads; else (bytes,). `seconds`: median of one call; `low`, `high`: quartiles."""
+    """One probe. `size`: (m, n, k) of a matrix product; (tokens, channels per head, 0 forward or 1 backward) of
+    attention with four heads; else (bytes,). `seconds`: median of one call; `low`, `high`: quartiles."""
 
     what: str
     size: tuple[int, ...]
@@ -63,8 +63,8 @@ class ProbedTime(NamedTuple):
 
 
 def _attention_flops(size: tuple[int, ...]) -> float:
-    """FLOPs of causal attention, forward, of `_PROBE_HEADS` heads. `size`: (tokens, channels of all heads, ...)."""
-    # Two products of 2 x tokens^2 x channels, halved by the causal mask.
+    """FLOPs of causal attention, forward, of `_PROBE_HEADS` heads. `size`: (tokens, channels per head, ...)."""
+    # Per head two products of 2 x tokens^2 x channels, halved by the causal mask.
     return 2.0 * _PROBE_HEADS * size[0] ** 2 * size[1]
 
 

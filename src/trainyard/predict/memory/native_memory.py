@@ -362,8 +362,8 @@ def _cast_bytes(stage: NativeStage) -> tuple[Column, Column]:
 
 def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
     """Bytes at the moments of a step without FSDP: each rank has its weights in float32; their cast lives until the
-    backward pass used it. In order: the loss, the head's backward pass, that of a layer, the embedding's, and the
-    update."""
+    backward pass used it. In order: the loss, the head's backward pass, that of a layer, the embedding's, the update,
+    and, for a vision model, the first layer's backward pass."""
     cases, value_bytes = stage.cases, stage.cases.width_bytes
     gradients_persist = (cases.accumulate > 1) | (cases.ranks > cases.tp)  # buckets of gradients are always allocated
     gradients_before = np.where(gradients_persist, stage.parameter_bytes, 0.0)
@@ -381,6 +381,7 @@ def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
         stage.moment(
             gradients=gradients_before,
             activations=layer_activations,
+            # Two tensors of the head's size: its gradient in the compute dtype, and in float32 as it is accumulated.
             gathered=stage.layer_count * kept_cast_bytes + stage.head_weights * (value_bytes + _FLOAT32),
         ),
         stage.moment(
