@@ -43,7 +43,8 @@ class _Piece(NamedTuple):
 
 
 class _Gaps(NamedTuple):
-    """Gaps between training work, two for each of the marks, before and after it. `mark`: index of the mark."""
+    """Gaps between training work: for each mark that trains, the one before its training work (even positions) and the
+    one after it (odd positions). `start`, `stop`: ns; `mark`: position of the mark among the steps."""
 
     start: I64
     stop: I64
@@ -57,6 +58,7 @@ def split_marks(events: Events, context: Context) -> Events:
     is_on_device = events.inferred is not None and events.inferred.on_device
     if len(steps) < _MIN_MARKS or is_on_device or not len(context.passes.backward):
         return events
+    # `Spans.starting_in(start, stop)` counts the spans that start in each interval.
     timeline = build_timeline(events, context)
     start, stop = (np.array([getattr(mark, name) for mark in steps], np.int64) for name in ("start", "stop"))
     trains = timeline.training.starting_in(start, stop) > 0
@@ -98,7 +100,8 @@ def mark_warm_up(events: Events) -> Events:
 
 
 def _find_gaps(timeline: HostTimeline, start: I64, stop: I64, trains: Mask) -> _Gaps:
-    """The gaps of the marks that train: before their first training work, and after their last."""
+    """The gaps of the marks that train: before their first training work, and after their last. `start`, `stop`: of
+    each mark, ns; `trains`: whether it has training work."""
     training = timeline.training
     mark = np.flatnonzero(trains)
     start, stop = start[mark], stop[mark]
@@ -201,7 +204,8 @@ def _pauses(
 
 
 def _covered_ns(start: I64, stop: I64, gaps: _Gaps) -> I64:
-    """ns of each gap that intervals cover, which are sorted and do not overlap."""
+    """ns of each gap that intervals [start, stop) cover, which are sorted and do not overlap: the total length of the
+    intervals that touch the gap, less their parts before and after it."""
     if not len(start):
         return np.zeros(len(gaps.start), np.int64)
     stop = np.maximum.accumulate(stop)
@@ -227,6 +231,7 @@ def _kinds_without_training(
     return {mark: str(kinds[mark]) for mark in np.flatnonzero(~trains & (kinds != "step")).tolist()}
 
 
+# `before`, `after`: pieces by position of the step; `whole`: position of a step without training work -> its kind.
 def _rebuild(
     steps: list[StepMark], before: list[list[_Piece]], after: list[list[_Piece]], whole: dict[int, str]
 ) -> list[StepMark]:

@@ -17,6 +17,7 @@ from trainyard.events import I64, DeviceWork, Events, HostSpans, StepMark
 from trainyard.stats.medians import medians
 from trainyard.trace.align.matching import Meetings
 
+# Units are clocks: hosts, or ranks whose host is unknown, numbered from 0. A meeting is a matched collective.
 _MAX_ITERATIONS = 20
 _MIN_SPAN_NS, _MAX_SPAN_NS = 10**9, 3600 * 10**9
 _MIN_ENDS = 9  # three to a third of the span
@@ -33,11 +34,13 @@ class ClockCorrection(NamedTuple):
     origin: int = 0
 
     def at(self, stamps: I64) -> I64:
+        """Maps an array of timestamps, ns."""
         if not self.drift:
             return stamps + self.offset if self.offset else stamps
         return stamps + self.offset + (stamps - self.origin) * self.drift // 10**9
 
     def when(self, stamp: int) -> int:
+        """Maps one timestamp, ns."""
         return stamp + self.offset + (stamp - self.origin) * self.drift // 10**9
 
     def covers(self, start: int, stop: int) -> bool:
@@ -97,18 +100,20 @@ def solve_clocks(met: Meetings, unit_of: I64) -> SolvedClocks:
         stamp=met.stop[reached_ends], meeting=met.meeting[reached_ends], unit=unit[reached_ends], origin=origin
     )
     fit = _refine_fit(ends, _Fit(offset, np.zeros_like(offset)), with_drift=False)
-    off = np.abs(_distance_to_median(ends, fit))
+    residual_ns = np.abs(_distance_to_median(ends, fit))
     if _MIN_SPAN_NS <= int(ends.time.max()) <= _MAX_SPAN_NS:
-        tilted = _refine_fit(ends, fit, with_drift=True)
-        less = np.abs(_distance_to_median(ends, tilted))
+        drift_fit = _refine_fit(ends, fit, with_drift=True)
+        drift_residual_ns = np.abs(_distance_to_median(ends, drift_fit))
         # A drift fits noise slightly better in any case, so it must reduce the residual by a quarter.
-        if less.sum() < off.sum() and 4 * int(less.sum()) <= 3 * int(off.sum()):
-            fit, off = tilted, less
+        is_less = drift_residual_ns.sum() < residual_ns.sum()
+        if is_less and 4 * int(drift_residual_ns.sum()) <= 3 * int(residual_ns.sum()):
+            fit, residual_ns = drift_fit, drift_residual_ns
     clocks = tuple(
         ClockCorrection(offset_ns, drift, int(start) if drift else 0) if reached else None
         for offset_ns, drift, start, reached in zip(fit.offset.tolist(), fit.drift.tolist(), origin, is_reached_unit)
     )
-    ordered = np.sort(off)
+    ordered = np.sort(residual_ns)
+    # Nearest rank: the element at ceil(share * n / 100) - 1.
     median, p95 = (int(ordered[-(-share * len(ordered) // 100) - 1]) for share in (50, 95))
     return SolvedClocks(clocks, ClockResidual(median, p95, len(np.unique(ends.meeting))))
 
@@ -134,12 +139,14 @@ class _Fit(NamedTuple):
 
 
 def _propagate_offsets(end: I64, meeting: I64, unit: I64, unit_count: int) -> tuple[I64, NDArray[np.bool_]]:
-    """Initial offset (ns) of each unit, propagated from the lowest unit to the units it meets and on from those; and
-    which units were reached. `end`, `meeting`, `unit`: timestamp, meeting and clock of each member's end."""
+    """Returns (initial offset of each unit, ns; whether each unit was reached). Offsets are propagated from the lowest
+    unit, which has 0, to the units it meets and on from those. `end`, `meeting`, `unit`: timestamp (ns), number of the
+    meeting and of the unit of each member's end."""
     offset, reached = np.zeros(unit_count, np.int64), np.zeros(unit_count, bool)
     reached[unit.min()] = True
     while True:
         is_reached = reached[unit]
+        # `medians` returns the median of each group, and whether the group has values.
         common, met = medians(end[is_reached] + offset[unit[is_reached]], meeting[is_reached], int(meeting.max()) + 1)
         newly_reached = ~is_reached & met[meeting]
         if not newly_reached.any():
@@ -149,7 +156,8 @@ def _propagate_offsets(end: I64, meeting: I64, unit: I64, unit_count: int) -> tu
 
 
 def _refine_fit(ends: _Ends, fit: _Fit, with_drift: bool) -> _Fit:
-    """Refines offsets (and drifts if `with_drift`) and common ends in turn, until they no longer change."""
+    """Refines offsets (and drifts if `with_drift`) and common ends in turn, until they no longer change or for at most
+    `_MAX_ITERATIONS`. The lowest unit keeps its offset and drift."""
     reference, unit_count = ends.unit.min(), len(ends.origin)
     for _ in range(_MAX_ITERATIONS):
         behind, drift = _distance_to_median(ends, fit), fit.drift
@@ -168,8 +176,9 @@ def _refine_fit(ends: _Ends, fit: _Fit, with_drift: bool) -> _Fit:
 
 
 def _estimate_drifts(time: I64, distance_ns: I64, unit: I64, unit_count: int) -> tuple[I64, NDArray[np.bool_]]:
-    """How many ns per second each unit falls behind, between the medians of its first and its last third of ends; and
-    whether it has enough ends."""
+    """Returns (ns per second by which each unit falls behind; whether it has enough ends). The slope is that between
+    the medians of the first and of the last third of its ends. `time`: ns since the unit's first end; `distance_ns`: ns
+    by which each end lies before its meeting's median; `unit`: of each end."""
     slopes, has_enough = np.zeros(unit_count, np.int64), np.zeros(unit_count, bool)
     for unit_index in range(unit_count):
         rows = np.flatnonzero(unit == unit_index)

@@ -1,4 +1,9 @@
-"""Cross-rank alignment from the ranks' surveys: clocks, matched collectives, and where waits end in each rank."""
+"""Cross-rank alignment from the ranks' surveys: clocks, matched collectives, and where waits end in each rank.
+
+A survey is the part of a rank's trace that other ranks need: its facts, its steps, and the times of its collectives (a
+survey's entries). A meeting is a collective whose members on all ranks were matched. `measure.py` calls `align_ranks`
+before it books each rank separately.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,8 @@ Window = Literal["steps", "all"]
 
 
 class WaitCuts(NamedTuple):
-    """Splits of a rank's intervals `row` at time `at`: until then they waited for the rank with index `late`."""
+    """Splits of a rank's collectives and transfers, one element each: the interval in row `row` of the rank's table (of
+    device work, or of host spans if it has none) waited until the time `at`, ns, for the rank with index `late`."""
 
     row: I64
     at: I64
@@ -33,9 +39,9 @@ class WaitCuts(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """The alignment as one rank needs it. `survey`: the index of its survey. `ends`: ends of `before` and of the parts
-    `names` on the common clock, None if the window is booked as one; `arrivals`, `unmet`: the splits of its collectives
-    and transfers."""
+    """The alignment as one rank needs it. `survey`: the position of its survey in the argument of `align_ranks`;
+    `ends`: ends (ns on the common clock) of the time before the first step and of the parts `names`, None if the window
+    is booked as one; `arrivals`, `unmet`: the splits of its collectives and of its transfers."""
 
     survey: int
     rank: int
@@ -99,8 +105,9 @@ def _assign_ranks(facts: Sequence[Events], file_indices: Sequence[int]) -> list[
 
 
 def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indices: Sequence[int] = ()) -> Agreement:
-    """Aligns clocks, steps, groups and waits of all ranks. `file_indices`: the index of each rank's file among all
-    files, if some of them could not be read. Raises `BadInput` for ranks of different jobs."""
+    """Aligns clocks, steps, groups and waits of all ranks. `window`: book the steps, or the whole recording (`all`);
+    `file_indices`: the index of each rank's file among all files, if some of them could not be read. Raises `BadInput`
+    for ranks of different jobs."""
     ranks = _assign_ranks([survey.facts for survey in surveys], file_indices)
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
     # Each rank only knows its own groups; whether the world is the only group takes all ranks.
@@ -165,7 +172,8 @@ def _on_common_clock(survey: Survey, clock: ClockCorrection) -> Survey:
 
 
 def last_arrivals(met: Meetings, surveys: Sequence[Survey]) -> list[WaitCuts]:
-    """Splits each rank's collectives that began before the last member arrived. One item for each of `surveys`."""
+    """Splits each rank's collectives that began before the last member arrived, at that arrival. One item for each of
+    `surveys`. `met`: the matched collectives on the common clock."""
     sizes = np.diff(met.first)
     last, late = np.repeat(met.arrived, sizes), np.repeat(met.late, sizes)
     waited = met.start < last
@@ -208,8 +216,8 @@ def _extend_gloo_sends(
 
 
 def _wait_cuts_by_rank(surveys: Sequence[Survey], rank_index: I64, entry: I64, at: I64, late: I64) -> list[WaitCuts]:
-    """For each of `surveys`, the splits of its intervals. One element for each split: rank index, entry in its survey,
-    time (ns), and index of the rank that was late."""
+    """Groups splits by rank; one item for each of `surveys`. One element for each split: `rank_index` and `entry` of
+    the interval (position of its survey, and in it), time `at` (ns), and index `late` of the rank that was late."""
     rows = [np.flatnonzero(rank_index == survey_index) for survey_index in range(len(surveys))]
     return [
         WaitCuts(survey.row[entry[rank_rows]], at[rank_rows], late[rank_rows].astype(np.int32))

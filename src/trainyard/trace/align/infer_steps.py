@@ -66,7 +66,7 @@ def infer_steps(events: Events, context: Context) -> Events:
 
 
 class _Judged(NamedTuple):
-    """A candidate, the confidence in it, and the typical number of ops of its intervals."""
+    """A candidate, the confidence in it (0 to 1), and the typical number of ops of each name in its intervals."""
 
     candidate: Candidate
     confidence: float
@@ -74,8 +74,9 @@ class _Judged(NamedTuple):
 
 
 def _judge(candidate: Candidate, items: WorkItems) -> _Judged:
-    """The confidence in a candidate: the fraction of its intervals that hold the typical ops, one half for none, times
-    that of its source."""
+    """Determines the confidence in a candidate: (c + 1) / (n + 2) for c of its n intervals that hold the typical ops
+    (Laplace's rule of succession: one half if there are none), times that of its source. `items`: the ops and launches
+    of the main thread, with numbered names."""
     cuts, prior = candidate.cuts, _PRIOR[candidate.source] * (_DOUBTFUL if candidate.is_doubtful else 1)
     intervals = len(cuts) - 1
     if candidate.source == "kernels":
@@ -109,7 +110,8 @@ def _count_names(items: WorkItems, cuts: I64) -> I64:
 
 
 def _recall(counts: I64, typical: I64) -> NDArray[np.float64]:
-    """The fraction of the typical ops that each row of `counts` holds; 1 if there are no typical ops."""
+    """The fraction of the typical ops that each row of `counts` holds; 1 if there are no typical ops. `counts`:
+    [interval, name], `typical`: [name], both numbers of ops."""
     total = typical.sum()
     return np.minimum(counts, typical).sum(axis=1) / total if total else np.ones(len(counts))
 

@@ -34,15 +34,17 @@ _MAX_CELLS = 4_000_000
 
 
 def periodic_kernels(events: Events) -> Candidate | None:
-    """Steps that begin with a kernel of the stream with the most kernels, None if they have no clear period. The times
-    are those of launches, if all of these kernels' launches are in the file, else of the kernels."""
+    """Finds steps, each of which begins with a kernel that runs once per step on the stream with the most kernels; None
+    if its kernels have no clear period. The times are those of launches, if all of these kernels' launches are in the
+    file, else of the kernels."""
     work = events.work
     kernels = np.flatnonzero(work.what == KERNEL)
     if len(kernels) < _MIN_KERNELS * _MIN_STEPS:
         return None
+    # Below, `kernels` are rows of `events.work`; `first` are positions in `kernels`.
     kernels = kernels[work.stream[kernels] == np.bincount(work.stream[kernels]).argmax()]
     distinct, name = np.unique(work.name[kernels], return_inverse=True)
-    name = name.reshape(-1)
+    name = name.reshape(-1)  # names numbered from 0
     counts = np.bincount(name)
     idle_ns = _idle_before(events, kernels)
     # Many names share the count of the steps: those counts are examined first.
@@ -63,7 +65,8 @@ def periodic_kernels(events: Events) -> Candidate | None:
 
 
 def _candidate(events: Events, kernels: I64, first: I64, sign: str) -> Candidate:
-    """The candidate whose steps begin with `kernels[first]`; doubtful if no `sign` distinguishes steps from layers."""
+    """The candidate whose steps begin with `kernels[first]` (rows of `events.work`); doubtful if `sign`, a phrase for
+    the property that distinguishes steps from layers, is empty."""
     rows = kernels[first]
     launched = events.work.call[rows]
     on_device = bool((launched < 0).any())
@@ -80,8 +83,8 @@ def _idle_before(events: Events, kernels: I64) -> I64:
 
 
 def _first_of_step(name: I64, once_per_step: I64, idle_ns: I64) -> I64:
-    """Indices of the kernel that begins each step: of the names that occur once per step, the one that the stream idles
-    longest before. `name`, `idle_ns`: of each kernel."""
+    """Positions of the kernels that begin the steps: those of one name, of the names `once_per_step`, before whose
+    kernels the stream idles longest. `name`, `idle_ns`: number of the name of each kernel, and idle time before it."""
     longest = np.argsort(-np.bincount(name, weights=idle_ns)[once_per_step], kind="stable")
     once_per_step = once_per_step[longest[:_MAX_FIRST_NAMES]]
     order = np.argsort(name, kind="stable")
@@ -105,6 +108,7 @@ def _evidence_of_steps(events: Events, kernels: I64, first: I64, idle_ns: I64) -
     interval_start_ns = work.start[kernels[first]]
 
     def in_most(start: I64) -> bool:
+        """Whether most intervals contain one of the start times, ns."""
         counts = np.diff(np.searchsorted(np.sort(start), interval_start_ns))
         return float((counts > 0).mean()) >= _MIN_SIMILAR
 
@@ -142,8 +146,10 @@ def _is_update(name: str) -> bool:
 
 
 def _is_periodic(name: I64, first: I64, distinct: int) -> bool:
-    """Whether the intervals that begin at the indices `first` have about the same names. `name`: of each kernel."""
+    """Whether the intervals that begin at the positions `first` contain about the same kernels. `name`: number of the
+    name of each kernel, from 0 to `distinct` - 1."""
     interval = np.searchsorted(first, np.arange(first[0], first[-1]), "right") - 1
+    # [interval, name]: number of kernels.
     table = np.bincount(interval * distinct + name[first[0] : first[-1]], minlength=(len(first) - 1) * distinct)
     table = table.reshape(len(first) - 1, distinct)
     typical = np.median(table, axis=0)

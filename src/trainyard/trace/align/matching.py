@@ -2,7 +2,8 @@
 
 Collectives are matched by group and sequence number, else by order among those of the same kind. Transfers are matched
 by order within their pair of ranks and group, if both ends have as many of the same sizes. A member is an entry of a
-rank's survey: `rank_index` is the index of the survey, `entry` that of the collective in it.
+rank's survey: `rank_index` is the index of the survey, `entry` that of the collective in it. A meeting is a collective
+whose members on all ranks were matched. `cross_rank.align_ranks` is the caller.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrie
 
 
 class Meetings(NamedTuple):
-    """m meetings (matched collectives) with k members in all, sorted by meeting and rank index: meeting i has the
-    members `first[i]` to `first[i + 1]`. Times are ns."""
+    """m meetings (matched collectives) with k members in all, sorted by meeting and rank index. `first`: m + 1
+    positions; meeting i has the members `first[i]` to `first[i + 1]`. The other columns have one element per member;
+    `start` and `stop` are ns."""
 
     first: I64
     rank_index: I64
@@ -38,17 +40,17 @@ class Meetings(NamedTuple):
 
     @property
     def meeting(self) -> I64:
-        """The meeting of each of the k members."""
+        """Number of the meeting, from 0, of each of the k members."""
         return np.repeat(np.arange(self.size), np.diff(self.first))
 
     @property
     def arrived(self) -> I64:
-        """When the last member of each meeting arrived."""
+        """Time (ns) at which the last member of each meeting arrived."""
         return np.maximum.reduceat(self.start, self.first[:-1])
 
     @property
     def left(self) -> I64:
-        """When the first member of each meeting left."""
+        """Time (ns) at which the first member of each meeting left."""
         return np.minimum.reduceat(self.stop, self.first[:-1])
 
     @property
@@ -79,16 +81,18 @@ class Meetings(NamedTuple):
 
 
 def meetings(surveys: Sequence[Survey], names: Sequence[str] = SYMMETRIC) -> Meetings:
-    """Matches the collectives called `names` that occur equally often on every member. Ambiguous ones are left out.
-    Times are not checked."""
+    """Matches the collectives called `names` that occur equally often on every member. Those whose group has a member
+    without a survey, or whose number differs between members, are left out. Times are not checked."""
     all_ranks = frozenset(survey.facts.rank for survey in surveys)
     # A group without a list of ranks consists of all ranks, none of which may be missing.
     world = max((survey.facts.world for survey in surveys), default=0)
     world_sizes = (0, len(all_ranks)) if world <= len(all_ranks) else ()
-    id_of_key: dict[tuple[object, ...], int] = {}
-    sizes: list[int] = []
+    id_of_key: dict[tuple[object, ...], int] = {}  # matching key -> its number
+    sizes: list[int] = []  # number of members by number of the key
+    # Rows: number of the key, sequence number, rank index, start, entry; a column per collective.
     tables = [np.empty((5, 0), np.int64)]
     for rank_index, survey in enumerate(surveys):
+        # Number of the key by kind, and by whether the collective has a sequence number; -1: cannot be matched.
         ids_by_kind = np.full((len(survey.kinds), 2), -1, np.int64)
         for row, kind in enumerate(survey.kinds):
             members = frozenset(kind.ranks) or (all_ranks if kind.members in world_sizes else frozenset())
@@ -110,9 +114,11 @@ def meetings(surveys: Sequence[Survey], names: Sequence[str] = SYMMETRIC) -> Mee
 def _match_complete_runs(
     ident: I64, seq: I64, rank_index: I64, entry: I64, sizes: I64, surveys: Sequence[Survey]
 ) -> Meetings:
-    """Meetings from rows sorted by identity, sequence number, rank index and start: the k-th rows of all ranks meet, if
-    all members have equally many. Per row: `ident`: number of its matching key. `sizes[ident]`: number of members that
-    such collectives must have."""
+    """Matches collectives, given as columns that are sorted by `ident` (number of the matching key), `seq`,
+    `rank_index` and start: within equal `ident` and `seq` (a block), the k-th rows of all ranks meet, if every member
+    has equally many. `entry`: of each row in its survey; `sizes[ident]`: number of members that such collectives must
+    have."""
+    # A run: the rows of a block that are of one rank.
     run_of_row = _number_runs(ident, seq, rank_index)
     block_of_row = _number_runs(ident, seq)
     if not len(ident):
@@ -123,8 +129,8 @@ def _match_complete_runs(
     first_of_block = np.flatnonzero(np.diff(block_of_run, prepend=-1))
     members = np.bincount(block_of_run)
     same_count = np.minimum.reduceat(run_lengths, first_of_block) == np.maximum.reduceat(run_lengths, first_of_block)
-    complete = same_count & (members == sizes[ident[first_of_run[first_of_block]]])
-    rows = np.flatnonzero(complete[block_of_row])
+    is_complete = same_count & (members == sizes[ident[first_of_run[first_of_block]]])
+    rows = np.flatnonzero(is_complete[block_of_row])
     nth = np.arange(len(ident)) - first_of_run[run_of_row]
     rows = rows[np.lexsort((rank_index[rows], nth[rows], block_of_row[rows]))]
     meeting = _number_runs(block_of_row[rows], nth[rows])
@@ -136,7 +142,7 @@ def _match_complete_runs(
 
 
 def _number_runs(*columns: I64) -> I64:
-    """Numbers the runs of rows in which all columns are constant."""
+    """Number, from 0, of the run of consecutive rows with equal values in all columns that each row belongs to."""
     if not len(columns[0]):
         return np.empty(0, np.int64)
     new = np.any([np.diff(column) != 0 for column in columns], axis=0)
@@ -144,7 +150,8 @@ def _number_runs(*columns: I64) -> I64:
 
 
 def _matching_key(kind: Collective, numbered: bool) -> tuple[object, ...]:
-    """Equal for collectives that may meet. `numbered`: the sequence number distinguishes them, so the size need not."""
+    """A key that is equal for collectives that may meet. `numbered`: they have sequence numbers, which distinguish
+    them, so that the key does not contain the size."""
     if numbered:
         return (kind.group_name, kind.ranks, kind.name, True)
     # Only in an all-to-all may members send different amounts.
@@ -153,8 +160,8 @@ def _matching_key(kind: Collective, numbered: bool) -> tuple[object, ...]:
 
 
 class Transfers(NamedTuple):
-    """k point-to-point transfers: the rank indices (`sender`, `receiver`) and entries of both ends, and their times in
-    ns."""
+    """k point-to-point transfers. `sender`, `receiver`: rank index of each end; `send`, `receive`: its entry in the
+    survey of that rank; `sent_from`, `sent_until`, `received_from`, `received_until`: its start and stop, ns."""
 
     sender: I64
     send: I64
@@ -182,8 +189,9 @@ class Transfers(NamedTuple):
 
 
 def transfers(surveys: Sequence[Survey]) -> Transfers:
-    """Matches sends with receives. Coalesced batches, which have several peers, are left out. Gloo's spans name no
-    peer: in a job of two ranks it is the other one."""
+    """Matches sends with receives, in order within a pair of ranks and a group. Coalesced batches, which have several
+    peers, are left out. Gloo's spans name no peer: in a job of two ranks it is the other one."""
+    # (group name, ranks of the group, source rank, target rank) -> entries of (sends, receives).
     entries_by_pair: dict[tuple[object, ...], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     index_of_rank = {survey.facts.rank: rank_index for rank_index, survey in enumerate(surveys)}
     pair_of_ranks = [survey.facts.world for survey in surveys] == [2, 2]

@@ -72,8 +72,8 @@ class Categories(NamedTuple):
 def categorize(
     lives: Lives, event_count: int, stacks: Sequence[tuple[Frame, ...]], labels: Sequence[str]
 ) -> Categories:
-    """The categories of the allocations of a trace of `event_count` events. `stacks`, `labels`: as in Snapshot;
-    `lives.stack` and `lives.label` index them."""
+    """Determines the category of each allocation of a trace of `event_count` events, by the rules of the module's
+    docstring. `stacks`, `labels`: as in Snapshot; `lives.stack` and `lives.label` index them."""
     phase_and_kind_by_stack = [phase_and_kind(stack) for stack in stacks]
     if has_only_python_frames(stacks):
         # The autograd engine's threads run no Python: if only Python frames were recorded, their stacks are empty.
@@ -94,8 +94,9 @@ def categorize(
 
 
 def _phase_ends(lives: Lives, event_count: int, phase: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each allocation the first later event at which another phase allocates; `event_count` if none does. `phase`:
-    the phase of each allocation."""
+    """For each allocation the number of the first later event at which the phase changes, by the phases of the
+    allocations; `event_count` if it does not. `phase`: the phase of each allocation; `_OTHER` changes nothing."""
+    # Rows of allocations with a phase, in order of time; then those that begin another phase.
     phased = np.flatnonzero((phase != _OTHER) & (lives.start >= 0))
     phased = phased[np.argsort(lives.start[phased], kind="stable")]
     phase_starts = phased[np.flatnonzero(np.diff(phase[phased])) + 1]

@@ -49,7 +49,8 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 def free_pieces(
     device: SnapshotDevice, lives: Lives, moment: int
 ) -> list[tuple[ReservedRange, list[tuple[int, int]], int]]:
-    """(Range, its free pieces as (start, end) addresses, its active bytes) of each reserved range at a moment."""
+    """(Range, its free pieces as (start, end) addresses, its active bytes) of each reserved range after `moment`
+    events, in order of address."""
     rows = np.flatnonzero(lives.is_active(moment))
     rows = rows[np.argsort(lives.address[rows])]
     blocks = list(zip(lives.address[rows].tolist(), (lives.address[rows] + lives.size[rows]).tolist()))

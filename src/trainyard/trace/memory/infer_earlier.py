@@ -60,8 +60,9 @@ class Inference(NamedTuple):
 
 
 class _Copies(NamedTuple):
-    """An explanation: each parameter has `same` tensors of its size in all, `gradients` of them (0 or 1) its gradient,
-    and `wide` of twice its size; `parameters` is the number of parameters of each size."""
+    """An explanation of the live allocations: each parameter has `same` tensors of its size in all (itself included),
+    `gradients` of them (0 or 1) its gradient, and `wide` of twice its size. `parameters`: size in bytes -> number of
+    parameters of that size; `evidence`: a key of `_REASONS`."""
 
     parameters: Mapping[int, int]
     same: int
@@ -73,13 +74,14 @@ class _Copies(NamedTuple):
 def infer_earlier_allocations(
     lives: Lives, event_count: int, category: NDArray[np.int8], is_backward: NDArray[np.bool_]
 ) -> Inference:
-    """Replaces `unknown` in `category` (index into words.MEMORY of each of `lives`) by inferred categories.
-    `is_backward`: whether each was allocated by a backward pass of the trace of `event_count` events."""
+    """Replaces `unknown` by inferred categories for allocations from before the trace, in a copy of `category` (index
+    into words.MEMORY of each of `lives`). `is_backward`: whether each was allocated by a backward pass of the trace of
+    `event_count` events."""
     earlier = (lives.start < 0) & (category == _UNKNOWN)
     stays = np.flatnonzero(earlier & (lives.stop >= event_count))
-    made_in_trace = int((lives.start >= 0).sum())
+    traced_count = int((lives.start >= 0).sum())
     # A trace with few allocations does not show that an allocation that it never frees is long-lived.
-    if not len(stays) or made_in_trace < _MIN_TRACED * len(stays):
+    if not len(stays) or traced_count < _MIN_TRACED * len(stays):
         return Inference(category, ())
     category = category.copy()
     live = Counter(lives.requested[stays].tolist())
@@ -93,7 +95,9 @@ def infer_earlier_allocations(
 
 
 def _backward_sizes(lives: Lives, category: NDArray[np.int8], is_backward: NDArray[np.bool_]) -> tuple[Bytes, Bytes]:
-    """(Gradients kept, tensors allocated and freed) by size, of the backward pass of the trace that has most."""
+    """Returns (gradients kept, other tensors allocated), each by size in bytes: for each size the number in the
+    backward pass of the trace that has most of it. `category`, `is_backward`: of each of `lives`."""
+    # Allocations of the trace in order; consecutive ones of backward passes form one pass.
     order = np.argsort(lives.start, kind="stable")
     order = order[lives.start[order] >= 0]
     in_pass = is_backward[order]
@@ -109,7 +113,8 @@ def _backward_sizes(lives: Lives, category: NDArray[np.int8], is_backward: NDArr
 
 
 def _explain_by_gradients(live: Bytes, gradients: Bytes) -> _Copies | None:
-    """The explanation by gradients that the trace allocates: the gradients are not among the `live` allocations."""
+    """The explanation by gradients that the trace allocates, None if they fit no numbers of tensors per parameter. The
+    gradients are not among the `live` allocations. Of several numbers, those that explain most bytes are taken."""
     best, most_bytes = None, 0
     for same in range(1, _MAX_COPIES):
         for wide in range(_MAX_WIDE_COPIES + 1):
@@ -129,15 +134,18 @@ def _explain_by_gradients(live: Bytes, gradients: Bytes) -> _Copies | None:
 
 
 def _fits(size: int, live: Bytes, gradients: Bytes, same: int, wide: int) -> bool:
-    """Whether there are exactly as many live allocations of a gradient's size, and of twice its size, as the numbers of
-    tensors per parameter imply."""
+    """Whether there are exactly as many live allocations of a gradient's `size`, and of twice that size, as `same`
+    tensors of its size and `wide` of twice its size per parameter imply. Wide tensors of parameters of half the size
+    have this size, too."""
     narrower = wide * gradients[size // 2] if size % 2 == 0 else 0
     wider = same * gradients[2 * size] + wide * gradients[size]
     return live[size] == same * gradients[size] + narrower and (not wide or live[2 * size] == wider)
 
 
 def _explain_by_accumulation(live: Bytes, transient: Bytes) -> _Copies | None:
-    """The explanation by tensors that a backward pass adds to gradients that exist already."""
+    """The explanation by tensors that a backward pass adds to gradients that exist already; None if they do not fit.
+    `transient`: the tensors that a backward pass allocates and frees: one per parameter, which adds up in its gradient.
+    """
     concerned = {size: count for size, count in live.items() if transient[size]}
     for same in range(_MAX_COPIES, 1, -1):
         # A pass may also free other tensors of this size.
@@ -153,7 +161,9 @@ def _explain_by_accumulation(live: Bytes, transient: Bytes) -> _Copies | None:
 
 
 def _explain_by_sizes(live: Bytes) -> _Copies | None:
-    """The explanation by sizes alone, with the number of tensors per parameter if all main sizes have a divisor."""
+    """The explanation by sizes alone; None if they are not multiples of one that repeats. The number of tensors per
+    parameter is the greatest common divisor of the counts of the main sizes, if it is from 2 to `_MAX_COPIES`, else 1.
+    """
     vector = _find_vector(live)
     if not vector:
         return None
@@ -175,7 +185,8 @@ def _explain_by_sizes(live: Bytes) -> _Copies | None:
 
 
 def _find_vector(live: Bytes) -> int:
-    """The repeated size of which most bytes are multiples; 0 if these are not nearly all."""
+    """The size, of at least `_MIN_VECTORS` allocations, of whose multiples most repeated bytes are; 0 if these are not
+    nearly all."""
     repeated = {size: count for size, count in live.items() if count > 1}
     candidates = [size for size, count in live.items() if count >= _MIN_VECTORS]
     covered = {
@@ -188,7 +199,9 @@ def _find_vector(live: Bytes) -> int:
 
 
 def _assign(lives: Lives, stays: NDArray[np.intp], category: NDArray[np.int8], copies: _Copies) -> list[str]:
-    """Sets the categories of the allocations that stay, in place; returns the evidence as sentences."""
+    """Sets the categories of the allocations that are never freed, in place; returns the evidence as sentences.
+    `stays`: their rows in `lives`. Of equal blocks, those at the lowest addresses count as parameters."""
+    # Requested size -> rows, in order of address.
     rows_of: dict[int, list[int]] = {}
     for row in stays[np.argsort(lives.address[stays], kind="stable")].tolist():
         rows_of.setdefault(int(lives.requested[row]), []).append(row)
@@ -226,8 +239,9 @@ def _assign_without_gradient(
 def _assign_earlier_gradients(
     lives: Lives, earlier: NDArray[np.bool_], event_count: int, category: NDArray[np.int8], copies: _Copies
 ) -> list[str]:
-    """Sets, in place, the category of allocations from before the trace that the trace frees, if there is one of each
-    parameter's size: the gradients of the step before. Returns the evidence."""
+    """Sets, in place, the category of allocations from before the trace that the trace frees, if there is exactly one
+    for each parameter: the gradients of the step before. `earlier`: whether each of `lives` is from before the trace.
+    Returns the evidence as sentences."""
     freed = np.flatnonzero(earlier & (lives.stop < event_count))
     counts = Counter(lives.requested[freed].tolist())
     fitting = {size: count for size, count in copies.parameters.items() if counts[size] == count}
@@ -242,7 +256,7 @@ def _assign_earlier_gradients(
 
 
 def _describe(lives: Lives, stays: NDArray[np.intp], category: NDArray[np.int8], copies: _Copies) -> list[str]:
-    """Sentences on the inferred categories and their evidence."""
+    """Sentences on the inferred categories of the allocations in rows `stays`, and the evidence."""
     blocks = {
         kind: f"{units.counted(int((category[stays] == kind).sum()), 'block')} "
         f"({_size(lives, stays[category[stays] == kind])})"

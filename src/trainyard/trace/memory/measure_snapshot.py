@@ -210,7 +210,8 @@ def _peak(
     ns: NDArray[np.int64],
     places: tuple[str, ...],
 ) -> Peak:
-    """The peak of allocated bytes, and who holds them. `category[i]`, `ns[m]`, `places[s]`: as in MeasuredMemory."""
+    """The peak of allocated bytes, and the allocations that are alive then, grouped by category and source location.
+    `category[i]`, `ns[m]`, `places[s]`: as in MeasuredMemory."""
     moment = int(replayed.allocated.argmax())
     lives, alive = replayed.lives, np.flatnonzero(replayed.lives.is_allocated(moment))
     # (Index into KINDS, source location) -> rows of `lives`.

@@ -18,7 +18,8 @@ _LARGE_PAGE_BYTES = 20 << 20
 
 
 class ReservedRange(NamedTuple):
-    """Reserved addresses from `start` to `end`, usable by requests of `stream` to the small or the large pool."""
+    """Reserved addresses from `start` to before `end`, usable by requests of `stream` to the small pool if `small`,
+    else to the large pool."""
 
     start: int
     end: int
@@ -74,7 +75,8 @@ class ReservedRanges:
 
 
 def ranges_at(device: SnapshotDevice, moment: int) -> ReservedRanges:
-    """The reserved ranges after `moment` of the trace's events."""
+    """The reserved ranges after the first `moment` events of the trace: those of the final segments, with all later
+    segment events undone in reverse order."""
     ranges = ReservedRanges()
     for segment in device.segments:
         ranges.add(
@@ -91,7 +93,9 @@ def ranges_at(device: SnapshotDevice, moment: int) -> ReservedRanges:
 
 
 def apply_segment_event(ranges: ReservedRanges, action: int, address: int, size: int, stream: int) -> None:
-    """Applies a segment event, or undoes it if `action` is negative."""
+    """Applies a segment event to `ranges`, in place, or undoes it if `action` (`SEGMENT_ALLOC`, ...) is negative.
+    `address`, `size`: of the memory that the event reserves or returns."""
+    # An event does not state its pool: it follows from the size.
     small = (
         size == _SMALL_SEGMENT_BYTES if abs(action) in (SEGMENT_ALLOC, SEGMENT_FREE) else size % _LARGE_PAGE_BYTES != 0
     )

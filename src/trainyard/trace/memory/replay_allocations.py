@@ -76,7 +76,8 @@ class Replay(NamedTuple):
 
 
 def replay(device: SnapshotDevice, settings: AllocatorSettings, source: str) -> Replay:
-    """Replays the trace of a device. Raises `BadFile` if totals exceed 64 bits."""
+    """Replays the trace of a device. `settings`: the allocator's rules for block sizes; `source`: the file's name, for
+    errors. Raises `BadFile` if totals exceed 64 bits."""
     walk = _TraceReplay(device, settings)
     walk.replay_events()
     walk.reconcile_with_snapshot()
@@ -96,7 +97,7 @@ def replay(device: SnapshotDevice, settings: AllocatorSettings, source: str) -> 
     shrinks = np.isin(trace.action, (SEGMENT_FREE, SEGMENT_UNMAP))
     reserved_delta[1:] = np.where(grows, trace.size, np.where(shrinks, -trace.size, 0))
     reserved = np.cumsum(reserved_delta)
-    reserved += reserved_at_end - reserved[-1]
+    reserved += reserved_at_end - reserved[-1]  # the total at the end is known, the one at the beginning is not
     active = bytes_at_moments(lives.size, lives.start, lives.done, event_count)
     return Replay(
         lives=lives,
@@ -111,8 +112,8 @@ def replay(device: SnapshotDevice, settings: AllocatorSettings, source: str) -> 
 
 
 def bytes_at_moments(sizes: Column, starts: Column, stops: Column, event_count: int) -> Column:
-    """[m], m = 0 .. event_count: bytes alive after m events of allocations of `sizes` bytes that event `starts` made
-    (-1: before the trace) and event `stops` freed (`event_count`: none)."""
+    """Bytes alive after m events, for m = 0 .. `event_count`. `sizes`: bytes of each allocation; `starts`, `stops`:
+    number of the event that allocated it (-1: before the trace) and of the one that freed it (`event_count`: none)."""
     delta = np.zeros(event_count + 2, np.int64)
     np.add.at(delta, starts + 1, sizes)
     np.subtract.at(delta, stops + 1, sizes)
@@ -123,8 +124,8 @@ class _TraceReplay:
     """Walks through the events in order and tracks the addresses in use.
 
     `lives_rows`: rows with the columns of `Lives`. `allocated_row`, `freeing_row`: address -> its row, while it is
-    allocated, and from the request to the completion of its free. `active_addresses`: both, sorted. `ranges`: what the
-    allocator has reserved. The counts are those of `Replay`.
+    allocated, and from the request to the completion of its free. `active_addresses`: both, sorted. `ranges`: address
+    ranges that the allocator has reserved. The counts are those of `Replay`.
     """
 
     def __init__(self, device: SnapshotDevice, settings: AllocatorSettings) -> None:
@@ -210,7 +211,8 @@ class _TraceReplay:
         insort(self.active_addresses, address)
 
     def _request_free(self, address: int, event: int) -> None:
-        """Marks a free as requested: the block stays active, perhaps for other streams, until the free completes."""
+        """Marks a free as requested by event number `event`: the block at `address` stays active, perhaps for other
+        streams, until the free completes. Does nothing if it is not allocated."""
         row = self.allocated_row.pop(address, None)
         if row is not None:
             self.lives_rows[row][_STOP] = event
@@ -228,7 +230,8 @@ class _TraceReplay:
             del self.active_addresses[bisect_left(self.active_addresses, address)]
 
     def _block_size(self, address: int, size: int) -> int:
-        """The block's size: the request rounded up, plus the rest of the free block unless that is split off."""
+        """Bytes of the block for a request of `size` bytes at `address`: the request rounded up, plus the rest of the
+        free block unless that is split off. The free block ends at the next active address, or with its range."""
         rounded = self.settings.round_up(size)
         reserved = self.ranges.holding(address)
         if reserved is None:
@@ -240,7 +243,8 @@ class _TraceReplay:
         return self.settings.block_bytes(rounded, end - address)
 
     def reconcile_with_snapshot(self) -> None:
-        """Reconciles the rows with the snapshot, which decides which blocks are there at the end, and their sizes."""
+        """Corrects the rows, in place, by the snapshot, which shows which blocks are there at the end, and their sizes.
+        Counts blocks whose computed size is right, and contradictions between trace and snapshot."""
         final_blocks = {
             block.address: block for segment in self.device.segments for block in segment.blocks if block.active
         }

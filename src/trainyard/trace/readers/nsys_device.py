@@ -38,8 +38,9 @@ class DeviceWork:
         clock: Callable[[Any, Any], tuple[Any, Any]],
         called: Mapping[tuple[int, int], int],
     ) -> None:
-        """Read all tables of device work. `called`: start of each call by process and correlation id. Raises `BadFile`
-        if a row's process cannot be determined."""
+        """Reads all tables of device work into `rows`: process (as `extract_process` returns it) -> its rows. `clock`:
+        converts the start and end of a row to UTC; `called`: (process, correlation id) -> start of the call. Raises
+        `BadFile` if a row's process cannot be determined."""
         self.tables, self.processes, self.rows, self.clock, self.called = tables, processes, rows, clock, called
         self.graphs = self.page_faults = (0, 0)
         self.add_kernels()
@@ -100,6 +101,7 @@ class DeviceWork:
 
     def add_waits(self) -> None:
         """Adds stream waits: a wait for an event is a wait for the stream on which the event was last recorded."""
+        # (process, event id) -> (start of the call that recorded the event, stream) of each record.
         recorded: defaultdict[tuple[int, Any], list[tuple[int, Any]]] = defaultdict(list)
         columns = "streamId correlationId globalPid eventId"
         for stream, correlation, pid, event in self.tables.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT", columns):
@@ -118,9 +120,9 @@ class DeviceWork:
             records = recorded[process, event]
             before = bisect_right(records, self.called[process, correlation], key=_time_of)
             if before:
-                on = records[before - 1][1]
+                awaited_stream = records[before - 1][1]
                 gpu = self.processes.gpu(process, device)
-                self.rows[process].wait(correlation, gpu, f"stream {stream}", f"stream {on}")
+                self.rows[process].wait(correlation, gpu, f"stream {stream}", f"stream {awaited_stream}")
 
     def count_page_faults(self) -> None:
         """Counts the devices' page faults in unified memory: kernels stall in them."""

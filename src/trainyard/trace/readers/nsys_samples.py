@@ -59,7 +59,9 @@ def _functions(tables: Tables) -> dict[int, str]:
 
 
 def _add_thread(gather: Gather, thread: int, samples: list[tuple[int, int]], functions: dict[int, str]) -> None:
-    """Adds the spans of one thread. `samples`: (ns, id), ascending."""
+    """Adds the spans of one thread to `gather`: each sample lasts until the next, at most `_MAX_PERIODS` median
+    periods, except for the time in which a call or wait of the thread was traced. `samples`: (ns, id), ascending;
+    `functions`: id -> name."""
     limit = _MAX_PERIODS * int(median(later - earlier for (earlier, _), (later, _) in pairwise(samples)))
     edges, is_free = gather.find_free_time(thread)
     for (start, ident), (following, _) in pairwise([*samples, (samples[-1][0] + limit, 0)]):

@@ -57,8 +57,8 @@ class Tables:
 
 
 def extract_process(global_id: Any) -> int:
-    """The process part of a globalTid or globalPid: 8 bits of hardware id, 8 of VM id, 24 of process id, 24 of thread
-    id."""
+    """The process of a globalTid or globalPid, as one number; 0 if it is not an integer. The id has 8 bits of hardware
+    id, 8 of VM id, 24 of process id and 24 of thread id; all but the last are the process."""
     return global_id >> _THREAD_BITS if type(global_id) is int else 0
 
 
