@@ -141,8 +141,7 @@ def test_fit_changes_the_constant_of_the_disagreeing_account():
     assert after.spread is None
 
 
-@pytest.mark.timeout(900)  # five fits an example, each of hundreds of predicted steps
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)  # each of five fits, which predict hundreds of steps
 @given(st.lists(st.floats(0.6, 1.6), min_size=4, max_size=4))
 def test_fitted_constants_predict_another_run(scales):
     names = ("attention", "passes", "inside_s", "microbatch_s")
