@@ -27,7 +27,7 @@ LATE = 1
 # Large compared with the noise of a busy machine, which is tens of ms per step.
 _SLEEP_S = 0.15
 _TINY = 6_000
-_VALUES = 40_000
+_VALUES = 20_000
 
 
 def straggler() -> None:

@@ -43,7 +43,7 @@ micro_batch_size = 4
 warmup = 1
 steps = 1
 repeats = 1
-profiled = 6
+profiled = 4
 [layout]
 dp_replicate = {ranks}
 """

@@ -89,6 +89,10 @@ NEVER = 1 << 30
 """A step that no job comes to."""
 
 
+Losses = list[tuple[int, int, float]]
+"""Rank, step and loss, sorted."""
+
+
 class Result:
     """The run that a driver recorded."""
 
@@ -98,7 +102,7 @@ class Result:
         self.incidents = self.run.get("incidents", ())
 
     @property
-    def losses(self) -> list[tuple[int, int, float]]:
+    def losses(self) -> Losses:
         """Rank, step and loss of the last attempt at each step."""
         last = {(sample["rank"], sample["step"]): sample["loss"] for sample in
                 sorted(self.run["samples"], key=lambda sample: sample.get("attempt", 0))}  # fmt: skip
@@ -106,10 +110,14 @@ class Result:
 
 
 class Runs:
-    """Runs jobs in processes of their own, with a fault that strikes while they train."""
+    """Runs jobs in processes of their own, with a fault that strikes while they train.
 
-    def __init__(self, folder: Path) -> None:
+    `undisturbed`: losses of jobs without a fault, by their options; it is shared, so that each of these jobs runs once.
+    """
+
+    def __init__(self, folder: Path, undisturbed: dict[str, Losses]) -> None:
         self.folder = folder
+        self.undisturbed = undisturbed
         self.count = 0
 
     def run(
@@ -133,11 +141,23 @@ class Runs:
         assert ended.returncode == 0, (ended.stderr[-3000:], logs)
         return Result(json.loads(ended.stdout.splitlines()[-1]))
 
+    def expected_losses(self, **job: Any) -> Losses:
+        """Losses of this job without a fault."""
+        key = repr(sorted(job.items()))
+        if key not in self.undisturbed:
+            self.undisturbed[key] = self.run(**job).losses
+        return self.undisturbed[key]
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, Losses]:
+    return {}
+
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
+def runs(tmp_path: Path, undisturbed: dict[str, Losses]) -> Runs:
     pytest.importorskip("torch")
-    return Runs(tmp_path)
+    return Runs(tmp_path, undisturbed)
 
 
 # Clocks
@@ -148,13 +168,14 @@ JUMPS = """
 from pathlib import Path
 import os, signal
 def fault(step, folder):
-    clock = Path("clock")
+    clock, killed = Path("clock"), Path("killed")
     clock.with_name("next").write_text("+5h" if step < 5 else "-3h" if step < 9 else "+0")
     clock.with_name("next").replace(clock)
-    if step >= {kill}:
+    if step >= 6 and not killed.exists():
+        killed.touch()
         os.kill(int((folder / "logs" / "rank1.pid").read_text()), signal.SIGKILL)
-        return True
 """
+"""Sets the clock forward and back before and after a rank is killed, and to the right time in the end."""
 SLEEP = """
 import select, time
 time.sleep = lambda seconds: select.select([], [], [], seconds) and None
@@ -165,8 +186,7 @@ HOUR_NS = 3600 * 10**9
 
 
 @faketime
-@pytest.mark.parametrize("kill", [6, NEVER])
-def test_a_clock_that_is_set_changes_no_duration(runs: Runs, kill: int) -> None:
+def test_a_clock_that_is_set_changes_no_duration(runs: Runs) -> None:
     (runs.folder / "sitecustomize.py").write_text(SLEEP)
     folder, paths = runs.folder / "job0", (str(runs.folder), os.environ.get("PYTHONPATH", ""))
     environment = {
@@ -174,9 +194,9 @@ def test_a_clock_that_is_set_changes_no_duration(runs: Runs, kill: int) -> None:
         "LD_PRELOAD": str(LIBFAKETIME[0]), "FAKETIME_TIMESTAMP_FILE": str(folder / "clock"), "FAKETIME_NO_CACHE": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1",
     }  # fmt: skip
-    result = runs.run(JUMPS.format(kill=kill), environment=environment)
+    result = runs.run(JUMPS, environment=environment)
     assert (result.code, result.run["state"]) == (0, "complete"), result.error
-    assert [incident["kind"] for incident in result.incidents] == ["worker_death"] * (kill < NEVER)
+    assert [incident["kind"] for incident in result.incidents] == ["worker_death"]
     samples = [sample for sample in result.run["samples"] if sample["rank"] == 0]
     assert {sample["step"] for sample in samples} == set(range(2 + 2 * STEPS))
     assert all(0 < sample["wall_ns"] < PATIENCE_S * 10**9 for sample in samples)
@@ -188,7 +208,7 @@ def test_a_clock_that_is_set_changes_no_duration(runs: Runs, kill: int) -> None:
     for incident in result.incidents:
         assert all(0 <= incident.get(cost, 0.0) < PATIENCE_S for cost in ("detect_s", "restart_s", "lost_s"))
     assert sum(result.run["goodput"].values()) == pytest.approx((times[-1] - times[0]) / 1e9)
-    assert result.losses == runs.run().losses
+    assert result.losses == runs.expected_losses()
 
 
 # Shared memory
@@ -254,7 +274,7 @@ def test_a_loader_that_returns_no_batch_is_named(runs: Runs, restarts: int) -> N
     assert "waits for data" in result.incidents[0]["says"]
     if restarts:
         assert (result.code, result.run["state"]) == (0, "complete")
-        assert result.losses == runs.run(workers=1).losses
+        assert result.losses == runs.expected_losses(), "a loader's process reads the same batches"
     else:
         assert (result.code, result.run["state"]) == (4, "failed")
         assert "rank 1" in result.error
@@ -287,8 +307,8 @@ def fault(step, folder):
     resource.prlimit(rank, resource.RLIMIT_AS, (used + (8 << 20), used + (8 << 20)))
     return True
 """
-LARGE = {"vocab": 200_000, "steps": 12}
-"""Logits of 51 MB, which a step allocates and gives back."""
+LARGE = {"vocab": 140_000, "steps": 6}
+"""Logits of 36 MB, which a step allocates and gives back: glibc keeps freed blocks of less than 32 MiB."""
 
 
 @pytest.fixture
@@ -311,7 +331,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_named(runs: Runs, group: Pat
     assert "out of memory" in result.incidents[0]["says"]
     if restarts:
         assert (result.code, result.run["state"]) == (0, "complete")
-        assert result.losses == runs.run(**LARGE).losses
+        assert result.losses == runs.expected_losses(**LARGE)
     else:
         assert (result.code, result.run["state"]) == (4, "failed")
         assert "out of memory" in result.error
@@ -322,4 +342,4 @@ def test_a_rank_that_cannot_allocate_is_named(runs: Runs) -> None:
     assert [(incident["kind"], incident["rank"]) for incident in result.incidents] == [("worker_death", 1)]
     assert "memory" in result.incidents[0]["says"]
     assert (result.code, result.run["state"]) == (0, "complete")
-    assert result.losses == runs.run(**LARGE).losses
+    assert result.losses == runs.expected_losses(**LARGE)

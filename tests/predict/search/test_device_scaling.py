@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -108,12 +109,20 @@ def test_overhead_below_one_is_refused() -> None:
 # The Pareto front
 
 
+SMALL = PlannerInput(DENSE, 8, 8, 16, 256)
+
+
+@cache
+def every_choice(refuses: Any) -> Any:
+    """The search that returns all layouts."""
+    return search(SMALL, H100, FRAMEWORKS["megatron"], most=10**9, budget=1e9, refuses=refuses)
+
+
 @pytest.mark.parametrize("refuses", [lambda _: None, without_tp], ids=["all", "refused"])
 @pytest.mark.parametrize("most", [1, 5, 10**9])
 def test_front_is_complete_for_any_number_of_choices(most: int, refuses: Any) -> None:
-    wanted = PlannerInput(DENSE, 8, 8, 16, 256)
-    everything = search(wanted, H100, FRAMEWORKS["megatron"], most=10**9, budget=1e9, refuses=refuses)
-    result = search(wanted, H100, FRAMEWORKS["megatron"], most=most, budget=1e9, refuses=refuses, front=True)
+    everything = every_choice(refuses)
+    result = search(SMALL, H100, FRAMEWORKS["megatron"], most=most, budget=1e9, refuses=refuses, front=True)
     front: list[LayoutPoint] = []
     for choice in everything.choices:  # the fastest first, ties by memory
         if not front or choice.reserved < front[-1].reserved:

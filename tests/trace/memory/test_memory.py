@@ -288,6 +288,10 @@ def test_exponentially_large_values_are_not_hashed_or_printed(tmp_path, tower):
     assert time.process_time() - start < 10
 
 
+COPIES = 30_000
+"""Copies of a text in the snapshots of the next test."""
+
+
 def test_long_shared_texts_are_truncated(tmp_path):
     """Two equal texts, one of them shared: each comparison would read all of them, each annotation repeat them."""
 
@@ -297,10 +301,10 @@ def test_long_shared_texts_are_truncated(tmp_path):
         equal += "z"
         assert text == equal
         assert text is not equal
-        lines = [frame(text, 1, text)] + [frame(equal, 1, equal)] * 10**5
+        lines = [frame(text, 1, text)] + [frame(equal, 1, equal)] * COPIES
         alloc = {"action": "alloc", "addr": 1, "size": 1, "stream": 0}
-        entries = [{**alloc, "user_metadata": text, "frames": lines}] + [{**alloc, "user_metadata": equal}] * 10**5
-        marks = [{"time_us": 1, "name": text}] * 10**5
+        entries = [{**alloc, "user_metadata": text, "frames": lines}] + [{**alloc, "user_metadata": equal}] * COPIES
+        marks = [{"time_us": 1, "name": text}] * COPIES
         path = dumped(tmp_path, {"segments": [], "device_traces": [entries], "external_annotations": marks})
         start = time.process_time()
         read = load(path)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ranks import PRELOAD
 from tests.refused import refused
 from tests.train.language_model import small_job, train
 from trainyard import plugins
@@ -232,6 +233,7 @@ def _zero_rank(rank, path, pipe):
 def test_zero_1_matches_torch_and_an_unsharded_optimizer(tmp_path):
     pytest.importorskip("torch")
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
     pipes = [context.Pipe(duplex=False) for _ in range(2)]
     given = [(rank, str(tmp_path / "meet"), pipes[rank][1]) for rank in range(2)]
     processes = [context.Process(target=_zero_rank, args=each, daemon=True) for each in given]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ranks import PRELOAD
 from tests.refused import missing_values, refused
 from tests.train.language_model import small_job, train, trainer_of
 from trainyard.errors import BadJob, MissingLibrary, MissingProgram
@@ -253,6 +254,7 @@ def test_offload_keeps_losses(text, tmp_path):
     pytest.importorskip("torch")
     job = a_job(text, Layout(dp_shard=2), offload=True, optimizer="muon")
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
     pipes = [context.Pipe(duplex=False) for _ in range(2)]
     given = [(rank, job, str(tmp_path / "meet"), pipes[rank][1]) for rank in range(2)]
     processes = [context.Process(target=_offloaded_rank, args=each, daemon=True) for each in given]

@@ -1,8 +1,6 @@
 """The training step: it learns, and its result does not depend on the layout."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -11,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ranks import on_ranks
 from tests.refused import refused
 from tests.train.language_model import trainer_of
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Measure, Model, Recipe
-from trainyard.run.local.rank_facts import read_facts
-from trainyard.store.run_folder import read_samples
 from trainyard.train.data import text as texts
 from trainyard.train.rules import trainable
 from trainyard.workloads.ops import transformer_ops
@@ -43,29 +40,12 @@ def train(job, steps=STEPS):
     return [trainer(step) for step in range(steps)], trainer
 
 
-def launch(job, folder):
-    """Runs the job on all ranks of its layout through torch's launcher: samples and facts of all ranks."""
-    pytest.importorskip("torch")
-    (folder / "job.toml").write_text(_toml(msgspec.to_builtins(job)))
-    ranks = ["--standalone", "--nproc-per-node", str(job.layout.ranks)]
-    command = [sys.executable, "-m", "torch.distributed.run", *ranks, "-m", "trainyard.run.local.worker", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return read_samples(folder), read_facts(folder)
+def train_rank(ranks, job):
+    """Outcomes of all steps of one rank of several, and its facts about the training."""
+    from trainyard import plugins
 
-
-def _toml(job):
-    """TOML with plain keys before tables; these values are written as in JSON."""
-    lines = [
-        f"{key} = {msgspec.json.encode(value).decode()}" for key, value in job.items() if not isinstance(value, dict)
-    ]
-    for table, values in job.items():
-        if isinstance(values, dict):
-            lines += [
-                f"[{table}]",
-                *(f"{key} = {msgspec.json.encode(value).decode()}" for key, value in values.items()),
-            ]
-    return "\n".join(lines)
+    training = plugins.load("workloads", job.workload).build(job, "cpu")
+    return [training(step) for step in range(STEPS)], training.about()
 
 
 # Text and samples
@@ -255,20 +235,16 @@ def test_attention_is_causal():
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "spread",
-    [Layout(dp_replicate=2, dp_shard=2)],
-    ids=["hsdp"],
-)
-def test_parallel_training_matches_one_rank(text, tmp_path, spread):
+def test_parallel_training_matches_one_rank(text):
     alone, trainer = train(a_job(dataset=text))
     about = trainer.about()
-    samples, facts = launch(a_job(dataset=text, spread=spread), tmp_path)
-    for rank in range(spread.ranks):
-        losses = [sample.loss for sample in samples if sample.rank == rank]
+    layout = Layout(dp_replicate=2, dp_shard=2)
+    results = on_ranks(layout.ranks, train_rank, a_job(dataset=text, spread=layout))
+    assert len(results) == layout.ranks
+    for outcomes, _ in results:
+        losses = [outcome.loss for outcome in outcomes]
         assert np.allclose(losses, [outcome.loss for outcome in alone], rtol=0, atol=1e-5)
-    assert len(facts) == spread.ranks
+    facts = [fact for _, fact in results]
     assert {fact.digests["weights_initial"] for fact in facts} == {about.digests["weights_initial"]}
     assert len({fact.digests["weights_final"] for fact in facts}) == 1
     assert {fact.parameters for fact in facts} == {about.parameters}
-    assert {fact.backend for fact in facts} == {"gloo"}

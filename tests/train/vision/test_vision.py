@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.counted import a_job, counted, expected, train
+from tests.ranks import PRELOAD
 from tests.refused import refused
 from trainyard import plugins
 from trainyard.errors import BadJob, MissingLibrary
@@ -381,7 +382,7 @@ def test_running_statistics_are_the_same_on_every_rank_of_any_layout(layout, tmp
     alone = train(a_job("tiny-resnet"), *parts(a_job("tiny-resnet")), steps=2)[1]
     job = a_job("tiny-resnet", layout)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainyard.train.step.trainer"])
+    context.set_forkserver_preload(PRELOAD)
     ranks = [context.Process(target=running_statistics, args=(job, rank, str(tmp_path))) for rank in range(2)]
     for process in ranks:
         process.start()
