@@ -343,41 +343,41 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Checkpointing: save after every `every` steps (0: never) and keep the last `keep`. `mode` async: training
-    continues while the files are written."""
+    """Checkpointing: save after every `interval` steps (0: never) and keep the last `keep_latest_k`. `mode` async:
+    training continues while the files are written."""
 
-    every: int = 0
-    keep: int = 2
+    interval: int = 0
+    keep_latest_k: int = 2
     mode: Literal["sync", "async"] = "sync"
 
     def __post_init__(self) -> None:
-        for field, least in (("every", 0), ("keep", 1)):
+        for field, least in (("interval", 0), ("keep_latest_k", 1)):
             if getattr(self, field) < least:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least {least}.")
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fault tolerance: if a rank is lost, the job restarts from its last good checkpoint, at most `restarts` times.
+    """Fault tolerance: if a rank is lost, the job restarts from its last good checkpoint, at most `max_restarts` times.
 
-    `hang_s`: seconds without a step until a rank counts as hung; 5 times as long while it starts or saves, 15 times
-    while it finishes. `nodes`: agents that divide the ranks of this machine, each simulating a node; with at least
-    `least_nodes` of them (0: all) the job continues with fewer replicas.
+    `hang_timeout_s`: seconds without a step until a rank counts as hung; 5 times as long while it starts or saves, 15
+    times while it finishes. `nodes`: agents that divide the ranks of this machine, each simulating a node; with at
+    least `min_nodes` of them (0: all) the job continues with fewer replicas.
     """
 
-    restarts: int = 0
-    hang_s: float = 120.0
+    max_restarts: int = 0
+    hang_timeout_s: float = 120.0
     nodes: int = 1
-    least_nodes: int = 0
+    min_nodes: int = 0
 
     def __post_init__(self) -> None:
         """Raises `BadJob` if a number is out of range."""
-        for field, least in (("restarts", 0), ("nodes", 1), ("least_nodes", 0)):
+        for field, least in (("max_restarts", 0), ("nodes", 1), ("min_nodes", 0)):
             if getattr(self, field) < least:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least {least}.")
-        if not self.hang_s > 0:
-            raise BadJob(f"hang_s = {self.hang_s} must be more than 0.")
-        if self.least_nodes > self.nodes:
-            raise BadJob(f"least_nodes = {self.least_nodes} is more than nodes = {self.nodes}.")
+        if not self.hang_timeout_s > 0:
+            raise BadJob(f"hang_timeout_s = {self.hang_timeout_s} must be more than 0.")
+        if self.min_nodes > self.nodes:
+            raise BadJob(f"min_nodes = {self.min_nodes} is more than nodes = {self.nodes}.")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -32,6 +32,15 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "space_groups": "ssm_groups",
         "state": "ssm_state_size",
     },
+    "checkpoint": {
+        "every": "interval",
+        "keep": "keep_latest_k",
+    },
+    "recovery": {
+        "restarts": "max_restarts",
+        "hang_s": "hang_timeout_s",
+        "least_nodes": "min_nodes",
+    },
 }
 """Section of a job file -> old key -> new key."""
 VALUES: Mapping[str, Mapping[str, str]] = {
@@ -39,6 +48,14 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "optimizer_implementation": {"loop": "for-loop"},
 }
 """New key of `[recipe]` -> old value -> new value."""
+INCIDENT_KEYS: Mapping[str, str] = {"says": "summary", "when": "time", "resumed": "resumed_step"}
+"""Old key of an incident of a stored run -> new key."""
+EVENT_KEYS: Mapping[str, str] = {"what": "type", "says": "message"}
+"""Old key of an event in the log of a stored run -> new key."""
+CHAOS_KEYS: Mapping[str, str] = {"against": "reference", "rows": "faults", "strays": "unplanned"}
+"""Old key of a stored chaos.json -> new key."""
+FAULT_SCORE_KEYS: Mapping[str, str] = {"right": "correctly_blamed"}
+"""Old key of the score of a fault in chaos.json -> new key."""
 
 
 def new_key(section: str, key: str) -> str:
@@ -53,9 +70,38 @@ def new_value(path: str, value: object) -> str:
 
 
 def upgraded(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job of the schema `trainyard/run/1` with the new keys and values."""
+    """A job of an older schema of runs with the new keys and values."""
     sections = {name: _upgraded(name, job[name]) for name in KEYS if isinstance(job.get(name), dict)}
     return {**job, **sections}
+
+
+def upgraded_incident(incident: Any) -> Any:
+    """An incident of an older schema of runs with the new keys; a value that is not an object is returned unchanged."""
+    return _renamed(incident, INCIDENT_KEYS)
+
+
+def upgraded_chaos(document: Any) -> Any:
+    """The contents of a chaos.json of the schema `trainyard/chaos/1` with the new keys and schema; any other value is
+    returned unchanged."""
+    if not isinstance(document, dict) or document.get("schema") != "trainyard/chaos/1":
+        return document
+    faults, unplanned = document.get("rows"), document.get("strays")
+    return {
+        **_renamed(document, CHAOS_KEYS),
+        "faults": [_renamed(row, FAULT_SCORE_KEYS) for row in faults] if isinstance(faults, list) else faults,
+        "unplanned": [upgraded_incident(row) for row in unplanned] if isinstance(unplanned, list) else unplanned,
+        "schema": "trainyard/chaos/2",
+    }
+
+
+def upgraded_event(event: Any) -> Any:
+    """An event of a run's log with the new keys; a value that is not an object is returned unchanged."""
+    return _renamed(event, EVENT_KEYS)
+
+
+def _renamed(fields: Any, keys: Mapping[str, str]) -> Any:
+    """`fields` with the new names of `keys`, if it is an object."""
+    return {keys.get(key, key): value for key, value in fields.items()} if isinstance(fields, dict) else fields
 
 
 def _upgraded(section: str, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,9 +65,10 @@ def finding(
 ) -> tuple[Finding]:
     """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost up to 3.0 ms of each
     9.1 ms step (33 %)`. `cost_ns`: per step; `confidence`: the probability that the finding is right; `wins`: 0 if no
-    remedy recovers the time; `level`: the severity (a key of words.SEVERITIES), if the cost does not determine it; `change`:
-    the change of the steps that removes the cause, with which a replay prices it; `largest`: the cost's largest
-    intervals, of which the sentence names one that dominates, and the evidence all; `remark`: text after the cost."""
+    remedy recovers the time; `level`: the severity (a key of words.SEVERITIES), if the cost does not determine it;
+    `change`: the change of the steps that removes the cause, with which a replay prices it; `largest`: the cost's
+    largest intervals, of which the sentence names one that dominates, and the evidence all; `remark`: text after the
+    cost."""
     if largest is not None:
         evidence = "; ".join(filter(None, (evidence, largest.evidence)))
         remark += largest.headline
