@@ -19,7 +19,7 @@ from trainyard.store import run_folder
 from trainyard.store.store import Store
 
 OLD_KEYS = [(section, old, new) for section, keys in renamed_keys.KEYS.items() for old, new in keys.items()]
-OLD_VALUES = [(key, old, new) for key, values in renamed_keys.VALUES.items() for old, new in values.items()]
+OLD_VALUES = [(*key.split("."), old, new) for key, values in renamed_keys.VALUES.items() for old, new in values.items()]
 FIELDS = {"recipe": Recipe.__struct_fields__, "model": Model.__struct_fields__} | {
     "checkpoint": Checkpoint.__struct_fields__,
     "recovery": Recovery.__struct_fields__,
@@ -35,11 +35,12 @@ def test_an_old_key_is_refused_with_the_new_one(section, old, new):
     assert missing_values(caught.value.next_step, new) == []
 
 
-@pytest.mark.parametrize(("key", "old", "new"), OLD_VALUES)
-def test_an_old_value_is_refused_with_the_new_one(key, old, new):
-    with refused(BadJob, f"$.recipe.{key}:", repr(old), repr(new)):
-        parse(toml({**GOOD, "recipe": {**GOOD["recipe"], key: old}}), "job.toml")
-    assert getattr(parse(toml({**GOOD, "recipe": {**GOOD["recipe"], key: new}}), "job.toml").recipe, key) == new
+@pytest.mark.parametrize(("section", "key", "old", "new"), OLD_VALUES)
+def test_an_old_value_is_refused_with_the_new_one(section, key, old, new):
+    with refused(BadJob, f"$.{section}.{key}:", repr(old), repr(new)):
+        parse(toml({**GOOD, section: {**GOOD[section], key: old}}), "job.toml")
+    job = parse(toml({**GOOD, section: {**GOOD[section], key: new}}), "job.toml")
+    assert getattr(getattr(job, section), key) == new
 
 
 @pytest.mark.parametrize(("old", "new"), [(old, new) for section, old, new in OLD_KEYS if section == "model"])

@@ -31,6 +31,17 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "space_dim": "ssm_head_dim",
         "space_groups": "ssm_groups",
         "state": "ssm_state_size",
+        "tied": "tie_word_embeddings",
+        "balance": "load_balancing",
+        "rope_base": "rope_theta",
+        "rope_dim": "qk_rope_head_dim",
+        "value_dim": "v_head_dim",
+        "expert_width": "moe_latent_size",
+        "expert_groups": "n_group",
+        "active_groups": "topk_group",
+        "kernel": "ssm_conv_kernel",
+        "chunk": "ssm_chunk_size",
+        "step_rank": "ssm_dt_rank",
     },
     "checkpoint": {
         "every": "interval",
@@ -44,10 +55,11 @@ KEYS: Mapping[str, Mapping[str, str]] = {
 }
 """Section of a job file -> old key -> new key."""
 VALUES: Mapping[str, Mapping[str, str]] = {
-    "activation_checkpoint": {"op": "selective"},
-    "optimizer_implementation": {"loop": "for-loop"},
+    "recipe.activation_checkpoint": {"op": "selective"},
+    "recipe.optimizer_implementation": {"loop": "for-loop"},
+    "model.load_balancing": {"loss": "aux_loss"},
 }
-"""New key of `[recipe]` -> old value -> new value."""
+"""Section and new key -> old value -> new value."""
 INCIDENT_KEYS: Mapping[str, str] = {"says": "summary", "when": "time", "resumed": "resumed_step"}
 """Old key of an incident of a stored run -> new key."""
 EVENT_KEYS: Mapping[str, str] = {"what": "type", "says": "message"}
@@ -65,8 +77,7 @@ def new_key(section: str, key: str) -> str:
 
 def new_value(path: str, value: object) -> str:
     """The new name of a value at a path such as `recipe.activation_checkpoint`; empty if it is not an old one."""
-    section, _, key = path.partition(".")
-    return VALUES.get(key, {}).get(str(value), "") if section == "recipe" else ""
+    return VALUES.get(path, {}).get(str(value), "")
 
 
 def upgraded(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -605,7 +605,9 @@ def test_unfitting_plan_is_refused_before_any_run(tmp_path: Path, root: Path, mo
 
 def test_a_score_of_the_old_schema_is_upgraded():
     old = {
-        "against": "calm", "plan": {"fault": []}, "rows": [{"kind": "stop", "step": 3, "right": True}],
+        "against": "calm",
+        "plan": {"fault": [{"kind": "stop", "step": 3}]},
+        "rows": [{"kind": "stop", "step": 3, "right": True}],
         "strays": [{"kind": "hang", "when": "2025", "attempt": 0, "says": "rank 1 hung"}],
         "schema": "trainyard/chaos/1",
     }  # fmt: skip

@@ -32,7 +32,7 @@ from trainyard.train.checkpoint.manifest import File, Manifest, Piece, Stored
 
 MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 MOE = msgspec.structs.replace(
-    MODEL, experts=4, top_k=2, moe_ffn_hidden_size=16, shared_experts=1, router="sigmoid", balance="bias"
+    MODEL, experts=4, top_k=2, moe_ffn_hidden_size=16, shared_experts=1, router="sigmoid", load_balancing="bias"
 )
 UNTIL, SAVED = 6, 2
 TEXT = str(Path(manifests.__file__))

@@ -154,7 +154,7 @@ def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[Measu
         for name, value in fitted._asdict().items()
         if value != getattr(assumed, name)
     }
-    return replace(machine, tuned=machine.tuned | claims, spread=_leave_one_out_spread(machine, assumed, runs))
+    return replace(machine, tuned=machine.calibration | claims, spread=_leave_one_out_spread(machine, assumed, runs))
 
 
 def _leave_one_out_spread(
@@ -163,7 +163,7 @@ def _leave_one_out_spread(
     """(least, greatest) measured over predicted step time, each run predicted from the others, including 1; the
     machine's own spread for too few runs."""
     if len(runs) < _MIN_RUNS_FOR_SPREAD:
-        return machine.spread
+        return machine.prediction_interval
     ratios: list[float] = []
     for index, run in enumerate(runs):
         other_runs = [*runs[:index], *runs[index + 1 :]]

@@ -67,7 +67,7 @@ class Decoder(nn.Module):
         """The part of the model with the given layers, for sequences of at most `max_length` tokens. `first`: with the
         embedding; `last`: with the final norm and the head."""
         super().__init__()
-        self.rope = (model.rope_dim or model.head_dim, model.rope_base) if model.position == "rope" else None
+        self.rope = (model.qk_rope_head_dim or model.head_dim, model.rope_theta) if model.position == "rope" else None
         self.positions: Tensor | None = None
         self.embed = Embedding(model.vocab, model.hidden_size, dtype) if first else None
         self.place = Embedding(max_length, model.hidden_size, dtype) if first and model.position == "learned" else None
@@ -79,7 +79,7 @@ class Decoder(nn.Module):
     def _head(self, model: Model) -> nn.Module:
         """The head: tied to the embedding if the model is and this stage has the embedding, else a matrix of its
         own."""
-        if model.tied and self.embed is not None:
+        if model.tie_word_embeddings and self.embed is not None:
             return Tied(self.embed)
         return Linear(model.hidden_size, model.vocab)
 
