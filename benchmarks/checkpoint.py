@@ -28,7 +28,9 @@ _SAVED, _UNTIL = 2, 6
 
 def a_job(model: Model, layout: Layout | None = None, every: int = 0) -> Job:
     recipe = Recipe(seq_len=32, tokens_per_step=256, learning_rate=1e-2, dataset=_TEXT)
-    return Job(model=model, layout=layout or Layout(), recipe=recipe, checkpoint=Checkpoint(every=every, keep=2))
+    return Job(
+        model=model, layout=layout or Layout(), recipe=recipe, checkpoint=Checkpoint(interval=every, keep_latest_k=2)
+    )
 
 
 def stalls(width: int, saves: int) -> None:
@@ -50,7 +52,7 @@ def stalls(width: int, saves: int) -> None:
             for mode in ("sync", "async"):
                 training(step)
                 before = saver.stalled_ns
-                saver.job = Job(**{**_fields(plain), "checkpoint": Checkpoint(every=1, keep=1, mode=mode)})
+                saver.job = Job(**{**_fields(plain), "checkpoint": Checkpoint(interval=1, keep_latest_k=1, mode=mode)})
                 saver.save_if_due(step)
                 if number:
                     timings[mode].append((saver.stalled_ns - before) / 1e6)

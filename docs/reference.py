@@ -313,8 +313,8 @@ def _machine_row(name: str, known: machine.Machine) -> Iterable[object]:
     yield f"{device.memory.value / 1e9:.0f} GB"
     yield units.show_rate(device.bandwidth.value, "B/s", 2)
     yield units.show_rate(peak.value, "FLOP/s", 2) if peak else "–"
-    yield f"{known.per_node} x {units.show_rate(known.inside.bandwidth.value, 'B/s', 1)}"
-    yield units.show_rate(known.between.bandwidth.value, "B/s", 1) if known.between else "–"
+    yield f"{known.per_node} x {units.show_rate(known.intra_node.bandwidth.value, 'B/s', 1)}"
+    yield units.show_rate(known.inter_node.bandwidth.value, "B/s", 1) if known.inter_node else "–"
     yield f"{device.power.value:,.0f}" if device.power else "–"
     yield f"{known.price.value:.2f}" if known.price else "–"
 

@@ -11,16 +11,19 @@ from tests.stored import stored
 from trainyard import renamed_keys
 from trainyard.api import plan_layouts
 from trainyard.errors import BadFile, BadJob, UnknownName
-from trainyard.job import Model, Recipe
+from trainyard.job import Checkpoint, Model, Recipe, Recovery
 from trainyard.job_file import parse
 from trainyard.models import presets
-from trainyard.record import OLD_SCHEMA, SCHEMA
+from trainyard.record import OLD_SCHEMAS, SCHEMA, Incident
 from trainyard.store import run_folder
 from trainyard.store.store import Store
 
 OLD_KEYS = [(section, old, new) for section, keys in renamed_keys.KEYS.items() for old, new in keys.items()]
-OLD_VALUES = [(key, old, new) for key, values in renamed_keys.VALUES.items() for old, new in values.items()]
-FIELDS = {"recipe": Recipe.__struct_fields__, "model": Model.__struct_fields__}
+OLD_VALUES = [(*key.split("."), old, new) for key, values in renamed_keys.VALUES.items() for old, new in values.items()]
+FIELDS = {"recipe": Recipe.__struct_fields__, "model": Model.__struct_fields__} | {
+    "checkpoint": Checkpoint.__struct_fields__,
+    "recovery": Recovery.__struct_fields__,
+}
 
 
 @pytest.mark.parametrize(("section", "old", "new"), OLD_KEYS)
@@ -32,11 +35,12 @@ def test_an_old_key_is_refused_with_the_new_one(section, old, new):
     assert missing_values(caught.value.next_step, new) == []
 
 
-@pytest.mark.parametrize(("key", "old", "new"), OLD_VALUES)
-def test_an_old_value_is_refused_with_the_new_one(key, old, new):
-    with refused(BadJob, f"$.recipe.{key}:", repr(old), repr(new)):
-        parse(toml({**GOOD, "recipe": {**GOOD["recipe"], key: old}}), "job.toml")
-    assert getattr(parse(toml({**GOOD, "recipe": {**GOOD["recipe"], key: new}}), "job.toml").recipe, key) == new
+@pytest.mark.parametrize(("section", "key", "old", "new"), OLD_VALUES)
+def test_an_old_value_is_refused_with_the_new_one(section, key, old, new):
+    with refused(BadJob, f"$.{section}.{key}:", repr(old), repr(new)):
+        parse(toml({**GOOD, section: {**GOOD[section], key: old}}), "job.toml")
+    job = parse(toml({**GOOD, section: {**GOOD[section], key: new}}), "job.toml")
+    assert getattr(getattr(job, section), key) == new
 
 
 @pytest.mark.parametrize(("old", "new"), [(old, new) for section, old, new in OLD_KEYS if section == "model"])
@@ -52,24 +56,26 @@ def test_fix_of_an_old_key_names_the_new_one():
     assert missing_values(caught.value.next_step, "activation_checkpoint") == []
 
 
-def test_a_stored_run_with_old_keys_is_upgraded_when_read(tmp_path):
+@pytest.mark.parametrize("schema", OLD_SCHEMAS)
+def test_a_stored_run_with_old_keys_is_upgraded_when_read(tmp_path, schema):
     store = Store(tmp_path, say=lambda text: None)
     run = stored(store)
     path = store.runs / run.id / "run.json"
     head = json.loads(path.read_text())
     for section, keys in renamed_keys.KEYS.items():
         old = {new: key for key, new in keys.items()}
-        head["job"][section] = {old.get(key, key): value for key, value in head["job"][section].items()}
+        head["job"][section] = {old.get(key, key): value for key, value in head["job"].get(section, {}).items()}
     head["job"]["recipe"] |= {"remat": "op", "update": "loop"}
-    data = json.dumps({**head, "schema": OLD_SCHEMA}).encode()
+    head["incidents"] = [{"kind": "hang", "when": "2025", "attempt": 0, "says": "rank 1 hung", "resumed": 3}]
+    data = json.dumps({**head, "schema": schema}).encode()
     recipe = replace(run.job.recipe, activation_checkpoint="selective", optimizer_implementation="for-loop")
     upgraded = run_folder.decode_head(data, "run.json")
     assert (upgraded.schema, upgraded.job) == (SCHEMA, replace(run.job, recipe=recipe))
+    assert upgraded.incidents == (Incident(kind="hang", time="2025", attempt=0, summary="rank 1 hung", resumed_step=3),)
 
 
+@pytest.mark.parametrize("schema", OLD_SCHEMAS)
 @pytest.mark.parametrize("job", ["null", "5", "{}", '{"recipe": 5}', '{"recipe": {"remat": {}}}'])
-def test_a_broken_run_of_the_old_schema_is_a_bad_file(job):
+def test_a_broken_run_of_an_old_schema_is_a_bad_file(job, schema):
     with refused(BadFile, "run.json"):
-        run_folder.decode_head(
-            f'{{"schema": "{OLD_SCHEMA}", "id": "x", "started": "", "job": {job}}}'.encode(), "run.json"
-        )
+        run_folder.decode_head(f'{{"schema": "{schema}", "id": "x", "started": "", "job": {job}}}'.encode(), "run.json")

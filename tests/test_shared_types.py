@@ -107,11 +107,11 @@ def test_every_machine_file_makes_sense(name):
     assert peaks, "a known accelerator states a peak"
     order = [dtype for dtype in ("float32", "tf32", "float16", "float8", "float4") if dtype in peaks]
     assert [peaks[dtype].value for dtype in order] == sorted(peaks[dtype].value for dtype in order)
-    for op, curve in loaded.device.reached.items():
+    for op, curve in loaded.device.achieved.items():
         assert op in words.OP_CLASSES
         assert curve.claim.measured
         assert curve.points[-1][1] == curve.claim.value < peaks["bfloat16"].value
-    for link in filter(None, (loaded.inside, loaded.between)):
+    for link in filter(None, (loaded.intra_node, loaded.inter_node)):
         assert 1e9 < link.bandwidth.value < 2e12, "bytes a second of one device and direction"
         assert 1e-7 < link.latency.value < 1e-4
         assert not link.latency.measured
@@ -258,7 +258,7 @@ def test_a_roofline_by_hand():
         memory=claim(1e9),
         bandwidth=claim(1e9),
         peak={"float32": claim(1e12)},
-        reached={"matmul": RateCurve(points=((1e9, 5e11),), claim=claim(5e11))},
+        achieved={"matmul": RateCurve(points=((1e9, 5e11),), claim=claim(5e11))},
     )
     work = Operation(op="matmul", phase="forward", count=2, flops=10**9, bytes=4 * 10**6)
     assert roofline(device, work) == Estimate(low=4_000_000, expect=4_000_000, high=6_000_000)

@@ -48,7 +48,7 @@ CALM = "calm"
 HEAD = """# Chaos
 
 How jobs recover from injected faults. Each trial trains `examples/chaos.toml` (two ranks on two nodes, a
-checkpoint every {every} steps, `hang_s = {hang:g}`) and injects one fault before one of three steps chosen at
+checkpoint every {every} steps, `hang_timeout_s = {hang:g}`) and injects one fault before one of three steps chosen at
 random; then the losses of every step after the fault, including repeated steps, are compared with those of a run
 without faults. `make chaos` runs the missing trials, `python -m validation.chaos --write` writes this page,
 and `trainyard run chaos PLAN.toml JOB.toml` does the same for your own job.
@@ -112,7 +112,7 @@ def wanted(job: Job, runs: int, kinds: Iterable[str]) -> Iterator[tuple[Fault, i
 
 def _steps(kind: str, job: Job) -> list[int]:
     chance = random.Random(f"{SEED} {kind}")  # noqa: S311 - nothing secret
-    return sorted(chance.sample(range(job.checkpoint.every, job.measure.in_all - ROOM), STEPS))
+    return sorted(chance.sample(range(job.checkpoint.interval, job.measure.in_all - ROOM), STEPS))
 
 
 def read() -> list[Trial]:
@@ -144,8 +144,8 @@ def run_trial(job: Job, text: str, fault: Fault, number: int, store: Store, agai
     run, row, alarms, error = "", None, (), ""
     try:
         result = experiment.execute(job, text, FaultPlan(fault=(fault,)), Session(store, lambda _: []), against=against)
-        run, (row,) = result.run.id, result.score.rows
-        alarms = tuple(f"{alarm.kind} of rank {alarm.rank}, node {alarm.node}" for alarm in result.score.strays)
+        run, (row,) = result.run.id, result.score.faults
+        alarms = tuple(f"{alarm.kind} of rank {alarm.rank}, node {alarm.node}" for alarm in result.score.unplanned)
         if row.correct and not alarms:
             store.delete(run)
     except TrainyardError as failure:
@@ -179,7 +179,7 @@ def table(trials: Sequence[Trial]) -> str:
             word.label,
             len(own),
             _share(trial.expected for trial in own),
-            _share(trial.row is not None and trial.row.right for trial in own),
+            _share(trial.row is not None and trial.row.correctly_blamed for trial in own),
             _share(trial.row is not None and trial.row.losses == "identical" for trial in own),
             sum(len(trial.strays) for trial in own),
             f"{median(recoveries):.1f} s" if recoveries else "",
@@ -213,8 +213,8 @@ def list_failures(trials: Sequence[Trial]) -> str:
 def page(trials: Sequence[Trial], job: Job) -> str:
     loads = [trial.load for trial in trials]
     head = HEAD.format(
-        every=job.checkpoint.every,
-        hang=job.recovery.hang_s,
+        every=job.checkpoint.interval,
+        hang=job.recovery.hang_timeout_s,
         count=len(trials),
         date=max(trial.when for trial in trials)[:10],
         torch=version("torch"),

@@ -43,8 +43,8 @@ steps = 4
 repeats = 1
 profiled = 0
 [checkpoint]
-every = 2
-keep = 1
+interval = 2
+keep_latest_k = 1
 """
 MOST = 200
 """Most arrivals at a point that are tried."""

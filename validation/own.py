@@ -113,8 +113,8 @@ def main() -> None:
     others = [run for name, run in runs.items() if name not in ANCHORS]
     print(summary("probe alone, all", [line(here, run) for run in runs.values()]))
     print(summary("after four, the other eleven", [line(after, run) for run in others]))
-    if after.spread:
-        low, high = after.spread
+    if after.prediction_interval:
+        low, high = after.prediction_interval
         print(f"interval: {low:.2f} to {high:.2f}")
 
 

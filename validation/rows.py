@@ -70,7 +70,7 @@ MACHINES = {
 """Name of a device in sources -> trainyard's machine file."""
 _GATED = ("llama", "qwen", "mistral", "mixtral", "deepseek", "gpt-oss", "yi-", "olmo", "gemma", "grok", "phi")
 _UNTIED = (*_GATED, "nemotron")
-_LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "rope_dim": 64, "value_dim": 128, "head_dim": 128}
+_LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 128}
 _KNOWN: dict[str, dict[str, float]] = {
     "deepseek-v3": {**_LATENT, "width": 7168, "heads": 128, "kv_heads": 128, "ffn": 18432, "vocab": 129280,
                     "experts": 256, "active_experts": 8,
@@ -244,12 +244,12 @@ def _model(values: dict[str, str], model: str, known: dict[str, float]) -> dict[
         "layers": size("layers", "layers"), "width": width, "ffn": known.get("ffn", ffn) if latent else ffn,
         "heads": heads, "kv_heads": size("kv_heads", "kv_heads", heads), "head_dim": known.get("head_dim", dim),
         "vocab": size("vocab", "vocab", 51200.0), "gated": float(gated), "learned_positions": float(not gated),
-        "tied": float(not model.startswith(_UNTIED)), "experts": experts,
+        "tie_word_embeddings": float(not model.startswith(_UNTIED)), "experts": experts,
         "active_experts": _number(values, "moe_topk", known.get("active_experts", 0.0)) if experts else 0.0,
         "moe_ffn_hidden_size": (known.get("moe_ffn_hidden_size", ffn)) if experts else 0.0,
         "shared_experts": known.get("shared_experts", 0.0) if experts else 0.0,
         "dense_layers": _dense_layers(values, known) if experts else 0.0,
-        **{name: known.get(name, 0.0) for name in ("q_lora_rank", "kv_lora_rank", "rope_dim", "value_dim")},
+        **{name: known.get(name, 0.0) for name in ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim")},
     }  # fmt: skip
 
 

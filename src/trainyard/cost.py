@@ -51,7 +51,7 @@ def roofline(device: Device, operation: Operation) -> Estimate:
         raise UnknownName(f"{device.name} claims no peak for {operation.dtype}.", nearest(operation.dtype, device.peak))
     peak_flops = device.peak[operation.dtype].value
     call_count = max(1, operation.count)
-    curve = device.reached.get(operation.op)
+    curve = device.achieved.get(operation.op)
     reached_flops = min(peak_flops, curve.at(operation.flops / call_count)) if curve and operation.flops else peak_flops
     memory_s = operation.bytes / device.bandwidth.value
     low_s = max(operation.flops / peak_flops, memory_s)
@@ -73,7 +73,7 @@ def collective(link: Link, name: str, ranks: int, size: int) -> Estimate:
     if ranks == 1:
         return Estimate(0, 0, 0)
     transfers, latencies = _ring_passes(name, ranks)
-    curve = link.reached.get(name)
+    curve = link.achieved.get(name)
     bytes_per_s = min(link.bandwidth.value, curve.at(size)) if curve and size else link.bandwidth.value
     transfer_s = transfers * size / bytes_per_s
     latency_s = latencies * link.latency.value

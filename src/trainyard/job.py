@@ -19,19 +19,20 @@ PARTS = {SPACE: "a state space", ATTENTION: "attention", MLP: "an MLP", EXPERTS:
 
 
 _OPTIONAL = (
-    "experts", "top_k", "moe_ffn_hidden_size", "shared_experts", "dense_layers", "expert_width", "step_rank",
-    "q_lora_rank", "kv_lora_rank", "rope_dim", "value_dim",
+    "experts", "top_k", "moe_ffn_hidden_size", "shared_experts", "dense_layers", "moe_latent_size", "ssm_dt_rank",
+    "q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim",
 )  # fmt: skip
 """Sizes of a decoder that are 0 if it does not have the part."""
 _MODEL_LIMITS = (
     dict.fromkeys(("layers", "dense_layers"), limits.LAYERS)
     | dict.fromkeys(("heads", "kv_heads", "ssm_heads", "ssm_groups"), limits.HEADS)
-    | dict.fromkeys(("experts", "top_k", "shared_experts", "expert_groups", "active_groups"), limits.EXPERTS)
+    | dict.fromkeys(("experts", "top_k", "shared_experts", "n_group", "topk_group"), limits.EXPERTS)
     | dict.fromkeys(
-        ("hidden_size", "ffn_hidden_size", "head_dim", "moe_ffn_hidden_size", "expert_width", "q_lora_rank",
-         "kv_lora_rank", "rope_dim", "value_dim", "ssm_head_dim", "ssm_state_size", "step_rank"), limits.WIDTH,
+        ("hidden_size", "ffn_hidden_size", "head_dim", "moe_ffn_hidden_size", "moe_latent_size", "q_lora_rank",
+         "kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "ssm_head_dim", "ssm_state_size", "ssm_dt_rank"),
+        limits.WIDTH,
     )
-    | {"vocab": limits.VOCAB, "kernel": limits.TOKENS, "chunk": limits.TOKENS}
+    | {"vocab": limits.VOCAB, "ssm_conv_kernel": limits.TOKENS, "ssm_chunk_size": limits.TOKENS}
 )  # fmt: skip
 
 
@@ -41,14 +42,14 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `experts` = 0 is a dense model; otherwise, in all layers after the first `dense_layers`, each token uses `top_k` of
     `experts`, each `moe_ffn_hidden_size` wide, in addition to `shared_experts` that every token uses.
     `kv_lora_rank` > 0 is multi-head latent attention: keys and values come from `kv_lora_rank` values a token, queries
-    from `q_lora_rank` (0: from the hidden state itself); `rope_dim` channels of each head carry the position,
-    `head_dim` do not, and values have `value_dim` channels.
+    from `q_lora_rank` (0: from the hidden state itself); `qk_rope_head_dim` channels of each head carry the position,
+    `head_dim` do not, and values have `v_head_dim` channels.
     `hybrid_pattern` makes it a hybrid, one letter per layer: M is a state space layer, * attention, - an MLP, E
     experts. A state space layer has `ssm_heads` heads of `ssm_head_dim` channels with a state of `ssm_state_size`
     numbers per channel; the heads of each of its `ssm_groups` groups share the B and C projections; a convolution over
-    `kernel` tokens precedes it, and it is computed in chunks of `chunk` tokens (Mamba-2: Dao and Gu 2024,
-    arXiv:2405.21060). With `step_rank` > 0 each channel is a head whose own step size comes from a projection of rank
-    `step_rank` (Mamba: Gu and Dao 2023, arXiv:2312.00752).
+    `ssm_conv_kernel` tokens precedes it, and it is computed in chunks of `ssm_chunk_size` tokens (Mamba-2: Dao and Gu
+    2024, arXiv:2405.21060). With `ssm_dt_rank` > 0 each channel is a head whose own step size comes from a projection
+    of rank `ssm_dt_rank` (Mamba: Gu and Dao 2023, arXiv:2312.00752).
     """
 
     name: str = "unnamed"
@@ -63,10 +64,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     norm_eps: float = 1e-5
     mlp: Literal["swiglu", "gelu", "relu2"] = "swiglu"
     position: Literal["rope", "learned", "none"] = "rope"
-    rope_base: float = 10_000.0
+    rope_theta: float = 10_000.0
     bias: Literal["none", "qkv", "all"] = "none"
     qk_norm: bool = False
-    tied: bool = False
+    tie_word_embeddings: bool = False
     """Whether the output head shares the embedding's weights."""
     experts: int = 0
     top_k: int = 0
@@ -76,16 +77,16 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     router: Literal["softmax", "sigmoid"] = "softmax"
     route_scale: float = 1.0
     """Sum of the routing weights of a token's experts."""
-    expert_groups: int = 1
-    active_groups: int = 1
-    """A token's experts come from `active_groups` of `expert_groups` groups of equal size."""
-    balance: Literal["none", "loss", "bias"] = "none"
+    n_group: int = 1
+    topk_group: int = 1
+    """A token's experts come from `topk_group` of `n_group` groups of equal size."""
+    load_balancing: Literal["none", "aux_loss", "bias"] = "none"
     """Load balancing of the experts: an auxiliary loss, or a bias updated from the token counts (no loss)."""
     q_lora_rank: int = 0
     kv_lora_rank: int = 0
-    rope_dim: int = 0
-    value_dim: int = 0
-    expert_width: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    moe_latent_size: int = 0
     """Width of the experts' input and output, with projections shared by all tokens before and after; 0:
     `hidden_size`."""
     hybrid_pattern: str = ""
@@ -93,9 +94,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ssm_head_dim: int = 0
     ssm_groups: int = 1
     ssm_state_size: int = 0
-    kernel: int = 4
-    chunk: int = 128
-    step_rank: int = 0
+    ssm_conv_kernel: int = 4
+    ssm_chunk_size: int = 128
+    ssm_dt_rank: int = 0
 
     def __post_init__(self) -> None:
         """Raises `BadJob` if a dimension is out of range or contradicts another."""
@@ -103,21 +104,22 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
         limits.check(self, _MODEL_LIMITS)
-        limits.check_positive(self, "norm_eps", "rope_base", "route_scale")
+        limits.check_positive(self, "norm_eps", "rope_theta", "route_scale")
         if self.heads % self.kv_heads:
             raise BadJob(
                 f"heads {self.heads} % kv_heads {self.kv_heads} = {self.heads % self.kv_heads}, "
                 "but each key/value head serves a whole number of query heads.",
                 f"Make kv_heads a divisor of {self.heads}.",
             )
-        rotary_field = "rope_dim" if self.kv_lora_rank else "head_dim"
+        rotary_field = "qk_rope_head_dim" if self.kv_lora_rank else "head_dim"
         if self.position == "rope" and getattr(self, rotary_field) % 2:
             raise BadJob(f"{rotary_field} = {getattr(self, rotary_field)} is odd, but rotary embedding turns pairs.")
         self._check_experts()
         self._check_pattern()
-        if self.kv_lora_rank and not (self.rope_dim and self.value_dim):
+        if self.kv_lora_rank and not (self.qk_rope_head_dim and self.v_head_dim):
             raise BadJob(
-                f"kv_lora_rank = {self.kv_lora_rank}, but rope_dim = {self.rope_dim} and value_dim = {self.value_dim}.",
+                f"kv_lora_rank = {self.kv_lora_rank}, but qk_rope_head_dim = {self.qk_rope_head_dim} and "
+                f"v_head_dim = {self.v_head_dim}.",
                 "Latent attention needs both.",
             )
 
@@ -136,16 +138,16 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 f"moe_ffn_hidden_size = {self.moe_ffn_hidden_size}.",
                 "Set top_k, the experts that a token uses, and moe_ffn_hidden_size, the width of each.",
             )
-        if self.expert_groups < 1 or self.experts % self.expert_groups:
-            raise BadJob(f"experts = {self.experts} are not {self.expert_groups} groups (expert_groups) of equal size.")
-        if not 1 <= self.active_groups <= self.expert_groups:
-            raise BadJob(f"active_groups = {self.active_groups} of expert_groups = {self.expert_groups}.")
-        eligible = self.experts // self.expert_groups * self.active_groups
+        if self.n_group < 1 or self.experts % self.n_group:
+            raise BadJob(f"experts = {self.experts} are not {self.n_group} groups (n_group) of equal size.")
+        if not 1 <= self.topk_group <= self.n_group:
+            raise BadJob(f"topk_group = {self.topk_group} of n_group = {self.n_group}.")
+        eligible = self.experts // self.n_group * self.topk_group
         if self.top_k > eligible:
             raise BadJob(
-                f"experts {self.experts} / expert_groups {self.expert_groups} * active_groups {self.active_groups} = "
+                f"experts {self.experts} / n_group {self.n_group} * topk_group {self.topk_group} = "
                 f"{eligible}, but a token uses top_k = {self.top_k}.",
-                "Raise active_groups.",
+                "Raise topk_group.",
             )
 
     def _check_pattern(self) -> None:
@@ -178,7 +180,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 f"hybrid_pattern = {self.hybrid_pattern[:20]!r} has 0 state space layers (M).",
                 "Leave hybrid_pattern out: only hybrid models need it.",
             )
-        for field in ("ssm_heads", "ssm_head_dim", "ssm_groups", "ssm_state_size", "kernel", "chunk"):
+        for field in ("ssm_heads", "ssm_head_dim", "ssm_groups", "ssm_state_size", "ssm_conv_kernel", "ssm_chunk_size"):
             if getattr(self, field) < 1:
                 raise BadJob(
                     f"{field} = {getattr(self, field)} must be at least 1 if hybrid_pattern has a state space layer."
@@ -343,41 +345,41 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Checkpointing: save after every `every` steps (0: never) and keep the last `keep`. `mode` async: training
-    continues while the files are written."""
+    """Checkpointing: save after every `interval` steps (0: never) and keep the last `keep_latest_k`. `mode` async:
+    training continues while the files are written."""
 
-    every: int = 0
-    keep: int = 2
+    interval: int = 0
+    keep_latest_k: int = 2
     mode: Literal["sync", "async"] = "sync"
 
     def __post_init__(self) -> None:
-        for field, least in (("every", 0), ("keep", 1)):
+        for field, least in (("interval", 0), ("keep_latest_k", 1)):
             if getattr(self, field) < least:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least {least}.")
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fault tolerance: if a rank is lost, the job restarts from its last good checkpoint, at most `restarts` times.
+    """Fault tolerance: if a rank is lost, the job restarts from its last good checkpoint, at most `max_restarts` times.
 
-    `hang_s`: seconds without a step until a rank counts as hung; 5 times as long while it starts or saves, 15 times
-    while it finishes. `nodes`: agents that divide the ranks of this machine, each simulating a node; with at least
-    `least_nodes` of them (0: all) the job continues with fewer replicas.
+    `hang_timeout_s`: seconds without a step until a rank counts as hung; 5 times as long while it starts or saves, 15
+    times while it finishes. `nodes`: agents that divide the ranks of this machine, each simulating a node; with at
+    least `min_nodes` of them (0: all) the job continues with fewer replicas.
     """
 
-    restarts: int = 0
-    hang_s: float = 120.0
+    max_restarts: int = 0
+    hang_timeout_s: float = 120.0
     nodes: int = 1
-    least_nodes: int = 0
+    min_nodes: int = 0
 
     def __post_init__(self) -> None:
         """Raises `BadJob` if a number is out of range."""
-        for field, least in (("restarts", 0), ("nodes", 1), ("least_nodes", 0)):
+        for field, least in (("max_restarts", 0), ("nodes", 1), ("min_nodes", 0)):
             if getattr(self, field) < least:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least {least}.")
-        if not self.hang_s > 0:
-            raise BadJob(f"hang_s = {self.hang_s} must be more than 0.")
-        if self.least_nodes > self.nodes:
-            raise BadJob(f"least_nodes = {self.least_nodes} is more than nodes = {self.nodes}.")
+        if not self.hang_timeout_s > 0:
+            raise BadJob(f"hang_timeout_s = {self.hang_timeout_s} must be more than 0.")
+        if self.min_nodes > self.nodes:
+            raise BadJob(f"min_nodes = {self.min_nodes} is more than nodes = {self.nodes}.")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

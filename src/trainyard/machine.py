@@ -86,7 +86,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bandwidth: Claim
     power: Claim | None = None
     peak: dict[str, Claim] = {}
-    reached: dict[str, RateCurve] = {}
+    achieved: dict[str, RateCurve] = {}
     ranks: int = 1
     aliases: tuple[str, ...] = ()
 
@@ -112,12 +112,12 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     kind: Literal["scale_up", "scale_out", "host"]
     bandwidth: Claim
     latency: Claim
-    reached: dict[str, RateCurve] = {}
-    steals: Claim | None = None
-    peer: Claim | None = None
+    achieved: dict[str, RateCurve] = {}
+    compute_slowdown: Claim | None = None
+    peer_bandwidth: Claim | None = None
 
     def __post_init__(self) -> None:
-        _check_positive(self.name, self.bandwidth, *((self.peer,) if self.peer else ()))
+        _check_positive(self.name, self.bandwidth, *((self.peer_bandwidth,) if self.peer_bandwidth else ()))
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,13 +146,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     device: Device
     per_node: int = 1
     nodes: int = 1
-    inside: Link
-    between: Link | None = None
+    intra_node: Link
+    inter_node: Link | None = None
     host: Host | None = None
     price: Claim | None = None
-    overhead: Claim | None = None
-    tuned: dict[str, Claim] = {}
-    spread: tuple[float, float] | None = None
+    power_overhead: Claim | None = None
+    calibration: dict[str, Claim] = {}
+    prediction_interval: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """Raises `BadInput` if a count, the spread or the overhead is out of range, or a CPU has a host."""
@@ -160,11 +160,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             counts = f"{limits.show(self.nodes)} nodes of {limits.show(self.per_node)} devices"
             raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")
         limits.check_value("nodes x per_node x ranks of a device =", self.devices * self.device.ranks, limits.DEVICES)
-        if self.spread and not 0 < self.spread[0] <= self.spread[1] <= 100:
-            raise BadInput(f"{self.name} claims a spread of {self.spread}, not two increasing numbers from 0 to 100.")
-        if self.overhead and self.overhead.value < 1:
+        if self.prediction_interval and not 0 < self.prediction_interval[0] <= self.prediction_interval[1] <= 100:
             raise BadInput(
-                f"{self.name} claims an overhead of {self.overhead.value:g}, but it includes the devices and must be "
+                f"{self.name} claims a spread of {self.prediction_interval}, not two increasing numbers from 0 to 100."
+            )
+        if self.power_overhead and self.power_overhead.value < 1:
+            raise BadInput(
+                f"{self.name} claims an overhead of {self.power_overhead.value:g}, but it includes the devices and must be "
                 "at least 1."
             )
         if self.host and self.device.vendor == "cpu":

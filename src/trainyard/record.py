@@ -12,9 +12,9 @@ from trainyard.ledger import Ledger
 from trainyard.machine import Claim
 from trainyard.machine_load import MachineLoad
 
-SCHEMA = "trainyard/run/2"
-OLD_SCHEMA = "trainyard/run/1"
-"""A run whose job has the old keys of `renamed_keys.py`; it is upgraded when it is read."""
+SCHEMA = "trainyard/run/3"
+OLD_SCHEMAS = ("trainyard/run/1", "trainyard/run/2")
+"""Schemas of runs that have the old keys of `renamed_keys.py`; they are upgraded when they are read."""
 Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """An integer whose sums and means stay in 64 bits and whose ratios stay finite; 2**62 ns are 146 years."""
 
@@ -85,21 +85,21 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `rank`, `node`: the culprit (-1: none, or not a single one); `step`: the last that had completed. `detect_s`: from
     the fault, if its time is known, to its detection; `restart_s`: from then until all ranks train again; `lost_s`:
-    training repeated after the restart, 0 if a simultaneous incident already counts it. `resumed`: the step from which
-    training resumed, -1 if none.
+    training repeated after the restart, 0 if a simultaneous incident already counts it. `resumed_step`: the step from
+    which training resumed, -1 if none.
     """
 
     kind: str
-    when: str
+    time: str
     attempt: int
-    says: str
+    summary: str
     rank: int = -1
     node: int = -1
     step: int = -1
     detect_s: float = 0.0
     restart_s: float = 0.0
     lost_s: float = 0.0
-    resumed: int = -1
+    resumed_step: int = -1
 
     def __post_init__(self) -> None:
         words.check(self.kind, words.FAULTS, "fault")
@@ -130,7 +130,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     goodput: dict[str, float] = {}
     """Seconds by cause (words.TIMES), which sum to the job's total run time. Empty if the run was not monitored."""
     digest: str = ""
-    schema: Literal["trainyard/run/2"] = SCHEMA
+    schema: Literal["trainyard/run/3"] = SCHEMA
 
     def kept(self) -> list[Sample]:
         """The samples of each step's last attempt, of all ranks; those of earlier attempts were repeated after a

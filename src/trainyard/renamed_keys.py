@@ -31,14 +31,43 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "space_dim": "ssm_head_dim",
         "space_groups": "ssm_groups",
         "state": "ssm_state_size",
+        "tied": "tie_word_embeddings",
+        "balance": "load_balancing",
+        "rope_base": "rope_theta",
+        "rope_dim": "qk_rope_head_dim",
+        "value_dim": "v_head_dim",
+        "expert_width": "moe_latent_size",
+        "expert_groups": "n_group",
+        "active_groups": "topk_group",
+        "kernel": "ssm_conv_kernel",
+        "chunk": "ssm_chunk_size",
+        "step_rank": "ssm_dt_rank",
+    },
+    "checkpoint": {
+        "every": "interval",
+        "keep": "keep_latest_k",
+    },
+    "recovery": {
+        "restarts": "max_restarts",
+        "hang_s": "hang_timeout_s",
+        "least_nodes": "min_nodes",
     },
 }
 """Section of a job file -> old key -> new key."""
 VALUES: Mapping[str, Mapping[str, str]] = {
-    "activation_checkpoint": {"op": "selective"},
-    "optimizer_implementation": {"loop": "for-loop"},
+    "recipe.activation_checkpoint": {"op": "selective"},
+    "recipe.optimizer_implementation": {"loop": "for-loop"},
+    "model.load_balancing": {"loss": "aux_loss"},
 }
-"""New key of `[recipe]` -> old value -> new value."""
+"""Section and new key -> old value -> new value."""
+INCIDENT_KEYS: Mapping[str, str] = {"says": "summary", "when": "time", "resumed": "resumed_step"}
+"""Old key of an incident of a stored run -> new key."""
+EVENT_KEYS: Mapping[str, str] = {"what": "type", "says": "message"}
+"""Old key of an event in the log of a stored run -> new key."""
+CHAOS_KEYS: Mapping[str, str] = {"against": "reference", "rows": "faults", "strays": "unplanned"}
+"""Old key of a stored chaos.json -> new key."""
+FAULT_SCORE_KEYS: Mapping[str, str] = {"right": "correctly_blamed"}
+"""Old key of the score of a fault in chaos.json -> new key."""
 
 
 def new_key(section: str, key: str) -> str:
@@ -48,14 +77,42 @@ def new_key(section: str, key: str) -> str:
 
 def new_value(path: str, value: object) -> str:
     """The new name of a value at a path such as `recipe.activation_checkpoint`; empty if it is not an old one."""
-    section, _, key = path.partition(".")
-    return VALUES.get(key, {}).get(str(value), "") if section == "recipe" else ""
+    return VALUES.get(path, {}).get(str(value), "")
 
 
 def upgraded(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job of the schema `trainyard/run/1` with the new keys and values."""
+    """A job of an older schema of runs with the new keys and values."""
     sections = {name: _upgraded(name, job[name]) for name in KEYS if isinstance(job.get(name), dict)}
     return {**job, **sections}
+
+
+def upgraded_incident(incident: Any) -> Any:
+    """An incident of an older schema of runs with the new keys; a value that is not an object is returned unchanged."""
+    return _renamed(incident, INCIDENT_KEYS)
+
+
+def upgraded_chaos(document: Any) -> Any:
+    """The contents of a chaos.json of the schema `trainyard/chaos/1` with the new keys and schema; any other value is
+    returned unchanged."""
+    if not isinstance(document, dict) or document.get("schema") != "trainyard/chaos/1":
+        return document
+    faults, unplanned = document.get("rows"), document.get("strays")
+    return {
+        **_renamed(document, CHAOS_KEYS),
+        "faults": [_renamed(row, FAULT_SCORE_KEYS) for row in faults] if isinstance(faults, list) else faults,
+        "unplanned": [upgraded_incident(row) for row in unplanned] if isinstance(unplanned, list) else unplanned,
+        "schema": "trainyard/chaos/2",
+    }
+
+
+def upgraded_event(event: Any) -> Any:
+    """An event of a run's log with the new keys; a value that is not an object is returned unchanged."""
+    return _renamed(event, EVENT_KEYS)
+
+
+def _renamed(fields: Any, keys: Mapping[str, str]) -> Any:
+    """`fields` with the new names of `keys`, if it is an object."""
+    return {keys.get(key, key): value for key, value in fields.items()} if isinstance(fields, dict) else fields
 
 
 def _upgraded(section: str, fields: Mapping[str, Any]) -> dict[str, Any]:

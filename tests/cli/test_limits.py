@@ -207,7 +207,7 @@ def test_every_limit_is_above_the_models_and_machines_known_here() -> None:
     "make",
     [
         lambda: Layout(dp_shard=1 << 13, tp=1 << 13), lambda: Layout(pp=HUGE), lambda: Model(**SMALL, norm_eps=np.inf),
-        lambda: Model(**SMALL, rope_base=float("nan")), lambda: Model(**SMALL | {"vocab": HUGE}),
+        lambda: Model(**SMALL, rope_theta=float("nan")), lambda: Model(**SMALL | {"vocab": HUGE}),
         lambda: Vit(layers=1, width=HUGE, ffn=1, heads=1),
         lambda: Vit(image=1 << 40, layers=1, width=1, ffn=1, heads=1),
         lambda: Dit(latent=2, width=4, ffn=1, heads=1, plain=HUGE, pooled_width=1),

@@ -234,7 +234,7 @@ def test_a_shown_run_as_json_is_all_of_it(store: Store, capsys: pytest.CaptureFi
     run = stored(store)
     assert answer(["runs", "show", run.id, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["schema"], shown["state"], shown["id"]) == ("trainyard/run/2", "complete", run.id)
+    assert (shown["schema"], shown["state"], shown["id"]) == ("trainyard/run/3", "complete", run.id)
     assert len(shown["samples"]) == 12
     assert sum(entry["ns"] for entry in shown["ledgers"][0]["entries"]) == shown["ledgers"][0]["wall_ns"]
     assert shown["summary"]["step_ns"] == 125

@@ -48,10 +48,10 @@ steps = {steps}
 repeats = 2
 profiled = 0
 [checkpoint]
-every = 3
+interval = 3
 [recovery]
-restarts = {restarts}
-hang_s = {hang_s}
+max_restarts = {restarts}
+hang_timeout_s = {hang_timeout_s}
 """
 DRIVER = """
 import json, os, sys
@@ -129,7 +129,7 @@ class Runs:
         self.count += 1
         folder.mkdir()
         (folder / "text.txt").write_bytes(bytes(range(256)) * 40)
-        values = {"vocab": 256, "workers": 0, "steps": STEPS, "restarts": 1, "hang_s": 60.0} | job
+        values = {"vocab": 256, "workers": 0, "steps": STEPS, "restarts": 1, "hang_timeout_s": 60.0} | job
         (folder / "job.toml").write_text(JOB.format(**values))
         (folder / "fault.py").write_text(fault)
         (folder / "driver.py").write_text(DRIVER)
@@ -269,9 +269,9 @@ def fault(step, folder):
 
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_loader_that_returns_no_batch_is_named(runs: Runs, restarts: int) -> None:
-    result = runs.run(STOP_LOADER, workers=1, restarts=restarts, hang_s=12.0)
+    result = runs.run(STOP_LOADER, workers=1, restarts=restarts, hang_timeout_s=12.0)
     assert [(incident["kind"], incident["rank"]) for incident in result.incidents] == [("hang", 1)]
-    assert "waits for data" in result.incidents[0]["says"]
+    assert "waits for data" in result.incidents[0]["summary"]
     if restarts:
         assert (result.code, result.run["state"]) == (0, "complete")
         assert result.losses == runs.expected_losses(), "a loader's process reads the same batches"
@@ -328,7 +328,7 @@ def group() -> Iterator[Path]:
 def test_a_rank_that_the_kernel_kills_for_memory_is_named(runs: Runs, group: Path, restarts: int) -> None:
     result = runs.run(CONFINE.format(group=str(group)), restarts=restarts, **LARGE)
     assert [(incident["kind"], incident["rank"]) for incident in result.incidents] == [("worker_death", 1)]
-    assert "out of memory" in result.incidents[0]["says"]
+    assert "out of memory" in result.incidents[0]["summary"]
     if restarts:
         assert (result.code, result.run["state"]) == (0, "complete")
         assert result.losses == runs.expected_losses(**LARGE)
@@ -340,6 +340,6 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_named(runs: Runs, group: Pat
 def test_a_rank_that_cannot_allocate_is_named(runs: Runs) -> None:
     result = runs.run(LIMIT, **LARGE)
     assert [(incident["kind"], incident["rank"]) for incident in result.incidents] == [("worker_death", 1)]
-    assert "memory" in result.incidents[0]["says"]
+    assert "memory" in result.incidents[0]["summary"]
     assert (result.code, result.run["state"]) == (0, "complete")
     assert result.losses == runs.expected_losses(**LARGE)

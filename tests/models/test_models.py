@@ -116,7 +116,7 @@ def test_preset_has_a_source(name):
 def test_parameter_count_is_the_published_one(name):
     model = decoder(name)
     total = parameters(model, LENGTH.get(name, 0))
-    of_a_token = msgspec.structs.replace(model, experts=model.top_k, expert_groups=1, active_groups=1)
+    of_a_token = msgspec.structs.replace(model, experts=model.top_k, n_group=1, topk_group=1)
     active = parameters(of_a_token, LENGTH.get(name, 0))
     assert total == pytest.approx(published(name), rel=3e-3)
     assert active == pytest.approx(published(name, "active") or total, rel=2e-2)
@@ -150,7 +150,7 @@ def test_stored_job_is_self_contained(tmp_path):
     (tmp_path / "mine.toml").write_text(f'[model]\nname = "é \\u007f \\"x\\""\n{sizes}', "utf-8")
     path = tmp_path / "job.toml"
     path.write_text(
-        job_text('from = "mine.toml"\nnorm_eps = 1e-6') + "learning_rate = 1e-22\n[recovery]\nhang_s = inf\n"
+        job_text('from = "mine.toml"\nnorm_eps = 1e-6') + "learning_rate = 1e-22\n[recovery]\nhang_timeout_s = inf\n"
     )
     job = jobs.load(path)
     kept = jobs.complete(path.read_text(), job)

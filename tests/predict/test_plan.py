@@ -53,11 +53,11 @@ EXPERTS = Model(
     shared_experts=1, dense_layers=1,
 )  # fmt: skip
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
-LATENT = msgspec.structs.replace(EXPERTS, kv_lora_rank=16, q_lora_rank=24, rope_dim=4, value_dim=8)
+LATENT = msgspec.structs.replace(EXPERTS, kv_lora_rank=16, q_lora_rank=24, qk_rope_head_dim=4, v_head_dim=8)
 GPT = Model(
     layers=4, hidden_size=64, ffn_hidden_size=256, heads=8, kv_heads=8, head_dim=8, vocab=512, mlp="gelu",
     position="learned",
-    norm="layer", tied=True,
+    norm="layer", tie_word_embeddings=True,
 )  # fmt: skip
 MODELS = {"dense": DENSE, "experts": EXPERTS, "latent": LATENT, "gpt": GPT}
 H100 = machine.load("h100")

@@ -25,7 +25,7 @@ DEVICE = Device(
     memory=claim(1e9, "bytes"),
     bandwidth=claim(1e11, "bytes/s"),
     peak={"float32": claim(1e13, "FLOP/s")},
-    reached={"matmul": RateCurve(points=((1e12, 4e12),), claim=claim(4e12, "FLOP/s"))},
+    achieved={"matmul": RateCurve(points=((1e12, 4e12),), claim=claim(4e12, "FLOP/s"))},
 )
 SIZES = st.integers(0, 2**40)
 OPS = st.sampled_from(sorted(words.OP_CLASSES))
@@ -107,7 +107,7 @@ def test_every_machine_has_costs(name):
     for dtype in loaded.device.peak:
         work = Operation(op="matmul", phase="forward", count=1, flops=2 * 4096**3, bytes=3 * 4096**2, dtype=dtype)
         assert roofline(loaded.device, work).low > 0
-    assert collective(loaded.inside, "all_reduce", min(8, loaded.per_node), 2**30).low > 0
+    assert collective(loaded.intra_node, "all_reduce", min(8, loaded.per_node), 2**30).low > 0
 
 
 def test_unknown_dtypes_and_collectives_are_refused():

@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 from tests.refused import missing_values, refused
 from trainyard import words
 from trainyard.errors import BadJob, nearest
-from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
 from trainyard.job_file import choices, parse
 
-SECTIONS = {"": Job, "model": Model, "layout": Layout, "recipe": Recipe, "measure": Measure}
+SECTIONS = {"": Job, "model": Model, "layout": Layout, "recipe": Recipe, "measure": Measure} | {
+    "checkpoint": Checkpoint,
+    "recovery": Recovery,
+}
 GOOD = {
     "model": {"layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "heads": 4, "kv_heads": 2, "head_dim": 16},
     "recipe": {"seq_len": 32, "tokens_per_step": 256},
     "layout": {},
     "measure": {},
+    "checkpoint": {},
+    "recovery": {},
 }
 
 

@@ -87,7 +87,7 @@ def test_a_stored_run_holds_no_secret(tmp_path_factory: pytest.TempPathFactory, 
     command = " ".join(redact_command(["python", "train.py", "--hf-token", secret]))
     job = msgspec.structs.replace(JOB, workload=SCRIPT, model=None, sizes={"command": command})
     about = Provenance(environment={"NCCL_X": spoiled}, text=spoiled, host={"name": spoiled})
-    incident = Incident(kind="worker_death", when="2025", attempt=0, says=spoiled)
+    incident = Incident(kind="worker_death", time="2025", attempt=0, summary=spoiled)
     run = Run(id=new_id(), job=job, started="2025-01-01T00:00:00.000+00:00", provenance=about)
     folder = store.begin(run, f"# {spoiled}\n".replace("\n", " "))
     for name in ("rank0.err", "launcher.log"):
@@ -300,7 +300,7 @@ def test_last_words_hold_no_secret(tmp_path: Path) -> None:
 def test_a_diary_holds_no_secret(tmp_path: Path) -> None:
     EventLogWriter(tmp_path, "rank0").fault("disk_full", f"s3 said: token={SECRET}")
     assert places_of(SECRET, tmp_path) == []
-    assert event_log.read(tmp_path)[0].says == "s3 said: token=***"
+    assert event_log.read(tmp_path)[0].message == "s3 said: token=***"
 
 
 @pytest.mark.parametrize(

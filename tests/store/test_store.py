@@ -114,12 +114,12 @@ def test_an_altered_folder_is_reported(store: Store, reports: list[str], name: s
 def test_a_later_schema_is_refused(store: Store) -> None:
     run = stored(store)
     path = store.runs / run.id / "run.json"
-    path.write_text(path.read_text().replace("trainyard/run/2", "trainyard/run/3"))
-    with refused(BadFile, path, "'trainyard/run/3'", "'trainyard/run/2'"):
+    path.write_text(path.read_text().replace("trainyard/run/3", "trainyard/run/9"))
+    with refused(BadFile, path, "'trainyard/run/9'", "'trainyard/run/3'"):
         store.load(run.id)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "trainyard/run/2"}', '{"schema": 7}', "\x00\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "trainyard/run/3"}', '{"schema": 7}', "\x00\xff"])
 def test_a_broken_run_file_is_named(store: Store, text: str) -> None:
     run = stored(store)
     path = store.runs / run.id / "run.json"

@@ -199,7 +199,7 @@ def test_a_file_cut_short_is_analysed_unless_strict(tmp_path, capsys):
 
 def test_other_files_of_a_folder_are_not_ranks(tmp_path):
     folder = folder_of(tmp_path)
-    (folder / "run.json").write_text('{"schema": "trainyard/run/2"}')
+    (folder / "run.json").write_text('{"schema": "trainyard/run/3"}')
     (folder / "model.pb").write_bytes(b"\x00\x01")
     (folder / "rank7.json").mkdir()
     files = rank_files([folder])

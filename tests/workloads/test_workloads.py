@@ -153,19 +153,26 @@ def of(name, **change):
     return msgspec.structs.replace(decoder(name), **change)
 
 
-DENSE = {"experts": 0, "top_k": 0, "moe_ffn_hidden_size": 0, "shared_experts": 0, "dense_layers": 0, "balance": "none"}
+DENSE = {
+    "experts": 0,
+    "top_k": 0,
+    "moe_ffn_hidden_size": 0,
+    "shared_experts": 0,
+    "dense_layers": 0,
+    "load_balancing": "none",
+}
 MODELS = {
     "llama": decoder("tiny"),
-    "gpt": of("tiny", norm="layer", mlp="gelu", position="learned", bias="all", tied=True, kv_heads=4),
+    "gpt": of("tiny", norm="layer", mlp="gelu", position="learned", bias="all", tie_word_embeddings=True, kv_heads=4),
     "gpt without biases": of("tiny", norm="layer", mlp="gelu", position="learned"),
     "qwen2": of("tiny", bias="qkv", layers=3),
     "qwen3": of("tiny", qk_norm=True),
-    "all options": of("tiny", qk_norm=True, bias="all", norm="layer", tied=True),
+    "all options": of("tiny", qk_norm=True, bias="all", norm="layer", tie_word_embeddings=True),
     "moe": decoder("tiny-moe"),
     "mixtral": of("tiny-moe", shared_experts=0, dense_layers=0),
     "all dense": of("tiny-moe", dense_layers=3),
     "latent": decoder("tiny-mla"),
-    "latent, dense, one query matrix": of("tiny-mla", **DENSE, expert_groups=1, active_groups=1, q_lora_rank=0),
+    "latent, dense, one query matrix": of("tiny-mla", **DENSE, n_group=1, topk_group=1, q_lora_rank=0),
 }
 
 

@@ -91,7 +91,7 @@ def chaos(
     the first run. The result is that of the run with faults; `result.error` is the reason if the job did not recover.
 
         result = api.chaos("plan.toml", "job.toml")
-        for fault in result.chaos.rows:
+        for fault in result.chaos.faults:
             print(fault.kind, fault.detect_s, fault.outcome, fault.losses)
 
     Raises `BadInput` for a plan that does not fit the job, and the errors of `run` if nothing could be started.

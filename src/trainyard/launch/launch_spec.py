@@ -18,11 +18,11 @@ LEFT = 75
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`ranks` processes of `python -m MODULE ARGS`, split over `nodes` agents that meet at `host`:`port`.
 
-    `port`: 0 picks a free one. `sizes`: node counts with which the job can continue; only `nodes` if empty. `restarts`:
-    maximum number of restarts after faults. `hang_s`: seconds without progress of any rank after which the job counts
-    as hung. `started`: number of agents, the first ones, that the supervisor starts itself (-1: all); the others are
-    started externally, and the first launch waits `gather_s` seconds for them. `preload`: modules that an agent imports
-    before it forks ranks. `clock`: the supervisor's clock.
+    `port`: 0 picks a free one. `sizes`: node counts with which the job can continue; only `nodes` if empty.
+    `max_restarts`: maximum number of restarts after faults. `hang_timeout_s`: seconds without progress of any rank
+    after which the job counts as hung. `started`: number of agents, the first ones, that the supervisor starts
+    itself (-1: all); the others are started externally, and the first launch waits `gather_s` seconds for them.
+    `preload`: modules that an agent imports before it forks ranks. `clock`: the supervisor's clock.
     """
 
     ranks: int
@@ -32,8 +32,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     host: str = "127.0.0.1"
     nodes: int = 1
     sizes: tuple[int, ...] = ()
-    restarts: int = 0
-    hang_s: float = Recovery().hang_s
+    max_restarts: int = 0
+    hang_timeout_s: float = Recovery().hang_timeout_s
     started: int = -1
     gather_s: float = 60.0
     preload: tuple[str, ...] = ()

@@ -62,8 +62,8 @@ class Local:
             args=tuple(args),
             nodes=job.recovery.nodes,
             sizes=self.sizes,
-            restarts=job.recovery.restarts,
-            hang_s=job.recovery.hang_s,
+            max_restarts=job.recovery.max_restarts,
+            hang_timeout_s=job.recovery.hang_timeout_s,
             preload=self.preload,
         )
         return {FILE: msgspec.json.encode(spec).decode()}

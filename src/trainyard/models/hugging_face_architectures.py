@@ -102,8 +102,8 @@ def _llama_family(config: HuggingFaceKeys, default_rope_base: float = 10_000.0) 
         "mlp": "swiglu",
         "position": "rope",
         "norm_eps": config.number("rms_norm_eps", 1e-6),
-        "rope_base": _rope_base(config, default_rope_base),
-        "tied": config.flag("tie_word_embeddings"),
+        "rope_theta": _rope_base(config, default_rope_base),
+        "tie_word_embeddings": config.flag("tie_word_embeddings"),
     }
 
 
@@ -161,7 +161,7 @@ def _mixtral(config: HuggingFaceKeys) -> dict[str, Any]:
         "top_k": config.integer("num_experts_per_tok", 2),
         "moe_ffn_hidden_size": grouped["ffn_hidden_size"],
         "router": "softmax",
-        "balance": "loss" if config.flag("output_router_logits") else "none",
+        "load_balancing": "aux_loss" if config.flag("output_router_logits") else "none",
     }
 
 
@@ -174,17 +174,17 @@ def _deepseek_v3(config: HuggingFaceKeys) -> dict[str, Any]:
     config.must("topk_method", ["noaux_tc"], "only load balancing by a bias is modelled")
     config.must("norm_topk_prob", [True], "routing weights are normalised over the active experts")
     config.must("num_nextn_predict_layers", [0], "multi-token prediction is not modelled")
-    nope_dim, rope_dim = config.integer("qk_nope_head_dim"), config.integer("qk_rope_head_dim")
-    config.must("qk_head_dim", [nope_dim + rope_dim], "it must be qk_nope_head_dim + qk_rope_head_dim")
+    nope_dim, qk_rope_head_dim = config.integer("qk_nope_head_dim"), config.integer("qk_rope_head_dim")
+    config.must("qk_head_dim", [nope_dim + qk_rope_head_dim], "it must be qk_nope_head_dim + qk_rope_head_dim")
     common = _llama_family(config)
-    config.must("head_dim", [rope_dim], "it must equal qk_rope_head_dim")
+    config.must("head_dim", [qk_rope_head_dim], "it must equal qk_rope_head_dim")
     config.must("num_key_value_heads", [common["heads"]], "every head must have its own keys and values")
     return {
         **common,
         "kv_heads": common["heads"],
         "head_dim": nope_dim,
-        "rope_dim": rope_dim,
-        "value_dim": config.integer("v_head_dim"),
+        "qk_rope_head_dim": qk_rope_head_dim,
+        "v_head_dim": config.integer("v_head_dim"),
         "q_lora_rank": config.integer("q_lora_rank", 0),
         "kv_lora_rank": config.integer("kv_lora_rank"),
         "experts": config.integer("n_routed_experts"),
@@ -193,10 +193,10 @@ def _deepseek_v3(config: HuggingFaceKeys) -> dict[str, Any]:
         "shared_experts": config.integer("n_shared_experts", 0, least=0),
         "dense_layers": config.integer("first_k_dense_replace", 0, least=0),
         "router": "sigmoid",
-        "balance": "bias",
+        "load_balancing": "bias",
         "route_scale": config.number("routed_scaling_factor", 2.5),
-        "expert_groups": config.integer("n_group", 8),
-        "active_groups": config.integer("topk_group", 4),
+        "n_group": config.integer("n_group", 8),
+        "topk_group": config.integer("topk_group", 4),
     }
 
 
@@ -228,7 +228,7 @@ def _gpt2(config: HuggingFaceKeys) -> dict[str, Any]:
         "mlp": "gelu",
         "position": "learned",
         "bias": "all",
-        "tied": config.flag("tie_word_embeddings", True),
+        "tie_word_embeddings": config.flag("tie_word_embeddings", True),
     }
 
 

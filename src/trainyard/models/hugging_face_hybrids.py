@@ -60,13 +60,13 @@ def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
         "mlp": "relu2",
         "position": "none",
         "norm_eps": config.number("layer_norm_epsilon", 1e-5),
-        "tied": config.flag("tie_word_embeddings"),
+        "tie_word_embeddings": config.flag("tie_word_embeddings"),
         "ssm_heads": config.integer("mamba_num_heads", 128),
         "ssm_head_dim": config.integer("mamba_head_dim", 64),
         "ssm_groups": _integer_of_either(config, "n_groups", "mamba_n_groups", 8),
         "ssm_state_size": config.integer("ssm_state_size", 128),
-        "kernel": _integer_of_either(config, "conv_kernel", "mamba_d_conv", 4),
-        "chunk": _integer_of_either(config, "chunk_size", "mamba_chunk_size", 128),
+        "ssm_conv_kernel": _integer_of_either(config, "conv_kernel", "mamba_d_conv", 4),
+        "ssm_chunk_size": _integer_of_either(config, "chunk_size", "mamba_chunk_size", 128),
         **_routed(config, "E" in pattern),
     }
 
@@ -97,12 +97,12 @@ def _routed(config: HuggingFaceKeys, has_experts: bool) -> dict[str, Any]:
         "top_k": config.integer("num_experts_per_tok"),
         "moe_ffn_hidden_size": moe_ffn_hidden_size,
         "shared_experts": _divide_width(config, "moe_shared_expert_intermediate_size", shared, moe_ffn_hidden_size),
-        "expert_width": config.integer("moe_latent_size", 0),
+        "moe_latent_size": config.integer("moe_latent_size", 0),
         "router": "sigmoid",
-        "balance": "bias",
+        "load_balancing": "bias",
         "route_scale": config.number("routed_scaling_factor", 1.0),
-        "expert_groups": config.integer("n_group", 1),
-        "active_groups": config.integer("topk_group", 1),
+        "n_group": config.integer("n_group", 1),
+        "topk_group": config.integer("topk_group", 1),
     }
 
 
@@ -121,11 +121,11 @@ def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
         "top_k": config.integer("num_experts_per_tok", 2),
         "moe_ffn_hidden_size": ffn,
         "router": "softmax",
-        "balance": "loss" if config.flag("output_router_logits") else "none",
+        "load_balancing": "aux_loss" if config.flag("output_router_logits") else "none",
     }
     # Mamba-1: each channel is a head; the rank of the step sizes is by default a sixteenth of the width, rounded up.
     dt_rank, inner = config.get("mamba_dt_rank"), config.integer("mamba_expand", 2) * width
-    step_rank = -(-width // 16) if dt_rank in (None, "auto") else config.integer("mamba_dt_rank")
+    ssm_dt_rank = -(-width // 16) if dt_rank in (None, "auto") else config.integer("mamba_dt_rank")
     return {
         **_attention(config, width),
         **_layer_pairs(kinds, mlp_kinds),
@@ -137,8 +137,8 @@ def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
         "ssm_head_dim": 1,
         "ssm_groups": 1,
         "ssm_state_size": config.integer("mamba_d_state", 16),
-        "kernel": config.integer("mamba_d_conv", 4),
-        "step_rank": step_rank,
+        "ssm_conv_kernel": config.integer("mamba_d_conv", 4),
+        "ssm_dt_rank": ssm_dt_rank,
         **(expert_sizes if "E" in mlp_kinds else {}),
     }
 
@@ -183,7 +183,7 @@ def granite(config: HuggingFaceKeys) -> dict[str, Any]:
             "moe_ffn_hidden_size": moe_ffn_hidden_size,
             "router": "softmax",
             "shared_experts": _divide_width(config, "shared_intermediate_size", shared, moe_ffn_hidden_size),
-            "balance": "loss" if config.flag("output_router_logits") else "none",
+            "load_balancing": "aux_loss" if config.flag("output_router_logits") else "none",
         }
         if experts
         else {}
@@ -256,7 +256,7 @@ def _attention(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
         "kv_heads": config.integer("num_key_value_heads", heads),
         "head_dim": config.integer("head_dim", width // heads),
         "vocab": config.integer("vocab_size"),
-        "tied": config.flag("tie_word_embeddings"),
+        "tie_word_embeddings": config.flag("tie_word_embeddings"),
         "mlp": "swiglu",
         "norm": "rms",
     }
@@ -277,8 +277,8 @@ def _state_spaces(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
         "ssm_head_dim": dim,
         "ssm_groups": config.integer("mamba_n_groups", 1),
         "ssm_state_size": config.integer("mamba_d_state", 256),
-        "kernel": config.integer("mamba_d_conv", 4),
-        "chunk": config.integer("mamba_chunk_size", 256),
+        "ssm_conv_kernel": config.integer("mamba_d_conv", 4),
+        "ssm_chunk_size": config.integer("mamba_chunk_size", 256),
     }
 
 
@@ -300,7 +300,7 @@ def _rotary(config: HuggingFaceKeys) -> dict[str, float]:
         value = config.get(key)
         if value not in (None, 1, 1.0):
             config.refuse(key, f"scaled and partial RoPE are not modelled, and it is {short(value)}")
-    return {"rope_base": config.number("rope_theta", 10_000.0)}
+    return {"rope_theta": config.number("rope_theta", 10_000.0)}
 
 
 def _integer_of_either(config: HuggingFaceKeys, key: str, other_key: str, default: int) -> int:

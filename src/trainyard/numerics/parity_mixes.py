@@ -18,7 +18,7 @@ from trainyard.numerics.parity import ParityMix
 
 _MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 _EXPERTS = replace(_MODEL, experts=4, top_k=2, moe_ffn_hidden_size=32, shared_experts=1)
-_LATENT = {"kv_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "rope_dim": 8, "value_dim": 8}
+_LATENT = {"kv_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "v_head_dim": 8}
 _RECIPE = Recipe(seq_len=32, tokens_per_step=256, micro_batch_size=2, learning_rate=1e-2, seed=7)
 _LAYOUT = set(Layout.__struct_fields__)
 
@@ -31,12 +31,12 @@ def _job(**model: Any) -> Job:
 _DENSE = _job()
 _DEEP = _job(layers=4)
 _SHALLOW = _job(layers=1)
-_GPT = _job(norm="layer", mlp="gelu", position="learned", bias="all", kv_heads=4, tied=True)
+_GPT = _job(norm="layer", mlp="gelu", position="learned", bias="all", kv_heads=4, tie_word_embeddings=True)
 _QWEN = _job(bias="qkv", qk_norm=True)
 _UNEVEN = _job(hidden_size=30, ffn_hidden_size=66, heads=6, head_dim=6, vocab=258)
 _MOE = replace(_DENSE, model=_EXPERTS)
-_MOE_LOSS = replace(_DENSE, model=replace(_EXPERTS, balance="loss"))
-_DEEPSEEK = replace(_DENSE, model=replace(_EXPERTS, dense_layers=1, router="sigmoid", balance="bias", **_LATENT))
+_MOE_LOSS = replace(_DENSE, model=replace(_EXPERTS, load_balancing="aux_loss"))
+_DEEPSEEK = replace(_DENSE, model=replace(_EXPERTS, dense_layers=1, router="sigmoid", load_balancing="bias", **_LATENT))
 
 
 def _mix(name: str, job: Job = _DENSE, **changes: Any) -> ParityMix:

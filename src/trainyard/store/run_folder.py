@@ -27,7 +27,7 @@ from trainyard import renamed_keys
 from trainyard.errors import BadFile, BadLedger
 from trainyard.formats.decoding import UNREADABLE, check_integers
 from trainyard.formats.regular_files import is_regular, read_bytes
-from trainyard.record import OLD_SCHEMA, SCHEMA, Run, Sample
+from trainyard.record import OLD_SCHEMAS, SCHEMA, Run, Sample
 from trainyard.redact import redact_json
 from trainyard.store import digests
 from trainyard.store.disk_space import write_whole, writing
@@ -120,14 +120,14 @@ def decode_head(data: bytes, shown: str) -> Run:
     data = redact_json(data, keep_numbers=True)
     try:
         schema = msgspec.json.decode(data, type=_SchemaOnly).schema
-        if schema not in (SCHEMA, OLD_SCHEMA):
+        if schema not in (SCHEMA, *OLD_SCHEMAS):
             raise BadFile(
                 f"{shown}: its schema is {schema!r}, but this version reads {SCHEMA!r}.",
                 "Use the trainyard that wrote it, or a later one.",
             )
         document = msgspec.json.decode(data)
         check_integers(document, shown)
-        if schema == OLD_SCHEMA:
+        if schema in OLD_SCHEMAS:
             data = _upgraded(document)
         run = msgspec.json.decode(data, type=Run, dec_hook=ledgers.decode_hook)
     except UNREADABLE as error:
@@ -141,10 +141,11 @@ def decode_head(data: bytes, shown: str) -> Run:
 
 
 def _upgraded(document: dict[str, Any]) -> bytes:
-    """Convert a decoded run.json of the old schema to the current one, in which the keys of its job have other
-    names."""
-    job = document.get("job")
-    renamed = {"job": renamed_keys.upgraded(job)} if isinstance(job, dict) else {}
+    """A run.json of an older schema in the current one: keys of its job and of its incidents were renamed."""
+    job, incidents = document.get("job"), document.get("incidents")
+    renamed: dict[str, Any] = {"job": renamed_keys.upgraded(job)} if isinstance(job, dict) else {}
+    if isinstance(incidents, list):
+        renamed["incidents"] = [renamed_keys.upgraded_incident(incident) for incident in incidents]
     return msgspec.json.encode({**document, "schema": SCHEMA, **renamed})
 
 

@@ -36,13 +36,13 @@ def scored(store: Store, faults: int) -> RunResult:
     rows = tuple(
         FaultScore(
             kind="kill_worker", step=number, rank=1, injected_step=number, blamed="worker_death",
-            blamed_rank=min(number, 1), right=number > 0, detect_s=0.25, restart_s=3.5, lost_s=1.25,
+            blamed_rank=min(number, 1), correctly_blamed=number > 0, detect_s=0.25, restart_s=3.5, lost_s=1.25,
             outcome="recovered", losses="identical",
         )
         for number in range(faults)
     )  # fmt: skip
     plan = FaultPlan(fault=tuple(Fault(kind="kill_worker", step=row.step, rank=1) for row in rows))
-    score = ChaosScore(against="0badcafe", plan=plan, rows=rows, strays=run.incidents)
+    score = ChaosScore(reference="0badcafe", plan=plan, faults=rows, unplanned=run.incidents)
     folder = store.runs / run.id
     (folder / SCORE).write_bytes(encode_json(score))
     return result_of_run(run, folder, error=report_of(RankDied("rank 1 died.", "Look at its log.")))
@@ -90,7 +90,7 @@ def test_json_of_a_chaos_run_has_its_score_and_error(store: Store, capsys: pytes
     result = scored(store, 2)
     show_chaos(result, as_json=True, full=False)
     document = valid("run", capsys.readouterr().out)
-    assert [row["right"] for row in document["chaos"]["rows"]] == [False, True]
+    assert [fault["correctly_blamed"] for fault in document["chaos"]["faults"]] == [False, True]
     assert (document["error"]["code"], document["error"]["exit_code"]) == ("rank-died", 4)
     valid("chaos", Path(result.folder, SCORE).read_text())
     assert result._repr_html_().startswith("<iframe srcdoc=")

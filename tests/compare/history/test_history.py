@@ -206,7 +206,7 @@ def vars_of(run):
 def test_a_run_of_a_later_version_is_passed_over(env, capsys):
     slower(env)
     path = env.store.runs / "00000005" / "run.json"
-    path.write_text(path.read_text().replace("trainyard/run/2", "trainyard/run/9"))
+    path.write_text(path.read_text().replace("trainyard/run/3", "trainyard/run/9"))
     code, out, err = run_history(capsys, "tiny")
     assert code == 1
     assert "39 points" in out

@@ -50,7 +50,7 @@ def job(tokens: int = 96, least: int = 1, nodes: int = 4, **layout: Any) -> Job:
         model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),
         layout=Layout(**(layout or {"dp_replicate": 4})),
         recipe=Recipe(seq_len=8, tokens_per_step=tokens),
-        recovery=Recovery(nodes=nodes, least_nodes=least),
+        recovery=Recovery(nodes=nodes, min_nodes=least),
     )
 
 
@@ -74,7 +74,7 @@ def test_indivisible_layout_is_refused_with_arithmetic() -> None:
         shrink_job.node_counts(job(dp_replicate=6), lambda _: None)
 
 
-def test_indivisible_node_counts_are_skipped_except_least_nodes() -> None:
+def test_indivisible_node_counts_are_skipped_except_min_nodes() -> None:
     assert shrink_job.node_counts(job(), lambda _: None) == (4, 3, 2, 1)
     assert shrink_job.node_counts(job(tokens=64), lambda _: None) == (4, 2, 1)
     assert shrink_job.node_counts(job(least=0), lambda _: None) == (4,)
@@ -97,14 +97,14 @@ def event(what: Any, at: float, attempt: int = 0, **more: Any) -> JobEvent:
     for name in ("noticed", "ns"):
         if name in more:
             more[name] = round(more[name] * S)
-    return JobEvent(what=what, at=round(at * S), attempt=attempt, **more)
+    return JobEvent(type=what, at=round(at * S), attempt=attempt, **more)
 
 
 KILLED = [
     event("started", 100),
     event("launched", 102, nodes=1),
     event("saved", 107.5, ns=0.5, step=1),
-    event("fault", 109.5, kind="worker_death", rank=1, noticed=110, says="rank 1 died"),
+    event("fault", 109.5, kind="worker_death", rank=1, noticed=110, message="rank 1 died"),
     event("launched", 111, attempt=1, nodes=1),
     event("loaded", 113, attempt=1, ns=1, step=2),
     event("ended", 120, attempt=1),
@@ -138,7 +138,7 @@ def test_final_save_counts_as_save_and_time_before_as_finish() -> None:
 
 def test_incident_has_its_cost() -> None:
     (incident,) = goodput.incidents(KILLED, STEPS)
-    assert (incident.kind, incident.rank, incident.attempt, incident.step, incident.resumed) == (
+    assert (incident.kind, incident.rank, incident.attempt, incident.step, incident.resumed_step) == (
         "worker_death",
         1,
         0,
@@ -147,21 +147,25 @@ def test_incident_has_its_cost() -> None:
     )
     assert (incident.detect_s, incident.restart_s) == (0.5, 4.0)
     assert incident.lost_s == 1.5  # step 2, and half a second of step 3
-    assert incident.when == "1970-01-01T00:01:49.500+00:00"
+    assert incident.time == "1970-01-01T00:01:49.500+00:00"
 
 
 def test_final_fault_has_no_restart() -> None:
     events = [*KILLED[:4], event("ended", 112)]
     (incident,) = goodput.incidents(events, STEPS[:3])
-    assert (incident.resumed, incident.restart_s, incident.lost_s) == (-1, 0.0, 0.0)
+    assert (incident.resumed_step, incident.restart_s, incident.lost_s) == (-1, 0.0, 0.0)
     assert sum(goodput.time_by_cause(events, STEPS[:3]).values()) == 12 * S
 
 
 def test_survived_fault_costs_no_restart() -> None:
-    events = [*KILLED[:3], event("fault", 107.2, kind="disk_full", noticed=107.2, says="no room", step=1), *KILLED[3:]]
+    events = [
+        *KILLED[:3],
+        event("fault", 107.2, kind="disk_full", noticed=107.2, message="no room", step=1),
+        *KILLED[3:],
+    ]
     full, died = goodput.incidents(events, STEPS)
-    assert (full.kind, full.resumed, full.restart_s, full.lost_s) == ("disk_full", -1, 0.0, 0.0)
-    assert died.resumed == 2
+    assert (full.kind, full.resumed_step, full.restart_s, full.lost_s) == ("disk_full", -1, 0.0, 0.0)
+    assert died.resumed_step == 2
 
 
 def test_resumed_run_has_two_supervised_periods() -> None:
@@ -183,7 +187,7 @@ MOMENTS = st.integers(0, 60)
 KINDS = st.sampled_from(sorted(words.FAULTS))
 EVENTS = st.builds(
     lambda what, at, attempt, kind, late, ns: JobEvent(
-        what=what, at=at, attempt=attempt, kind=kind if what == "fault" else "", noticed=at + late, ns=ns
+        type=what, at=at, attempt=attempt, kind=kind if what == "fault" else "", noticed=at + late, ns=ns
     ),
     st.sampled_from(["launched", "fault", "loaded", "saved", "ended", "started"]),
     MOMENTS, st.integers(0, 3), KINDS, st.integers(0, 9), st.integers(0, 30),
@@ -197,9 +201,9 @@ SAMPLES = st.builds(
 @given(st.lists(EVENTS, max_size=14), st.lists(SAMPLES, max_size=14), st.integers(0, 80))
 def test_causes_sum_to_total_time_for_any_history(events: list[JobEvent], steps: list[Sample], end: int) -> None:
     """Clocks may jump and files may be torn: each nanosecond still has one cause."""
-    inner = [event for event in events if event.what not in ("started", "ended")]
+    inner = [event for event in events if event.type not in ("started", "ended")]
     inner.sort(key=lambda event: event.noticed or event.at)
-    history = [JobEvent(what="started", at=0), *inner, JobEvent(what="ended", at=end)]
+    history = [JobEvent(type="started", at=0), *inner, JobEvent(type="ended", at=end)]
     spent = goodput.time_by_cause(history, steps)
     assert sum(spent.values()) == end
     assert min(spent.values()) >= 0
@@ -227,19 +231,27 @@ def test_figures_use_the_last_attempt_of_each_step(taken: list[tuple[int, int, i
 # What ranks and supervisor leave behind
 
 
+def test_an_event_with_old_keys_is_upgraded_when_read(tmp_path: Path) -> None:
+    (tmp_path / event_log.PART).mkdir()
+    (tmp_path / event_log.PART / "rank0.jsonl").write_text(
+        '{"what": "fault", "kind": "hang", "at": 1, "says": "hung"}\n'
+    )
+    assert event_log.read(tmp_path) == [JobEvent(type="fault", kind="hang", at=1, message="hung")]
+
+
 def test_event_log_round_trip(tmp_path: Path) -> None:
     mine = EventLogWriter(tmp_path, "rank0", attempt=2)
     mine.loaded(7, step=3)
     mine.saved(5, step=4)
     mine.fault("disk_full", "no room", rank=0, step=4)
     with (tmp_path / event_log.PART / "rank0.jsonl").open("ab") as file:
-        file.write(b'{"what": "sav')
+        file.write(b'{"type": "sav')
     events = event_log.read(tmp_path)
-    assert [(event.what, event.attempt, event.step, event.ns) for event in events] == [
+    assert [(event.type, event.attempt, event.step, event.ns) for event in events] == [
         ("loaded", 2, 3, 7), ("saved", 2, 4, 5), ("fault", 2, 4, 0),
     ]  # fmt: skip
     assert supervisor_main.attempts(tmp_path) == 0
-    EventLogWriter(tmp_path, event_log.SUPERVISOR).add(JobEvent(what="launched", at=1, attempt=4, nodes=2))
+    EventLogWriter(tmp_path, event_log.SUPERVISOR).add(JobEvent(type="launched", at=1, attempt=4, nodes=2))
     assert supervisor_main.attempts(tmp_path) == 5
     with refused(UnknownName, "'flood'", "disk_full"):
         mine.fault("flood", "")
@@ -387,7 +399,7 @@ class World:
 
     @property
     def faults(self) -> list[JobEvent]:
-        return [event for event in self.supervision.events if event.what == "fault"]
+        return [event for event in self.supervision.events if event.type == "fault"]
 
 
 def world(ranks: int = 4, nodes: int = 2, here: int | None = None, **spec: Any) -> World:
@@ -421,11 +433,11 @@ def test_successful_job_is_launched_once() -> None:
     assert job_world.plan.members[0].node == 0
     assert end(job_world) == 0
     assert job_world.plans == ["run", "stop", "end"]
-    assert [event.what for event in job_world.supervision.events] == ["started", "launched", "ended"]
+    assert [event.type for event in job_world.supervision.events] == ["started", "launched", "ended"]
 
 
 def test_first_dead_rank_is_blamed_though_peers_report_first() -> None:
-    job_world = running(world(restarts=1))
+    job_world = running(world(max_restarts=1))
     job_world.change(
         3,
         exit_code=1,
@@ -438,7 +450,7 @@ def test_first_dead_rank_is_blamed_though_peers_report_first() -> None:
     job_world.until(lambda: bool(job_world.faults))
     (fault,) = job_world.faults
     assert (fault.kind, fault.rank, fault.node) == ("worker_death", 0, 0)
-    assert missing_values(fault.says, "SIGKILL") == []
+    assert missing_values(fault.message, "SIGKILL") == []
     running(job_world)
     assert job_world.plan.generation == 1
     assert end(job_world) == 0
@@ -446,7 +458,7 @@ def test_first_dead_rank_is_blamed_though_peers_report_first() -> None:
 
 def test_rank_aborted_by_watchdog_is_not_blamed() -> None:
     """Of collectives: the rank that told why it fails ended before."""
-    job_world = running(world(restarts=1))
+    job_world = running(world(max_restarts=1))
     job_world.change(
         1, exit_code=1, reported_ns=job_world.now.epoch, ended_ns=job_world.now.epoch + 10, reason="ValueError: no"
     )
@@ -458,7 +470,7 @@ def test_rank_aborted_by_watchdog_is_not_blamed() -> None:
 
 
 def test_two_ranks_killed_at_once_are_two_incidents() -> None:
-    job_world = running(world(restarts=1))
+    job_world = running(world(max_restarts=1))
     job_world.change(
         0,
         exit_code=1,
@@ -484,7 +496,7 @@ def test_two_ranks_killed_at_once_are_two_incidents() -> None:
 
 
 def test_a_killed_rank_and_a_dead_agent_are_two_incidents() -> None:
-    job_world = running(world(restarts=1))
+    job_world = running(world(max_restarts=1))
     job_world.change(0, exit_code=-9, ended_ns=job_world.now.epoch)
     job_world.die(1)
     job_world.until(lambda: bool(job_world.faults))
@@ -494,7 +506,7 @@ def test_a_killed_rank_and_a_dead_agent_are_two_incidents() -> None:
 
 
 def test_two_stopped_ranks_are_two_incidents() -> None:
-    job_world = running(world(hang_s=5.0))
+    job_world = running(world(hang_timeout_s=5.0))
     job_world.steps = False
     job_world.change(1, state="T")
     job_world.change(2, state="T")
@@ -503,16 +515,16 @@ def test_two_stopped_ranks_are_two_incidents() -> None:
 
 
 def test_incidents_at_once_share_one_loss() -> None:
-    second = event("fault", 109.6, kind="worker_death", rank=0, noticed=110, says="rank 0 died")
+    second = event("fault", 109.6, kind="worker_death", rank=0, noticed=110, message="rank 0 died")
     incidents = goodput.incidents([*KILLED[:4], second, *KILLED[4:]], STEPS)
     assert [incident.rank for incident in incidents] == [1, 0]
     assert [incident.lost_s for incident in incidents] == [1.5, 0.0]
-    assert {incident.resumed for incident in incidents} == {2}
+    assert {incident.resumed_step for incident in incidents} == {2}
     assert goodput.goodput([*KILLED[:4], second, *KILLED[4:]], STEPS) == goodput.goodput(KILLED, STEPS)
 
 
 def test_restarts_are_counted_and_last_fault_is_reported() -> None:
-    job_world = running(world(restarts=1))
+    job_world = running(world(max_restarts=1))
     for _ in range(2):
         running(job_world)
         job_world.change(
@@ -531,7 +543,7 @@ def test_restarts_are_counted_and_last_fault_is_reported() -> None:
 @pytest.mark.parametrize("node", [0, 1])
 def test_job_waits_for_new_agent_if_it_needs_all_nodes(node: int) -> None:
     """The first node's agent too: the store is not its."""
-    job_world = running(world(restarts=1))
+    job_world = running(world(max_restarts=1))
     job_world.die(node)
     job_world.until(lambda: bool(job_world.faults))
     assert (job_world.faults[0].kind, job_world.faults[0].node, job_world.faults[0].rank) == ("agent_death", node, -1)
@@ -544,7 +556,7 @@ def test_job_waits_for_new_agent_if_it_needs_all_nodes(node: int) -> None:
 
 
 def test_job_shrinks_on_lost_node_and_grows_when_it_returns() -> None:
-    job_world = running(world(ranks=8, nodes=4, sizes=(4, 3, 2, 1), restarts=5))
+    job_world = running(world(ranks=8, nodes=4, sizes=(4, 3, 2, 1), max_restarts=5))
     job_world.die(1)
     job_world.die(2)
     job_world.until(lambda: job_world.plan.generation == 1)
@@ -561,7 +573,7 @@ def test_job_shrinks_on_lost_node_and_grows_when_it_returns() -> None:
 
 
 def test_indivisible_node_count_is_skipped() -> None:
-    job_world = running(world(ranks=4, nodes=4, sizes=(4, 2), restarts=1))
+    job_world = running(world(ranks=4, nodes=4, sizes=(4, 2), max_restarts=1))
     job_world.die(3)
     job_world.until(lambda: job_world.plan.generation == 1)
     assert [member.node for member in job_world.plan.members] == [0, 1]
@@ -588,7 +600,7 @@ def test_too_few_nodes_end_the_job() -> None:
 
 
 def test_silent_agent_is_lost_and_may_return() -> None:
-    job_world = running(world(ranks=2, nodes=2, sizes=(2, 1), restarts=1))
+    job_world = running(world(ranks=2, nodes=2, sizes=(2, 1), max_restarts=1))
     job_world.silent.add(0)
     began = job_world.seconds
     job_world.until(lambda: bool(job_world.faults))
@@ -604,7 +616,7 @@ def test_silent_agent_is_lost_and_may_return() -> None:
 
 
 def test_second_agent_of_node_is_ignored_while_first_reports() -> None:
-    job_world = running(world(restarts=1))
+    job_world = running(world(max_restarts=1))
     for _ in range(100):
         job_world.lives[1] = "1b" if job_world.lives[1] == "1a" else "1a"
         job_world.turn()
@@ -617,7 +629,7 @@ def test_second_agent_of_node_is_ignored_while_first_reports() -> None:
 
 
 def test_silent_node_is_blamed_though_its_peers_fail_first() -> None:
-    job_world = running(world(ranks=2, nodes=2, restarts=1))
+    job_world = running(world(ranks=2, nodes=2, max_restarts=1))
     job_world.silent.add(0)
     job_world.turn(3)
     job_world.change(
@@ -632,7 +644,7 @@ def test_silent_node_is_blamed_though_its_peers_fail_first() -> None:
 
 
 def test_a_stopped_rank_hangs_the_job_and_is_blamed() -> None:
-    job_world = running(world(hang_s=3, restarts=1))
+    job_world = running(world(hang_timeout_s=3, max_restarts=1))
     job_world.change(2, state="T")
     job_world.steps = False
     last = job_world.ranks[2].at
@@ -647,7 +659,7 @@ def test_a_stopped_rank_hangs_the_job_and_is_blamed() -> None:
 
 def test_a_stack_is_read_when_it_is_complete() -> None:
     """faulthandler writes the main thread last: what a busy machine has written so far names another thread."""
-    job_world = running(world(ranks=2, nodes=1, hang_s=2, restarts=1))
+    job_world = running(world(ranks=2, nodes=1, hang_timeout_s=2, max_restarts=1))
     job_world.steps = False
     job_world.until(lambda: job_world.plan.do == "stacks")
     job_world.turn(12)
@@ -658,11 +670,11 @@ def test_a_stack_is_read_when_it_is_complete() -> None:
     job_world.until(lambda: bool(job_world.faults))
     (fault,) = job_world.faults
     assert (fault.kind, fault.rank) == ("hang", 1)
-    assert "waits for data" in fault.says
+    assert "waits for data" in fault.message
 
 
 def test_stopped_rank_is_blamed_though_peers_fail_first() -> None:
-    job_world = running(world(hang_s=60, restarts=1))
+    job_world = running(world(hang_timeout_s=60, max_restarts=1))
     job_world.change(2, state="T")
     job_world.change(0, exit_code=1, reported_ns=job_world.now.epoch, ended_ns=job_world.now.epoch, reason="timed out")
     job_world.until(lambda: bool(job_world.faults))
@@ -670,15 +682,15 @@ def test_stopped_rank_is_blamed_though_peers_fail_first() -> None:
 
 
 def test_single_stopped_rank_is_blamed() -> None:
-    job_world = running(world(hang_s=3, restarts=1))
+    job_world = running(world(hang_timeout_s=3, max_restarts=1))
     job_world.change(2, state="T")
     job_world.until(lambda: bool(job_world.faults))
     assert (job_world.faults[0].kind, job_world.faults[0].rank) == ("hang", 2)
-    assert "while its peers do" in job_world.faults[0].says
+    assert "while its peers do" in job_world.faults[0].message
 
 
 def test_long_start_is_not_a_hang() -> None:
-    job_world = world(hang_s=2, restarts=1)
+    job_world = world(hang_timeout_s=2, max_restarts=1)
     job_world.steps = False
     job_world.turn(20 * 8)
     assert not job_world.faults
@@ -752,7 +764,7 @@ def test_leave_request_around_a_temporary_silence_is_honoured(asked: str) -> Non
 
 
 def test_agent_death_during_hang_analysis_is_blamed() -> None:
-    job_world = running(world(nodes=1, hang_s=2, restarts=1))
+    job_world = running(world(nodes=1, hang_timeout_s=2, max_restarts=1))
     job_world.steps = False
     job_world.until(lambda: job_world.plan.do == "stacks")
     job_world.die(0)
@@ -764,7 +776,7 @@ def test_agent_death_during_hang_analysis_is_blamed() -> None:
 
 
 def test_leave_request_during_restart_is_honoured() -> None:
-    job_world = running(world(restarts=3))
+    job_world = running(world(max_restarts=3))
     job_world.die(1)
     job_world.until(lambda: job_world.plan.do == "stop")
     job_world.supervision.notice(job_world.now)
@@ -868,7 +880,7 @@ class Started:
 
     def __init__(self, folder: Path, **spec: Any) -> None:
         self.folder = folder
-        spec = {"ranks": 4, "nodes": 2, "port": 0, "restarts": 9, **spec}
+        spec = {"ranks": 4, "nodes": 2, "port": 0, "max_restarts": 9, **spec}
         job_spec = Spec(module="stepping_worker", args=(str(folder),), **spec)
         (folder / FILE).write_bytes(msgspec.json.encode(job_spec))
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
@@ -922,7 +934,7 @@ class Started:
         )
 
     def faults(self) -> list[JobEvent]:
-        return [event for event in event_log.read(self.folder) if event.what == "fault"]
+        return [event for event in event_log.read(self.folder) if event.type == "fault"]
 
 
 @pytest.fixture
@@ -948,7 +960,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 @pytest.mark.torch
 @pytest.mark.slow
 def test_job_survives_dying_and_stopped_ranks_and_agents(start: Callable[..., Started]) -> None:
-    started = start(hang_s=8.0)
+    started = start(hang_timeout_s=8.0)
     first = started.at(0, 4)
     assert started.stepping(0, 4)
     os.kill(first[3][0], signal.SIGKILL)
@@ -974,7 +986,7 @@ def test_job_survives_dying_and_stopped_ranks_and_agents(start: Callable[..., St
 @pytest.mark.torch
 @pytest.mark.slow
 def test_two_killed_processes_are_both_recorded(start: Callable[..., Started]) -> None:
-    started = start(restarts=1)
+    started = start(max_restarts=1)
     for attempt, killed in ((0, (1, 2)), (1, (0, 3))):  # ranks of both nodes, then the last restart is used up
         pairs = started.at(attempt, 4)
         assert started.stepping(attempt, 4)
@@ -995,7 +1007,7 @@ def test_two_killed_processes_are_both_recorded(start: Callable[..., Started]) -
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux")
 def test_dead_fork_server_is_replaced(start: Callable[..., Started]) -> None:
-    started = start(restarts=1)
+    started = start(max_restarts=1)
     first = started.at(0, 4)
     assert started.stepping(0, 4)
     fork_server = int(Path(f"/proc/{first[0][1]}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -1073,7 +1085,7 @@ steps = 5
 repeats = 2
 profiled = 0
 [checkpoint]
-every = 3
+interval = 3
 """
 
 
@@ -1097,7 +1109,7 @@ def test_a_killed_run_comes_back_with_the_same_losses(tmp_path: Path, monkeypatc
             killed.append(int(next(store.runs.glob("*/logs/rank1.pid")).read_text()))
             os.kill(killed[0], signal.SIGKILL)
 
-    broken = go(text + "[recovery]\nrestarts = 1\n", kill)
+    broken = go(text + "[recovery]\nmax_restarts = 1\n", kill)
     store.delete(broken.id)
     whole = go(text)
     assert broken.state == whole.state == "complete"
@@ -1108,10 +1120,10 @@ def test_a_killed_run_comes_back_with_the_same_losses(tmp_path: Path, monkeypatc
     assert whole.incidents == ()
     (incident,) = broken.incidents
     assert (incident.kind, incident.rank, incident.attempt) == ("worker_death", 1, 0)
-    assert incident.resumed % 3 == 0
-    assert incident.resumed <= incident.step + 1
+    assert incident.resumed_step % 3 == 0
+    assert incident.resumed_step <= incident.step + 1
     assert min(incident.restart_s, incident.detect_s, incident.lost_s) >= 0
-    assert missing_values(incident.says, "SIGKILL") == []
+    assert missing_values(incident.summary, "SIGKILL") == []
     lived = event_log.read(store.runs / whole.id)
     assert sum(whole.goodput.values()) == pytest.approx((lived[-1].at - lived[0].at) / S)
     assert set(broken.goodput) > {"good", "init", "load", "stall", "restart"}

@@ -57,7 +57,7 @@ def test_probed_machine_recovers_rates_and_round_trips(tmp_path):
     probed = probed_machine.machine("here", SEEN, 2, "float32", as_probed())
     assert probed.device.memory.value == 8e9
     assert probed.device.bandwidth.value == pytest.approx(20e9)
-    assert probed.inside.bandwidth.value == pytest.approx(0.8e9, rel=0.05)
+    assert probed.intra_node.bandwidth.value == pytest.approx(0.8e9, rel=0.05)
     fitted = constant_sets.choose(probed, "fsdp").values()
     assert fitted.attention * probed.device.peak["float32"].value == pytest.approx(40e9, rel=0.05)
     assert fitted.attention_backward == pytest.approx(2.5)
@@ -83,7 +83,7 @@ def test_every_bundled_machine_round_trips(name, tmp_path):
 def test_one_device_has_no_collectives():
     probed = probed_machine.machine("here", SEEN, 1, "float32", as_probed(ranks=1))
     assert probed.per_node == 1
-    assert "inside" not in probed.tuned
+    assert "inside" not in probed.calibration
 
 
 NAMES = ("matmul", "attention", "passes", "inside", "step_s")
@@ -134,11 +134,11 @@ def test_fit_changes_the_constant_of_the_disagreeing_account():
     truth = BASE._replace(attention=BASE.attention / 2)
     runs = [as_run(HERE, truth, a_job(layout), str(layout)) for layout in LAYOUTS[:3]]
     after = fit_constants.calibrate_machine(HERE, BASE, runs)
-    assert after.tuned["attention"].value == pytest.approx(BASE.attention / 2, rel=0.15)
-    assert after.tuned["attention_backward"].value == pytest.approx(BASE.attention_backward, rel=0.1)
-    assert after.tuned["matmul"].value == pytest.approx(BASE.matmul, rel=0.05)
-    assert "3 runs" in after.tuned["attention"].source
-    assert after.spread is None
+    assert after.calibration["attention"].value == pytest.approx(BASE.attention / 2, rel=0.15)
+    assert after.calibration["attention_backward"].value == pytest.approx(BASE.attention_backward, rel=0.1)
+    assert after.calibration["matmul"].value == pytest.approx(BASE.matmul, rel=0.05)
+    assert "3 runs" in after.calibration["attention"].source
+    assert after.prediction_interval is None
 
 
 @settings(max_examples=4, deadline=None)  # each of five fits, which predict hundreds of steps
@@ -151,7 +151,7 @@ def test_fitted_constants_predict_another_run(scales):
     other = as_run(HERE, truth, a_job(LAYOUTS[4]), "other")
     now = constant_sets.choose(after, "fsdp").values()
     assert fit_constants.seconds(after, now, other.job) == pytest.approx(other.seconds, rel=0.08)
-    low, high = after.spread
+    low, high = after.prediction_interval
     assert low <= 1 <= high
 
 
@@ -180,7 +180,7 @@ def test_tables_show_probes_and_fitted_constants():
     errors = [abs(row[6]) for row in table.rows]
     assert errors == sorted(errors, reverse=True)
     assert len(table.rows) == len(runs)
-    assert len(probe_tables.constants(HERE).rows) == len(HERE.tuned)
+    assert len(probe_tables.constants(HERE).rows) == len(HERE.calibration)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_two_ranks_probe_their_collectives(tmp_path, monkeypatch):
     timed = measured.probe(seen.vendor, min(2, ranks), "float32")
     probed = probed_machine.machine("here", seen, min(2, ranks), "float32", timed)
     if ranks > 1:
-        assert set(probed.inside.reached) == set(COLLECTIVES)
+        assert set(probed.intra_node.achieved) == set(COLLECTIVES)
     path = tmp_path / "here.toml"
     path.write_text(machine_file.write(probed, "Measured."))
     assert machine.load(str(path)) == probed

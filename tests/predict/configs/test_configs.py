@@ -37,7 +37,7 @@ OTHERS = [name for name in FRAMEWORKS if name != "trainyard"]
 MODELS = {
     "dense": DENSE, "experts": EXPERTS, "gpt": GPT,
     "uneven": replace(DENSE, layers=5, qk_norm=True), "ends": replace(DENSE, layers=14, bias="qkv"),
-    "latent": replace(LATENT, expert_groups=4, active_groups=2, router="sigmoid", balance="bias", route_scale=2.5),
+    "latent": replace(LATENT, n_group=4, topk_group=2, router="sigmoid", load_balancing="bias", route_scale=2.5),
 }  # fmt: skip
 
 

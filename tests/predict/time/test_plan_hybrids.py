@@ -37,14 +37,14 @@ from trainyard.predict.time import data_parallel, predicted_ledger, state_space,
 from trainyard.workloads.ops import transformer_ops
 
 HYBRIDS = [name for name in presets.known() if "hybrid_pattern" in (presets.load(name).model or {})]
-SPACES = {"ssm_heads": 8, "ssm_head_dim": 16, "ssm_groups": 4, "ssm_state_size": 12, "chunk": 64}
+SPACES = {"ssm_heads": 8, "ssm_head_dim": 16, "ssm_groups": 4, "ssm_state_size": 12, "ssm_chunk_size": 64}
 PLAIN = Model(
     layers=6, hybrid_pattern="M-M*M-", hidden_size=64, ffn_hidden_size=192, heads=8, kv_heads=4, head_dim=8, vocab=512,
     mlp="relu2",
     position="none", **SPACES,
 )  # fmt: skip
 ROUTED = replace(
-    PLAIN, hybrid_pattern="ME*EM-", experts=8, top_k=2, moe_ffn_hidden_size=96, shared_experts=1, expert_width=32
+    PLAIN, hybrid_pattern="ME*EM-", experts=8, top_k=2, moe_ffn_hidden_size=96, shared_experts=1, moe_latent_size=32
 )
 CHANNELS = replace(
     PLAIN,
@@ -52,7 +52,7 @@ CHANNELS = replace(
     experts=4,
     top_k=2,
     moe_ffn_hidden_size=96,
-    step_rank=4,
+    ssm_dt_rank=4,
     ssm_heads=128,
     ssm_head_dim=1,
 )
@@ -98,10 +98,16 @@ def test_parameters_of_nemotron_h_8b_are_exact() -> None:
 def shapes_of(model: Model) -> int:
     """Parameters of a state space, from the tensor shapes in mamba_ssm's and Jamba's code."""
     width, inner, state = model.hidden_size, model.ssm_heads * model.ssm_head_dim, model.ssm_state_size
-    channels = inner if model.step_rank else inner + 2 * model.ssm_groups * state
-    tensors = [(channels, model.kernel), (channels,), (inner, width), (inner,), (width,)]  # convolution, out, norms
-    if model.step_rank:
-        tensors += [(width, 2 * inner), (inner, model.step_rank + 2 * state), (model.step_rank, inner), (inner,)]
+    channels = inner if model.ssm_dt_rank else inner + 2 * model.ssm_groups * state
+    tensors = [
+        (channels, model.ssm_conv_kernel),
+        (channels,),
+        (inner, width),
+        (inner,),
+        (width,),
+    ]  # convolution, out, norms
+    if model.ssm_dt_rank:
+        tensors += [(width, 2 * inner), (inner, model.ssm_dt_rank + 2 * state), (model.ssm_dt_rank, inner), (inner,)]
         tensors += [(inner, state), (inner,)]  # decay and skip connection
     else:
         tensors += [(width, inner + channels + model.ssm_heads), *[(model.ssm_heads,)] * 3]
@@ -172,7 +178,9 @@ def test_scan_flops_match_a_chunked_implementation(chunk: int) -> None:
     x, b, c = (random.standard_normal((steps, *shape)) for shape in ((heads, dim), (groups, size), (groups, size)))
     decay, product = random.uniform(0.5, 1, (steps, heads)), CountingProduct()
     assert np.allclose(scan_in_chunks(x, b, c, decay, chunk, product), scan_token_by_token(x, b, c, decay))
-    model = replace(PLAIN, ssm_heads=heads, ssm_head_dim=dim, ssm_groups=groups, ssm_state_size=size, chunk=chunk)
+    model = replace(
+        PLAIN, ssm_heads=heads, ssm_head_dim=dim, ssm_groups=groups, ssm_state_size=size, ssm_chunk_size=chunk
+    )
     case = cases.of_jobs([a_job(model, {"seq_len": steps, "tokens_per_step": steps})])
     assert sum(float(matmul.flops[0]) for matmul in state_space.products(case)) == product.flops
 
@@ -194,7 +202,12 @@ def test_flops_of_a_hybrid_are_the_sum_of_its_layers(name: str) -> None:
     )
     assert flops(model.hybrid_pattern[::-1]) == flops(model.hybrid_pattern)
     dense = replace(
-        PLAIN, hybrid_pattern="", layers=4, mlp="gelu", position="rope", **dict.fromkeys(SPACES, 0) | {"chunk": 1}
+        PLAIN,
+        hybrid_pattern="",
+        layers=4,
+        mlp="gelu",
+        position="rope",
+        **dict.fromkeys(SPACES, 0) | {"ssm_chunk_size": 1},
     )
     plain = replace(PLAIN, hybrid_pattern="M" + 4 * "*-", layers=9)
     short = replace(PLAIN, hybrid_pattern="M*-", layers=3)
@@ -309,7 +322,7 @@ def test_layouts_divide_the_dimensions_of_a_state_space(framework: str) -> None:
 def test_frameworks_without_these_layers_are_refused() -> None:
     with refused(BadJob, "our own runner", "hybrid_pattern = 'M-M*M-'", "--for"):
         search_for(PLAIN, "trainyard")
-    with refused(BadJob, "Megatron Core", f"step_rank = {CHANNELS.step_rank}", "--for"):
+    with refused(BadJob, "Megatron Core", f"ssm_dt_rank = {CHANNELS.ssm_dt_rank}", "--for"):
         search_for(CHANNELS, "megatron")
     with refused(BadJob, "hybrid_pattern = 'M-M*M-'", "$.model", "--for megatron"):
         transformer_ops.check(a_job(PLAIN))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from tests.refused import missing_values, refused
 from tests.tiny_job import TWO_REPLICAS
-from trainyard import words
+from trainyard import renamed_keys, words
 from trainyard.cli.run import command
 from trainyard.errors import (
     BadFile,
@@ -52,8 +53,8 @@ def job(**more: Any) -> Job:
         "layout": Layout(dp_replicate=2),
         "recipe": Recipe(seq_len=8, tokens_per_step=32),
         "measure": Measure(warmup=0, steps=20, repeats=1, profiled=0),
-        "checkpoint": Checkpoint(every=5),
-        "recovery": Recovery(restarts=3, nodes=2),
+        "checkpoint": Checkpoint(interval=5),
+        "recovery": Recovery(max_restarts=3, nodes=2),
     }
     return Job(**{**given, **more})
 
@@ -106,11 +107,19 @@ def test_what_is_no_plan_is_refused_with_its_place(text: str, values: list[str])
         ([fault("kill_agent", target=2)], job(), ["kill_agent", "$.fault[0]:", "node", 2, "nodes", 1]),
         ([fault("stop", 20)], job(), ["stop", "$.fault[0]:", "step = 20"]),
         ([fault("preempt", 19)], job(), ["preempt", "$.fault[0]:", 19]),
-        ([fault("fill_disk")], job(checkpoint=Checkpoint()), ["fill_disk", "$.fault[0]:", "[checkpoint]", "every"]),
-        ([fault("flip_byte", 4)], job(), ["flip_byte", "$.fault[0]:", 4, "every = 5"]),
-        ([fault("fill_disk", 18)], job(checkpoint=Checkpoint(every=6)), ["fill_disk", "$.fault[0]:", 18, "every = 6"]),
-        ([fault("flip_byte")], job(recovery=Recovery()), ["flip_byte", "restarts = 0", "$.recovery", "restarts = 1"]),
-        ([fault("stop")] * 4, job(), ["stop", "restarts = 3", "$.recovery", "restarts = 4"]),
+        ([fault("fill_disk")], job(checkpoint=Checkpoint()), ["fill_disk", "$.fault[0]:", "[checkpoint]", "interval"]),
+        ([fault("flip_byte", 4)], job(), ["flip_byte", "$.fault[0]:", 4, "interval = 5"]),
+        (
+            [fault("fill_disk", 18)],
+            job(checkpoint=Checkpoint(interval=6)),
+            ["fill_disk", "$.fault[0]:", 18, "interval = 6"],
+        ),
+        (
+            [fault("flip_byte")],
+            job(recovery=Recovery()),
+            ["flip_byte", "max_restarts = 0", "$.recovery", "max_restarts = 1"],
+        ),
+        ([fault("stop")] * 4, job(), ["stop", "max_restarts = 3", "$.recovery", "max_restarts = 4"]),
         ([fault("delay")], job(layout=Layout(), recovery=Recovery()), ["delay", "$.fault[0]:", "$.layout", 1, 2]),
     ],
 )
@@ -256,7 +265,7 @@ def sample(step: int, ended: float, loss: float | None = None, attempt: int = 0,
 
 def incident(kind: str, second: int, rank: int = -1, node: int = -1, detect: float = 0.5, **more: Any) -> Incident:
     when = f"1970-01-01T00:{second // 60:02}:{second % 60:02}.250+00:00"
-    return Incident(kind=kind, when=when, attempt=0, says="so", rank=rank, node=node, detect_s=detect, **more)
+    return Incident(kind=kind, time=when, attempt=0, summary="so", rank=rank, node=node, detect_s=detect, **more)
 
 
 def run(samples: Sequence[Sample], incidents: Sequence[Incident] = (), **more: Any) -> Run:
@@ -275,7 +284,7 @@ def only(disturbed: Run, planned: Fault, at: float = 7.1) -> FaultScore:
 
 def test_recovered_fault_with_correct_blame_scores_well() -> None:
     again = [sample(step, step + 10.0, attempt=1) for step in range(5, 20)]
-    death = incident("worker_death", 7, rank=1, node=1, restart_s=2.0, lost_s=1.5, resumed=5)
+    death = incident("worker_death", 7, rank=1, node=1, restart_s=2.0, lost_s=1.5, resumed_step=5)
     row = only(run([*CALM.samples[:7], *again], [death]), fault("kill_worker", target=1))
     assert row.correct
     assert (row.injected_step, row.blamed, row.blamed_rank, row.outcome, row.losses) == (
@@ -296,7 +305,7 @@ def test_recovered_fault_with_correct_blame_scores_well() -> None:
 )
 def test_missing_wrong_or_earlier_incident_is_not_right(told: list[Incident], blamed: str, rank: int) -> None:
     row = only(run(CALM.samples, told), fault("kill_worker", target=1))
-    assert not row.right
+    assert not row.correctly_blamed
     assert not row.correct
     assert (row.blamed, row.blamed_rank) == (blamed, rank)
 
@@ -305,8 +314,10 @@ def test_flipped_byte_is_detected_on_load_and_costs_a_restart() -> None:
     killed = incident("worker_death", 8, rank=1, restart_s=3.0, lost_s=1.0)
     read = incident("bad_checkpoint", 10, detect=0.0)
     row = only(run(CALM.samples, [killed, read]), fault("flip_byte", target=1))
-    assert (row.blamed, row.right, row.restart_s, row.lost_s) == ("bad_checkpoint", True, 3.0, 1.0)
-    assert not only(run(CALM.samples, [killed]), fault("flip_byte", target=1)).right, "killed, and the byte was used"
+    assert (row.blamed, row.correctly_blamed, row.restart_s, row.lost_s) == ("bad_checkpoint", True, 3.0, 1.0)
+    assert not only(run(CALM.samples, [killed]), fault("flip_byte", target=1)).correctly_blamed, (
+        "killed, and the byte was used"
+    )
 
 
 @pytest.mark.parametrize(
@@ -346,7 +357,7 @@ def test_early_end_is_failed_only_with_a_reason() -> None:
     row = only(run(part, state="failed", failure="rank 0 died"), fault("kill_worker"))
     assert row.losses == "missing"
     (missed,) = score_faults(CALM, CALM, FaultPlan(fault=(fault("stop"),)), {})
-    assert (missed.outcome, missed.injected_step, missed.right) == ("not injected", -1, False)
+    assert (missed.outcome, missed.injected_step, missed.correctly_blamed) == ("not injected", -1, False)
 
 
 def test_nan_losses_in_both_runs_are_identical() -> None:
@@ -359,12 +370,12 @@ def test_nan_losses_in_both_runs_are_identical() -> None:
 def test_import_time_is_reported_separately() -> None:
     preemption = incident("preempted", 8, detect=0.0, restart_s=9.0)
     lived = [
-        JobEvent(what="started", at=0), JobEvent(what="launched", at=2 * S),
-        JobEvent(what="started", at=10 * S), JobEvent(what="launched", at=14 * S),
+        JobEvent(type="started", at=0), JobEvent(type="launched", at=2 * S),
+        JobEvent(type="started", at=10 * S), JobEvent(type="launched", at=14 * S),
     ]  # fmt: skip
     injected = {0: InjectedFault(at=8 * S, step=7, attempt=0)}
     (row,) = score_faults(run(CALM.samples, [preemption]), CALM, FaultPlan(fault=(fault("preempt"),)), injected, lived)
-    assert (row.right, row.restart_s, row.import_s) == (True, 9.0, 4.0)
+    assert (row.correctly_blamed, row.restart_s, row.import_s) == (True, 9.0, 4.0)
 
 
 MADE = st.lists(st.tuples(st.sampled_from(sorted(words.INJECTIONS)), st.integers(0, 1)), min_size=1, max_size=6)
@@ -387,7 +398,7 @@ def test_correct_incidents_score_right_in_any_plan_order(made: list[tuple[str, i
     wanted = FaultPlan(fault=tuple(one for one, _ in numbered))
     rows = score_faults(run(CALM.samples, told), CALM, wanted, marked)
     assert [row.kind for row in rows] == [one.kind for one in wanted.fault]
-    assert all(row.right for row in rows)
+    assert all(row.correctly_blamed for row in rows)
     assert strays(run(CALM.samples, told), wanted, marked) == ()
     assert all(row.detect_s == pytest.approx(1.75, abs=0.01) for row in rows)
 
@@ -405,12 +416,12 @@ def test_incident_is_attributed_once_and_after_its_fault(
     for kind in words.FAULTS:
         assert sum(row.blamed == kind for row in rows) <= sum(one.kind == kind for one in incidents)
     for row in rows:
-        assert not row.right or row.blamed == words.INJECTIONS[row.kind].blamed
+        assert not row.correctly_blamed or row.blamed == words.INJECTIONS[row.kind].blamed
     wanted = FaultPlan(fault=faults)
     others = strays(run(CALM.samples, incidents), wanted, marked)
     flips = sum(row.kind == "flip_byte" for row in rows)
     assert 0 <= len(incidents) - len(others) - sum(bool(row.blamed) for row in rows) <= flips
-    score = ChaosScore(against="", plan=wanted, rows=rows, strays=others)
+    score = ChaosScore(reference="", plan=wanted, faults=rows, unplanned=others)
     assert len(table(score).rows) == len(rows)
 
 
@@ -481,7 +492,7 @@ def test_preempted_job_resumes_as_planned_and_is_always_scored(
     met = experiment.execute(job(), "", FaultPlan(fault=(fault("preempt"),)), Session(store, lambda _: []))
     assert stand_in.called == called
     assert (met.failure is not None) == failed == (met.run.state == "failed")
-    assert [row.outcome for row in met.score.rows] == ["not injected"], "nothing was struck here"
+    assert [row.outcome for row in met.score.faults] == ["not injected"], "nothing was struck here"
     folder = store.runs / met.run.id
     assert chaos_files.read_plan(folder) == FaultPlan(fault=(fault("preempt"),))
     assert met.score.against in (folder / "chaos.json").read_text()
@@ -540,10 +551,10 @@ steps = 14
 repeats = 2
 profiled = 0
 [checkpoint]
-every = 3
+interval = 3
 [recovery]
-restarts = 2
-hang_s = 60
+max_restarts = 2
+hang_timeout_s = 60
 nodes = 2
 """
 
@@ -566,20 +577,20 @@ def test_job_recovers_from_kill_full_disk_and_flipped_byte(tmp_path: Path, monke
     wanted = FaultPlan(fault=faults)
     met = experiment.execute(parse(SMALL, "small.toml"), SMALL, wanted, Session(store, lambda _: []))
     assert met.failure is None
-    assert [(row.kind, row.blamed, row.outcome, row.losses) for row in met.score.rows] == [
+    assert [(row.kind, row.blamed, row.outcome, row.losses) for row in met.score.faults] == [
         ("kill_agent", "agent_death", "recovered", "identical"),
         ("fill_disk", "disk_full", "recovered", "identical"),
         ("flip_byte", "bad_checkpoint", "recovered", "identical"),
     ]
-    assert all(row.correct for row in met.score.rows)
-    assert [row.injected_step for row in met.score.rows] == [4, 11, 16]
-    assert all(row.detect_s + row.restart_s > 0 for row in met.score.rows)
+    assert all(row.correct for row in met.score.faults)
+    assert [row.injected_step for row in met.score.faults] == [4, 11, 16]
+    assert all(row.detect_s + row.restart_s > 0 for row in met.score.faults)
     kept = (store.runs / met.run.id / "chaos.json").read_text()
-    assert met.score.against in kept
+    assert met.score.reference in kept
     assert (store.runs / met.run.id / "checkpoints").is_dir()
     other = parse(SMALL.replace("hidden_size = 16", "hidden_size = 32"), "small.toml")
-    with refused(BadInput, met.score.against, "--against"):
-        experiment.execute(other, SMALL, wanted, Session(store, lambda _: []), against=met.score.against)
+    with refused(BadInput, met.score.reference, "--against"):
+        experiment.execute(other, SMALL, wanted, Session(store, lambda _: []), against=met.score.reference)
 
 
 def test_unfitting_plan_is_refused_before_any_run(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -590,3 +601,17 @@ def test_unfitting_plan_is_refused_before_any_run(tmp_path: Path, root: Path, mo
     assert type(done.exception) is BadInput
     assert missing_values(str(done.exception), "$.fault[0]:", "rank", 7, 2) == []
     assert not (tmp_path / "store" / "runs").exists()
+
+
+def test_a_score_of_the_old_schema_is_upgraded():
+    old = {
+        "against": "calm",
+        "plan": {"fault": [{"kind": "stop", "step": 3}]},
+        "rows": [{"kind": "stop", "step": 3, "right": True}],
+        "strays": [{"kind": "hang", "when": "2025", "attempt": 0, "says": "rank 1 hung"}],
+        "schema": "trainyard/chaos/1",
+    }  # fmt: skip
+    score = msgspec.convert(renamed_keys.upgraded_chaos(old), ChaosScore)
+    assert score.reference == "calm"
+    assert score.faults == (FaultScore(kind="stop", step=3, correctly_blamed=True),)
+    assert score.unplanned == (Incident(kind="hang", time="2025", attempt=0, summary="rank 1 hung"),)

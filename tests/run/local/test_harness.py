@@ -176,7 +176,17 @@ def test_a_dead_rank_ends_the_run_and_is_named(store: Store) -> None:
     assert caught.value.says.endswith("something is odd here")
     (row,) = store.rows()
     resume = f"`trainyard run resume {row.id}`"
-    wanted = (4, 9, "loss 4.7000", "[checkpoint]", "every = N", resume, "[recovery]", "restarts = N", f"run {row.id}")
+    wanted = (
+        4,
+        9,
+        "loss 4.7000",
+        "[checkpoint]",
+        "interval = N",
+        resume,
+        "[recovery]",
+        "max_restarts = N",
+        f"run {row.id}",
+    )
     assert missing_values(caught.value.next_step, *wanted) == []
     assert row.state == "failed"
     kept = store.load(row.id)

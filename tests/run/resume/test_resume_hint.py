@@ -36,8 +36,8 @@ JOB = Job(
     layout=Layout(dp_replicate=2),
     recipe=Recipe(seq_len=8, tokens_per_step=16),
     measure=Measure(warmup=0, steps=20, repeats=1, profiled=0),
-    checkpoint=Checkpoint(every=5),
-    recovery=Recovery(restarts=2, nodes=2, least_nodes=1),
+    checkpoint=Checkpoint(interval=5),
+    recovery=Recovery(max_restarts=2, nodes=2, min_nodes=1),
 )
 CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "4"}),)
 
@@ -55,7 +55,7 @@ def shelve(run: Path, step: int) -> None:
 
 def test_resume_sentence_names_the_last_checkpoint_or_none(tmp_path: Path) -> None:
     assert "It has no checkpoint (none was saved yet)" in resume_hint.resume_sentence(tmp_path, JOB)
-    assert "[checkpoint] every = N to save some" in resume_hint.resume_sentence(
+    assert "[checkpoint] interval = N to save some" in resume_hint.resume_sentence(
         tmp_path, replace(JOB, checkpoint=Checkpoint())
     )
     shelve(tmp_path, 4)
@@ -67,7 +67,7 @@ def test_resume_sentence_names_the_last_checkpoint_or_none(tmp_path: Path) -> No
 
 
 def fault(kind: str, **more: Any) -> JobEvent:
-    return JobEvent(what="fault", at=1, noticed=2, kind=kind, **more)
+    return JobEvent(type="fault", at=1, noticed=2, kind=kind, **more)
 
 
 DIED = "rank 1 died: killed by SIGKILL (pid 7). It wrote no error message."
@@ -77,40 +77,40 @@ def test_each_fault_is_one_line_with_resume_point(tmp_path: Path) -> None:
     news = ProgressMessages(tmp_path, JOB)
     death = "rank 1 died: killed by SIGKILL (pid 7)"
     assert (
-        news.line(fault("worker_death", attempt=0, rank=1, says=DIED))
+        news.line(fault("worker_death", attempt=0, rank=1, message=DIED))
         == f"{death}; restarting from the beginning, restart 1 of 2"
     )
     shelve(tmp_path, 9)
-    assert news.line(fault("hang", attempt=1, says="rank 0 hung: it is stopped.")) == (
+    assert news.line(fault("hang", attempt=1, message="rank 0 hung: it is stopped.")) == (
         "rank 0 hung: it is stopped; resuming from step 10 of 20, restart 2 of 2"
     )
-    assert news.line(fault("worker_death", attempt=2, rank=1, says=DIED)) == "", "the job's error says it"
-    assert news.line(fault("slow", says="rank 1 takes 2 times as long")) == "rank 1 takes 2 times as long"
-    assert news.line(fault("preempted", says="asked to leave")) == ""
+    assert news.line(fault("worker_death", attempt=2, rank=1, message=DIED)) == "", "the job's error says it"
+    assert news.line(fault("slow", message="rank 1 takes 2 times as long")) == "rank 1 takes 2 times as long"
+    assert news.line(fault("preempted", message="asked to leave")) == ""
 
 
 def test_loading_unexpected_checkpoint_is_reported(tmp_path: Path) -> None:
     shelve(tmp_path, 9)
     news = ProgressMessages(tmp_path, JOB)
-    assert news.line(JobEvent(what="loaded", at=1, step=10)) == ""
-    assert news.line(fault("bad_checkpoint", says="set aside")) == "set aside"
-    assert news.line(JobEvent(what="loaded", at=1, step=5)) == "resuming from step 5 of 20"
-    assert news.line(JobEvent(what="loaded", at=1, step=5)) == "", "by another rank"
-    assert news.line(JobEvent(what="loaded", at=1, step=0)) == "restarting from the beginning"
+    assert news.line(JobEvent(type="loaded", at=1, step=10)) == ""
+    assert news.line(fault("bad_checkpoint", message="set aside")) == "set aside"
+    assert news.line(JobEvent(type="loaded", at=1, step=5)) == "resuming from step 5 of 20"
+    assert news.line(JobEvent(type="loaded", at=1, step=5)) == "", "by another rank"
+    assert news.line(JobEvent(type="loaded", at=1, step=0)) == "restarting from the beginning"
 
 
 def test_node_changes_are_reported(tmp_path: Path) -> None:
     news = ProgressMessages(tmp_path, JOB)
-    assert news.line(JobEvent(what="launched", at=1, nodes=2)) == ""
+    assert news.line(JobEvent(type="launched", at=1, nodes=2)) == ""
     shelve(tmp_path, 4)
-    message = news.line(JobEvent(what="launched", at=1, nodes=1, says="without node 1"))
+    message = news.line(JobEvent(type="launched", at=1, nodes=1, message="without node 1"))
     assert message == "without node 1: 1 of 2 nodes, resuming from step 5 of 20"
 
 
 @given(st.lists(st.sampled_from(["worker_death", "hang", "slow", "preempted", "agent_death"]), max_size=12))
 def test_reported_restarts_do_not_exceed_the_limit(kinds: list[str]) -> None:
     news = ProgressMessages(Path("nowhere"), JOB)
-    lines = [news.line(fault(kind, attempt=attempt, says="something.")) for attempt, kind in enumerate(kinds)]
+    lines = [news.line(fault(kind, attempt=attempt, message="something.")) for attempt, kind in enumerate(kinds)]
     restarts = [line for line in lines if "restart" in line]
     assert len(restarts) == min(2, sum(kind in ENDS for kind in kinds))
     assert [f"restart {number + 1} of 2" in line for number, line in enumerate(restarts)] == [True] * len(restarts)
@@ -122,10 +122,10 @@ def test_event_reader_returns_only_new_complete_lines(tmp_path: Path) -> None:
     assert following.new() == []
     EventLogWriter(tmp_path, "rank1").loaded(7, step=3)
     path = tmp_path / event_log.PART / "rank0.jsonl"
-    line = msgspec.json.encode(JobEvent(what="saved", at=3, step=9)) + b"\n"
+    line = msgspec.json.encode(JobEvent(type="saved", at=3, step=9)) + b"\n"
     with path.open("ab", buffering=0) as file:
         file.write(line[:9])
-        assert [event.what for event in following.new()] == ["loaded"]
+        assert [event.type for event in following.new()] == ["loaded"]
         file.write(line[9:])
     assert [event.step for event in following.new()] == [9]
     assert following.new() == []
@@ -222,7 +222,7 @@ steps = {steps}
 repeats = 1
 profiled = 0
 [checkpoint]
-every = 4
+interval = 4
 """
 
 
@@ -275,7 +275,14 @@ def test_rank_death_is_reported_at_once_with_resume_command(go: Callable[..., Ru
             os.kill(pid, signal.SIGKILL)
 
     with refused(RankDied, "rank 1", "SIGKILL", "of 400") as caught:
-        go("dp_replicate = 2", 400, more="[recovery]\nrestarts = 1\n", progress=kill, say=messages.append, tag="mine")
+        go(
+            "dp_replicate = 2",
+            400,
+            more="[recovery]\nmax_restarts = 1\n",
+            progress=kill,
+            say=messages.append,
+            tag="mine",
+        )
     (line,) = [line for line in messages if "SIGKILL" in line]
     assert line.startswith("rank 1 died: killed by SIGKILL")
     assert line.endswith(", restart 1 of 1")

@@ -28,7 +28,7 @@ DEVICE = Device(
     memory=claim(1e9, "bytes"),
     bandwidth=claim(1e9, "bytes/s"),
     peak={"float32": claim(2e8), "tf32": claim(4e8), "bfloat16": claim(1e9)},
-    reached={"matmul": RateCurve(points=((1.0, 5e8),), claim=claim(5e8))},
+    achieved={"matmul": RateCurve(points=((1.0, 5e8),), claim=claim(5e8))},
 )
 
 

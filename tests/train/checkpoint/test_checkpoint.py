@@ -32,7 +32,7 @@ from trainyard.train.checkpoint.manifest import File, Manifest, Piece, Stored
 
 MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 MOE = msgspec.structs.replace(
-    MODEL, experts=4, top_k=2, moe_ffn_hidden_size=16, shared_experts=1, router="sigmoid", balance="bias"
+    MODEL, experts=4, top_k=2, moe_ffn_hidden_size=16, shared_experts=1, router="sigmoid", load_balancing="bias"
 )
 UNTIL, SAVED = 6, 2
 TEXT = str(Path(manifests.__file__))
@@ -42,7 +42,7 @@ def a_job(spread=None, every=0, mode="sync", keep=2, model=MODEL, **recipe):
     recipe = {"seq_len": 16, "tokens_per_step": 128, "learning_rate": 1e-2, "seed": 7, "dataset": TEXT, **recipe}
     if spread is not None and spread.pp > 1:
         recipe["schedule"] = "1f1b"
-    kept = Checkpoint(every=every, mode=mode, keep=keep)
+    kept = Checkpoint(interval=every, mode=mode, keep_latest_k=keep)
     return Job(model=model, layout=spread or Layout(), recipe=Recipe(**recipe), checkpoint=kept)
 
 
@@ -593,7 +593,7 @@ def test_weights_are_exported_as_safetensors(good, run, tmp_path):
     assert all(torch.equal(weights[name], whole[name]) for name in whole)
     with refused(BadInput, 10, 6, 3):
         export(run, tmp_path / "no.safetensors", 9)
-    with refused(BadInput, tmp_path / "nothing", "[checkpoint]", "every"):
+    with refused(BadInput, tmp_path / "nothing", "[checkpoint]", "interval"):
         export(tmp_path / "nothing", tmp_path / "no.safetensors")
     assert not (tmp_path / "no.safetensors").exists()
     with refused(BadInput, "w.bin:", "w.safetensors"):
@@ -633,7 +633,7 @@ steps = 4
 repeats = 1
 profiled = 1
 [checkpoint]
-every = 2
+interval = 2
 """
 
 

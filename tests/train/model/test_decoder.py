@@ -10,7 +10,7 @@ from trainyard.job import Job, Model, Recipe
 from trainyard.train.rules import decoder_rules as rules
 
 SMALL = {"layers": 2, "hidden_size": 16, "ffn_hidden_size": 24, "heads": 4, "kv_heads": 2, "head_dim": 4, "vocab": 32}
-LATENT = {"kv_heads": 4, "kv_lora_rank": 6, "q_lora_rank": 10, "rope_dim": 4, "value_dim": 3}
+LATENT = {"kv_heads": 4, "kv_lora_rank": 6, "q_lora_rank": 10, "qk_rope_head_dim": 4, "v_head_dim": 3}
 EXPERTS = {"experts": 4, "top_k": 2, "moe_ffn_hidden_size": 8}
 OPTIONS = {
     "llama": {},
@@ -20,12 +20,19 @@ OPTIONS = {
     "eps": {"norm_eps": 0.1},
     "gelu": {"mlp": "gelu"},
     "learned": {"position": "learned"},
-    "base": {"rope_base": 10.0},
+    "base": {"rope_theta": 10.0},
     "bias of q, k, v": {"bias": "qkv"},
     "all biases": {"bias": "all"},
     "norm of q and k": {"qk_norm": True},
-    "tied": {"tied": True},
-    "gpt": {"norm": "layer", "mlp": "gelu", "position": "learned", "bias": "all", "tied": True, "kv_heads": 4},
+    "tied": {"tie_word_embeddings": True},
+    "gpt": {
+        "norm": "layer",
+        "mlp": "gelu",
+        "position": "learned",
+        "bias": "all",
+        "tie_word_embeddings": True,
+        "kv_heads": 4,
+    },
     "latent": LATENT,
     "latent, queries from the width": {**LATENT, "q_lora_rank": 0},
     "mixtral": EXPERTS,
@@ -37,9 +44,9 @@ OPTIONS = {
         "router": "sigmoid",
         "shared_experts": 1,
         "route_scale": 2.5,
-        "expert_groups": 2,
-        "active_groups": 1,
-        "balance": "bias",
+        "n_group": 2,
+        "topk_group": 1,
+        "load_balancing": "bias",
     },
 }
 
@@ -81,7 +88,7 @@ class Plain:
             h = self.norm(f"{layer}.mlp_norm", x)
             mixed = model.experts and number >= model.dense_layers
             x = x + (self.mixture if mixed else self.mlp)(f"{layer}.mlp", h)
-        head = self.weights["embed.weight" if model.tied else "head.weight"]
+        head = self.weights["embed.weight" if model.tie_word_embeddings else "head.weight"]
         return self.norm("norm", x) @ head.T
 
     def linear(self, name, x):
@@ -104,7 +111,7 @@ class Plain:
         import torch
 
         half = x.shape[1] // 2
-        rate = torch.tensor([self.model.rope_base ** (-c / half) for c in range(half)])
+        rate = torch.tensor([self.model.rope_theta ** (-c / half) for c in range(half)])
         angle = torch.arange(len(x)).unsqueeze(1) * rate
         turned = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
         return torch.cat((turned.real, turned.imag), dim=1)
@@ -176,12 +183,12 @@ class Plain:
         logits = self.weights[f"{name}.router.weight"] @ x
         scores = logits.exp() / logits.exp().sum() if model.router == "softmax" else 1 / (1 + (-logits).exp())
         choose = scores.tolist()
-        if model.balance == "bias":
+        if model.load_balancing == "bias":
             choose = [score + bias for score, bias in zip(choose, self.weights[f"{name}.router.bias"].tolist())]
-        size = model.experts // model.expert_groups
+        size = model.experts // model.n_group
         groups = [list(range(start, start + size)) for start in range(0, model.experts, size)]
         groups.sort(key=lambda group: -sum(sorted((choose[e] for e in group), reverse=True)[:2]))
-        able = [expert for group in groups[: model.active_groups] for expert in group]
+        able = [expert for group in groups[: model.topk_group] for expert in group]
         chosen = sorted(able, key=lambda expert: -choose[expert])[: model.top_k]
         total = sum(scores[expert] for expert in chosen)
         y = torch.zeros_like(x)
@@ -304,7 +311,7 @@ def test_initial_norms_are_one_and_biases_zero(option):
                 "head_dim": 64,
                 "vocab": 50257,
             }
-            | {"norm": "layer", "mlp": "gelu", "position": "learned", "bias": "all", "tied": True},
+            | {"norm": "layer", "mlp": "gelu", "position": "learned", "bias": "all", "tie_word_embeddings": True},
         ),
         (
             46_702_792_704,
@@ -335,8 +342,8 @@ def test_initial_norms_are_one_and_biases_zero(option):
                 "vocab": 129280,
                 "q_lora_rank": 1536,
                 "kv_lora_rank": 512,
-                "rope_dim": 64,
-                "value_dim": 128,
+                "qk_rope_head_dim": 64,
+                "v_head_dim": 128,
                 "experts": 256,
             }
             | {"top_k": 8, "moe_ffn_hidden_size": 2048, "shared_experts": 1, "dense_layers": 3, "router": "sigmoid"},
@@ -359,7 +366,7 @@ def test_real_models_have_the_published_parameter_counts(parameters, length, mod
     [
         ({"bias": "qkv", **LATENT}, ["bias = 'qkv'", "bias = 'none'"]),
         ({"qk_norm": True, **LATENT}, ["qk_norm = true", "qk_norm = false"]),
-        ({"position": "learned", **LATENT}, ["position = 'learned'", "rope_dim = 4", "position = 'rope'"]),
+        ({"position": "learned", **LATENT}, ["position = 'learned'", "qk_rope_head_dim = 4", "position = 'rope'"]),
         ({"mlp": "gelu", **EXPERTS}, ["mlp = 'gelu'", "mlp = 'swiglu'", "experts = 0"]),
         ({"bias": "all", **EXPERTS}, ["bias = 'all'", "bias = 'qkv'", "'none'", "experts = 0"]),
     ],
@@ -374,12 +381,12 @@ def test_incompatible_options_are_refused(options, values):
     ("options", "values"),
     [
         ({"head_dim": 5}, ["head_dim = 5"]),
-        ({**LATENT, "rope_dim": 3}, ["rope_dim = 3"]),
-        ({**LATENT, "value_dim": 0}, ["kv_lora_rank", "rope_dim", "value_dim = 0"]),
+        ({**LATENT, "qk_rope_head_dim": 3}, ["qk_rope_head_dim = 3"]),
+        ({**LATENT, "v_head_dim": 0}, ["kv_lora_rank", "qk_rope_head_dim", "v_head_dim = 0"]),
         ({**EXPERTS, "top_k": 5}, ["top_k = 5", "experts = 4"]),
-        ({**EXPERTS, "expert_groups": 3}, ["experts = 4", 3, "expert_groups"]),
-        ({**EXPERTS, "expert_groups": 2, "active_groups": 3}, ["active_groups = 3", "expert_groups = 2"]),
-        ({**EXPERTS, "expert_groups": 4}, ["experts 4", "expert_groups 4", "active_groups 1", "top_k = 2"]),
+        ({**EXPERTS, "n_group": 3}, ["experts = 4", 3, "n_group"]),
+        ({**EXPERTS, "n_group": 2, "topk_group": 3}, ["topk_group = 3", "n_group = 2"]),
+        ({**EXPERTS, "n_group": 4}, ["experts 4", "n_group 4", "topk_group 1", "top_k = 2"]),
         ({**EXPERTS, "route_scale": 0.0}, ["route_scale = 0.0"]),
         ({**EXPERTS, "shared_experts": -1}, ["shared_experts = -1"]),
     ],

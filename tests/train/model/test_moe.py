@@ -30,15 +30,15 @@ MODEL = Model(
 DEEPSEEK = replace(
     MODEL,
     router="sigmoid",
-    balance="bias",
+    load_balancing="bias",
     shared_experts=1,
     route_scale=2.5,
-    expert_groups=2,
-    active_groups=1,
+    n_group=2,
+    topk_group=1,
     kv_lora_rank=6,
     q_lora_rank=10,
-    rope_dim=4,
-    value_dim=3,
+    qk_rope_head_dim=4,
+    v_head_dim=3,
 )
 
 
@@ -67,7 +67,7 @@ def a_router(**options):
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
 def test_bias_changes_selection_but_not_gate_weights(kind):
     torch = pytest.importorskip("torch")
-    router = a_router(router=kind, balance="bias")
+    router = a_router(router=kind, load_balancing="bias")
     x = torch.randn(50, 16)
     router.bias[3] = 100.0
     chosen, gates, counts = router(x)
@@ -83,7 +83,7 @@ def test_bias_changes_selection_but_not_gate_weights(kind):
 @pytest.mark.torch
 def test_experts_are_selected_from_the_best_groups_only():
     torch = pytest.importorskip("torch")
-    router = a_router(experts=12, expert_groups=4, active_groups=2, top_k=4, router="sigmoid")
+    router = a_router(experts=12, n_group=4, topk_group=2, top_k=4, router="sigmoid")
     x = torch.randn(50, 16)
     chosen, _, _ = router(x)
     best = (x @ router.weight.T).sigmoid().unflatten(1, (4, 3)).topk(2, dim=2).values.sum(2).topk(2, dim=1).indices
@@ -137,7 +137,7 @@ def test_bias_falls_above_the_mean_load_and_rises_below(counts):
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
 def test_bias_updates_balance_the_load(kind):
     torch = pytest.importorskip("torch")
-    router = a_router(router=kind, balance="bias")
+    router = a_router(router=kind, load_balancing="bias")
     with torch.no_grad():
         router.weight *= 0.05
     x = torch.randn(100, 16)
@@ -160,7 +160,7 @@ def test_balance_loss_changes_gradients_but_not_the_output(kind, share):
     torch = pytest.importorskip("torch")
     from trainyard.train.model.expert_balance import LOSS_WEIGHT
 
-    with_it, without = a_router(router=kind, balance="loss"), a_router(router=kind)
+    with_it, without = a_router(router=kind, load_balancing="aux_loss"), a_router(router=kind)
     with_it.load.share = share
     x = torch.randn(50, 16)
     chosen, gates, _ = with_it(x)
@@ -184,7 +184,7 @@ def test_tokens_are_counted_once_per_step():
 
     results = []
     for activation_checkpoint in ("none", "full", "selective"):
-        job = a_job(replace(MODEL, balance="bias"), activation_checkpoint=activation_checkpoint)
+        job = a_job(replace(MODEL, load_balancing="bias"), activation_checkpoint=activation_checkpoint)
         task = Language(job)
         decoder = task.module()
         blocks.prepare(task.blocks(decoder), job.recipe)
@@ -260,16 +260,16 @@ def _alone(model):
 
 
 SPREADS = {
-    "fsdp, by bias": (replace(MODEL, balance="bias"), Layout(dp_shard=2), {}),
+    "fsdp, by bias": (replace(MODEL, load_balancing="bias"), Layout(dp_shard=2), {}),
     "ep, by loss": (
-        replace(MODEL, balance="loss"),
+        replace(MODEL, load_balancing="aux_loss"),
         Layout(dp_shard=2, ep=2, zero=2),
         {"activation_checkpoint": "full"},
     ),
-    "cp, by loss": (replace(MODEL, balance="loss"), Layout(cp=2, ep=2), {}),
-    "ep of all": (replace(DEEPSEEK, balance="loss"), Layout(dp_shard=4, ep=4), {}),
-    "ep in hsdp": (replace(MODEL, balance="bias"), Layout(dp_replicate=2, dp_shard=2, ep=2), {}),
-    "ep in stages": (replace(MODEL, balance="loss"), Layout(pp=2, dp_shard=2, ep=2), {"schedule": "1f1b"}),
+    "cp, by loss": (replace(MODEL, load_balancing="aux_loss"), Layout(cp=2, ep=2), {}),
+    "ep of all": (replace(DEEPSEEK, load_balancing="aux_loss"), Layout(dp_shard=4, ep=4), {}),
+    "ep in hsdp": (replace(MODEL, load_balancing="bias"), Layout(dp_replicate=2, dp_shard=2, ep=2), {}),
+    "ep in stages": (replace(MODEL, load_balancing="aux_loss"), Layout(pp=2, dp_shard=2, ep=2), {"schedule": "1f1b"}),
 }
 
 

@@ -94,8 +94,8 @@ def test_refusal_shows_arithmetic_and_next_step(job, values):
 def test_tied_embeddings_are_refused():
     job = a_job("1f1b")
     rules.check(job)
-    with refused(BadJob, "tied = true", "$.model", "tied = false", "pp = 1"):
-        rules.check(replace(job, model=replace(job.decoder, tied=True)))
+    with refused(BadJob, "tie_word_embeddings = true", "$.model", "tie_word_embeddings = false", "pp = 1"):
+        rules.check(replace(job, model=replace(job.decoder, tie_word_embeddings=True)))
 
 
 class Mock:

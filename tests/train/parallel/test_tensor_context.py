@@ -19,7 +19,7 @@ MODEL: dict[str, Any] = {
     "head_dim": 8,
 }
 """Grouped: two query heads share a key/value head."""
-LATENT = {"kv_heads": 4, "kv_lora_rank": 8, "rope_dim": 4, "value_dim": 6}
+LATENT = {"kv_heads": 4, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
 SP = {"tp": 2, "sequence_parallel": True}
 
 
@@ -181,9 +181,9 @@ def test_invalid_tensor_split_is_refused_with_the_arithmetic(spread, model, reci
         ),
         (
             {"cp": 2, "cp_method": "ring"},
-            LATENT | {"value_dim": 16},
+            LATENT | {"v_head_dim": 16},
             {},
-            ["cp_method = 'ring'", "16 channels", "head_dim 8 + rope_dim 4 = 12"],
+            ["cp_method = 'ring'", "16 channels", "head_dim 8 + qk_rope_head_dim 4 = 12"],
         ),
     ],
 )

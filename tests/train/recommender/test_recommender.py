@@ -310,7 +310,7 @@ def several(ranks, folder, jobs):
 def test_checkpoint_resumes_under_another_table_layout(tmp_path):
     """Saved by table, loaded and saved by row, loaded by table and replicated: the same weights, names and losses."""
     pytest.importorskip("torch")
-    every = {"every": 1}
+    every = {"interval": 1}
     jobs = [
         (until, msgspec.convert({**msgspec.to_builtins(table_job(tables, layout)), "checkpoint": every}, Job))
         for until, tables, layout in (

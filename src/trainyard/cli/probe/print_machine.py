@@ -41,7 +41,7 @@ def print_machine(
         print_table(table, screen)
     if not full:
         screen.print("\nWhere to look next")
-        screen.print(f"  --full: more rows, and {len(result.machine.tuned)} constants.")
+        screen.print(f"  --full: more rows, and {len(result.machine.calibration)} constants.")
         file = out or "FILE"
         steps = f"  trainyard plan MODEL --machine {file}" + ("" if out else "  (--out FILE writes it)")
         screen.print(steps, markup=False)

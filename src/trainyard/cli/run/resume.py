@@ -18,7 +18,7 @@ from trainyard.cli.support.pipes import InputFile
 @QUIET
 def command(run: str, job: str | None, tag: str, port: int | None, as_json: bool, full: bool, quiet: bool) -> None:
     """Resume RUN, which was killed or failed, with its own id and job, from its last good checkpoint ([checkpoint]
-    every = N in the job saves them) or, without one, from the beginning.
+    interval = N in the job saves them) or, without one, from the beginning.
 
     With JOB.toml: start a new run of JOB.toml from that checkpoint; layout, precision and other settings that do not
     change the training may differ.

@@ -183,7 +183,7 @@ class Agent(SimpleElasticAgent):
                 "MASTER_ADDR": worker_group.master_addr,
                 "MASTER_PORT": worker_group.master_port,
                 "TORCHELASTIC_RESTART_COUNT": generation,
-                "TORCHELASTIC_MAX_RESTARTS": self.spec.restarts,
+                "TORCHELASTIC_MAX_RESTARTS": self.spec.max_restarts,
                 "TORCHELASTIC_RUN_ID": self.rendezvous.run_id,
                 "TORCHELASTIC_USE_AGENT_STORE": True,
             }

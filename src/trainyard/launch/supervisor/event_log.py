@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from trainyard import words
+from trainyard import renamed_keys, words
 from trainyard.launch import epoch
 from trainyard.redact import redact_json
 
@@ -25,13 +25,13 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event. `at`: ns since the epoch, at the end of an event that took `ns`; for a fault, when it occurred.
     `noticed`: when a fault was noticed, in ns since the epoch.
 
-    By `what`: "started": the supervisor started. "launched": an attempt is about to start on `nodes` nodes; `says`
+    By `type`: "started": the supervisor started. "launched": an attempt is about to start on `nodes` nodes; `message`
     names the nodes that joined or left. "fault": of a `kind` in words.FAULTS, with the rank or node to blame. "loaded":
     training resumes with `step`, from a checkpoint that took `ns` to read; step 0 if no checkpoint was good. "saved": a
     checkpoint was saved, which stalled training for `ns`. "ended": no process is left.
     """
 
-    what: Literal["started", "launched", "fault", "loaded", "saved", "ended"]
+    type: Literal["started", "launched", "fault", "loaded", "saved", "ended"]
     at: int
     attempt: int = 0
     kind: str = ""
@@ -41,10 +41,10 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: int = -1
     noticed: int = 0
     ns: int = 0
-    says: str = ""
+    message: str = ""
 
     def __post_init__(self) -> None:
-        if self.what == "fault":
+        if self.type == "fault":
             words.check(self.kind, words.FAULTS, "fault")
 
 
@@ -65,11 +65,11 @@ class EventLogWriter:
 
     def loaded(self, ns: int, step: int) -> None:
         """Log that training resumes with `step` after `ns` of reading a checkpoint."""
-        self.add(JobEvent(what="loaded", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
+        self.add(JobEvent(type="loaded", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
 
     def saved(self, ns: int, step: int) -> None:
         """Log that saving a checkpoint stalled training for `ns` after `step`."""
-        self.add(JobEvent(what="saved", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
+        self.add(JobEvent(type="saved", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
 
     def fault(self, kind: str, message: str, rank: int = -1, step: int = -1) -> None:
         """Log a fault that the rank noticed itself and survives: a `kind` such as `disk_full` or `bad_checkpoint`.
@@ -79,7 +79,14 @@ class EventLogWriter:
         now = epoch.now_ns()
         self.add(
             JobEvent(
-                what="fault", at=now, noticed=now, attempt=self.attempt, kind=kind, says=message, rank=rank, step=step
+                type="fault",
+                at=now,
+                noticed=now,
+                attempt=self.attempt,
+                kind=kind,
+                message=message,
+                rank=rank,
+                step=step,
             )
         )
 
@@ -120,6 +127,6 @@ def _decode_events(data: bytes) -> Iterable[JobEvent]:
     """Decode the events of a log, one JSON document per line; lines that cannot be decoded are skipped."""
     for line in data.splitlines():
         try:
-            yield msgspec.json.decode(line, type=JobEvent)
+            yield msgspec.convert(renamed_keys.upgraded_event(msgspec.json.decode(line)), JobEvent)
         except (msgspec.MsgspecError, ValueError, RecursionError):  # a full disk leaves partial lines
             continue

@@ -38,7 +38,7 @@ STACKS_S, STACKS_MOST_S = 0.7, 6.0
 STOP_S = 10.0
 """Time for the ranks of a generation to end; nodes that still run some are then lost."""
 LONGER = {"starting": 5.0, "stepping": 1.0, "saving": 5.0, "finishing": 15.0}
-"""Multiples of `hang_s` that a rank may take in each phase."""
+"""Multiples of `hang_timeout_s` that a rank may take in each phase."""
 
 
 class State(Enum):
@@ -105,7 +105,7 @@ class Supervision:
         arguments."""
         self.spec = spec
         self.plan = AgentPlan(generation=attempts - 1)
-        self.events = [JobEvent(what="started", at=now.epoch)]
+        self.events = [JobEvent(type="started", at=now.epoch)]
         self.result: int | None = None
         self.failure: Failure | None = None
         self.lost: set[int] = set()
@@ -218,7 +218,9 @@ class Supervision:
         earlier_nodes = {member.node for member in self.plan.members} or set(range(self.spec.nodes))
         change = _describe_change(earlier_nodes, {member.node for member in members})
         self._publish("run", generation=generation, members=tuple(members), port=self._open_port())
-        self.events.append(JobEvent(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=change))
+        self.events.append(
+            JobEvent(type="launched", at=now.epoch, attempt=generation, nodes=len(members), message=change)
+        )
         self.state, self._progress, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
 
     def _run(self, now: Now) -> None:
@@ -311,11 +313,11 @@ class Supervision:
         """The numbers of the ranks that have made no progress for longer than the limit; none if no rank has exceeded
         it for `TOGETHER_S`.
 
-        The limit is `hang_s` times the longest factor of a running rank's phase. Ranks in lockstep exceed it within
+        The limit is `hang_timeout_s` times the longest factor of a running rank's phase. Ranks in lockstep exceed it within
         moments of each other, so that none is reported until the last of them must have.
         """
         running = [rank for rank in ranks if rank.exit_code is None]
-        limit_s = self.spec.hang_s * max((LONGER[rank.phase] for rank in running), default=0.0)
+        limit_s = self.spec.hang_timeout_s * max((LONGER[rank.phase] for rank in running), default=0.0)
         still_s = {rank.rank: now.seconds - self._progress[rank.rank][1] for rank in running}
         if max(still_s.values(), default=0.0) <= limit_s + TOGETHER_S:
             return []
@@ -430,7 +432,7 @@ class Supervision:
         for at, failure, node in causes:
             self._record(now, failure.kind, at, failure.rank, failure.says, node)
         self.restarts += 1
-        if self.restarts > self.spec.restarts:
+        if self.restarts > self.spec.max_restarts:
             first, *others = (cause.failure for cause in causes)
             self._ending = FAILED, replace(first, others=tuple(others))
         self._stop_ranks(now)
@@ -443,7 +445,7 @@ class Supervision:
         """
         step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
-            what="fault",
+            type="fault",
             kind=kind,
             at=min(at, now.epoch),
             noticed=now.epoch,
@@ -451,7 +453,7 @@ class Supervision:
             rank=rank,
             node=self._node(rank) if node < 0 else node,
             step=step,
-            says=message,
+            message=message,
         )
         self.events.append(event)
 
@@ -481,7 +483,7 @@ class Supervision:
         if self._ending:
             self.result, self.failure = self._ending
             self._publish("end")
-            self.events.append(JobEvent(what="ended", at=now.epoch, attempt=max(0, self.plan.generation)))
+            self.events.append(JobEvent(type="ended", at=now.epoch, attempt=max(0, self.plan.generation)))
         elif self._asked == "notice":
             self._end(now, LEFT, self._preempted(now))
         else:

@@ -117,7 +117,7 @@ def stacks(logs: Path) -> dict[int, str]:
 
 def attempts(folder: Path) -> int:
     """Number of earlier attempts of a resumed run."""
-    return max((event.attempt + 1 for event in event_log.read(folder) if event.what == "launched"), default=0)
+    return max((event.attempt + 1 for event in event_log.read(folder) if event.type == "launched"), default=0)
 
 
 class _LeaveEarly(BaseException):

@@ -160,7 +160,7 @@ def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[Measu
         for name, value in fitted._asdict().items()
         if value != getattr(assumed, name)  # only those that the fit changed
     }
-    return replace(machine, tuned=machine.tuned | claims, spread=_leave_one_out_spread(machine, assumed, runs))
+    return replace(machine, tuned=machine.calibration | claims, spread=_leave_one_out_spread(machine, assumed, runs))
 
 
 def _leave_one_out_spread(
@@ -170,7 +170,7 @@ def _leave_one_out_spread(
     others; the range is extended to include 1. For fewer than `_MIN_RUNS_FOR_SPREAD` runs, the machine's own spread
     (None if it has none)."""
     if len(runs) < _MIN_RUNS_FOR_SPREAD:
-        return machine.spread
+        return machine.prediction_interval
     ratios: list[float] = []
     for index, run in enumerate(runs):
         other_runs = [*runs[:index], *runs[index + 1 :]]

@@ -92,7 +92,7 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
                 best_product.rate, "FLOP/s", "the best product: " + " x ".join(map(str, best_product.size))
             )
         },
-        reached={kind: _rate_curve(probes_by_kind[kind], kind) for kind in ("matmul", "attention")},
+        achieved={kind: _rate_curve(probes_by_kind[kind], kind) for kind in ("matmul", "attention")},
         aliases=(device_seen.name,) if sharing_ranks == 1 else (),
     )
     small_send = next((probe for probe in probes_by_kind["send"]), None)
@@ -108,9 +108,9 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
             f"an all-gather of {best_gather.size[0]:,} bytes" if best_gather else "one device: a copy",
         ),
         latency=_probe_claim(small_send.seconds if small_send else 0.0, "s", "a small message"),
-        reached={kind: _rate_curve(probes_by_kind[kind], kind) for kind in COLLECTIVES if probes_by_kind[kind]},
+        achieved={kind: _rate_curve(probes_by_kind[kind], kind) for kind in COLLECTIVES if probes_by_kind[kind]},
     )
-    probed = Machine(name=name, device=device, per_node=ranks, inside=link)
+    probed = Machine(name=name, device=device, per_node=ranks, intra_node=link)
     tuned = {
         key: _probe_claim(value, _unit_of_constant(key), "fitted to its own probes")
         for key, value in _fit_probe_constants(probed, dtype, probes_by_kind).items()
@@ -171,7 +171,7 @@ def _fit_probe_constants(
         inside=0.9,
         dispatch=0.9,
         kernel_s=launch_s,
-        inside_s=probed.inside.latency.value or 1e-6,
+        inside_s=probed.intra_node.latency.value or 1e-6,
     )
     rank_hardware = hardware.of_machine(probed, dtype)
     mnk = np.array([probe.size for probe in probes_by_kind["matmul"]], np.float64)

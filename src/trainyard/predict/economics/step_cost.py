@@ -131,4 +131,4 @@ def _sum_if_all_known(values: Iterable[float | None]) -> float | None:
 def energy(machine: Machine, device_hours: float) -> float | None:
     """kWh of a number of device hours, including hosts, networks and cooling; None if the power is unknown."""
     power = machine.device.power
-    return device_hours * power.value / 1e3 * (machine.overhead or OVERHEAD).value if power else None
+    return device_hours * power.value / 1e3 * (machine.power_overhead or OVERHEAD).value if power else None

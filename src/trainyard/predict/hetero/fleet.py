@@ -67,7 +67,7 @@ def check(parts: tuple[FleetPart, ...]) -> None:
             "Leave some out, or plan for several trainings.",
         )
     for part in parts:
-        if part.machine.between is None:
+        if part.machine.inter_node is None:
             raise BadInput(
                 f"{part.machine.name} has no link [between] nodes, and so none to the other parts.",
                 "Add [between] to a copy of its TOML file.",

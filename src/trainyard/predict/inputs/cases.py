@@ -53,7 +53,7 @@ class Cases:
     """1 if MLPs have a gate (SwiGLU), else 0."""
     learned_positions: Column
     """1 if positions have a learned embedding, else 0."""
-    tied: Column
+    tie_word_embeddings: Column
     """1 if the head's matrix is the embedding's, else 0."""
     qk_norm: Column
     """1 if the queries and keys of each head are normalised (QK norm), else 0."""
@@ -68,7 +68,7 @@ class Cases:
     """Routed experts that each token uses."""
     moe_ffn_hidden_size: Column
     """Channels between the two matrices of an expert."""
-    expert_width: Column
+    moe_latent_size: Column
     """Channels of an expert's input and output (latent experts); 0: `width`."""
     shared_experts: Column
     """Experts of a layer that every token uses."""
@@ -78,9 +78,9 @@ class Cases:
     """Channels of the compressed queries; 0: queries come from `width` directly."""
     kv_lora_rank: Column
     """Channels of the compressed keys and values; 0: no latent attention."""
-    rope_dim: Column
+    qk_rope_head_dim: Column
     """Channels of a head with rotary positions, next to `head_dim`; latent attention only."""
-    value_dim: Column
+    v_head_dim: Column
     """Channels of a head's values; latent attention only."""
 
     # State spaces, if `space_layers` > 0
@@ -96,11 +96,11 @@ class Cases:
     """Groups of heads that share the state's input and output matrices (B and C)."""
     ssm_state_size: Column
     """Numbers of state per channel."""
-    kernel: Column
+    ssm_conv_kernel: Column
     """Tokens under the causal convolution."""
-    chunk: Column
+    ssm_chunk_size: Column
     """Tokens of a chunk of the scan."""
-    step_rank: Column
+    ssm_dt_rank: Column
     """Channels from which each channel's step size (delta) is computed, in Mamba-1; 0: Mamba-2."""
 
     # Vision and diffusion Transformers: 0 in a decoder
@@ -229,12 +229,12 @@ class Cases:
     @property
     def queries(self) -> Column:
         """Channels of all heads' queries and keys."""
-        return self.heads * (self.head_dim + np.where(self.kv_lora_rank > 0, self.rope_dim, 0.0))
+        return self.heads * (self.head_dim + np.where(self.kv_lora_rank > 0, self.qk_rope_head_dim, 0.0))
 
     @property
     def values(self) -> Column:
         """Channels of all heads' values."""
-        return self.heads * np.where(self.kv_lora_rank > 0, self.value_dim, self.head_dim)
+        return self.heads * np.where(self.kv_lora_rank > 0, self.v_head_dim, self.head_dim)
 
 
 _EXPERTS_AND_MLA = (
@@ -244,11 +244,19 @@ _EXPERTS_AND_MLA = (
     "dense_layers",
     "q_lora_rank",
     "kv_lora_rank",
-    "rope_dim",
-    "value_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
 )
 """Columns of mixture-of-experts layers and of multi-head latent attention; 0 in models without them."""
-_STATE_SPACE = ("ssm_heads", "ssm_head_dim", "ssm_groups", "kernel", "chunk", "step_rank", "expert_width")
+_STATE_SPACE = (
+    "ssm_heads",
+    "ssm_head_dim",
+    "ssm_groups",
+    "ssm_conv_kernel",
+    "ssm_chunk_size",
+    "ssm_dt_rank",
+    "moe_latent_size",
+)
 _VISION = (
     "unmasked",
     "text_positions",
@@ -299,7 +307,7 @@ def of_model(model: Model) -> dict[str, Any]:
             "ssm_state_size": model.ssm_state_size,
             "gated": model.mlp == "swiglu",
             "learned_positions": model.position == "learned",
-            "tied": model.tied,
+            "tie_word_embeddings": model.tie_word_embeddings,
             "qk_norm": model.qk_norm,
         }
     )

@@ -90,7 +90,7 @@ def load(path: Path) -> ConstantSet:
 
 def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
     """The constants measured on the machine itself (`machine.tuned`), as a set for `software`."""
-    first_claim = next(iter(machine.tuned.values()))
+    first_claim = next(iter(machine.calibration.values()))
     model_kinds = ("dense", "experts", "hybrid", "pictures")
     return ConstantSet(
         name=machine.name,
@@ -100,8 +100,8 @@ def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
         date=first_claim.date,
         rows=0,
         source=first_claim.source,
-        spread=dict.fromkeys(model_kinds, machine.spread) if machine.spread else {},
-        constants={name: claim.value for name, claim in machine.tuned.items()},
+        spread=dict.fromkeys(model_kinds, machine.prediction_interval) if machine.prediction_interval else {},
+        constants={name: claim.value for name, claim in machine.calibration.items()},
     )
 
 
@@ -109,7 +109,7 @@ def choose(machine: Machine, software: str) -> ConstantSet:
     """The set of this device and software, or of another release of the software; else of this device with other
     software, with the assumed spread of unmeasured cases. For a device without a set: assumed values, with its own best
     matrix-product rate if that was measured. `software`: as in `ConstantSet`."""
-    if machine.tuned:
+    if machine.calibration:
         return _machines_own_set(machine, software)
     family = software.partition("-")[0]  # "megatron" for "megatron-25"
     sets_of_machine = [candidate for candidate in known() if machine.name in candidate.devices]
@@ -119,7 +119,7 @@ def choose(machine: Machine, software: str) -> ConstantSet:
                 return candidate
     if sets_of_machine:
         return msgspec.structs.replace(sets_of_machine[0], spread={})
-    curve = machine.device.reached.get("matmul")
+    curve = machine.device.achieved.get("matmul")
     shares = _measured_matmul_shares(machine)
     return ConstantSet(
         name="assumed",
@@ -137,7 +137,7 @@ def _measured_matmul_shares(machine: Machine) -> dict[str, float]:
     """Attainable shares of the peaks by name of the constant (`matmul`, `low_matmul`), from the fastest matrix product
     of the machine file in bfloat16; empty if none was measured. The device's limits there (clocks, power) apply below
     16 bits too, so `low_matmul` is lowered in proportion, never raised."""
-    curve, peak = machine.device.reached.get("matmul"), machine.device.peak.get("bfloat16")
+    curve, peak = machine.device.achieved.get("matmul"), machine.device.peak.get("bfloat16")
     if not curve or not peak:
         return {}
     share = min(_MAX_MATMUL_SHARE, max(flops_per_s for _, flops_per_s in curve.points) / peak.value)

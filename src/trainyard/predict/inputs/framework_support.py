@@ -78,7 +78,7 @@ def _native_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     experts_divide = (axes["dp_shard"] * axes["cp"]) % axes["ep"] == 0
     model = wanted.model
     tp_allowed = (axes["tp"] == 1) if isinstance(model, Model) and (model.experts or model.kv_lora_rank) else True
-    tied_allowed = (axes["pp"] == 1) if isinstance(model, Model) and model.tied else True
+    tied_allowed = (axes["pp"] == 1) if isinstance(model, Model) and model.tie_word_embeddings else True
     return zero_allowed & experts_divide & _fills_pipeline(wanted, axes) & tp_allowed & tied_allowed
 
 
@@ -196,8 +196,8 @@ def _megatron_refuses(model: Model | VisionModel) -> str:
     """The reason that Megatron Core cannot train the model, else ""."""
     if not isinstance(model, Model):
         return "" if model.workload == "vision" else f"it has no training program for {model.workload} models."
-    if model.step_rank:
-        return f"step_rank = {model.step_rank}, but its state spaces have one step size per head (Mamba-2)."
+    if model.ssm_dt_rank:
+        return f"ssm_dt_rank = {model.ssm_dt_rank}, but its state spaces have one step size per head (Mamba-2)."
     return ""
 
 

@@ -66,15 +66,15 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
     """Columns of shape (1,) of `machine`, per rank. `dtype`: the compute dtype; `low_dtype`: dtype of the matrix
     products of layers, if another. Raises `UnknownName` without a peak for one of them."""
     # `device.ranks` ranks share one device and its links.
-    between, device_share = machine.between or machine.inside, 1 / machine.device.ranks
+    between, device_share = machine.inter_node or machine.intra_node, 1 / machine.device.ranks
     host, ranks = machine.host, machine.ranks_per_node
     return RankHardware(
         peak=column(_peak_flops(machine, dtype) * device_share),
         low_peak=column(_peak_flops(machine, low_dtype or dtype) * device_share),
         memory=column(machine.rank_memory),
         bandwidth=column(machine.device.bandwidth.value * device_share),
-        inside=column(machine.inside.bandwidth.value * device_share),
-        peer=column((machine.inside.peer or machine.inside.bandwidth).value * device_share),
+        inside=column(machine.intra_node.bandwidth.value * device_share),
+        peer=column((machine.intra_node.peer_bandwidth or machine.intra_node.bandwidth).value * device_share),
         between=column(between.bandwidth.value * device_share),
         per_node=column(machine.ranks_per_node),
         host=column(machine.device.vendor == "cpu"),

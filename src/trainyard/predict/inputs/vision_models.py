@@ -90,7 +90,7 @@ def columns(model: VisionModel) -> dict[str, Any]:
         "head_dim": net.width // net.heads,
         "gated": 0,
         "learned_positions": 0,
-        "tied": 0,
+        "tie_word_embeddings": 0,
         "seq_len": model.positions,
         "unmasked": 1,
         "sequence_parallel": 0,

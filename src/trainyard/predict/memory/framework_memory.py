@@ -59,7 +59,9 @@ def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], C
     is_only_stage, layer_count = cases.pp == 1, _stage_layers(cases)
     dense, routed = shapes.stage_layer_kinds(cases, layer_count, first)
     # Matrices of the size of the embedding: both ends of the model are on a single stage, and may be one matrix.
-    tables = np.where(is_only_stage & (cases.lead_parameters == 0), np.where(cases.tied > 0, 1.0, 2.0), 1.0)
+    tables = np.where(
+        is_only_stage & (cases.lead_parameters == 0), np.where(cases.tie_word_embeddings > 0, 1.0, 2.0), 1.0
+    )
     shard = np.where(cases.is_sharded > 0, cases.dp_shard * cases.cp, 1.0)
     owners = np.where(cases.is_sharded > 0, _expert_ranks(cases), 1.0)
 

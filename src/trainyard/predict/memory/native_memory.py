@@ -74,11 +74,11 @@ def kept_activations(cases: Cases, dense: Column, routed: Column) -> KeptActivat
     has_latent_attention = cases.kv_lora_rank > 0
     key_width = np.where(has_latent_attention, cases.queries, cases.kv_heads * cases.head_dim)
     value_width = np.where(
-        has_latent_attention, cases.kv_heads * (cases.head_dim + cases.value_dim), cases.kv_heads * cases.head_dim
+        has_latent_attention, cases.kv_heads * (cases.head_dim + cases.v_head_dim), cases.kv_heads * cases.head_dim
     )
     head_elements = tokens / tp * (cases.queries + key_width + value_width + cases.values)
     latent_elements = np.where(
-        has_latent_attention, tokens * (2 * cases.q_lora_rank + 2 * cases.kv_lora_rank + cases.rope_dim), 0.0
+        has_latent_attention, tokens * (2 * cases.q_lora_rank + 2 * cases.kv_lora_rank + cases.qk_rope_head_dim), 0.0
     )
     normed_elements = cases.qk_norm * tokens / tp * (cases.queries + key_width)
     statistics_bytes = tokens / tp * _FLOAT32 * (cases.heads + cases.qk_norm * (cases.heads + cases.kv_heads))
@@ -212,7 +212,7 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
     embedding_weights = np.where(
         has_embedding, weights.table + cases.learned_positions * cases.seq_len * cases.width / cases.tp, 0.0
     )
-    head_weights = np.where(has_head & ~((cases.tied > 0) & is_only_stage), weights.table, 0.0)
+    head_weights = np.where(has_head & ~((cases.tie_word_embeddings > 0) & is_only_stage), weights.table, 0.0)
     common_weights = layer_weights + embedding_weights + head_weights + np.where(has_head, cases.width, 0.0)
     is_sharded = uses_fsdp(cases) > 0
     shards = np.where(is_sharded, cases.dp_shard * cases.cp, 1.0)
@@ -221,7 +221,7 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
     state_shards = np.where(~is_sharded & (cases.zero == 1), cases.dp_shard, 1.0)  # ZeRO-1 shards the state only
     active_experts = cases.active_experts + cases.shared_experts
     inner_width = (dense * cases.ffn / cases.tp + routed * active_experts * cases.moe_ffn_hidden_size) / layer_count
-    rotary_width = np.where(cases.kv_lora_rank > 0, cases.rope_dim, cases.head_dim)
+    rotary_width = np.where(cases.kv_lora_rank > 0, cases.qk_rope_head_dim, cases.head_dim)
     rotary_bytes = np.where(cases.learned_positions > 0, 0.0, 2 * _FLOAT32 * cases.seq_len / cases.cp * rotary_width)
     channels = cases.queries + 2 * cases.kv_heads * cases.head_dim + cases.values
     micro_batches = in_flight.native_in_flight(cases, first)

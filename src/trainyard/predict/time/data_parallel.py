@@ -199,4 +199,4 @@ def count_end_parameters(cases: Cases) -> Column:
 def count_tables(cases: Cases) -> Column:
     """Tables of vocabulary x width that the model has over all stages: the embedding and the head, or one if they are
     tied on one stage."""
-    return np.where(cases.tied > 0, np.where(cases.pp > 1, 2.0, 1.0), 2.0)
+    return np.where(cases.tie_word_embeddings > 0, np.where(cases.pp > 1, 2.0, 1.0), 2.0)

@@ -53,7 +53,7 @@ def attention_products(cases: Cases) -> list[Product]:
     # Latent attention compresses queries, keys and values to low-rank channels (second product), and expands them again
     # (first product for queries, third for keys and values).
     has_latent_queries = cases.q_lora_rank > 0
-    key_value_width = np.where(has_latent_attention, cases.heads * (cases.head_dim + cases.value_dim), 0.0) / tp
+    key_value_width = np.where(has_latent_attention, cases.heads * (cases.head_dim + cases.v_head_dim), 0.0) / tp
     qkv_width = (cases.heads + 2 * cases.kv_heads) * cases.head_dim / tp
     return [
         Product(
@@ -63,7 +63,7 @@ def attention_products(cases: Cases) -> list[Product]:
         ),
         Product(
             cases.residual_tokens,
-            np.where(has_latent_attention, cases.q_lora_rank + cases.kv_lora_rank + cases.rope_dim, 0.0),
+            np.where(has_latent_attention, cases.q_lora_rank + cases.kv_lora_rank + cases.qk_rope_head_dim, 0.0),
             width,
         ),
         Product(tokens, key_value_width, cases.kv_lora_rank),
@@ -92,16 +92,16 @@ def modulation_product(cases: Cases) -> Product:
 
 
 def space_products(cases: Cases) -> list[Product]:
-    """Projections before and after the scan of a state space. In Mamba-1 (`step_rank` > 0) the step sizes and the
+    """Projections before and after the scan of a state space. In Mamba-1 (`ssm_dt_rank` > 0) the step sizes and the
     state's input and output are computed from the inner channels, not from `width`."""
     inner, tp = cases.ssm_heads * cases.ssm_head_dim, cases.tp
-    mamba1 = cases.step_rank > 0
+    mamba1 = cases.ssm_dt_rank > 0
     state_inputs = np.where(mamba1, 0.0, 2 * cases.ssm_groups * cases.ssm_state_size + cases.ssm_heads)
-    steps = np.where(mamba1, cases.step_rank + 2 * cases.ssm_state_size, 0.0)
+    steps = np.where(mamba1, cases.ssm_dt_rank + 2 * cases.ssm_state_size, 0.0)
     return [
         Product(cases.tokens, (2 * inner + state_inputs) / tp, cases.width),  # input, gate and, in Mamba-2, the state's
         Product(cases.tokens, steps, inner / tp),  # Mamba-1: low-rank step sizes, and the state's input and output
-        Product(cases.tokens, np.where(mamba1, inner / tp, 0.0), cases.step_rank),  # Mamba-1: step sizes
+        Product(cases.tokens, np.where(mamba1, inner / tp, 0.0), cases.ssm_dt_rank),  # Mamba-1: step sizes
         Product(cases.tokens, cases.width, inner / tp),  # output
     ]
 
@@ -109,7 +109,7 @@ def space_products(cases: Cases) -> list[Product]:
 def convolution_channels(cases: Cases) -> Column:
     """Channels of a state space's short convolution."""
     return cases.ssm_heads * cases.ssm_head_dim + np.where(
-        cases.step_rank > 0, 0.0, 2 * cases.ssm_groups * cases.ssm_state_size
+        cases.ssm_dt_rank > 0, 0.0, 2 * cases.ssm_groups * cases.ssm_state_size
     )
 
 
@@ -117,8 +117,8 @@ def _space_vectors(cases: Cases) -> Column:
     """Parameters of a state space outside its matrices: convolution, decays, step sizes and inner norm."""
     inner = cases.ssm_heads * cases.ssm_head_dim
     # Decay, skip weight and bias of the step size of each head; Mamba-1 has a decay for each value of the state.
-    head_parameters = cases.ssm_heads * np.where(cases.step_rank > 0, cases.ssm_state_size + 2, 3.0)
-    return ((cases.kernel + 1) * convolution_channels(cases) + head_parameters + inner) / cases.tp
+    head_parameters = cases.ssm_heads * np.where(cases.ssm_dt_rank > 0, cases.ssm_state_size + 2, 3.0)
+    return ((cases.ssm_conv_kernel + 1) * convolution_channels(cases) + head_parameters + inner) / cases.tp
 
 
 def adapter_products(cases: Cases) -> list[Product]:
@@ -175,17 +175,17 @@ def expert_products(cases: Cases) -> tuple[list[Product], list[Product]]:
         Product(cases.residual_tokens, cases.experts, cases.width),  # router
         *_mlp_products(cases, cases.shared_experts * cases.moe_ffn_hidden_size, cases.tokens),
     ]
-    if (cases.expert_width > 0).any():
+    if (cases.moe_latent_size > 0).any():
         common_products += [
-            Product(cases.residual_tokens, cases.expert_width, cases.width),
-            Product(cases.residual_tokens, cases.width, cases.expert_width),
+            Product(cases.residual_tokens, cases.moe_latent_size, cases.width),
+            Product(cases.residual_tokens, cases.width, cases.moe_latent_size),
         ]
     return grouped, common_products
 
 
 def expert_width(cases: Cases) -> Column:
     """Channels of a token as it is sent to experts."""
-    return np.where(cases.expert_width > 0, cases.expert_width, cases.width)
+    return np.where(cases.moe_latent_size > 0, cases.moe_latent_size, cases.width)
 
 
 def head_rows(cases: Cases) -> Column:

@@ -2,7 +2,7 @@
 
 Mamba-2 scans in chunks (Dao and Gu 2024, arXiv:2405.21060, section 6): products of a chunk's tokens with each other, as
 in attention; then each chunk's state, which is passed from chunk to chunk; and the output read from it. In Mamba-1
-(`step_rank` > 0) each channel has its own step size, so that matrix products cannot be used: states are updated token
+(`ssm_dt_rank` > 0) each channel has its own step size, so that matrix products cannot be used: states are updated token
 by token in registers. A column has a value per case (layout), of shape [case].
 """
 
@@ -39,8 +39,8 @@ def recurrence_flops(cases: Cases) -> Column:
 
 def products(cases: Cases) -> list[Product]:
     """Matrix products of the chunked scan of a micro-batch on a rank; of size 0 in Mamba-1."""
-    length = np.maximum(cases.chunk, 1.0)
-    chunks = np.where(cases.step_rank > 0, 0.0, cases.tokens / length / cases.tp)
+    length = np.maximum(cases.ssm_chunk_size, 1.0)
+    chunks = np.where(cases.ssm_dt_rank > 0, 0.0, cases.tokens / length / cases.tp)
     heads, groups = chunks * cases.ssm_heads, chunks * cases.ssm_groups  # of all chunks together
     dim, state = cases.ssm_head_dim, cases.ssm_state_size
     return [
@@ -53,11 +53,11 @@ def products(cases: Cases) -> list[Product]:
 
 def scan(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """(forward, backward) seconds of a layer's convolution, scan, gate and inner norm, for a micro-batch on a rank."""
-    mamba1 = cases.step_rank > 0
+    mamba1 = cases.ssm_dt_rank > 0
     chunk_s = sum((matmul.flops for matmul in products(cases)), np.zeros(1)) / hardware.peak
     token_s = np.where(mamba1, recurrence_flops(cases) / (hardware.peak * _VECTOR_PEAK_RATIO), 0.0)
     state_elements = (
-        cases.tokens / np.maximum(cases.chunk, 1.0) * _inner_channels(cases) * cases.ssm_state_size / cases.tp
+        cases.tokens / np.maximum(cases.ssm_chunk_size, 1.0) * _inner_channels(cases) * cases.ssm_state_size / cases.tp
     )
     state_bytes = np.where(mamba1, 0.0, _STATE_PASSES * _FLOAT32_BYTES * state_elements)
     moved_values = (
@@ -88,7 +88,7 @@ def activations(cases: Cases) -> Column:
     ssd_combined.py). Mamba-1 also keeps the inputs of the scan."""
     inner, convolved = _inner_channels(cases), shapes.convolution_channels(cases)
     step_channels = np.where(
-        cases.step_rank > 0, 2 * inner + cases.step_rank + 2 * cases.ssm_state_size, cases.ssm_heads
+        cases.ssm_dt_rank > 0, 2 * inner + cases.ssm_dt_rank + 2 * cases.ssm_state_size, cases.ssm_heads
     )
     return cases.tokens / cases.tp * (inner + convolved + step_channels + 2 * inner)
 

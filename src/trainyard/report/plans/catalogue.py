@@ -8,7 +8,7 @@ import msgspec
 
 from trainyard.machine import Claim, Machine
 
-CATALOGUE_SCHEMA = "trainyard/catalogue/1"
+CATALOGUE_SCHEMA = "trainyard/catalogue/2"
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """Known models and machines by name. `machines`: as their files in the package; each number has its source."""
 
-    schema: Literal["trainyard/catalogue/1"] = CATALOGUE_SCHEMA
+    schema: Literal["trainyard/catalogue/2"] = CATALOGUE_SCHEMA
     models: dict[str, KnownModel] = {}
     machines: dict[str, Machine] = {}
 
@@ -46,7 +46,7 @@ def sources(machine: Machine) -> tuple[str, ...]:
     """The distinct sources (data sheets, measurements) of a machine's numbers, in the order of the numbers."""
     device = machine.device
     claims: tuple[Claim | None, ...] = (
-        device.memory, device.bandwidth, *device.peak.values(), device.power, machine.inside.bandwidth,
-        machine.between.bandwidth if machine.between else None, machine.price,
+        device.memory, device.bandwidth, *device.peak.values(), device.power, machine.intra_node.bandwidth,
+        machine.inter_node.bandwidth if machine.inter_node else None, machine.price,
     )  # fmt: skip
     return tuple(dict.fromkeys(claim.source for claim in claims if claim))

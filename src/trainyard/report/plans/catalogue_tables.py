@@ -67,11 +67,11 @@ def _machines(machines: dict[str, Machine], full: bool) -> Table:
 def _machine_row(name: str, machine: Machine, dtypes: Sequence[tuple[str, ...]], full: bool) -> tuple[Cell, ...]:
     """The cells of a machine's row. `dtypes`: for each column of peaks, the data types of which it shows the first that
     the device has."""
-    device, between = machine.device, machine.between
+    device, between = machine.device, machine.inter_node
     peaks = [next((device.peak[dtype] for dtype in column if dtype in device.peak), None) for column in dtypes]
     return (
         name, machine.per_node, device.memory.value / 1e9, *(_scaled(peak, 1e12) for peak in peaks),
-        device.bandwidth.value / 1e9, machine.inside.bandwidth.value / 1e9,
+        device.bandwidth.value / 1e9, machine.intra_node.bandwidth.value / 1e9,
         _scaled(between.bandwidth if between else None, 1e9),
         *((_scaled(machine.price, 1.0),) if full else ()),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from trainyard.predict.search.device_scaling import DeviceScaling
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import SearchResult
 
-SCHEMA = "trainyard/plans/1"
+SCHEMA = "trainyard/plans/2"
 _HEAD = 200
 """Bytes at the start of a file that are searched for its schema."""
 
@@ -159,7 +159,7 @@ def claims(machine: Machine) -> dict[str, Claim]:
     restarts and checkpoints. Unknown ones are left out."""
     power = machine.device.power
     known = {
-        "price": machine.price, "power": power, "overhead": (machine.overhead or step_cost.OVERHEAD) if power else None,
+        "price": machine.price, "power": power, "overhead": (machine.power_overhead or step_cost.OVERHEAD) if power else None,
         "failures": failures.RATE, "restart": failures.RESTART, "checkpoint": failures.SAVE,
     }  # fmt: skip
     return {name: claim for name, claim in known.items() if claim}

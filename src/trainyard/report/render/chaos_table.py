@@ -13,27 +13,27 @@ _MOST_FAULTS = 20
 
 def headline(score: ChaosScore) -> str:
     """A sentence on the number of faults from which the job recovered correctly."""
-    correct = sum(row.correct for row in score.rows)
+    correct = sum(row.correct for row in score.faults)
     return (
-        f"The job recovered from {correct} of {units.counted(len(score.rows), 'fault')} with the correct culprit "
-        f"and the losses of run {score.against}, which had no faults"
+        f"The job recovered from {correct} of {units.counted(len(score.faults), 'fault')} with the correct culprit "
+        f"and the losses of run {score.reference}, which had no faults"
     )
 
 
 def table(score: ChaosScore, full: bool = True) -> Table:
     """One row per fault, in the order of the plan; one screen of them unless `full`, those that went wrong first."""
-    rows = score.rows
+    rows = score.faults
     if not full and len(rows) > _MOST_FAULTS + 1:
         rows = tuple(sorted(rows, key=lambda row: row.correct)[:_MOST_FAULTS])
-    more = f"{len(score.rows) - len(rows)} more faults with --full." if len(rows) < len(score.rows) else ""
+    more = f"{len(score.faults) - len(rows)} more faults with --full." if len(rows) < len(score.faults) else ""
     explained = (
         "Each fault was injected after the given step (0: before the first). Times: from the fault to its detection, "
         "from detection until all ranks trained again, and of training that was repeated."
     )
     # `strays`: incidents that no planned fault explains.
     strays = (
-        f"Not a planned fault: {words.FAULTS[incident.kind].label}: {incident.says}"
-        for incident in score.strays[: None if full else 3]
+        f"Not a planned fault: {words.FAULTS[incident.kind].label}: {incident.summary}"
+        for incident in score.unplanned[: None if full else 3]
     )
     return Table(
         title="Fault",
@@ -52,7 +52,7 @@ def table(score: ChaosScore, full: bool = True) -> Table:
             (
                 f"{words.INJECTIONS[row.kind].label} ({target(row.rank, row.node)})",
                 row.injected_step if row.injected_step >= 0 else None,
-                ("" if row.right else "wrong: ") + (blamed(row) or "nothing"),
+                ("" if row.correctly_blamed else "wrong: ") + (blamed(row) or "nothing"),
                 row.detect_s if row.blamed else None,
                 row.restart_s,
                 row.lost_s,

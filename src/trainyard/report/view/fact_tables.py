@@ -60,13 +60,13 @@ def incidents(run: Run) -> Table:
         rows=tuple(
             (
                 words.FAULTS[incident.kind].label,
-                incident.says.splitlines()[0] if incident.says else "",
+                incident.summary.splitlines()[0] if incident.summary else "",
                 *(None if number < 0 else number for number in (incident.rank, incident.node)),
                 None if incident.step < 0 else incident.step + 1,
                 incident.detect_s,
                 incident.restart_s,
                 incident.lost_s,
-                None if incident.resumed < 0 else incident.resumed,
+                None if incident.resumed_step < 0 else incident.resumed_step,
             )
             for incident in run.incidents
         ),

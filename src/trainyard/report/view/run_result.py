@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from trainyard import renamed_keys
 from trainyard.error_report import ErrorReport
 from trainyard.errors import BadFile
 from trainyard.finding import Finding
@@ -87,6 +88,7 @@ def result_of_run(
 def _read_score(folder: Path) -> ChaosScore | None:
     """The score of a chaos experiment; None if there is none that can be read."""
     try:
-        return msgspec.json.decode(read_bytes(folder / chaos_files.SCORE), type=ChaosScore)
+        document = msgspec.json.decode(read_bytes(folder / chaos_files.SCORE))
+        return msgspec.convert(renamed_keys.upgraded_chaos(document), ChaosScore)
     except (BadFile, *UNREADABLE):
         return None

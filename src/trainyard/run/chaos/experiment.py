@@ -21,18 +21,18 @@ from trainyard.run.session import Session
 from trainyard.store.disk_space import write_whole
 from trainyard.store.run_folder import write_digests
 
-SCHEMA = "trainyard/chaos/1"
+SCHEMA = "trainyard/chaos/2"
 
 
 class ChaosScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of chaos.json. `against`: id of the run without faults; `strays`: incidents that belong to no planned
-    fault."""
+    """Contents of chaos.json. `reference`: id of the run without faults; `faults`: the score of each planned fault;
+    `unplanned`: incidents that belong to no planned fault."""
 
-    against: str
+    reference: str
     plan: FaultPlan
-    rows: tuple[FaultScore, ...]
-    strays: tuple[Incident, ...]
-    schema: Literal["trainyard/chaos/1"] = SCHEMA
+    faults: tuple[FaultScore, ...]
+    unplanned: tuple[Incident, ...]
+    schema: Literal["trainyard/chaos/2"] = SCHEMA
 
 
 class ChaosResult(NamedTuple):
@@ -93,10 +93,10 @@ def execute(
     folder = run_folders[0]
     injected = chaos_files.injected_faults(folder)
     chaos_score = ChaosScore(
-        against=reference.id,
+        reference=reference.id,
         plan=plan,
-        rows=score_faults(run, reference, plan, injected, event_log.read(folder)),
-        strays=strays(run, plan, injected),
+        faults=score_faults(run, reference, plan, injected, event_log.read(folder)),
+        unplanned=strays(run, plan, injected),
     )
     write_whole(folder / chaos_files.SCORE, msgspec.json.format(msgspec.json.encode(chaos_score), indent=1) + b"\n")
     write_digests(folder)  # the score is kept with the run

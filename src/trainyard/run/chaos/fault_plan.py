@@ -82,11 +82,11 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         for number, fault in enumerate(self.fault):
             _check(fault, job, f"{fault.kind} at $.fault[{number}]")
         restart_kinds = [fault.kind for fault in self.fault if fault.blamed in _RESTART_KINDS]
-        if len(restart_kinds) > job.recovery.restarts:
+        if len(restart_kinds) > job.recovery.max_restarts:
             raise BadInput(
                 f"{', '.join(restart_kinds)}: each takes a restart, {len(restart_kinds)} in total, but the job has "
-                f"restarts = {job.recovery.restarts} at $.recovery.",
-                f"Set restarts = {len(restart_kinds)}, or plan fewer faults.",
+                f"max_restarts = {job.recovery.max_restarts} at $.recovery.",
+                f"Set max_restarts = {len(restart_kinds)}, or plan fewer faults.",
             )
 
     @property
@@ -99,7 +99,7 @@ def _check(fault: Fault, job: Job, where: str) -> None:
     """Raise `BadInput` if the fault cannot be injected into `job`: its rank, node or step does not exist, or the job
     does not save the checkpoint that the fault damages. `where`: the fault's kind and its path in the plan, for
     messages."""
-    last_step, checkpoint_interval = job.measure.in_all - 1, job.checkpoint.every
+    last_step, checkpoint_interval = job.measure.in_all - 1, job.checkpoint.interval
     if fault.rank >= job.layout.ranks:
         raise BadInput(
             f"{where}: there is no rank {fault.rank}; the job has {job.layout.ranks}.",
@@ -121,15 +121,17 @@ def _check(fault: Fault, job: Job, where: str) -> None:
             f"{where}: stragglers are detected by comparing ranks, but $.layout has 1 rank.", "Use at least 2 ranks."
         )
     if fault.kind in ("fill_disk", "flip_byte") and not checkpoint_interval:
-        raise BadInput(f"{where}: the job saves no checkpoints.", "Set [checkpoint] every = N.")
+        raise BadInput(f"{where}: the job saves no checkpoints.", "Set [checkpoint] interval = N.")
     if fault.kind == "flip_byte" and fault.step < checkpoint_interval:
-        raise BadInput(f"{where}: after step {fault.step} there is no checkpoint yet (every = {checkpoint_interval}).")
+        raise BadInput(
+            f"{where}: after step {fault.step} there is no checkpoint yet (interval = {checkpoint_interval})."
+        )
     # The next checkpoint after the fault is due after a multiple of the interval.
     if (
         fault.kind == "fill_disk"
         and fault.step // checkpoint_interval * checkpoint_interval + checkpoint_interval > last_step + 1
     ):
-        raise BadInput(f"{where}: no checkpoint is due after step {fault.step} (every = {checkpoint_interval}).")
+        raise BadInput(f"{where}: no checkpoint is due after step {fault.step} (interval = {checkpoint_interval}).")
     if fault.kind == "fill_disk" and not (sys.platform.startswith("linux") and FULL.exists()):
         raise BadInput(f"{where}: needs {FULL}, which this machine does not have.")
 

@@ -74,7 +74,7 @@ class FaultInjector:
         """Whether there is a checkpoint to damage or, for a full disk, one is due after `step`."""
         if fault.kind == "flip_byte":
             return bool(CheckpointStore(self.run).steps())
-        checkpoint_interval = self.job.checkpoint.every
+        checkpoint_interval = self.job.checkpoint.interval
         return fault.kind != "fill_disk" or (step + 1) % checkpoint_interval == 0
 
     def _inject(self, number: int, fault: Fault, step: int) -> None:

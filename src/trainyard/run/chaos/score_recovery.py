@@ -29,8 +29,8 @@ class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
 
     `rank`, `node`, `step`: as planned; -1 if not given. `injected_step`: the step before which the fault was
     injected; -1 if it never was. `blamed`, `blamed_rank`, `blamed_node`: kind (words.FAULTS), rank and node of the
-    incident attributed to it; empty and -1 if there is none. `right`: that incident has the fault's kind, and its
-    rank or node.
+    incident attributed to it; empty and -1 if there is none. `correctly_blamed`: that incident has the
+    fault's kind, and its rank or node.
 
     Times in seconds: `detect_s` from the injection to the detection; `restart_s` from the detection until all ranks
     train again, including `import_s` for a new supervisor to load torch; `lost_s` of training that was repeated.
@@ -50,7 +50,7 @@ class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
     blamed: str = ""
     blamed_rank: int = -1
     blamed_node: int = -1
-    right: bool = False
+    correctly_blamed: bool = False
     detect_s: float = 0.0
     restart_s: float = 0.0
     import_s: float = 0.0
@@ -62,7 +62,7 @@ class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def correct(self) -> bool:
         """Whether the right incident was reported, the run recovered and its losses match."""
-        return self.right and self.outcome == "recovered" and self.losses in ("identical", "close")
+        return self.correctly_blamed and self.outcome == "recovered" and self.losses in ("identical", "close")
 
 
 def score_faults(
@@ -151,7 +151,7 @@ def _noticed_ns(incident: Incident) -> int:
     incident never seems to come before its cause.
     """
     return (
-        round(datetime.fromisoformat(incident.when).timestamp() * 1000) * _NS_PER_MS
+        round(datetime.fromisoformat(incident.time).timestamp() * 1000) * _NS_PER_MS
         + round(incident.detect_s * _NS_PER_S)
         + _NS_PER_MS
         - 1
@@ -178,7 +178,7 @@ def _add_incidents(
         blamed=main_incident.kind,
         blamed_rank=main_incident.rank,
         blamed_node=main_incident.node,
-        right=_identifies(main_incident, fault),
+        correctly_blamed=_identifies(main_incident, fault),
         detect_s=max(0.0, (_noticed_ns(earliest) - injection.at) / _NS_PER_S),
         restart_s=restart_s,
         import_s=min(restart_s, sum(_import_seconds(events, injection.at, trains_again_ns))),
@@ -190,8 +190,8 @@ def _import_seconds(events: Sequence[JobEvent], since_ns: int, until_ns: int) ->
     """For each supervisor that started between `since_ns` and `until_ns`, yield the seconds until it launched ranks:
     the time to load torch and for the agents to meet."""
     for index, event in enumerate(events):
-        if event.what == "started" and since_ns <= event.at <= until_ns:
-            launched_ns = next((later.at for later in events[index:] if later.what == "launched"), event.at)
+        if event.type == "started" and since_ns <= event.at <= until_ns:
+            launched_ns = next((later.at for later in events[index:] if later.type == "launched"), event.at)
             yield (launched_ns - event.at) / _NS_PER_S
 
 

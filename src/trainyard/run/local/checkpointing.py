@@ -41,10 +41,11 @@ class RunCheckpoints:
         """
         self.is_rank_0, self.events, self.say = ranks.rank == 0, events, say
         self.saver = Saver(folder, job, ranks, training) if isinstance(training, Stateful) else None
-        if self.saver is None and job.checkpoint.every:
+        if self.saver is None and job.checkpoint.interval:
             raise BadJob(
-                f"every = {job.checkpoint.every} at $.checkpoint, but workload {job.workload!r} has no state to save.",
-                "Set every = 0.",
+                f"interval = {job.checkpoint.interval} at $.checkpoint, but workload {job.workload!r} has no state to "
+                "save.",
+                "Set interval = 0.",
             )
 
     def resume(self) -> int:

@@ -195,7 +195,7 @@ def _check(job: Job, devices: Sequence[DeviceSeen]) -> None:
 
 
 def _launcher(job: Job, session: Session, rank_variables: Mapping[str, str]) -> Local:
-    """Return the launcher of the job. Raises `BadJob` if the job cannot continue on its `least_nodes`."""
+    """Return the launcher of the job. Raises `BadJob` if the job cannot continue on its `min_nodes`."""
     sizes = shrink_job.node_counts(job, plugins.load("workloads", job.workload).expect)
     return Local(session.port, rank_variables, sizes, _PRELOAD if session.worker == WORKER else ())
 
@@ -255,8 +255,8 @@ def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> Trai
     )
     if failure.kind == "preempted":
         return Preempted(failure.says, f"{resume_sentence} {stored_sentence}")
-    if not run.job.recovery.restarts:
-        resume_sentence += " With [recovery] restarts = N in the job it restarts automatically."
+    if not run.job.recovery.max_restarts:
+        resume_sentence += " With [recovery] max_restarts = N in the job it restarts automatically."
     hints = (failure.next_step, _last_step(run, failure.rank), resume_sentence, stored_sentence)
     return RankDied(failure.says, " ".join(filter(None, hints)))
 

@@ -37,18 +37,18 @@ class ProgressMessages:
 
         Updates the count of restarts and the last named checkpoint: call it once for each event, in order.
         """
-        if event.what == "launched" and event.says:
-            return f"{event.says}: {event.nodes} of {self.job.recovery.nodes} nodes, {self._describe_resume_point()}"
-        if event.what == "loaded" and event.step != self._resume_step:
+        if event.type == "launched" and event.message:
+            return f"{event.message}: {event.nodes} of {self.job.recovery.nodes} nodes, {self._describe_resume_point()}"
+        if event.type == "loaded" and event.step != self._resume_step:
             self._resume_step = event.step
             return describe_resume_point(event.step, self.job)
-        if event.what != "fault" or event.kind == "preempted":
+        if event.type != "fault" or event.kind == "preempted":
             return ""
-        message = event.says.partition("\n")[0].removesuffix(f" {NO_OUTPUT}").rstrip(".:")
+        message = event.message.partition("\n")[0].removesuffix(f" {NO_OUTPUT}").rstrip(".:")
         if event.kind not in ENDS:
             return message
         self._ended_attempts.add(event.attempt)
-        allowed_restarts = self.job.recovery.restarts
+        allowed_restarts = self.job.recovery.max_restarts
         if len(self._ended_attempts) > allowed_restarts:
             return ""  # the job is over, and its error gives the reason
         return f"{message}; {self._describe_resume_point()}, restart {len(self._ended_attempts)} of {allowed_restarts}"

@@ -266,7 +266,7 @@ def main(folder: Path, vendor: str = "cpu") -> None:
             f"Start {job.layout.ranks} processes.",
         )
     # The supervisor should detect a hung rank before its peers time out.
-    timeout = max(TIMEOUT, timedelta(seconds=2 * job.recovery.hang_s))
+    timeout = max(TIMEOUT, timedelta(seconds=2 * job.recovery.hang_timeout_s))
     samples = folder / "samples" / f"rank{ranks.rank}.jsonl"
     samples.parent.mkdir(parents=True, exist_ok=True)
     attempt_number = attempt(folder)

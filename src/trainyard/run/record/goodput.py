@@ -25,7 +25,7 @@ _FATAL = {"worker_death", "agent_death", "hang", "preempted"}
 def last_ranks(events: Sequence[JobEvent], job: Job) -> int:
     """The number of ranks in the last attempt, 0 if unknown. After a loss of nodes it is smaller than before; files of
     ranks with higher numbers are left over from earlier attempts."""
-    nodes = [event.nodes for event in events if event.what == "launched"]
+    nodes = [event.nodes for event in events if event.type == "launched"]
     return job.layout.ranks // job.recovery.nodes * nodes[-1] if nodes else 0
 
 
@@ -38,7 +38,7 @@ def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[In
     incidents: list[Incident] = []
     ended_attempts: set[int] = set()
     for event in events:
-        if event.what == "fault":
+        if event.type == "fault":
             incidents.append(_incident(event, steps, shared=event.attempt in ended_attempts))
             ended_attempts |= {event.attempt} if event.kind in _FATAL else set()
     return tuple(incidents)
@@ -63,9 +63,9 @@ def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Inciden
             lost_ns += max(0, event.at - attempt_steps[-1].ended_ns)  # of the step that was cut short
     return Incident(
         kind=event.kind,
-        when=datetime.fromtimestamp(event.at / 1e9, UTC).isoformat(timespec="milliseconds"),
+        time=datetime.fromtimestamp(event.at / 1e9, UTC).isoformat(timespec="milliseconds"),
         attempt=event.attempt,
-        says=event.says,
+        summary=event.message,
         rank=event.rank,
         node=event.node,
         step=earlier_steps[-1] if earlier_steps else event.step,
@@ -74,7 +74,7 @@ def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Inciden
         if first_step_after
         else 0.0,
         lost_s=lost_ns / 1e9,
-        resumed=first_step_after.step if first_step_after else -1,
+        resumed_step=first_step_after.step if first_step_after else -1,
     )
 
 
@@ -91,7 +91,7 @@ def time_by_cause(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict
     """
     steps = _steps(samples)
     ns_by_cause = dict.fromkeys(words.TIMES, 0)
-    starts = [index for index, event in enumerate(events) if event.what == "started"]
+    starts = [index for index, event in enumerate(events) if event.type == "started"]
     for number, index in enumerate(starts):
         next_start = starts[number + 1] if number + 1 < len(starts) else len(events)
         _Supervision(events[index:next_start], steps, ns_by_cause).charge_all()
@@ -114,14 +114,14 @@ class _Supervision:
         """`steps`: those of rank 0 under all supervisors. `total`: ns by cause (words.TIMES), to which the time is
         added."""
         self.total_ns = total
-        self.events = [event for event in events if event.what != "started"]
-        self.launched = [event for event in events if event.what == "launched"]
+        self.events = [event for event in events if event.type != "started"]
+        self.launched = [event for event in events if event.type == "launched"]
         attempts = {event.attempt for event in self.launched}
         self.steps = [step for step in steps if step.attempt in attempts]
         self.steps_taken = {step.step for step in steps if attempts and step.attempt < min(attempts)}
         """Numbers of the steps taken so far: taking one again is recomputation."""
         self.charged_until_ns = events[0].at
-        end_times_ns = [event.at for event in events if event.what == "ended"]
+        end_times_ns = [event.at for event in events if event.type == "ended"]
         known_times_ns = [event.noticed or event.at for event in events] + [step.ended_ns for step in self.steps]
         self.end_ns = max(self.charged_until_ns, end_times_ns[-1] if end_times_ns else max(known_times_ns))
 
@@ -144,11 +144,11 @@ class _Supervision:
         last step to the fault and from the fault until it was noticed."""
         attempt_steps = [step for step in self.steps if step.attempt == attempt]
         events = [event for event in self.events if event.attempt == attempt]
-        fault = next((event for event in events if event.what == "fault" and event.kind in _FATAL), None)
+        fault = next((event for event in events if event.type == "fault" and event.kind in _FATAL), None)
         if attempt_steps:
             first_begin_ns = attempt_steps[0].ended_ns - attempt_steps[0].wall_ns
-            self._charge_start(first_begin_ns, sum(event.ns for event in events if event.what == "loaded"))
-            saves = [event for event in events if event.what == "saved"]
+            self._charge_start(first_begin_ns, sum(event.ns for event in events if event.type == "loaded"))
+            saves = [event for event in events if event.type == "saved"]
             self._charge_training(attempt_steps, saves)
         if fault is not None:
             # A pre-empted job leaves on request: no step is cut short, and no time passes undetected.

@@ -18,7 +18,7 @@ def resume_sentence(folder: Path, job: Job) -> str:
     command, steps = f"`trainyard run resume {folder.name}`", saved_steps(folder)
     if steps:
         return f"{command} resumes from its checkpoint after step {steps} of {job.measure.in_all}."
-    reason = "none was saved yet" if job.checkpoint.every else "set [checkpoint] every = N to save some"
+    reason = "none was saved yet" if job.checkpoint.interval else "set [checkpoint] interval = N to save some"
     return f"It has no checkpoint ({reason}): {command} starts from the beginning."
 
 

@@ -24,17 +24,17 @@ def shrink(job: Job, nodes: int) -> Job:
         raise BadJob(
             f"nodes = {all_nodes} at $.recovery, but neither dp_replicate {layout.dp_replicate} nor dp_shard "
             f"{layout.dp_shard} is a multiple of it: the batch cannot be split evenly over fewer nodes.",
-            f"Make dp_replicate a multiple of {all_nodes}, or set least_nodes = {all_nodes}.",
+            f"Make dp_replicate a multiple of {all_nodes}, or set min_nodes = {all_nodes}.",
         )
     return replace(job, layout=replace(layout, **{axis: getattr(layout, axis) // all_nodes * nodes}))
 
 
 def node_counts(job: Job, check: Callable[[Job], object]) -> tuple[int, ...]:
-    """The node counts with which the job can continue if nodes fail, largest first, from all nodes to `least_nodes`.
+    """The node counts with which the job can continue if nodes fail, largest first, from all nodes to `min_nodes`.
 
     `check`: called with the job on each number of nodes; raises `BadJob` if that cannot be trained, and the number is
     left out. Raises `BadJob` if the ranks cannot be split evenly over all nodes, or the job cannot be trained on
-    `least_nodes`.
+    `min_nodes`.
     """
     recovery, ranks = job.recovery, job.layout.ranks
     if ranks % recovery.nodes:
@@ -43,7 +43,7 @@ def node_counts(job: Job, check: Callable[[Job], object]) -> tuple[int, ...]:
             f"{ranks % recovery.nodes}.",
             f"Use a layout with a multiple of {recovery.nodes} ranks.",
         )
-    least = recovery.least_nodes or recovery.nodes
+    least = recovery.min_nodes or recovery.nodes
     check(shrink(job, least))
     counts = [recovery.nodes]
     for nodes in range(recovery.nodes - 1, least - 1, -1):

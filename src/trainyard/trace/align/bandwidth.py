@@ -212,7 +212,7 @@ class _Links:
         hosts = {self._host_of_rank.get(rank, "") for rank in ranks}
         if self._machine is None or not hosts or "" in hosts:
             return None
-        return self._machine.inside if len(hosts) == 1 else self._machine.between
+        return self._machine.intra_node if len(hosts) == 1 else self._machine.inter_node
 
 
 def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[_Timed], links: _Links) -> Bandwidth:

@@ -87,11 +87,11 @@ class Saver:
     @property
     def saves(self) -> bool:
         """Whether the job saves any checkpoint."""
-        return self.job.checkpoint.every > 0
+        return self.job.checkpoint.interval > 0
 
     def is_due(self, step: int) -> bool:
         """Whether the job saves a checkpoint after this step."""
-        return self.saves and (step + 1) % self.job.checkpoint.every == 0
+        return self.saves and (step + 1) % self.job.checkpoint.interval == 0
 
     def save_if_due(self, step: int) -> None:
         """Saves the state after `step` if it is due."""
@@ -230,7 +230,7 @@ class Saver:
             )
             try:
                 self._store.commit(manifest)
-                self._store.retain(self.job.checkpoint.keep)
+                self._store.retain(self.job.checkpoint.keep_latest_k)
                 return None
             except OSError as error:
                 failures = [_Failure(full=is_full(error), rank=0, message=f"rank 0: {error}")]

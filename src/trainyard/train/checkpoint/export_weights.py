@@ -82,7 +82,7 @@ def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest
     if manifest is None:
         raise BadInput(
             " ".join([f"{checkpoints.root} has no good checkpoint.", *(f"{reason}." for reason in rejected)]),
-            "" if rejected else "To save checkpoints, set every = N under [checkpoint] in the job.",
+            "" if rejected else "To save checkpoints, set interval = N under [checkpoint] in the job.",
         )
     return manifest, rejected
 

@@ -67,7 +67,7 @@ class Decoder(nn.Module):
         """The part of the model with the given layers, for sequences of at most `max_length` tokens. `first`: with the
         embedding; `last`: with the final norm and the head."""
         super().__init__()
-        self.rope = (model.rope_dim or model.head_dim, model.rope_base) if model.position == "rope" else None
+        self.rope = (model.qk_rope_head_dim or model.head_dim, model.rope_theta) if model.position == "rope" else None
         self.positions: Tensor | None = None
         self.embed = Embedding(model.vocab, model.hidden_size, dtype) if first else None
         self.place = Embedding(max_length, model.hidden_size, dtype) if first and model.position == "learned" else None
@@ -77,9 +77,9 @@ class Decoder(nn.Module):
         self.token_groups: Sequence[ProcessGroup] = ()
 
     def _head(self, model: Model) -> nn.Module:
-        """The layer that maps hidden states to logits: it shares the embedding's weights if the model is `tied` and
+        """The layer that maps hidden states to logits: it shares the embedding's weights if `tie_word_embeddings` and
         this stage has the embedding, else it has a matrix of its own."""
-        if model.tied and self.embed is not None:
+        if model.tie_word_embeddings and self.embed is not None:
             return Tied(self.embed)
         return Linear(model.hidden_size, model.vocab)
 

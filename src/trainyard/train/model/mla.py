@@ -24,8 +24,8 @@ class LatentAttention(nn.Module):
         """Projections of x to the queries (through a latent, if `q_lora_rank`), to the latent of keys and values with
         the shared rotary key, and from that latent to each head's keys and values."""
         super().__init__()
-        self.widths = (model.head_dim, model.rope_dim)  # C and R
-        self.value_dim = model.value_dim
+        self.widths = (model.head_dim, model.qk_rope_head_dim)  # C and R
+        self.v_head_dim = model.v_head_dim
         self.kv_lora_rank = model.kv_lora_rank
         queries = model.heads * sum(self.widths)  # channels of all heads' queries
         if model.q_lora_rank:
@@ -34,11 +34,11 @@ class LatentAttention(nn.Module):
             self.q_up = Linear(model.q_lora_rank, queries)
         else:
             self.q = Linear(model.hidden_size, queries)
-        self.kv_down = Linear(model.hidden_size, model.kv_lora_rank + model.rope_dim)
+        self.kv_down = Linear(model.hidden_size, model.kv_lora_rank + model.qk_rope_head_dim)
         self.kv_norm = RmsNorm(model.kv_lora_rank, model.norm_eps)
-        self.kv_up = Linear(model.kv_lora_rank, model.heads * (model.head_dim + model.value_dim))
+        self.kv_up = Linear(model.kv_lora_rank, model.heads * (model.head_dim + model.v_head_dim))
         self.core = Core()
-        self.out = Linear(model.heads * model.value_dim, model.hidden_size)
+        self.out = Linear(model.heads * model.v_head_dim, model.hidden_size)
 
     def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
         """Attention over x (B, T, D): each head's query and key have C channels without and R with rotation. Returns
@@ -46,7 +46,7 @@ class LatentAttention(nn.Module):
         q_BTX = self.q_up(self.q_norm(self.q_down(x_BTD))) if hasattr(self, "q_up") else self.q(x_BTD)
         q_BHTC, q_BHTR = _heads(q_BTX, *self.widths)
         latent_BTL, key_BTR = self.kv_down(x_BTD).split((self.kv_lora_rank, self.widths[1]), dim=2)
-        k_BHTC, v_BHTV = _heads(self.kv_up(self.kv_norm(latent_BTL)), self.widths[0], self.value_dim)
+        k_BHTC, v_BHTV = _heads(self.kv_up(self.kv_norm(latent_BTL)), self.widths[0], self.v_head_dim)
         k_BHTR = rotate(key_BTR.unsqueeze(1), cos_TR, sin_TR).expand(-1, k_BHTC.shape[1], -1, -1)
         q = torch.cat((q_BHTC, rotate(q_BHTR, cos_TR, sin_TR)), dim=3)
         y_BHTV = self.core(q, torch.cat((k_BHTC, k_BHTR), dim=3), v_BHTV)

@@ -19,7 +19,7 @@ from trainyard.train.model.expert_balance import Load, add_auxiliary_loss, updat
 
 class Router(nn.Module):
     """A top-k router. `bias` (E,): added to the scores for selection only; a persistent buffer that is not trained, or
-    None unless balance is 'bias'."""
+    None unless load_balancing is 'bias'."""
 
     def __init__(self, model: Model) -> None:
         """`weight` (E, D): one row per expert. `bias` (E): added to the scores for the choice only, to balance the
@@ -27,7 +27,7 @@ class Router(nn.Module):
         super().__init__()
         self.model = model
         self.weight = nn.Parameter(torch.empty(model.experts, model.hidden_size))
-        self.register_buffer("bias", torch.empty(model.experts) if model.balance == "bias" else None)
+        self.register_buffer("bias", torch.empty(model.experts) if model.load_balancing == "bias" else None)
         self.bias: Tensor | None
         self.load = Load(model.experts)
 
@@ -42,7 +42,7 @@ class Router(nn.Module):
         gates_NA = scores_NE.gather(1, chosen_NA)
         gates_NA = gates_NA / gates_NA.sum(dim=1, keepdim=True) * self.model.route_scale
         gates_NA = self.load.count_in_backward(gates_NA, counts_E)
-        if self.model.balance == "loss":
+        if self.model.load_balancing == "aux_loss":
             gates_NA = add_auxiliary_loss(gates_NA, self.load.loss(scores_NE, counts_E), self.load.share)
         return chosen_NA, gates_NA, counts_E
 
@@ -56,15 +56,15 @@ class Router(nn.Module):
         experts if there are groups."""
         if self.bias is not None:
             scores_NE = scores_NE + self.bias
-        if self.model.expert_groups > 1:
+        if self.model.n_group > 1:
             scores_NE = self._mask_other_groups(scores_NE)
         return scores_NE.topk(self.model.top_k, dim=1).indices
 
     def _mask_other_groups(self, scores_NE: Tensor) -> Tensor:
-        """The scores (N, E), with those of all experts masked (-inf) except in the `active_groups` best groups. A group
+        """The scores (N, E), with those of all experts masked (-inf) except in the `topk_group` best groups. A group
         is as good as the sum of its two best scores."""
-        grouped_NGE = scores_NE.unflatten(1, (self.model.expert_groups, -1))
+        grouped_NGE = scores_NE.unflatten(1, (self.model.n_group, -1))
         best_NG = grouped_NGE.topk(min(2, grouped_NGE.shape[2]), dim=2).values.sum(dim=2)
         kept_NG = torch.zeros_like(best_NG, dtype=torch.bool)
-        kept_NG.scatter_(1, best_NG.topk(self.model.active_groups, dim=1).indices, True)
+        kept_NG.scatter_(1, best_NG.topk(self.model.topk_group, dim=1).indices, True)
         return grouped_NGE.masked_fill(~kept_NG.unsqueeze(2), -torch.inf).flatten(1)

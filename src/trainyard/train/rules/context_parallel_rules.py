@@ -40,11 +40,12 @@ def _check_sequence(job: Job) -> None:
 def _check_widths(model: Model) -> None:
     """Raises `BadJob` if the values of latent attention are wider than the keys, which the ring's kernels do not
     support."""
-    key_width = model.head_dim + model.rope_dim
-    if model.kv_lora_rank and model.value_dim > key_width:
+    key_width = model.head_dim + model.qk_rope_head_dim
+    if model.kv_lora_rank and model.v_head_dim > key_width:
         raise BadJob(
-            f"cp_method = 'ring' at $.layout: values have {model.value_dim} channels, keys head_dim {model.head_dim} + "
-            f"rope_dim {model.rope_dim} = {key_width}, but the fused kernels with log-sum-exp take none wider.",
+            f"cp_method = 'ring' at $.layout: values have {model.v_head_dim} channels, keys head_dim "
+            f"{model.head_dim} + qk_rope_head_dim {model.qk_rope_head_dim} = {key_width}, but the fused kernels with "
+            "log-sum-exp take none wider.",
             "Use cp_method = 'all_gather'.",
         )
 

@@ -42,10 +42,10 @@ def _check_trained(model: Model) -> None:
     ):
         if getattr(model, field) == untrained:
             raise BadJob(f"{field} = {untrained!r} at $.model can be planned but not trained here.", f"Use {others}.")
-    if model.expert_width:
+    if model.moe_latent_size:
         raise BadJob(
-            f"expert_width = {model.expert_width} at $.model, but experts here have the model's width.",
-            "Use expert_width = 0.",
+            f"moe_latent_size = {model.moe_latent_size} at $.model, but experts here have the model's width.",
+            "Use moe_latent_size = 0.",
         )
 
 
@@ -54,7 +54,7 @@ def _check_latent(model: Model) -> None:
     if model.position != "rope":
         raise BadJob(
             f"position = {model.position!r} at $.model, but latent attention (kv_lora_rank = {model.kv_lora_rank}) has "
-            f"rope_dim = {model.rope_dim} rotary channels.",
+            f"qk_rope_head_dim = {model.qk_rope_head_dim} rotary channels.",
             "Use position = 'rope'.",
         )
     if model.bias != "none":

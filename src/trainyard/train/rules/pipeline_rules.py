@@ -116,11 +116,11 @@ def _check_backward(recipe: Recipe) -> None:
 
 def _check_tied(model: Model) -> None:
     """Raises `BadJob` if the head shares the embedding's weights."""
-    if model.tied:
+    if model.tie_word_embeddings:
         raise BadJob(
-            "tied = true at $.model, but a pipeline has the embedding in its first stage and the head in its last: "
-            "two copies, whose gradients no schedule sums.",
-            "Use tied = false, or pp = 1.",
+            "tie_word_embeddings = true at $.model, but a pipeline has the embedding in its first stage and the head in "
+            "its last: two copies, whose gradients no schedule sums.",
+            "Use tie_word_embeddings = false, or pp = 1.",
         )
 
 

@@ -92,7 +92,7 @@ def gated_width(model: Model, layer_group: LayerGroup) -> int:
 def rotary(model: Model, group: SampleGroup, phase: str, layers: int) -> list[Operation]:
     """Rotary embeddings of queries and keys; for latent attention of the rotary channels and one key for all heads."""
     heads = model.heads + (1 if model.kv_lora_rank else model.kv_heads)
-    channels = model.rope_dim if model.kv_lora_rank else model.head_dim
+    channels = model.qk_rope_head_dim if model.kv_lora_rank else model.head_dim
     return [group.pointwise("elementwise", phase, calls=layers, width=heads * channels, flops=3, moved=2)]
 
 

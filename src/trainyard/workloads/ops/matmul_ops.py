@@ -113,7 +113,9 @@ def pair_flops(job: Job, tokens: int, width: int) -> int:
 def widths(model: Model) -> tuple[int, int]:
     """Channels per head: (queries and keys, values)."""
     return (
-        (model.head_dim + model.rope_dim, model.value_dim) if model.kv_lora_rank else (model.head_dim, model.head_dim)
+        (model.head_dim + model.qk_rope_head_dim, model.v_head_dim)
+        if model.kv_lora_rank
+        else (model.head_dim, model.head_dim)
     )
 
 

@@ -78,11 +78,13 @@ def attention(model: Model) -> list[Matrix]:
     return [
         *([Matrix(width_in=width, width_out=model.q_lora_rank)] if model.q_lora_rank else []),
         Matrix(
-            width_in=model.q_lora_rank or width, width_out=heads * (model.head_dim + model.rope_dim), split="columns"
+            width_in=model.q_lora_rank or width,
+            width_out=heads * (model.head_dim + model.qk_rope_head_dim),
+            split="columns",
         ),
-        Matrix(width_in=width, width_out=model.kv_lora_rank + model.rope_dim),
-        Matrix(width_in=model.kv_lora_rank, width_out=heads * (model.head_dim + model.value_dim), split="columns"),
-        Matrix(width_in=heads * model.value_dim, width_out=width, split="rows"),
+        Matrix(width_in=width, width_out=model.kv_lora_rank + model.qk_rope_head_dim),
+        Matrix(width_in=model.kv_lora_rank, width_out=heads * (model.head_dim + model.v_head_dim), split="columns"),
+        Matrix(width_in=heads * model.v_head_dim, width_out=width, split="rows"),
     ]
 
 
@@ -135,7 +137,9 @@ def parameters(model: Model, max_length: int = 0) -> int:
         for matrix in group.matrices
     )
     # The embedding and, unless tied, the head; learned positions.
-    table_rows = model.vocab * (1 if model.tied else 2) + (max_length if model.position == "learned" else 0)
+    table_rows = model.vocab * (1 if model.tie_word_embeddings else 2) + (
+        max_length if model.position == "learned" else 0
+    )
     norm_parameters = model.hidden_size * (2 if model.norm == "layer" and model.bias == "all" else 1)
     attention_norm_parameters = (
         model.q_lora_rank + model.kv_lora_rank if model.kv_lora_rank else 2 * model.head_dim * model.qk_norm

@@ -36,7 +36,7 @@ def read(keys: ConfigKeys) -> Model:
         "vocab": _vocab(keys),
         "kv_heads": groups if keys.flag("group-query-attention") else heads,
         "norm_eps": keys.number("norm-epsilon", 1e-5),
-        "rope_base": keys.number("rotary-base", 10_000.0),
+        "rope_theta": keys.number("rotary-base", 10_000.0),
         "qk_norm": keys.flag("qk-layernorm"),
     }
     if keys.flag("multi-latent-attention"):
@@ -45,8 +45,8 @@ def read(keys: ConfigKeys) -> Model:
             "q_lora_rank": keys.integer("q-lora-rank", 0, 0),
             "kv_lora_rank": keys.integer("kv-lora-rank", 32),
             "head_dim": keys.integer("qk-head-dim", 128),
-            "rope_dim": keys.integer("qk-pos-emb-head-dim", 64),
-            "value_dim": keys.integer("v-head-dim", 128),
+            "qk_rope_head_dim": keys.integer("qk-pos-emb-head-dim", 64),
+            "v_head_dim": keys.integer("v-head-dim", 128),
         }
     sizes |= megatron_hybrid.read(keys, layers)
     positions: dict[str, Positions] = {"learned_absolute": "learned", "rope": "rope", "yarn": "rope", "none": "none"}
@@ -58,7 +58,7 @@ def read(keys: ConfigKeys) -> Model:
         norm=keys.choice("normalization", norms, "layer"),
         bias=_bias(keys),
         position="rope" if keys.flag("use-rotary-position-embeddings") else position,
-        tied=not keys.flag("untie-embeddings-and-output-weights"),
+        tie_word_embeddings=not keys.flag("untie-embeddings-and-output-weights"),
         **sizes,
         **_experts(keys, ffn, layers),
     )
@@ -104,10 +104,10 @@ def _experts(keys: ConfigKeys, ffn: int, layers: int) -> dict[str, Any]:
         "dense_layers": _dense_layers(keys, layers),
         "router": keys.choice("moe-router-score-function", routers, "softmax"),
         "route_scale": keys.number("moe-router-topk-scaling-factor", 1.0),
-        "expert_groups": keys.integer("moe-router-num-groups", 1),
-        "active_groups": keys.integer("moe-router-group-topk", 1),
-        "expert_width": keys.integer("moe-latent-size", 0, 0),
-        "balance": "bias" if bias else "none" if losses == "none" else "loss",
+        "n_group": keys.integer("moe-router-num-groups", 1),
+        "topk_group": keys.integer("moe-router-group-topk", 1),
+        "moe_latent_size": keys.integer("moe-latent-size", 0, 0),
+        "load_balancing": "bias" if bias else "none" if losses == "none" else "aux_loss",
     }
 
 
@@ -140,7 +140,7 @@ def write(model: Model) -> dict[str, object]:
         "position-embedding-type": "learned_absolute" if model.position == "learned" else model.position,
     }
     if model.position == "rope":
-        arguments["rotary-base"] = int(model.rope_base)
+        arguments["rotary-base"] = int(model.rope_theta)
     if model.kv_heads != model.heads and not model.kv_lora_rank:
         arguments |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
     arguments |= {"disable-bias-linear": None} if model.bias != "all" else {}
@@ -148,7 +148,7 @@ def write(model: Model) -> dict[str, object]:
         ("add-qkv-bias", model.bias == "qkv"),
         ("qk-layernorm", model.qk_norm),
         ("swiglu", model.mlp == "swiglu"),
-        ("untie-embeddings-and-output-weights", not model.tied),
+        ("untie-embeddings-and-output-weights", not model.tie_word_embeddings),
         ("squared-relu", model.mlp == "relu2"),
     ):
         arguments |= {name: None} if condition else {}
@@ -157,8 +157,8 @@ def write(model: Model) -> dict[str, object]:
             "multi-latent-attention": None,
             "kv-lora-rank": model.kv_lora_rank,
             "qk-head-dim": model.head_dim,
-            "qk-pos-emb-head-dim": model.rope_dim,
-            "v-head-dim": model.value_dim,
+            "qk-pos-emb-head-dim": model.qk_rope_head_dim,
+            "v-head-dim": model.v_head_dim,
             "rope-type": "rope",
         }
         arguments |= {"q-lora-rank": model.q_lora_rank} if model.q_lora_rank else {}
@@ -173,16 +173,16 @@ def _expert_arguments(model: Model) -> dict[str, object]:
         "moe-ffn-hidden-size": model.moe_ffn_hidden_size,
         "moe-token-dispatcher-type": "alltoall",
         "moe-router-score-function": model.router,
-        "moe-router-load-balancing-type": "aux_loss" if model.balance == "loss" else "none",
+        "moe-router-load-balancing-type": "aux_loss" if model.load_balancing == "aux_loss" else "none",
     }
     if model.shared_experts:
         arguments["moe-shared-expert-intermediate-size"] = model.shared_experts * model.moe_ffn_hidden_size
-    if model.expert_width:
-        arguments["moe-latent-size"] = model.expert_width
+    if model.moe_latent_size:
+        arguments["moe-latent-size"] = model.moe_latent_size
     if model.dense_layers:
         arguments["moe-layer-freq"] = f"([0]*{model.dense_layers}+[1]*{model.layers - model.dense_layers})"
     if model.route_scale != 1:
         arguments["moe-router-topk-scaling-factor"] = model.route_scale
-    if model.expert_groups > 1:
-        arguments |= {"moe-router-num-groups": model.expert_groups, "moe-router-group-topk": model.active_groups}
-    return arguments | ({"moe-router-enable-expert-bias": None} if model.balance == "bias" else {})
+    if model.n_group > 1:
+        arguments |= {"moe-router-num-groups": model.n_group, "moe-router-group-topk": model.topk_group}
+    return arguments | ({"moe-router-enable-expert-bias": None} if model.load_balancing == "bias" else {})
