@@ -129,7 +129,7 @@ def bound(cases: Cases, parts: Parts) -> Column:
     if np.max(cases.pp) == 1:
         return alone(cases, parts)
     stages = partition.divided(cases.layers, cases.pp * cases.interleave, cases.ends_as_layers)
-    # The last rank that has one of the first `rest` stages, which have one layer more; stage s is on rank s % pp.
+    # The rank of the last of the first `rest` stages, which have one layer more; stage s is on rank s % pp.
     rank_with_most_layers = np.mod(stages.rest - 1, cases.pp)
     ranks = (np.zeros(1), np.maximum(cases.pp - 2, 0), cases.pp - 1, rank_with_most_layers)
     return np.maximum.reduce([_rank_bound(cases, parts, stages, rank) for rank in ranks])
