@@ -28,8 +28,8 @@ _HOST = lazy_compile(
 
 
 def find_in_urls(text: str) -> Iterator[tuple[int, int]]:
-    """Spans (begin, end) of user and password in every URL of `text`. A URL ends at a space or quote, or where the
-    scheme of the next one begins."""
+    """Spans (begin, end) of user and password in every URL of `text`. A URL ends at a space, a quote, `<` or `>`, or
+    where the scheme of the next one begins."""
     marks = [match.span() for match in _URL.finditer(text)]
     schemes = [_scheme(text, begin) for begin, _ in marks]
     for (begin, end), scheme, next_scheme in zip(marks, schemes, [*schemes[1:], len(text)]):

@@ -230,7 +230,7 @@ def build_tables(
 def missing_bytes(
     wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, part_models: tuple[PartModel, ...]
 ) -> float:
-    """Least number of additional bytes per device with which at least one of the pipelines with these layouts would
+    """Least number of additional bytes per rank with which at least one of the pipelines with these layouts would
     fit, by bisection."""
     least_missing = np.inf
     for rows in _enumerate_pipelines(wanted, layouts, framework, part_models):
