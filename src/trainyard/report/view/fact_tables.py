@@ -206,7 +206,7 @@ def _bandwidth_cells(row: Bandwidth) -> tuple[Cell, ...]:
 
 
 def _waiting_percent(row: Bandwidth) -> float | None:
-    """The share of the members' time that they wait for the last arrival, in percent; None if it cannot be told."""
+    """The share of the members' time that they wait for the last arrival, in percent; None if it is unknown."""
     if row.waiting_ns is None or row.moving_ns is None:
         return None
     return 100 * row.waiting_ns / max(1, row.waiting_ns + row.moving_ns)
