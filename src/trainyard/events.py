@@ -2,7 +2,7 @@
 
 Shapes: n device intervals in `DeviceWork`, m host spans in `HostSpans`. `call`, `op`, `parent` are row numbers in
 `HostSpans`, -1 if the file has none; `name` is an index into `Events.names`, `stream` one into `Events.streams`; keys
-of `collectives` are row numbers of the same table. Rows of both tables are sorted by start, ties longest first, so that
+of a table's `collectives` are its own row numbers. Rows of both tables are sorted by start, ties longest first, so that
 a parent precedes its children.
 """
 

@@ -42,8 +42,8 @@ _arrivals: Counter[str] = Counter()
 
 
 def fault_point(name: str) -> None:
-    """Kills this process if the environment selects this arrival at the point `name`, one of `POINTS`; counts the
-    arrival. Raises `BadInput` for an invalid selection."""
+    """Kills this process if the environment selects this arrival at the point `name`, one of `POINTS`. Counts
+    the arrival if the environment selects any. Raises `BadInput` for an invalid selection."""
     selected = os.environ.get(VARIABLE)
     if selected is None:
         return

@@ -76,8 +76,9 @@ class Named(NamedTuple):
 
 def find(name: str, strict: bool = False, *, say: Callable[[str], None]) -> Named:
     """Finds the input `name`: a file of plans, profiler files, which are measured, or a stored run. Raises
-    `UnknownName` for a name that is neither a path nor a run, `BadFile` for damaged profiler files. Unless `strict`,
-    a run is returned without its damaged traces, and `say` is called with a message."""
+    `UnknownName` for a name that is neither a path nor a run, `BadFile` if no profiler file can be read or, with
+    `strict`, if one is damaged. Unless `strict`, a run whose traces cannot be read is returned without them, and `say`
+    is called with a message."""
     path = Path(name)
     if plans := read_plans(path):
         return Named(_short(path), plans=plans)

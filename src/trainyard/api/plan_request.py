@@ -27,9 +27,9 @@ class PlanRequest(NamedTuple):
     """A model to plan for, with the configuration that it comes from.
 
     `job`: the job of the configuration, with its own layout; None if only a model was given. `framework`: the framework
-    that the configuration is written for; `file`: its path. `keeps`: bytes of a weight, a gradient and an optimizer
-    state value, if it sets them. `passed`: settings that are ignored, as they cost nothing; `otherwise`: settings that
-    are predicted differently.
+    that the configuration is written for; `file`: its path. `keeps`: bytes of a weight, of its gradient and of its
+    optimizer state, if they differ from the framework's defaults. `passed`: keys without an effect on the prediction;
+    `otherwise`: settings that are predicted differently.
     """
 
     model: Model | VisionModel

@@ -108,13 +108,14 @@ class _Booking:
     for the analysis of the run."""
 
     def __init__(self, axis: str) -> None:
-        """`axis`: the only mesh axis of the layout, empty if there are several. `measured`: None before the call."""
+        """`axis`: the only mesh axis of the layout, empty if there are several or if it is unknown. `measured`: None
+        before the call."""
         self.axis = axis
         self.measured: MeasuredTrace | None = None
 
     def __call__(self, paths: list[Path]) -> Sequence[Ledger]:
-        """Books the files and returns the ledgers of each rank and step, then their mean. A session calls it after the
-        profiled steps."""
+        """Books the files and returns the ledgers of each part of each rank, then their mean. A session calls it after
+        the profiled steps."""
         self.measured = measure_files(paths, axis=self.axis)
         return self.measured.ledgers
 

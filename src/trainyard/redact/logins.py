@@ -28,8 +28,8 @@ _HOST = lazy_compile(
 
 
 def find_in_urls(text: str) -> Iterator[tuple[int, int]]:
-    """Spans (begin, end) of user and password in every URL of `text`. A URL ends at a space or quote, or where the
-    scheme of the next one begins."""
+    """Spans (begin, end) of user and password in every URL of `text`. A URL ends at a space, a quote, `<` or `>`, or
+    where the scheme of the next one begins."""
     marks = [match.span() for match in _URL.finditer(text)]
     schemes = [_scheme(text, begin) for begin, _ in marks]
     for (begin, end), scheme, next_scheme in zip(marks, schemes, [*schemes[1:], len(text)]):
@@ -84,8 +84,8 @@ _LAST_AT = lazy_compile(r".*(@|%(?:25)*40)", re.DOTALL)
 
 def _find_login(word: str, at_index: int, host_index: int) -> tuple[int, int] | None:
     """Span (begin, end) of user and password in a `word` whose last `@` is at `at_index`, its host at `host_index`;
-    None if this is not a login: there is a scheme or no `:` before the `@`, user or password is missing, or no host
-    follows."""
+    None if this is not a login, for example if there is a scheme or no `:` before the `@`, user or password is missing,
+    or no host follows."""
     left = word[:at_index]
     # After a URL, such as in a list of proxies, the login begins after the separator.
     first = 1 + max(left.rfind(","), left.rfind(";")) if _URL.search(left) else 0

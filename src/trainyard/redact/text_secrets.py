@@ -140,13 +140,12 @@ def _find_named_values(text: str) -> Iterator[tuple[int, int]]:
     at = 0
     while match := _NAME.search(text, at):
         at = match.end()
-        if match["option"] and not match["dash"]:  # a word followed by a space: not a name with a value
+        if match["option"] and not match["dash"]:  # a word before a space or comma, which has no value
             at = match.end("close")
             continue
         name = match["name"]
-        if (
-            text[match.start("name") - 1 : match.start("name")] == "%"
-        ):  # the name begins with a percent-encoded separator
+        # The name may begin with a percent-encoded separator.
+        if text[match.start("name") - 1 : match.start("name")] == "%":
             name = _ESCAPE.sub("", name, count=1)
         if is_secret(name):
             if match["option"] and is_switch(name):

@@ -21,7 +21,7 @@ PATIENCE = timedelta(minutes=30)
 
 class Ranks(NamedTuple):
     """A process's rank in the job and its device. `world`, `local_world`: number of ranks in the job and on this host;
-    `local_rank`: index on this host and of `device`. `vendor` of the device: nvidia, amd, cpu or pretend."""
+    `local_rank`: index on this host and of `device`. `vendor` of the device: nvidia, amd or cpu."""
 
     rank: int
     local_rank: int

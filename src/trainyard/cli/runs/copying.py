@@ -49,8 +49,8 @@ def _raise_refusal(
 
 
 def _show_copied(copied: Sequence[CopiedRun], count: int, done: str) -> None:
-    """Prints a line for each run with its files, signature and notes, then the sum. `count`: runs asked for; `done`:
-    the verb, such as "pushed". `copied`: the runs that were copied."""
+    """Prints a line for each run with its files, signature and notes, then the sum. `count`: runs requested; `done`:
+    as in `copy_runs`. `copied`: the runs that were copied."""
     for run in copied:
         signature = f", signed by {run.signer}" if run.signer else ", signed" if run.signed else ""
         if run.files:

@@ -2,7 +2,7 @@
 
 Kernels are matched by the operation that launched them, not by name: a new release of a library may rename all of them.
 A booked profile is a trace whose time was assigned to the accounts of the step ledger: one row per interval of work,
-with the ns of the account that it owns.
+with the ns that are booked to it.
 """
 
 from __future__ import annotations

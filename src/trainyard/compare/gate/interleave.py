@@ -26,7 +26,8 @@ def interleave_runs(
     """Measures pairs until every verdict is clear, one is worse, or the cap of the rule is reached. `measure`: runs
     base and head in the given order; `rng` decides which side of a pair runs first: the error rate of the test depends
     on that. `report`: called with the number of pairs and the verdicts after each pair; `across`: kinds of difference
-    that the sides may have in addition to code. Raises `BadInput` if the runs of a pair cannot be compared."""
+    that the sides may have in addition to code. Raises `BadInput` if a run of a pair is not complete or the two
+    cannot be compared."""
     pairs: list[Pair] = []
     while len(pairs) < request.rule.cap:
         order: list[Side] = ["base", "head"]

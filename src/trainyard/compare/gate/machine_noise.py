@@ -169,7 +169,7 @@ def _find_modes(log_values: Column) -> tuple[float, float] | None:
     best_separation, split_index = 0.0, 0
     for index in range(_MIN_MODE_RUNS, len(ordered) - _MIN_MODE_RUNS + 1):
         low, high = ordered[:index], ordered[index:]
-        # Ashman's D is the distance of the means over this width, times the square root of 2.
+        # Ashman's D is the distance of the means over this width, the root mean square of the two deviations.
         width = sqrt((np.var(low, ddof=1) + np.var(high, ddof=1)) / 2)
         separation = (high.mean() - low.mean()) / width if width else 0.0
         best_separation, split_index = max((best_separation, split_index), (float(separation), index))

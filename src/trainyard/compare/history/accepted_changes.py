@@ -75,7 +75,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def find_entry(self, change: SeriesChange, points: tuple[SeriesPoint, ...], metric: str) -> AcceptedChange | None:
         """The entry that accepts a change of the series `points` and `metric`: its point is in the range of possible
-        positions of the change, or `_RANGE_TOLERANCE` points next to it. None if there is none."""
+        positions of the change, or at most `_RANGE_TOLERANCE` points outside it. None if there is none."""
         last = max(change.high, change.until)
         for entry in self.accepted:
             index = entry.find_point(points)

@@ -24,9 +24,8 @@ def megatron(arguments: str, layers_per_stage: Sequence[int]) -> str:
 
 def torchtitan(config: str, layers_per_stage: Sequence[int]) -> str:
     """A torchtitan configuration in TOML. `layers_per_stage`: in the order of the pipeline."""
-    ends = [
-        sum(layers_per_stage[: stage + 1]) for stage in range(len(layers_per_stage))
-    ]  # first layer after each stage
+    # First layer after each stage.
+    ends = [sum(layers_per_stage[: stage + 1]) for stage in range(len(layers_per_stage))]
     names = [[f"layers.{layer}" for layer in range(end - count, end)] for count, end in zip(layers_per_stage, ends)]
     names[0].insert(0, "tok_embeddings")
     names[-1] += ["norm", "output"]

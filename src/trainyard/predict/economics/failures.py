@@ -58,8 +58,9 @@ def mean_time_between_failures(nodes: int, rate: Claim = RATE) -> float:
 
 
 def best_interval(mtbf_s: float, save_s: float) -> float:
-    """Optimal seconds of work between checkpoints (Daly 2006, equation 37), at least `save_s`. `mtbf_s`: mean time
-    between failures of the job; `save_s`: seconds to save a checkpoint, without other work."""
+    """Optimal seconds of work between checkpoints (Daly 2006, equation 37), at least `save_s`; `mtbf_s` if a save takes
+    at least twice that. `mtbf_s`: mean time between failures of the job; `save_s`: seconds to save a checkpoint,
+    without other work."""
     if save_s >= 2 * mtbf_s:
         return mtbf_s
     ratio = save_s / (2 * mtbf_s)

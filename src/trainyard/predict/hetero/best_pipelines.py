@@ -165,7 +165,7 @@ def _explain_too_large(
     part_models: tuple[PartModel, ...],
     layouts: LayoutSpace,
 ) -> tuple[str, str]:
-    """(message, next step) if no layout fits: the bytes that each device lacks, and the smallest multiple of the parts
+    """(message, next step) if no layout fits: the bytes that each rank lacks, and the smallest multiple of the parts
     that would be enough, up to 64."""
     missing = pipelines.missing_bytes(wanted, layouts, framework, part_models)
     part_names = " and ".join(str(part) for part in parts)

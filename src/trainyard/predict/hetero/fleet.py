@@ -103,7 +103,7 @@ class PartModel(NamedTuple):
 
     @property
     def usable_memory(self) -> float:
-        """Usable bytes per device."""
+        """Usable bytes of device memory per rank."""
         return float(self.hardware.memory[0]) * USABLE
 
 

@@ -275,7 +275,7 @@ def predict_step(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> Step
         for kind, count in zip(part_times.kinds, pipeline.layers_by_kind, strict=True):
             lines += step.layer_accounts(kind, micro_batches_per_stage * np.sum(count[is_on_part]))
         host_seconds = host_seconds + micro_batches_per_stage * np.count_nonzero(is_on_part) * part_times.host_s
-    # Means over stages of the simulated idle times; the drain also waits for the slowest once-per-step work.
+    # Means over stages of the simulated times; the drain also waits for the slowest once-per-step work.
     means = Means(*(np.atleast_1d(np.mean(getattr(simulated, name))) for name in Means._fields))
     means = means._replace(drain=np.atleast_1d(np.max(end_seconds) - np.mean(end_seconds)))
     lines += step.outside_layers(

@@ -230,7 +230,7 @@ def build_tables(
 def missing_bytes(
     wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, part_models: tuple[PartModel, ...]
 ) -> float:
-    """Least number of additional bytes per device with which at least one of the pipelines with these layouts would
+    """Least number of additional bytes per rank with which at least one of the pipelines with these layouts would
     fit, by bisection."""
     least_missing = np.inf
     for rows in _enumerate_pipelines(wanted, layouts, framework, part_models):
@@ -258,8 +258,8 @@ def _build_table(
     last_times = times_of_part[part_of_stage[-1]]
     fixed_seconds = np.stack([np.full(len(cases), times_of_part[part].host_s) for part in part_of_stage], axis=1)
     hop_seconds = hops(cases, part_models, part_of_stage, times_of_part)
-    fixed_seconds[:, :-1] += hop_seconds  # activations to the next stage
-    fixed_seconds[:, 1:] += hop_seconds  # gradients to the stage before
+    fixed_seconds[:, :-1] += hop_seconds  # receives gradients from the next stage
+    fixed_seconds[:, 1:] += hop_seconds  # receives activations from the stage before
     fixed_seconds[:, -1] += last_times.head_forward_s + last_times.head_backward_s + last_times.loss_s
     layer_seconds: list[StageColumns] = []
     for times_of_kind in zip(*(part.kinds for part in times_of_part), strict=True):  # one kind of layer on each part

@@ -35,12 +35,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Framework(NamedTuple):
-    """`means`: its name in tables. `software`: the set of constants it is predicted with. `keeps`: bytes of its weights
-    and state. `dtypes`: its
-    compute dtypes. `offers`: its pipelines. `allows`: mask of the layouts with these pipelines that it supports.
-    `write_config`: the file or arguments that launch a job; raises `BadJob` if trainyard cannot write them. `refuses`:
-    the reason that it cannot train a model, else "". `offloads`: mask of the layouts that can offload to the host's
-    memory, among those it `allows`."""
+    """`means`: its name in sentences. `software`: the set of constants it is predicted with. `keeps`: bytes of its
+    weights and state. `dtypes`: its compute dtypes. `offers`: its pipelines. `allows`: mask of the layouts with these
+    pipelines that it supports. `write_config`: the file or arguments that launch a job; raises `BadJob` if trainyard
+    cannot write them. `refuses`: the reason that it cannot train a model, else "". `offloads`: mask of the layouts that
+    can offload to the host's memory, among those it `allows`."""
 
     means: str
     software: str

@@ -381,7 +381,7 @@ def _replicated_moments(stage: NativeStage) -> list[MemoryParts]:
         stage.moment(
             gradients=gradients_before,
             activations=layer_activations,
-            # Two tensors of the head's size: its gradient in the compute dtype, and in float32 as it is accumulated.
+            # Two tensors of the head's size, in the compute dtype and in float32.
             gathered=stage.layer_count * kept_cast_bytes + stage.head_weights * (value_bytes + _FLOAT32),
         ),
         stage.moment(
@@ -450,7 +450,8 @@ def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
     are prefetched, and its gradients are reduced in float32 during the next layer; the tables stay gathered for the
     whole backward pass, and their gradients stay until its end. In order: the loss; the head's backward pass; the
     backward passes of the layer before the last, the second and the first; the end of the backward pass, before and
-    while the gradients of the tables are reduced; and the update."""
+    while the gradients of the tables are reduced; the update; and, for a vision model, the last layer's backward
+    pass."""
     cases, value_bytes, bottom = stage.cases, stage.cases.width_bytes, _set_bottom_layer(stage)
     gradients_persist = cases.accumulate > 1
     gradients_before = np.where(gradients_persist, stage.parameter_bytes, 0.0)

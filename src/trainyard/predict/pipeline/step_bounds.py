@@ -129,7 +129,7 @@ def bound(cases: Cases, parts: Parts) -> Column:
     if np.max(cases.pp) == 1:
         return alone(cases, parts)
     stages = partition.divided(cases.layers, cases.pp * cases.interleave, cases.ends_as_layers)
-    # The last rank that has one of the first `rest` stages, which have one layer more; stage s is on rank s % pp.
+    # The rank of the last of the first `rest` stages, which have one layer more; stage s is on rank s % pp.
     rank_with_most_layers = np.mod(stages.rest - 1, cases.pp)
     ranks = (np.zeros(1), np.maximum(cases.pp - 2, 0), cases.pp - 1, rank_with_most_layers)
     return np.maximum.reduce([_rank_bound(cases, parts, stages, rank) for rank in ranks])
@@ -138,7 +138,8 @@ def bound(cases: Cases, parts: Parts) -> Column:
 def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column) -> Column:
     """Lower bound of the seconds of all micro-batches by one rank's work: the first micro-batch passes the ranks before
     it (`fill_s`), and then the rank does its own work (`busy_s`) for each. `stages`: the layers of each stage; `rank`:
-    its number in each case, from 0. A split backward pass is in two halves, the gradients of inputs and of weights."""
+    its number in each case, from 0. If a schedule splits the backward pass, only the forward pass, which has half of
+    the host's time, counts towards `fill_s`."""
     splits_backward, waits_for_transfers, is_v_shaped = (
         schedules.among(cases.schedule, names) for names in (schedules.SPLIT, schedules.ONE_STAGE, schedules.V_SHAPED)
     )

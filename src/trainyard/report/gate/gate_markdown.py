@@ -61,7 +61,7 @@ def markdown(gate: GateResult) -> str:
 
 def _accounts(changed: ChangedAccounts) -> str:
     """The Markdown table of the accounts that changed most, in ms per step, each without the change common to all of
-    them, which is the last row if it is significant."""
+    them, which is the last row if it was estimated."""
     rows = [
         [
             sentences.label(account),

@@ -66,7 +66,8 @@ def picture(history: History, width: int) -> list[str]:
     edges = np.linspace(0, values.size, columns + 1).astype(int)
     medians = np.array([np.median(values[a:b]) for a, b in pairwise(edges)])
     low, high = np.percentile(values, _PICTURE_PERCENTILES)
-    heights = np.clip((medians - low) / ((high - low) or 1.0), 0, 1) * (len(_BLOCKS) - 1)  # 0 to 7 eighths
+    # 0 to 7: indices of `_BLOCKS`, before rounding.
+    heights = np.clip((medians - low) / ((high - low) or 1.0), 0, 1) * (len(_BLOCKS) - 1)
     marks = [" "] * columns
     for judged in history.changes:
         at = int(np.searchsorted(edges, judged.change.at, "right")) - 1

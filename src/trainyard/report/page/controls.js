@@ -205,7 +205,7 @@ function letGo(line, input) {
   setState({ q: "", kind: "", rank: null, account: "" });
 }
 
-/** Selects the rank `way` (1 or -1) lanes below the selected one. */
+/** Selects the rank below (`way` 1) or above (-1) the selected one. */
 function stepRank(line, way) {
   const ranks = [...new Set(line.lanes.map((lane) => lane.rank))];
   const next = ranks[Math.max(0, Math.min(ranks.length - 1, ranks.indexOf(state.rank) + way))];

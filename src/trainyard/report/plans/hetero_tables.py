@@ -1,5 +1,5 @@
 """Pipelines over a cluster of heterogeneous parts: their document, the stages of the fastest pipeline, and each part
-alone, as tables. A part is a group of equal nodes, such as 4 nodes of A100; every pipeline stage is on one part."""
+alone, as tables. A part is a number of devices of one machine, such as `a100:32`; each stage is on one part."""
 
 from __future__ import annotations
 

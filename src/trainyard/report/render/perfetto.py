@@ -140,7 +140,8 @@ class _Writer:
 
     def write_slices(self, label: str, slices: Slices) -> None:
         """Writes slices to as many tracks of the name `label` as it takes for the slices of each to nest or be
-        disjoint, up to `_MOST_LANES`. Begins and ends are events in order of time; a lane keeps its open slices."""
+        disjoint, up to `_MOST_LANES`. The begins and ends of a track are written in order of time; a lane keeps its
+        open slices."""
         order = np.lexsort((-slices.stop, slices.start))
         columns = (slices.start[order], slices.stop[order])
         begins, ends = (padded_varints(column + self.shift) for column in columns)

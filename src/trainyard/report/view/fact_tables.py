@@ -30,7 +30,8 @@ _CHANGES, _SMALL = 12, 0.001
 
 
 def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
-    """The tables of a trace that have rows: models of device, ops against the roofline, last to arrive, bandwidths."""
+    """The tables of a trace that have rows: models of device, ops against the roofline, last to arrive, bandwidths,
+    traffic between ranks."""
     all_tables = (
         device_models(measured.by_model),
         ops(measured.comparable),
@@ -166,7 +167,7 @@ def lateness(rows: Sequence[Lateness]) -> Table:
 
 def bandwidths(rows: Sequence[Bandwidth]) -> Table:
     """The table of collectives with their times in µs and algorithm and bus bandwidths in GB/s, one row for each
-    collective, group and size."""
+    collective, group and range of sizes (between two powers of two)."""
     return Table(
         title="Collectives' bandwidth",
         notes=(
@@ -205,7 +206,7 @@ def _bandwidth_cells(row: Bandwidth) -> tuple[Cell, ...]:
 
 
 def _waiting_percent(row: Bandwidth) -> float | None:
-    """The share of the members' time that they wait for the last arrival, in percent; None if it cannot be told."""
+    """The share of the members' time that they wait for the last arrival, in percent; None if it is unknown."""
     if row.waiting_ns is None or row.moving_ns is None:
         return None
     return 100 * row.waiting_ns / max(1, row.waiting_ns + row.moving_ns)

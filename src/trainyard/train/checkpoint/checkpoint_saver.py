@@ -103,8 +103,8 @@ class Saver:
         self._save(step, wait=True)
 
     def close(self) -> None:
-        """Waits for the checkpoint being written, raises its error if it failed, and ends the background thread. The
-        time waited is added to `stalled_ns`."""
+        """Waits for the checkpoint being written, adds the time waited to `stalled_ns`, and ends the background thread.
+        If the save failed, raises its error instead."""
         if self._writing is not None:
             began = time.perf_counter_ns()
             with span("checkpoint.save"):

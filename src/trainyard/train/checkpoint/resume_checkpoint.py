@@ -57,8 +57,8 @@ class Resume(NamedTuple):
     def _verified(self, step: int) -> Manifest | None:
         """The manifest of the checkpoint after `step`, after the ranks have verified its files, each some of them.
 
-        Returns None if one is damaged: then rank 0 sets the checkpoint aside, and a notice with the reason is queued.
-        Collective.
+        Returns None if it or a file is damaged: then rank 0 sets the checkpoint aside, and a notice with the reason is
+        queued. Collective.
         """
         manifest: Manifest | str = ""  # a string is the reason why it cannot be read
         if self.group.is_rank_0:

@@ -71,7 +71,7 @@ def measure_rank(job: Job, rank: int) -> RankMemory:
     ranks = Ranks(
         rank=rank, local_rank=0, world=job.layout.ranks, local_world=1, vendor="cpu", device=torch.device("cpu")
     )
-    fake, storages = FakeTensorMode(allow_non_fake_inputs=True), _Storages()  # contexts: see the module's docstring
+    fake, storages = FakeTensorMode(allow_non_fake_inputs=True), _Storages()
     with _fake_process_group(ranks), _storage_tracking(storages):
         # Outside the fake mode: device meshes are tensors with values, and DTensors are split from unsharded tensors.
         model = ParallelModel(job, ranks, task, partial(_empty, fake, storages))

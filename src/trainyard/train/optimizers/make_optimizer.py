@@ -45,8 +45,9 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
 
 
 def rate(recipe: Recipe, step: int) -> float:
-    """The learning rate of `step`, counted from 0: linear warm-up, then a cosine down to `FINAL_RATE_FRACTION` of it.
-    A function of the step only, so that resuming needs no state."""
+    """The learning rate of `step`, counted from 0: linear warm-up to `learning_rate`, then constant or, with
+    `decay_steps`, a cosine down to `FINAL_RATE_FRACTION` of it. A function of the step only, so that resuming needs no
+    state."""
     if step < recipe.warmup_steps:
         return recipe.learning_rate * (step + 1) / recipe.warmup_steps
     if not recipe.decay_steps:

@@ -1,7 +1,7 @@
 """Operations between a decoder's matrix products: norms, rotary embeddings, gates, routing, residuals. Needs no torch.
 
 A few FLOPs per element. Bytes as fused code moves them: every operand read once and every result written once. A sample
-group is the ranks that process the same samples (tp x cp); operations are summed over its ranks and over a step.
+group is the ranks that process the same samples (tp x cp x pp); operations are summed over its ranks and over a step.
 `group.pointwise` makes an operation on `width` values per token: `flops` and `moved` values per value, `repeats` ranks
 of the group that repeat it.
 """

@@ -3,8 +3,8 @@
 Matrix products are exact. Causal attention counts the unmasked pairs, T (T + 1) / 2 per head. Forward takes 2 C FLOPs
 per pair for the scores and 2 V for the values. Backward has five products, since a fused kernel recomputes the scores
 (Dao 2023, arXiv:2307.08691, section 2): three of width C and two of width V. A sample group is the ranks that process
-the same samples (tp x cp): `group.tokens` is its tokens per step, and `group.calls_per_layer` the calls of an operation
-of one layer over its ranks and micro-batches.
+the same samples (tp x cp x pp): `group.tokens` is its tokens per step, and `group.calls_per_layer` the calls of an
+operation of one layer over its ranks and micro-batches.
 """
 
 from __future__ import annotations

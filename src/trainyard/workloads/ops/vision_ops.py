@@ -3,7 +3,7 @@
 The methods of a `Tally` add layers in the order of the forward pass of one sample: they are named after the layers,
 take rows and channels (or the elements of an elementwise operation), and count the backward pass too. `split="out"`
 divides a matrix over tensor-parallel ranks by its outputs, `split="in"` by its inputs. Layers in `with ops.block()` are
-recomputed together; of those with `last=True` the backward pass does not need the result.
+recomputed together; recomputation stops before one with `last=True`, whose result the backward pass does not need.
 """
 
 from __future__ import annotations

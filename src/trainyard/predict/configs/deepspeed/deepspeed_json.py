@@ -210,11 +210,8 @@ class _DeepSpeedReader:
             name = str(keys.get("torch_autocast.dtype") or "bfloat16").removeprefix("torch.")
             if name not in types:
                 raise BadFile(f"{self.where}: {keys.with_value('torch_autocast.dtype')} is not known.")
-            return types[name], (
-                4,
-                4,
-                8,
-            )  # float32 weights, gradients and two Adam moments; autocast casts per operation
+            # float32 weights, gradients and two Adam moments; autocast casts per operation.
+            return types[name], (4, 4, 8)
         if not (use_bf16 or use_fp16):
             return "float32", None
         gradient = keys.choice("data_types.grad_accum_dtype", deepspeed_keys.BYTES, 2)
