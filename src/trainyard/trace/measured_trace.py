@@ -132,7 +132,8 @@ class MeasuredTrace(NamedTuple):
 
     @property
     def world(self) -> int:
-        """Number of ranks of the job, 0 if the files do not show it. Files that could not be read count as ranks."""
+        """Number of ranks of the job, 0 if the files do not show it. If some could not be read, at least the number of
+        ranks that were read plus that of these files."""
         world = self.ranks[0].events.world
         return max(world, len(self.ranks) + len(self.unread)) if self.unread else world
 
