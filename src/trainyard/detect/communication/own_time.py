@@ -3,7 +3,7 @@
 Ranks run ahead of each other on the host. One that is behind arrives last at every collective, although it works as
 fast as the others: the difference is from an earlier time. A rank that is slower has more work of its own in each step:
 its device is busy for longer, or its host needs longer, apart from waiting for the device. The rule `straggler` uses
-it as evidence before it names a rank.
+it for its confidence in the rank that it names.
 """
 
 from __future__ import annotations

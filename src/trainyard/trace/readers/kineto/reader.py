@@ -52,8 +52,8 @@ class Kineto:
         return recognise(path).reader == "kineto"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
-        """Returns one `Events` for each device that is a rank (`device_shares.py`; one of the host's spans if there is
-        no device work), of each rank of a merged file. `how`: the maximum size, and the prefix of the names of step
+        """Returns one `Events` for each device that is a rank (`device_shares.py`; one of the host's spans without
+        device work), for each rank of a merged file. `how`: the maximum size, and the prefix of the names of step
         annotations. Raises `BadFile`: missing, empty, not JSON, no events, larger than the limit.
         """
         with no_collection():
