@@ -1,7 +1,7 @@
 """Assigns every launch gap to one rule, so that no two rules claim the same time.
 
-A launch gap is an interval in which the device is idle because the host has not launched work: an interval of
-`Booked.idle` with an account `launch_gap/...`. The rule that reports it is its claimant.
+A launch gap is an interval of `Booked.idle` with an account `launch_gap/...`: the device is idle, mostly because the
+host has not launched work. The rule that reports it is its claimant.
 
 A call that stops the host claims its own gaps. A sync also claims the time in which the host refills the launch queue
 afterwards, if the host would have been that far ahead without the sync. Gaps between the kernels of an unfused
@@ -34,7 +34,8 @@ from trainyard.ledger import WINDOW, Account, Ledger
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
 # it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
 # interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
-# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+# `idle` has one row per idle interval of the device (on a CPU: of the training thread). `full(times)`: mask of the
+# times in full steps.
 
 MIN_UNFUSED_KERNELS = 50
 """Kernels a step from which an optimizer counts as unfused: a fused or foreach optimizer launches a handful for about a

@@ -14,7 +14,8 @@ from trainyard.events import CALL, I64, NOTE, OP
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
 # it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
 # interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
-# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+# `idle` has one row per idle interval of the device (on a CPU: of the training thread). `full(times)`: mask of the
+# times in full steps.
 
 _ATYPICAL = 5
 """Length of a call over the median length of its name, from which it is atypical."""

@@ -71,7 +71,7 @@ class Local:
     def submit(self, files: Path) -> str:
         """Start the job in the folder `files`, which has the files of `render`; return the job's id.
 
-        The id is the process id of the supervisor, which starts the ranks. Output goes to `logs/`. Raises
+        The id is the process id of the supervisor, whose agents start the ranks. Output goes to `logs/`. Raises
         `MissingLibrary` without torch.
         """
         if find_spec("torch") is None:

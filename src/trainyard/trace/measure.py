@@ -38,7 +38,7 @@ from trainyard.units import listed
 
 _MAX_FILES_IN_MEMORY = 16
 _MAX_BYTES_IN_MEMORY = 32 * 2**20
-"""Limits of a set of files that is measured in this process; unpacked, a file takes many times its size."""
+"""Limits of several files that are measured in this process; unpacked, a file takes many times its size."""
 _Rank = TypeVar("_Rank")
 
 

@@ -82,7 +82,7 @@ class _Selected(Sequence[RankTrace]):
 
 class MeasuredTrace(NamedTuple):
     """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: a ledger for each part
-    of each rank, rank by rank; `lateness`: late ranks, if clocks are aligned; `ranks`: may be on disk, and are loaded
+    of each rank, rank by rank; `lateness`: of each rank, if clocks are aligned; `ranks`: may be on disk, and are loaded
     on access; `unread`: files that could not be read, each of which may be a rank; `steps`: how the window divides into
     steps; `by_model`: a mean for each device model if the ranks run on unlike devices, most ranks first: `mean` is then
     the first of them.
@@ -132,7 +132,8 @@ class MeasuredTrace(NamedTuple):
 
     @property
     def world(self) -> int:
-        """Number of ranks of the job, 0 if the files do not show it. Files that could not be read count as ranks."""
+        """Number of ranks of the job, 0 if the files do not show it. If some could not be read, at least the number of
+        ranks that were read plus that of these files."""
         world = self.ranks[0].events.world
         return max(world, len(self.ranks) + len(self.unread)) if self.unread else world
 

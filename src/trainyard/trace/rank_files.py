@@ -57,9 +57,9 @@ class Unread(NamedTuple):
 
 def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
     """Lists the given files, and the rank files in the given folders, sorted by name within a folder; an `Unread` takes
-    the position of a file that cannot be opened or is not recognised. Raises `BadFile` for a path that does not exist
-    and for a folder without a profiler file, `BadInput` for a file given twice, also packed, and for files of several
-    formats."""
+    the position of a file that cannot be opened, or that no reader recognises in a folder. Raises `BadFile` for a
+    path that does not exist and for a folder without a profiler file, `BadInput` for a file given twice, also packed,
+    and for files of several formats."""
     files: list[Path | Unread] = []
     for path in map(Path, paths):
         if os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long

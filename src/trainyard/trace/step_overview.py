@@ -133,7 +133,8 @@ def describe_steps(steps: StepOverview, facts: Sequence[Events]) -> list[str]:
 
 
 def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
-    """Describes the parts that the mean leaves out in sentences, those between steps first, then long steps.
+    """Describes the parts that the mean leaves out in sentences, warm-up and work between steps first, then incomplete
+    steps, then long steps, which are in the mean.
 
     `ranks`: number of ranks of the trace; with several, a sentence names those that have the part.
     """

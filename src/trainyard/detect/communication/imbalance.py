@@ -29,7 +29,8 @@ from trainyard.record import Run
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
 # it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
 # interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
-# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+# `idle` has one row per idle interval of the device (on a CPU: of the training thread). `full(times)`: mask of the
+# times in full steps.
 
 _MIN_SIZE_RATIO = 1.5  # largest over mean: routers without a balancing loss exceed it, random fluctuation does not
 _MIN_EXPLAINED_FRACTION = 0.5  # of the waiting: from this fraction on, the op class is named as the cause
@@ -186,8 +187,8 @@ def _most_uneven_class(class_times: _ClassTimes) -> tuple[str, int, bool]:
 
 def _split_unevenness(ranks: Sequence[Booked]) -> float:
     """How unevenly all-to-alls split their data: the sum over the calls of a step of the largest buffer (bytes) that
-    any rank and step has there, over the mean sum of a step. 1 if all are equal; 0 if the calls cannot be matched by
-    their position, since the number of calls differs."""
+    any rank and step has there, over the mean sum of a step. 1 if all are equal; 0 for fewer than two steps, and if
+    the calls cannot be matched by their position, since the number of calls differs."""
     # For each step of each rank, the bytes of its all-to-alls in order of their start.
     sizes_by_step: list[list[int]] = []
     for rank in ranks:

@@ -3,7 +3,7 @@
 Ranks run ahead of each other on the host. One that is behind arrives last at every collective, although it works as
 fast as the others: the difference is from an earlier time. A rank that is slower has more work of its own in each step:
 its device is busy for longer, or its host needs longer, apart from waiting for the device. The rule `straggler` uses
-it as evidence before it names a rank.
+it for its confidence in the rank that it names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from trainyard.stats.student_t import quantile
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
 # it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
 # interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
-# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+# `idle` has one row per idle interval of the device (on a CPU: of the training thread). `full(times)`: mask of the
+# times in full steps.
 
 _OWN_KINDS = ("compute", "copy")
 _ERROR_RATE = 0.05
@@ -64,9 +65,9 @@ def _lower_bound(excess: NDArray[np.float64], own_ns: float, ranks: int) -> floa
 
 def doubt_of_kernels(ranks: Sequence[Booked], late: int, wait_ns: float) -> float:
     """The doubt (0 to 1) that the kernels of rank `late` (on a CPU: ops) are slower than the others', by the median
-    length of each name: 1 unless they explain `wait_ns`, the others' wait in a step, and are longer in each step
-    (without steps, in each quarter of the window). If equal ranks differ by chance, one is longer in all n groups with
-    probability 0.5^n. Hundreds of kernels of a step are compared, but clocks may change from step to step."""
+    length of each name: 1 unless they explain half of `wait_ns`, the others' wait in a step, and are longer in each
+    step (without steps, in each quarter of the window). If equal ranks differ by chance, one is longer in all n groups
+    with probability 0.5^n. Hundreds of kernels of a step are compared, but clocks may change from step to step."""
     by_rank = {rank.events.rank: _lengths_by_group(rank) for rank in ranks}
     late_groups = by_rank.pop(late, [])
     if not late_groups or any(len(groups) != len(late_groups) for groups in by_rank.values()) or not by_rank:

@@ -31,7 +31,8 @@ from trainyard.stats.medians import median
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
 # it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
 # interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
-# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+# `idle` has one row per idle interval of the device (on a CPU: of the training thread). `full(times)`: mask of the
+# times in full steps.
 
 _MIN_SHARE = 0.4  # of all waiting: from this fraction on, one rank is named; below it, ranks were late in turn
 _MIN_OVER_FAIR_SHARE = 1.5  # times the share of a rank if all were late in turn: of two ranks one is named from 75 % on
@@ -47,7 +48,7 @@ class Straggler:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The rank that arrives last most often; the cost is the mean waiting of the other ranks.
+        """The rank that causes most of the waiting; the cost is the mean waiting of the other ranks.
 
         `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
         each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of

@@ -22,7 +22,7 @@ class Recompilation:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
-        """The device's idle time during compilations after the first step.
+        """The device's idle time during compilations, if there are some after the first step.
 
         `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
         each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of

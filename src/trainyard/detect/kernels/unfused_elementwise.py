@@ -28,7 +28,8 @@ from trainyard.record import Run
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
 # it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
 # interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
-# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+# `idle` has one row per idle interval of the device (on a CPU: of the training thread). `full(times)`: mask of the
+# times in full steps.
 
 _MIN_CHAIN_KERNELS = 3  # two are usually an op and a cast, which are not fused by hand
 _MIN_KERNEL_NS = 5_000  # shorter ones are launch-bound and left to tiny_kernels

@@ -30,7 +30,8 @@ from trainyard.record import Run
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
 # it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
 # interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
-# `idle` has one row per idle interval of the device. `full(times)`: mask of the times in full steps.
+# `idle` has one row per idle interval of the device (on a CPU: of the training thread). `full(times)`: mask of the
+# times in full steps.
 
 _FLOAT32_NAME = re.compile(r"sgemm|scudnn|simt_s|_simt_f32|cijk_\w+?_sb_|_s_b_|f32f32_f32f32_f32|convolve_sgemm", re.I)
 _OTHER_FORMAT_NAME = re.compile(r"tf32|1688|16816|bf16|f16|half|hgemm|h884|s884|bfloat|xf32|fp8|e4m3", re.I)

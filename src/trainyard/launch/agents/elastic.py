@@ -68,8 +68,8 @@ class SupervisorLink:
     def report(self, generation: int = -1, serial: int = -1, ranks: tuple[RankReport, ...] = ()) -> AgentPlan:
         """Report the state of this node through the store; return the supervisor's current plan.
 
-        `generation`: the generation of `ranks`; `serial`: that of the last plan for which the ranks were sent a signal;
-        both -1 if there is none yet. Raises `DistError` if the store does not answer.
+        `generation`: the generation of `ranks`; `serial`: that of the last plan that this agent acted on; both -1 if
+        there is none yet. Raises `DistError` if the store does not answer.
         """
         self._beat += 1
         node, life = self.member.node, self.member.life
@@ -159,7 +159,7 @@ class Agent(SimpleElasticAgent):
         self.shortages: dict[int, str] = {}
         """Local rank -> the resource that the kernel killed it for; empty if unknown."""
         self.acted_serial = -1
-        """Serial of the last plan whose signal was passed on to the ranks."""
+        """Serial of the last plan that this agent acted on while its ranks run."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         """Fork the ranks of a new generation, with torchrun's variables; return local rank -> process id.

@@ -333,7 +333,8 @@ class Supervision:
         self.state = State.LEAVE
 
     def _settle(self, now: Now) -> None:
-        """Determine the cause of a failure once all agents have reported since, or at the end of the wait.
+        """Determine the cause of a failure after the wait, once all agents have reported since its beginning. If a node
+        is lost or a rank is stopped, late agents are not waited for.
 
         The peers of a failed rank fail too, and may be reported before it. The causes are lost agents, then killed and
         stopped ranks, and without any of these the rank that failed first. Without a failure, a late report was the

@@ -96,9 +96,9 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _check(fault: Fault, job: Job, where: str) -> None:
-    """Raise `BadInput` if the fault cannot be injected into `job`: its rank, node or step does not exist, or the job
-    does not save the checkpoint that the fault damages. `where`: the fault's kind and its path in the plan, for
-    messages."""
+    """Raise `BadInput` if the fault cannot be injected into `job`, for example because its rank, node or step does not
+    exist, or the job does not save the checkpoint that the fault damages. `where`: the fault's kind and its path in the
+    plan, for messages."""
     last_step, checkpoint_interval = job.measure.in_all - 1, job.checkpoint.interval
     if fault.rank >= job.layout.ranks:
         raise BadInput(

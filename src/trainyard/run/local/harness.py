@@ -366,7 +366,7 @@ def read_measurements(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> 
     """Return `run` with the data that the ranks left in its folder: samples, facts and the claims derived from them,
     names of traces, incidents and goodput.
 
-    `vendors`: by name. Files of ranks that the last attempt did not have are ignored.
+    `vendors`: by name. Facts and traces of ranks that the last attempt did not have are ignored; samples are kept.
     """
     events = event_log.read(folder)
     ranks = goodput.last_ranks(events, run.job)

@@ -64,9 +64,9 @@ def _sent_by(kind: Collective, rank: int) -> list[tuple[int, int]]:
 
 
 def _moving_ns(surveys: Sequence[Survey], aligned: bool) -> list[np.ndarray]:
-    """For each survey, the time in ns of each of its collectives without waiting for other members: from the last
-    arrival to this rank's end if it was matched on aligned clocks; the shortest duration of its members if only the
-    clocks are not aligned; otherwise its own duration."""
+    """For each survey, the time in ns of each of its entries without waiting for other members: for matched all-to-alls
+    and sends from the last arrival to this rank's end (of a send: to the receiver's end), or the shortest duration of
+    the members if clocks are not aligned or the members do not overlap; the own duration of all other entries."""
     times = [survey.stop - survey.start for survey in surveys]
     met, sent = meetings(surveys, (_ALL_TO_ALL,)), transfers(surveys)
     if met.size:

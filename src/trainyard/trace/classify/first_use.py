@@ -49,7 +49,8 @@ class _Spans(NamedTuple):
 
 
 def mark_first_use(events: Events, cause: I8, causes: tuple[str, ...]) -> tuple[I8, tuple[str, ...]]:
-    """Changes the cause of first uses, and of the spans inside them, to `launch_gap/init`.
+    """Changes the cause of first uses, and of the spans inside them, to `launch_gap/init`, if it is none or one of
+    `_REPLACED`.
 
     `cause`: an index into `causes` for each host row, -1 for none. Returns the changed column (a copy) and the list of
     causes with `launch_gap/init` added; both as they are if there is no first use.
@@ -83,7 +84,8 @@ def _kernel_of_call(events: Events) -> I64:
 
 
 def _foreign_ns(events: Events, length: I64, is_foreign: NDArray[np.bool_]) -> I64:
-    """ns of each host row in its outermost inner spans that `is_foreign` selects. `length`: ns of each host row."""
+    """ns of each host row in spans inside it that `is_foreign` selects, without those whose parent is selected too, and
+    without short ones. `length`: ns of each host row."""
     parent = events.host.parent
     rows = np.flatnonzero(is_foreign & (length >= _MIN_NS // _MIN_RATIO))
     rows = rows[(parent[rows] < 0) | ~is_foreign[parent[rows]]]

@@ -97,7 +97,7 @@ _in_capsules: dict[int, _ArrowStream] = {}
 def make_stream(columns: Mapping[str, Column], length: int) -> object:
     """A PyCapsule named `arrow_array_stream` that holds the columns, all of `length` rows, as one batch.
 
-    The columns are not copied, and stay alive until the consumer releases the stream.
+    Numbers are not copied. The columns stay alive until the consumer releases the stream.
     """
     arrow_stream = _ArrowStream(
         get_schema=_address(_get_schema),

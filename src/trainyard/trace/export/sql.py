@@ -46,7 +46,7 @@ def query(measured: MeasuredTrace, sql: str, max_rows: int = MAX_ROWS, seconds: 
     """Runs one SELECT over the tables `schema.TABLES` of a trace, for at most `max_rows` rows and `seconds`.
 
     Only tables whose name occurs in the query are built (all, if none does). Raises `MissingLibrary` without duckdb,
-    `BadInput` for a query that is invalid, is not a SELECT, or takes too long; its hint lists the tables.
+    `BadInput` for a query that is invalid or is not a SELECT, with a hint that lists the tables, or takes too long.
     """
     lowered = sql.lower()
     with _open_database() as database:
@@ -74,7 +74,7 @@ def _open_database() -> DuckDBPyConnection:
 def _append_table(database: DuckDBPyConnection, name: str, table: Columns) -> None:
     """Appends the rows of `table` to the table `name` of the database, which is created if needed.
 
-    Table and column names come from `schema`, not from users. Missing values are passed as an additional column of
+    Table and column names come from `schema`, not from users. Missing numbers are passed as an additional column of
     flags for each column that may have some.
     """
     definitions = ", ".join(f'"{column}" {_sql_type(values)}' for column, values in table.items())

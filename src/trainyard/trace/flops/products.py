@@ -257,7 +257,7 @@ def _max_packed_pairs(args: OpArguments, query: Tensor, key: Tensor, causal: boo
     """Upper bound of the query-key pairs of packed sequences, [tokens, head, width], over all heads.
 
     The lengths are not in the file, only the longest. Most pairs arise if all sequences are that long: each query token
-    then has `longest_k` keys, or, with a causal mask, (longest_k + 1) / 2 on average.
+    then has `longest_k` keys, or, with a causal mask and as many keys as queries, (longest_k + 1) / 2 on average.
     """
     tokens, heads = prod(query.dims[:-2]), query.dims[-2]
     prefix = "max_seqlen_" if "max_seqlen_q" in args else "max_"

@@ -276,5 +276,5 @@ def _min_call_time(
     work = Operation(op=key.account.what, phase=key.phase, count=1, flops=cost.flops, bytes=cost.bytes, dtype=peak)
     best = roofline(device, work)
     computes = cost.flops / device.peak[peak].value > cost.bytes / device.bandwidth.value
-    # `expect` uses the best rate that was measured on the device, which exists for 16-bit formats; `low` the peak.
+    # `expect` uses the rate that was measured on the device, which exists for 16-bit formats; `low` the peak.
     return "compute" if computes else "memory", best.expect if words.DTYPES[peak] == _HALF else best.low

@@ -250,7 +250,8 @@ def _norm_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
     """The formula of the batch, group, layer or RMS norm `name`.
 
     It writes the result and, for the backward pass, the mean and the reciprocal deviation (RMS norm: only this) of each
-    channel, group or row, in float32 at least; in training, batch norm also updates its running statistics.
+    channel, group or row, in float32 at least. Batch norm writes them in training only, and then also its running
+    statistics.
     """
 
     def formula(args: OpArguments, in_place: bool) -> Cost:

@@ -2,7 +2,7 @@
 
 `trace/measure.py` uses them for reading and booking the files of many ranks. An engine is a context manager for a
 function `run(work, items)`, which returns the results of `work` on each item, in order. `work` and the items are sent
-to other processes: `work` must be a module-level function, the items plain values.
+to other processes: `work` must be a module-level function or a `partial` of one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The tables that every reader fills from a profiler's file, in the file's order.
 
 `assemble.assemble` turns them into `events.Events`. Each table has one numpy array per column, all of the same length;
-times are integer ns. Columns that end in a number of a text (`name`, `lane`, `shape`) hold positions in the sequence of
-that name in `FileFacts`. A lane is a device stream.
+times are integer ns. The columns `name`, `lane`, `awaited_lane` and `shape` hold positions in the sequences `names`,
+`lanes` and `shapes` of `FileFacts`. A lane is a device stream.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _find_pauses(
     """Finds the training thread's waits for collectives.
 
     A wait is an idle stretch in which a collective ended that the rank had launched before, if the thread resumed
-    within less time than it had been idle before. It may resume before the span closes, by a tenth of the stretch at
+    in no more time than it had been idle before. It may resume before the span closes, by a tenth of the stretch at
     most. The first `stretch_count` intervals are those of the training thread, `is_idle` a mask over them; `spans`: the
     rows of the collectives; `launched`: ns at which each of them was launched; `end`: the op at the stop of each row.
     """

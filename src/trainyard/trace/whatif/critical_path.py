@@ -26,7 +26,7 @@ the start of its kernel); a delay before the op that no recorded dependency expl
 
 class Segments(NamedTuple):
     """n adjoining stretches [`start`, `stop`) ns of the path, in order of time. `op`: op number in the profile, -1
-    after the last op; `state`: RUNNING, LATENCY or DELAY."""
+    after the last op and before the first; `state`: RUNNING, LATENCY or DELAY."""
 
     op: I64
     start: I64
@@ -73,7 +73,7 @@ def find_critical_path(replay: Replay) -> StepPath:
 
 
 def trace_back(graph: Graph, last: int, end: int) -> Segments:
-    """The path that ends at `end` ns, from op `last`, which stops no later, back to the base of the graph."""
+    """The path that ends at `end` ns, from op `last`, which starts before, back to the base of the graph."""
     stop = graph.start + graph.length
     binding_row = _binding_rows(graph, stop)
     need, weight = graph.needs.need, graph.needs.weight

@@ -111,9 +111,9 @@ def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeli
 def _find_pauses(events: Events, end: I64) -> Pauses:
     """Finds the host's waits in synchronising calls: from the call until the last work ended that it waited for.
 
-    A synchronising call waits for the work that was launched before it and ended last before its return; one during
-    which no work ended did not wait. The call of a copy waits for that copy, if it ended before the call returned.
-    `end`: the op at the stop of each device row.
+    A synchronising call waits for the work that ended last before its return, if that was launched before the call and
+    ended during it; otherwise it did not wait. The call of a copy waits for that copy, if it ended before the call
+    returned. `end`: the op at the stop of each device row.
     """
     host, work = events.host, events.work
     syncs = np.array([_is_sync(name) for name in events.names], bool)

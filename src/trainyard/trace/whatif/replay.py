@@ -92,7 +92,7 @@ class Replay:
 def compare_steps(before: Sequence[Sequence[StepPart]], after: Sequence[Sequence[StepPart]]) -> Recovery:
     """By how much the mean full step of `after` is shorter than that of `before`. Both: the parts of each rank.
 
-    The interval is mean +- t * s / sqrt(n) of Student's t, with the standard deviation s of the n differences of steps
+    The interval is `ns` +- t * s / sqrt(n) of Student's t, with the standard deviation s of the n differences of steps
     with the same label.
     """
     saved_ns = _mean_ns(before) - _mean_ns(after)

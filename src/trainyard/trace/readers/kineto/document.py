@@ -226,8 +226,8 @@ class Walk:
         return is_complete
 
     def _read_value(self) -> bytes | None:
-        """Reads the JSON value at the position and moves behind it; returns its text. None if the document ends inside
-        it, or if it is nested too deeply, which sets `_too_deep`. Raises `FileTooLarge`."""
+        """Reads the JSON value at the position and moves behind it; returns its text. None if there is no value, if the
+        document ends inside it, or if it is nested too deeply, which sets `_too_deep`. Raises `FileTooLarge`."""
         begin = self._peek()
         if begin and begin not in b'{["':
             while (

@@ -61,7 +61,7 @@ class Header:
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Number of ranks of each process group whose header states it."""
+        """Number of ranks of each process group whose description states it."""
         sizes = (group.get("pg_size") for group in self.groups.values())
         return tuple(size for size in sizes if type(size) is int and 0 < size < 2**31)
 

@@ -52,9 +52,9 @@ class Kineto:
         return recognise(path).reader == "kineto"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
-        """Returns one `Events` per device with work (one of the host's spans if there is none), or one for all devices
-        if the file states its rank. `how`: the maximum size, and the prefix of the names of step annotations. Raises
-        `BadFile`: missing, empty, not JSON, no events, larger than the limit.
+        """Returns one `Events` for each device that is a rank (`device_shares.py`; one of the host's spans without
+        device work), for each rank of a merged file. `how`: the maximum size, and the prefix of the names of step
+        annotations. Raises `BadFile`: missing, empty, not JSON, no events, larger than the limit.
         """
         with no_collection():
             documents = open_documents(path, how.limit)
@@ -253,6 +253,6 @@ def _decode_list(raw: bytes) -> list[object]:
 
 
 def _decode_dims(entry: object) -> tuple[int, ...]:
-    """The dimensions of one operand; empty unless `entry` is a list of integers from 0 to 2**62."""
+    """The dimensions of one operand; empty unless `entry` is a list of integers from 0 to 2**62 - 1."""
     lengths = entry if isinstance(entry, list) else []
     return tuple(lengths) if all(type(length) is int and 0 <= length < 2**62 for length in lengths) else ()

@@ -128,7 +128,7 @@ class Rows:
             try:
                 events = decode_events(b"[%b]" % text[position:end])
             except UNREADABLE_EVENT:
-                # Halve the batch until it holds only the irregular event: the others are still decoded together.
+                # Halve the batch, down to a minimum: most of the other events are still decoded together.
                 if self._batch_bytes <= _MIN_BATCH_BYTES:
                     return position, StopReason.IRREGULAR
                 self._batch_bytes = min(self._batch_bytes, max(end - position, 2 * _MIN_BATCH_BYTES)) // 2

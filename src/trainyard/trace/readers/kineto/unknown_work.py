@@ -102,7 +102,7 @@ def _sum_by_category(
 
 
 def _describe(sums: dict[str, tuple[int, int]]) -> str:
-    """Formats the sums of `_sum_by_category`: `1,154 events (2.3 ms) of 'x', 3 events (1 us) without a category`."""
+    """Formats the sums of `_sum_by_category`: `1,154 events (2.3 ms) of 'x', 3 events (1.0 µs) without a category`."""
     parts = [
         f"{units.counted(count, 'event')} ({units.show_time(ns)}) "
         + (f"of {text[:_MAX_LETTERS]!r}" if text else "without a category")

@@ -20,7 +20,7 @@ _FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
 
 def build(flags: tuple[str, ...] = _FLAGS, into: Path = _HERE / "native.so") -> str:
     """Compiles the C files of this folder with `$CC`, or the first compiler on the path, into the shared library
-    `into`. `flags`: of the compiler. Returns the reason of a failure, empty on success; never raises for one."""
+    `into`. `flags`: of the compiler. Returns why there is no compiler or why it failed, empty on success."""
     named = os.environ.get("CC")
     compiler = shlex.split(named) if named else [next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")]
     if not compiler or not compiler[0]:
