@@ -4,8 +4,8 @@ Definitions as in nccl-tests' doc/PERFORMANCE.md: algorithm bandwidth is size / 
 the bytes that each member's link carries per byte of result, so that it can be compared with the hardware's.
 
 The input is the ranks' surveys (`Survey`): an entry of a survey is one collective or transfer of that rank, and a rank
-index is the position of a survey in the list. A matched collective has an entry of every member; a matched transfer has the
-entries of a send and of its receive. `cross_rank.align_ranks` is the caller.
+index is the position of a survey in the list. A matched collective has an entry of every member; a matched transfer has
+the entries of a send and of its receive. `cross_rank.align_ranks` is the caller.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _time_meetings(surveys: Sequence[Survey], matched: Meetings, aligned: bool) 
     shortest_ns = np.minimum.reduceat(matched.stop - matched.start, first)
     is_exact = (arrived < matched.left) & aligned
     duration_ns = np.where(is_exact, last_stop - arrived, shortest_ns)
-    # Of each member, then summed over the members of each collective.
+    # The times of each member, summed over the members of each collective.
     last_arrival = arrived[matched.meeting]
     waiting_ns = np.add.reduceat(last_arrival - matched.start, first)
     moving_ns = np.add.reduceat(matched.stop - last_arrival, first)

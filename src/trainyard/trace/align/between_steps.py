@@ -210,7 +210,7 @@ def _pauses(
     is_long = (length - _usual_of_gaps(length) >= _PAUSE_STEPS * step_ns) & (gaps.mark > 0)
     host = events.host
     has_cause = (context.cause >= 0) & (host.thread == timeline.thread)
-    # Of nested spans with a cause the outermost ones.
+    # Spans with a cause that are not directly inside another one.
     is_outermost = has_cause & ~np.where(host.parent >= 0, has_cause[host.parent], False)
     rows = np.flatnonzero(is_outermost)
     explained_ns = _covered_ns(host.start[rows], host.stop[rows], gaps)
