@@ -397,7 +397,7 @@ def test_invalid_entries_are_left_out_and_counted(tmp_path):
     snapshot["device_traces"][0] += [{}, 3, {"action": "dance"}, {"action": "alloc", "addr": "here", "size": 1}]
     snapshot["device_traces"][0].append({"action": "alloc", "addr": 1, "size": 1, "time_us": 1 << 61})
     read, memories = measure(dumped(tmp_path, snapshot))
-    assert read.odd == 5
+    assert read.unreadable_count == 5
     assert len(memories[0].device.trace.action) == len(run.trace)
     assert any("5 entries could not be read" in note for note in record(read, memories[0]).notes)
 
@@ -537,7 +537,7 @@ def test_totals_beyond_64_bits_are_refused(tmp_path):
 def test_sizes_are_rounded_like_the_allocators():
     plain, quarters = (
         AllocatorSettings(),
-        AllocatorSettings.of({"roundup_power2_divisions": {"1": 4, "2": 4, "64": 4}}, True),
+        AllocatorSettings.from_snapshot({"roundup_power2_divisions": {"1": 4, "2": 4, "64": 4}}, from_allocator=True),
     )
     assert [plain.round_up(size) for size in (1, 511, 512, 513, 5000)] == [512, 512, 512, 1024, 5120]
     assert quarters.round_up(84 * MIB) == 96 * MIB

@@ -2,6 +2,10 @@
 
 Ranks on one host share its clock. Across hosts, clock offsets are solved from the common ends of NCCL's and RCCL's
 symmetric collectives. Members of a gloo collective do not end together, so that gloo collectives are not used.
+
+A survey is the part of a rank's trace that alignment needs: its metadata (`facts`), its window (start and stop of the
+recording, ns) and its collectives. A rank index is the position of a survey in the list. A meeting is a collective
+whose members on all ranks were matched. A clock is that of a host, or of a rank whose host is unknown, numbered from 0.
 """
 
 from __future__ import annotations
@@ -25,8 +29,9 @@ _CONSEQUENCE = "waiting for late ranks is counted as communication, and no strag
 
 
 class Alignment(NamedTuple):
-    """`aligned` as in words.ALIGNMENTS, the reason in a sentence, and the correction of each rank's timestamps.
-    `residual`: only if clocks were solved from collectives."""
+    """`aligned`: a key of words.ALIGNMENTS; `why`: the reason in a sentence; `clocks`: the correction of the timestamps
+    of each rank index. `residual`: how far the corrected ends of matched collectives differ, only if clocks were solved
+    from collectives."""
 
     aligned: Aligned
     why: str
@@ -35,7 +40,8 @@ class Alignment(NamedTuple):
 
 
 def align_clocks(surveys: Sequence[Survey]) -> Alignment:
-    """Aligns by host if the files show that all ranks ran on one, else by collectives if the solution is reliable."""
+    """Aligns the ranks' clocks: by host if the files show that all ranks ran on one, else by collectives if the
+    solution is reliable; otherwise the clocks stay as they are and `aligned` is `no`."""
     identity = tuple(ClockCorrection() for _ in surveys)
     if len(surveys) == 1:
         return _align_single_rank(surveys[0])
@@ -55,8 +61,8 @@ def _align_single_rank(only: Survey) -> Alignment:
     """The alignment if there is one file: nothing to align, unless the job has more ranks than that."""
     world = only.facts.world
     # A file without a world size that contains collectives belongs to a job of several ranks.
-    several = not world and len(only.row) > 0
-    total = str(world) if world > 1 else "several" if several else ""
+    has_peers = not world and len(only.row) > 0
+    total = str(world) if world > 1 else "several" if has_peers else ""
     if not total:
         return Alignment("host", "The job has one rank.", (ClockCorrection(),))
     reason = f"This is one rank of {total}: the file does not show when its peers arrived; {_CONSEQUENCE}"
@@ -76,48 +82,54 @@ def _describe_shared_host(surveys: Sequence[Survey]) -> str:
 
 
 def _align_by_collectives(surveys: Sequence[Survey]) -> Alignment | str:
-    """The solved clocks, or the reason why they cannot be solved."""
+    """The alignment with solved clocks, or the reason why they cannot be solved: a part of a sentence."""
     if not all(survey.on_device for survey in surveys):
         return "collectives on CPUs do not end at the same time on all members"
     hosts = [survey.facts.host_name or f"rank {survey.facts.rank}" for survey in surveys]
-    unit_of_host = {host: unit for unit, host in enumerate(dict.fromkeys(hosts))}
-    unit_of_rank = np.array([unit_of_host[host] for host in hosts], np.int64)
-    meetings_between_clocks = _select_cross_clock(meetings(surveys), unit_of_rank)
+    number_of_host = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    clock_of_rank = np.array([number_of_host[host] for host in hosts], np.int64)  # number of the clock, by rank index
+    meetings_between_clocks = _select_cross_clock(meetings(surveys), clock_of_rank)
     if not meetings_between_clocks.size:
         return "no collective could be matched across hosts"
-    end_counts = np.bincount(unit_of_rank[meetings_between_clocks.rank_index], minlength=len(unit_of_host))
-    rarely_met = next((host for host, unit in unit_of_host.items() if end_counts[unit] < _MIN_SHARED_COLLECTIVES), None)
-    if rarely_met is not None:
-        shared = end_counts[unit_of_host[rarely_met]]
-        return f"{rarely_met} has {shared} collectives in common with the others, fewer than {_MIN_SHARED_COLLECTIVES}"
-    solved = solve_clocks(meetings_between_clocks, unit_of_rank)
-    unconnected = next((host for host, unit in unit_of_host.items() if solved.clocks[unit] is None), None)
+    end_counts = np.bincount(clock_of_rank[meetings_between_clocks.rank_index], minlength=len(number_of_host))
+    for host, number in number_of_host.items():
+        if end_counts[number] < _MIN_SHARED_COLLECTIVES:
+            return (
+                f"{host} has {end_counts[number]} collectives in common with the others, fewer than "
+                f"{_MIN_SHARED_COLLECTIVES}"
+            )
+    solution = solve_clocks(meetings_between_clocks, clock_of_rank)
+    # A clock that no chain of meetings connects to the first one has no correction.
+    unconnected = next((host for host, number in number_of_host.items() if solution.clocks[number] is None), None)
     if unconnected is not None:
-        return f"no chain of collectives connects {unconnected} to {next(iter(unit_of_host))}"
-    clocks = tuple(clock for unit in unit_of_rank if (clock := solved.clocks[unit]) is not None)
-    doubt = _reason_unreliable(surveys, meetings_between_clocks, clocks, solved.residual)
-    reason = _describe_solution(solved.residual, len(unit_of_host), clocks)
-    return doubt or Alignment(aligned="collectives", why=reason, clocks=clocks, residual=solved.residual)
+        return f"no chain of collectives connects {unconnected} to {next(iter(number_of_host))}"
+    clocks = tuple(clock for number in clock_of_rank if (clock := solution.clocks[number]) is not None)
+    doubt = _reason_unreliable(surveys, meetings_between_clocks, clocks, solution.residual)
+    reason = _describe_solution(solution.residual, len(number_of_host), clocks)
+    return doubt or Alignment(aligned="collectives", why=reason, clocks=clocks, residual=solution.residual)
 
 
-def _select_cross_clock(met: Meetings, unit_of_rank: I64) -> Meetings:
-    """The meetings with members on more than one clock. `unit_of_rank[i]`: number of the clock of rank index i."""
-    unit = unit_of_rank[met.rank_index]
-    return met.only(np.minimum.reduceat(unit, met.first[:-1]) < np.maximum.reduceat(unit, met.first[:-1]))
+def _select_cross_clock(met: Meetings, clock_of_rank: I64) -> Meetings:
+    """The meetings with members on more than one clock. `clock_of_rank[i]`: number of the clock of rank index i."""
+    clock_of_member = clock_of_rank[met.rank_index]
+    first = met.first[:-1]  # position of each meeting's first member
+    return met.only(np.minimum.reduceat(clock_of_member, first) < np.maximum.reduceat(clock_of_member, first))
 
 
 def _reason_unreliable(
     surveys: Sequence[Survey], met: Meetings, clocks: Sequence[ClockCorrection], residual: ClockResidual
 ) -> str:
-    """Why the solution is not reliable; empty if it is."""
+    """Why the solution is not reliable, as a part of a sentence; empty if it is. `met`: the meetings from which the
+    `clocks` (by rank index) were solved; `residual`: of the solution, ns."""
+    # `covers`: the corrected timestamps fit into 64 bits.
     if not all(clock.covers(*survey.facts.span) for survey, clock in zip(surveys, clocks)):
         return "their timestamps are too far apart to be aligned"
-    lengths = np.minimum.reduceat(met.stop - met.start, met.first[:-1])
-    typical = int(lower_median(np.sort(lengths)))
-    if 2 * residual.median > typical:
+    shortest_ns = np.minimum.reduceat(met.stop - met.start, met.first[:-1])  # of the members of each meeting
+    typical_ns = int(lower_median(np.sort(shortest_ns)))
+    if 2 * residual.median > typical_ns:
         return (
             f"after alignment the ends of {residual.collectives} matched collectives still differ by "
-            f"{units.show_time(residual.median)} (median), while a collective takes {units.show_time(typical)}"
+            f"{units.show_time(residual.median)} (median), while a collective takes {units.show_time(typical_ns)}"
         )
     if not _windows_overlap(surveys, clocks):
         return "their windows do not overlap after alignment"
@@ -125,7 +137,7 @@ def _reason_unreliable(
 
 
 def _windows_overlap(surveys: Sequence[Survey], clocks: Sequence[ClockCorrection]) -> bool:
-    """Whether all ranks' windows have an instant in common."""
+    """Whether all ranks' windows, on their corrected clocks, have an instant in common."""
     starts = [clock.when(survey.window[0]) for survey, clock in zip(surveys, clocks)]
     stops = [clock.when(survey.window[1]) for survey, clock in zip(surveys, clocks)]
     return max(starts) <= min(stops)

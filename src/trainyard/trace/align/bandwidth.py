@@ -2,6 +2,10 @@
 
 Definitions as in nccl-tests' doc/PERFORMANCE.md: algorithm bandwidth is size / time; bus bandwidth multiplies it by
 the bytes that each member's link carries per byte of result, so that it can be compared with the hardware's.
+
+The input is the ranks' surveys (`Survey`): an entry of a survey is one collective or transfer of that rank, and a rank
+index is the position of a survey in the list. A matched collective has an entry of every member; a matched transfer has
+the entries of a send and of its receive. `cross_rank.align_ranks` is the caller.
 """
 
 from __future__ import annotations
@@ -87,6 +91,7 @@ def measure_bandwidths(surveys: Sequence[Survey], aligned: bool) -> list[Bandwid
     """One row for each (collective, group, members, size bucket, timing method), sorted by collective, group and size.
     If `aligned`, surveys are on the common clock. Barriers and empty messages are left out."""
     matched_collectives, matched_transfers = meetings(surveys, _MATCHED_COLLECTIVES), transfers(surveys)
+    # By rank index, a mask over the entries of the survey.
     is_unmatched = [np.ones(len(survey.row), bool) for survey in surveys]
     for rank_index, entry in [
         *zip(matched_collectives.rank_index.tolist(), matched_collectives.entry.tolist()),
@@ -94,6 +99,7 @@ def measure_bandwidths(surveys: Sequence[Survey], aligned: bool) -> list[Bandwid
         *zip(matched_transfers.receiver.tolist(), matched_transfers.receive.tolist()),
     ]:
         is_unmatched[rank_index][entry] = False
+    # (collective, group, members, number of binary digits of the size, `from_last`) -> the collectives.
     buckets: dict[tuple[str, str, int, int, bool], list[_Timed]] = defaultdict(list)
     timed_matches = (
         *_time_meetings(surveys, matched_collectives, aligned),
@@ -101,14 +107,16 @@ def measure_bandwidths(surveys: Sequence[Survey], aligned: bool) -> list[Bandwid
     )
     for timed in (*timed_matches, *_time_unmatched(surveys, is_unmatched)):
         if timed.size > 0 and timed.ns > 0:
-            bucket = timed.size.bit_length()
-            buckets[timed.kind.name, timed.group, timed.members, bucket, timed.from_last].append(timed)
+            # Sizes with k binary digits are those from 2**(k - 1) to below 2**k.
+            digits = timed.size.bit_length()
+            buckets[timed.kind.name, timed.group, timed.members, digits, timed.from_last].append(timed)
     links = _Links(surveys)
     return [_bandwidth_row(*key[:3], timings, links) for key, timings in sorted(buckets.items())]
 
 
 def bus_factor(collective: str, members: int) -> Fraction | None:
-    """Bus over algorithm bandwidth; None if it depends on values that the file does not give."""
+    """The ratio of bus to algorithm bandwidth, as defined in nccl-tests. `collective`: a key of words.COLLECTIVES;
+    `members`: number of ranks, 0 if unknown. None if the ratio depends on values that the file does not give."""
     if collective == _SEND_RECV:
         return Fraction(1)
     if not members:
@@ -120,21 +128,26 @@ def bus_factor(collective: str, members: int) -> Fraction | None:
     return Fraction(1) if collective in ("broadcast", "reduce") else None
 
 
-def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> Iterator[_Timed]:
-    """Matched collectives: from the last arrival if clocks are `aligned` and the members overlap, else the shortest
-    member."""
-    if not met.size:
+def _time_meetings(surveys: Sequence[Survey], matched: Meetings, aligned: bool) -> Iterator[_Timed]:
+    """Yields each matched collective, timed from the last arrival to the last end if clocks are `aligned` and all
+    members overlap in time, else by the member with the shortest duration."""
+    if not matched.size:
         return
-    first = met.first[:-1]
-    last_stop = np.maximum.reduceat(met.stop, first)
-    shortest_ns = np.minimum.reduceat(met.stop - met.start, first)
-    is_exact = (met.arrived < met.left) & aligned
-    duration_ns = np.where(is_exact, last_stop - met.arrived, shortest_ns)
-    waiting_ns = np.add.reduceat(met.arrived[met.meeting] - met.start, first)
-    moving_ns = np.add.reduceat(met.stop - met.arrived[met.meeting], first)
-    columns = (first, met.first[1:], duration_ns, is_exact, waiting_ns * is_exact, moving_ns * is_exact)
+    # Members are consecutive by collective. `arrived`, `left`: the last arrival and the first end of each collective.
+    first = matched.first[:-1]
+    arrived = matched.arrived
+    last_stop = np.maximum.reduceat(matched.stop, first)
+    shortest_ns = np.minimum.reduceat(matched.stop - matched.start, first)
+    is_exact = (arrived < matched.left) & aligned
+    duration_ns = np.where(is_exact, last_stop - arrived, shortest_ns)
+    # The times of each member, summed over the members of each collective.
+    last_arrival = arrived[matched.meeting]
+    waiting_ns = np.add.reduceat(last_arrival - matched.start, first)
+    moving_ns = np.add.reduceat(matched.stop - last_arrival, first)
+    columns = (first, matched.first[1:], duration_ns, is_exact, waiting_ns * is_exact, moving_ns * is_exact)
     for begin, end, length_ns, exact, waiting, moving in zip(*(column.tolist() for column in columns)):
-        members = list(zip(met.rank_index[begin:end].tolist(), met.entry[begin:end].tolist()))
+        # (rank index, entry) of each member.
+        members = list(zip(matched.rank_index[begin:end].tolist(), matched.entry[begin:end].tolist()))
         kinds = [surveys[rank_index].kinds[surveys[rank_index].kind[entry]] for rank_index, entry in members]
         facts = surveys[members[0][0]].facts
         yield _Timed(
@@ -150,17 +163,26 @@ def _time_meetings(surveys: Sequence[Survey], met: Meetings, aligned: bool) -> I
         )
 
 
-def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -> Iterator[_Timed]:
-    """Matched transfers: from the later start of both ends if clocks are `aligned`, else the shorter end."""
-    later_start = np.maximum(sent.sent_from, sent.received_from)
-    is_exact = (later_start < sent.received_until) & aligned
-    shortest_ns = np.minimum(sent.sent_until - sent.sent_from, sent.received_until - sent.received_from)
-    duration_ns = np.where(is_exact, sent.received_until - later_start, shortest_ns)
-    waiting_ns = 2 * later_start - sent.sent_from - sent.received_from
-    moving_ns = np.maximum(sent.sent_until - later_start, 0) + sent.received_until - later_start
+def _time_transfers(surveys: Sequence[Survey], matched: Transfers, aligned: bool) -> Iterator[_Timed]:
+    """Yields each matched transfer, timed from the later start of send and receive to the end of the receive if clocks
+    are `aligned` and the receive ends after that start, else by the shorter of send and receive."""
+    later_start = np.maximum(matched.sent_from, matched.received_from)
+    is_exact = (later_start < matched.received_until) & aligned
+    send_ns = matched.sent_until - matched.sent_from
+    receive_ns = matched.received_until - matched.received_from
+    duration_ns = np.where(is_exact, matched.received_until - later_start, np.minimum(send_ns, receive_ns))
+    # Summed over both ends. A send whose data are buffered may end before the receive begins: its moving time is 0.
+    waiting_ns = (later_start - matched.sent_from) + (later_start - matched.received_from)
+    moving_ns = np.maximum(matched.sent_until - later_start, 0) + matched.received_until - later_start
     columns = (
-        sent.sender, sent.receiver, sent.receive, duration_ns, is_exact, waiting_ns * is_exact, moving_ns * is_exact
-    )  # fmt: skip
+        matched.sender,
+        matched.receiver,
+        matched.receive,
+        duration_ns,
+        is_exact,
+        waiting_ns * is_exact,
+        moving_ns * is_exact,
+    )
     for sender, rank_index, entry, length_ns, exact, waiting, moving in zip(*(column.tolist() for column in columns)):
         kind = surveys[rank_index].kinds[surveys[rank_index].kind[entry]]
         yield _Timed(
@@ -177,8 +199,8 @@ def _time_transfers(surveys: Sequence[Survey], sent: Transfers, aligned: bool) -
 
 
 def _time_unmatched(surveys: Sequence[Survey], is_unmatched: Sequence[np.ndarray]) -> Iterator[_Timed]:
-    """Collectives and transfers whose other members are not in the files: one member's duration, which includes
-    waiting. `is_unmatched[i]`: mask over the entries of survey i."""
+    """Yields the collectives and transfers whose other members are not in the files or could not be matched, timed by
+    one member's duration, which includes waiting. `is_unmatched[i]`: mask over the entries of survey i."""
     for survey, mask in zip(surveys, is_unmatched):
         groups = [group_of(kind, survey.facts) for kind in survey.kinds]
         for entry in np.flatnonzero(mask).tolist():
@@ -205,10 +227,12 @@ class _Links:
         """`surveys`: of the ranks whose files are read; other ranks have no known host."""
         self._host_of_rank = {survey.facts.rank: survey.facts.host_name for survey in surveys}
         devices = {survey.facts.device for survey in surveys}
+        # The data sheet of the known machine with this device; None if there is none.
         self._machine = find_machine(devices.pop()) if len(devices) == 1 else None
 
     def between(self, ranks: Sequence[int]) -> Link | None:
-        """The slowest link that traffic between these ranks crosses; None if it is unknown."""
+        """The slowest link that traffic between these ranks crosses: the one within a host if they share one, else the
+        one between hosts; None if it is unknown."""
         hosts = {self._host_of_rank.get(rank, "") for rank in ranks}
         if self._machine is None or not hosts or "" in hosts:
             return None
@@ -216,8 +240,10 @@ class _Links:
 
 
 def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[_Timed], links: _Links) -> Bandwidth:
-    """The row of one bucket: medians and extremes of its collectives."""
+    """The row of one bucket: medians and extremes of its collectives. `timings`: of the bucket, all timed by the same
+    method."""
     factor = bus_factor(collective, members)
+    # In ascending order of algorithm bandwidth, exactly, and so of bus bandwidth.
     ordered = sorted(timings, key=lambda timed: Fraction(timed.size, timed.ns))
     median_call = lower_median(ordered)
     link = links.between(sorted({rank for timed in timings for rank in timed.ranks}))

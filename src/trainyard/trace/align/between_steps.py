@@ -6,6 +6,8 @@ more matrix products than usual, at least half of those of a forward pass; a che
 if many tensors are copied to the host, as `torch.save` does where Python frames are not recorded; and a pause if it
 lasts much longer than a step without a known cause. Work in most gaps is a part of the step: the forward pass of a
 teacher, a checkpoint in every step. So is a wait for data, compilation or garbage collection, however long.
+
+A piece is an interval of a gap with one of these kinds of work. A host row is an index into the columns of `HostSpans`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from trainyard.events import COPY, I64, NOTE, Events, StepMark
 from trainyard.stats.medians import lower_median
@@ -116,29 +119,36 @@ def _find_gaps(timeline: HostTimeline, start: I64, stop: I64, trains: Mask) -> _
 def _evaluations(
     events: Events, timeline: HostTimeline, gaps: _Gaps, start: I64, stop: I64
 ) -> list[tuple[int, _Piece]]:
-    """(gap, piece) of each gap with an evaluation. It lasts from the gap's begin, or the loader's first fetch, to the
-    last op before the next batch or the next training work."""
-    model = timeline.model
-    products = model.starting_in(gaps.start, gaps.stop)
+    """(Index of the gap, piece) of each gap with an evaluation.
+
+    The evaluation lasts from the start of the gap to the end of the last op before the next batch is fetched or the
+    gap ends. `start`, `stop`: of each step's mark, ns.
+    """
+    model = timeline.model  # the matrix products, attention and convolutions of the training thread
+    products = model.starting_in(gaps.start, gaps.stop)  # number in each gap
     forward = Spans(model.start[timeline.in_forward], model.stop[timeline.in_forward])
-    per_forward = float(np.median(forward.starting_in(start, stop)))
-    # The gaps before and after training have different contents, so each kind has its own usual number.
-    usual = np.tile(np.median(products.reshape(-1, 2), axis=0), len(products) // 2)
-    is_evaluation = products - usual >= max(1.0, _FORWARD_FRACTION * per_forward)
+    products_per_forward = float(np.median(forward.starting_in(start, stop)))
+    is_evaluation = products - _usual_of_gaps(products) >= max(1.0, _FORWARD_FRACTION * products_per_forward)
     host = events.host
     is_batch = np.array([name.startswith("enumerate(DataLoader)") for name in events.names], bool)[host.name]
-    batches = host.start[(host.what == NOTE) & is_batch & (host.thread == timeline.thread)]
+    fetch_start = host.start[(host.what == NOTE) & is_batch & (host.thread == timeline.thread)]
     pieces: list[tuple[int, _Piece]] = []
-    ops = outermost_ops(events, timeline.thread) if is_evaluation.any() else np.empty(0, np.int64)
+    ops = outermost_ops(events, timeline.thread) if is_evaluation.any() else np.empty(0, np.int64)  # host rows
     for gap in np.flatnonzero(is_evaluation).tolist():
-        begin, end = int(gaps.start[gap]), int(gaps.stop[gap])
-        last = int(model.stop[np.searchsorted(model.start, end) - 1])
-        following = np.searchsorted(batches, last)
-        limit = min(end, int(batches[following])) if following < len(batches) else end
+        gap_start, gap_stop = int(gaps.start[gap]), int(gaps.stop[gap])
+        last_product_stop = int(model.stop[np.searchsorted(model.start, gap_stop) - 1])
+        next_fetch = np.searchsorted(fetch_start, last_product_stop)
+        limit = min(gap_stop, int(fetch_start[next_fetch])) if next_fetch < len(fetch_start) else gap_stop
         last_op = ops[np.searchsorted(host.start[ops], limit) - 1]
-        closing = min(limit, max(last, int(host.stop[last_op])))
-        pieces.append((gap, _Piece(begin, closing, "evaluation")))
+        piece_stop = min(limit, max(last_product_stop, int(host.stop[last_op])))
+        pieces.append((gap, _Piece(gap_start, piece_stop, "evaluation")))
     return pieces
+
+
+def _usual_of_gaps(value: I64) -> NDArray[np.float64]:
+    """The usual value of each gap, given the value of each: the median over the gaps before training work for even
+    positions, over those after it for odd ones, as their contents differ."""
+    return np.tile(np.median(value.reshape(-1, 2), axis=0), len(value) // 2)
 
 
 def _checkpoint_spans(events: Events, context: Context, timeline: HostTimeline) -> Spans:
@@ -152,7 +162,8 @@ def _checkpoint_spans(events: Events, context: Context, timeline: HostTimeline) 
 
 
 def _checkpoints(gaps: _Gaps, checkpoints: Spans, marks: int) -> list[tuple[int, _Piece]]:
-    """(gap, piece) of each gap with a checkpoint; none if most marks have one, as it is then a part of the step."""
+    """(Index of the gap, piece) of each gap with a checkpoint; an empty list if most marks have one, as it is then a
+    part of the step. `checkpoints`: spans of the host that save or load one; `marks`: number of steps."""
     pieces: list[tuple[int, _Piece]] = []
     for gap in np.flatnonzero(checkpoints.starting_in(gaps.start, gaps.stop)).tolist():
         first, end = np.searchsorted(checkpoints.start, [gaps.start[gap], gaps.stop[gap]]).tolist()
@@ -162,38 +173,46 @@ def _checkpoints(gaps: _Gaps, checkpoints: Spans, marks: int) -> list[tuple[int,
 
 
 def _copied_states(events: Events, gaps: _Gaps, step_ns: int) -> list[tuple[int, _Piece]]:
-    """(gap, piece) of each gap in which many more tensors than usual are copied to the host, for at least half of the
-    median step `step_ns`; none if most gaps have such copies."""
+    """(Index of the gap, piece) of each gap in which many more tensors than usual are copied to the host, if the gap is
+    at least half as long as the median step, `step_ns`: a checkpoint, from the first copy to the end of the gap. An
+    empty list if more than half as many gaps as there are training marks have such copies."""
     work, names = events.work, events.names
+    # Rows of device work: copies from the device to the host (`d2h`) whose launch was recorded.
     rows = np.flatnonzero((work.what == COPY) & (work.call >= 0))
     to_host = [number for number in np.unique(work.name[rows]).tolist() if copy_of(names[number]) == "d2h"]
     rows = rows[np.isin(work.name[rows], to_host)]
-    launch = events.host.start[work.call[rows]]
-    order = np.argsort(launch, kind="stable")
-    launch, total = launch[order], np.append(0, np.cumsum(np.maximum(work.bytes[rows[order]], 0)))
-    first, end = np.searchsorted(launch, gaps.start), np.searchsorted(launch, gaps.stop)
-    usual = np.tile(np.median((end - first).reshape(-1, 2), axis=0), len(gaps.start) // 2)
-    is_state = (end - first - usual >= _MIN_COPIES) & (total[end] - total[first] >= _MIN_STATE_BYTES)
+    rows = rows[np.argsort(events.host.start[work.call[rows]], kind="stable")]
+    launch_start = events.host.start[work.call[rows]]
+    bytes_before = np.append(0, np.cumsum(np.maximum(work.bytes[rows], 0)))  # by all copies before each
+    first, end = np.searchsorted(launch_start, gaps.start), np.searchsorted(launch_start, gaps.stop)
+    copies, copied_bytes = end - first, bytes_before[end] - bytes_before[first]  # of each gap
+    is_state = (copies - _usual_of_gaps(copies) >= _MIN_COPIES) & (copied_bytes >= _MIN_STATE_BYTES)
     is_state &= 2 * (gaps.stop - gaps.start) >= step_ns
     pieces = [
-        (gap, _Piece(int(launch[first[gap]]), int(gaps.stop[gap]), "checkpoint"))
+        (gap, _Piece(int(launch_start[first[gap]]), int(gaps.stop[gap]), "checkpoint"))
         for gap in np.flatnonzero(is_state).tolist()
     ]
+    # Each training mark has two gaps.
     return pieces if len(pieces) <= _USUAL * len(gaps.start) / 2 else []
 
 
 def _pauses(
     events: Events, context: Context, timeline: HostTimeline, gaps: _Gaps, step_ns: int
 ) -> list[tuple[int, _Piece]]:
-    """(gap, piece) of each gap that lasts several steps longer than usual, without a known cause for most of it. Those
-    of the first mark belong to the start of the recording. `step_ns`: the median step."""
+    """(Index of the gap, piece) of each gap that lasts several steps longer than usual, without a known cause for most
+    of it; the piece is the whole gap. An empty list if more than half as many gaps as there are training marks are like
+    that. Gaps of the first mark are left out: they belong to the start of the recording.
+
+    `context.cause`: by host row, why the host was busy, such as waiting for data or compiling; -1 if unknown.
+    `step_ns`: length of the median step.
+    """
     length = gaps.stop - gaps.start
-    usual = np.tile(np.median(length.reshape(-1, 2), axis=0), len(length) // 2)
-    is_long = (length - usual >= _PAUSE_STEPS * step_ns) & (gaps.mark > 0)
+    is_long = (length - _usual_of_gaps(length) >= _PAUSE_STEPS * step_ns) & (gaps.mark > 0)
     host = events.host
-    is_caused = (context.cause >= 0) & (host.thread == timeline.thread)
-    is_caused &= ~np.where(host.parent >= 0, is_caused[host.parent], False)
-    rows = np.flatnonzero(is_caused)
+    has_cause = (context.cause >= 0) & (host.thread == timeline.thread)
+    # Spans with a cause that are not directly inside another one.
+    is_outermost = has_cause & ~np.where(host.parent >= 0, has_cause[host.parent], False)
+    rows = np.flatnonzero(is_outermost)
     explained_ns = _covered_ns(host.start[rows], host.stop[rows], gaps)
     is_pause = is_long & (explained_ns < _USUAL * length)
     if is_pause.sum() > _USUAL * len(length) / 2:

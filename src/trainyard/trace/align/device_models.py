@@ -1,4 +1,7 @@
-"""Ranks on unlike devices: their models, and whether the files show that they belong to one job."""
+"""Ranks on unlike devices: their models, and whether the files show that they belong to one job.
+
+`facts` are the ranks' events, of which only the metadata are used (`Events.device`, `rank`, `world`, `source`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from trainyard.errors import BadInput
 from trainyard.events import Events
 from trainyard.units import listed
 
+# Vendors, memory sizes, and separators left at the end.
 _NOT_THE_MODEL = re.compile(r"\b(NVIDIA|AMD|Intel(\(R\))?|Tesla|Corporation|\d+ ?Gi?B)\b|[-, ]+\Z", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[\s_-]+")
 
@@ -52,8 +56,9 @@ def refuse_separate_recordings(
 
 def _describe_unlike_files(facts: Sequence[Events]) -> str:
     """`a.json ran on V100, b.json ran on A100`; empty for devices of one model, and for ranks from one file."""
-    sources = {events.source.rpartition(":")[0] or events.source for events in facts}
-    models = {device_model(events.device): events.source for events in facts if device_model(events.device)}
-    if len(models) < 2 or len(sources) < 2:
+    # A source is the file's name, followed by a colon and the device or rank if the file has several.
+    files = {events.source.rpartition(":")[0] or events.source for events in facts}
+    source_of_model = {device_model(events.device): events.source for events in facts if device_model(events.device)}
+    if len(source_of_model) < 2 or len(files) < 2:
         return ""
-    return listed([f"{source} ran on {model}" for model, source in sorted(models.items())], 3)
+    return listed([f"{source} ran on {model}" for model, source in sorted(source_of_model.items())], 3)

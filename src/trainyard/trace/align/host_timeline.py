@@ -1,4 +1,8 @@
-"""The training thread's work in the order of time: ops, and the evidence of training, evaluation and checkpoints."""
+"""The training thread's work in the order of time: ops, and the evidence of training and evaluation.
+
+`infer_steps` and `between_steps` use it to find steps and the work between them. A host row is an index into the
+columns of `HostSpans`; a node is an op of the backward pass.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class Spans(NamedTuple):
     stop: I64
 
     def starting_in(self, start: I64, stop: I64) -> I64:
-        """How many of them start in each interval [start, stop)."""
+        """How many of the k intervals start in each of n intervals [start, stop), ns; shape (n,)."""
         return np.searchsorted(self.start, stop, "left") - np.searchsorted(self.start, start, "left")
 
 
@@ -44,11 +48,13 @@ class HostTimeline(NamedTuple):
 
 
 def build_timeline(events: Events, context: Context) -> HostTimeline:
-    """The host work of a rank."""
+    """The host work of a rank. `context`: op class and phase of each host row, and the rows of the passes."""
     host, passes = events.host, context.passes
     thread = training_thread(events, context)
+    # By op class. Rows without a class have the index -1: the last element, which is false.
     is_model_class = np.array([name in _MODEL_CLASSES for name in (*words.OP_CLASSES, "")], bool)
     model = np.flatnonzero(is_model_class[context.op_class] & (host.what == OP) & (host.thread == thread))
+    # `aten::linear` calls `aten::addmm`: of nested ops of one class only the outermost counts.
     parent = host.parent[model]
     model = model[(parent < 0) | (context.op_class[parent] != context.op_class[model])]
     training = np.sort(np.concatenate([passes.forward, passes.backward, passes.optimizer]))
@@ -71,10 +77,12 @@ class WorkItems(NamedTuple):
 
 
 def work_items(events: Events, thread: int) -> WorkItems:
-    """The outermost ops of a thread; launches from all threads if it has none."""
+    """The outermost ops of a thread; the launches of device work from all threads if it has no op. `thread`: its number
+    in `host.thread`."""
     host, ops = events.host, outermost_ops(events, thread)
     if len(ops):
         return WorkItems(_spans(events, ops), host.name[ops])
+    # Rows of device work whose launch was recorded, in the order of the launches.
     rows = np.flatnonzero(events.work.call >= 0)
     rows = rows[np.argsort(host.start[events.work.call[rows]], kind="stable")]
     return WorkItems(_spans(events, events.work.call[rows]), events.work.name[rows])
@@ -86,8 +94,11 @@ def outermost_ops(events: Events, thread: int) -> I64:
 
 
 def training_thread(events: Events, context: Context) -> int:
-    """The thread of the optimizer or, without one, of the forward pass. Marks determine it too, also if inferred;
-    without them, `events.main` is the thread with the most time in ops, which may be that of the backward pass."""
+    """The number of the thread that runs the optimizer or, without one, the forward pass.
+
+    If the events have marks (step annotations, or inferred steps), `events.main` is that thread already. If not, it is
+    the thread with the most time in ops, which may be that of the backward pass, and is the fallback only.
+    """
     if events.marks:
         return events.main
     for rows in (context.passes.optimizer, context.passes.forward):

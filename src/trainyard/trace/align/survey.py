@@ -1,4 +1,8 @@
-"""The summary of one rank that cross-rank alignment needs: metadata and collectives, small for any trace size."""
+"""The summary of one rank that cross-rank alignment needs: metadata and collectives, small for any trace size.
+
+`measure.py` surveys each rank after classifying it; `cross_rank.align_ranks` gets all surveys, without the rows of the
+ranks' events.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +38,20 @@ class Survey(NamedTuple):
 
 
 def survey(events: Events, classified: Classified, keys: Keys) -> Survey:
-    """Extracts the survey of a classified rank."""
-    # Collectives may not have a key yet (-1).
+    """Extracts the survey of a classified rank. `keys`: the account and phase of each number in `classified.key`."""
+    # Whether each interval is compute. Collectives may have no key yet (-1): the last element, which is false.
     is_compute = np.append(keys.kinds() == _COMPUTE, False)[classified.key]
+    # Rows of the collectives, by start.
     rows = np.array(list(classified.collectives), np.int64)
     rows = rows[np.lexsort((rows, classified.start[rows]))]
-    kinds: dict[Collective, int] = {}
+    kinds: dict[Collective, int] = {}  # collective without its sequence number -> its index in `Survey.kinds`
     collectives = [classified.collectives[row] for row in rows.tolist()]
     kind = [kinds.setdefault(msgspec.structs.replace(collective, seq=-1), len(kinds)) for collective in collectives]
-    bare = msgspec.structs.replace(
+    metadata = msgspec.structs.replace(
         events, names=(), shapes=(), work=_drop_rows(events.work), host=_drop_rows(events.host)
     )
     return Survey(
-        facts=bare,
+        facts=metadata,
         window=events.window,
         ends=tuple(steps.ends(events, classified, is_compute)) if events.marks else (),
         on_device=bool(len(events.work)),
@@ -60,6 +65,7 @@ def survey(events: Events, classified: Classified, keys: Keys) -> Survey:
 
 
 def _drop_rows(table: _Table) -> _Table:
+    """The table with the same columns and no rows."""
     columns = {name: getattr(table, name) for name in table.__struct_fields__}
     empty = {name: value[:0].copy() for name, value in columns.items() if isinstance(value, np.ndarray)}
     return msgspec.structs.replace(table, **empty, collectives={})

@@ -1,5 +1,6 @@
 """Block sizes of the caching allocator (c10/cuda/CUDACachingAllocator.cpp): requests are rounded up, and the free block
-that serves a request is split unless the remainder would be too small."""
+that serves a request is split unless the remainder would be too small. `replay_allocations` computes with them the size
+of each block, which a snapshot's trace does not hold."""
 
 from __future__ import annotations
 
@@ -22,20 +23,22 @@ class AllocatorSettings(NamedTuple):
     exact: bool = False
 
     @classmethod
-    def of(cls, settings: dict[str, Any], from_allocator: bool) -> AllocatorSettings:
-        """Parses a snapshot's `allocator_settings`; unless it is `from_allocator`, nothing is rounded (`exact`)."""
+    def from_snapshot(cls, settings: dict[str, Any], from_allocator: bool) -> AllocatorSettings:
+        """Parses `settings`, a snapshot's `allocator_settings`; values of other types count as not set. Unless the
+        snapshot is `from_allocator` (it was made from a profile), nothing is rounded (`exact`)."""
         max_split = settings.get("max_split_size")
         divisions_by_mib = settings.get("roundup_power2_divisions")
+        # Its keys are sizes in MiB as text: "1", "2", "4" up to "32768".
         divisions = (
             [divisions_by_mib.get(str(1 << power), 0) for power in range(16)]
             if isinstance(divisions_by_mib, dict)
             else []
         )
         return cls(
-            max_split if type(max_split) is int and max_split > 0 else cls._field_defaults["max_split"],
-            tuple(step if type(step) is int else 0 for step in divisions),
-            settings.get("expandable_segments") is True,
-            not from_allocator,
+            max_split=max_split if type(max_split) is int and max_split > 0 else cls._field_defaults["max_split"],
+            divisions=tuple(count if type(count) is int else 0 for count in divisions),
+            expandable=settings.get("expandable_segments") is True,
+            exact=not from_allocator,
         )
 
     def round_up(self, size: int) -> int:
@@ -45,17 +48,19 @@ class AllocatorSettings(NamedTuple):
         if size < BLOCK_BYTES:
             return BLOCK_BYTES
         step = self._rounding_step(size)
-        return -(-size // step) * step
+        return -(-size // step) * step  # -(-a // b) is a / b, rounded up
 
     def _rounding_step(self, size: int) -> int:
         """Bytes to a multiple of which a request of `size` bytes is rounded up."""
         if not self.divisions:
             return BLOCK_BYTES
-        power = min(max(size.bit_length() - 1 - 20, 0), len(self.divisions) - 1)
-        divisions = self.divisions[power]
+        # 2**exponent <= size < 2**(exponent + 1); 2**20 bytes are a MiB.
+        exponent = size.bit_length() - 1
+        divisions = self.divisions[min(max(exponent - 20, 0), len(self.divisions) - 1)]
         if divisions <= 1 or size <= BLOCK_BYTES * divisions:
             return BLOCK_BYTES
-        return (1 << (size.bit_length() - 1)) >> (divisions.bit_length() - 1)
+        # The sizes from 2**exponent to 2**(exponent + 1) are divided into `divisions` steps, a power of two.
+        return (1 << exponent) >> (divisions.bit_length() - 1)
 
     def block_bytes(self, rounded: int, free: int) -> int:
         """Bytes of the block that serves `rounded` bytes from a free block of `free` bytes: all, or `rounded` if the
@@ -64,7 +69,7 @@ class AllocatorSettings(NamedTuple):
         if self.exact or remainder < 0:
             return rounded
         if rounded <= SMALL_POOL_BYTES or self.expandable:
-            splits = remainder >= BLOCK_BYTES
+            is_split = remainder >= BLOCK_BYTES
         else:
-            splits = rounded < self.max_split and remainder > SMALL_POOL_BYTES
-        return rounded if splits else free
+            is_split = rounded < self.max_split and remainder > SMALL_POOL_BYTES
+        return rounded if is_split else free

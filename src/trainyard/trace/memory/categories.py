@@ -9,8 +9,11 @@
     input             by a data loader
     unknown           no frame is recognized
 
-Categories in a profile, and a category that the program sets with `_set_memory_metadata`, take precedence. What
-unknown allocations from before the trace hold is inferred in `infer_earlier`.
+Categories in a profile, and a category that the program sets with `_set_memory_metadata`, take precedence. Unknown
+allocations from before the trace get inferred categories in `infer_earlier`.
+
+An allocation is a row of `Lives`; events of the allocator's trace are numbered from 0, and an allocation lives from the
+event `start` (-1: before the trace) to the event `stop` (the number of events: never freed).
 """
 
 from __future__ import annotations
@@ -73,19 +76,23 @@ def categorize(
     lives: Lives, event_count: int, stacks: Sequence[tuple[Frame, ...]], labels: Sequence[str]
 ) -> Categories:
     """Determines the category of each allocation of a trace of `event_count` events, by the rules of the module's
-    docstring. `stacks`, `labels`: as in Snapshot; `lives.stack` and `lives.label` index them."""
+    docstring. `stacks`: each with the innermost frame first; `labels`: categories that a profile or the program states;
+    `lives.stack` and `lives.label` are indices into them."""
+    # For each stack: the phase (0 to 4) and the category; it is empty if the lifetime decides.
     phase_and_kind_by_stack = [phase_and_kind(stack) for stack in stacks]
     if has_only_python_frames(stacks):
         # The autograd engine's threads run no Python: if only Python frames were recorded, their stacks are empty.
         phase_and_kind_by_stack[0] = (_BACKWARD, "")
     kind_number = {kind: index for index, kind in enumerate(KINDS)}
     kind_by_label = [kind_number.get(_SYNONYMS.get(label, label), -1) for label in labels]
+    # From here on arrays have an element for each allocation.
     phase = np.array([phase for phase, _ in phase_and_kind_by_stack], np.int64)[lives.stack]
-    phase[(lives.start < 0) & (lives.stack == 0)] = _OTHER
+    phase[(lives.start < 0) & (lives.stack == 0)] = _OTHER  # from before the trace, without a stack
     # An allocation that is alive at the end of the trace is long-lived, whichever phase the trace ended in.
-    freed_in_phase = (lives.stop < _phase_ends(lives, event_count, phase)) & (lives.stop < event_count)
+    is_freed_in_phase = (lives.stop < _phase_ends(lives, event_count, phase)) & (lives.stop < event_count)
     kind_if_kept = np.array([kind_number[_KIND_IF_KEPT.get(index, "unknown")] for index in range(5)])[phase]
-    category = np.where(freed_in_phase & (phase != _OTHER), kind_number["temporary"], kind_if_kept)
+    category = np.where(is_freed_in_phase & (phase != _OTHER), kind_number["temporary"], kind_if_kept)
+    # The stack decides over the lifetime, and a label over both; -1: it does not decide.
     kind_from_stack = np.array([kind_number.get(kind, -1) for _, kind in phase_and_kind_by_stack])[lives.stack]
     category = np.where(kind_from_stack >= 0, kind_from_stack, category)
     kind_from_label = np.array(kind_by_label)[lives.label]
@@ -105,24 +112,25 @@ def _phase_ends(lives: Lives, event_count: int, phase: NDArray[np.int64]) -> NDA
 
 
 def phase_and_kind(stack: tuple[Frame, ...]) -> tuple[int, str]:
-    """The phase of a step that a stack (innermost frame first) belongs to, and the category, empty if the lifetime
-    decides it."""
-    phase, kind, role = _OTHER, "", _OTHER
+    """(Phase of a step that a stack belongs to, category of its allocations). The stack's innermost frame is first; the
+    category is empty if the lifetime decides it. A frame that decides the category counts only if no frame inside it
+    belongs to a phase."""
+    phase, kind, innermost_phase = _OTHER, "", _OTHER
     for frame in stack:
-        frame_role = _classify_frame(frame)
-        if isinstance(frame_role, str):
-            kind = kind or (frame_role if role == _OTHER else "")
-        elif frame_role != _OTHER:
-            role = frame_role if role == _OTHER else role
+        phase_or_kind = _classify_frame(frame)
+        if isinstance(phase_or_kind, str):
+            kind = kind or (phase_or_kind if innermost_phase == _OTHER else "")
+        elif phase_or_kind != _OTHER:
+            innermost_phase = phase_or_kind if innermost_phase == _OTHER else innermost_phase
             # Recomputation runs a forward pass under the engine, and an optimizer may call modules: the outer decides.
-            phase = frame_role if phase == _OTHER or frame_role in (_BACKWARD, _OPTIMIZER) else phase
-    if role == _FORWARD and phase == _BACKWARD:
+            phase = phase_or_kind if phase == _OTHER or phase_or_kind in (_BACKWARD, _OPTIMIZER) else phase
+    if innermost_phase == _FORWARD and phase == _BACKWARD:  # recomputation
         kind = kind or "activation"
     return phase, kind
 
 
 def _classify_frame(frame: Frame) -> int | str:
-    """The category that a frame decides, as text; else the phase of a step that it belongs to."""
+    """The category that a frame decides, as text; else the phase of a step that it belongs to, `_OTHER` for none."""
     file, _, name = frame
     if _COMM_PATTERNS[0].search(file) or _COMM_PATTERNS[1].search(name):
         return "communication"

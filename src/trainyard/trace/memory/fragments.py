@@ -1,4 +1,9 @@
-"""Reserved but unused memory: its pieces, and whether they could have served a request that failed."""
+"""Reserved but unused memory: its pieces, and whether they could have served a request that failed.
+
+Moment m is after the first m events of the allocator's trace. A reserved range is memory that the allocator got from
+the driver; an active block is allocated, or freed but still in use by a stream; a piece is free memory between active
+blocks of a range.
+"""
 
 from __future__ import annotations
 
@@ -50,59 +55,63 @@ def free_pieces(
     device: SnapshotDevice, lives: Lives, moment: int
 ) -> list[tuple[ReservedRange, list[tuple[int, int]], int]]:
     """(Range, its free pieces as (start, end) addresses, its active bytes) of each reserved range after `moment`
-    events, in order of address."""
+    events, in order of address. `lives`: the device's allocations."""
     rows = np.flatnonzero(lives.is_active(moment))
     rows = rows[np.argsort(lives.address[rows])]
+    # (start, end) addresses of the active blocks, by start.
     blocks = list(zip(lives.address[rows].tolist(), (lives.address[rows] + lives.size[rows]).tolist()))
     ranges, next_block = [], 0
-    for part in ranges_at(device, moment):
-        free, cursor, active = [], part.start, 0
-        while next_block < len(blocks) and blocks[next_block][0] < part.end:
-            start, end = max(blocks[next_block][0], part.start), min(blocks[next_block][1], part.end)
+    for reserved in ranges_at(device, moment):
+        # `cursor`: the address up to which the range is covered by pieces and blocks.
+        pieces, cursor, active_bytes = [], reserved.start, 0
+        while next_block < len(blocks) and blocks[next_block][0] < reserved.end:
+            start, end = max(blocks[next_block][0], reserved.start), min(blocks[next_block][1], reserved.end)
             if start > cursor:
-                free.append((cursor, start))
-            active += max(0, end - max(start, cursor))
+                pieces.append((cursor, start))
+            active_bytes += max(0, end - max(start, cursor))  # blocks of a damaged file may overlap
             cursor = max(cursor, end)
             next_block += 1
-        if cursor < part.end:
-            free.append((cursor, part.end))
-        ranges.append((part, free, active))
+        if cursor < reserved.end:
+            pieces.append((cursor, reserved.end))
+        ranges.append((reserved, pieces, active_bytes))
     return ranges
 
 
 def measure_fragments(device: SnapshotDevice, replayed: Replay, moment: int) -> Fragments:
-    """Measures the fragmentation of a device at a moment."""
+    """Measures the fragmentation of a device after `moment` events. `replayed`: the replay of its trace."""
     lives = replayed.lives
-    parts = free_pieces(device, lives, moment)
-    sizes = [end - start for _, free, _ in parts for start, end in free]
-    blocks = lives.is_active(moment)
+    ranges = free_pieces(device, lives, moment)
+    sizes = [end - start for _, pieces, _ in ranges for start, end in pieces]
+    is_active = lives.is_active(moment)
     return Fragments(
-        reserved=sum(part.end - part.start for part, _, _ in parts),
-        active=sum(active for _, _, active in parts),
+        reserved=sum(reserved.end - reserved.start for reserved, _, _ in ranges),
+        active=sum(active_bytes for _, _, active_bytes in ranges),
         unused=sum(sizes),
         pieces=len(sizes),
         largest=max(sizes, default=0),
-        split=sum(_total_bytes(free) for _, free, active in parts if active),
-        rounding=int((lives.size[blocks] - lives.requested[blocks]).sum()),
-        segments=len(parts),
+        split=sum(_total_bytes(pieces) for _, pieces, active_bytes in ranges if active_bytes),
+        rounding=int((lives.size[is_active] - lives.requested[is_active]).sum()),
+        segments=len(ranges),
     )
 
 
 def find_shortages(device: SnapshotDevice, replayed: Replay, location_of_stack: Iterable[str]) -> list[Shortage]:
-    """All requests that failed, with the reasons. `location_of_stack[k]` is the source location of stack k."""
+    """All requests that failed, with the reasons, in order of time. `replayed`: the replay of the device's trace;
+    `location_of_stack`: the source location of each stack, by its index."""
     trace, locations = device.trace, list(location_of_stack)
-    failed = []
+    shortages = []
     for event in np.flatnonzero(trace.action == OOM).tolist():
+        # The field `address` of an out-of-memory event holds the device's free bytes.
         request, device_free, stream = int(trace.size[event]), int(trace.address[event]), int(trace.stream[event])
         unused = usable = largest = largest_anywhere = 0
-        for part, free, _ in free_pieces(device, replayed.lives, event):
-            unused += _total_bytes(free)
-            largest_piece = max((end - start for start, end in free), default=0)
+        for reserved, pieces, _ in free_pieces(device, replayed.lives, event):
+            unused += _total_bytes(pieces)
+            largest_piece = max((end - start for start, end in pieces), default=0)
             largest_anywhere = max(largest_anywhere, largest_piece)
-            if part.stream == stream and part.small == (request <= SMALL_POOL_BYTES):
-                usable += _total_bytes(free)
+            if reserved.stream == stream and reserved.small == (request <= SMALL_POOL_BYTES):
+                usable += _total_bytes(pieces)
                 largest = max(largest, largest_piece)
-        failed.append(
+        shortages.append(
             Shortage(
                 event=event,
                 ns=int(trace.ns[event] - trace.ns[0]),
@@ -115,12 +124,13 @@ def find_shortages(device: SnapshotDevice, replayed: Replay, location_of_stack: 
                 where=locations[trace.stack[event]],
             )
         )
-    return failed
+    return shortages
 
 
 def _reason(request: int, largest_anywhere: int, usable: int, total_free: int) -> str:
-    """Why a request failed, as a key of words.SHORTAGES. All in bytes: the largest free piece of any stream and pool,
-    the free memory of the request's own, and all free memory with the device's."""
+    """Why a request of `request` bytes failed, as a key of words.SHORTAGES. `largest_anywhere`: bytes of the largest
+    free piece of any stream and pool; `usable`: free bytes of the request's own stream and pool; `total_free`: all free
+    bytes, those of the device included."""
     if largest_anywhere >= request:
         # The allocator would have used the piece if it belonged to the request's stream and pool.
         return "elsewhere"
@@ -129,5 +139,5 @@ def _reason(request: int, largest_anywhere: int, usable: int, total_free: int) -
     return "divided" if total_free >= request else "full"
 
 
-def _total_bytes(free: list[tuple[int, int]]) -> int:
-    return sum(end - start for start, end in free)
+def _total_bytes(pieces: list[tuple[int, int]]) -> int:
+    return sum(end - start for start, end in pieces)

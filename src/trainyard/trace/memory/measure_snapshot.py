@@ -1,4 +1,8 @@
-"""Measures a memory snapshot: replay, then categories, then peak, fragmentation and shortages."""
+"""Measures a memory snapshot: replay, then categories, then peak, fragmentation and shortages.
+
+A snapshot has a trace (the allocator's events) and the blocks at its end. Moment m is after the first m events; an
+allocation is a row of the replay's `lives`. `trainyard trace` prints the measurements.
+"""
 
 from __future__ import annotations
 
@@ -99,20 +103,18 @@ def measure(path: Path, limit: int = AS_WRITTEN.limit) -> tuple[Snapshot, tuple[
 
 
 def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemory:
-    """Replays a device's trace and categorizes its allocations."""
-    rules = AllocatorSettings.of(snapshot.settings, snapshot.allocator)
+    """Replays a device's trace, categorizes its allocations and measures peak, fragmentation and failed requests.
+    Raises `BadFile` if the sizes in the file sum to more than 64 bits hold."""
+    rules = AllocatorSettings.from_snapshot(snapshot.settings, from_allocator=snapshot.allocator)
     replayed = replay(device, rules, snapshot.source)
     lives, count = replayed.lives, len(device.trace.action)
     categories = categorize(lives, count, snapshot.stacks, snapshot.labels)
-    category, evidence = infer_earlier_allocations(lives, count, *categories)
-    by_kind = np.stack(
-        [
-            bytes_at_moments(
-                lives.size[category == kind], lives.start[category == kind], lives.stop[category == kind], count
-            )
-            for kind in range(len(KINDS))
-        ]
-    )
+    # Replaces the category `unknown` of allocations from before the trace by an inferred one, with evidence.
+    category, evidence = infer_earlier_allocations(lives, count, categories.category, categories.is_backward)
+    bytes_by_kind: list[NDArray[np.int64]] = []
+    for kind in range(len(KINDS)):
+        rows = np.flatnonzero(category == kind)
+        bytes_by_kind.append(bytes_at_moments(lives.size[rows], lives.start[rows], lives.stop[rows], count))
     places = tuple(source_location(stack) for stack in snapshot.stacks)
     ns = np.zeros(count + 1, np.int64)
     if count:
@@ -121,7 +123,7 @@ def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemor
         device=device,
         replay=replayed,
         category=category,
-        by_kind=by_kind,
+        by_kind=np.stack(bytes_by_kind),
         ns=ns,
         peak=_peak(snapshot, device, replayed, category, ns, places),
         end=measure_fragments(device, replayed, count) if snapshot.allocator else None,
@@ -133,7 +135,8 @@ def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemor
 
 
 def _marks(snapshot: Snapshot, device: SnapshotDevice) -> tuple[SnapshotAnnotation, ...]:
-    """Annotations within the time of the trace, by the allocator's clock: from the trace and from the separate list."""
+    """Annotations within the time of the trace, in ns since its first event: from the trace and from the separate list
+    of the snapshot; none if the events have no timestamps."""
     trace = device.trace
     if not trace.timed:
         return ()
@@ -163,7 +166,7 @@ def record(snapshot: Snapshot, memory: MeasuredMemory) -> MemoryRecord:
 
 
 def notes(snapshot: Snapshot, memory: MeasuredMemory) -> tuple[str, ...]:
-    """Notes on the limits of the measurements of this file."""
+    """Notes on the limits of the measurements of this file, for the user, each a sentence or more."""
     lives, texts = memory.replay.lives, list(memory.evidence)
     count = len(memory.device.trace.action)
     before = int((lives.start < 0).sum())
@@ -197,8 +200,8 @@ def notes(snapshot: Snapshot, memory: MeasuredMemory) -> tuple[str, ...]:
         texts.append(
             f"{memory.replay.inconsistencies:,} allocations or frees are missing from the trace. Was it filtered?"
         )
-    if snapshot.odd:
-        texts.append(f"{snapshot.odd:,} entries could not be read and are left out.")
+    if snapshot.unreadable_count:
+        texts.append(f"{snapshot.unreadable_count:,} entries could not be read and are left out.")
     return tuple(texts)
 
 
@@ -213,7 +216,7 @@ def _peak(
     """The peak of allocated bytes, and the allocations that are alive then, grouped by category and source location.
     `category[i]`, `ns[m]`, `places[s]`: as in MeasuredMemory."""
     moment = int(replayed.allocated.argmax())
-    lives, alive = replayed.lives, np.flatnonzero(replayed.lives.is_allocated(moment))
+    lives, alive = replayed.lives, np.flatnonzero(replayed.lives.is_allocated(moment))  # `alive`: rows of `lives`
     # (Index into KINDS, source location) -> rows of `lives`.
     groups: dict[tuple[int, str], list[int]] = {}
     for row, kind, stack in zip(alive.tolist(), category[alive].tolist(), lives.stack[alive].tolist()):
@@ -233,6 +236,7 @@ def _peak(
                 size=size,
                 requested=int(lives.requested[rows].sum()),
                 count=len(rows),
+                # Event number `oldest` is the last one before moment `oldest` + 1.
                 age_ns=int(ns[moment] - ns[oldest + 1]) if oldest >= 0 and device.trace.timed else -1,
                 stack=tuple(f"{f.file}:{f.line} {f.name}" for f in snapshot.stacks[lives.stack[largest]]),
             )

@@ -1,7 +1,8 @@
 """The reserved addresses at a moment: starts from the final segments and undoes the trace's segment events.
 
-Expandable segments grow and shrink by mapped pages, and adjacent pages form one range; memory of separate driver
-allocations is never merged, even if adjacent.
+A snapshot shows the segments (memory that the allocator reserved from the driver) at the end of its trace of events.
+Moment m is after the first m events. Expandable segments grow and shrink by mapped pages, and adjacent pages form one
+range; memory of separate driver allocations is never merged, even if adjacent.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class ReservedRanges:
     def __iter__(self):
         return (self.by_start[start] for start in self.starts)
 
-    def holding(self, address: int) -> ReservedRange | None:
-        """The range that contains an address."""
+    def range_at(self, address: int) -> ReservedRange | None:
+        """The range that contains an address; None if it is not reserved."""
         index = bisect_right(self.starts, address) - 1
         if index < 0:
             return None
@@ -49,8 +50,8 @@ class ReservedRanges:
     def add(self, new: ReservedRange, joins: bool) -> None:
         """Adds a range; merges it with adjacent ranges of the same stream and pool if it `joins`."""
         if joins:
-            before = self.holding(new.start - 1)
-            if before and before.end == new.start and before[2:] == new[2:]:
+            before = self.range_at(new.start - 1)
+            if before and before.end == new.start and before[2:] == new[2:]:  # [2:]: stream and pool
                 new = new._replace(start=self._drop(before).start)
             after = self.by_start.get(new.end)
             if after and after[2:] == new[2:]:
@@ -60,8 +61,9 @@ class ReservedRanges:
         self.by_start[new.start] = new
 
     def remove(self, start: int, end: int) -> None:
-        """Removes addresses; the rest of their range stays reserved."""
-        old = self.holding(start)
+        """Removes the addresses from `start` to before `end`, which lie in one range; the rest of it stays reserved.
+        Does nothing if `start` is not reserved."""
+        old = self.range_at(start)
         if old is None:
             return
         self._drop(old)
@@ -70,6 +72,7 @@ class ReservedRanges:
                 self.add(part, joins=False)
 
     def _drop(self, old: ReservedRange) -> ReservedRange:
+        """Removes a whole range, and returns the one removed."""
         self.starts.remove(old.start)
         return self.by_start.pop(old.start)
 
@@ -83,12 +86,13 @@ def ranges_at(device: SnapshotDevice, moment: int) -> ReservedRanges:
             ReservedRange(
                 start=segment.address, end=segment.address + segment.size, stream=segment.stream, small=segment.small
             ),
-            segment.expandable,
+            joins=segment.expandable,
         )
     trace = device.trace
     later_events = [event for event in _segment_events(device) if event >= moment]
     for event in reversed(later_events):
-        apply_segment_event(ranges, -int(trace.action[event]), *_address_size_stream(device, event))
+        undone_action = -int(trace.action[event])
+        apply_segment_event(ranges, undone_action, *_address_size_stream(device, event))
     return ranges
 
 

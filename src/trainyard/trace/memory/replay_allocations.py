@@ -233,7 +233,7 @@ class _TraceReplay:
         """Bytes of the block for a request of `size` bytes at `address`: the request rounded up, plus the rest of the
         free block unless that is split off. The free block ends at the next active address, or with its range."""
         rounded = self.settings.round_up(size)
-        reserved = self.ranges.holding(address)
+        reserved = self.ranges.range_at(address)
         if reserved is None:
             return rounded
         end = reserved.end

@@ -4,6 +4,9 @@ The file is written by `torch.cuda.memory._dump_snapshot` or an out-of-memory ob
 is the same structure as JSON, or `torch.cuda.memory_snapshot()`'s list of segments. Fields, from torch 1.13 to 2.13:
 https://docs.pytorch.org/docs/stable/torch_cuda_memory.html and torch/csrc/cuda/memory_snapshot.cpp. A snapshot made
 from a profile (`torch.cuda._memory_viz.profile_plot`) has the same shape and a category for each allocation.
+
+Paths in error messages are JSONPath: `$.segments[2].blocks[0]`. Files are untrusted: a small one may share lists and
+texts any number of times, so shared parts are decoded once and totals are bounded by the size of the file.
 """
 
 from __future__ import annotations
@@ -93,13 +96,15 @@ class Trace(NamedTuple):
 
 
 class SnapshotDevice(NamedTuple):
+    """A device of a snapshot: its number, the segments that it has at the end, and the trace of its allocator."""
+
     index: int
     segments: tuple[Segment, ...]
     trace: Trace
 
 
 class SnapshotAnnotation(NamedTuple):
-    """An annotation of a moment by the program."""
+    """An annotation of a moment by the program; `ns`: by the allocator's clock."""
 
     ns: int
     device: int
@@ -108,7 +113,8 @@ class SnapshotAnnotation(NamedTuple):
 
 class Snapshot(NamedTuple):
     """A decoded snapshot. `stacks[0]` is the empty stack and `labels[0]` the empty label: the categories of a profile
-    or those that the program set. `settings`: the allocator's, as written; `odd`: number of unreadable trace entries.
+    or those that the program set. `settings`: the allocator's, as written; `marks`: annotations, by time;
+    `unreadable_count`: number of entries of traces and annotations that could not be read.
 
     `allocator` is False for a snapshot made from a profile, whose sizes are not rounded by an allocator."""
 
@@ -118,13 +124,13 @@ class Snapshot(NamedTuple):
     labels: tuple[str, ...]
     settings: dict[str, Any]
     marks: tuple[SnapshotAnnotation, ...]
-    odd: int
+    unreadable_count: int
     allocator: bool
 
 
 def load(path: Path, limit: int = AS_WRITTEN.limit) -> Snapshot:
-    """Loads a snapshot. Raises `BadFile`: missing, damaged, larger than `limit` bytes unpacked (MOST_BYTES if it is the
-    default limit of traces), not plain data, not a snapshot."""
+    """Loads a snapshot. `limit`: maximum of its unpacked bytes; the default limit of traces stands for the lower
+    DEFAULT_MAX_BYTES. Raises `BadFile`: missing, damaged, larger than the limit, not plain data, not a snapshot."""
     with no_collection():
         return _decode(str(path), _unpack(path, DEFAULT_MAX_BYTES if limit == AS_WRITTEN.limit else limit))
 
@@ -150,6 +156,7 @@ def _decode(source: str, data: bytes) -> Snapshot:
 
 def _unpack(path: Path, limit: int) -> bytes:
     """The content of a file, decompressed, of at most `limit` bytes. Raises `BadFile`."""
+    # A document per file of an archive, else one; each is an iterator over the chunks of its content.
     file_chunks, *other_files = open_documents(path, limit)
     if other_files:
         raise BadFile(f"{path}: an archive of {len(other_files) + 1:,} files.", "Pass one snapshot at a time.")
@@ -163,8 +170,9 @@ class _SnapshotDecoder:
     """Converts one file of `size` bytes to columns; reads stacks and labels that several entries share once.
 
     `frames`: (file, line, name) as written -> frame; `stacks`, `labels`: stack or label -> its index in Snapshot;
-    `stack_numbers`: id of a list of frames -> index of its stack; `odd`: entries that could not be read; `profiled`:
-    whether an entry has a category, so that the file was made from a profile.
+    `stack_numbers`: id of a list of frames -> index of its stack; `unreadable_count`: number of entries that could not
+    be read; `profiled`: whether an entry has a category, so that the file was made from a profile. Methods that decode
+    a part add to these.
     """
 
     def __init__(self, source: str, size: int) -> None:
@@ -175,7 +183,7 @@ class _SnapshotDecoder:
         self.stacks: dict[tuple[Frame, ...], int] = {(): 0}
         self.stack_numbers: dict[int, int] = {}
         self.labels: dict[str, int] = {"": 0}
-        self.odd = 0
+        self.unreadable_count = 0
         self.profiled = False
 
     def decode_snapshot(self, plain: Any) -> Snapshot:
@@ -190,7 +198,7 @@ class _SnapshotDecoder:
         if sum(map(len, traces)) > self.size:
             raise self.bad_snapshot("$.device_traces", f"more entries than the file has bytes ({self.size:,})")
         segments = self.decode_segments(document["segments"])
-        columns = [self.decode_trace(trace) for trace in traces]
+        columns = [self.decode_trace(trace) for trace in traces]  # by device index
         devices = sorted(set(segments) | {index for index, trace in enumerate(columns) if len(trace.action)})
         empty_trace = self.decode_trace([])
         settings = document.get("allocator_settings")
@@ -206,12 +214,12 @@ class _SnapshotDecoder:
             labels=tuple(self.labels),
             settings=settings if isinstance(settings, dict) else {},
             marks=self.decode_annotations(document.get("external_annotations")),
-            odd=self.odd,
+            unreadable_count=self.unreadable_count,
             allocator=not self.profiled,
         )
 
     def decode_segments(self, plain: list[Any]) -> dict[int, list[Segment]]:
-        """Device index -> its segments."""
+        """Device index -> its segments. `plain`: the file's list of segments, as dicts. Raises `BadFile`."""
         by_device: dict[int, list[Segment]] = {}
         total = 0
         for number, segment in enumerate(plain):
@@ -247,6 +255,7 @@ class _SnapshotDecoder:
             if not isinstance(block, dict):
                 raise self.bad_snapshot(block_where, "not a dict")
             size = self.decode_int(block, "size", block_where)
+            # `active_allocated`, `inactive`, or a state of freed blocks that another stream still uses.
             state = block.get("state")
             allocated = state == "active_allocated"
             # Before torch 2.1 a block's requested size and stack were in its history, newest first.
@@ -269,7 +278,8 @@ class _SnapshotDecoder:
         return tuple(parts)
 
     def decode_trace(self, plain: list[Any]) -> Trace:
-        """The events of a device; entries that cannot be read are counted in `odd`."""
+        """The events of a device; entries that cannot be read are counted in `unreadable_count`."""
+        # Rows with the columns of `Trace`, except `timed`.
         rows: list[tuple[int, int, int, int, int, int, int]] = []
         codes = {action: code for code, action in enumerate(ACTIONS)}
         for entry in plain:
@@ -280,6 +290,7 @@ class _SnapshotDecoder:
                 row = (
                     code,
                     _require_int(address),
+                    # Only allocations and frees (the codes below SEGMENT_ALLOC) must have a size.
                     _require_int(entry["size"] if code < SEGMENT_ALLOC else entry.get("size", 0)),
                     _require_int(entry.get("stream", 0)),
                     _require_int(_require_int(entry.get("time_us", 0)) * 1000),
@@ -287,7 +298,7 @@ class _SnapshotDecoder:
                     self.label_index(entry),
                 )
             except (KeyError, TypeError, AttributeError, ValueError):
-                self.odd += 1
+                self.unreadable_count += 1
             else:
                 rows.append(row)
         columns = zip(*rows) if rows else [()] * 7
@@ -306,14 +317,16 @@ class _SnapshotDecoder:
         )
 
     def label_index(self, entry: dict[str, Any]) -> int:
-        """The index of the category from a profile, else of the one set with `_set_memory_metadata`."""
+        """The index in `labels` of an entry's category from a profile, else of the one set with `_set_memory_metadata`;
+        adds it if it is new. Raises `TypeError` if it is not a text."""
         category = entry.get("category")
         self.profiled |= category is not None
         text = _require_text(category if category is not None else entry.get("user_metadata", ""))
         return self.labels.setdefault(_truncate_end(text), len(self.labels))
 
     def stack_index(self, frames: Any) -> int:
-        """The index of a stack. Entries share their lists of frames, so each list is read once."""
+        """The index in `stacks` of a list of frames; adds the stack if it is new. 0, the empty stack, for anything
+        else. Entries share their lists of frames, so each list is read once."""
         if not frames or not isinstance(frames, list):
             return 0
         index = self.stack_numbers.get(id(frames))
@@ -323,7 +336,7 @@ class _SnapshotDecoder:
         return index
 
     def decode_frame(self, plain: dict[str, Any]) -> Frame:
-        """A line of a stack, redacted."""
+        """A line of a stack, with secrets in it redacted; `?` if it cannot be read."""
         file, line, name = plain.get("filename"), plain.get("line"), plain.get("name")
         if not (type(file) is str and type(line) is int and type(name) is str and abs(line) < _MAX_NUMBER):
             return Frame(file="", line=0, name="?")
@@ -338,7 +351,7 @@ class _SnapshotDecoder:
         return self.frames[key]
 
     def decode_annotations(self, plain: Any) -> tuple[SnapshotAnnotation, ...]:
-        """The program's annotations, by time; those that cannot be read are counted in `odd`."""
+        """The program's annotations, by time; those that cannot be read are counted in `unreadable_count`."""
         annotations = []
         # Each entry once: a small file can hold any amount of text by sharing entries.
         for entry in {id(entry): entry for entry in plain}.values() if isinstance(plain, list) else ():
@@ -346,13 +359,14 @@ class _SnapshotDecoder:
                 ns, device = _require_int(_require_int(entry["time_us"]) * 1000), _require_int(entry.get("device", 0))
                 text = " ".join(value[:_MAX_TEXT_LENGTH] for value in entry.values() if type(value) is str and value)
             except (KeyError, TypeError, AttributeError, ValueError):
-                self.odd += 1
+                self.unreadable_count += 1
             else:
                 annotations.append(SnapshotAnnotation(ns, device, redact(text)))
         return tuple(sorted(annotations))
 
     def decode_int(self, plain: dict[str, Any], field: str, where: str, default: int | None = None) -> int:
-        """The number in `plain[field]`; `where`: the path of `plain` in the file. Raises `BadFile`."""
+        """The number in `plain[field]`, `default` if the field is missing; `where`: the path of `plain` in the file.
+        Raises `BadFile` if it is not a whole number, or missing without a default."""
         value = plain.get(field, default)
         try:
             return _require_int(value)

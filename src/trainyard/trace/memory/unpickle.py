@@ -32,18 +32,20 @@ class _Truncated(Exception):
 
 
 def loads(data: bytes, source: str) -> Any:
-    """Decodes the plain data in a pickle of protocol 2 to 5. Raises `BadFile`, with opcode and byte, for other data."""
+    """Decodes the plain data in `data`, a pickle of protocol 2 to 5. `source`: the file's name, for messages. Raises
+    `BadFile`, with opcode and byte, for other data."""
     reader = _PickleReader(data)
     try:
         return reader.run()
     except _Refused as error:
         raise BadFile(
-            f"{source}: not plain data: {error} at byte {reader.at - 1:,}.",
+            f"{source}: not plain data: {error} at byte {reader.position - 1:,}.",
             "Memory snapshots are dicts, lists, text and numbers only; do not load this file with pickle.",
         ) from error
     except (_Truncated, IndexError, KeyError, ValueError) as error:
         raise DamagedFile(
-            f"{source}: the pickle is damaged or cut short at byte {min(reader.at, len(data)):,} of {len(data):,}.",
+            f"{source}: the pickle is damaged or cut short at byte {min(reader.position, len(data)):,} of "
+            f"{len(data):,}.",
             "Was the copy or the run cut short? Dump the snapshot again.",
         ) from error
 
@@ -53,20 +55,26 @@ class _Refused(Exception):
 
 
 class _PickleReader:
-    """A stack machine: `stack` holds the objects since the last mark, `below` the stacks of the outer
-    marks. `at`: position of the next opcode; `memo`: index -> memorized object."""
+    """A stack machine. Each opcode is a byte, followed by its operand.
+
+    `position`: that of the next byte; `stack`: the objects since the last mark, which begins the items of a container;
+    `outer_stacks`: the objects before each open mark, innermost last; `memo`: index -> object that later opcodes may
+    push again.
+    """
 
     def __init__(self, data: bytes) -> None:
         """`data`: the whole pickle."""
         self.data = data
-        self.at = 0
+        self.position = 0
         self.stack: list[Any] = []
-        self.below: list[list[Any]] = []
+        self.outer_stacks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """Executes the pickle. The most common opcodes are inlined, which halves the time."""
-        data, memo, below, actions = self.data, self.memo, self.below, _ACTIONS
+        """Executes the pickle and returns the object that it creates. The most common opcodes are inlined, which halves
+        the time; the others are in `_ACTIONS`. Raises `_Refused` for an opcode or a key that is not plain data;
+        `_Truncated`, `IndexError`, `KeyError` or `ValueError` for damaged data."""
+        data, memo, outer_stacks, actions = self.data, self.memo, self.outer_stacks, _ACTIONS
         at, stack = 0, self.stack
         try:
             while True:
@@ -95,43 +103,45 @@ class _PickleReader:
                     stack.append(data[at + 1 : end].decode("utf-8", "surrogatepass"))
                     at = end
                 elif code == _MARK:
-                    below.append(stack)
+                    outer_stacks.append(stack)
                     stack = []
                 elif code == _DICT:
                     stack.append({})
                 elif code == _ITEMS:
-                    items, stack = stack, below.pop()
+                    items, stack = stack, outer_stacks.pop()
                     self.fill(stack[-1], items)
                 else:
-                    self.at, self.stack = at, stack
+                    self.position, self.stack = at, stack
                     if code == _STOP:
                         return stack.pop()
                     action = actions.get(code)
                     if action is None:
                         raise _Refused(f"opcode {_NAMES.get(code, code)}")
                     action(self)
-                    at, stack = self.at, self.stack
+                    at, stack = self.position, self.stack
         finally:
-            self.at = max(at, self.at)
+            self.position = max(at, self.position)
 
-    def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
-        end = self.at + count
+    def read_bytes(self, count: int) -> bytes:
+        """Reads the next `count` bytes and advances the position. Raises `_Truncated`."""
+        end = self.position + count
         if end > len(self.data):
             raise _Truncated
-        part = self.data[self.at : end]
-        self.at = end
+        part = self.data[self.position : end]
+        self.position = end
         return part
 
-    def number(self, width: int) -> int:
-        return int.from_bytes(self.take(width), "little")
+    def read_unsigned(self, width: int) -> int:
+        """Reads an unsigned integer of `width` bytes and advances the position."""
+        return int.from_bytes(self.read_bytes(width), "little")
 
-    def items(self) -> list[Any]:
+    def pop_items(self) -> list[Any]:
         """Pops the objects since the last mark, and the mark."""
-        items, self.stack = self.stack, self.below.pop()
+        items, self.stack = self.stack, self.outer_stacks.pop()
         return items
 
     def extend(self, items: list[Any]) -> None:
+        """Adds `items` to the list on top of the stack."""
         target = self.stack[-1]
         if type(target) is not list:
             raise _Refused(f"extending a {type(target).__name__} as if it were a list")
@@ -149,13 +159,16 @@ class _PickleReader:
         target.update(zip(keys, items[1::2], strict=True))
 
 
+# The functions below execute an opcode, or make a function that does: they change the stack or the memo of `reader`.
+
+
 def _setitem(reader: _PickleReader) -> None:
     value, key = reader.stack.pop(), reader.stack.pop()
     reader.fill(reader.stack[-1], [key, value])
 
 
 def _appends(reader: _PickleReader) -> None:
-    items = reader.items()
+    items = reader.pop_items()  # before `extend`: it changes the top of the stack
     reader.extend(items)
 
 
@@ -166,11 +179,13 @@ def _append(reader: _PickleReader) -> None:
 
 def _dict(reader: _PickleReader) -> None:
     items: dict[str, Any] = {}
-    reader.fill(items, reader.items())  # an empty dict first: `fill` checks the keys
+    reader.fill(items, reader.pop_items())  # an empty dict first: `fill` checks the keys
     reader.stack.append(items)
 
 
 def _push(make: Callable[[_PickleReader], Any]) -> Callable[[_PickleReader], None]:
+    """An opcode that pushes the object that `make` reads or creates."""
+
     def action(reader: _PickleReader) -> None:
         reader.stack.append(make(reader))
 
@@ -181,7 +196,7 @@ def _collect(kind: type) -> Callable[[_PickleReader], None]:
     """An opcode that pushes a list or tuple (`kind`) of the objects since the last mark."""
 
     def action(reader: _PickleReader) -> None:
-        items = kind(reader.items())
+        items = kind(reader.pop_items())
         reader.stack.append(items)
 
     return action
@@ -199,29 +214,33 @@ def _tuple(size: int) -> Callable[[_PickleReader], None]:
 
 
 def _put(width: int) -> Callable[[_PickleReader], None]:
+    """An opcode that memorizes the last object, under an index of `width` bytes."""
+
     def action(reader: _PickleReader) -> None:
-        reader.memo[reader.number(width)] = reader.stack[-1]
+        reader.memo[reader.read_unsigned(width)] = reader.stack[-1]
 
     return action
 
 
 def _text(width: int) -> Callable[[_PickleReader], None]:
-    return _push(lambda reader: reader.take(reader.number(width)).decode("utf-8", "surrogatepass"))
+    """An opcode that pushes a text, preceded by its size in bytes, a number of `width` bytes."""
+    return _push(lambda reader: reader.read_bytes(reader.read_unsigned(width)).decode("utf-8", "surrogatepass"))
 
 
 def _bytes(width: int) -> Callable[[_PickleReader], None]:
-    return _push(lambda reader: reader.take(reader.number(width)))
+    """An opcode that pushes bytes, preceded by their number, of `width` bytes."""
+    return _push(lambda reader: reader.read_bytes(reader.read_unsigned(width)))
 
 
 def _protocol(reader: _PickleReader) -> None:
-    protocol = reader.number(1)
+    protocol = reader.read_unsigned(1)
     if protocol > pickle.HIGHEST_PROTOCOL:
         raise _Refused(f"protocol {protocol} (the highest known is {pickle.HIGHEST_PROTOCOL})")
 
 
 def _frame(reader: _PickleReader) -> None:
     """Checks that a frame's bytes are in the file."""
-    if reader.number(8) > len(reader.data) - reader.at:
+    if reader.read_unsigned(8) > len(reader.data) - reader.position:
         raise _Truncated
 
 
@@ -237,9 +256,11 @@ _ACTIONS: dict[int, Callable[[_PickleReader], None]] = {
         pickle.NONE: _push(lambda reader: None),
         pickle.NEWTRUE: _push(lambda reader: True),
         pickle.NEWFALSE: _push(lambda reader: False),
-        pickle.BININT2: _push(lambda reader: reader.number(2)),
-        pickle.LONG4: _push(lambda reader: int.from_bytes(reader.take(reader.number(4)), "little", signed=True)),
-        pickle.BINFLOAT: _push(lambda reader: _DOUBLE(reader.take(8))[0]),
+        pickle.BININT2: _push(lambda reader: reader.read_unsigned(2)),
+        pickle.LONG4: _push(
+            lambda reader: int.from_bytes(reader.read_bytes(reader.read_unsigned(4)), "little", signed=True)
+        ),
+        pickle.BINFLOAT: _push(lambda reader: _DOUBLE(reader.read_bytes(8))[0]),
         pickle.BINUNICODE: _text(4),
         pickle.BINUNICODE8: _text(8),
         pickle.SHORT_BINBYTES: _bytes(1),
