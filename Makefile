@@ -19,6 +19,9 @@ CARRIED := click rich markdown-it-py mdurl pygments pytest pytest-timeout pluggy
 COMPILED := msgspec hypothesis
 PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 
+# Without its cache of compiled modules, each of the hundreds of processes of the tests compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help env engines demo demo-trace native test test-light coverage lint docs examples site parity chaos validate validate-history bench bench-peers bench-history fuzz device-evidence carry clean
 
@@ -47,11 +50,13 @@ demo-trace: $(RUNS)  ## record anew the trace that `trainyard demo` shows
 	    | gzip -9 -n > src/trainyard/data/demo/rank$$rank.json.gz; \
 	done
 
-native: $(READY)  ## compile the trace scanner, where a C compiler is there
-	@$(BIN)/python -m trainyard.trace.readers.kineto.native.build
+native:  ## compile the trace scanner, where a C compiler is there
+	@$(PYTHON) src/trainyard/trace/readers/kineto/native/build.py
 
+# Both environments are made at once, and the linters, which use one core, run beside the tests.
 PASSED := .passed-light.json
-test: native lint test-light  ## lint, the tests that pass without torch, then all others
+test: native  ## lint, the tests that pass without torch, then all others
+	@$(MAKE) --no-print-directory --output-sync=line -j2 lint test-light
 	$(BIN)/python $(SPREAD) --not-those-of=$(PASSED) --skip-table
 
 test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
@@ -59,7 +64,7 @@ test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
 	$(LIGHT)/python $(SPREAD) -m "not torch and not device and not slow" --passed-to=$(PASSED)
 
 # Not part of `test`: it takes two thirds more time.
-coverage: native  ## all tests, with the lines and branches that they reach
+coverage: native $(READY)  ## all tests, with the lines and branches that they reach
 	$(BIN)/python $(SPREAD) --cov --cov-report=term:skip-covered
 
 lint: $(READY)  ## ruff, types, layers
@@ -133,7 +138,8 @@ carry:  ## pack .carry: all that device-evidence needs, for machines that can in
 clean:  ## remove both environments and everything a tool left
 	rm -rf .venv .venv-light $(CARRY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* $(PASSED) out
 
-# What a run needs; then, in the same environment, optional libraries and developers' tools.
+# What a run needs; then, in the same environment, optional libraries and developers' tools, whose modules are compiled
+# when they are first imported: a test imports a tenth of them.
 $(RUNS): pyproject.toml constraints.txt
 	@$(call venv,.venv)
 	@$(BIN)/python .ci/install_torch.py constraints.txt
@@ -141,12 +147,12 @@ $(RUNS): pyproject.toml constraints.txt
 	@touch $@
 
 $(READY): $(RUNS)
-	@$(BIN)/pip install -q -c constraints.txt -e '.[train,float8,safetensors,data,fast,sql,xlsx,ray,dev]'
+	@$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[train,float8,safetensors,data,fast,sql,xlsx,ray,dev]'
 	@touch $@
 
 $(LIGHT_READY): pyproject.toml constraints.txt
 	@$(call venv,.venv-light)
-	@.venv-light/bin/pip install -q -c constraints.txt -e '.[test]'
+	@$(LIGHT)/pip install -q --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
 # A Python outside 3.11 to 3.13 is refused here, before pip says it at length.

@@ -1,5 +1,6 @@
 """Fixtures and options of all tests: the public data, the store, and tests that this machine cannot run."""
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -70,6 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if needy and not _accelerator():
         for item in needy:
             item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
+
+
+def pytest_collection_finish() -> None:
+    """Excludes all that exists now, modules and thousands of tests, from garbage collections, each of which would take
+    half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -112,7 +112,7 @@ def test_fit_prints_a_valid_document(schemas, monkeypatch, capsys, tmp_path):
 
 def test_checked_plan_begins_with_the_configuration(schemas, tmp_path, capsys):
     job = tmp_path / "job.toml"
-    plans = api.plan("llama3-8b", machine="h100", devices=16, batch=16, seq_len=2048)
+    plans = api.plan("tiny", machine="h100", devices=4, batch=16, seq_len=128)
     job.write_text(launch_file(plans).text)
     checked = api.check_plan(job, machine="h100")
     assert checked.as_it_is
