@@ -24,9 +24,9 @@ def print_operations(changes: OperationChanges, console: Console, full: bool) ->
     console.print(Text("\nby operation, ms per step", style="bold"))
     for change in shown:
         path = _shorten(change.path, console.width - _INDENT)
-        console.print(Text(f"{change.ns / 1e6:>+10,.3f}  {plain(path)}", no_wrap=True, overflow="ellipsis"))
-        text = f"{'':{_INDENT}}{plain(_describe(change))}"
-        console.print(Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
+        lines = f"{change.ns / 1e6:>+10,.3f}  {plain(path)}", f"{'':{_INDENT}}{plain(_describe(change))}"
+        for line, style in zip(lines, ("", "dim")):
+            console.print(Text(line, style=style), no_wrap=True, overflow="ellipsis", crop=True)
     hidden = changes.largest[len(shown) :]
     rest_ns = changes.rest_ns + sum(change.ns for change in hidden)
     console.print(Text(f"{rest_ns / 1e6:>+10,.3f}  other operations", style="dim"))

@@ -34,9 +34,9 @@ def show_places(change: OperationChange) -> str:
 
 
 def show_calls(change: OperationChange) -> str:
-    """Calls per step and rank before and after, `96 → 48`; a single number if they are equal, empty for idle time."""
+    """Calls per step and rank before and after, `96 → 48`; a single number if they are equal, empty without calls."""
     before, after = (f"{calls:,.1f}".removesuffix(".0") for calls in (change.calls_before, change.calls_after))
-    if change.kind == "idle":
+    if not change.calls_before and not change.calls_after:
         return ""
     return before if before == after else f"{before} → {after}"
 
@@ -52,8 +52,10 @@ def operations_table(changes: OperationChanges | None, reason: str) -> Table:
         for change in (changes.largest if changes else ())
     ]  # fmt: skip
     if changes:
-        rest = changes.rest_before_ns, changes.rest_after_ns, changes.rest_ns
-        rows.append(("other operations", *(ns / 1e6 for ns in rest), "", ""))
+        rest_before, rest_after, rest = (
+            ns / 1e6 for ns in (changes.rest_before_ns, changes.rest_after_ns, changes.rest_ns)
+        )
+        rows.append(("other operations", rest_before, rest_after, rest, "", ""))
     return Table(
         title="operation",
         notes=(reason,) if reason else (),
