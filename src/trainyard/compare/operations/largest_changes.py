@@ -78,6 +78,11 @@ class _Selection:
         for row, node in enumerate(self.nodes):
             if node.parent >= 0:
                 self.children[node.parent].append(row)
+        # The largest change in each subtree: changes that cancel each other do not show in the change of the whole.
+        self.peak_ns = [abs(ns) for ns in self.change_ns]
+        for row in range(len(self.nodes) - 1, 0, -1):
+            parent = self.nodes[row].parent
+            self.peak_ns[parent] = max(self.peak_ns[parent], self.peak_ns[row])
         self.small_ns = _SMALL_SHARE * max(self.total_ns[0][0], self.total_ns[1][0])
         self.areas: list[list[int]] = []
 
@@ -148,9 +153,9 @@ class _Selection:
                 sets.append(alike)
         sizes = [(sum(self.change_ns[row] for row in rows), rows) for rows in sets]
         sizes.sort(key=lambda item: -abs(item[0]))
-        large = [rows for ns, rows in sizes if abs(ns) >= self.small_ns]
-        if kind in (STEP, PHASE) or sum(abs(ns) for ns, _ in sizes) > 2 * abs(change):
-            return large
+        peak_ns = max((self.peak_ns[row] for row in children), default=0)
+        if kind in (STEP, PHASE) or max(peak_ns, sum(abs(ns) for ns, _ in sizes) / 2) > abs(change):
+            return [rows for ns, rows in sizes if max(abs(ns), *(self.peak_ns[row] for row in rows)) >= self.small_ns]
         limit = _MAX_EXPLAINING if kind == MODULE else 1
         same_way = [(ns, rows) for ns, rows in sizes if ns * change > 0][:limit]
         for count in range(1, len(same_way) + 1):

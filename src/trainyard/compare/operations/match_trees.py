@@ -26,6 +26,8 @@ _MAX_SIBLINGS = 40
 """Unmatched siblings of each side that are compared pairwise: those with the largest subtrees."""
 _MAX_FUSED = 12
 """Operations that become one; more of them were replaced by something else."""
+_COMPILED = ("CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
+"""How the names of compiled functions begin."""
 _MAX_CANDIDATES = 50
 """Subtrees that are compared with one that may have been moved."""
 
@@ -189,11 +191,16 @@ class _Matcher:
                     continue
                 fused = _fitting(self.a, old, min(self.b.nodes[row].calls for row in new))
                 split = _fitting(self.b, new, min(self.a.nodes[row].calls for row in old))
-                if len(new) < len(fused) <= _MAX_FUSED * len(new) and self._share_operands(fused, new):
+                is_few = len(fused) <= _MAX_FUSED * len(new) or self._are_compiled(new)
+                if len(new) < len(fused) and is_few and self._share_operands(fused, new):
                     groups.append(Group("fused", tuple(fused), tuple(new), b))
                 elif len(old) < len(split) <= _MAX_FUSED * len(old) and self._share_operands(old, split):
                     groups.append(Group("split", tuple(old), tuple(split), b))
         return groups
+
+    def _are_compiled(self, rows: list[int]) -> bool:
+        """Whether nodes after are functions that torch.compile made from any number of operations."""
+        return all(self.b.nodes[row].label.startswith(_COMPILED) for row in rows)
 
     def _share_operands(self, old: list[int], new: list[int]) -> bool:
         """Whether two sets of operations have operand shapes in common, or a side has none recorded."""
