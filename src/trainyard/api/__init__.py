@@ -244,6 +244,8 @@ def fit_machine(runs: Sequence[Path], *, machine: Path) -> FittedMachine:
 def diff(before: Path, after: Path, *, strict: bool = False) -> Comparison:
     """Compares the steps of two recordings, account by account; the changes sum to the change of the step time.
 
+    Traces with host ops are compared operation by operation, too: `operations` of the result.
+
     `before`, `after`: a run (id prefix, tag or folder), a profiler file or a folder of them, or a file that
     `trainyard plan --json` wrote. `strict`: refuse damaged files of ranks; otherwise they are left out and named in
     `caveats`.
@@ -256,6 +258,6 @@ def diff(before: Path, after: Path, *, strict: bool = False) -> Comparison:
     from trainyard.report.view.comparison import compare
 
     notes: list[str] = []
-    first, second = (find(os.fspath(name), strict, say=notes.append).side() for name in (before, after))
+    first, second = (find(os.fspath(name), strict, say=notes.append).side(True) for name in (before, after))
     comparison = compare(first, second)
     return replace(comparison, caveats=(*comparison.caveats, *notes))

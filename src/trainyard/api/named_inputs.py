@@ -21,6 +21,7 @@ from trainyard.store.run_damage import RESTORE
 from trainyard.store.store import Store
 from trainyard.trace.measure import measure_files
 from trainyard.trace.measured_trace import MeasuredTrace
+from trainyard.trace.operations.build_tree import build_operation_tree
 
 
 class Named(NamedTuple):
@@ -32,9 +33,9 @@ class Named(NamedTuple):
     run: Run | None = None
     plans: Plans | None = None
 
-    def side(self) -> Side:
-        """This input as a side of a comparison. Raises `WrongRunState` for a damaged run, `UnknownName` for one without
-        a ledger."""
+    def side(self, with_operations: bool = False) -> Side:
+        """This input as a side of a comparison. `with_operations`: with the operation tree of its traces. Raises
+        `WrongRunState` for a damaged run, `UnknownName` for one without a ledger."""
         if self.plans is not None:
             plan = self.plans.best.plan
             return Side(name=self.name, mean=plan.ledger, ledgers=(plan.ledger,), plan=plan)
@@ -45,6 +46,7 @@ class Named(NamedTuple):
             return Side(
                 name=self.name, mean=self.measured.mean, ledgers=self.measured.ledgers, events=events, run=self.run,
                 left_out=self.measured.damage,
+                operations=build_operation_tree(self.measured) if with_operations else None,
             )  # fmt: skip
         if self.run is None or not self.run.ledgers:
             is_complete = self.run is not None and self.run.state == "complete"

@@ -11,10 +11,10 @@ from trainyard.cli.support.pipes import InputFile
 @click.argument("before", type=InputFile())
 @click.argument("after", type=InputFile())
 @click.option("--strict", is_flag=True, help="Fail if a rank's file is damaged, instead of leaving it out.")
-@click.option("--full", is_flag=True, help="Print every account and note.")
+@click.option("--full", is_flag=True, help="Print every account, operation and note.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def command(before: str, after: str, strict: bool, full: bool, as_json: bool) -> None:
-    """Compare BEFORE and AFTER, account by account; the changes add up to the change in step time.
+    """Compare BEFORE and AFTER, by account and by operation; the changes add up to the change in step time.
 
     Each is a run (id prefix, tag or folder), a trace path, or a file written by `plan --json`. If the two did different
     work, or it is unknown whether they did, this is reported, and no change is called better or worse.

@@ -15,6 +15,7 @@ from trainyard import ledger as ledgers_of
 from trainyard.events import OP, Events
 from trainyard.job import SCRIPT, Job
 from trainyard.ledger import Account, Ledger
+from trainyard.operation_tree import OperationTree
 from trainyard.plan import Plan
 from trainyard.record import Run
 from trainyard.store.run_summary import summarise
@@ -22,7 +23,8 @@ from trainyard.store.run_summary import summarise
 
 class Side(NamedTuple):
     """`ledgers`: one per rank and part of its window; `mean`: over ranks and full steps. `events`, `run`, `plan`: if
-    the side has them. `left_out`: sentences about ranks whose files could not be read in full."""
+    the side has them. `left_out`: sentences about ranks whose files could not be read in full.
+    `operations`: the operation tree of the mean step, if it was built."""
 
     name: str
     mean: Ledger
@@ -31,6 +33,7 @@ class Side(NamedTuple):
     run: Run | None = None
     plan: Plan | None = None
     left_out: str = ""
+    operations: OperationTree | None = None
 
     @property
     def job(self) -> Job | None:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainyard import units, words
+from trainyard.report.render.operations_terminal import count_hidden, print_operations
 from trainyard.report.render.terminal import NextStep, Part, fitted, next_steps, plain
 from trainyard.report.view.comparison import ComparedAccount, Comparison, show_change
 
@@ -38,9 +39,13 @@ def print_comparison(comparison: Comparison, console: Console, full: bool = Fals
         for side in (before, after)
     ]
     console.print(Text(f"coverage: {', '.join(coverages)}", style="dim"))
+    if comparison.operations and (full or comparison.comparable):
+        print_operations(comparison.operations, console, full)
     notes = comparison.caveats if full else comparison.caveats[:_MOST_NOTES]
     for caveat in notes:
         console.print(Text(f"note: {plain(caveat)}", style="dim"))
+    if full and comparison.no_operations:
+        console.print(Text(f"note: {plain(comparison.no_operations)}", style="dim"))
     if not full:
         console.print(*next_steps(_suggest_commands(comparison, len(changes) - len(large))), sep="\n")
 
@@ -53,7 +58,11 @@ def _large(changes: list[ComparedAccount], wall_ns: int) -> list[ComparedAccount
 
 def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
     """Commands that show the rest, of which `folded` is the number of accounts, and that look closer."""
-    counts = {"more account": folded, "more note": len(comparison.caveats[_MOST_NOTES:])}
+    counts = {
+        "more account": folded,
+        "more operation": count_hidden(comparison.operations),
+        "more note": len(comparison.caveats[_MOST_NOTES:]),
+    }
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     steps = [NextStep("--full", ", ".join([*listed, "range over steps"]))]
     if comparison.before.timed_ns and comparison.after.timed_ns:

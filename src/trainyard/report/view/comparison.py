@@ -9,11 +9,13 @@ import msgspec
 from trainyard import units, words
 from trainyard.compare.account_changes import compare_accounts
 from trainyard.compare.comparable import check_comparability
+from trainyard.compare.operations.largest_changes import OperationChanges, find_changes
 from trainyard.compare.side import Side
 from trainyard.ledger import Account
+from trainyard.report.view.operation_changes import operations_table
 from trainyard.report.view.view import Column, Table
 
-SCHEMA = "trainyard/diff/1"
+SCHEMA = "trainyard/diff/2"
 
 
 class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +44,8 @@ class ComparedAccount(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison of two recordings, account by account. `changes`: their `ns` sum to `wall_change_ns`. `reasons`: why
     the sides cannot be compared. `doubts`: why it is unknown whether they did the same work, or which is faster.
-    `caveats`: other differences of the two recordings."""
+    `caveats`: other differences of the two recordings. `operations`: the change of the step by operation; None if a
+    side has no host ops, for the reason in `no_operations`."""
 
     schema: str
     before: ComparedSide
@@ -53,6 +56,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     doubts: tuple[str, ...]
     caveats: tuple[str, ...]
     changes: tuple[ComparedAccount, ...]
+    operations: OperationChanges | None = None
+    no_operations: str = ""
 
     @property
     def headline(self) -> str:
@@ -73,7 +78,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """The headline and the changes of the accounts for a notebook."""
         from trainyard.report.render.html_tables import tables_html
 
-        return tables_html(self.headline, (_table(self),))
+        return tables_html(self.headline, (_table(self), operations_table(self.operations, self.no_operations)))
 
 
 def show_change(change: int, base: int) -> str:
@@ -104,7 +109,10 @@ def _table(comparison: Comparison) -> Table:
 
 
 def compare(before: Side, after: Side) -> Comparison:
-    """Compares two sides, account by account. An account is judged better or worse only if both did the same work."""
+    """Compares two sides, account by account, and by operation if both have operation trees.
+
+    An account is judged better or worse only if both did the same work.
+    """
     judged = check_comparability(before, after)
     return Comparison(
         schema=SCHEMA,
@@ -122,7 +130,27 @@ def compare(before: Side, after: Side) -> Comparison:
             )
             for change in compare_accounts(before, after, judge=judged.same_work)
         ),
+        operations=_compare_operations(before, after),
+        no_operations=" ".join(filter(None, map(_describe_missing, (before, after)))),
     )  # fmt: skip
+
+
+def _compare_operations(before: Side, after: Side) -> OperationChanges | None:
+    """The change of the step by operation; None unless both sides have an operation tree."""
+    if before.operations is None or after.operations is None:
+        return None
+    return find_changes(before.operations, after.operations)
+
+
+def _describe_missing(side: Side) -> str:
+    """Why a side has no operations to compare, as a sentence; empty if it has."""
+    if side.operations:
+        return ""
+    if side.plan:
+        return f"{side.name} is a plan, which has no operations."
+    if not side.events:
+        return f"The traces of {side.name} were not kept: its operations are unknown."
+    return f"{side.name} has no host ops: record CPU activity to compare operations."
 
 
 def _describe_side(side: Side) -> ComparedSide:
