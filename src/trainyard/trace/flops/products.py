@@ -23,6 +23,7 @@ from trainyard.trace.flops.operands import (
     UnknownOperand,
     broadcast,
 )
+from trainyard.trace.flops.pairs import causal_pairs, kept_pairs
 from trainyard.trace.flops.signatures import ATTENTIONS, CONVOLUTIONS
 
 # Ops with tensors [batch, sequence, head, width]; all others have [batch, head, sequence, width].
@@ -128,6 +129,8 @@ def _cost_convolution(args: OpArguments) -> Cost:
     spatial_axes = len(weight.dims) - 2
     if spatial_axes < 1 or len(input.dims) not in (spatial_axes + 1, spatial_axes + 2):
         raise UnknownOperand
+    if args.facts.partner is not None:
+        return _cost_convolution_by_result(args, input, weight)
     batch, spatial = input.dims[: -1 - spatial_axes], input.dims[-spatial_axes:]
     stride, padding = _value_per_axis(args, "stride", spatial_axes), _value_per_axis(args, "padding", spatial_axes)
     dilation = _value_per_axis(args, "dilation", spatial_axes) if "dilation" in args else (1,) * spatial_axes
@@ -153,6 +156,34 @@ def _cost_convolution(args: OpArguments) -> Cost:
     read = [tensor for name in ("bias", "z") if name in args and (tensor := args.maybe(name))]
     written = Tensor((*batch, channels, *output_dims), input.format)
     return _matrix_cost(flops, [input, weight, *read], [written], input.format)
+
+
+def _cost_convolution_by_result(args: OpArguments, input: Tensor, weight: Tensor) -> Cost:
+    """The cost of a convolution whose strides are not recorded, from the size of its result. Raises `UnknownOperand` for
+    a transposed one, whose result is longer than its input."""
+    out = args.result()
+    spatial_axes = len(weight.dims) - 2
+    longer = any(n > length for n, length in zip(out.dims[-spatial_axes:], input.dims[-spatial_axes:]))
+    if len(out.dims) != len(input.dims) or out.dims[-spatial_axes - 1] != weight.dims[0] or longer:
+        raise UnknownOperand
+    flops = 2 * out.numel * prod(weight.dims[1:])
+    return _matrix_cost(flops, [input, weight], [out], input.format)
+
+
+def _cudnn_gradient_formula(target: str) -> Callable[[OpArguments], Cost]:
+    """The formula of `cudnn_convolution_backward_<target>` of PyTorch 1, inside `cudnn_convolution_backward` (self,
+    grad_output, weight, ...), whose arguments are its facts."""
+
+    def formula(args: OpArguments) -> Cost:
+        """FLOPs and bytes of one gradient. Raises `UnknownOperand` if the op around it is not in the file."""
+        if args.facts.partner is None:
+            raise UnknownOperand
+        around = OpArguments(args.facts.partner)
+        input, gradient, weight = around[0], around[1], around[2]
+        read, written = (weight, input) if target == "input" else (input, weight)
+        return _matrix_cost(2 * gradient.numel * prod(weight.dims[1:]), [gradient, read], [written], gradient.format)
+
+    return formula
 
 
 def _value_per_axis(args: OpArguments, name: str, axis_count: int) -> tuple[int, ...]:
@@ -215,10 +246,13 @@ def _query_key_pairs(name: str, args: OpArguments) -> tuple[int, bool]:
     matrices = prod(query.dims[:-1]) // max(1, rows)
     windows = [word for word in ("window_size_left", "window_size_right", "window_size") if word in args]
     windowed = any(args.is_given(word) and args.int(word) >= 0 for word in windows)
+    if windowed and name.startswith("_flash"):
+        left, right = (args.int(word) if args.is_given(word) else -1 for word in windows)
+        return matrices * kept_pairs(rows, columns, bool(kind), left, right), False
     # The causal diagonal ends at the last key in flash kernels called directly and with mask 2 of the efficient kernel;
     # in others it begins at the first key.
     shift = columns - rows if name.startswith("_flash") or kind == 2 else 0
-    return matrices * (_causal_pairs(rows, columns, shift) if kind else rows * columns), windowed
+    return matrices * (causal_pairs(rows, columns, shift) if kind else rows * columns), windowed
 
 
 def _max_packed_pairs(args: OpArguments, query: Tensor, key: Tensor, causal: bool) -> int:
@@ -233,19 +267,12 @@ def _max_packed_pairs(args: OpArguments, query: Tensor, key: Tensor, causal: boo
     return heads * tokens * longest_k
 
 
-def _causal_pairs(rows: int, columns: int, shift: int) -> int:
-    """Query-key pairs that a causal mask keeps: the sum over rows i of min(i + 1 + shift, columns), no term below
-    zero."""
-    first_row = max(0, -shift)
-    first_full_row = min(rows, max(first_row, columns - shift))
-    growing_rows = max(0, first_full_row - first_row)
-    first_pairs = first_row + 1 + shift
-    return (
-        growing_rows * first_pairs
-        + growing_rows * (growing_rows - 1) // 2
-        + (rows - max(first_full_row, min(first_row, rows))) * columns
-    )
-
+READS_RESULT = frozenset(
+    ("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "cudnn_convolution", "miopen_convolution",
+     "cudnn_convolution_backward_input", "cudnn_convolution_backward_weight")
+)  # fmt: skip
+"""Names of ops, without `aten::`, whose cost follows from the op around them or, if the file does not record their
+values, from their result."""
 
 FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
     "mm": _matmul_formula(0),
@@ -266,6 +293,8 @@ FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
     "_scaled_grouped_mm": _grouped_mm_formula(4, 7),
     **dict.fromkeys(CONVOLUTIONS, _cost_convolution),
     "convolution_backward": _cost_convolution_backward,
+    "cudnn_convolution_backward_input": _cudnn_gradient_formula("input"),
+    "cudnn_convolution_backward_weight": _cudnn_gradient_formula("weight"),
     **{name: _attention_formula(name) for name in ATTENTIONS},
 }
 """Name without `aten::` and in-place underscore -> formula. Files do not record an einsum's equation: the products that

@@ -22,12 +22,14 @@ from trainyard.machine import Device
 from trainyard.trace.align.steps import in_full
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.flops.attribution import HEAVY_CLASSES, cost_of
+from trainyard.trace.flops.attribution import HEAVY_CLASSES
 from trainyard.trace.flops.operands import Cost, OpArguments
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.readers.nesting import nearest_ancestor
 
 _TF32_KERNEL = re.compile(r"tf32|s1688gemm|s1688fprop|s1688dgrad|s1688wgrad", re.I)
+_FEWER_PRODUCTS = re.compile(r"winograd|(?<!c)fft(?!n)", re.I)
+"""Kernels of convolutions that take fewer multiplications than a direct one: by Winograd's algorithm, or transforms."""
 _HALF = words.DTYPES["bfloat16"]
 
 
@@ -79,6 +81,13 @@ class _RooflineKey(NamedTuple):
     phase: str
     device: str
     cost: Cost | None
+
+    @property
+    def on_matrix_units(self) -> bool:
+        """Whether the peak of the matrix units bounds the arithmetic: as the formula states, else by op class."""
+        if self.cost and self.cost.on_matrix_units is not None:
+            return self.cost.on_matrix_units
+        return self.account.what in HEAVY_CLASSES
 
 
 class _RooflineTotals:
@@ -137,11 +146,11 @@ def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals
     begins a call; other work counts by interval."""
     classified, events = rank.classified, rank.events
     op = rank.arithmetic.op
-    name, shape, key, first = _identify_intervals(rank)
+    *columns, first = _identify_intervals(rank)
     is_compute_key = np.array([account.kind == "compute" for account, _ in rank.keys.pairs], bool)
     rows = np.flatnonzero(is_compute_key[classified.key] & in_full(rank.parts, classified.start))
     counts_as_call = np.where(op >= 0, first, classified.begins)
-    identities, group = np.unique(np.stack([name, shape, key])[:, rows], axis=1, return_inverse=True)
+    identities, group = np.unique(np.stack(columns)[:, rows], axis=1, return_inverse=True)
     group = group.reshape(-1)
     keys = [_roofline_key(rank, *ident) for ident in identities.T.tolist()]
     totals = np.zeros((3, len(keys)), np.int64)
@@ -154,12 +163,13 @@ def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals
         totals_by_key[keys[ident]].kernels.add(events.names[kernel])
 
 
-def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
+def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, I64, NDArray[np.bool_]]:
     """For each interval: the name of its op (else of the innermost op around the launch, else its own), that op's shape
-    (-1 if it has no cost), the key of its op, and whether it is its op's first interval."""
+    and the index of its cost (both -1 if it has no cost), the key of its op, and whether it is its op's first
+    interval."""
     classified, host, work = rank.classified, rank.events.host, rank.arithmetic
     name, key = classified.name.astype(np.int64), classified.key.astype(np.int64)
-    shape = np.full(len(name), -1, np.int64)
+    shape, cost = np.full((2, len(name)), -1, np.int64)
     is_first = np.zeros(len(name), bool)
     launched = np.flatnonzero(classified.launcher >= 0)
     launcher = classified.launcher[launched]
@@ -168,15 +178,17 @@ def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool
     with_op = np.flatnonzero(work.op >= 0)
     op = work.op[with_op]
     name[with_op] = host.name[op]
-    shape[with_op] = np.where(work.costed[op], host.shape[op], -1)
+    cost[with_op] = work.cost[op]
+    shape[with_op] = np.where(work.cost[op] >= 0, host.shape[op], -1)
     _, begins, group = np.unique(op, return_index=True, return_inverse=True)
     key[with_op] = key[with_op[begins]][group.reshape(-1)]
     is_first[with_op[begins]] = classified.begins[with_op[begins]]
-    return name, shape, key, is_first
+    return name, shape, cost, key, is_first
 
 
-def _roofline_key(rank: RankTrace, name: int, shape: int, key: int) -> _RooflineKey:
-    """The key of calls with these indices into `events.names`, `events.shapes` (-1: unknown cost) and `keys.pairs`."""
+def _roofline_key(rank: RankTrace, name: int, shape: int, cost: int, key: int) -> _RooflineKey:
+    """The key of calls with these indices into `events.names`, `events.shapes` and `arithmetic.costs` (both -1 for an
+    unknown cost), and `keys.pairs`."""
     events = rank.events
     account, phase = rank.keys.pairs[key]
     operands = events.shapes[shape] if shape >= 0 else None
@@ -186,7 +198,7 @@ def _roofline_key(rank: RankTrace, name: int, shape: int, key: int) -> _Roofline
         account=account,
         phase=PHASES[phase],
         device=events.device,
-        cost=cost_of(events.names[name], operands) if operands else None,
+        cost=rank.arithmetic.costs[cost] if cost >= 0 else None,
     )
 
 
@@ -197,6 +209,8 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
     moved = None if cost is None or cost.bytes is None else cost.bytes * total.count
     dtype = _peak_format(key, flops, total, device)
     bound, least_call_ns = _min_call_time(key, dtype, device)
+    if key.account.what == "conv" and any(_FEWER_PRODUCTS.search(name) for name in total.kernels):
+        bound, least_call_ns = "unknown", None
     reachable = None if least_call_ns is None else least_call_ns * total.count // steps
     ns = total.ns // steps
     return OpRow(
@@ -227,7 +241,7 @@ def _peak_format(key: _RooflineKey, flops: int | None, total: _RooflineTotals, d
     if (
         word != "float32"
         or device is None
-        or key.account.what not in HEAVY_CLASSES
+        or not key.on_matrix_units
         or not {word, "tf32"} <= set(device.peak)
     ):
         return word
@@ -242,7 +256,7 @@ def _min_call_time(
     cost = key.cost
     if device is None or not device.peak or cost is None or cost.flops is None or cost.bytes is None or cost.at_most:
         return "unknown", None
-    peak = dtype if key.account.what in HEAVY_CLASSES else min(device.peak, key=lambda word: device.peak[word].value)
+    peak = dtype if key.on_matrix_units else min(device.peak, key=lambda word: device.peak[word].value)
     if peak not in device.peak:
         return "unknown", None
     work = Operation(op=key.account.what, phase=key.phase, count=1, flops=cost.flops, bytes=cost.bytes, dtype=peak)

@@ -1,0 +1,233 @@
+"""Formulas of library operations in TOML files: those of the package (`data/formulas/`) and those of users.
+
+An entry states the names of ops, their arguments by position, and the FLOPs and bytes of one call as expressions
+(`expressions.py`). `[formula.backward]` is the node of the op in the backward pass, which receives the gradient `grad`
+and reads the arguments of the forward op; the forward op's `result` is the gradient that its node receives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import translate
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from trainyard.errors import BadFile, BadInput
+from trainyard.events import OperandShape
+from trainyard.formats import toml
+from trainyard.trace.flops.expressions import Expression, Value
+from trainyard.trace.flops.operands import UNKNOWN_FORMAT, CallFacts, Cost, Format, OpArguments, UnknownOperand
+
+MAX_FILE_BYTES = 1 << 20
+_MAX_FORMULAS = 2_000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_RESERVED = ("result", "grad")
+
+
+class BackwardEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The backward pass of an entry. `ops`: names of its nodes, by default the op's name followed by `Backward`;
+    `flops`, `bytes`: expressions, which also read `grad`, the first gradient that the node receives."""
+
+    ops: tuple[str, ...] = ()
+    flops: str
+    bytes: str
+
+
+class FormulaEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of a formula file.
+
+    `ops`: names as in the trace; `*` matches any text. `arguments`: their names by position, separated by blanks.
+    `requires`: an expression that must hold, for ops whose arguments differ between versions. `flops`, `bytes`:
+    expressions for one call. `format`: the argument whose number format the arithmetic has, by default the first
+    tensor. `matrix`: the FLOPs are matrix products, so the peak of the matrix units applies; by default as the op's
+    class. `at_most`: the FLOPs are an upper bound. `assumes`: what the formula assumes, as a sentence. `note`:
+    the source of the arguments, for readers of the file. `library`: the library's name.
+    """
+
+    ops: tuple[str, ...]
+    arguments: str = ""
+    requires: str = ""
+    flops: str
+    bytes: str
+    format: str = ""
+    matrix: bool | None = None
+    at_most: bool = False
+    assumes: str = ""
+    note: str = ""
+    library: str = ""
+    backward: BackwardEntry | None = None
+
+
+class FormulaFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A formula file: a list of entries `[[formula]]`. Of several entries for an op, the first applies whose `requires`
+    holds and whose values are all in the trace."""
+
+    formula: tuple[FormulaEntry, ...]
+
+
+class _Part(NamedTuple):
+    """The compiled expressions of an entry or of its backward pass."""
+
+    entry: FormulaEntry
+    backward: bool
+    requires: Expression | None
+    flops: Expression
+    bytes: Expression
+
+
+class FormulaSet:
+    """Compiled entries, by the name of an op."""
+
+    def __init__(self, entries: Sequence[FormulaEntry], source: str) -> None:
+        """Checks and compiles `entries`, in order of precedence. `source`: the file's name for errors. Raises
+        `BadInput` for an entry that is not valid."""
+        self._patterns: list[tuple[Callable[[str], object], _Part]] = []
+        for number, entry in enumerate(entries, 1):
+            parts = _compile(entry, f"{source}, formula {number}")
+            for part, names in parts:
+                pattern = re.compile("|".join(translate(name) for name in names)).match
+                self._patterns.append((pattern, part))
+        self._by_name: dict[str, tuple[_Part, ...]] = {}
+
+    def parts(self, op: str) -> tuple[_Part, ...]:
+        """The compiled formulas of an op, in order of precedence; none for an op without one."""
+        if op not in self._by_name:
+            self._by_name[op] = tuple(part for matches, part in self._patterns if matches(op))
+        return self._by_name[op]
+
+    def cost(self, op: str, shape: OperandShape, facts: CallFacts) -> Cost | None:
+        """FLOPs and bytes of one call; None without a formula, or if the file lacks a value that it needs."""
+        for part in self.parts(op):
+            try:
+                if cost := _apply(part, shape, facts):
+                    return cost
+            except (UnknownOperand, IndexError):
+                continue
+        return None
+
+    def pairs(self, forward: str, node: str) -> bool:
+        """Whether an entry has `forward` as its op and `node` as its node in the backward pass."""
+        entries = [part.entry for part in self.parts(node) if part.backward]
+        return any(part.entry in entries for part in self.parts(forward) if not part.backward)
+
+    def reads_partner(self, op: str) -> bool:
+        """Whether a formula of the op reads the op's other half: a node its forward op, or an op its result."""
+        return any(part.backward or "result" in part.flops.names | part.bytes.names for part in self.parts(op))
+
+
+@lru_cache(maxsize=8)
+def compiled(entries: tuple[FormulaEntry, ...], source: str = "formulas") -> FormulaSet:
+    """The compiled set of `entries`; compiled once for each process."""
+    return FormulaSet(entries, source)
+
+
+@lru_cache(maxsize=1)
+def library() -> tuple[FormulaEntry, ...]:
+    """The entries of the package's own files, in order of the files' names."""
+    folder = Path(__file__).parents[2] / "data" / "formulas"
+    return tuple(entry for path in sorted(folder.glob("*.toml")) for entry in _decode(path.read_bytes(), path.name))
+
+
+def read_formulas(path: Path | str) -> tuple[FormulaEntry, ...]:
+    """Reads and checks a user's formula file. Raises `BadFile` for a file that cannot be read or is not TOML with the
+    fields of `FormulaFile`, `BadInput` for an expression outside the grammar; both name the entry."""
+    path = Path(path)
+    try:
+        if not path.is_file():
+            raise BadFile(f"{path}: no such file.", "Pass the path of a TOML file with entries [[formula]].")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read: {error.strerror}.", "Check the permissions of the file.") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise BadFile(f"{path}: more than {MAX_FILE_BYTES:,} bytes, the limit of a formula file.", "Divide the file.")
+    entries = _decode(data, str(path))
+    compiled(entries, str(path))
+    return entries
+
+
+def _decode(data: bytes, name: str) -> tuple[FormulaEntry, ...]:
+    """The entries of a file's text. Raises `BadFile`."""
+    try:
+        entries = msgspec.convert(toml.loads(data.decode("utf-8")), FormulaFile).formula
+    except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise BadFile(
+            f"{name}: not a formula file: {error}.",
+            'An entry is [[formula]] with ops = ["NAME"], arguments = "x y", flops = "...", bytes = "...".',
+        ) from error
+    if len(entries) > _MAX_FORMULAS:
+        raise BadFile(f"{name}: {len(entries):,} formulas; at most {_MAX_FORMULAS:,} are allowed.", "Divide the file.")
+    return entries
+
+
+def _compile(entry: FormulaEntry, where: str) -> list[tuple[_Part, tuple[str, ...]]]:
+    """The compiled forward and backward parts of an entry, each with the names of its ops. Raises `BadInput`."""
+    where = f"{where} ({', '.join(entry.ops[:2]) or 'no ops'})"
+    arguments = entry.arguments.split()
+    if not entry.ops or not all(name.strip() for name in entry.ops):
+        raise BadInput(f"{where}: `ops` is empty.", 'Name the op as the trace does, such as ops = ["mylib::fused_mlp"].')
+    for name in arguments:
+        if not _NAME.match(name) or name in _RESERVED or arguments.count(name) > 1:
+            raise BadInput(
+                f"{where}: {name!r} in `arguments` is not the name of an argument, or occurs twice.",
+                "Use letters, digits and underscores; `result` and `grad` are reserved.",
+            )
+    if entry.format and entry.format not in arguments:
+        raise BadInput(f"{where}: `format` is {entry.format!r}, which is not an argument: {' '.join(arguments)}.")
+    requires = Expression(entry.requires, arguments, f"{where}, requires") if entry.requires else None
+    readable = [*arguments, "result"]
+    flops, moved = (Expression(getattr(entry, key), readable, f"{where}, {key}") for key in ("flops", "bytes"))
+    parts = [(_Part(entry, False, requires, flops, moved), entry.ops)]
+    if back := entry.backward:
+        readable = [*arguments, "grad"]
+        flops, moved = (
+            Expression(getattr(back, key), readable, f"{where}, backward.{key}") for key in ("flops", "bytes")
+        )
+        names = back.ops or tuple(f"{name}Backward" for name in entry.ops)
+        parts.append((_Part(entry, True, requires, flops, moved), names))
+    return parts
+
+
+def _apply(part: _Part, shape: OperandShape, facts: CallFacts) -> Cost | None:
+    """The cost of a call by one formula; None if its `requires` does not hold. Raises `UnknownOperand` for missing
+    values."""
+    entry = part.entry
+    call = OpArguments(shape, entry.arguments, facts)
+    if part.backward:
+        if facts.partner is None:
+            return None
+        node, call = OpArguments(shape), OpArguments(facts.partner, entry.arguments, CallFacts(facts.element))
+
+    def read(name: str) -> Value:
+        """The value of an argument, of the `result` or of the gradient."""
+        if name == "result":
+            return call.result()
+        return node[0] if name == "grad" else call.value(name)  # pyright: ignore[reportPossiblyUnboundVariable]
+
+    if part.requires and not part.requires.value(read):
+        return None
+    return Cost(
+        flops=part.flops.number(read),
+        bytes=part.bytes.number(read),
+        format=_arithmetic_format(entry, call),
+        at_most=entry.at_most,
+        on_matrix_units=entry.matrix,
+        assumes=entry.assumes,
+    )
+
+
+def _arithmetic_format(entry: FormulaEntry, call: OpArguments) -> Format:
+    """The format of the argument `entry.format`, else of the first tensor; unknown for an op of lists without one."""
+    if entry.format:
+        return call[entry.format].format
+    for index in range(len(call)):
+        try:
+            if tensor := call.maybe(index):
+                return tensor.format
+        except UnknownOperand:
+            continue
+    return call.facts.element or UNKNOWN_FORMAT
