@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import NamedTuple
 
 from trainyard.errors import BadInput, nearest
 from trainyard.trace.flops.operands import Tensor, TensorGroup, UnknownOperand
@@ -41,12 +42,19 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 }
 
 
-Value = int | tuple[int, ...] | Tensor | TensorGroup | None
+class Inputs(NamedTuple):
+    """All tensors that a call was passed: their number of elements and their size in bytes."""
+
+    numel: int
+    bytes: int
+
+
+Value = int | tuple[int, ...] | Tensor | TensorGroup | Inputs | None
 """The value of an expression. None: an argument that was not given."""
 _ATTRIBUTES: dict[str, Callable[[Tensor | TensorGroup], int]] = {
     "numel": lambda tensor: tensor.numel,
     "bytes": lambda tensor: tensor.bytes,
-    "itemsize": lambda tensor: tensor.format.size if isinstance(tensor, Tensor) else tensor.bytes // tensor.numel,
+    "itemsize": lambda tensor: tensor.format.size if isinstance(tensor, Tensor) else tensor.itemsize,
     "ndim": lambda tensor: len(tensor.dims),
 }
 ATTRIBUTES = {
@@ -172,7 +180,9 @@ def _evaluate(node: ast.AST, read: Callable[[str], Value]) -> Value:
             return _evaluate(body if _integer(_evaluate(test, read)) else otherwise, read)
         case ast.Attribute(value=owner, attr=attribute):
             tensor = _evaluate(owner, read)
-            if not isinstance(tensor, Tensor | TensorGroup) or (attribute == "itemsize" and not tensor.numel):
+            if isinstance(tensor, Inputs) and attribute in ("numel", "bytes"):
+                return _bounded(getattr(tensor, attribute))
+            if not isinstance(tensor, Tensor | TensorGroup):
                 raise UnknownOperand
             return _bounded(_ATTRIBUTES[attribute](tensor))
         case ast.Subscript(value=owner, slice=index):
@@ -186,7 +196,7 @@ def _evaluate(node: ast.AST, read: Callable[[str], Value]) -> Value:
 def _dims_at(owner: Value, index: ast.expr, read: Callable[[str], Value]) -> Value:
     """`owner[index]`: a dim of a tensor or a number of a list; for a slice, a tuple of them."""
     values = owner.dims if isinstance(owner, Tensor) else owner
-    if not isinstance(values, tuple) or isinstance(values, TensorGroup):
+    if not isinstance(values, tuple) or isinstance(values, TensorGroup | Inputs):
         raise UnknownOperand
     if isinstance(index, ast.Slice):
         bounds = [None if part is None else _integer(_evaluate(part, read)) for part in (index.lower, index.upper)]
@@ -206,7 +216,7 @@ def _call(function: str, arguments: list[Value]) -> Value:
             return otherwise if value is None else value
         case "bytes", tensors:
             return _bounded(sum(_size(tensor) for tensor in tensors))
-        case "prod", [tuple() as dims] if not isinstance(dims, Tensor | TensorGroup):
+        case "prod", [tuple() as dims] if not isinstance(dims, Tensor | TensorGroup | Inputs):
             return _bounded(prod(dims))
         case "min", values:
             return min(_integer(value) for value in values)

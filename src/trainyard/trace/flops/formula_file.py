@@ -19,13 +19,13 @@ import msgspec
 from trainyard.errors import BadFile, BadInput
 from trainyard.events import OperandShape
 from trainyard.formats import toml
-from trainyard.trace.flops.expressions import Expression, Value
+from trainyard.trace.flops.expressions import Expression, Inputs, Value
 from trainyard.trace.flops.operands import UNKNOWN_FORMAT, CallFacts, Cost, Format, OpArguments, UnknownOperand
 
 MAX_FILE_BYTES = 1 << 20
 _MAX_FORMULAS = 2_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_RESERVED = ("result", "grad")
+_RESERVED = ("result", "grad", "inputs")
 
 
 class BackwardEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,16 +174,16 @@ def _compile(entry: FormulaEntry, where: str) -> list[tuple[_Part, tuple[str, ..
         if not _NAME.match(name) or name in _RESERVED or arguments.count(name) > 1:
             raise BadInput(
                 f"{where}: {name!r} in `arguments` is not the name of an argument, or occurs twice.",
-                "Use letters, digits and underscores; `result` and `grad` are reserved.",
+                "Use letters, digits and underscores; `result`, `grad` and `inputs` are reserved.",
             )
     if entry.format and entry.format not in arguments:
         raise BadInput(f"{where}: `format` is {entry.format!r}, which is not an argument: {' '.join(arguments)}.")
     requires = Expression(entry.requires, arguments, f"{where}, requires") if entry.requires else None
-    readable = [*arguments, "result"]
+    readable = [*arguments, "inputs", "result"]
     flops, moved = (Expression(getattr(entry, key), readable, f"{where}, {key}") for key in ("flops", "bytes"))
     parts = [(_Part(entry, False, requires, flops, moved), entry.ops)]
     if back := entry.backward:
-        readable = [*arguments, "grad"]
+        readable = [*arguments, "inputs", "grad"]
         flops, moved = (
             Expression(getattr(back, key), readable, f"{where}, backward.{key}") for key in ("flops", "bytes")
         )
@@ -196,24 +196,33 @@ def _apply(part: _Part, shape: OperandShape, facts: CallFacts) -> Cost | None:
     """The cost of a call by one formula; None if its `requires` does not hold. Raises `UnknownOperand` for missing
     values."""
     entry = part.entry
+    node = OpArguments(shape)
     call = OpArguments(shape, entry.arguments, facts)
     if part.backward:
-        if facts.partner is None:
+        # Without the forward op only a formula of the gradient alone applies.
+        call = OpArguments(facts.partner or OperandShape(), entry.arguments, CallFacts(facts.element))
+        if facts.partner is None and (part.requires or part.flops.names | part.bytes.names > {"grad"}):
             return None
-        node, call = OpArguments(shape), OpArguments(facts.partner, entry.arguments, CallFacts(facts.element))
 
     def read(name: str) -> Value:
-        """The value of an argument, of the `result` or of the gradient."""
-        if name == "result":
-            return call.result()
-        return node[0] if name == "grad" else call.value(name)  # pyright: ignore[reportPossiblyUnboundVariable]
+        """The value of an argument, of the `result`, of the gradient, or of all inputs of the op."""
+        match name:
+            case "result":
+                return call.result()
+            case "grad":
+                return node[0]
+            case "inputs":
+                tensors = call.tensors()
+                return Inputs(sum(tensor.numel for tensor in tensors), sum(tensor.bytes for tensor in tensors))
+            case _:
+                return call.value(name)
 
     if part.requires and not part.requires.value(read):
         return None
     return Cost(
         flops=part.flops.number(read),
         bytes=part.bytes.number(read),
-        format=_arithmetic_format(entry, call),
+        format=_arithmetic_format(entry, call if facts.partner or not part.backward else node),
         at_most=entry.at_most,
         on_matrix_units=entry.matrix,
         assumes=entry.assumes,
