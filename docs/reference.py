@@ -58,6 +58,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Vendors": words.VENDORS,
     "How an entry is known": words.HOWS,
     "Bases of a ledger": words.BASES,
+    "Reasons why FLOPs and bytes are not known": words.MISSING_COSTS,
     "Clock alignment": words.ALIGNMENTS,
     "What memory is held for": words.MEMORY,
     "Why an allocation failed": words.SHORTAGES,

@@ -34,6 +34,11 @@ _KNOWN_OPS = {
 }  # fmt: skip
 
 
+def is_inductor_kernel(op: str) -> bool:
+    """Whether an op's name is that of a generated Triton kernel."""
+    return _NAME.match(op) is not None
+
+
 def cost_of_inductor_kernel(op: str, shape: OperandShape) -> Cost | None:
     """The cost of a launch; None for ops that are not Inductor's kernels, and without recorded arguments."""
     match = _NAME.match(op)

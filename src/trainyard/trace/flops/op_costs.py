@@ -7,7 +7,7 @@ from typing import NamedTuple
 from trainyard.events import OperandShape
 from trainyard.trace.flops import lists, products, traffic
 from trainyard.trace.flops.formula_file import FormulaEntry, FormulaSet, compiled, library
-from trainyard.trace.flops.inductor import cost_of_inductor_kernel
+from trainyard.trace.flops.inductor import cost_of_inductor_kernel, is_inductor_kernel
 from trainyard.trace.flops.operands import NO_FACTS, CallFacts, Cost, OpArguments, UnknownOperand
 from trainyard.trace.flops.signatures import SIGNATURES
 
@@ -37,6 +37,15 @@ class Formulas(NamedTuple):
             or self.built_in.reads_partner(op)
         )
 
+    def covers(self, op: str) -> bool:
+        """Whether there is a formula for the op's name, whether or not the file has the values that it needs."""
+        base_name = op.removeprefix("aten::")
+        return (
+            (op.startswith("aten::") and (_has_aten_formula(base_name) or _has_aten_formula(base_name.removesuffix("_"))))
+            or is_inductor_kernel(op)
+            or bool(self.own.parts(op) or self.built_in.parts(op))
+        )
+
     def pairs(self, forward: str, node: str) -> bool:
         """Whether a formula states that `node` is the backward pass of the op `forward`."""
         return self.own.pairs(forward, node) or self.built_in.pairs(forward, node)
@@ -44,6 +53,10 @@ class Formulas(NamedTuple):
 
 BUILT_IN = Formulas()
 """The package's formulas only."""
+
+
+def _has_aten_formula(name: str) -> bool:
+    return name in products.FORMULAS or name in lists.FORMULAS or name in traffic.FORMULAS
 
 
 def cost_of(

@@ -23,6 +23,7 @@ from trainyard.trace.align.steps import in_full
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.flops.attribution import HEAVY_CLASSES
+from trainyard.trace.flops.op_costs import Formulas
 from trainyard.trace.flops.operands import Cost, OpArguments
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.readers.nesting import nearest_ancestor
@@ -58,22 +59,26 @@ class OpRow(NamedTuple):
     bound: Literal["compute", "memory", "unknown"]
     reachable_ns: int | None
     loss_ns: int | None
+    missing: str = ""
+    """Why the FLOPs or bytes are not known, a key of words.MISSING_COSTS; empty if both are."""
 
 
 class Roofline(NamedTuple):
     """Rows by decreasing loss, then those without one by ns. `known_ns` of `compute_ns` are in ops whose FLOPs and
-    bytes are known. `notes`: missing data and the reason."""
+    bytes are known. `notes`: missing data and the reason. `assumptions`: what formulas of these rows assume, each
+    once."""
 
     rows: tuple[OpRow, ...]
     device: str
     known_ns: int
     compute_ns: int
     notes: tuple[str, ...]
+    assumptions: tuple[str, ...] = ()
 
 
 class _RooflineKey(NamedTuple):
     """What calls have in common that form a row: op, operands as text, account, phase, the device's name as in the
-    file, and the cost of one call, None if unknown."""
+    file, the cost of one call, None if unknown, and why it is, a key of words.MISSING_COSTS."""
 
     op: str
     shape: str
@@ -81,6 +86,7 @@ class _RooflineKey(NamedTuple):
     phase: str
     device: str
     cost: Cost | None
+    missing: str
 
     @property
     def on_matrix_units(self) -> bool:
@@ -109,7 +115,7 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         steps += sum(not part.partial for part in rank.parts) or len(rank.parts)
         device_names.add(rank.events.device)
         has_shapes = has_shapes or bool(rank.events.shapes)
-        _add_rank(rank, totals_by_key)
+        _add_rank(rank, totals_by_key, measured.formulas)
     devices = {name: device or machine.find_device(name) for name in device_names}
     rows = sorted(
         (_op_row(key, total, max(1, steps), devices[key.device]) for key, total in totals_by_key.items()),
@@ -138,11 +144,12 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         known_ns=sum(row.ns for row in rows if row.flops is not None and row.bytes is not None),
         compute_ns=sum(row.ns for row in rows),
         notes=tuple(notes),
+        assumptions=tuple(sorted({key.cost.assumes for key in totals_by_key if key.cost and key.cost.assumes})),
     )
 
 
-def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals]) -> None:
-    """Adds a rank's full steps to `totals_by_key`. An op counts in the step in which its first interval starts, if that
+def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals], formulas: Formulas) -> None:
+    """Adds a rank's full steps to `totals_by_key`. `formulas`: those that gave the costs. An op counts in the step in which its first interval starts, if that
     begins a call; other work counts by interval."""
     classified, events = rank.classified, rank.events
     op = rank.arithmetic.op
@@ -152,7 +159,11 @@ def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals
     counts_as_call = np.where(op >= 0, first, classified.begins)
     identities, group = np.unique(np.stack(columns)[:, rows], axis=1, return_inverse=True)
     group = group.reshape(-1)
-    keys = [_roofline_key(rank, *ident) for ident in identities.T.tolist()]
+    host = events.host
+    ops = set(np.unique(host.name[host.what == OP]).tolist())
+    with_arguments = set(np.unique(host.name[host.shape >= 0]).tolist())
+    missing = _MissingCosts(frozenset(ops), frozenset(with_arguments), formulas)
+    keys = [_roofline_key(rank, missing, *ident) for ident in identities.T.tolist()]
     totals = np.zeros((3, len(keys)), np.int64)
     for total, column in zip(totals, (rank.owned, classified.stop - classified.start, counts_as_call)):
         np.add.at(total, group, column[rows])
@@ -186,9 +197,32 @@ def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, I64, NDArray[np
     return name, shape, cost, key, is_first
 
 
-def _roofline_key(rank: RankTrace, name: int, shape: int, cost: int, key: int) -> _RooflineKey:
+class _MissingCosts(NamedTuple):
+    """What a rank's file shows of ops without a cost: the name numbers of all ops and of those with recorded arguments,
+    and the formulas that were applied."""
+
+    ops: frozenset[int]
+    with_arguments: frozenset[int]
+    formulas: Formulas
+
+    def reason(self, name: int, text: str, cost: Cost | None) -> str:
+        """Why a cost is missing, a key of words.MISSING_COSTS; empty if it is complete. `name`: the op's name number,
+        `text`: its name."""
+        if cost and cost.flops is not None and cost.bytes is not None:
+            return ""
+        if name not in self.ops:
+            return "no_op"
+        if not self.formulas.covers(text):
+            return "no_formula"
+        return "missing_values" if name in self.with_arguments else "no_arguments"
+
+
+def _roofline_key(
+    rank: RankTrace, missing: _MissingCosts, name: int, shape: int, cost: int, key: int
+) -> _RooflineKey:
     """The key of calls with these indices into `events.names`, `events.shapes` and `arithmetic.costs` (both -1 for an
     unknown cost), and `keys.pairs`."""
+    call_cost = rank.arithmetic.costs[cost] if cost >= 0 else None
     events = rank.events
     account, phase = rank.keys.pairs[key]
     operands = events.shapes[shape] if shape >= 0 else None
@@ -198,7 +232,8 @@ def _roofline_key(rank: RankTrace, name: int, shape: int, cost: int, key: int) -
         account=account,
         phase=PHASES[phase],
         device=events.device,
-        cost=rank.arithmetic.costs[cost] if cost >= 0 else None,
+        cost=call_cost,
+        missing=missing.reason(name, events.names[name], call_cost),
     )
 
 
@@ -231,6 +266,7 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
         bound=bound,
         reachable_ns=reachable,
         loss_ns=None if reachable is None else max(0, ns - reachable),
+        missing=key.missing,
     )
 
 
