@@ -161,7 +161,10 @@ STEP_SOURCES: Mapping[str, Word] = {
 
 MISSING_COSTS: Mapping[str, Word] = {
     "no_formula": Word("no formula", "No built-in formula or formula of the user has the op's name."),
-    "no_arguments": Word("no shapes", "The op has a formula, but the file does not record its arguments."),
+    "no_arguments": Word(
+        "no shapes",
+        "The op has a formula, but the file does not record its arguments: record with torch.profiler's "
+        "record_shapes=True."),
     "missing_values": Word(
         "missing values", "The formula needs a value that the file does not record, such as the format of listed tensors."
     ),

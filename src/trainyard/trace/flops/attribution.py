@@ -55,7 +55,9 @@ def measure_arithmetic(
     launcher = classified.launcher[launched]
     op = np.full(interval_count, -1, np.int32)
     op[launched] = np.where(cost_index[launcher] >= 0, launcher, costed_ancestor[launcher])
-    cost_index[_find_wrappers(np.unique(op[op >= 0]), costed_ancestor, context.op_class, cost_index, costs)] = -1
+    is_library = np.array([not name.startswith("aten::") for name in events.names], bool)[events.host.name]
+    rows = np.unique(op[op >= 0])
+    cost_index[_find_wrappers(rows, costed_ancestor, context.op_class, is_library, cost_index, costs)] = -1
 
     moved_bytes = (
         np.where(compute, -1, events.work.bytes) if len(events.work) else np.full(interval_count, -1, np.int64)
@@ -125,17 +127,28 @@ def _facts_of_rows(
     return inverse.reshape(-1).astype(np.int64), facts or [CallFacts()]
 
 
-def _find_wrappers(rows: I32, costed_ancestor: I32, op_class: I8, cost_index: I32, costs: tuple[Cost, ...]) -> I32:
-    """Host rows of the ops around `rows` that wrap others which do their work: ops around any op that computes; heavy
-    ops only around heavy ones. Per host row: `costed_ancestor`: the innermost op with a cost around it, -1 for none;
-    `op_class`: index into words.OP_CLASSES; `cost_index`: index into `costs`, -1 for none."""
+def _find_wrappers(
+    rows: I32, costed_ancestor: I32, op_class: I8, is_library: NDArray[np.bool_], cost_index: I32, costs: tuple[Cost, ...]
+) -> I32:
+    """Host rows of the ops around `rows` that wrap others which do their work: any op around a heavy one; ATen's other
+    ops around one that computes; a library's around one with at least half of its FLOPs and bytes, since its function
+    also calls ops that only prepare its work. Per host row: `costed_ancestor`: the innermost op with a cost around it,
+    -1 for none; `op_class`: index into words.OP_CLASSES; `is_library`: whether the op is not ATen's; `cost_index`:
+    index into `costs`, -1 for none."""
     computes = np.array([bool(cost.flops) for cost in costs], bool)
+    on_matrix_units = np.array([bool(cost.on_matrix_units) for cost in costs], bool)
+    size = np.array([[cost.flops or 0, cost.bytes or 0] for cost in costs], np.float64).reshape(-1, 2)
     inner, outer = rows, costed_ancestor[rows]
     wrappers = [np.empty(0, np.int32)]
     while (has_outer := outer >= 0).any():
         inner, outer = inner[has_outer], outer[has_outer]
-        heavy = np.isin(op_class[inner], _HEAVY_CLASSES)
-        wrappers.append(outer[heavy | (computes[cost_index[inner]] & ~np.isin(op_class[outer], _HEAVY_CLASSES))])
+        inner_cost, outer_cost = cost_index[inner], cost_index[outer]
+        heavy = np.isin(op_class[inner], _HEAVY_CLASSES) | on_matrix_units[inner_cost]
+        does_half = (2 * size[inner_cost] >= size[outer_cost]).all(axis=1)
+        does_work = np.where(
+            is_library[outer], does_half, computes[inner_cost] & ~np.isin(op_class[outer], _HEAVY_CLASSES)
+        )
+        wrappers.append(outer[heavy | does_work])
         outer = costed_ancestor[outer]
     return np.unique(np.concatenate(wrappers))
 
