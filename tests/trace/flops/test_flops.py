@@ -7,28 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trace.flops.shapes import HALF, LONG, SINGLE, shape
 from trainyard.events import OperandShape
-from trainyard.trace.flops.attribution import cost_of
+from trainyard.trace.flops.op_costs import cost_of
 from trainyard.trace.flops.operands import FORMATS
 from trainyard.trace.flops.signatures import SIGNATURES
 
-HALF, SINGLE, LONG = "c10::BFloat16", "float", "long int"
 sizes = st.integers(1, 5)
-
-
-def shape(*arguments):
-    """A tensor is (format, dims), None an omitted argument, anything else a value as the profiler writes it."""
-    dims, types, values = [], [], []
-    for argument in arguments:
-        if argument is None:
-            entry = ((), "", "")
-        elif isinstance(argument, tuple):
-            entry = (tuple(argument[1]), argument[0], "")
-        else:
-            entry = ((), "ScalarList" if isinstance(argument, list) else "Scalar", str(argument))
-        for column, part in zip((dims, types, values), entry):
-            column.append(part)
-    return OperandShape(dims=tuple(dims), types=tuple(types), values=tuple(values))
 
 
 def cost(name, *arguments):
@@ -200,7 +185,8 @@ def test_missing_values_give_no_cost():
     assert cost_of("mine::mm", shape((SINGLE, (2, 3)), (SINGLE, (3, 5)))) is None
     assert cost_of("aten::mm", shape((SINGLE, (2**40, 2**40)), (SINGLE, (2**40, 2**40)))) is None
     summed = cost("sum", (SINGLE, (4, 5)), None, None, None)
-    assert (summed.flops, summed.bytes) == (20, None)
+    assert (summed.flops, summed.bytes) == (20, 80)
+    assert summed.assumes
 
 
 ODD = st.one_of(
@@ -290,6 +276,7 @@ def test_bytes_match_torchs_inputs_and_outputs():
         ("addmm", (torch.rand(5), torch.rand(3, 4), torch.rand(4, 5), 1, 1)),
         ("matmul", (torch.rand(2, 1, 3, 4), torch.rand(5, 4, 6))), ("matmul", (torch.rand(4), torch.rand(5, 4, 6))),
         ("mv", (torch.rand(3, 4), torch.rand(4))), ("dot", (few, few)),
+        ("mse_loss", (f, f, 1)), ("mse_loss", (f, f, 0)), ("mse_loss_backward", (torch.rand(()), f, f, 1)),
         ("linear", (f, torch.rand(7, 5), torch.rand(7))),
         ("addbmm", (torch.rand(3, 5), torch.rand(2, 3, 4), torch.rand(2, 4, 5), 1, 1)),
         ("convolution", (image, torch.rand(4, 3, 3, 3), torch.rand(4), [2, 1], [1, 0], [1, 2], False, [0, 0], 2)),

@@ -13,6 +13,7 @@ whose size follows from a stride, which half of the formulas of this package nee
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
@@ -89,7 +90,9 @@ class Expression:
         if len(text) > MAX_LENGTH:
             raise BadInput(f"{where}: the expression has {len(text):,} characters; at most {MAX_LENGTH:,} are allowed.")
         try:
-            self._tree = ast.parse(text.strip(), mode="eval").body
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", SyntaxWarning)
+                self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             message = getattr(error, "msg", "it cannot be parsed")
             raise BadInput(f"{where}: {text!r} is not a valid expression: {message}.", _SYNTAX) from error
