@@ -30,32 +30,33 @@ _FOREACH_NAMES = (
     "add sub mul div addcmul addcdiv lerp pow sqrt rsqrt reciprocal neg abs exp log maximum minimum clamp_min "
     "clamp_max sign sigmoid tanh floor ceil round trunc"
 )
-_OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
 _C_TYPES = {
     "c10::BFloat16": "c10::BFloat16", "__nv_bfloat16": "c10::BFloat16", "c10::Half": "c10::Half",
     "__half": "c10::Half", "float": "float", "double": "double", "long": "long int", "int": "int",
 }  # fmt: skip
-_C_TYPE = re.compile(r"[<,]\s*(c10::BFloat16|__nv_bfloat16|c10::Half|__half|float|double|long|int)(?=\s*[,>])")
-_LIST_KERNEL = re.compile(r"multi_?tensor|foreach|CatArray|fused_?adam", re.I)
+_C_TYPE = "|".join(map(re.escape, _C_TYPES))
+_ELEMENT = re.compile(
+    rf"(?:Functor|CatArray\w*)<(?:at::native::)?(?:\(anonymous namespace\)::|<unnamed>::)?"
+    rf"(?:(?P<type>{_C_TYPE})|OpaqueType<(?P<size>1|2|4|8|16)u?>)(?=[ ,>])"
+)
+
+_CAST = re.compile(rf"(?:CopyFunctor|at::native::Copy)<(?P<to>{_C_TYPE}), (?P<source>{_C_TYPE})(?=[ ,>])")
 
 
 @lru_cache(maxsize=4096)
 def element_format(kernel: str) -> Format | None:
-    """The format of the elements of a kernel on lists of tensors, from its template arguments: `AdamFunctor<float>`,
-    `CatArrayBatchedCopy<OpaqueType<2u>, ...>` (of that size). None for other kernels, and if the name has several
-    floating-point types."""
-    if not _LIST_KERNEL.search(kernel):
+    """The format of the elements of a kernel on lists of tensors, by the first template argument of its functor:
+    `AdamFunctor<float>`, `CatArrayBatchedCopy<OpaqueType<2u>, ...>` (any format of that size). None for other kernels,
+    and for copies from another format."""
+    match = _ELEMENT.search(kernel)
+    if match is None:
         return None
-    if match := _OPAQUE.search(kernel):
-        size = int(match[1])
-        return Format(size, UNKNOWN_FORMAT.category) if size in (1, 2, 4, 8, 16) else None
-    formats = {FORMATS[_C_TYPES[name]] for name in _C_TYPE.findall(kernel)}
-    real = {format for format in formats if format.category == FORMATS["float"].category}
-    # A functor on 16-bit numbers computes in float32, which its name gives as a further argument.
-    if len(real) == 2 and FORMATS["float"] in real and "Copy<" not in kernel:
-        real.remove(FORMATS["float"])
-    chosen = real or formats
-    return chosen.pop() if len(chosen) == 1 else None
+    if match["size"]:
+        return Format(int(match["size"]), UNKNOWN_FORMAT.category)
+    cast = _CAST.search(kernel)
+    if cast and cast["to"] != cast["source"]:
+        return None
+    return FORMATS[_C_TYPES[match["type"]]]
 
 
 def _list_cost(args: OpArguments, groups: list[TensorGroup], written: list[TensorGroup], flops: int) -> Cost:
@@ -91,13 +92,20 @@ def _cost_foreach_reduction(args: OpArguments) -> Cost:
 
 
 def _cost_foreach_copy(args: OpArguments) -> Cost:
-    """(self, src): reads the second list and writes the first."""
-    written = args.group(0)
+    """(self, src): reads the second list and writes the first; without their dims, only the FLOPs are known."""
+    try:
+        written = args.group(0)
+    except UnknownOperand:
+        return Cost(0, None, UNKNOWN_FORMAT)
     return _list_cost(args, [written], [written], 0)
 
 
 def _cost_foreach_zero(args: OpArguments) -> Cost:
-    return _list_cost(args, [], [args.group(0)], 0)
+    """Writes each tensor; without their dims, only the FLOPs are known."""
+    try:
+        return _list_cost(args, [], [args.group(0)], 0)
+    except UnknownOperand:
+        return Cost(0, None, UNKNOWN_FORMAT)
 
 
 def _cost_unscale(args: OpArguments) -> Cost:
