@@ -73,7 +73,9 @@ def main(names: list[str]) -> int:
             (largest_share_of_peak(roofline, device), largest_share_of_bandwidth(roofline, device)) if device else ()
         )
         shares = " ".join(f"{extreme.share:{width}.3f}" for extreme, width in zip(extremes, (8, 12)))
-        print(f"{path.name[:26]:26} {roofline.device[:24]:24} {roofline.compute_ns / 1e6:10.2f} {covered:8.2%} {shares}")
+        print(
+            f"{path.name[:26]:26} {roofline.device[:24]:24} {roofline.compute_ns / 1e6:10.2f} {covered:8.2%} {shares}"
+        )
         for limit, extreme in zip(("peak", "bandwidth"), extremes):
             if extreme.row and extreme.share > 1:
                 impossible += 1

@@ -164,9 +164,11 @@ MISSING_COSTS: Mapping[str, Word] = {
     "no_arguments": Word(
         "no shapes",
         "The op has a formula, but the file does not record its arguments: record with torch.profiler's "
-        "record_shapes=True."),
+        "record_shapes=True.",
+    ),
     "missing_values": Word(
-        "missing values", "The formula needs a value that the file does not record, such as the format of listed tensors."
+        "missing values",
+        "The formula needs a value that the file does not record, such as the format of listed tensors.",
     ),
     "no_op": Word("no op", "The file shows no op around the kernel's launch."),
 }

@@ -138,9 +138,9 @@ def measure_paths(
     formulas: Path | None = None,
 ) -> MeasuredTrace:
     """Books profiler files, folders of them, or the traces of a stored run. The options are those of `analyse`."""
+    from trainyard.plugins import ReadOptions
     from trainyard.trace.flops.formula_file import read_formulas
     from trainyard.trace.flops.op_costs import Formulas
-    from trainyard.plugins import ReadOptions
     from trainyard.trace.measure import measure_files
 
     listed = [paths] if isinstance(paths, str | os.PathLike) else paths

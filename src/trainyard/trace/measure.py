@@ -73,7 +73,8 @@ def measure_files(
         raise_if_unreadable(len(surveyed), unread, _truncated_sources([rank.facts for rank, _ in surveyed]), strict)
         agreement = align_ranks([rank for rank, _ in surveyed], window, file_indices)
         booked = run(
-            partial(_book_file, formulas), [(surveyed[rank_agreement.survey][1], rank_agreement) for rank_agreement in agreement.shares]
+            partial(_book_file, formulas),
+            [(surveyed[rank_agreement.survey][1], rank_agreement) for rank_agreement in agreement.shares],
         )
 
     def load_rank(number: int, _: object = folder) -> RankTrace:

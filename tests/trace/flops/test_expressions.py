@@ -88,7 +88,20 @@ def test_impossible_values_give_no_cost(text):
         Expression(text, NAMES, "file").number(CALL.value)
 
 
-TOKENS = [*NAMES, *"+-*/%()[]:,.<=!0123456789 ", "//", "numel", "bytes", "if", "else", "not", "and", "prod", "min", "pairs"]
+TOKENS = [
+    *NAMES,
+    *"+-*/%()[]:,.<=!0123456789 ",
+    "//",
+    "numel",
+    "bytes",
+    "if",
+    "else",
+    "not",
+    "and",
+    "prod",
+    "min",
+    "pairs",
+]
 
 
 @settings(max_examples=300)

@@ -16,7 +16,7 @@ from trainyard.trace.measure import measure, read
 
 
 @pytest.mark.parametrize(
-    "text, ops",
+    ("text", "ops"),
     [
         ("add_native_layer_norm", ("add", "native_layer_norm")),
         ("_to_copy_add_mean_mul_pow_rsqrt", ("_to_copy", "add", "mean", "mul", "pow", "rsqrt")),
@@ -31,7 +31,9 @@ def test_names_contain_their_source_ops(text, ops):
     assert source_ops(text) == ops
 
 
-@given(st.lists(st.sampled_from("add mul silu native_layer_norm _softmax rsqrt native_dropout sum".split()), unique=True))
+@given(
+    st.lists(st.sampled_from("add mul silu native_layer_norm _softmax rsqrt native_dropout sum".split()), unique=True)
+)
 def test_joined_ops_are_found_again(ops):
     """In alphabetical order, as Inductor joins them."""
     assert sorted(source_ops("_".join(sorted(ops)))) == sorted(ops)
@@ -79,7 +81,9 @@ def test_templates_count_the_product():
     assert kernel("triton_tem_fused_mm_9", square, square, square).flops == 2 * 8**3
     assert cost_of("triton_tem_fused_mm_0", shape(left, (HALF, (5, 5)), out)) is None
     query = (HALF, (2, 3, 16, 8))
-    bound = kernel("triton_tem_fused_flex_attention_0", query, query, query, (SINGLE, (2, 3, 16)), (HALF, (2, 3, 16, 8)))
+    bound = kernel(
+        "triton_tem_fused_flex_attention_0", query, query, query, (SINGLE, (2, 3, 16)), (HALF, (2, 3, 16, 8))
+    )
     assert (bound.flops, bound.at_most) == (4 * 2 * 3 * 16 * 16 * 8, True)
 
 

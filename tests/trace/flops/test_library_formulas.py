@@ -273,7 +273,9 @@ def test_norms_and_softmax_equal_atens(kind):
         equals_aten(f"{op}Backward", (grad,), "_softmax_backward_data", (grad, x, -1, None), forward=(x,))
     masked = cost("ScaledMaskedSoftmax", x, (BYTE, (6, 1, 16)), 0.5)
     assert masked.bytes == size(x, x) + 96
-    equals_aten("ScaledMaskedSoftmaxBackward", (grad,), "_softmax_backward_data", (grad, x, -1, None), forward=(x, None))
+    equals_aten(
+        "ScaledMaskedSoftmaxBackward", (grad,), "_softmax_backward_data", (grad, x, -1, None), forward=(x, None)
+    )
 
 
 def test_activations_count_their_pointwise_ops():
@@ -305,7 +307,9 @@ def test_activations_count_their_pointwise_ops():
     loss = cost("LigerCrossEntropyFunction", logits, target)
     assert loss.flops == of(("_softmax", logits, -1, False), ("_softmax_backward_data", logits, logits, -1, None))
     assert loss.bytes == size(logits, logits, target)
-    assert cost("LigerCrossEntropyFunctionBackward", (SINGLE, ()), forward=(logits, target)).bytes == size(logits, logits)
+    assert cost("LigerCrossEntropyFunctionBackward", (SINGLE, ()), forward=(logits, target)).bytes == size(
+        logits, logits
+    )
 
 
 # ---- embeddings and quantisation

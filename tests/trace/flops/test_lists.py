@@ -105,7 +105,9 @@ def test_fused_optimizers_count_the_textbook_update():
     rest = (STEPS, 0.001, 0.9, 0.999)
     plain = cost_of("aten::_fused_adam_", shape(*[SIZES] * 4, None, *rest, 0, 1e-8, False, False, None, None), FLOAT)
     assert (plain.flops, plain.bytes) == (17 * operations(adam), 17 * 4 * 7)
-    decayed = cost_of("aten::_fused_adam_", shape(*[SIZES] * 4, None, *rest, 0.1, 1e-8, False, False, None, None), FLOAT)
+    decayed = cost_of(
+        "aten::_fused_adam_", shape(*[SIZES] * 4, None, *rest, 0.1, 1e-8, False, False, None, None), FLOAT
+    )
     assert decayed.flops == 17 * operations(lambda: adam(decay_of_gradient=True))
     decoupled = cost_of("aten::_fused_adamw_", shape(*[SIZES] * 4, None, *rest, 0.1, 1e-8, False), FLOAT)
     assert decoupled.flops == 17 * operations(lambda: adam(decay_of_parameter=True))

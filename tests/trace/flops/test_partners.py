@@ -117,7 +117,9 @@ def test_recorded_values_take_precedence_over_the_gradient(tmp_path):
 @pytest.mark.parametrize("inner", ["aten::sum", "aten::mm"])
 def test_a_library_function_is_a_wrapper_of_heavy_ops_only(tmp_path, inner):
     """A sum inside Liger's norm prepares its work; a product inside a grouped product is its work."""
-    outer = ("LigerRMSNormFunction", [[6, 16], [16]]) if inner == "aten::sum" else ("GroupedGemm", [[6, 16], [2, 16, 8]])
+    outer = (
+        ("LigerRMSNormFunction", [[6, 16], [16]]) if inner == "aten::sum" else ("GroupedGemm", [[6, 16], [2, 16, 8]])
+    )
     args = {"Input Dims": outer[1], "Input type": [SINGLE, SINGLE]}
     if inner == "aten::mm":
         args = {"Input Dims": [*outer[1], [2], []], "Input type": [SINGLE, SINGLE, "long int", "Scalar"],

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.events import I8, I32, I64, OP, Events, OperandShape
+from trainyard.events import I8, I32, I64, OP, Events
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.kernels import Classified, Keys
 from trainyard.trace.flops.lists import element_format
@@ -128,7 +128,12 @@ def _facts_of_rows(
 
 
 def _find_wrappers(
-    rows: I32, costed_ancestor: I32, op_class: I8, is_library: NDArray[np.bool_], cost_index: I32, costs: tuple[Cost, ...]
+    rows: I32,
+    costed_ancestor: I32,
+    op_class: I8,
+    is_library: NDArray[np.bool_],
+    cost_index: I32,
+    costs: tuple[Cost, ...],
 ) -> I32:
     """Host rows of the ops around `rows` that wrap others which do their work: any op around a heavy one; ATen's other
     ops around one that computes; a library's around one with at least half of its FLOPs and bytes, since its function

@@ -176,7 +176,9 @@ def _evaluate(node: ast.AST, read: Callable[[str], Value]) -> Value:
             return not _integer(_evaluate(operand, read))
         case ast.BoolOp(op=operator, values=values):
             stops_at = isinstance(operator, ast.Or)
-            return next((stops_at for part in values if bool(_integer(_evaluate(part, read))) == stops_at), not stops_at)
+            return next(
+                (stops_at for part in values if bool(_integer(_evaluate(part, read))) == stops_at), not stops_at
+            )
         case ast.Compare(left=left, ops=[comparison], comparators=[right]):
             return _COMPARISONS[type(comparison)](_integer(_evaluate(left, read)), _integer(_evaluate(right, read)))
         case ast.IfExp(test=test, body=body, orelse=otherwise):

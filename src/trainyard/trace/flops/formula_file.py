@@ -169,7 +169,9 @@ def _compile(entry: FormulaEntry, where: str) -> list[tuple[_Part, tuple[str, ..
     where = f"{where} ({', '.join(entry.ops[:2]) or 'no ops'})"
     arguments = entry.arguments.split()
     if not entry.ops or not all(name.strip() for name in entry.ops):
-        raise BadInput(f"{where}: `ops` is empty.", 'Name the op as the trace does, such as ops = ["mylib::fused_mlp"].')
+        raise BadInput(
+            f"{where}: `ops` is empty.", 'Name the op as the trace does, such as ops = ["mylib::fused_mlp"].'
+        )
     for name in arguments:
         if not _NAME.match(name) or name in _RESERVED or arguments.count(name) > 1:
             raise BadInput(

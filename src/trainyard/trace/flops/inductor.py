@@ -79,9 +79,7 @@ def _cost_generated(kind: str, fused: str, args: OpArguments, tensors: list[Tens
     """The cost of a pointwise kernel or a reduction."""
     iterations = _iterations(kind, args, tensors)
     limited = not any(word in fused for word in _SEVERAL_LOADS)
-    moved = sum(
-        (min(tensor.numel, iterations) if limited else tensor.numel) * tensor.format.size for tensor in tensors
-    )
+    moved = sum((min(tensor.numel, iterations) if limited else tensor.numel) * tensor.format.size for tensor in tensors)
     per_element = sum(flops_per_element(name) for name in source_ops(fused))
     widest = max(tensors, key=lambda tensor: tensor.bytes)
     return Cost(per_element * iterations, moved, widest.format, on_matrix_units=False, assumes=ASSUMES_TRANSFERS)

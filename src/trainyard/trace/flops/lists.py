@@ -149,9 +149,7 @@ def _cost_sgd(args: OpArguments) -> Cost:
     parameters, gradients = args.group(0), args.group(1)
     buffers = _optional_group(args, 2)
     per_parameter = SGD_FLOPS + MOMENTUM_FLOPS * bool(buffers) + DECAY_FLOPS * args.given_number(3)
-    return _list_cost(
-        args, [parameters, gradients, *buffers], [parameters, *buffers], per_parameter * parameters.numel
-    )
+    return _list_cost(args, [parameters, gradients, *buffers], [parameters, *buffers], per_parameter * parameters.numel)
 
 
 def _cost_adagrad(args: OpArguments) -> Cost:

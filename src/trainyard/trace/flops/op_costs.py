@@ -41,7 +41,10 @@ class Formulas(NamedTuple):
         """Whether there is a formula for the op's name, whether or not the file has the values that it needs."""
         base_name = op.removeprefix("aten::")
         return (
-            (op.startswith("aten::") and (_has_aten_formula(base_name) or _has_aten_formula(base_name.removesuffix("_"))))
+            (
+                op.startswith("aten::")
+                and (_has_aten_formula(base_name) or _has_aten_formula(base_name.removesuffix("_")))
+            )
             or is_inductor_kernel(op)
             or bool(self.own.parts(op) or self.built_in.parts(op))
         )
@@ -59,9 +62,7 @@ def _has_aten_formula(name: str) -> bool:
     return name in products.FORMULAS or name in lists.FORMULAS or name in traffic.FORMULAS
 
 
-def cost_of(
-    op: str, shape: OperandShape, facts: CallFacts = NO_FACTS, formulas: Formulas = BUILT_IN
-) -> Cost | None:
+def cost_of(op: str, shape: OperandShape, facts: CallFacts = NO_FACTS, formulas: Formulas = BUILT_IN) -> Cost | None:
     """FLOPs and bytes of one call, by the conventions stated in `products`, `traffic`, `lists`, `inductor` and the
     files of `data/formulas`; None if there is no formula for the op, or the file lacks a value that the formula
     needs."""

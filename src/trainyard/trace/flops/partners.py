@@ -29,9 +29,7 @@ def find_partners(events: Events, rows: I64, formulas: Formulas) -> I32:
     partner = np.full(len(host), -1, np.int32)
     numbers = np.unique(host.name[rows]).tolist()
     wanted = {number for number in numbers if formulas.reads_partner(events.names[number])}
-    recorded = {
-        shape for shape in np.unique(host.shape[rows]).tolist() if any(events.shapes[shape].values)
-    }
+    recorded = {shape for shape in np.unique(host.shape[rows]).tolist() if any(events.shapes[shape].values)}
     implied = [
         number
         for number in wanted
@@ -41,8 +39,7 @@ def find_partners(events: Events, rows: I64, formulas: Formulas) -> I32:
     ]
     # ATen's formulas read a result only if the file lacks the values that determine it.
     reads = np.isin(host.name[rows], list(wanted)) & ~(
-        np.isin(host.shape[rows], list(recorded))
-        & np.isin(host.name[rows], implied)
+        np.isin(host.shape[rows], list(recorded)) & np.isin(host.name[rows], implied)
     )
     if not reads.any():
         return partner

@@ -217,9 +217,7 @@ class _MissingCosts(NamedTuple):
         return "missing_values" if name in self.with_arguments else "no_arguments"
 
 
-def _roofline_key(
-    rank: RankTrace, missing: _MissingCosts, name: int, shape: int, cost: int, key: int
-) -> _RooflineKey:
+def _roofline_key(rank: RankTrace, missing: _MissingCosts, name: int, shape: int, cost: int, key: int) -> _RooflineKey:
     """The key of calls with these indices into `events.names`, `events.shapes` and `arithmetic.costs` (both -1 for an
     unknown cost), and `keys.pairs`."""
     call_cost = rank.arithmetic.costs[cost] if cost >= 0 else None
@@ -274,12 +272,7 @@ def _peak_format(key: _RooflineKey, flops: int | None, total: _RooflineTotals, d
     """The inputs' format. float32 may run in TF32, which the op does not show: it does if a kernel's name contains it,
     or if the op was faster than the float32 peak allows."""
     word = key.cost.format.word if key.cost else ""
-    if (
-        word != "float32"
-        or device is None
-        or not key.on_matrix_units
-        or not {word, "tf32"} <= set(device.peak)
-    ):
+    if word != "float32" or device is None or not key.on_matrix_units or not {word, "tf32"} <= set(device.peak):
         return word
     faster = bool(flops) and flops * 1e9 > device.peak[word].value * total.busy_ns
     return "tf32" if faster or any(_TF32_KERNEL.search(name) for name in total.kernels) else word

@@ -247,7 +247,7 @@ def test_header_after_the_events_equals_one_before_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "dims, lists",
+    ("dims", "lists"),
     [
         ([[[3, 4], [5]], []], (((3, 4), (5,)), ())),
         ([[[], []], [2]], (((), ()), ())),
