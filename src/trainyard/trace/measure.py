@@ -96,7 +96,8 @@ def measure(
 ) -> MeasuredTrace:
     """Ledgers of each rank and part, and the mean of the full steps. `source`: the name of the mean ledger, by default
     those of the traces; `axis`: the mesh axis that all ranks form (a key of words.AXES), if the job's layout has only
-    one; `file_indices`: as in `align_ranks`; `formulas`: of the FLOPs and bytes of ops. Raises `BadInput` for ranks of different jobs."""
+    one; `file_indices`: as in `align_ranks`; `formulas`: of the FLOPs and bytes of ops. Raises `BadInput` for ranks of
+    different jobs."""
     classified = [classify_rank(msgspec.structs.replace(events, axis=axis or events.axis)) for events in traces]
     agreement = align_ranks(
         [survey(rank.events, rank.classified, rank.keys) for rank in classified], window, file_indices

@@ -12,7 +12,7 @@ from trainyard.trace.flops.expressions import MAX_LENGTH, Expression
 from trainyard.trace.flops.operands import FORMATS, CallFacts, OpArguments, UnknownOperand
 from trainyard.trace.flops.pairs import kept_pairs
 
-NAMES = "x y n flag shape many gone".split()
+NAMES = ["x", "y", "n", "flag", "shape", "many", "gone"]
 CALL = OpArguments(
     shape((HALF, (4, 3, 5)), (SINGLE, (7,)), 6, True, [2, 3, 4], Listed([(2, 2), (3,)]), None),
     " ".join(NAMES),
@@ -39,7 +39,8 @@ def sums(draw, depth=3):
     if kind in ("//", "%") and b == 0:
         kind = "+"
     text = {
-        "if": f"({left} if {left} < {right} else {right})", "min": f"min({left}, {right})", "max": f"max({left}, {right})",
+        "if": f"({left} if {left} < {right} else {right})", "min": f"min({left}, {right})",
+        "max": f"max({left}, {right})",
     }.get(kind, f"({left} {kind} {right})")  # fmt: skip
     values = {
         "+": a + b, "-": a - b, "*": a * b, "<": int(a < b), "==": int(a == b), "if": min(a, b), "min": min(a, b),
@@ -65,10 +66,12 @@ def test_functions_and_optional_arguments():
 
 
 REFUSED = [
-    "__import__('os')", "x.__class__", "x.format", "().__class__", "lambda: 0", "[i for i in x]", "2 ** 9", "x @ y", "'a'",
+    "__import__('os')", "x.__class__", "x.format", "().__class__", "lambda: 0", "[i for i in x]", "2 ** 9", "x @ y",
+    "'a'",
     "1.5", "f'{n}'", "1 < n < 3", "prod(x[::2])", "min(a=1)", "open(n)", "prod", "n(1)", "n :=1", "(n := 1)", "1 if n",
     "n; n", "", "{}", "x[1:2, 0]", "n << 9", "~n", "n & 1", "1j", "...", "None", "min(*shape)", "await n", "n\nn",
-    "given()", "eval('1')", "1" * (MAX_LENGTH + 1), "9" * 60, "-" * 500 + "n", "(" * 300 + "n" + ")" * 300, "m + 1", "\0n",
+    "given()", "eval('1')", "1" * (MAX_LENGTH + 1), "9" * 60, "-" * 500 + "n", "(" * 300 + "n" + ")" * 300, "m + 1",
+    "\0n",
 ]  # fmt: skip
 
 
@@ -81,7 +84,8 @@ def test_other_syntax_is_refused_by_file(text):
 @pytest.mark.parametrize(
     "text",
     ["x", "x[3]", "x[-4]", "1 // 0", "n % (n - 6)", "gone.numel", "n[0]", "n.numel", "bytes(n)", "prod(n)", "shape[9]",
-     "1000000000000000000 * 1000000000000000000 * x.numel", "0 - n", "pairs(0 - 1, 2)", "min(x, y)", "many[0]", "flag.bytes"],
+     "1000000000000000000 * 1000000000000000000 * x.numel", "0 - n", "pairs(0 - 1, 2)", "min(x, y)", "many[0]",
+     "flag.bytes"],
 )  # fmt: skip
 def test_impossible_values_give_no_cost(text):
     with pytest.raises(UnknownOperand):

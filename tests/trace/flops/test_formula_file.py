@@ -38,9 +38,9 @@ def test_a_formula_gives_the_cost_of_its_op(tmp_path):
     own = formulas(tmp_path, ENTRY)
     call = shape((HALF, (4, 8)), (HALF, (16, 8)), (HALF, (16, 8)), None)
     assert cost_of("mylib::fused_mlp", call) is None
-    made = cost_of("mylib::fused_mlp", call, formulas=own)
-    assert (made.flops, made.bytes) == (2 * 32 * 32, 2 * (32 + 128 + 128 + 32))
-    assert made.format.word == "bfloat16"
+    call_cost = cost_of("mylib::fused_mlp", call, formulas=own)
+    assert (call_cost.flops, call_cost.bytes) == (2 * 32 * 32, 2 * (32 + 128 + 128 + 32))
+    assert call_cost.format.word == "bfloat16"
     assert own.covers("mylib::fused_mlp")
     assert not own.covers("mylib::other")
 
@@ -73,8 +73,8 @@ def test_backward_nodes_read_gradient_and_arguments(tmp_path):
     own = formulas(tmp_path, text)
     forward = shape((HALF, (4, 8)), (HALF, (16, 8)), (HALF, (16, 8)), None)
     gradient = shape((HALF, (4, 8)))
-    made = cost_of("MyMLPBackward", gradient, CallFacts(partner=forward), own)
-    assert (made.flops, made.bytes) == (2 * 32 * 16, 64 + 256)
+    call_cost = cost_of("MyMLPBackward", gradient, CallFacts(partner=forward), own)
+    assert (call_cost.flops, call_cost.bytes) == (2 * 32 * 16, 64 + 256)
     assert cost_of("MyMLPBackward", gradient, formulas=own) is None
     assert own.pairs("MyMLP", "MyMLPBackward")
 
@@ -170,5 +170,5 @@ def test_formulas_reach_ranks_booked_in_other_processes(tmp_path, engine):
         document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
         write(tmp_path, document, f"rank{rank}.json")
     files = [tmp_path / f"rank{rank}.json" for rank in range(2)]
-    made = api.analyse(files, engine=engine, formulas=write_file(tmp_path, ENTRY))
-    assert made.formulas.share == 0.75
+    call_cost = api.analyse(files, engine=engine, formulas=write_file(tmp_path, ENTRY))
+    assert call_cost.formulas.share == 0.75

@@ -26,9 +26,9 @@ def cost(op, *arguments, result=None, forward=None):
     partner = shape(result) if result else shape(*forward) if forward else None
     call = (op, shape(*arguments), CallFacts(partner=partner))
     TRIED.append(call)
-    found = cost_of(*call)
-    assert found is not None, op
-    return found
+    call_cost = cost_of(*call)
+    assert call_cost is not None, op
+    return call_cost
 
 
 def size(*tensors):
@@ -89,8 +89,8 @@ def test_flash_attention_counts_kept_pairs_by_loops(case):
     assert third[:2] == forward[:2]
     third_back = cost("flash_attn_3::bwd", out, q, k, v, out, lse, q, k, v, *(None,) * 6, 0.5, causal, left, right)
     assert third_back[:2] == back[:2]
-    custom = cost("flash_attn_3::_flash_attn_backward", out, q, k, v, out, lse, *(None,) * 6, q, k, v, 0.5, causal, left,
-                  right)  # fmt: skip
+    custom = cost("flash_attn_3::_flash_attn_backward", out, q, k, v, out, lse, *(None,) * 6, q, k, v, 0.5, causal,
+                  left, right)  # fmt: skip
     assert custom[:2] == back[:2]
     former = cost("xformers_flash::flash_fwd", q, k, v, None, None, None, rows, columns, 0.0, 0.5, causal, left, right)
     assert former[:2] == forward[:2]
@@ -184,9 +184,9 @@ def test_transformer_engine_layers_match_torchs_counter():
     out = (HALF, (3, 4, 24))
     for weight_fp8 in ((), (None,)):
         arguments = (w, *weight_fp8, x, bias)
-        made = cost("_Linear", *arguments)
-        assert made.flops == forward
-        assert made.bytes == size(w, x, bias, out)
+        call_cost = cost("_Linear", *arguments)
+        assert call_cost.flops == forward
+        assert call_cost.bytes == size(w, x, bias, out)
         assert cost("_LinearBackward", out, forward=arguments).flops == both - forward
     normed = cost("_LayerNormLinear", x, scale, scale, w)
     assert normed.flops == forward
@@ -210,9 +210,9 @@ def test_grouped_products_sum_over_the_experts(rows):
     loops = sum(2 * n * 8 * 12 for n in rows)
     a, b, turned, out = (HALF, (tokens, 8)), (HALF, (experts, 8, 12)), (HALF, (experts, 12, 8)), (HALF, (tokens, 12))
     counts = (LONG, (experts,))
-    made = cost("GroupedGemm", a, b, counts, False)
-    assert (made.flops, made.bytes) == (loops, size(a, b, out))
-    assert cost("GroupedGemm", a, turned, counts, True)[:2] == made[:2]
+    call_cost = cost("GroupedGemm", a, b, counts, False)
+    assert (call_cost.flops, call_cost.bytes) == (loops, size(a, b, out))
+    assert cost("GroupedGemm", a, turned, counts, True)[:2] == call_cost[:2]
     assert cost("GroupedGemmBackward", out, forward=(a, b, counts, False)).flops == 2 * loops
     weights = [(HALF, (12, 8))] * experts
     linear = cost("_GroupedLinear", a, None, *weights, result=out)
@@ -226,29 +226,29 @@ def test_low_precision_products_match_torchs_counter():
     pytest.importorskip("torch")
     products = counted(lambda a, b: a @ b, (3, 4, 16), (16, 24))
     x, w, scale = (FP8, (3, 4, 16)), (FP8, (24, 16)), (SINGLE, (1,))
-    made = cost("fbgemm::f8f8bf16_rowwise", x, w, scale, scale)
-    assert (made.flops, made.bytes) == (products, size(x, w, scale, scale) + 3 * 4 * 24 * 2)
+    call_cost = cost("fbgemm::f8f8bf16_rowwise", x, w, scale, scale)
+    assert (call_cost.flops, call_cost.bytes) == (products, size(x, w, scale, scale) + 3 * 4 * 24 * 2)
     four = cost("fbgemm::f8i4bf16_rowwise", x, (INT8, (24, 8)), scale)
     assert four.flops == products
     both = cost("fbgemm::f4f4bf16", (BYTE, (3, 4, 8)), (BYTE, (24, 8)))
     assert both.flops == products
     x, w = (INT8, (3, 4, 16)), (INT8, (24, 16))
-    made = cost("bitsandbytes::int8_linear_matmul", x, w)
-    assert (made.flops, made.bytes) == (products, size(x, w) + 3 * 4 * 24 * 4)
+    call_cost = cost("bitsandbytes::int8_linear_matmul", x, w)
+    assert (call_cost.flops, call_cost.bytes) == (products, size(x, w) + 3 * 4 * 24 * 4)
     scaled = cost("bitsandbytes::int8_scaled_mm", x, w, (SINGLE, (12,)), (SINGLE, (24,)), None, 15)
     assert (scaled.flops, scaled.bytes) == (products, size(x, w) + 4 * 36 + 3 * 4 * 24 * 2)
     x, packed = (HALF, (3, 4, 16)), (BYTE, (192, 1))
-    made = cost("bitsandbytes::gemm_4bit", x, packed, [24, 16], (SINGLE, (6,)), 64)
-    assert (made.flops, made.bytes) == (products, size(x, packed) + 24 + 3 * 4 * 24 * 2)
+    call_cost = cost("bitsandbytes::gemm_4bit", x, packed, [24, 16], (SINGLE, (6,)), 64)
+    assert (call_cost.flops, call_cost.bytes) == (products, size(x, packed) + 24 + 3 * 4 * 24 * 2)
 
 
 # ---- norms, softmax and activations
 
 
 def equals_aten(op, arguments, aten, aten_arguments, **other):
-    made, reference = cost(op, *arguments, **other), cost_of(f"aten::{aten}", shape(*aten_arguments))
+    call_cost, reference = cost(op, *arguments, **other), cost_of(f"aten::{aten}", shape(*aten_arguments))
     assert reference is not None
-    assert made[:2] == reference[:2], op
+    assert call_cost[:2] == reference[:2], op
 
 
 @pytest.mark.parametrize("kind", [HALF, SINGLE])
@@ -281,17 +281,17 @@ def test_norms_and_softmax_equal_atens(kind):
 def test_activations_count_their_pointwise_ops():
     x, cosines = (HALF, (2, 3, 8)), (HALF, (1, 3, 8))
 
-    def of(*calls):
+    def aten_flops(*calls):
         """FLOPs of ATen ops that compute the same."""
         return sum(cost_of(f"aten::{op}", shape(*arguments)).flops for op, *arguments in calls)
 
-    assert cost("LigerSiLUMulFunction", x, x).flops == of(("silu", x), ("mul", x, x))
+    assert cost("LigerSiLUMulFunction", x, x).flops == aten_flops(("silu", x), ("mul", x, x))
     assert cost("LigerSiLUMulFunction", x, x).bytes == size(x, x, x)
     back = cost("LigerSiLUMulFunctionBackward", x, forward=(x, x))
     # The gradients of both: silu again, its gradient, and two products.
-    assert back.flops == of(("silu", x), ("silu_backward", x, x), ("mul", x, x), ("mul", x, x))
+    assert back.flops == aten_flops(("silu", x), ("silu_backward", x, x), ("mul", x, x), ("mul", x, x))
     assert back.bytes == size(x, x, x) + size(x, x)
-    turned = of(("mul", x, cosines), ("mul", x, cosines), ("add", x, x, 1))
+    turned = aten_flops(("mul", x, cosines), ("mul", x, cosines), ("add", x, x, 1))
     rope = cost("LigerRopeFunction", x, x, cosines, cosines)
     assert (rope.flops, rope.bytes) == (2 * turned, size(x, x, cosines, cosines, x, x))
     assert cost("LigerRopeFunctionBackward", x, x, forward=(x, x, cosines, cosines))[:2] == rope[:2]
@@ -299,13 +299,15 @@ def test_activations_count_their_pointwise_ops():
     assert (fused.flops, fused.bytes) == (turned, size(x, x) + 96)
     assert cost("FusedRoPEFuncBackward", x, forward=(x, (SINGLE, (3, 1, 1, 8))))[:2] == fused[:2]
     added = cost("LigerFusedAddRMSNormFunction", x, x, (HALF, (8,)))
-    assert added.flops == of(("add", x, x, 1), ("_fused_rms_norm", x, [8], (HALF, (8,)), None))
+    assert added.flops == aten_flops(("add", x, x, 1), ("_fused_rms_norm", x, [8], (HALF, (8,)), None))
     assert added.bytes == size(x, x, x, x, (HALF, (8,)), (SINGLE, (2, 3)))
     added_back = cost("LigerFusedAddRMSNormFunctionBackward", x, x, forward=(x, x, (HALF, (8,))))
     assert added_back.flops == 9 * 48
     logits, target = (HALF, (6, 50)), (LONG, (6,))
     loss = cost("LigerCrossEntropyFunction", logits, target)
-    assert loss.flops == of(("_softmax", logits, -1, False), ("_softmax_backward_data", logits, logits, -1, None))
+    assert loss.flops == aten_flops(
+        ("_softmax", logits, -1, False), ("_softmax_backward_data", logits, logits, -1, None)
+    )
     assert loss.bytes == size(logits, logits, target)
     assert cost("LigerCrossEntropyFunctionBackward", (SINGLE, ()), forward=(logits, target)).bytes == size(
         logits, logits
@@ -325,17 +327,17 @@ def test_embedding_tables_match_embedding_bag():
     arguments = (none, table, none, none, (INT, (1,)), (LONG, (1,)), (INT, (2,)))
     rest = (width, width, (LONG, (2,)), 6, indices, offsets, 0, None)
     for optimizer in ("adagrad", "rowwise_adagrad", "sgd", "adam"):
-        made = cost(f"fbgemm::split_embedding_codegen_lookup_{optimizer}_function", *arguments, *rest)
-        assert (made.flops, made.bytes) == (adds, moved)
+        call_cost = cost(f"fbgemm::split_embedding_codegen_lookup_{optimizer}_function", *arguments, *rest)
+        assert (call_cost.flops, call_cost.bytes) == (adds, moved)
         node = cost(f"torch::autograd::CppNode<SplitLookupFunction_{optimizer}_Op>", out, forward=(*arguments, *rest))
         assert (node.flops, node.bytes) == (adds, size(out, indices, offsets) + 2 * adds * 4)
     unrecorded = shape(*arguments, *rest)
     unrecorded = type(unrecorded)(dims=unrecorded.dims, types=unrecorded.types)
     call = ("fbgemm::split_embedding_codegen_lookup_sgd_function", unrecorded, CallFacts(partner=shape(out)))
     TRIED.append(call)
-    made = cost_of(*call)
-    assert made is not None
-    assert (made.flops, made.bytes) == (adds, moved)
+    call_cost = cost_of(*call)
+    assert call_cost is not None
+    assert (call_cost.flops, call_cost.bytes) == (adds, moved)
     newer = cost("fbgemm::split_embedding_codegen_lookup_sgd_function_pt2", none, *arguments, *rest)
     assert newer[:2] == (adds, moved)
     pt2 = "torch::autograd::CppNode<SplitLookupFunction_sgd_Op_pt2>"
@@ -352,8 +354,8 @@ def test_embedding_tables_match_embedding_bag():
     node = cost("torch::autograd::CppNode<SplitLookupFunction_Dense_Op>", out, forward=dense)
     assert node.bytes == size(out, indices, offsets) + adds * 4
     small = (none, (SINGLE, (2 * width,)), *arguments[2:])
-    made = cost("fbgemm::split_embedding_codegen_lookup_sgd_function", *small, *rest)
-    assert made.bytes == size((SINGLE, (2 * width,)), indices, offsets, out)
+    call_cost = cost("fbgemm::split_embedding_codegen_lookup_sgd_function", *small, *rest)
+    assert call_cost.bytes == size((SINGLE, (2 * width,)), indices, offsets, out)
 
 
 def test_sparse_features_are_read_and_written_once():
@@ -393,10 +395,10 @@ def test_quantised_tensors_have_one_scale_per_block():
     assert cost("bitsandbytes::dequantize_4bit", *packed, 64, "nf4", [6, 64], 15).bytes == size(*packed, x)
     code = (SINGLE, (256,))
     assert cost("bitsandbytes::quantize_blockwise", x, code, 64).bytes == size(x, code, (BYTE, (6, 64)), blocks)
-    made = cost("bitsandbytes::dequantize_blockwise", (BYTE, (6, 64)), blocks, code, 64, 6)
-    assert made.bytes == size((BYTE, (6, 64)), blocks, code, (SINGLE, (6, 64)))
-    made = cost("bitsandbytes::int8_mm_dequant", (INT, (6, 64)), rows, (SINGLE, (64,)), 15, None)
-    assert made.bytes == size((INT, (6, 64)), rows, (SINGLE, (64,)), x)
+    call_cost = cost("bitsandbytes::dequantize_blockwise", (BYTE, (6, 64)), blocks, code, 64, 6)
+    assert call_cost.bytes == size((BYTE, (6, 64)), blocks, code, (SINGLE, (6, 64)))
+    call_cost = cost("bitsandbytes::int8_mm_dequant", (INT, (6, 64)), rows, (SINGLE, (64,)), 15, None)
+    assert call_cost.bytes == size((INT, (6, 64)), rows, (SINGLE, (64,)), x)
     assert cost("fbgemm::quantize_fp8_per_row", x).bytes == size(x, (FP8, (6, 64)))
 
 
@@ -407,8 +409,8 @@ def test_optimizers_of_bitsandbytes_write_what_they_update():
     sgd = cost("bitsandbytes::optimizer_update_32bit", "momentum", g, p, state, None)
     assert sgd.bytes == size(g, p, state) + size(p, state)
     eight = (BYTE, (40,))
-    made = cost("bitsandbytes::optimizer_update_8bit_blockwise", "adam", g, p, eight, eight)
-    assert made.bytes == size(g, p, eight, eight) + size(p, eight, eight)
+    call_cost = cost("bitsandbytes::optimizer_update_8bit_blockwise", "adam", g, p, eight, eight)
+    assert call_cost.bytes == size(g, p, eight, eight) + size(p, eight, eight)
     assert adam.flops == 14 * 40
     assert sgd.flops == 4 * 40
 

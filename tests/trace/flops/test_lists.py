@@ -41,8 +41,8 @@ KERNELS = {
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=range(len(KERNELS)))
 def test_element_format_is_the_functors_first_type(kernel):
-    found = element_format(kernel)
-    assert (found and found.size) == KERNELS[kernel]
+    format = element_format(kernel)
+    assert (format and format.size) == KERNELS[kernel]
 
 
 class Counted:
@@ -115,11 +115,11 @@ def test_fused_optimizers_count_the_textbook_update():
     assert amsgrad.bytes == 17 * 4 * 9
     for momentum, decay in ((False, False), (True, False), (True, True)):
         call = shape(SIZES, SIZES, SIZES if momentum else None, 0.1 * decay, 0.9 * momentum, 0.1)
-        made = cost_of("aten::_fused_sgd_", call, FLOAT)
-        assert made.flops == 17 * operations(lambda m=momentum, d=decay: sgd(momentum=m, decay=d))
-        assert made.bytes == 17 * 4 * (5 if momentum else 3)
-    made = cost_of("aten::_fused_adagrad_", shape(*[SIZES] * 3, STEPS, 0.1, 0, 0), FLOAT)
-    assert (made.flops, made.bytes) == (17 * operations(adagrad), 17 * 4 * 5)
+        call_cost = cost_of("aten::_fused_sgd_", call, FLOAT)
+        assert call_cost.flops == 17 * operations(lambda m=momentum, d=decay: sgd(momentum=m, decay=d))
+        assert call_cost.bytes == 17 * 4 * (5 if momentum else 3)
+    call_cost = cost_of("aten::_fused_adagrad_", shape(*[SIZES] * 3, STEPS, 0.1, 0, 0), FLOAT)
+    assert (call_cost.flops, call_cost.bytes) == (17 * operations(adagrad), 17 * 4 * 5)
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=4), st.integers(1, 3))
@@ -127,8 +127,8 @@ def test_foreach_ops_move_each_list_once(dims, operands):
     """In place: all lists are read, the first is written."""
     tensors = Listed(tuple(map(tuple, dims)))
     numel = sum(prod(each) for each in dims)
-    made = cost_of("aten::_foreach_addcmul_", shape(*[tensors] * operands, 1), FLOAT)
-    assert (made.flops, made.bytes) == (numel, 4 * numel * (operands + 1))
+    call_cost = cost_of("aten::_foreach_addcmul_", shape(*[tensors] * operands, 1), FLOAT)
+    assert (call_cost.flops, call_cost.bytes) == (numel, 4 * numel * (operands + 1))
     unknown = cost_of("aten::_foreach_addcmul_", shape(*[tensors] * operands, 1))
     assert (unknown.flops, unknown.bytes) == (numel, None)
     norm = cost_of("aten::_foreach_norm", shape(tensors, 2, None), FLOAT)

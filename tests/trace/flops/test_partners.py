@@ -28,8 +28,8 @@ def rows(tmp_path, host, launches):
         ("kernel", 7, 90_000 + 1000 * i, 90_400 + 1000 * i, start + 100, {"thread": threads[start]})
         for i, start in enumerate(launches)
     ]
-    found = op_roofline(measure(read([write(tmp_path, trace(host=host, device=device))])))
-    return {(row.op, row.shape): row for row in found.rows}
+    op_rows = op_roofline(measure(read([write(tmp_path, trace(host=host, device=device))])))
+    return {(row.op, row.shape): row for row in op_rows.rows}
 
 
 def test_convolution_without_strides_uses_its_gradient(tmp_path):
@@ -52,8 +52,8 @@ def test_nodes_of_functions_read_the_forward_arguments(tmp_path):
         op("LigerRMSNormFunction", 1000, [x, w], [SINGLE, SINGLE], seq=3),
         op("LigerRMSNormFunctionBackward", 5000, [x], [SINGLE], seq=3, backward=True),
     ]
-    found = rows(tmp_path, host, [1000, 5000])
-    assert sorted(row.flops for row in found.values()) == [4 * 96, 8 * 96]
+    op_rows = rows(tmp_path, host, [1000, 5000])
+    assert sorted(row.flops for row in op_rows.values()) == [4 * 96, 8 * 96]
 
 
 def lookup(start, width):
@@ -88,17 +88,17 @@ def test_unnumbered_ops_pair_with_the_nodes_between_neighbours(tmp_path_factory,
     nodes = [1 + (number if several else 2 * number) for number in range(len(widths))]
     for number, width in enumerate(widths):
         host.append(node(40_000 - 1000 * number, nodes[number], width))
-    found = rows(folder, sorted(host, key=lambda row: row[2]), starts)
-    total = sum(row.flops for row in found.values() if row.op.startswith("fbgemm"))
+    op_rows = rows(folder, sorted(host, key=lambda row: row[2]), starts)
+    total = sum(row.flops for row in op_rows.values() if row.op.startswith("fbgemm"))
     assert total == sum(6 * width for width in widths)
 
 
 def test_ambiguous_nodes_are_not_paired(tmp_path):
     """Two look-ups between the same neighbours, and one node."""
     host = [other(0, 0), lookup(1000, 3), lookup(3000, 5), other(5000, 4), node(9000, 2, 3)]
-    found = rows(tmp_path, host, [1000, 3000])
-    assert all(row.flops is None for row in found.values() if row.op.startswith("fbgemm"))
-    assert {row.missing for row in found.values()} == {"missing_values"}
+    op_rows = rows(tmp_path, host, [1000, 3000])
+    assert all(row.flops is None for row in op_rows.values() if row.op.startswith("fbgemm"))
+    assert {row.missing for row in op_rows.values()} == {"missing_values"}
 
 
 def test_recorded_values_take_precedence_over_the_gradient(tmp_path):
@@ -129,6 +129,8 @@ def test_a_library_function_is_a_wrapper_of_heavy_ops_only(tmp_path, inner):
         small = {"Input Dims": [[3], []], "Input type": [SINGLE, ""]}
     host = [(outer[0], MAIN, 1000, 9000, "cpu_op", args), (inner, MAIN, 2000, 3000, "cpu_op", small)]
     device = [("a", 7, 20_000, 20_100, 2500), ("b", 7, 21_000, 21_100, 5000)]
-    found = {row.op: row for row in op_roofline(measure(read([write(tmp_path, trace(host=host, device=device))]))).rows}
-    assert found[inner].flops in (3, 2 * 3 * 2 * 3)
-    assert found[outer[0]].flops == (4 * 96 if inner == "aten::sum" else None)
+    op_rows = {
+        row.op: row for row in op_roofline(measure(read([write(tmp_path, trace(host=host, device=device))]))).rows
+    }
+    assert op_rows[inner].flops in (3, 2 * 3 * 2 * 3)
+    assert op_rows[outer[0]].flops == (4 * 96 if inner == "aten::sum" else None)

@@ -22,8 +22,8 @@ from trainyard.store.run_summary import Summary, summarise
 from trainyard.trace.flops.coverage import FormulaCoverage
 from trainyard.trace.measured_trace import MeasuredTrace
 
-_ONLY_IN_ANALYSIS = ("headline", "subject", "findings", "figures", "ideal", "kernels", "modules", "formulas", "tables", "warnings",
-                     "notes", "limits")  # fmt: skip
+_ONLY_IN_ANALYSIS = ("headline", "subject", "findings", "figures", "ideal", "kernels", "modules", "formulas", "tables",
+                     "warnings", "notes", "limits")  # fmt: skip
 
 
 class RunResult(Run, frozen=True, kw_only=True, omit_defaults=False):

@@ -79,7 +79,8 @@ def classify_rank(events: Events, host_context: Context | None = None) -> Classi
 
 
 def book_rank(rank: ClassifiedRank, agreement: RankAgreement, formulas: Formulas = BUILT_IN) -> RankTrace:
-    """Books a rank's ledgers, given its share of the cross-rank alignment. `formulas`: of the FLOPs and bytes of ops."""
+    """Books a rank's ledgers, given its share of the cross-rank alignment. `formulas`: of the FLOPs and bytes of
+    ops."""
     events, host_context, keys, classified = rank
     events = msgspec.structs.replace(events, rank=agreement.rank, group_sizes=agreement.group_sizes)
     classified = key_collectives(events, keys, classified)

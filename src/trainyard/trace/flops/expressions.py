@@ -123,7 +123,7 @@ class Expression:
     def _check(self, node: ast.AST) -> None:
         """Raises `BadInput` if `node` or a part of it is outside the grammar."""
         match node:
-            case ast.Constant(value=value) if type(value) in (int, bool) and abs(value) < _MAX_VALUE:
+            case ast.Constant(value=int(value)) if abs(value) < _MAX_VALUE:
                 return
             case ast.Name():
                 return
@@ -139,8 +139,8 @@ class Expression:
                 parts = [node.test, node.body, node.orelse]
             case ast.Attribute(attr=attribute) if attribute in _ATTRIBUTES:
                 parts = [node.value]
-            case ast.Subscript(slice=ast.Slice(step=None)):
-                parts = [node.value, *filter(None, (node.slice.lower, node.slice.upper))]
+            case ast.Subscript(slice=ast.Slice(lower=lower, upper=upper, step=None)):
+                parts = [node.value, *filter(None, (lower, upper))]
             case ast.Subscript(slice=index) if not isinstance(index, ast.Slice):
                 parts = [node.value, index]
             case ast.Call(func=ast.Name(id=function), keywords=[]) if function in _FUNCTION_NAMES and node.args:

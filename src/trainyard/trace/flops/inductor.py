@@ -5,8 +5,9 @@ then the lengths of its loops as arguments. The name lists each source op once, 
 
 Bytes: every tensor is transferred once, and no more of it than the loops have iterations (a look-up reads a few rows of
 a table). Which tensors are updated in place, and so are transferred twice, is not recorded.
-FLOPs: per iteration what the source ops take by the conventions of `traffic`; an op that occurs several times counts
-once. Templates (`tem`) count two FLOPs per multiply-add of their product; attention with a block mask is an upper bound.
+FLOPs: those of the source ops per iteration, by the conventions of `traffic`; an op that occurs several times counts
+once. Templates (`tem`) count two FLOPs per multiply-add of their product; attention with a block mask is an upper
+bound.
 """
 
 from __future__ import annotations

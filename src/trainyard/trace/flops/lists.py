@@ -68,15 +68,15 @@ def _list_cost(args: OpArguments, groups: list[TensorGroup], written: list[Tenso
 
 def _groups(args: OpArguments, stop: int) -> list[TensorGroup]:
     """The lists among the first `stop` arguments that were passed; an empty list has no dims and is left out."""
-    found = []
+    groups = []
     for index in range(min(stop, len(args))):
         try:
-            found.append(args.group(index))
+            groups.append(args.group(index))
         except UnknownOperand:
             continue
-    if not found:
+    if not groups:
         raise UnknownOperand
-    return found
+    return groups
 
 
 def _cost_foreach(args: OpArguments) -> Cost:

@@ -71,8 +71,8 @@ def _is_pair(names: Sequence[str], op: int, node: int, formulas: Formulas) -> bo
 
 
 def _pair_rows(host: HostSpans, ops: I64, nodes: I64, partner: I32) -> None:
-    """Sets `partner` for the host rows `ops` and `nodes` that belong together: those with the same sequence number, else
-    those that `_pair_by_neighbours` pairs."""
+    """Sets `partner` for the host rows `ops` and `nodes` that belong together: those with the same sequence number,
+    else those that `_pair_by_neighbours` pairs."""
     numbered = ops[host.seq[ops] >= 0]
     seqs, first = np.unique(host.seq[numbered], return_index=True)
     position = np.searchsorted(seqs, host.seq[nodes])

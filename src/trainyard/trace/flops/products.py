@@ -159,8 +159,8 @@ def _cost_convolution(args: OpArguments) -> Cost:
 
 
 def _cost_convolution_by_result(args: OpArguments, input: Tensor, weight: Tensor) -> Cost:
-    """The cost of a convolution whose strides are not recorded, from the size of its result. Raises `UnknownOperand` for
-    a transposed one, whose result is longer than its input."""
+    """The cost of a convolution whose strides are not recorded, from the size of its result. Raises `UnknownOperand`
+    for a transposed one, whose result is longer than its input."""
     out = args.result()
     spatial_axes = len(weight.dims) - 2
     longer = any(n > length for n, length in zip(out.dims[-spatial_axes:], input.dims[-spatial_axes:]))

@@ -149,8 +149,8 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
 
 
 def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals], formulas: Formulas) -> None:
-    """Adds a rank's full steps to `totals_by_key`. `formulas`: those that gave the costs. An op counts in the step in which its first interval starts, if that
-    begins a call; other work counts by interval."""
+    """Adds a rank's full steps to `totals_by_key`. `formulas`: those that gave the costs. An op counts in the step in
+    which its first interval starts, if that begins a call; other work counts by interval."""
     classified, events = rank.classified, rank.events
     op = rank.arithmetic.op
     *columns, first = _identify_intervals(rank)

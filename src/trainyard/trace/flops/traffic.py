@@ -184,8 +184,8 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
 
 
 def _cost_reduction_by_result(args: OpArguments, input: Tensor) -> Cost:
-    """The cost of a reduction whose dims are not recorded: its node in the backward pass shows the result, else only the
-    bytes of the input count."""
+    """The cost of a reduction whose dims are not recorded: its node in the backward pass shows the result, else only
+    the bytes of the input count."""
     try:
         return _memory_bound_cost([input], [args.result()], flops=input.numel)
     except UnknownOperand:
@@ -359,8 +359,8 @@ def _cost_index(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_index_put(args: OpArguments, in_place: bool) -> Cost:
-    """`index_put` (self, indices, values, accumulate): writes the values, and reads what they are added to. Out of
-    place, `self` is copied by another op."""
+    """`index_put` (self, indices, values, accumulate): writes the values; an accumulating one also reads the
+    elements that they are added to. Out of place, another op copies `self`."""
     self, values = args[0], args[2]
     if values.numel == 1:  # one value for all indexed elements, whose number is not recorded
         raise UnknownOperand
