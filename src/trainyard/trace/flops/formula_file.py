@@ -8,8 +8,8 @@ and reads the arguments of the forward op; the forward op's `result` is the grad
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from fnmatch import translate
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -80,24 +80,33 @@ class _Part(NamedTuple):
 
 
 class FormulaSet:
-    """Compiled entries, by the name of an op."""
+    """Entries by the name of an op, each compiled when the first op of its name is looked up: a trace uses few."""
 
     def __init__(self, entries: Sequence[FormulaEntry], source: str) -> None:
-        """Checks and compiles `entries`, in order of precedence. `source`: the file's name for errors. Raises
-        `BadInput` for an entry that is not valid."""
-        self._patterns: list[tuple[Callable[[str], object], _Part]] = []
-        for number, entry in enumerate(entries, 1):
-            parts = _compile(entry, f"{source}, formula {number}")
-            for part, names in parts:
-                pattern = re.compile("|".join(translate(name) for name in names)).match
-                self._patterns.append((pattern, part))
+        """`entries`: in order of precedence; `source`: the file's name for errors."""
+        self._source = source
+        self._entries = list(enumerate(entries, 1))
         self._by_name: dict[str, tuple[_Part, ...]] = {}
 
     def parts(self, op: str) -> tuple[_Part, ...]:
-        """The compiled formulas of an op, in order of precedence; none for an op without one."""
+        """The compiled formulas of an op, in order of precedence; none for an op without one. Raises `BadInput` for an
+        entry that is not valid."""
         if op not in self._by_name:
-            self._by_name[op] = tuple(part for matches, part in self._patterns if matches(op))
+            self._by_name[op] = tuple(self._compile(op))
         return self._by_name[op]
+
+    def check(self) -> None:
+        """Compiles all entries. Raises `BadInput` for one that is not valid."""
+        for number, entry in self._entries:
+            _compile(entry, f"{self._source}, formula {number}")
+
+    def _compile(self, op: str) -> Iterator[_Part]:
+        """Compiles the parts of entries whose names match `op`."""
+        for number, entry in self._entries:
+            is_forward, is_node = _matches(entry.ops, op), _matches(_node_names(entry), op)
+            if is_forward or is_node:
+                parts = _compile(entry, f"{self._source}, formula {number}")
+                yield from (part for part in parts if (is_node if part.backward else is_forward))
 
     def cost(self, op: str, shape: OperandShape, facts: CallFacts) -> Cost | None:
         """FLOPs and bytes of one call; None without a formula, or if the file lacks a value that it needs."""
@@ -119,10 +128,28 @@ class FormulaSet:
         return any(part.backward or "result" in part.flops.names | part.bytes.names for part in self.parts(op))
 
 
+def _matches(patterns: Sequence[str], op: str) -> bool:
+    """Whether an op's name matches a pattern, in which `*` is any text."""
+    return any(op == pattern or ("*" in pattern and fnmatchcase(op, pattern)) for pattern in patterns)
+
+
+def _node_names(entry: FormulaEntry) -> tuple[str, ...]:
+    """The names of an entry's nodes in the backward pass; none without one."""
+    if entry.backward is None:
+        return ()
+    return entry.backward.ops or tuple(f"{name}Backward" for name in entry.ops)
+
+
 @lru_cache(maxsize=8)
 def compiled(entries: tuple[FormulaEntry, ...], source: str = "formulas") -> FormulaSet:
-    """The compiled set of `entries`; compiled once for each process."""
+    """The set of `entries`, the same one for each call in a process."""
     return FormulaSet(entries, source)
+
+
+@lru_cache(maxsize=1)
+def compiled_library() -> FormulaSet:
+    """The set of the package's own entries."""
+    return FormulaSet(library(), "data/formulas")
 
 
 @lru_cache(maxsize=1)
@@ -146,7 +173,7 @@ def read_formulas(path: Path | str) -> tuple[FormulaEntry, ...]:
     if len(data) > MAX_FILE_BYTES:
         raise BadFile(f"{path}: more than {MAX_FILE_BYTES:,} bytes, the limit of a formula file.", "Divide the file.")
     entries = _decode(data, str(path))
-    compiled(entries, str(path))
+    FormulaSet(entries, str(path)).check()
     return entries
 
 
@@ -164,8 +191,8 @@ def _decode(data: bytes, name: str) -> tuple[FormulaEntry, ...]:
     return entries
 
 
-def _compile(entry: FormulaEntry, where: str) -> list[tuple[_Part, tuple[str, ...]]]:
-    """The compiled forward and backward parts of an entry, each with the names of its ops. Raises `BadInput`."""
+def _compile(entry: FormulaEntry, where: str) -> list[_Part]:
+    """The compiled forward and backward parts of an entry. `where`: its file and number. Raises `BadInput`."""
     where = f"{where} ({', '.join(entry.ops[:2]) or 'no ops'})"
     arguments = entry.arguments.split()
     if not entry.ops or not all(name.strip() for name in entry.ops):
@@ -183,14 +210,13 @@ def _compile(entry: FormulaEntry, where: str) -> list[tuple[_Part, tuple[str, ..
     requires = Expression(entry.requires, arguments, f"{where}, requires") if entry.requires else None
     readable = [*arguments, "inputs", "result"]
     flops, moved = (Expression(getattr(entry, key), readable, f"{where}, {key}") for key in ("flops", "bytes"))
-    parts = [(_Part(entry, False, requires, flops, moved), entry.ops)]
+    parts = [_Part(entry, False, requires, flops, moved)]
     if back := entry.backward:
         readable = [*arguments, "inputs", "grad"]
         flops, moved = (
             Expression(getattr(back, key), readable, f"{where}, backward.{key}") for key in ("flops", "bytes")
         )
-        names = back.ops or tuple(f"{name}Backward" for name in entry.ops)
-        parts.append((_Part(entry, True, requires, flops, moved), names))
+        parts.append(_Part(entry, True, requires, flops, moved))
     return parts
 
 

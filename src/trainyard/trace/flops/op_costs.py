@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from trainyard.events import OperandShape
 from trainyard.trace.flops import lists, products, traffic
-from trainyard.trace.flops.formula_file import FormulaEntry, FormulaSet, compiled, library
+from trainyard.trace.flops.formula_file import FormulaEntry, FormulaSet, compiled, compiled_library
 from trainyard.trace.flops.inductor import cost_of_inductor_kernel, is_inductor_kernel
 from trainyard.trace.flops.operands import NO_FACTS, CallFacts, Cost, OpArguments, UnknownOperand
 from trainyard.trace.flops.signatures import SIGNATURES
@@ -22,11 +22,13 @@ class Formulas(NamedTuple):
 
     @property
     def own(self) -> FormulaSet:
-        return compiled(self.entries)
+        """The user's formulas, compiled."""
+        return compiled(self.entries) if self.entries else _NONE
 
     @property
     def built_in(self) -> FormulaSet:
-        return compiled(library())
+        """The package's formulas, compiled."""
+        return compiled_library()
 
     def reads_partner(self, op: str) -> bool:
         """Whether a formula of the op may read the arguments of its other half: an op's node in the backward pass, or
@@ -54,6 +56,7 @@ class Formulas(NamedTuple):
         return self.own.pairs(forward, node) or self.built_in.pairs(forward, node)
 
 
+_NONE = FormulaSet((), "")
 BUILT_IN = Formulas()
 """The package's formulas only."""
 
@@ -67,16 +70,16 @@ def cost_of(op: str, shape: OperandShape, facts: CallFacts = NO_FACTS, formulas:
     files of `data/formulas`; None if there is no formula for the op, or the file lacks a value that the formula
     needs."""
     cost = formulas.own.cost(op, shape, facts) if formulas.entries else None
-    cost = cost or _aten_cost(op, shape, facts) or formulas.built_in.cost(op, shape, facts)
-    cost = cost or cost_of_inductor_kernel(op, shape)
+    if cost is None and op.startswith("aten::"):
+        cost = _aten_cost(op, shape, facts)
+    elif cost is None:
+        cost = cost_of_inductor_kernel(op, shape) or formulas.built_in.cost(op, shape, facts)
     return cost if cost and max(cost.flops or 0, cost.bytes or 0) < MAX_COST else None
 
 
 def _aten_cost(op: str, shape: OperandShape, facts: CallFacts) -> Cost | None:
-    """The cost of an ATen op; None for other ops, or if a value is missing."""
-    namespace, _, name = op.partition("::")
-    if namespace != "aten":
-        return None
+    """The cost of an ATen op; None without a formula, or if a value is missing."""
+    name = op.removeprefix("aten::")
     base_name = name if name in traffic.FORMULAS or name in lists.FORMULAS else name.removesuffix("_")
     args = OpArguments(shape, SIGNATURES.get(base_name, ""), facts)
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -62,12 +63,20 @@ def _numbers_of(events: Events, names: Sequence[str]) -> list[int]:
 def _is_pair(names: Sequence[str], op: int, node: int, formulas: Formulas) -> bool:
     """Whether the node is the op's backward pass by its name (`aten::native_layer_norm`, `NativeLayerNormBackward0`),
     or by a formula. `op`, `node`: indices into `names`."""
-    match = _NODE.match(names[node])
-    stem = (match["stem"] or "") if match else ""
-    name = names[op].removeprefix("aten::")
-    if stem and stem.replace("_", "").lower() == name.replace("_", "").lower():
-        return True
-    return formulas.pairs(names[op], names[node])
+    stem = _folded_stem(names[node])
+    return bool(stem and stem == _folded(names[op])) or formulas.pairs(names[op], names[node])
+
+
+@lru_cache(maxsize=65536)
+def _folded_stem(node: str) -> str:
+    """The name of a node's op without underscores, in lower case: `NativeLayerNormBackward0` -> `nativelayernorm`."""
+    match = _NODE.match(node)
+    return _folded(match["stem"] or "") if match else ""
+
+
+@lru_cache(maxsize=65536)
+def _folded(op: str) -> str:
+    return op.removeprefix("aten::").replace("_", "").lower()
 
 
 def _pair_rows(host: HostSpans, ops: I64, nodes: I64, partner: I32) -> None:

@@ -216,7 +216,7 @@ def _decode_shape(raw: bytes) -> OperandShape:
     """Decodes dims, types and values; a part that is not a list is left empty. The dims of a list of tensors are nested
     in its entry: `[[[3, 4], [5]], []]`."""
     dims, types, values = (_list(part) for part in raw.split(b"\0"))
-    lists = tuple(_dims_of_list(entry) for entry in dims)
+    lists = tuple(_dims_of_list(entry) for entry in dims) if b"List" in raw else ()
     return OperandShape(
         dims=tuple(_dims(entry) for entry in dims),
         lists=lists if any(lists) else (),
