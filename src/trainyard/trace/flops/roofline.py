@@ -29,6 +29,9 @@ from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.readers.nesting import nearest_ancestor
 
 _TF32_KERNEL = re.compile(r"tf32|s1688gemm|s1688fprop|s1688dgrad|s1688wgrad", re.I)
+_FLOAT8_KERNEL = re.compile(r"e4m3|e5m2|fp8|float8|nvjet_q", re.I)
+_QUANTISED = ("bfloat16", "float16", "float32")
+"""Formats of tensors that a layer may quantise to float8 for its products."""
 _FEWER_PRODUCTS = re.compile(r"winograd|(?<!c)fft(?!n)", re.I)
 """Kernels of convolutions that take fewer multiplications than a direct one: by Winograd's algorithm, or transforms."""
 _HALF = words.DTYPES["bfloat16"]
@@ -269,10 +272,15 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
 
 
 def _peak_format(key: _RooflineKey, flops: int | None, total: _RooflineTotals, device: Device | None) -> str:
-    """The inputs' format. float32 may run in TF32, which the op does not show: it does if a kernel's name contains it,
-    or if the op was faster than the float32 peak allows."""
+    """The inputs' format. A layer that quantises its inputs (Transformer Engine) shows float8 by its kernels' names
+    only. float32 may run in TF32, which the op does not show: it does if a kernel's name contains it, or if the op was faster
+    than the float32 peak allows."""
     word = key.cost.format.word if key.cost else ""
-    if word != "float32" or device is None or not key.on_matrix_units or not {word, "tf32"} <= set(device.peak):
+    if device is None or not key.on_matrix_units:
+        return word
+    if word in _QUANTISED and "float8" in device.peak and any(_FLOAT8_KERNEL.search(name) for name in total.kernels):
+        return "float8"
+    if word != "float32" or not {word, "tf32"} <= set(device.peak):
         return word
     faster = bool(flops) and flops * 1e9 > device.peak[word].value * total.busy_ns
     return "tf32" if faster or any(_TF32_KERNEL.search(name) for name in total.kernels) else word
