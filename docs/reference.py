@@ -247,7 +247,8 @@ def _formulas() -> Iterable[str]:
     yield (
         "Ops whose FLOPs and bytes a trace's report knows. ATen ops have formulas in the code; those of libraries are "
         "files of `src/trainyard/data/formulas/`, in the language of `--formulas` "
-        "([how to write them](how-to/extend.md#a-formula)). A `*` matches any text. FLOPs of packed sequences and of groups are upper bounds."
+        "([how to write them](how-to/extend.md#a-formula)). A `*` matches any text. FLOPs of packed sequences and of "
+        "groups are upper bounds."
     )
     aten = sorted({*products.FORMULAS, *lists.FORMULAS, *traffic.FORMULAS})
     yield "### ATen ops"

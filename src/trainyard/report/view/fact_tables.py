@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 40
 """Rows of the tables of ops and of bandwidths."""
+_MOST_UNCOVERED = 20
+"""Rows of the table of ops without known FLOPs or bytes; JSON has all."""
 _RANKS = 4
 """Ranks side by side in a table of 80 columns."""
 _TOOLS = {"hta": "HTA", "tracelens": "TraceLens"}
@@ -110,7 +112,7 @@ def ops(roofline: Roofline) -> Table:
 
 def uncovered_ops(coverage: FormulaCoverage) -> Table:
     """The table of the compute whose FLOPs or bytes are unknown, in ms per step, the longest first."""
-    rows = [row for row in coverage.uncovered if row.ns][:_MOST_ROWS]
+    rows = [row for row in coverage.uncovered if row.ns][:_MOST_UNCOVERED]
     total_ns = coverage.compute_ns - coverage.covered_ns
     reasons = sorted({row.missing for row in rows})
     return Table(

@@ -273,8 +273,8 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
 
 def _peak_format(key: _RooflineKey, flops: int | None, total: _RooflineTotals, device: Device | None) -> str:
     """The inputs' format. A layer that quantises its inputs (Transformer Engine) shows float8 by its kernels' names
-    only. float32 may run in TF32, which the op does not show: it does if a kernel's name contains it, or if the op was faster
-    than the float32 peak allows."""
+    only. float32 may run in TF32, which the op does not show: it does if a kernel's name contains it, or if the op was
+    faster than the float32 peak allows."""
     word = key.cost.format.word if key.cost else ""
     if device is None or not key.on_matrix_units:
         return word
