@@ -286,7 +286,8 @@ def _formulas() -> Iterable[str]:
     yield _table(("expression", "value"), ((f"`{name}`", text) for name, text in rows))
 
 
-_ATEN_ASSUMPTIONS = (traffic.ASSUMES_SMALL_RESULT, traffic.ASSUMES_SMALL_INDEX, inductor.ASSUMES_TRANSFERS)
+_ATEN_ASSUMPTIONS = (traffic.ASSUMES_SMALL_RESULT, traffic.ASSUMES_SMALL_INDEX, products.ASSUMES_SMALL_SCALES,
+                     inductor.ASSUMES_TRANSFERS)  # fmt: skip
 
 
 def _plugins() -> Iterable[str]:

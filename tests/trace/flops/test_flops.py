@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trace.flops.shapes import HALF, LONG, SINGLE, shape
+from tests.trace.flops.shapes import HALF, LONG, SINGLE, Listed, shape
 from trainyard.events import OperandShape
 from trainyard.trace.flops.op_costs import cost_of
 from trainyard.trace.flops.operands import FORMATS
@@ -44,6 +44,34 @@ def test_float4_products_count_both_numbers_of_each_byte():
     call_cost = cost("_scaled_mm", (four, (32, 64)), (four, (64, 16)), (SINGLE, ()), (SINGLE, ()), None, None, 15)
     assert call_cost.flops == 2 * 32 * 16 * 128
     assert call_cost.bytes == 32 * 64 + 64 * 16 + 8 + 2 * 32 * 16
+
+
+def test_products_with_listed_scales_equal_those_with_tensors():
+    eight, scale, offsets = "c10::Float8_e4m3fn", (SINGLE, ()), ("int", (3,))
+    left, right, groups = (eight, (32, 64)), (eight, (64, 16)), (eight, (3, 64, 16))
+    scales = (Listed([()]), [0], [0]) * 2
+    older = cost("_scaled_mm", left, right, scale, scale, None, None, 15)
+    newer = cost("_scaled_mm_v2", left, right, *scales, None, 15)
+    assert (newer.flops, newer.bytes) == (older.flops, older.bytes - 8)
+    assert newer.assumes
+    older = cost("_scaled_grouped_mm", left, groups, scale, scale, offsets, None, None, 15)
+    newer = cost("_scaled_grouped_mm_v2", left, groups, *scales, offsets, None, 15)
+    assert (newer.flops, newer.bytes, newer.at_most) == (older.flops, older.bytes - 8, True)
+
+
+@given(sizes, sizes, st.integers(-1, 3), st.integers(-1, 3), st.booleans())
+def test_sliding_windows_count_the_pairs_that_they_keep(rows, columns, left, right, causal):
+    query, key = (HALF, (2, rows, 3, 8)), (HALF, (2, columns, 3, 8))
+    kept = sum(
+        j <= (i + columns - rows if causal else i + columns - rows + right if right >= 0 else columns)
+        and (left < 0 or j >= i + columns - rows - left)
+        for i, j in product(range(rows), range(columns))
+    )
+    window = (None, left, right)
+    call_cost = cost(
+        "_flash_attention_forward", query, key, key, None, None, rows, columns, 0.0, causal, False, *window
+    )
+    assert (call_cost.flops, call_cost.at_most) == (6 * kept * 2 * 16, False)
 
 
 # ---- convolutions

@@ -26,6 +26,8 @@ from trainyard.trace.flops.operands import (
 from trainyard.trace.flops.pairs import causal_pairs, kept_pairs
 from trainyard.trace.flops.signatures import ATTENTIONS, CONVOLUTIONS
 
+ASSUMES_SMALL_SCALES = "the scales of a scaled product take far fewer bytes than its operands: lists are not recorded"
+
 # Ops with tensors [batch, sequence, head, width]; all others have [batch, head, sequence, width].
 _SEQUENCE_FIRST = ("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
                    "_efficient_attention_backward")  # fmt: skip
@@ -97,9 +99,23 @@ def _cost_scaled_mm(args: OpArguments) -> Cost:
     return _matrix_cost(flops, args.tensors(6), [Tensor(dims, args.format(6, left.format))], left.format)
 
 
-def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArguments], Cost]:
+def _cost_scaled_mm_v2(args: OpArguments) -> Cost:
+    """(self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype): the scales are lists,
+    whose format is not recorded."""
+    left, right = args[0], args[1]
+    flops, dims = _matmul_flops_and_dims(left, right)
+    addends = [bias] if (bias := args.maybe(8)) else []
+    written = Tensor(dims, args.format(9, left.format))
+    cost = _matrix_cost(flops, [left, right, *addends], [written], left.format)
+    return cost._replace(assumes=ASSUMES_SMALL_SCALES)
+
+
+def _grouped_mm_formula(
+    offsets_index: int, dtype_index: int, scales_listed: bool = False
+) -> Callable[[OpArguments], Cost]:
     """The formula of products of groups that offsets delimit along the rows, the columns or the summed dim. The indices
-    are those of the arguments `offs` and `out_dtype`.
+    are those of the arguments `offs` and `out_dtype`. `scales_listed`: the scales are lists, whose format is not
+    recorded, so that their bytes do not count.
 
     An upper bound: data beyond the last offset belongs to no group, and its size is not in the file.
     """
@@ -118,7 +134,13 @@ def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArg
         else:
             raise UnknownOperand
         written = Tensor(dims, args.format(dtype_index, left.format))
-        return _matrix_cost(flops, args.tensors(dtype_index), [written], left.format, at_most=offsets is not None)
+        if scales_listed:
+            others = [tensor for index in (offsets_index, offsets_index + 1) if (tensor := args.maybe(index))]
+            read = [left, right, *others]
+        else:
+            read = args.tensors(dtype_index)
+        cost = _matrix_cost(flops, read, [written], left.format, at_most=offsets is not None)
+        return cost._replace(assumes=ASSUMES_SMALL_SCALES) if scales_listed else cost
 
     return formula
 
@@ -291,6 +313,8 @@ FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
     "_scaled_mm": _cost_scaled_mm,
     "_grouped_mm": _grouped_mm_formula(2, 4),
     "_scaled_grouped_mm": _grouped_mm_formula(4, 7),
+    "_scaled_mm_v2": _cost_scaled_mm_v2,
+    "_scaled_grouped_mm_v2": _grouped_mm_formula(8, 10, scales_listed=True),
     **dict.fromkeys(CONVOLUTIONS, _cost_convolution),
     "convolution_backward": _cost_convolution_backward,
     "cudnn_convolution_backward_input": _cudnn_gradient_formula("input"),
