@@ -22,6 +22,7 @@ from trainyard.cli.main import cli
 from trainyard.cli.support.default_group import DefaultGroup
 from trainyard.models import presets
 from trainyard.trace.export import schema
+from trainyard.trace.flops import expressions, formula_file, inductor, lists, products, traffic
 from trainyard.trace.whatif import changes
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +59,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Vendors": words.VENDORS,
     "How an entry is known": words.HOWS,
     "Bases of a ledger": words.BASES,
+    "Reasons why FLOPs and bytes are not known": words.MISSING_COSTS,
     "Clock alignment": words.ALIGNMENTS,
     "What memory is held for": words.MEMORY,
     "Why an allocation failed": words.SHORTAGES,
@@ -85,6 +87,7 @@ def render() -> str:
         *_words(),
         *_tables(),
         *_suppositions(),
+        *_formulas(),
         *_plugins(),
         *_rules(),
         *_machines(),
@@ -236,6 +239,55 @@ def _suppositions() -> Iterable[str]:
     yield "## What can be supposed"
     yield title
     yield f"```text\n{forms.rstrip()}\n```"
+
+
+def _formulas() -> Iterable[str]:
+    """The ops with formulas, and the language of formula files."""
+    yield "## FLOP and byte formulas"
+    yield (
+        "Ops whose FLOPs and bytes a trace's report knows. ATen ops have formulas in the code; those of libraries are "
+        "files of `src/trainyard/data/formulas/`, in the language of `--formulas` "
+        "([how to write them](how-to/extend.md#a-formula)). A `*` matches any text. FLOPs of packed sequences and of "
+        "groups are upper bounds."
+    )
+    aten = sorted({*products.FORMULAS, *lists.FORMULAS, *traffic.FORMULAS})
+    yield "### ATen ops"
+    yield ", ".join(f"`{name}`" for name in aten)
+    yield "### Inductor's Triton kernels"
+    yield "`triton_poi_`, `triton_red_`, `triton_per_` and templates (`triton_tem_`), by the source ops in their names."
+    yield "### Library ops"
+    yield _table(
+        ("library", "op", "FLOPs", "bytes", "backward"),
+        (
+            (
+                entry.library,
+                "<br>".join(f"`{name}`" for name in entry.ops),
+                f"`{entry.flops}`" + (" at most" if entry.at_most else ""),
+                f"`{entry.bytes}`",
+                f"`{entry.backward.flops}`, `{entry.backward.bytes}`" if entry.backward else "",
+            )
+            for entry in formula_file.library()
+        ),
+    )
+    yield "Assumptions about values that files do not record, which a report repeats if they apply:"
+    assumptions = {entry.assumes for entry in formula_file.library()} - {""}
+    yield "\n".join(f"- {text}" for text in sorted({*assumptions, *_ATEN_ASSUMPTIONS}))
+    yield "### Keys of a formula"
+    yield _sentence(formula_file.FormulaFile.__doc__)
+    yield " ".join(dedent(formula_file.FormulaEntry.__doc__ or "").strip().partition("\n\n")[2].split())
+    yield "`[formula.backward]`: " + _sentence(formula_file.BackwardEntry.__doc__)
+    yield "### Expressions"
+    yield (
+        "Integers, `+ - * // %`, comparisons, `and`, `or`, `not`, `a if b else c`, names of arguments, `x[i]` (a dim), "
+        "`x[i:j]` (dims). `inputs` is all tensors that the call was passed, `result` the op's result (known if the "
+        "trace contains its backward pass), `grad` the gradient that a node of the backward pass receives."
+    )
+    rows = [*((f"x.{name}", text) for name, text in expressions.ATTRIBUTES.items()), *expressions.FUNCTIONS.items()]
+    yield _table(("expression", "value"), ((f"`{name}`", text) for name, text in rows))
+
+
+_ATEN_ASSUMPTIONS = (traffic.ASSUMES_SMALL_RESULT, traffic.ASSUMES_SMALL_INDEX, products.ASSUMES_SMALL_SCALES,
+                     inductor.ASSUMES_TRANSFERS)  # fmt: skip
 
 
 def _plugins() -> Iterable[str]:

@@ -53,11 +53,13 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 class OperandShape(msgspec.Struct, frozen=True, kw_only=True):
     """An op's arguments, one element each: `dims` of a tensor (empty for a scalar or a non-tensor), `types` in the
-    file's own words, `values` of scalars as text (empty if not recorded)."""
+    file's own words, `values` of scalars as text (empty if not recorded). `lists`: the dims of each tensor of an
+    argument that is a list of tensors, empty for other arguments; () if no such dims are recorded."""
 
     dims: tuple[tuple[int, ...], ...] = ()
     types: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+    lists: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
 class DeviceWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -159,6 +159,21 @@ STEP_SOURCES: Mapping[str, Word] = {
 }
 """Evidence from which steps are inferred, if the file does not mark them."""
 
+MISSING_COSTS: Mapping[str, Word] = {
+    "no_formula": Word("no formula", "No built-in formula or formula of the user has the op's name."),
+    "no_arguments": Word(
+        "no shapes",
+        "The op has a formula, but the file does not record its arguments: record with torch.profiler's "
+        "record_shapes=True.",
+    ),
+    "missing_values": Word(
+        "missing values",
+        "The formula needs a value that the file does not record, such as the format of listed tensors.",
+    ),
+    "no_op": Word("no op", "The file shows no op around the kernel's launch."),
+}
+"""Why the FLOPs and bytes of compute are not known."""
+
 ALIGNMENTS: Mapping[str, Word] = {
     "no": Word(
         "no", "Ranks' clocks are not known to agree: waiting for a late peer stays inside comm, and no rank is blamed."

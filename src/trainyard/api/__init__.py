@@ -110,19 +110,24 @@ def analyse(
     limit: int = AS_WRITTEN.limit,
     engine: str = "auto",
     strict: bool = False,
+    formulas: Path | None = None,
 ) -> Analysis:
     """Analyses profiler files, or folders of them, of one or many ranks of a job.
 
     `window`: book each step, or the whole window as one step. `mark`: how names of the annotations around steps
     begin. `limit`: bytes that a file may hold when unpacked. `engine`: `serial`, `processes` or `ray`. `strict`:
-    refuse damaged files of ranks; otherwise they are left out and named in `warnings`.
+    refuse damaged files of ranks; otherwise they are left out and named in `warnings`. `formulas`: a TOML file with
+    formulas of the FLOPs and bytes of further ops, which take precedence over the built-in ones.
 
     Raises `BadFile` for a file that is not a profile, `BadInput` for profiles that do not belong together.
     """
     from trainyard.api.trace_modes import measure_paths
     from trainyard.report.view.build_analysis import analyse_measured
 
-    return analyse_measured(measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict))
+    measured = measure_paths(
+        paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict, formulas=formulas
+    )
+    return analyse_measured(measured)
 
 
 def plan(

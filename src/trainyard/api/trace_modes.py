@@ -28,6 +28,7 @@ def what_if(
     limit: int = AS_WRITTEN.limit,
     engine: str = "auto",
     strict: bool = False,
+    formulas: Path | None = None,
 ) -> WhatIf:
     """Predicts the steps of a trace with changes applied, by replaying the dependencies between their operations.
 
@@ -44,7 +45,9 @@ def what_if(
     from trainyard.diagnose.predict_changes import predict_changes
     from trainyard.report.view.trace_results import predicted_steps
 
-    measured = measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict)
+    measured = measure_paths(
+        paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict, formulas=formulas
+    )
     return predicted_steps(measured, predict_changes(measured, changes))
 
 
@@ -81,6 +84,7 @@ def query(
     limit: int = AS_WRITTEN.limit,
     engine: str = "auto",
     strict: bool = False,
+    formulas: Path | None = None,
 ) -> QueryResult:
     """Runs a SELECT over the tables of a trace: work, idle, ledger, ... (docs/reference.md, "Tables of a trace").
 
@@ -96,7 +100,9 @@ def query(
     from trainyard.report.view.trace_results import query_result
     from trainyard.trace.export.sql import query as run_query
 
-    measured = measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict)
+    measured = measure_paths(
+        paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict, formulas=formulas
+    )
     return query_result(run_query(measured, sql), measured)
 
 
@@ -154,18 +160,22 @@ def measure_paths(
     limit: int = AS_WRITTEN.limit,
     engine: str = "auto",
     strict: bool = False,
+    formulas: Path | None = None,
 ) -> MeasuredTrace:
     """Books profiler files, folders of them, or the traces of a stored run. The options are those of `analyse`."""
     from trainyard.plugins import ReadOptions
+    from trainyard.trace.flops.formula_file import read_formulas
+    from trainyard.trace.flops.op_costs import Formulas
     from trainyard.trace.measure import measure_files
 
     listed = [paths] if isinstance(paths, str | os.PathLike) else paths
     files = [os.fspath(path) for path in listed]
     how = ReadOptions(limit, mark)
+    op_formulas = Formulas(read_formulas(os.fspath(formulas))) if formulas is not None else Formulas()
     if len(files) == 1 and (run := _stored_run(files[0])):
         axis = run.job.trace_axis
-        return measure_files(run.traces, window, source=run.id, axis=axis, engine=engine, how=how, strict=strict)
-    return measure_files(files, window, engine=engine, how=how, strict=strict)
+        return measure_files(run.traces, window, run.id, axis, engine, how, strict, op_formulas)
+    return measure_files(files, window, engine=engine, how=how, strict=strict, formulas=op_formulas)
 
 
 class _StoredTraces(NamedTuple):

@@ -30,6 +30,7 @@ from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.align.cross_rank import RankAgreement, Window, align_ranks
 from trainyard.trace.align.survey import Survey, survey
 from trainyard.trace.booking.book_rank import ClassifiedRank, RankTrace, book_rank, classify_rank
+from trainyard.trace.flops.op_costs import BUILT_IN, Formulas
 from trainyard.trace.measured_trace import MeasuredTrace, conclude
 from trainyard.trace.parallel import spill
 from trainyard.trace.parallel.engines import engine as engine_named
@@ -50,13 +51,14 @@ def measure_files(
     engine: str = "auto",
     how: ReadOptions = AS_WRITTEN,
     strict: bool = False,
+    formulas: Formulas = BUILT_IN,
 ) -> MeasuredTrace:
     """Reads the files of a job's ranks and measures them: ledgers of each rank and part, and their mean.
 
     `paths`: files and folders; `window`: `steps` for a ledger of each step, else the whole recording is one part;
     `source`: the mean ledger's name; `axis`: the mesh axis (a key of words.AXES) that all ranks form; `engine`: a key
     of `engines.ENGINES`, or `auto`: a few small files in memory, others in worker processes; `how`: options of the
-    readers.
+    readers; `formulas`: of the FLOPs and bytes of ops.
 
     If there are several files, unreadable ones are left out and listed in `MeasuredTrace.unread`, unless `strict`.
     Raises `BadFile` if no file can be read, or, with `strict`, if any file cannot be read completely; `BadInput` for a
@@ -75,7 +77,7 @@ def measure_files(
         ):
             traces, file_indices, unread = _merge_outcomes(files, [read_or_reason(path, how) for path in readable])
             raise_if_unreadable(len(traces), unread, _truncated_sources(traces), strict)
-            return measure(traces, window, source, axis, file_indices)._replace(unread=unread)
+            return measure(traces, window, source, axis, file_indices, formulas)._replace(unread=unread)
         engine = "processes" if cores > 1 else "serial"
     import tempfile
 
@@ -87,7 +89,8 @@ def measure_files(
         raise_if_unreadable(len(surveyed), unread, _truncated_sources([rank.facts for rank, _ in surveyed]), strict)
         agreement = align_ranks([rank for rank, _ in surveyed], window, file_indices)
         booked = run(
-            _book_file, [(surveyed[rank_agreement.survey][1], rank_agreement) for rank_agreement in agreement.shares]
+            partial(_book_file, formulas),
+            [(surveyed[rank_agreement.survey][1], rank_agreement) for rank_agreement in agreement.shares],
         )
 
     # The default argument refers to the folder, so that it exists as long as ranks can be loaded from it.
@@ -97,7 +100,7 @@ def measure_files(
     measured = conclude(
         spill.SpilledItems(len(booked), load_rank), agreement, window, source or _ledger_source(agreement.facts)
     )
-    return measured._replace(unread=unread)
+    return measured._replace(unread=unread, formulas=formulas)
 
 
 def measure(
@@ -106,20 +109,24 @@ def measure(
     source: str = "",
     axis: str = "",
     file_indices: Sequence[int] = (),
+    formulas: Formulas = BUILT_IN,
 ) -> MeasuredTrace:
     """Measures events in this process: ledgers of each rank and part, and the mean of the full steps.
 
     `traces`: the events of each rank; `window`: as in `measure_files`; `source`: the name of the mean ledger, by
     default those of the traces; `axis`: the mesh axis that all ranks form (a key of words.AXES), if the job's layout
     has only one; `file_indices`: the number of a rank whose file states none, for each rank; by default its index in
-    `traces`. Raises `BadInput` for ranks of different jobs.
+    `traces`; `formulas`: of the FLOPs and bytes of ops. Raises `BadInput` for ranks of different jobs.
     """
     classified = [classify_rank(msgspec.structs.replace(events, axis=axis or events.axis)) for events in traces]
     agreement = align_ranks(
         [survey(rank.events, rank.classified, rank.keys) for rank in classified], window, file_indices
     )
-    ranks = tuple(book_rank(classified[rank_agreement.survey], rank_agreement) for rank_agreement in agreement.shares)
-    return conclude(ranks, agreement, window, source or _ledger_source(traces))
+    ranks = tuple(
+        book_rank(classified[rank_agreement.survey], rank_agreement, formulas) for rank_agreement in agreement.shares
+    )
+    measured = conclude(ranks, agreement, window, source or _ledger_source(traces))
+    return measured._replace(formulas=formulas)
 
 
 def read(paths: Sequence[Path | str], how: ReadOptions = AS_WRITTEN) -> list[Events]:
@@ -197,7 +204,7 @@ def _survey_file(
     return surveyed
 
 
-def _book_file(task: tuple[Path, RankAgreement]) -> Path:
+def _book_file(formulas: Formulas, task: tuple[Path, RankAgreement]) -> Path:
     """Books one rank; runs in a worker process.
 
     `task`: (file of its classified trace, its share of the alignment). Writes the booked rank to another file, whose
@@ -205,6 +212,6 @@ def _book_file(task: tuple[Path, RankAgreement]) -> Path:
     """
     path, share = task
     booked = path.with_suffix(".booked")
-    spill.save(booked, book_rank(spill.load(path, ClassifiedRank), share))
+    spill.save(booked, book_rank(spill.load(path, ClassifiedRank), share, formulas))
     path.unlink()
     return booked

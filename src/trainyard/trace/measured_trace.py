@@ -27,6 +27,7 @@ from trainyard.trace.align.matching import Meetings
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.align.traffic import PairTraffic
 from trainyard.trace.booking.book_rank import RankTrace
+from trainyard.trace.flops.op_costs import BUILT_IN, Formulas
 from trainyard.trace.rank_files import MAX_LISTED_FILES, Unread, left_out
 from trainyard.trace.step_overview import StepOverview, describe_left_out, describe_steps, overview
 from trainyard.units import listed
@@ -85,7 +86,7 @@ class MeasuredTrace(NamedTuple):
     of each rank, rank by rank; `lateness`: of each rank, if clocks are aligned; `ranks`: may be on disk, and are loaded
     on access; `unread`: files that could not be read, each of which may be a rank; `steps`: how the window divides into
     steps; `by_model`: a mean for each device model if the ranks run on unlike devices, most ranks first: `mean` is then
-    the first of them.
+    the first of them. `formulas`: those that gave the FLOPs and bytes of ops.
     """
 
     ranks: Sequence[RankTrace]
@@ -99,6 +100,7 @@ class MeasuredTrace(NamedTuple):
     unread: tuple[Unread, ...] = ()
     steps: StepOverview = StepOverview(how="window")
     by_model: tuple[ModelMean, ...] = ()
+    formulas: Formulas = BUILT_IN
 
     @property
     def comparable(self) -> MeasuredTrace:

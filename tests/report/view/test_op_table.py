@@ -1,6 +1,6 @@
 """The table of ops against the roofline: units of its cells, and the column for the bound."""
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -16,13 +16,12 @@ UNKNOWN = ROW._replace(bound="unknown", reachable_ns=None, loss_ns=None, intensi
 
 
 @pytest.fixture
-def cells(monkeypatch):
+def cells():
     """The cells of the table's row for an op."""
 
     def op_cells(row: OpRow) -> tuple[Any, ...]:
         roofline = Roofline(rows=(row,), device="", known_ns=row.ns, compute_ns=row.ns, notes=())
-        monkeypatch.setattr(fact_tables, "op_roofline", lambda _: roofline)
-        return fact_tables.ops(cast(Any, None)).rows[0]
+        return fact_tables.ops(roofline).rows[0]
 
     return op_cells
 

@@ -7,28 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trace.flops.shapes import HALF, LONG, SINGLE, Listed, shape
 from trainyard.events import OperandShape
-from trainyard.trace.flops.attribution import cost_of
+from trainyard.trace.flops.op_costs import cost_of
 from trainyard.trace.flops.operands import FORMATS
 from trainyard.trace.flops.signatures import SIGNATURES
 
-HALF, SINGLE, LONG = "c10::BFloat16", "float", "long int"
 sizes = st.integers(1, 5)
-
-
-def shape(*arguments):
-    """A tensor is (format, dims), None an omitted argument, anything else a value as the profiler writes it."""
-    dims, types, values = [], [], []
-    for argument in arguments:
-        if argument is None:
-            entry = ((), "", "")
-        elif isinstance(argument, tuple):
-            entry = (tuple(argument[1]), argument[0], "")
-        else:
-            entry = ((), "ScalarList" if isinstance(argument, list) else "Scalar", str(argument))
-        for column, part in zip((dims, types, values), entry):
-            column.append(part)
-    return OperandShape(dims=tuple(dims), types=tuple(types), values=tuple(values))
 
 
 def cost(name, *arguments):
@@ -59,6 +44,34 @@ def test_float4_products_count_both_numbers_of_each_byte():
     call_cost = cost("_scaled_mm", (four, (32, 64)), (four, (64, 16)), (SINGLE, ()), (SINGLE, ()), None, None, 15)
     assert call_cost.flops == 2 * 32 * 16 * 128
     assert call_cost.bytes == 32 * 64 + 64 * 16 + 8 + 2 * 32 * 16
+
+
+def test_products_with_listed_scales_equal_those_with_tensors():
+    eight, scale, offsets = "c10::Float8_e4m3fn", (SINGLE, ()), ("int", (3,))
+    left, right, groups = (eight, (32, 64)), (eight, (64, 16)), (eight, (3, 64, 16))
+    scales = (Listed([()]), [0], [0]) * 2
+    older = cost("_scaled_mm", left, right, scale, scale, None, None, 15)
+    newer = cost("_scaled_mm_v2", left, right, *scales, None, 15)
+    assert (newer.flops, newer.bytes) == (older.flops, older.bytes - 8)
+    assert newer.assumes
+    older = cost("_scaled_grouped_mm", left, groups, scale, scale, offsets, None, None, 15)
+    newer = cost("_scaled_grouped_mm_v2", left, groups, *scales, offsets, None, 15)
+    assert (newer.flops, newer.bytes, newer.at_most) == (older.flops, older.bytes - 8, True)
+
+
+@given(sizes, sizes, st.integers(-1, 3), st.integers(-1, 3), st.booleans())
+def test_sliding_windows_count_the_pairs_that_they_keep(rows, columns, left, right, causal):
+    query, key = (HALF, (2, rows, 3, 8)), (HALF, (2, columns, 3, 8))
+    kept = sum(
+        j <= (i + columns - rows if causal else i + columns - rows + right if right >= 0 else columns)
+        and (left < 0 or j >= i + columns - rows - left)
+        for i, j in product(range(rows), range(columns))
+    )
+    window = (None, left, right)
+    call_cost = cost(
+        "_flash_attention_forward", query, key, key, None, None, rows, columns, 0.0, causal, False, *window
+    )
+    assert (call_cost.flops, call_cost.at_most) == (6 * kept * 2 * 16, False)
 
 
 # ---- convolutions
@@ -200,7 +213,8 @@ def test_missing_values_give_no_cost():
     assert cost_of("mine::mm", shape((SINGLE, (2, 3)), (SINGLE, (3, 5)))) is None
     assert cost_of("aten::mm", shape((SINGLE, (2**40, 2**40)), (SINGLE, (2**40, 2**40)))) is None
     summed = cost("sum", (SINGLE, (4, 5)), None, None, None)
-    assert (summed.flops, summed.bytes) == (20, None)
+    assert (summed.flops, summed.bytes) == (20, 80)
+    assert summed.assumes
 
 
 ODD = st.one_of(
@@ -290,6 +304,7 @@ def test_bytes_match_torchs_inputs_and_outputs():
         ("addmm", (torch.rand(5), torch.rand(3, 4), torch.rand(4, 5), 1, 1)),
         ("matmul", (torch.rand(2, 1, 3, 4), torch.rand(5, 4, 6))), ("matmul", (torch.rand(4), torch.rand(5, 4, 6))),
         ("mv", (torch.rand(3, 4), torch.rand(4))), ("dot", (few, few)),
+        ("mse_loss", (f, f, 1)), ("mse_loss", (f, f, 0)), ("mse_loss_backward", (torch.rand(()), f, f, 1)),
         ("linear", (f, torch.rand(7, 5), torch.rand(7))),
         ("addbmm", (torch.rand(3, 5), torch.rand(2, 3, 4), torch.rand(2, 4, 5), 1, 1)),
         ("convolution", (image, torch.rand(4, 3, 3, 3), torch.rand(4), [2, 1], [1, 0], [1, 2], False, [0, 0], 2)),

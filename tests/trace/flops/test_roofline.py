@@ -1,5 +1,6 @@
 """Attribution of FLOPs to kernels and ledgers, and the roofline table: exact cases, properties and public traces."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -99,6 +100,31 @@ def test_tf32_is_detected_by_kernel_name_or_speed(tmp_path, kernel, ns, dtype):
     (row,) = op_roofline(seen, DEVICE).rows
     assert row.dtype == dtype
     assert row.reachable_ns == (4000 if dtype == "float32" else 2000)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n", "float8"), ("nvjet_qqtst_128x128", "float8"), ("gemm", "bfloat16")],
+)
+def test_quantised_products_are_compared_with_the_float8_peak(tmp_path, kernel, dtype):
+    """Transformer Engine's layers record their 16-bit inputs."""
+    args = {"Input Dims": [[8, 10], [5, 10], []], "Input type": [HALF, HALF, ""], "Concrete Inputs": ["", "", ""]}
+    host = [("_Linear", MAIN, 1000, 5000, "cpu_op", args)]
+    trace_of_layer = measured(tmp_path, host=host, device=[(kernel, 7, 20000, 20900, 3000)])
+    eight = msgspec.structs.replace(DEVICE, peak={**DEVICE.peak, "float8": claim(2e9)})
+    (row,) = op_roofline(trace_of_layer, eight).rows
+    assert (row.flops, row.dtype) == (2 * 8 * 10 * 5, dtype)
+
+
+@pytest.mark.parametrize("kernel", ["cudnn::winograd_nonfused::winogradForwardOutput4x4", "implicit_convolve_sgemm"])
+def test_winograd_has_no_minimum_time(tmp_path, kernel):
+    """Its kernels take fewer multiplications than the formula of a direct convolution counts."""
+    values = ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "1"]
+    types = ["float", "float", "", "ScalarList", "ScalarList", "ScalarList", "Scalar"]
+    host = [op("aten::conv2d", 1000, 5000, [[1, 4, 9, 9], [6, 4, 3, 3], *[[]] * 5], types, values)]
+    (row,) = op_roofline(measured(tmp_path, host=host, device=[(kernel, 7, 20000, 99000, 3000)]), DEVICE).rows
+    assert row.flops == 2 * 6 * 7 * 7 * 36
+    assert (row.reachable_ns is None) == ("winograd" in kernel)
 
 
 def test_an_upper_bound_of_flops_has_no_reachable_time(tmp_path):

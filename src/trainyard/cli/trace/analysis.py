@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from trainyard.cli.support.output import console, print_json, say
-from trainyard.cli.trace.trace_options import FULL, JSON, PAGE, WINDOW, TraceFiles, reads_traces, write_page
+from trainyard.cli.trace.trace_options import FORMULAS, FULL, JSON, PAGE, WINDOW, TraceFiles, reads_traces, write_page
 
 
 @click.command()
 @WINDOW
+@FORMULAS
 @reads_traces
 @PAGE
 @FULL

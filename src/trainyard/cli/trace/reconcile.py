@@ -28,7 +28,8 @@ def command(files: TraceFiles, tool: Literal["hta", "tracelens"], full: bool, as
     from trainyard.report.view.fact_tables import reconciliation_tables
 
     options = files._asdict()
-    options.pop("window")
+    for unused in ("window", "formulas"):
+        options.pop(unused)
     result = api.reconcile(options.pop("paths"), tool=tool, **options)
     for warning in result.warnings:
         say(warning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from trainyard.cli.support.output import console, print_json, say
-from trainyard.cli.trace.trace_options import FULL, JSON, WINDOW, TraceFiles, reads_traces
+from trainyard.cli.trace.trace_options import FORMULAS, FULL, JSON, WINDOW, TraceFiles, reads_traces
 
 _ROWS = 30
 """Rows that fit one screen."""
@@ -14,6 +14,7 @@ _ROWS = 30
 @click.command()
 @click.argument("query")
 @WINDOW
+@FORMULAS
 @reads_traces
 @FULL
 @JSON

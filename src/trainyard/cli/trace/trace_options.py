@@ -24,6 +24,11 @@ WINDOW = click.option(
     show_default=True,
     help="Book each step, or the whole window as one.",
 )
+FORMULAS = click.option(
+    "--formulas",
+    type=click.Path(),
+    help="TOML file with FLOP and byte formulas of further ops (docs/how-to/extend.md).",
+)
 LIMIT = click.option("--limit", default="64 GiB", show_default=True, help="Maximum uncompressed size of a file.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with everything --full shows.")
 FULL = click.option("--full", is_flag=True, help="Print every table and row.")
@@ -42,7 +47,7 @@ _SHARED = (
 class TraceFiles(NamedTuple):
     """Profiler files, and how to read them. `window`: "steps" books full steps, "all" everything that was recorded;
     `mark`: name of the events that bound steps; `limit`: maximum uncompressed bytes of a file; `strict`: a damaged file
-    is an error."""
+    is an error; `formulas`: the path of a formula file, or None."""
 
     paths: tuple[str, ...]
     window: Literal["steps", "all"]
@@ -50,6 +55,7 @@ class TraceFiles(NamedTuple):
     engine: str
     limit: int
     strict: bool
+    formulas: str | None = None
 
     def measure(self) -> MeasuredTrace:
         """Reads the files and books every interval of their steps to an account of the ledger."""
@@ -61,7 +67,8 @@ class TraceFiles(NamedTuple):
 
 def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
     """Decorator of a command: adds the arguments and options that select and read profiler files, and passes them to
-    `function` as one `TraceFiles`, its first argument. The option `--window` is added separately."""
+    `function` as one `TraceFiles`, its first argument. The options `--window` and `--formulas` are added
+    separately."""
 
     @wraps(function)
     def wrapped(
@@ -71,12 +78,21 @@ def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
         limit: str,
         strict: bool,
         window: Literal["steps", "all"] = "steps",
+        formulas: str | None = None,
         **options: Any,
     ) -> None:
         """Calls the command with one `TraceFiles` in place of the options that say how traces are read."""
         from trainyard.units import parse_size
 
-        files = TraceFiles(paths=paths, window=window, mark=mark, engine=engine, limit=parse_size(limit), strict=strict)
+        files = TraceFiles(
+            paths=paths,
+            window=window,
+            mark=mark,
+            engine=engine,
+            limit=parse_size(limit),
+            strict=strict,
+            formulas=formulas,
+        )
         function(files, **options)
 
     for option in reversed(_SHARED):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from trainyard.cli.support.output import console, print_json, say
-from trainyard.cli.trace.trace_options import FULL, JSON, PAGE, WINDOW, TraceFiles, reads_traces, write_page
+from trainyard.cli.trace.trace_options import FORMULAS, FULL, JSON, PAGE, WINDOW, TraceFiles, reads_traces, write_page
 
 
 @click.command()
 @WINDOW
+@FORMULAS
 @reads_traces
 @click.option(
     "--change",

@@ -9,6 +9,7 @@ import msgspec
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.report.view.view import KernelRow, KeyFigure, Table
+from trainyard.trace.flops.coverage import FormulaCoverage
 from trainyard.trace.step_overview import StepOverview
 
 ANALYSIS_SCHEMA = "trainyard/analysis/2"
@@ -42,6 +43,8 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """Modules by the time of the kernels launched from them, the longest 30."""
     steps: StepOverview | None = None
     """How the window of a trace divides into steps, and the parts that its mean leaves out."""
+    formulas: FormulaCoverage | None = None
+    """How much of the compute time has known FLOPs and bytes, and which ops have none."""
     tables: tuple[Table, ...] = ()
     """Idle time, host operations, bandwidths, arrival at collectives, roofline, ..., as far as they are known."""
     warnings: tuple[str, ...] = ()

@@ -20,6 +20,8 @@ from trainyard.report.view.key_figures import figures_of_run, ideal_ns, profiled
 from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.store.measurement_warnings import measurement_warnings
 from trainyard.store.run_summary import summarise
+from trainyard.trace.flops.coverage import formula_coverage
+from trainyard.trace.flops.roofline import op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.top_kernels import Busy, top_work
 
@@ -65,6 +67,7 @@ def _analysis(
     # The ranks on one model of device, of which kernels and modules are listed.
     comparable = measured.comparable if measured else None
     findings = tuple(diagnose(mean, run, measured))
+    roofline = op_roofline(comparable) if comparable else None
     return Analysis(
         headline=_headline(mean, findings, run),
         subject=subject,
@@ -77,7 +80,8 @@ def _analysis(
         kernels=_rows(top_work(comparable, "kernels", most=_MOST_ROWS), mean.wall_ns) if comparable else (),
         modules=_rows(top_work(comparable, "modules", most=_MOST_ROWS), mean.wall_ns) if comparable else (),
         steps=measured.steps if measured else None,
-        tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
+        formulas=formula_coverage(roofline) if roofline else None,
+        tables=(*(run_tables(run) if run else ()), *(tables(measured, roofline) if measured and roofline else ())),
         warnings=(
             *((measured.left_out,) if measured and measured.unread else ()),
             *((measured.unlike_devices,) if measured and measured.by_model else ()),

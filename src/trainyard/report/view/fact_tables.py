@@ -13,7 +13,8 @@ from trainyard.report.view.price_text import show_interval
 from trainyard.report.view.traffic_tables import traffic_tables
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.bandwidth import Bandwidth
-from trainyard.trace.flops.roofline import OpRow, op_roofline
+from trainyard.trace.flops.coverage import FormulaCoverage, formula_coverage
+from trainyard.trace.flops.roofline import OpRow, Roofline
 from trainyard.trace.measured_trace import Lateness, MeasuredTrace, ModelMean
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 40
 """Rows of the tables of ops and of bandwidths."""
+_MOST_UNCOVERED = 20
+"""Rows of the table of ops without known FLOPs or bytes; JSON has all."""
 _RANKS = 4
 """Ranks side by side in a table of 80 columns."""
 _TOOLS = {"hta": "HTA", "tracelens": "TraceLens"}
@@ -29,12 +32,13 @@ _CHANGES, _SMALL = 12, 0.001
 """Rows of a prediction on one screen, and the fraction of the step below which a change is folded."""
 
 
-def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
-    """The tables of a trace that have rows: models of device, ops against the roofline, last to arrive, bandwidths,
-    traffic between ranks."""
+def tables(measured: MeasuredTrace, roofline: Roofline) -> tuple[Table, ...]:
+    """The tables of a trace that have rows: models of device, ops against the roofline, last to arrive, bandwidths.
+    `roofline`: of the ranks that the mean covers."""
     all_tables = (
         device_models(measured.by_model),
-        ops(measured.comparable),
+        ops(roofline),
+        uncovered_ops(formula_coverage(roofline)),
         lateness(measured.lateness),
         bandwidths(measured.bandwidths),
         *traffic_tables(measured.traffic),
@@ -92,22 +96,49 @@ def goodput(run: Run) -> Table:
     )
 
 
-def ops(measured: MeasuredTrace) -> Table:
+def ops(roofline: Roofline) -> Table:
     """The table of the ops that lose the most time to their roofline, in ms per step."""
-    roofline = op_roofline(measured)
     covered_share = units.show_share(roofline.known_ns, roofline.compute_ns) if roofline.compute_ns else "none"
     with_formula = [row for row in roofline.rows if row.flops is not None or row.bytes is not None]
-    without_formula = sorted((row for row in roofline.rows if row not in with_formula), key=lambda row: -row.ns)[:3]
-    missing = ", ".join(f"{row.op} {units.show_time(row.ns)}" for row in without_formula)
+    assumptions = "; ".join(roofline.assumptions)
     return Table(
         title="Ops against the roofline",
         notes=(
-            f"In ms per step. Formulas cover {covered_share} of compute time"
-            + (f"; not covered, without a formula or shapes in the file: {missing}." if missing else "."),
+            f"In ms per step. Formulas cover {covered_share} of compute time.",
             *roofline.notes,
+            *([f"Formulas assume: {assumptions}."] if assumptions else []),
         ),
         columns=_columns_with_decimals("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
         rows=tuple(_op_cells(row) for row in with_formula[:_MOST_ROWS]),
+    )
+
+
+def uncovered_ops(coverage: FormulaCoverage) -> Table:
+    """The table of the compute whose FLOPs or bytes are unknown, in ms per step, the longest first."""
+    rows = [row for row in coverage.uncovered if row.ns][:_MOST_UNCOVERED]
+    total_ns = coverage.compute_ns - coverage.covered_ns
+    reasons = sorted({row.missing for row in rows})
+    return Table(
+        title="Compute without known FLOPs or bytes",
+        notes=(
+            f"In ms per step: {units.show_share(total_ns, coverage.compute_ns)} of compute time, "
+            f"{units.show_time(total_ns)}. `--formulas FILE` adds formulas.",
+            *(f"{words.MISSING_COSTS[reason].label}: {words.MISSING_COSTS[reason].means}" for reason in reasons),
+        )
+        if rows
+        else (),
+        columns=_columns_with_decimals("Op or kernel", "Account", "Reason", "Share", Calls=1, ms=3),
+        rows=tuple(
+            (
+                row.op,
+                row.account,
+                words.MISSING_COSTS[row.missing].label,
+                units.show_share(row.ns, coverage.compute_ns),
+                row.count,
+                row.ns / 1e6,
+            )
+            for row in rows
+        ),
     )
 
 

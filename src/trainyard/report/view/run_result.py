@@ -20,10 +20,11 @@ from trainyard.report.view.view import KernelRow, KeyFigure, Table
 from trainyard.run.chaos import chaos_files
 from trainyard.run.chaos.experiment import ChaosScore
 from trainyard.store.run_summary import Summary, summarise
+from trainyard.trace.flops.coverage import FormulaCoverage
 from trainyard.trace.measured_trace import MeasuredTrace
 
-_ONLY_IN_ANALYSIS = ("headline", "subject", "findings", "figures", "ideal", "kernels", "modules", "tables", "warnings",
-                     "notes", "limits")  # fmt: skip
+_ONLY_IN_ANALYSIS = ("headline", "subject", "findings", "figures", "ideal", "kernels", "modules", "formulas", "tables",
+                     "warnings", "notes", "limits")  # fmt: skip
 
 
 class RunResult(Run, frozen=True, kw_only=True, omit_defaults=False):
@@ -41,6 +42,7 @@ class RunResult(Run, frozen=True, kw_only=True, omit_defaults=False):
     ideal: tuple[int, str] | None = None
     kernels: tuple[KernelRow, ...] = ()
     modules: tuple[KernelRow, ...] = ()
+    formulas: FormulaCoverage | None = None
     tables: tuple[Table, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -33,6 +33,7 @@ from trainyard.trace.classify.context import PHASES, Context, build_context
 from trainyard.trace.classify.cpu import classify_cpu
 from trainyard.trace.classify.kernels import Classified, Keys, classify_device, key_collectives
 from trainyard.trace.flops.attribution import Arithmetic, measure_arithmetic, sum_by_part_and_key
+from trainyard.trace.flops.op_costs import BUILT_IN, Formulas
 
 _KINDS = list(words.KINDS)
 _UNEXPLAINED = Account("unexplained")
@@ -92,12 +93,12 @@ def classify_rank(events: Events, host_context: Context | None = None) -> Classi
     )
 
 
-def book_rank(rank: ClassifiedRank, agreement: RankAgreement) -> RankTrace:
+def book_rank(rank: ClassifiedRank, agreement: RankAgreement, formulas: Formulas = BUILT_IN) -> RankTrace:
     """Books one rank's ledgers on the common clock and steps of all ranks.
 
     `agreement`: what the alignment of all ranks determined for this one: its rank number, clock correction, ends of
-    steps, and the times at which its waits for other ranks end. Adds keys of collectives, waits and idle time to
-    `rank.keys`, in place.
+    steps, and the times at which its waits for other ranks end. `formulas`: of the FLOPs and bytes of ops. Adds keys of
+    collectives, waits and idle time to `rank.keys`, in place.
     """
     events, host_context, keys, classified = rank
     events = msgspec.structs.replace(events, rank=agreement.rank, group_sizes=agreement.group_sizes)
@@ -110,7 +111,7 @@ def book_rank(rank: ClassifiedRank, agreement: RankAgreement) -> RankTrace:
         steps.whole_window(events) if agreement.ends is None else steps.parts(events, agreement.ends, agreement.names)
     )
     classified, waits = split_waits(classified, keys, agreement.arrivals, agreement.unmet, parts)
-    return _book_on_parts(events, host_context, keys, classified, waits, parts, agreement.aligned)
+    return _book_on_parts(events, host_context, keys, classified, waits, parts, agreement.aligned, formulas)
 
 
 def _book_on_parts(
@@ -121,6 +122,7 @@ def _book_on_parts(
     waits: Waits,
     parts: list[StepPart],
     aligned: Aligned,
+    formulas: Formulas,
 ) -> RankTrace:
     """Books a rank whose times are on the common clock and whose waits are split off, part by part.
 
@@ -146,7 +148,7 @@ def _book_on_parts(
     begins = np.ones(len(start), bool)
     begins[:interval_count] = classified.begins
     counts = _count_starts(start[begins], key[begins], bounds, len(keys.pairs))
-    work = measure_arithmetic(events, host_context, keys, classified)
+    work = measure_arithmetic(events, host_context, keys, classified, formulas)
     flops_and_bytes = np.stack(
         [sum_by_part_and_key(column, classified, bounds, len(keys.pairs)) for column in (work.flops, work.bytes)]
     )

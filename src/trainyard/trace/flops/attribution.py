@@ -17,51 +17,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.events import I8, I32, I64, OP, Events, OperandShape
+from trainyard.events import I8, I32, I64, OP, Events
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.kernels import Classified, Keys
-from trainyard.trace.flops import products, traffic
-from trainyard.trace.flops.operands import Cost, OpArguments, UnknownOperand
-from trainyard.trace.flops.signatures import SIGNATURES
+from trainyard.trace.flops.lists import element_format
+from trainyard.trace.flops.op_costs import BUILT_IN, MAX_COST, Formulas, cost_of
+from trainyard.trace.flops.operands import CallFacts, Cost
+from trainyard.trace.flops.partners import find_partners
 from trainyard.trace.readers.nesting import nearest_ancestor
 
 HEAVY_CLASSES = ("matmul", "conv", "attention")
 """Op classes whose inner ops of other classes only prepare the work. Tuples of names and of indices into
 words.OP_CLASSES."""
-_MAX_SUM = 2**62
-"""Limit on FLOPs and bytes: sums of two such numbers fit into 64 bits."""
 _CLASS_NAMES = list(words.OP_CLASSES)
 _HEAVY_CLASSES = [_CLASS_NAMES.index(name) for name in HEAVY_CLASSES]
 
 
 class Arithmetic(NamedTuple):
     """For n intervals: `op`, the host row of the op that each belongs to (-1 none), and its FLOPs and bytes (-1 if
-    unknown, also if only an upper bound of the FLOPs is known). For m host rows: `costed`, whether the row's own cost
-    is known.
+    unknown, also if only an upper bound of the FLOPs is known). For m host rows: `cost`, the index of the row's own
+    cost in `costs`, -1 if it is unknown.
     """
 
     op: I32
     flops: I64
     bytes: I64
-    costed: NDArray[np.bool_]
+    cost: I32
+    costs: tuple[Cost, ...] = ()
 
 
-def measure_arithmetic(events: Events, context: Context, keys: Keys, classified: Classified) -> Arithmetic:
+def measure_arithmetic(
+    events: Events, context: Context, keys: Keys, classified: Classified, formulas: Formulas = BUILT_IN
+) -> Arithmetic:
     """Measures FLOPs and bytes of all intervals of a rank.
 
     Compute has those of its op's formula; copies and fills have the bytes in the file and zero FLOPs; all others are
-    unknown. `context`: op class of each host row; `keys`: account of each key of `classified`.
+    unknown. `context`: op class of each host row; `keys`: account of each key of `classified`; `formulas`: those of
+    the package and of the user.
     """
     interval_count = len(classified.start)
     compute = np.array([account.kind == "compute" for account, _ in keys.pairs], bool)[classified.key]
-    cost_index, costs = _cost_host_rows(events)
+    cost_index, costs = _cost_host_rows(events, classified, formulas)
     costed_ancestor = nearest_ancestor(cost_index >= 0, events.host.parent)
     launched = np.flatnonzero(compute & (classified.launcher >= 0))
     launcher = classified.launcher[launched]
     op = np.full(interval_count, -1, np.int32)
     op[launched] = np.where(cost_index[launcher] >= 0, launcher, costed_ancestor[launcher])
     # The cost of ops that wrap others is taken away: the inner ops count.
-    cost_index[_find_wrappers(np.unique(op[op >= 0]), costed_ancestor, context.op_class, cost_index, costs)] = -1
+    is_library = np.array([not name.startswith("aten::") for name in events.names], bool)[events.host.name]
+    rows = np.unique(op[op >= 0])
+    cost_index[_find_wrappers(rows, costed_ancestor, context.op_class, is_library, cost_index, costs)] = -1
 
     moved_bytes = (
         np.where(compute, -1, events.work.bytes) if len(events.work) else np.full(interval_count, -1, np.int64)
@@ -80,23 +85,26 @@ def measure_arithmetic(events: Events, context: Context, keys: Keys, classified:
     flops[rows] = _divide_by_length(op[rows], length, flops_per_call[cost_index[op[rows]]])
     bytes_per_call = np.array([-1 if cost.bytes is None else cost.bytes for cost in costs], np.int64)
     moved_bytes[rows] = _divide_by_length(op[rows], length, bytes_per_call[cost_index[op[rows]]])
-    return Arithmetic(op=op, flops=flops, bytes=moved_bytes, costed=cost_index >= 0)
+    return Arithmetic(op=op, flops=flops, bytes=moved_bytes, cost=cost_index, costs=costs)
 
 
-def _cost_host_rows(events: Events) -> tuple[I32, tuple[Cost, ...]]:
+def _cost_host_rows(events: Events, classified: Classified, formulas: Formulas) -> tuple[I32, tuple[Cost, ...]]:
     """Computes the cost of each op: (index of the cost for each host row, -1 for none; the costs).
 
-    Calls with the same name and arguments share a cost, which is computed once: name and shape are packed into one
-    integer.
+    Calls with the same name, arguments and facts (see `_facts_of_rows`) share a cost, which is computed once: name,
+    shape and facts are packed into one integer.
     """
     host = events.host
     rows = np.flatnonzero((host.what == OP) & (host.shape >= 0))
-    shape_count = max(1, len(events.shapes))
-    pairs, inverse = np.unique(host.name[rows].astype(np.int64) * shape_count + host.shape[rows], return_inverse=True)
+    facts_of_row, facts = _facts_of_rows(events, classified, rows, formulas)
+    shape_count, facts_count = max(1, len(events.shapes)), len(facts)
+    identity = (host.name[rows].astype(np.int64) * shape_count + host.shape[rows]) * facts_count + facts_of_row
+    identities, inverse = np.unique(identity, return_inverse=True)
     costs: list[Cost] = []
     cost_indices: list[int] = []
-    for name, shape in (divmod(pair, shape_count) for pair in pairs.tolist()):
-        call_cost = cost_of(events.names[name], events.shapes[shape])
+    for pair, fact in (divmod(identity, facts_count) for identity in identities.tolist()):
+        name, shape = divmod(pair, shape_count)
+        call_cost = cost_of(events.names[name], events.shapes[shape], facts[fact], formulas)
         cost_indices.append(-1 if call_cost is None else len(costs))
         costs += [call_cost] if call_cost else []
     cost_index = np.full(len(host), -1, np.int32)
@@ -104,43 +112,62 @@ def _cost_host_rows(events: Events) -> tuple[I32, tuple[Cost, ...]]:
     return cost_index, tuple(costs)
 
 
-def cost_of(op: str, shape: OperandShape) -> Cost | None:
-    """FLOPs and bytes of one call, by the conventions stated in `products` and `traffic`; None if there is no formula
-    for the op, or the file lacks a value that the formula needs."""
-    namespace, _, name = op.partition("::")
-    if namespace != "aten":
-        return None
-    signature_name = name if name in traffic.FORMULAS else name.removesuffix("_")
-    args = OpArguments(shape, SIGNATURES.get(signature_name, ""))
-    try:
-        if signature_name in products.FORMULAS:
-            cost = products.FORMULAS[signature_name](args)
-        elif signature_name in traffic.FORMULAS:
-            cost = traffic.FORMULAS[signature_name](args, name.endswith("_"))
-        else:
-            return None
-    except (UnknownOperand, IndexError):  # IndexError: a tensor has fewer dims than the op takes.
-        return None
-    # Columns are 64 bits wide; real costs are smaller.
-    return cost if max(cost.flops or 0, cost.bytes or 0) < _MAX_SUM else None
+def _facts_of_rows(
+    events: Events, classified: Classified, rows: I64, formulas: Formulas
+) -> tuple[I64, list[CallFacts]]:
+    """(For each of the host rows `rows` the index of its facts; the facts, of which the first are empty). They are the
+    element format of ops with lists of tensors, by the first kernel that they launched, and the arguments of the op's
+    other half."""
+    host = events.host
+    partner = find_partners(events, rows, formulas)[rows]
+    partner_shape = np.where(partner >= 0, host.shape[partner], -1).astype(np.int64)
+    kernel = np.full(len(host), -1, np.int64)
+    has_lists = np.array([bool(shape.lists) for shape in events.shapes] or [False], bool)
+    with_lists = (host.what == OP) & (host.shape >= 0) & has_lists[host.shape]
+    if with_lists.any():
+        launched = np.flatnonzero(classified.launcher >= 0)[::-1]
+        launcher = classified.launcher[launched]
+        op = np.where(with_lists[launcher], launcher, nearest_ancestor(with_lists, host.parent)[launcher])
+        kernel[op[op >= 0]] = classified.name[launched[op >= 0]]  # the last assignment is the first kernel
+    pairs, inverse = np.unique(np.stack([partner_shape, kernel[rows]]), axis=1, return_inverse=True)
+    facts = [
+        CallFacts(
+            element=element_format(events.names[name]) if name >= 0 else None,
+            partner=events.shapes[shape] if shape >= 0 else None,
+        )
+        for shape, name in pairs.T.tolist()
+    ]
+    return inverse.reshape(-1).astype(np.int64), facts or [CallFacts()]
 
 
-def _find_wrappers(rows: I32, costed_ancestor: I32, op_class: I8, cost_index: I32, costs: tuple[Cost, ...]) -> I32:
-    """Host rows of the ops around `rows` that wrap others which do their work.
-
-    That is any op around an op that computes (has FLOPs); an op of a heavy class (a matrix product, convolution or
-    attention) only if an op inside it is heavy too, since others only prepare its work. Per host row:
-    `costed_ancestor`: the innermost op with a cost around it, -1 for none; `op_class`: index into words.OP_CLASSES;
-    `cost_index`: index into `costs`, -1 for none.
-    """
+def _find_wrappers(
+    rows: I32,
+    costed_ancestor: I32,
+    op_class: I8,
+    is_library: NDArray[np.bool_],
+    cost_index: I32,
+    costs: tuple[Cost, ...],
+) -> I32:
+    """Host rows of the ops around `rows` that wrap others which do their work: any op around a heavy one; ATen's other
+    ops around one that computes; a library's around one with at least half of its FLOPs and bytes, since its function
+    also calls ops that only prepare its work. Per host row: `costed_ancestor`: the innermost op with a cost around it,
+    -1 for none; `op_class`: index into words.OP_CLASSES; `is_library`: whether the op is not ATen's; `cost_index`:
+    index into `costs`, -1 for none."""
     computes = np.array([bool(cost.flops) for cost in costs], bool)
+    on_matrix_units = np.array([bool(cost.on_matrix_units) for cost in costs], bool)
+    size = np.array([[cost.flops or 0, cost.bytes or 0] for cost in costs], np.float64).reshape(-1, 2)
     inner, outer = rows, costed_ancestor[rows]
     wrappers = [np.empty(0, np.int32)]
     # In each round `outer` is the next op with a cost around each of `inner`, which stays the innermost one.
     while (has_outer := outer >= 0).any():
         inner, outer = inner[has_outer], outer[has_outer]
-        heavy = np.isin(op_class[inner], _HEAVY_CLASSES)
-        wrappers.append(outer[heavy | (computes[cost_index[inner]] & ~np.isin(op_class[outer], _HEAVY_CLASSES))])
+        inner_cost, outer_cost = cost_index[inner], cost_index[outer]
+        heavy = np.isin(op_class[inner], _HEAVY_CLASSES) | on_matrix_units[inner_cost]
+        does_half = (2 * size[inner_cost] >= size[outer_cost]).all(axis=1)
+        does_work = np.where(
+            is_library[outer], does_half, computes[inner_cost] & ~np.isin(op_class[outer], _HEAVY_CLASSES)
+        )
+        wrappers.append(outer[heavy | does_work])
         outer = costed_ancestor[outer]
     return np.unique(np.concatenate(wrappers))
 
@@ -189,7 +216,7 @@ def sum_by_part_and_key(column: I64, classified: Classified, bounds: I64, key_co
     count, total = np.zeros((2, len(bounds) - 1, key_count), np.int64)
     np.add.at(count, part_and_key, 1)
     np.add.at(total, part_and_key, value)
-    is_unknown = (value < 0) | (value > _MAX_SUM // count[part_and_key])
+    is_unknown = (value < 0) | (value > MAX_COST // count[part_and_key])
     unknown_cells = np.zeros(total.shape, bool)
     unknown_cells[tuple(axis[is_unknown] for axis in part_and_key)] = True
     unknown_cells[:, np.setdiff1d(np.arange(key_count), classified.key)] = True

@@ -17,6 +17,8 @@ _BOOL_CATEGORY, _INTEGER_CATEGORY, _FLOAT_CATEGORY, COMPLEX_CATEGORY = range(4)
 _INTEGERS = re.compile(r"\[?\s*(-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*)?\s*\]?\Z")
 
 
+_NOT_TENSORS = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "Bool", "Int", "Double", "String", "Device")
+"""Types of arguments other than tensors; those from `Bool` on are of files from before 2022, which have no values."""
 Key = int | str
 """An argument's index or name."""
 
@@ -83,26 +85,65 @@ class Tensor(NamedTuple):
         return self.numel * self.format.size
 
 
+class TensorGroup(NamedTuple):
+    """The tensors of an argument that is a list. `itemsize`: bytes of an element, 0 if it is unknown: files record the
+    dims of listed tensors only."""
+
+    dims: tuple[tuple[int, ...], ...]
+    itemsize: int
+
+    @property
+    def numel(self) -> int:
+        return sum(prod(dims) for dims in self.dims)
+
+    @property
+    def bytes(self) -> int:
+        if not self.itemsize:
+            raise UnknownOperand
+        return self.numel * self.itemsize
+
+
 class Cost(NamedTuple):
     """The FLOPs and bytes of one call of an op; None if the file does not contain enough. `at_most`: the FLOPs are an
-    upper bound. `format`: the format of the arithmetic, by the inputs."""
+    upper bound. `format`: the format of the arithmetic, by the inputs. `on_matrix_units`: whether the arithmetic is a
+    matrix product; None if the account of the op determines it. `assumes`: what the formula assumes about values that
+    files do not record, as a sentence; empty for a formula without assumptions."""
 
     flops: int | None
     bytes: int | None
     format: Format
     at_most: bool = False
+    on_matrix_units: bool | None = None
+    assumes: str = ""
+
+
+class CallFacts(NamedTuple):
+    """What a trace shows about a call outside its own arguments. `element`: the format of tensors in lists, by the name
+    of the kernel that the call launched; `partner`: for a forward op the arguments of its node in the backward pass,
+    which are the gradients of its results; for such a node the arguments of the forward op. None if not known."""
+
+    element: Format | None = None
+    partner: OperandShape | None = None
+
+
+NO_FACTS = CallFacts()
 
 
 class OpArguments:
     """An op's arguments by index, or by name if its schema's `names` are given (separated by blanks). `args[key]` is a
     tensor; indexing and the methods raise `UnknownOperand` for a value that is missing or has another type."""
 
-    def __init__(self, shape: OperandShape, names: str = "") -> None:
-        self._shape = shape
+    def __init__(self, shape: OperandShape, names: str = "", facts: CallFacts = NO_FACTS) -> None:
+        self._shape, self.facts = shape, facts
         self._indices = {name: index for index, name in enumerate(names.split())}
 
     def __len__(self) -> int:
         return len(self._shape.types)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the file records the values of numbers and flags."""
+        return any(self._shape.values)
 
     def __contains__(self, name: str) -> bool:
         """Whether the op has such an argument."""
@@ -118,7 +159,7 @@ class OpArguments:
         """The tensor under `key`; None if it is not a tensor. Raises for a tensor of unknown format or size."""
         index = self._index(key)
         kind = self._kind(index)
-        if kind in ("", "Scalar", "ScalarList", "TensorList", "GenericList"):
+        if kind in _NOT_TENSORS:
             return None
         if kind not in FORMATS or index >= len(self._shape.dims):
             raise UnknownOperand
@@ -126,6 +167,40 @@ class OpArguments:
         if any(not isinstance(length, int) or length < 0 for length in dims):
             raise UnknownOperand
         return Tensor(dims, FORMATS[kind])
+
+    def group(self, key: Key) -> TensorGroup:
+        """The list of tensors under `key`. Raises if the argument is not one, or if its dims are not recorded."""
+        index = self._index(key)
+        if self._kind(index) not in ("TensorList", "GenericList") or index >= len(self._shape.lists):
+            raise UnknownOperand
+        dims = self._shape.lists[index]
+        if not dims:
+            raise UnknownOperand
+        return TensorGroup(dims, self.facts.element.size if self.facts.element else 0)
+
+    def result(self, index: int = 0) -> Tensor:
+        """The op's result number `index`: the gradient that its node in the backward pass received. Raises if the file
+        does not show that node."""
+        if self.facts.partner is None:
+            raise UnknownOperand
+        return OpArguments(self.facts.partner)[index]
+
+    def value(self, key: Key) -> Tensor | TensorGroup | tuple[int, ...] | int | None:
+        """The argument as its recorded type has it: a tensor, a list of tensors, integers, an integer or a flag as 0 or
+        1; None if it was not passed. Raises for other types and for values that are not recorded."""
+        index = self._index(key)
+        match self._kind(index):
+            case "":
+                return None
+            case "TensorList" | "GenericList":
+                return self.group(index)
+            case "ScalarList":
+                return self.ints(index)
+            case "Scalar" | "Bool" | "Int":
+                text = self._value(index)
+                return text == "True" if text in ("True", "False") else self.int(index)
+            case _:
+                return self[index]
 
     def tensors(self, stop: int | None = None) -> list[Tensor]:
         """All tensors among the first `stop` arguments. Raises for a list of tensors, whose formats are unknown."""
@@ -163,9 +238,16 @@ class OpArguments:
             raise UnknownOperand
         return values[0]
 
+    def given_number(self, key: Key) -> bool:
+        """Whether a numeric argument is recorded as other than zero; raises for one that is not recorded."""
+        try:
+            return float(self._value(key)) != 0
+        except ValueError as error:
+            raise UnknownOperand from error
+
     def is_given(self, key: Key) -> bool:
         """Whether an optional argument other than a tensor was given; raises if the file has no values."""
-        if not any(self._shape.values):
+        if not self.has_values:
             raise UnknownOperand
         index = self._index(key)
         return index < len(self._shape.values) and bool(self._shape.values[index])

@@ -27,7 +27,10 @@ from trainyard.trace.flops.operands import (
     UnknownOperand,
     broadcast,
 )
+from trainyard.trace.flops.pairs import causal_pairs, kept_pairs
 from trainyard.trace.flops.signatures import ATTENTIONS, CONVOLUTIONS
+
+ASSUMES_SMALL_SCALES = "the scales of a scaled product take far fewer bytes than its operands: lists are not recorded"
 
 # Ops with tensors [batch, sequence, head, width]; all others have [batch, head, sequence, width].
 _SEQUENCE_FIRST = ("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
@@ -110,12 +113,25 @@ def _cost_scaled_mm(args: OpArguments) -> Cost:
     return _matrix_cost(flops, args.tensors(6), [Tensor(dims, args.format(6, left.format))], left.format)
 
 
-def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArguments], Cost]:
+def _cost_scaled_mm_v2(args: OpArguments) -> Cost:
+    """(self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype): the scales are lists,
+    whose format is not recorded."""
+    left, right = args[0], args[1]
+    flops, dims = _matmul_flops_and_dims(left, right)
+    addends = [bias] if (bias := args.maybe(8)) else []
+    written = Tensor(dims, args.format(9, left.format))
+    cost = _matrix_cost(flops, [left, right, *addends], [written], left.format)
+    return cost._replace(assumes=ASSUMES_SMALL_SCALES)
+
+
+def _grouped_mm_formula(
+    offsets_index: int, dtype_index: int, scales_listed: bool = False
+) -> Callable[[OpArguments], Cost]:
     """The formula of products of groups that offsets delimit along the rows, the columns or the summed dim.
 
-    `offsets_index`, `dtype_index`: positions of the arguments `offs` and `out_dtype`. Without offsets, both operands
-    are [groups, rows, columns], and it is a batched product. With offsets, an operand whose groups are concatenated has
-    two dims.
+    `offsets_index`, `dtype_index`: positions of the arguments `offs` and `out_dtype`. `scales_listed`: the scales are
+    lists, whose format is not recorded, so that their bytes do not count. Without offsets, both operands are [groups,
+    rows, columns], and it is a batched product. With offsets, an operand whose groups are concatenated has two dims.
 
     An upper bound: data beyond the last offset belongs to no group, and its size is not in the file.
     """
@@ -134,7 +150,13 @@ def _grouped_mm_formula(offsets_index: int, dtype_index: int) -> Callable[[OpArg
         else:
             raise UnknownOperand
         written = Tensor(dims, args.format(dtype_index, left.format))
-        return _matrix_cost(flops, args.tensors(dtype_index), [written], left.format, at_most=offsets is not None)
+        if scales_listed:
+            others = [tensor for index in (offsets_index, offsets_index + 1) if (tensor := args.maybe(index))]
+            read = [left, right, *others]
+        else:
+            read = args.tensors(dtype_index)
+        cost = _matrix_cost(flops, read, [written], left.format, at_most=offsets is not None)
+        return cost._replace(assumes=ASSUMES_SMALL_SCALES) if scales_listed else cost
 
     return formula
 
@@ -149,6 +171,8 @@ def _cost_convolution(args: OpArguments) -> Cost:
     spatial_axes = len(weight.dims) - 2
     if spatial_axes < 1 or len(input.dims) not in (spatial_axes + 1, spatial_axes + 2):
         raise UnknownOperand
+    if args.facts.partner is not None:
+        return _cost_convolution_by_result(args, input, weight)
     batch, spatial = input.dims[: -1 - spatial_axes], input.dims[-spatial_axes:]
     stride, padding = _value_per_axis(args, "stride", spatial_axes), _value_per_axis(args, "padding", spatial_axes)
     dilation = _value_per_axis(args, "dilation", spatial_axes) if "dilation" in args else (1,) * spatial_axes
@@ -175,6 +199,34 @@ def _cost_convolution(args: OpArguments) -> Cost:
     read = [tensor for name in ("bias", "z") if name in args and (tensor := args.maybe(name))]
     written = Tensor((*batch, channels, *output_dims), input.format)
     return _matrix_cost(flops, [input, weight, *read], [written], input.format)
+
+
+def _cost_convolution_by_result(args: OpArguments, input: Tensor, weight: Tensor) -> Cost:
+    """The cost of a convolution whose strides are not recorded, from the size of its result. Raises `UnknownOperand`
+    for a transposed one, whose result is longer than its input."""
+    out = args.result()
+    spatial_axes = len(weight.dims) - 2
+    longer = any(n > length for n, length in zip(out.dims[-spatial_axes:], input.dims[-spatial_axes:]))
+    if len(out.dims) != len(input.dims) or out.dims[-spatial_axes - 1] != weight.dims[0] or longer:
+        raise UnknownOperand
+    flops = 2 * out.numel * prod(weight.dims[1:])
+    return _matrix_cost(flops, [input, weight], [out], input.format)
+
+
+def _cudnn_gradient_formula(target: str) -> Callable[[OpArguments], Cost]:
+    """The formula of `cudnn_convolution_backward_<target>` of PyTorch 1, inside `cudnn_convolution_backward` (self,
+    grad_output, weight, ...), whose arguments are its facts."""
+
+    def formula(args: OpArguments) -> Cost:
+        """FLOPs and bytes of one gradient. Raises `UnknownOperand` if the op around it is not in the file."""
+        if args.facts.partner is None:
+            raise UnknownOperand
+        around = OpArguments(args.facts.partner)
+        input, gradient, weight = around[0], around[1], around[2]
+        read, written = (weight, input) if target == "input" else (input, weight)
+        return _matrix_cost(2 * gradient.numel * prod(weight.dims[1:]), [gradient, read], [written], gradient.format)
+
+    return formula
 
 
 def _value_per_axis(args: OpArguments, name: str, axis_count: int) -> tuple[int, ...]:
@@ -247,10 +299,13 @@ def _query_key_pairs(name: str, args: OpArguments) -> tuple[int, bool]:
     matrices = prod(query.dims[:-1]) // max(1, rows)
     windows = [word for word in ("window_size_left", "window_size_right", "window_size") if word in args]
     windowed = any(args.is_given(word) and args.int(word) >= 0 for word in windows)
+    if windowed and name.startswith("_flash"):
+        left, right = (args.int(word) if args.is_given(word) else -1 for word in windows)
+        return matrices * kept_pairs(rows, columns, bool(kind), left, right), False
     # The causal diagonal ends at the last key in flash kernels called directly and with mask 2 of the efficient kernel;
     # in others it begins at the first key.
     shift = columns - rows if name.startswith("_flash") or kind == 2 else 0
-    return matrices * (_causal_pairs(rows, columns, shift) if kind else rows * columns), windowed
+    return matrices * (causal_pairs(rows, columns, shift) if kind else rows * columns), windowed
 
 
 def _max_packed_pairs(args: OpArguments, query: Tensor, key: Tensor, causal: bool) -> int:
@@ -269,21 +324,12 @@ def _max_packed_pairs(args: OpArguments, query: Tensor, key: Tensor, causal: boo
     return heads * tokens * longest_k
 
 
-def _causal_pairs(rows: int, columns: int, shift: int) -> int:
-    """Query-key pairs that a causal mask keeps: the sum over rows i of min(i + 1 + shift, columns), no term below zero.
-
-    `rows`: queries; `columns`: keys; `shift`: by how many keys the diagonal lies to the right of the first key. Rows
-    before `first_row` keep nothing; the terms of the next ones grow by one each; from `first_full_row` on, all columns
-    are kept.
-    """
-    first_row = max(0, -shift)
-    first_full_row = min(rows, max(first_row, columns - shift))
-    growing_rows = max(0, first_full_row - first_row)
-    first_pairs = first_row + 1 + shift
-    growing_pairs = growing_rows * first_pairs + growing_rows * (growing_rows - 1) // 2
-    full_rows = rows - max(first_full_row, min(first_row, rows))
-    return growing_pairs + full_rows * columns
-
+READS_RESULT = frozenset(
+    ("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "cudnn_convolution", "miopen_convolution",
+     "cudnn_convolution_backward_input", "cudnn_convolution_backward_weight")
+)  # fmt: skip
+"""Names of ops, without `aten::`, whose cost follows from the op around them or, if the file does not record their
+values, from their result."""
 
 FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
     "mm": _matmul_formula(0),
@@ -302,8 +348,12 @@ FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
     "_scaled_mm": _cost_scaled_mm,
     "_grouped_mm": _grouped_mm_formula(offsets_index=2, dtype_index=4),
     "_scaled_grouped_mm": _grouped_mm_formula(offsets_index=4, dtype_index=7),
+    "_scaled_mm_v2": _cost_scaled_mm_v2,
+    "_scaled_grouped_mm_v2": _grouped_mm_formula(offsets_index=8, dtype_index=10, scales_listed=True),
     **dict.fromkeys(CONVOLUTIONS, _cost_convolution),
     "convolution_backward": _cost_convolution_backward,
+    "cudnn_convolution_backward_input": _cudnn_gradient_formula("input"),
+    "cudnn_convolution_backward_weight": _cudnn_gradient_formula("weight"),
     **{name: _attention_formula(name) for name in ATTENTIONS},
 }
 """Name without `aten::` and in-place underscore -> formula. Files do not record an einsum's equation: the products that

@@ -25,13 +25,19 @@ from trainyard.machine import Device
 from trainyard.trace.align.steps import in_full
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.flops.attribution import HEAVY_CLASSES, cost_of
+from trainyard.trace.flops.attribution import HEAVY_CLASSES
+from trainyard.trace.flops.op_costs import Formulas
 from trainyard.trace.flops.operands import Cost, OpArguments
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.readers.nesting import nearest_ancestor
 
 # cuBLAS and cuDNN name their TF32 kernels by the tensor core instruction of shape 16x8x8.
 _TF32_KERNEL = re.compile(r"tf32|s1688gemm|s1688fprop|s1688dgrad|s1688wgrad", re.I)
+_FLOAT8_KERNEL = re.compile(r"e4m3|e5m2|fp8|float8|nvjet_q", re.I)
+_QUANTISED = ("bfloat16", "float16", "float32")
+"""Formats of tensors that a layer may quantise to float8 for its products."""
+_FEWER_PRODUCTS = re.compile(r"winograd|(?<!c)fft(?!n)", re.I)
+"""Kernels of convolutions that take fewer multiplications than a direct one: by Winograd's algorithm, or transforms."""
 _HALF = words.DTYPES["bfloat16"]
 
 
@@ -60,22 +66,27 @@ class OpRow(NamedTuple):
     bound: Literal["compute", "memory", "unknown"]
     reachable_ns: int | None
     loss_ns: int | None
+    missing: str = ""
+    """Why the FLOPs or bytes are not known, a key of words.MISSING_COSTS; empty if both are."""
 
 
 class Roofline(NamedTuple):
     """Rows by decreasing loss, then those without one by ns. `known_ns` of `compute_ns` are in ops whose FLOPs and
-    bytes are known. `notes`: missing data and the reason."""
+    bytes are known. `notes`: missing data and the reason. `assumptions`: what formulas of these rows assume, each
+    once."""
 
     rows: tuple[OpRow, ...]
     device: str
     known_ns: int
     compute_ns: int
     notes: tuple[str, ...]
+    assumptions: tuple[str, ...] = ()
 
 
 class _RooflineKey(NamedTuple):
     """The identity of a row: calls that agree in all fields are added up. `shape`: the op's operands as text; `device`:
-    its name as in the file; `cost`: of one call, None if unknown."""
+    its name as in the file; `cost`: of one call, None if unknown; `missing`: why it is unknown, a key of
+    words.MISSING_COSTS."""
 
     op: str
     shape: str
@@ -83,6 +94,14 @@ class _RooflineKey(NamedTuple):
     phase: str
     device: str
     cost: Cost | None
+    missing: str
+
+    @property
+    def on_matrix_units(self) -> bool:
+        """Whether the peak of the matrix units bounds the arithmetic: as the formula states, else by op class."""
+        if self.cost and self.cost.on_matrix_units is not None:
+            return self.cost.on_matrix_units
+        return self.account.what in HEAVY_CLASSES
 
 
 class _RooflineTotals:
@@ -107,7 +126,7 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         steps += sum(not part.partial for part in rank.parts) or len(rank.parts)
         device_names.add(rank.events.device)
         has_shapes = has_shapes or bool(rank.events.shapes)
-        _add_rank(rank, totals_by_key)
+        _add_rank(rank, totals_by_key, measured.formulas)
     devices = {name: device or machine.find_device(name) for name in device_names}
     rows = sorted(
         (_op_row(key, total, max(1, steps), devices[key.device]) for key, total in totals_by_key.items()),
@@ -136,25 +155,30 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         known_ns=sum(row.ns for row in rows if row.flops is not None and row.bytes is not None),
         compute_ns=sum(row.ns for row in rows),
         notes=tuple(notes),
+        assumptions=tuple(sorted({key.cost.assumes for key in totals_by_key if key.cost and key.cost.assumes})),
     )
 
 
-def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals]) -> None:
+def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals], formulas: Formulas) -> None:
     """Adds a rank's compute in full steps to `totals_by_key`, in place.
 
     A call of an op counts in the step in which its first interval starts, if that begins a call; other work counts by
-    interval.
+    interval. `formulas`: those that gave the costs.
     """
     classified, events = rank.classified, rank.events
     op = rank.arithmetic.op
-    name, shape, key, first = _identify_intervals(rank)
+    *columns, first = _identify_intervals(rank)
     is_compute_key = np.array([account.kind == "compute" for account, _ in rank.keys.pairs], bool)
     rows = np.flatnonzero(is_compute_key[classified.key] & in_full(rank.parts, classified.start))
     counts_as_call = np.where(op >= 0, first, classified.begins)
-    # `identities`: [3, k], each distinct (name, shape, key); `group`: the index of that of each of `rows`.
-    identities, group = np.unique(np.stack([name, shape, key])[:, rows], axis=1, return_inverse=True)
+    # `identities`: [4, k], each distinct (name, shape, cost, key); `group`: the index of that of each of `rows`.
+    identities, group = np.unique(np.stack(columns)[:, rows], axis=1, return_inverse=True)
     group = group.reshape(-1)
-    keys = [_roofline_key(rank, *identity) for identity in identities.T.tolist()]
+    host = events.host
+    ops = set(np.unique(host.name[host.what == OP]).tolist())
+    with_arguments = set(np.unique(host.name[host.shape >= 0]).tolist())
+    missing = _MissingCosts(frozenset(ops), frozenset(with_arguments), formulas)
+    keys = [_roofline_key(rank, missing, *identity) for identity in identities.T.tolist()]
     totals = np.zeros((3, len(keys)), np.int64)
     for total, column in zip(totals, (rank.owned, classified.stop - classified.start, counts_as_call)):
         np.add.at(total, group, column[rows])
@@ -166,16 +190,16 @@ def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals
         totals_by_key[keys[key_index]].kernels.add(events.names[kernel])
 
 
-def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
-    """Identifies the op of each interval: four columns with an element for each interval of `rank.classified`.
+def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, I64, NDArray[np.bool_]]:
+    """Identifies the op of each interval: five columns with an element for each interval of `rank.classified`.
 
     (Name number of its op, else of the innermost op around the launch, else its own; index of the op's arguments in
-    `events.shapes`, -1 if its cost is unknown; key of the op's first interval, which represents the op; whether it is
-    the op's first interval and begins a call.)
+    `events.shapes`, and of its cost, both -1 if its cost is unknown; key of the op's first interval, which represents
+    the op; whether it is the op's first interval and begins a call.)
     """
     classified, host, work = rank.classified, rank.events.host, rank.arithmetic
     name, key = classified.name.astype(np.int64), classified.key.astype(np.int64)
-    shape = np.full(len(name), -1, np.int64)
+    shape, cost = np.full((2, len(name)), -1, np.int64)
     is_first = np.zeros(len(name), bool)
     launched = np.flatnonzero(classified.launcher >= 0)
     launcher = classified.launcher[launched]
@@ -184,16 +208,39 @@ def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool
     with_op = np.flatnonzero(work.op >= 0)
     op = work.op[with_op]
     name[with_op] = host.name[op]
-    shape[with_op] = np.where(work.costed[op], host.shape[op], -1)
-    # `first`: the position in `with_op` of each distinct op's first interval.
-    _, first, group = np.unique(op, return_index=True, return_inverse=True)
-    key[with_op] = key[with_op[first]][group.reshape(-1)]
-    is_first[with_op[first]] = classified.begins[with_op[first]]
-    return name, shape, key, is_first
+    cost[with_op] = work.cost[op]
+    shape[with_op] = np.where(work.cost[op] >= 0, host.shape[op], -1)
+    # `begins`: the position in `with_op` of each distinct op's first interval.
+    _, begins, group = np.unique(op, return_index=True, return_inverse=True)
+    key[with_op] = key[with_op[begins]][group.reshape(-1)]
+    is_first[with_op[begins]] = classified.begins[with_op[begins]]
+    return name, shape, cost, key, is_first
 
 
-def _roofline_key(rank: RankTrace, name: int, shape: int, key: int) -> _RooflineKey:
-    """The key of calls with these indices into `events.names`, `events.shapes` (-1: unknown cost) and `keys.pairs`."""
+class _MissingCosts(NamedTuple):
+    """What a rank's file shows of ops without a cost: the name numbers of all ops and of those with recorded arguments,
+    and the formulas that were applied."""
+
+    ops: frozenset[int]
+    with_arguments: frozenset[int]
+    formulas: Formulas
+
+    def reason(self, name: int, text: str, cost: Cost | None) -> str:
+        """Why a cost is missing, a key of words.MISSING_COSTS; empty if it is complete. `name`: the op's name number,
+        `text`: its name."""
+        if cost and cost.flops is not None and cost.bytes is not None:
+            return ""
+        if name not in self.ops:
+            return "no_op"
+        if not self.formulas.covers(text):
+            return "no_formula"
+        return "missing_values" if name in self.with_arguments else "no_arguments"
+
+
+def _roofline_key(rank: RankTrace, missing: _MissingCosts, name: int, shape: int, cost: int, key: int) -> _RooflineKey:
+    """The key of calls with these indices into `events.names`, `events.shapes` and `arithmetic.costs` (both -1 for an
+    unknown cost), and `keys.pairs`."""
+    call_cost = rank.arithmetic.costs[cost] if cost >= 0 else None
     events = rank.events
     account, phase = rank.keys.pairs[key]
     operands = events.shapes[shape] if shape >= 0 else None
@@ -203,7 +250,8 @@ def _roofline_key(rank: RankTrace, name: int, shape: int, key: int) -> _Roofline
         account=account,
         phase=PHASES[phase],
         device=events.device,
-        cost=cost_of(events.names[name], operands) if operands else None,
+        cost=call_cost,
+        missing=missing.reason(name, events.names[name], call_cost),
     )
 
 
@@ -218,6 +266,8 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
     moved_bytes = None if cost is None or cost.bytes is None else cost.bytes * total.count
     dtype = _peak_format(key, flops, total, device)
     bound, least_call_ns = _min_call_time(key, dtype, device)
+    if key.account.what == "conv" and any(_FEWER_PRODUCTS.search(name) for name in total.kernels):
+        bound, least_call_ns = "unknown", None
     reachable_ns = None if least_call_ns is None else least_call_ns * total.count // steps
     ns = total.ns // steps
     return OpRow(
@@ -239,22 +289,23 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
         bound=bound,
         reachable_ns=reachable_ns,
         loss_ns=None if reachable_ns is None else max(0, ns - reachable_ns),
+        missing=key.missing,
     )
 
 
 def _peak_format(key: _RooflineKey, flops: int | None, total: _RooflineTotals, device: Device | None) -> str:
     """The format whose peak applies: a key of words.DTYPES, empty if unknown. It is that of the inputs.
 
+    A layer that quantises its inputs (Transformer Engine) shows float8 by its kernels' names only.
     float32 may run in TF32, which the op does not show: it does if a kernel's name contains it, or if the op was faster
     than the float32 peak allows. `flops`: of all calls, None if unknown.
     """
     word = key.cost.format.word if key.cost else ""
-    if (
-        word != "float32"
-        or device is None
-        or key.account.what not in HEAVY_CLASSES
-        or not {word, "tf32"} <= set(device.peak)
-    ):
+    if device is None or not key.on_matrix_units:
+        return word
+    if word in _QUANTISED and "float8" in device.peak and any(_FLOAT8_KERNEL.search(name) for name in total.kernels):
+        return "float8"
+    if word != "float32" or not {word, "tf32"} <= set(device.peak):
         return word
     faster = bool(flops) and flops * 1e9 > device.peak[word].value * total.busy_ns
     return "tf32" if faster or any(_TF32_KERNEL.search(name) for name in total.kernels) else word
@@ -270,7 +321,7 @@ def _min_call_time(
     cost = key.cost
     if device is None or not device.peak or cost is None or cost.flops is None or cost.bytes is None or cost.at_most:
         return "unknown", None
-    peak = dtype if key.account.what in HEAVY_CLASSES else min(device.peak, key=lambda word: device.peak[word].value)
+    peak = dtype if key.on_matrix_units else min(device.peak, key=lambda word: device.peak[word].value)
     if peak not in device.peak:
         return "unknown", None
     work = Operation(op=key.account.what, phase=key.phase, count=1, flops=cost.flops, bytes=cost.bytes, dtype=peak)

@@ -30,6 +30,9 @@ from trainyard.trace.flops.operands import (
     sum_format,
 )
 
+ASSUMES_SMALL_RESULT = "a reduction whose dims are not recorded writes far less than it reads"
+ASSUMES_SMALL_INDEX = "the indices of an indexed tensor take far fewer bytes than its elements: lists are not recorded"
+
 # Pointwise ops: number of leading arguments that may be tensors -> names of ops. The result has the promoted format of
 # the operands (same format), is floating-point (float) or boolean (comparison).
 _SAME_FORMAT_OPS = {
@@ -97,7 +100,7 @@ def _pointwise_formula(
         operands = args.tensors(tensor_arguments)
         format = BOOL if compares else promote_formats(operands)
         out = args[0] if in_place else Tensor(broadcast(*(tensor.dims for tensor in operands)), format)
-        if floats_only:
+        if floats_only and not in_place:
             require_float(promote_formats(operands))
         return _memory_bound_cost(_without_python_numbers(operands), [out], flops=out.numel)
 
@@ -186,7 +189,7 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
             format = sum_format(input.format) if name in ("sum", "prod", "nansum") else input.format
             format = format if dtype_index is None else args.format(dtype_index, format)
         except UnknownOperand:
-            return Cost(flops=input.numel, bytes=None, format=input.format)
+            return _cost_reduction_by_result(args, input)
         if name in ("any", "all"):
             format = BOOL
         # argmax writes indices; max over a dim writes values and indices; var_mean writes two results.
@@ -198,6 +201,15 @@ def _reduction_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
         return _memory_bound_cost([input], written, flops=input.numel)
 
     return formula
+
+
+def _cost_reduction_by_result(args: OpArguments, input: Tensor) -> Cost:
+    """The cost of a reduction whose dims are not recorded: its node in the backward pass shows the result, else only
+    the bytes of the input count."""
+    try:
+        return _memory_bound_cost([input], [args.result()], flops=input.numel)
+    except UnknownOperand:
+        return _memory_bound_cost([input], [], flops=input.numel)._replace(assumes=ASSUMES_SMALL_RESULT)
 
 
 def _reduced_dims(
@@ -260,17 +272,35 @@ def _norm_formula(name: str) -> Callable[[OpArguments, bool], Cost]:
         statistics_format = FLOAT if input.format.size < FLOAT.size else input.format
         written = [input]
         if "training" in args:  # batch norm of [batch, channels, ...]
-            if args.flag("training"):
+            if _is_training(args):
                 running = [tensor for word in ("running_mean", "running_var") if (tensor := args.maybe(word))]
                 written += [*running, Tensor((2, *input.dims[1:2]), statistics_format)]
         elif "group" in args:  # group norm
             written.append(Tensor((2, args.int("N"), args.int("group")), statistics_format))
         else:  # layer or RMS norm over the last dims; the others have statistics
-            statistics_dims = input.dims[: len(input.dims) - len(args.ints("normalized_shape"))]
+            statistics_dims = input.dims[: len(input.dims) - _normalized_axes(args)]
             written.append(Tensor((1 if "rms" in name else 2, *statistics_dims), statistics_format))
         return _memory_bound_cost(args.tensors(), written, flops=4 * input.numel)
 
     return formula
+
+
+def _is_training(args: OpArguments) -> bool:
+    """The argument `training` of a batch norm. Where values are not recorded, an op with a node in the backward pass
+    trains: cuDNN's and MIOpen's kernels have no other backward pass."""
+    try:
+        return args.flag("training")
+    except UnknownOperand:
+        args.result()
+        return True
+
+
+def _normalized_axes(args: OpArguments) -> int:
+    """The number of axes that a layer norm or RMS norm covers: those of the weight if the argument is not recorded."""
+    try:
+        return len(args.ints("normalized_shape"))
+    except UnknownOperand:
+        return len(args["weight"].dims)
 
 
 def _cost_norm_backward(args: OpArguments, in_place: bool) -> Cost:
@@ -279,7 +309,9 @@ def _cost_norm_backward(args: OpArguments, in_place: bool) -> Cost:
     Written are those that `output_mask` selects, all if the op has no such argument; an RMS norm has no bias.
     """
     input, weight = args["input"], args.maybe("weight")
-    is_wanted = args.flags("output_mask") if "output_mask" in args else (True, True, True)
+    is_wanted = (True, True, True)
+    if "output_mask" in args and args.has_values:
+        is_wanted = args.flags("output_mask")
     weight_like = [weight or Tensor((0,), input.format)] * (len(is_wanted) - 1)
     return _memory_bound_cost(
         args.tensors(),
@@ -360,6 +392,37 @@ def _cost_embedding_bag(args: OpArguments, in_place: bool) -> Cost:
     return _memory_bound_cost([rows, index, starts], [out], flops=rows.numel)
 
 
+def _cost_index(args: OpArguments, in_place: bool) -> Cost:
+    """`index` (self, indices): reads the elements of the result, whose size its node in the backward pass shows."""
+    result = args.result()
+    return _memory_bound_cost([result], [result], flops=0)._replace(assumes=ASSUMES_SMALL_INDEX)
+
+
+def _cost_index_put(args: OpArguments, in_place: bool) -> Cost:
+    """`index_put` (self, indices, values, accumulate): writes the values; an accumulating one also reads the
+    elements that they are added to. Out of place, another op copies `self`."""
+    self, values = args[0], args[2]
+    if values.numel == 1:  # one value for all indexed elements, whose number is not recorded
+        raise UnknownOperand
+    accumulates = args.flag(3) if args.has_values else False
+    read = [values, *([Tensor(values.dims, self.format)] if accumulates else [])]
+    flops = values.numel if accumulates else 0
+    cost = _memory_bound_cost(read, [Tensor(values.dims, self.format)], flops=flops)
+    return cost._replace(assumes=ASSUMES_SMALL_INDEX)
+
+
+def _cost_mse_loss(args: OpArguments, in_place: bool) -> Cost:
+    """(self, target, reduction): three FLOPs per element: a difference, its square and the sum."""
+    input, target = args[0], args[1]
+    out = Tensor(input.dims if args.int(2) == 0 else (), input.format)
+    return _memory_bound_cost([input, target], [out], flops=3 * input.numel)
+
+
+def _cost_mse_loss_backward(args: OpArguments, in_place: bool) -> Cost:
+    """(grad_output, self, target, reduction): three FLOPs per element: a difference and two products."""
+    return _memory_bound_cost([args[0], args[1], args[2]], [args[1]], flops=3 * args[1].numel)
+
+
 def _cost_nll_loss(args: OpArguments, in_place: bool) -> Cost:
     """nll_loss_forward: reads one logit per target, and its weight, if given.
 
@@ -388,6 +451,9 @@ def _pointwise_formulas(ops: dict[int, str], floats_only: bool = False, compares
     }
 
 
+READS_RESULT = frozenset((*_REDUCTIONS, "cat", "index", "cudnn_batch_norm", "miopen_batch_norm"))
+"""Names of ops, without `aten::`, whose result determines their cost if the file does not record their values."""
+
 FORMULAS: dict[str, Callable[[OpArguments, bool], Cost]] = {
     **_pointwise_formulas(_SAME_FORMAT_OPS),
     **_pointwise_formulas(_FLOAT_OPS, floats_only=True),
@@ -395,7 +461,7 @@ FORMULAS: dict[str, Callable[[OpArguments, bool], Cost]] = {
     **dict.fromkeys(_FILL_OPS.split(), _cost_fill),
     "copy_": _cost_copy,
     **dict.fromkeys(_VIEW_OPS.split(), _cost_view),
-    **dict.fromkeys((*_WRAPPER_OPS.split(), "cat", "_foreach_copy_", "_foreach_zero_"), _cost_unknown_bytes),
+    **dict.fromkeys(_WRAPPER_OPS.split(), _cost_unknown_bytes),
     "where": _cost_where,
     "masked_fill": _cost_masked_fill,
     "native_dropout": _cost_dropout,
@@ -416,7 +482,33 @@ FORMULAS: dict[str, Callable[[OpArguments, bool], Cost]] = {
     "_embedding_bag": _cost_embedding_bag,
     "index_select": _cost_index_select,
     "gather": _cost_gather,
+    "index": _cost_index,
+    **dict.fromkeys(("index_put_", "_index_put_impl_"), _cost_index_put),
+    "mse_loss": _cost_mse_loss,
+    "mse_loss_backward": _cost_mse_loss_backward,
     "nll_loss_forward": _cost_nll_loss,
     "nll_loss_backward": _cost_nll_loss_backward,
 }  # fmt: skip
 """Name without `aten::` (and in-place underscore, unless the op has no other form) -> formula(args, in_place)."""
+
+_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "native_layer_norm", "_fused_rms_norm",
+          "native_group_norm", "_native_batch_norm_legit_functional")  # fmt: skip
+_FLOPS_PER_ELEMENT = {
+    **dict.fromkeys(
+        " ".join(
+            text for ops in (_SAME_FORMAT_OPS, _FLOAT_OPS, _COMPARISON_OPS) for text in ops.values()
+        ).split(),
+        1,
+    ),
+    **dict.fromkeys((*_REDUCTIONS, "cumsum", "cumprod", "where", "masked_fill", "native_dropout",
+                     "native_dropout_backward", "avg_pool2d"), 1),
+    **dict.fromkeys(("_softmax", "_log_softmax", *_NORMS), 4),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data", "mse_loss", "mse_loss_backward"), 3),
+    **dict.fromkeys([f"{name}_backward" for name in _NORMS], 8),
+}  # fmt: skip
+
+
+def flops_per_element(name: str) -> int:
+    """FLOPs of an ATen op (without `aten::`) per element of its result, or of a reduction's input; 0 for ops that move
+    data, and for ops that this module does not know."""
+    return _FLOPS_PER_ELEMENT.get(name, 0)

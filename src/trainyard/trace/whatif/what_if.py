@@ -52,7 +52,7 @@ def what_if(
     if replay.aligned:  # already aligned: do not solve for clocks again
         events = [msgspec.structs.replace(rank_events, host_name=_ONE_CLOCK) for rank_events in events]
     window = "all" if replay.is_whole_window else "steps"
-    predicted_trace = measure(events, window, measured.mean.source, events[0].axis)
+    predicted_trace = measure(events, window, measured.mean.source, events[0].axis, formulas=measured.formulas)
     predicted = _as_prediction(predicted_trace, measured.alignment.aligned)._replace(unread=measured.unread)
     texts = tuple(change.text for change in supposed)
     return Prediction(texts, predicted, diff(measured.mean, predicted.mean), replay.recovery(times))

@@ -246,6 +246,26 @@ def test_header_after_the_events_equals_one_before_them(tmp_path):
         assert [collective.group for collective in events.work.collectives.values()] == ["mesh_tp"]
 
 
+@pytest.mark.parametrize(
+    ("dims", "lists"),
+    [
+        ([[[3, 4], [5]], []], (((3, 4), (5,)), ())),
+        ([[[], []], [2]], (((), ()), ())),
+        ([[[3, "x"]], [2]], ()),
+        ([[[-1]], []], ()),
+        ([[[[1]]], []], ()),
+        ([[[3], 4], []], ()),
+        ([[], [2, 3]], ()),
+    ],
+)
+def test_dims_of_listed_tensors_are_read(tmp_path, dims, lists):
+    args = {"Input Dims": dims, "Input type": ["TensorList", "float"], "Concrete Inputs": ["", ""]}
+    document = trace(device=[("k", 7, 0, 100, 0)], host=[("aten::cat", 100, 0, 50, "cpu_op", args)])
+    (events,) = Kineto().read(write(tmp_path, document))
+    assert events.shapes[0].lists == lists
+    assert events.shapes[0].dims[0] == ()
+
+
 def test_shapes_stream_waits_and_sizes_are_read(tmp_path):
     document = trace(
         device=[

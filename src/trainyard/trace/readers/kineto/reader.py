@@ -234,10 +234,13 @@ def _lane_label(lane: bytes) -> str:
 
 def _decode_shape(raw: bytes) -> OperandShape:
     """Decodes the operands of an op from three JSON lists, separated by zero bytes: dimensions, types and values of
-    each operand. A part that is not a list is left empty; texts are redacted and cut to a maximum length."""
+    each operand. A part that is not a list is left empty; texts are redacted and cut to a maximum length. The dims of
+    a list of tensors are nested in its entry: `[[[3, 4], [5]], []]`."""
     dims, types, values = (_decode_list(part) for part in raw.split(b"\0"))
+    lists = tuple(_decode_dims_of_list(entry) for entry in dims) if b"List" in raw else ()
     return OperandShape(
         dims=tuple(_decode_dims(entry) for entry in dims),
+        lists=lists if any(lists) else (),
         types=tuple(redact(str(entry)[:256])[:64] for entry in types),
         values=tuple(redact(str(entry)[:1024])[:256] for entry in values),
     )
@@ -250,6 +253,14 @@ def _decode_list(raw: bytes) -> list[object]:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return []
     return value if isinstance(value, list) else []
+
+
+def _decode_dims_of_list(entry: object) -> tuple[tuple[int, ...], ...]:
+    """The dims of each tensor of a list; () if the entry is not a list of lists of lengths."""
+    if not isinstance(entry, list) or not entry or not all(isinstance(dims, list) for dims in entry):
+        return ()
+    decoded = tuple(_decode_dims(dims) for dims in entry)
+    return decoded if all(len(dims) == len(listed) for dims, listed in zip(decoded, entry)) else ()
 
 
 def _decode_dims(entry: object) -> tuple[int, ...]:
