@@ -38,7 +38,7 @@ class Bandwidth(NamedTuple):
     `fastest` the extremes of busbw; these three are None if the number of members is unknown (`members` 0).
 
     `waiting_ns`: the members' time before the last arrival, `moving_ns`: their time after it, both summed over members
-    and collectives; None if it cannot be told. `link`, `link_rate`: the link between the members by the known machine
+    and collectives; None if it is unknown. `link`, `link_rate`: the link between the members by the known machine
     of their device, and its bytes/s per device and direction; empty and None if device, hosts or members are unknown.
     """
 

@@ -49,8 +49,8 @@ class _Spans(NamedTuple):
 
 
 def mark_first_use(events: Events, cause: I8, causes: tuple[str, ...]) -> tuple[I8, tuple[str, ...]]:
-    """Changes the cause of first uses, and of the spans inside them, to `launch_gap/init`, if it is none or one of
-    `_REPLACED`.
+    """Changes the cause of first uses, and of the spans inside them, to `launch_gap/init`. A cause that
+    is not in `_REPLACED` stays.
 
     `cause`: an index into `causes` for each host row, -1 for none. Returns the changed column (a copy) and the list of
     causes with `launch_gap/init` added; both as they are if there is no first use.
