@@ -1,7 +1,7 @@
 """Measures a memory snapshot: replay, then categories, then peak, fragmentation and shortages.
 
 A snapshot has a trace (the allocator's events) and the blocks at its end. Moment m is after the first m events; an
-allocation is a row of the replay's `lives`. `trainyard trace` prints the measurements.
+allocation is a row of the replay's `lives`. `trainyard trace memory` prints the measurements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Classifies XLA operations: collectives and copies by opcode, compute by JAX primitive or XLA category.
 
 Sources: the opcodes of https://openxla.org/xla/operation_semantics, the categories of XLA's profiler, and the names of
-JAX's primitives, the last part of an operation's path (`jit(step)/transpose(jvp(Dense_0))/dot_general`).
+JAX's primitives, the last part of an operation's path (`jit(step)/transpose(jvp(Dense_0))/dot_general`). An op class is
+a kind of computation such as `matmul` (words.OP_CLASSES). The readers of XLA's and Neuron's profiles are the callers.
 """
 
 from __future__ import annotations
@@ -91,12 +92,13 @@ class Op(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def op_of(text: str) -> Op:
-    """Parses HLO text (`%fusion.3 = bf16[8]{0} fusion(...)`) or only a name (`fusion.3`)."""
+    """Parses HLO text (`%fusion.3 = bf16[8]{0} fusion(...)`) or only a name (`fusion.3`), whose opcode is the name
+    without numbers at its end. `part` and `begun` are set for asynchronous collectives and copies only."""
     text = text[:_LONGEST]
-    named = _HLO.match(text)
-    name = named["name"] if named else text.lstrip("%")
-    called = _OPCODE.search(text, named.end()) if named else None
-    opcode = called["opcode"] if called else _TAIL.sub("", name)
+    name_match = _HLO.match(text)
+    name = name_match["name"] if name_match else text.lstrip("%")
+    opcode_match = _OPCODE.search(text, name_match.end()) if name_match else None
+    opcode = opcode_match["opcode"] if opcode_match else _TAIL.sub("", name)
     match = _COLLECTIVE.match(opcode) or _COPY.match(opcode)
     part = "start" if match and match[0].endswith("-start") else "done" if match and match[0].endswith("-done") else ""
     operand = _OPERAND.search(text) if part == "done" else None
@@ -117,8 +119,9 @@ def copy_of(op: Op) -> str | None:
 
 @lru_cache(maxsize=65536)
 def class_of(opcode: str, category: str, path: str) -> str | None:
-    """The op class; None if it is not known. A fusion around a product may be named after another operation of the
-    fusion, so only a product's own primitive decides there."""
+    """The op class of an operation by its `opcode`, the `category` that XLA's profiler assigns to it, and its `path`
+    (both empty if unknown); None if they do not show it. A fusion around a product may be named after another operation
+    of the fusion, so only a product's own primitive decides there."""
     if opcode.startswith("gemm_fusion"):  # a GPU's fusion around a product, whose path may be that of another operation
         return "matmul"
     primitive = path.rsplit("/", 1)[-1].partition("[")[0].replace("_", "-")

@@ -1,7 +1,7 @@
 """The top-level keys of a JSON object, read from its text piece by piece in bounded memory.
 
 A value is skipped without being decoded, complete strings and shallow brackets in one match, so that a large value
-costs about as much as a search for a byte.
+costs about as much as a search for a byte. `recognise.py` determines the format of a file by these keys.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def brackets(depth: int) -> bytes:
     return rb'[\[{](?:[^\[\]{}"]++|%b%b)*+[\]}]' % (STRING, inside)
 
 
+# `*+` and `++` match as much as they can and never give any of it back, so that matching takes linear time.
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
 _KEY = re.compile(STRING, re.S)
 _SCALAR = re.compile(rb"[^,}\]\s]*")
@@ -40,7 +41,7 @@ class JsonText:
         self._pieces = pieces
 
     def fetch(self) -> bool:
-        """Appends the next piece to the unread text; returns whether there is one."""
+        """Appends the next piece to the unread text, and drops the text before it; returns whether there is a piece."""
         piece = next(self._pieces, None)
         if piece is None:
             return False
@@ -48,7 +49,8 @@ class JsonText:
         return True
 
     def next_byte(self) -> bytes:
-        """The next byte that is not white space or a comma; empty at the end."""
+        """Advances to the next byte that is not white space or a comma, and returns it without reading it; empty at the
+        end."""
         while True:
             space = _SPACE_AND_COMMAS.match(self.text, self.at)
             self.at = space.end() if space else self.at
@@ -56,7 +58,8 @@ class JsonText:
                 return self.text[self.at : self.at + 1]
 
     def read_key(self) -> str | None:
-        """Reads the string that begins here; None if the text ends inside it, or if it is too long or not JSON."""
+        """Reads the string that begins at the position, and advances past it; None if the text ends inside it, or if it
+        is too long or not JSON."""
         while not (match := _KEY.match(self.text, self.at)):
             if len(self.text) - self.at > _MAX_KEY_BYTES or not self.fetch():
                 return None
@@ -67,7 +70,7 @@ class JsonText:
             return None
 
     def skip_value(self) -> bool:
-        """Skips the value that begins here; returns whether it is complete."""
+        """Advances past the value that begins at the position; returns whether it is complete."""
         first = self.next_byte()
         if first == b'"':
             self.at += 1
@@ -82,7 +85,8 @@ class JsonText:
                 return bool(first)
 
     def _skip_brackets(self) -> bool:
-        """Skips to the end of the list or object whose first bracket has been read."""
+        """Advances past the end of the list or object whose first bracket has been read; returns whether it is
+        complete."""
         depth = 1
         while depth:
             inside = _INSIDE.match(self.text, self.at)
@@ -101,7 +105,8 @@ class JsonText:
         return True
 
     def _skip_string(self) -> bool:
-        """Skips to the end of the string whose first quote has been read, however long it is."""
+        """Advances past the end of the string whose first quote has been read, however long it is; returns whether it
+        is complete."""
         while True:
             rest = _STRING_REST.match(self.text, self.at)
             self.at = rest.end() if rest else self.at

@@ -7,6 +7,9 @@ since the start of the program.
 An engine is active while it processes an instruction, semaphore waits excluded, and a queue while it transfers a
 packet: together they are the file's own `total_active_time`. Each engine and each queue is a stream. An aggregated DMA
 transfer repeats its packets. The program is one launch of a compiled schedule: an idle engine waits for a dependency.
+
+Rows are collected in a `Gather`: `work` adds a row of device work, `span` one of the host. The file records no host, so
+that the spans are made from the instructions: the layer, the source line and the operation around each.
 """
 
 from __future__ import annotations
@@ -75,12 +78,13 @@ class Neuron:
 
 
 class _NeuronRows:
-    """The rows of one NeuronCore. `begin_ns`: the start of the program; `ended_ns`: per stream, the end of its working
-    rows so far: from then on its next row could have begun; `slots`: per stream, (start, stop) of the last spans on
-    each of its threads of host spans."""
+    """The rows of one NeuronCore. `begin_ns`: the start of the program; `ended_ns`: stream -> the end of its working
+    rows so far: from then on its next row could have begun; `slots`: stream -> (start, stop) of the last spans on each
+    of its threads of host spans; `active`: (start, stop) of all rows; `device`: the core's number, -1 if unknown."""
 
     def __init__(self, path: Path, document: NeuronDocument, marks: str) -> None:
-        """Reads the instructions and DMA packets. `marks`: prefix of the layers that mark steps."""
+        """Reads the instructions and DMA packets, and adds their rows. `marks`: prefix of the layers that mark
+        steps."""
         self.rows = Gather(path.name, marks)
         self.summary = next(self.decoded(document.summary or (), Summary), Summary())
         core = str(self.summary.nc_idx)
@@ -108,7 +112,8 @@ class _NeuronRows:
         return self.rows.events(list(self.notes()), {self.device: name})
 
     def notes(self) -> Iterator[str]:
-        """Notes: events that the file counts and does not list, a different total, the profiler's own warnings."""
+        """Yields notes for the user: events that the file counts and does not list, a different total, the profiler's
+        own warnings."""
         for stated, present, items in (
             (self.summary.instructions, self.instruction_count, "instructions"),
             (self.summary.packets, self.packet_count, "DMA packets"),
@@ -121,6 +126,7 @@ class _NeuronRows:
         if self.summary.total_active_time is not None and self.active:
             stated_ns = round(max(0.0, min(self.summary.total_active_time, 1e9)) * _NS)
             active_ns = measure_union_ns(self.active)
+            # Durations are rounded down to a ns, so each row may miss up to one.
             if abs(active_ns - stated_ns) > len(self.active) + _TOLERATED_SHARE * stated_ns:
                 yield (
                     f"The file's own total_active_time is {stated_ns:,} ns; its working instructions and DMA packets "
@@ -139,8 +145,9 @@ class _NeuronRows:
                 self.rows.dropped += 1
 
     def add_engine(self, label: str, instructions: list[Instruction], active_time: _ActiveTimes) -> None:
-        """Adds an engine's working instructions in order of time. A drain counts only outside the instructions for
-        whose end it waits."""
+        """Adds an engine's working instructions in order of time. Waits are left out, and a drain counts only outside
+        the instructions for whose end it waits. `label`: the engine's row in the file; `active_time`: the intervals in
+        which the file counts engines as active."""
         working = [item for item in instructions if not is_wait(item.opcode) and not active_time.is_idle(label, item)]
         others = merge_intervals([(item.timestamp, item.stop) for item in working if not is_drain(item.opcode)])
         for item in working:
@@ -151,9 +158,10 @@ class _NeuronRows:
                 self.add_instruction(item, item.timestamp, item.stop)
 
     def add_instruction(self, item: Instruction, start: int, stop: int) -> None:
-        """Adds a working instruction on its engine and, as its op, the HLO operation inside its layer."""
+        """Adds a working instruction on its engine, from `start` to `stop` ns, and, as its op, the HLO operation inside
+        its layer."""
         op = hlo.op_of(item.hlo_name or "")
-        collective = hlo.collective_of(op)
+        collective = hlo.collective_of(op)  # the name of the collective that it runs; None if it is not one
         own_class = class_of_opcode(item.opcode, item.instruction_type or "")
         # A product on the tensor engine counts as matmul, whatever operation it was fused into; branches and register
         # writes do not compute, although they belong to an operation.
@@ -162,6 +170,7 @@ class _NeuronRows:
         op_class = own_class if is_transposition else op_class
         lane = item.label or "instructions"
         frame = _frame_of(item.hlo_attrs or "")
+        # (text, kind) of the host spans around the instruction, outermost first.
         spans = [(text, kind) for text, kind in ((item.layer, NOTE), (frame, PYTHON), (op.name, OP)) if text]
         self.add_work(
             f"{item.opcode}{' (transpose)' if is_transposition else ''} {op.name}".strip(),
@@ -222,8 +231,9 @@ class _NeuronRows:
         self.active.append((start, stop))
 
     def take_slot(self, lane: str, start: int, stop: int) -> int:
-        """The number of a thread of the stream on which no span overlaps [start, stop]: rows of a pipelined engine
-        overlap, and must not become each other's parents."""
+        """The number of a thread of the stream `lane` on which no span overlaps [start, stop], and reserves it until
+        `stop`: rows of a pipelined engine overlap, and must not become each other's parents. If all threads are in use,
+        the last one."""
         slots = self.slots.setdefault(lane, [])
         for number, (last_start, last_stop) in enumerate(slots):
             if last_start < start and last_stop <= start:
@@ -238,14 +248,16 @@ class _ActiveTimes:
     """The intervals in which each engine was active, by the file's own account; empty if it has none."""
 
     def __init__(self, records: Sequence[ActiveTime]) -> None:
+        """`records`: the file's active intervals, of all engines."""
         by_engine: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for record in records:
             by_engine[record.engine.lower()].append((record.start_ts, max(record.start_ts, record.end_ts)))
         self.by_engine = {engine: merge_intervals(intervals) for engine, intervals in by_engine.items() if engine}
 
     def is_idle(self, label: str, item: Instruction) -> bool:
-        """Whether the file counts the engine as idle during the whole instruction, which therefore waited; False after
-        the engine's last interval. `label`: the engine's row (`TensorMatrix` is a row of the tensor engine)."""
+        """Whether the file counts the engine as idle during the whole instruction, which therefore waited. False if the
+        file has no intervals of the engine, and after its last interval. `label`: the engine's row (`TensorMatrix` is a
+        row of the tensor engine)."""
         engine = next((engine for engine in self.by_engine if label.lower().startswith(engine)), None)
         if engine is None or not item.duration:
             return False
@@ -288,5 +300,5 @@ def _queue_names(queues: Sequence[Queue]) -> dict[tuple[int, int], str]:
 
 def _without_aggregates(transfers: Sequence[Dma]) -> list[Dma]:
     """The packets, and the aggregated transfers whose packets the file does not list."""
-    listed = {item.packet_aggregation_id for item in transfers if item.aggregated != "yes"}
-    return [item for item in transfers if item.aggregated != "yes" or item.id not in listed]
+    ids_with_packets = {item.packet_aggregation_id for item in transfers if item.aggregated != "yes"}
+    return [item for item in transfers if item.aggregated != "yes" or item.id not in ids_with_packets]

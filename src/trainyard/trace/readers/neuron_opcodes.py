@@ -2,7 +2,8 @@
 
 Sources: the terminology that neuron-profile writes into each file ("processing at least one instruction, excluding
 semaphore waits"), and the instructions of the NeuronCore engines as documented for NKI
-(https://awsdocs-neuron.readthedocs-hosted.com, "nki.isa").
+(https://awsdocs-neuron.readthedocs-hosted.com, "nki.isa"). An op class is a kind of computation such as `matmul`
+(words.OP_CLASSES).
 """
 
 from __future__ import annotations

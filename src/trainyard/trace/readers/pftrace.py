@@ -3,6 +3,10 @@
 rocprofv3 (`--output-format pftrace`) and rocprofiler-systems (formerly Omnitrace) differ in the categories of slices,
 in the names of tracks that identify devices and streams, and in debug annotations. A file that trainyard wrote contains
 the profile's columns (embedded.py); its slices are not read.
+
+A file consists of packets; `PerfettoPackets` decodes them into slices, each an interval on a track (a thread or a
+stream) with debug annotations (`facts`, values by name). Rows are collected in a `Gather`: `work` adds a row of device
+work, `span` one of the host.
 """
 
 from __future__ import annotations
@@ -53,8 +57,9 @@ class Pftrace:
         return recognise(path).reader == "pftrace"
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
-        """Returns one `Events` for each process and device with work. Raises `BadFile`."""
-        lost: list[str] = []
+        """Returns one `Events` for each process and device with work; of a file that trainyard wrote, one for each
+        profile in it. Raises `BadFile`."""
+        lost: list[str] = []  # the reason why the file could not be read to its end
         profiles: list[memoryview] = []
         reading = _PftraceRows(path, how.mark)
         for field, wire, value in fields(memoryview(whole_files.contents(path, how.limit)), lost):
@@ -72,7 +77,8 @@ class Pftrace:
 
 
 def _embedded_profile(packet: memoryview) -> memoryview | None:
-    """The profile that a packet holds: its second field, after the number of its sequence."""
+    """The encoded profile that a packet holds, in its second field, after the number of its sequence; None if the
+    packet holds none."""
     if embedded.TAG not in bytes(packet[:_HEAD_BYTES]):  # most packets are slices
         return None
     for field, wire, value in islice(fields(packet, []), 2):
@@ -82,8 +88,12 @@ def _embedded_profile(packet: memoryview) -> memoryview | None:
 
 
 class _PftraceRows:
-    """The rows of one file. Counts: `slices` read, `unknown_slices` of other categories. `processes`: id -> its rows;
-    `copies`: those whose agents are numbered like the nodes of the machine, until kernels show the devices."""
+    """The rows of one file. Counts: `slices` read, `unknown_slices` of other categories.
+
+    `processes`: id -> its rows; `flows`: id of a flow in the file -> the number that stands for it; `copies`: (process,
+    slice, source, target) of copies whose agents (CPUs and GPUs) are numbered like the nodes of the machine, until
+    kernels show the devices; source and target are `host` or `device`. `devices`: numbers of the devices with kernels.
+    """
 
     def __init__(self, path: Path, marks: str) -> None:
         """`marks`: prefix of the slices that mark steps."""
@@ -96,8 +106,8 @@ class _PftraceRows:
         self.devices: set[int] = set()
 
     def build_events(self, path: Path, lost: list[str]) -> tuple[Events, ...]:
-        """One `Events` per process and device. `lost`: why the end of the file could not be read, if so. Raises
-        `BadFile` if no process has device work."""
+        """One `Events` per process and device, after all packets have been added. `lost`: why the end of the file could
+        not be read, if so. Raises `BadFile` if no process has device work."""
         if not self.slices:
             reason = f" ({lost[0]})" if lost else ""
             raise BadFile(
@@ -115,7 +125,7 @@ class _PftraceRows:
         return tuple(events for rows in working for events in rows.events(notes))
 
     def _describe_losses(self, lost: list[str]) -> list[str]:
-        """Notes on what was left out."""
+        """Notes for the user on the slices and packets that were left out. `lost`: as for `build_events`."""
         losses = (
             (self.packets.damaged, "damaged packets were left out"),
             (self.packets.compressed, "compressed packets were left out: this reader does not unpack them"),
@@ -126,7 +136,8 @@ class _PftraceRows:
         return [*cut, *(f"{count:,} {message}." for count, message in losses if count)]
 
     def add_slice(self, part: Slice) -> None:
-        """Adds a complete slice as a call, an annotation, a kernel or a copy, by its category."""
+        """Adds a complete slice as a call, an annotation, a Python frame, a kernel or a copy, by its category; counts
+        it in `slices`, or in `unknown_slices` if its category is not known."""
         category = part.category
         self.slices += category not in _IGNORED
         process = self.packets.process_of(part.track)
@@ -155,11 +166,15 @@ class _PftraceRows:
             self.unknown_slices += 1
 
     def correlation(self, part: Slice) -> int:
-        """The id that a launch and its work share: an annotation, or else the id of their flow."""
-        stated = part.facts.get("corr_id", -1)
-        if isinstance(stated, int) and stated > 0:
-            return stated
-        return self.flows.setdefault(part.flow, -2 - len(self.flows)) % 2**62 if part.flow >= 0 else -1
+        """The id that a launch and its work share: an annotation, or else a number for their flow; -1 if the slice has
+        neither."""
+        stated_id = part.facts.get("corr_id", -1)
+        if isinstance(stated_id, int) and stated_id > 0:
+            return stated_id
+        if part.flow < 0:
+            return -1
+        # Flows are numbered down from 2**62 - 2, so that they do not coincide with stated ids.
+        return self.flows.setdefault(part.flow, 2**62 - 2 - len(self.flows))
 
     def device_of_kernel(self, part: Slice) -> int:
         """The number of a kernel's device, in its annotations or its track's name; -1 if neither has one."""
@@ -169,8 +184,9 @@ class _PftraceRows:
         return int(match[1]) if match else -1
 
     def add_copy(self, process: int, rows: Gather, part: Slice, correlation: int) -> None:
-        """Adds a copy. rocprofv3 names its agents; rocprofiler-systems numbers them like the nodes of the machine, CPUs
-        included, so that their devices are determined at the end."""
+        """Adds a copy to `rows`, those of the process with the id `process`. rocprofv3 names its agents;
+        rocprofiler-systems numbers them like the nodes of the machine, CPUs included: those copies are kept in
+        `self.copies`, and their devices are determined at the end."""
         source, target = ("host" if pattern.search(part.name) else "device" for pattern in (_FROM_HOST, _TO_HOST))
         if "src_agent_id" in part.facts or "dst_agent_id" in part.facts:
             self.copies.append((process, part, source, target))
@@ -180,20 +196,25 @@ class _PftraceRows:
         self._add_copy_row(rows, part, source, target, device, correlation)
 
     def _add_numbered_copies(self) -> None:
-        """Adds the copies of rocprofiler-systems: the nodes with copies are the devices with kernels, in order."""
+        """Adds the copies of rocprofiler-systems: the nodes with copies are the devices with kernels, in order. If
+        their numbers differ, the only device with kernels, else -1 for unknown."""
         nodes = sorted({self._node(part, target) for _, part, _, target in self.copies})
         devices = sorted(self.devices)
-        matched = dict(zip(nodes, devices)) if len(nodes) == len(devices) else {}
-        only = devices[0] if len(devices) == 1 else -1
+        device_of_node = dict(zip(nodes, devices)) if len(nodes) == len(devices) else {}
+        default_device = devices[0] if len(devices) == 1 else -1
         for process, part, source, target in self.copies:
-            device = matched.get(self._node(part, target), only)
+            device = device_of_node.get(self._node(part, target), default_device)
             self._add_copy_row(self.processes[process], part, source, target, device, self.correlation(part))
 
     def _node(self, part: Slice, target: str) -> int:
+        """The number of the node of the copy's device: the target's if it is a device, else the source's; -1 if it is
+        not stated."""
         node = part.facts.get("dst_agent_id" if target == "device" else "src_agent_id", -1)
         return node if isinstance(node, int) else -1
 
     def _add_copy_row(self, rows: Gather, part: Slice, source: str, target: str, device: int, correlation: int) -> None:
+        """Adds a copy from `source` to `target` (`host` or `device`) to `rows`, with its size in bytes if it is
+        stated."""
         sizes = (part.facts.get(key, -1) for key in ("copy_bytes", "bytes"))
         size = next((size for size in sizes if isinstance(size, int) and size >= 0), -1)
         rows.work(
@@ -202,7 +223,8 @@ class _PftraceRows:
         )  # fmt: skip
 
     def lane(self, part: Slice) -> str:
-        """`stream 3`: the copies and the kernels of a stream are on separate tracks."""
+        """The name of a slice's stream: `stream 3` from its annotations, as the copies and the kernels of a stream are
+        on separate tracks; else the stream or queue in the track's name, the name itself, or the track's id."""
         stream = part.facts.get("stream_id", 0)
         if isinstance(stream, int) and stream > 0:
             return f"stream {stream}"

@@ -3,6 +3,10 @@
 Schema: perfetto's trace_packet.proto, track_event.proto, track_descriptor.proto, interned_data.proto and
 clock_snapshot.proto (https://perfetto.dev/docs/reference/trace-packet-proto). A begin event and the end event that
 follows it on its track are one slice. Instants and counters are not slices.
+
+A sequence is the packets of one writer; they share interned texts (a text is written once and then referred to by an
+id), clocks and defaults. Trace time is ns of a clock that all sequences share, the boot clock by default. Numbers in
+comparisons with `field` are those of fields in the schema.
 """
 
 from __future__ import annotations
@@ -43,9 +47,10 @@ _MAX_ANCESTORS = 16
 
 
 class _TraceClock(NamedTuple):
-    """Trace time = `at` + (timestamp - `stamp`) * `unit`; the timestamps of an incremental clock are differences."""
+    """A clock of one sequence: trace time = `trace_ns` + (timestamp - `stamp`) * `unit`, with `unit` in ns. The
+    timestamps of an incremental clock are differences from the one before, whose trace time is `trace_ns`."""
 
-    at: int
+    trace_ns: int
     stamp: int
     unit: int
     incremental: bool
@@ -84,15 +89,16 @@ class _Sequence:
         self.track = 0
 
     def time(self, stamp: int, clock: int) -> int:
-        """Converts a timestamp to trace time in ns."""
+        """Converts a timestamp of the clock with the id `clock` to trace time in ns; that of a clock that the sequence
+        has not defined is trace time already. Advances an incremental clock."""
         conversion = self.clocks.get(clock)
         if conversion is None:
             return stamp
         if not conversion.incremental:
-            return conversion.at + (stamp - conversion.stamp) * conversion.unit
-        at = conversion.at + stamp * conversion.unit
-        self.clocks[clock] = conversion._replace(at=at)
-        return at
+            return conversion.trace_ns + (stamp - conversion.stamp) * conversion.unit
+        trace_ns = conversion.trace_ns + stamp * conversion.unit
+        self.clocks[clock] = conversion._replace(trace_ns=trace_ns)
+        return trace_ns
 
 
 class PerfettoPackets:
@@ -113,16 +119,16 @@ class PerfettoPackets:
         return self.unmatched_ends + sum(len(stack) for stack in self.open_slices.values())
 
     def process_of(self, track: int) -> int:
-        """The process of a track, stated by the track or one that encloses it; 0 if none is."""
+        """The id of a track's process, stated by the track or one that encloses it; 0 if none states it."""
         for _ in range(_MAX_ANCESTORS):
-            stated = self.tracks.get(track)
-            if stated is None or stated.pid:
-                return stated.pid if stated else 0
-            track = stated.parent
+            description = self.tracks.get(track)
+            if description is None or description.pid:
+                return description.pid if description else 0
+            track = description.parent
         return 0
 
     def add_packet(self, packet: memoryview) -> None:
-        """Reads a packet; counts it if it is damaged."""
+        """Reads a packet, and passes the slice that it ends, if any, to `add_slice`; counts it if it is damaged."""
         try:
             self._read(packet)
         except Malformed:
@@ -133,6 +139,7 @@ class PerfettoPackets:
         values: dict[int, Value] = {field: value for field, _, value in fields(packet)}
         ident = as_int64(values.get(_SEQUENCE_FIELD, 0))
         sequence = self.sequences.setdefault(ident, _Sequence())
+        # Bit 0 of the flags, and the older field: the writer has cleared its state.
         if as_int64(values.get(_FLAGS_FIELD, 0)) & 1 or as_int64(values.get(_CLEARED_FIELD, 0)):
             sequence = self.sequences[ident] = _Sequence()
         self.compressed += _COMPRESSED_FIELD in values
@@ -151,44 +158,46 @@ class PerfettoPackets:
                 self._add_event(as_message(values[_EVENT_FIELD]), sequence, time)
 
     def _add_track(self, descriptor: memoryview) -> None:
-        """Keeps a track's name, parent, process and thread. Later descriptors of a track complete earlier ones."""
-        uuid, stated = 0, {}
+        """Adds a track, with its name, parent, process and thread, to `tracks`. Later descriptors of a track complete
+        earlier ones."""
+        uuid, columns = 0, {}  # values by column of `Track`
         for field, wire, value in fields(descriptor):
-            if field == 1:
+            if field == 1:  # uuid
                 uuid = as_int64(value)
-            elif field in (2, 10):
-                stated["name"] = as_text(value)
-            elif field == 5:
-                stated["parent"] = as_int64(value)
-            elif field in (3, 4) and wire == LENGTH:
+            elif field in (2, 10):  # name, static_name
+                columns["name"] = as_text(value)
+            elif field == 5:  # parent_uuid
+                columns["parent"] = as_int64(value)
+            elif field in (3, 4) and wire == LENGTH:  # process, thread
                 inner = {number: part for number, _, part in fields(as_message(value))}
-                stated["pid"] = as_int64(inner.get(1, 0))
-                stated["tid"] = as_int64(inner.get(2, 0)) if field == 4 else 0
+                columns["pid"] = as_int64(inner.get(1, 0))
+                columns["tid"] = as_int64(inner.get(2, 0)) if field == 4 else 0
                 name = as_text(inner.get(6 if field == 3 else 5, 0))
-                stated.setdefault("name", name)
-        known = {key: value for key, value in stated.items() if value}
-        self.tracks[uuid] = self.tracks.get(uuid, Track())._replace(**known)
+                columns.setdefault("name", name)
+        stated = {column: value for column, value in columns.items() if value}
+        self.tracks[uuid] = self.tracks.get(uuid, Track())._replace(**stated)
 
     def _add_event(self, event: memoryview, sequence: _Sequence, time: int) -> None:
-        """Adds the begin or the end of a slice, at `time` ns of trace time."""
+        """Opens a slice on its track, or closes the innermost open one and passes it to `add_slice`, at `time` ns of
+        trace time. `event`: a TrackEvent message."""
         kind, track, name, category, flow = 0, sequence.track, "", "", -1
         annotations: list[memoryview] = []
         for field, wire, value in fields(event):
-            if field == 9:
+            if field == 9:  # type
                 kind = as_int64(value)
-            elif field == 11:
+            elif field == 11:  # track_uuid
                 track = as_int64(value)
-            elif field == 23:
+            elif field == 23:  # name
                 name = as_text(value)
-            elif field == 10:
+            elif field == 10:  # name_iid: an id in the table of names (2)
                 name = sequence.names.get((2, as_int64(value)), "")
-            elif field == 22:
+            elif field == 22:  # categories
                 category = as_text(value)
-            elif field == 3 and not isinstance(value, memoryview):
+            elif field == 3 and not isinstance(value, memoryview):  # category_iids
                 category = sequence.names.get((1, value), "")
-            elif field == 4:
+            elif field == 4:  # debug_annotations
                 annotations.append(as_message(value))
-            elif field in (36, 47) and wire in (VARINT, FIXED64) and flow < 0 and isinstance(value, int):
+            elif field in (36, 47) and wire in (VARINT, FIXED64) and flow < 0 and isinstance(value, int):  # flow_ids
                 flow = value
         stack = self.open_slices.setdefault(track, [])
         if kind == _SLICE_BEGIN:
@@ -202,16 +211,19 @@ class PerfettoPackets:
 
 
 def _read_defaults(defaults: memoryview, sequence: _Sequence) -> None:
-    """Sets the clock and the track of events that name none."""
+    """Sets the clock and the track of `sequence` for events that name none. `defaults`: a TracePacketDefaults
+    message."""
     for field, wire, value in fields(defaults):
         if field == _CLOCK_FIELD and wire == VARINT:
             sequence.clock = as_int64(value)
         elif field == _EVENT_FIELD:
+            # Field 11 of the defaults of events is the track's id.
             sequence.track = next((as_int64(uuid) for inner, _, uuid in fields(as_message(value)) if inner == 11), 0)
 
 
 def _intern(interned: memoryview, sequence: _Sequence) -> None:
-    """Adds interned categories (1), names (2), annotation names (3) and annotation texts (29)."""
+    """Adds interned texts to `sequence.names`. Their tables are the fields of the InternedData message: categories (1),
+    names (2), annotation names (3) and annotation texts (29); each entry has an id (1) and a text (2)."""
     for table, wire, value in fields(interned):
         if table in (1, 2, 3, 29) and wire == LENGTH:
             entry = {field: inner for field, _, inner in fields(as_message(value))}
@@ -219,7 +231,9 @@ def _intern(interned: memoryview, sequence: _Sequence) -> None:
 
 
 def _read_clock_snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
-    """Relates the sequence's own clocks to the trace's clock by a snapshot of both at one moment."""
+    """Relates the sequence's own clocks to the trace's clock by a snapshot of both at one moment; sets
+    `sequence.clocks`. `snapshot`: a ClockSnapshot message."""
+    # Fields of a Clock: its id (1), timestamp (2), whether it is incremental (3), ns of its unit (4).
     clocks: list[dict[int, int]] = []
     for field, wire, value in fields(snapshot):
         if field == 1 and wire == LENGTH:
@@ -233,7 +247,7 @@ def _read_clock_snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
         if ident in _SEQUENCE_CLOCKS:
             sequence_ns = stamp * unit
             sequence.clocks[ident] = _TraceClock(
-                at=sequence_ns if trace_ns is None else trace_ns,
+                trace_ns=sequence_ns if trace_ns is None else trace_ns,
                 stamp=stamp,
                 unit=unit,
                 incremental=bool(clock.get(3, 0)),
@@ -241,19 +255,20 @@ def _read_clock_snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
 
 
 def _decode_annotation(annotation: memoryview, sequence: _Sequence) -> tuple[str, int | str]:
-    """(name, value) of a debug annotation; value -1 if it is of another type."""
+    """(Name, value) of a debug annotation; the value is -1 if it is of another type than those read here. Tables 3 and
+    29 of `sequence.names` hold interned names and texts."""
     name, value = "", -1
     for field, _, raw in fields(annotation):
-        if field == 10:
+        if field == 10:  # name
             name = as_text(raw)
-        elif field == 1:
+        elif field == 1:  # name_iid
             name = sequence.names.get((3, as_int64(raw)), "")
-        elif field in (3, 4, 7):
+        elif field in (3, 4, 7):  # uint_value, int_value, pointer_value
             value = as_int64(raw)
-        elif field == 5:
+        elif field == 5:  # double_value
             value = int(as_double(raw)) if abs(as_double(raw)) < 2**62 else -1
-        elif field == 6:
+        elif field == 6:  # string_value
             value = as_text(raw)
-        elif field == 17:
+        elif field == 17:  # string_value_iid
             value = sequence.names.get((29, as_int64(raw)), "")
     return name, value

@@ -3,6 +3,9 @@
 A file is looked at once, plain, as gzip or as zip: SQLite by its magic bytes, JSON by its top-level keys in any order
 and at any distance from the beginning, protocol buffers by the fields of the first messages. The formats exclude each
 other, so the order of the readers does not matter. Files that are known not to be profiles are refused with the reason.
+
+A reader is named as among the entry points (`kineto`, `nsys`, `xplane`, ...). A decisive key is a top-level key that
+only one format has.
 """
 
 from __future__ import annotations
@@ -25,9 +28,13 @@ from trainyard.units import listed
 _HEAD_BYTES = 1 << 16
 """Bytes that are enough for most files; of others, more is read."""
 _MAX_SCANNED_BYTES = 4 << 30
+"""Unpacked bytes of a document that are read for its keys, at most."""
 _MAX_FIELDS = 64
+"""Fields at the beginning of protocol buffers that are looked at."""
 _MAX_KEPT_KEYS = 256
+"""Keys of a JSON object that are kept for the decision, at most."""
 _SHOWN_KEYS = 6
+"""Keys or formats that a message lists, at most."""
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _ROCPD_TABLE = re.compile(rb"CREATE TABLE\W{1,4}rocpd_", re.I)
 _PLANE_NAME = re.compile(r"/(host|device):|Task Environment|#Chip")
@@ -134,7 +141,8 @@ def recognise(path: Path) -> Recognised:
 
 @lru_cache(maxsize=256)
 def _recognise_file(path: Path, *_: int) -> Recognised:
-    """As `recognise`, remembered until the file's status or beginning changes. Raises `BadFile`."""
+    """As `recognise`, by all of the file. `*_`: the file's inode, size, time of change and checksum of its beginning;
+    the result is cached until one of them changes. Raises `BadFile`."""
     if peek(path, 4, packed=True) == ZIP:
         members = [recognise_text(member) for member in _members(path)]
         readers = sorted({member.reader for member in members if member.reader and member.is_certain})
@@ -155,7 +163,8 @@ def _members(path: Path) -> list[UnpackedText]:
 
 
 def recognise_text(text: UnpackedText) -> Recognised:
-    """The reader of one document, or why it has none. Reads only as much of it as is needed."""
+    """The reader of one document (a file, or a member of an archive), or why it has none. Reads only as much of it as
+    is needed."""
     pieces, name = _bounded(text), Path(text.name).name.removesuffix(".gz")
     head = b""
     while len(head) < _HEAD_BYTES and (piece := next(pieces, None)) is not None:
@@ -181,7 +190,7 @@ def recognise_text(text: UnpackedText) -> Recognised:
 
 
 def _bounded(text: UnpackedText) -> Iterator[bytes]:
-    """The pieces of a document; none after its readable part or more than `_MAX_SCANNED_BYTES`."""
+    """Yields the pieces of a document as far as it can be read within its limit of bytes."""
     try:
         yield from text
     except BadFile:
@@ -194,8 +203,9 @@ def _with_name(refusal: Recognised, name: str) -> Recognised:
 
 
 def _recognise_json(pieces: Iterator[bytes], name: str) -> Recognised:
-    """The reader of a JSON object: that of its first decisive key, else of most of its other known keys."""
-    scan, kept_keys = TopLevelKeys(pieces), dict[str, None]()
+    """The reader of a JSON object: that of its first decisive key, else of most of its other known keys; or why it has
+    none. `pieces`: the object's text; `name`: the document's, for messages."""
+    scan, kept_keys = TopLevelKeys(pieces), dict[str, None]()  # a dict keeps the keys in order
     if reader := _decisive_reader(scan, kept_keys):
         return Recognised(reader)
     other = next((other for other in _OTHER_FILES if other.keys and other.keys <= kept_keys.keys()), None)
@@ -215,7 +225,8 @@ def _recognise_json(pieces: Iterator[bytes], name: str) -> Recognised:
 
 
 def _decisive_reader(scan: TopLevelKeys, kept_keys: dict[str, None]) -> str:
-    """The reader of the first decisive key; empty if there is none. Adds the keys before it to `kept_keys`."""
+    """The reader of the first decisive key; empty if there is none. `scan` yields (key, first byte of its value), and
+    is advanced. Adds the keys before the decisive one to `kept_keys`."""
     for key, first_byte in scan:
         if reader := _DECISIVE_KEYS.get((key, first_byte)):
             return reader
@@ -226,7 +237,8 @@ def _decisive_reader(scan: TopLevelKeys, kept_keys: dict[str, None]) -> str:
 
 def _recognise_protobuf(head: memoryview) -> str:
     """The reader of protocol buffers: `xplane` if one of the first messages has a plane's name, `pftrace` if one has
-    the fields of a packet; else empty. Unknown fields between the messages are skipped."""
+    the fields of a packet; else empty. Unknown fields between the messages are skipped. `head`: the file's beginning;
+    both formats consist of messages in field 1."""
     messages = [value for field, wire, value in islice(fields(head, []), _MAX_FIELDS) if (field, wire) == (1, LENGTH)]
     for message in messages or [first_message(head, 1)]:  # the first may be longer than the head
         parts = {(field, wire): value for field, wire, value in fields(as_message(message or memoryview(b"")), [])}

@@ -42,8 +42,11 @@ def database_file(path: Path, limit: int) -> Iterator[Path]:
 
 
 def _stated_bytes(head: bytes) -> int:
-    """The size of the database by its header, in bytes; 0 if the header does not state it."""
+    """The size of the database by its header, in bytes; 0 if the header does not state it. `head`: the first bytes of
+    the file."""
     if len(head) < _HEADER.size:
         return 0
     page_bytes, changes, pages, valid_for = _HEADER.unpack(head)
-    return pages * (65536 if page_bytes == _LARGEST_PAGE else page_bytes) if changes == valid_for else 0
+    if changes != valid_for:  # an old version of SQLite wrote the file, and did not update the number of pages
+        return 0
+    return pages * (65536 if page_bytes == _LARGEST_PAGE else page_bytes)

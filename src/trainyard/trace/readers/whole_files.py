@@ -33,7 +33,7 @@ def head(path: Path) -> bytes:
 
 
 def size(path: Path, limit: int) -> int:
-    """The file's size in bytes. Raises `BadFile`: missing, larger than the limit."""
+    """The file's size in bytes. Raises `BadFile`: missing, larger than `limit` or `MAX_BYTES`."""
     try:
         file_bytes = path.stat().st_size
     except OSError as error:
@@ -54,7 +54,7 @@ def is_packed(path: Path) -> bool:
 
 def contents(path: Path, limit: int) -> bytes:
     """The file's contents, unpacked if it is a gzip or a zip archive of one file. Raises `BadFile`: missing, empty,
-    damaged, larger than the limit."""
+    damaged, packed or unpacked larger than `limit` bytes."""
     size(path, limit)
     try:
         data = b"".join(_pieces(_only_text(path, limit))) if is_packed(path) else path.read_bytes()
@@ -69,8 +69,9 @@ def contents(path: Path, limit: int) -> bytes:
 
 @contextmanager
 def plain_file(path: Path, limit: int) -> Iterator[Path]:
-    """The path of a plain file with the file's contents: the file itself, or a temporary one if it is packed. Raises
-    `BadFile` as `contents` does."""
+    """Gives a `with` block the path of a plain file with the file's contents: the file itself, or, if it is packed, a
+    temporary one, which is removed afterwards. Raises `BadFile`: missing, damaged, an archive of several files, larger
+    than `limit` bytes unpacked."""
     if is_packed(path):
         with unpacked(_only_text(path, limit)) as copy:
             yield copy
@@ -80,7 +81,8 @@ def plain_file(path: Path, limit: int) -> Iterator[Path]:
 
 @contextmanager
 def unpacked(text: UnpackedText) -> Iterator[Path]:
-    """The path of a temporary file, named like the document, with the document's bytes. Raises `BadFile`."""
+    """Gives a `with` block the path of a temporary file, named like the document, with the document's bytes; it is
+    removed afterwards. Raises `BadFile`."""
     with tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True) as folder:
         copy = Path(folder) / (Path(text.name).name.removesuffix(".gz") or "unpacked")
         with copy.open("wb") as file:
@@ -97,7 +99,7 @@ def _only_text(path: Path, limit: int) -> UnpackedText:
 
 
 def _pieces(text: UnpackedText) -> Iterator[bytes]:
-    """The document's bytes. Raises `BadFile`, also if only a part of them could be read."""
+    """Yields the document's bytes. Raises `BadFile`, also if only a part of them could be read."""
     yield from text
     if text.lost:
         raise DamagedFile(f"{text.path}: {text.lost}.", "Copy the complete file again.")
@@ -113,14 +115,16 @@ def record(decoder: Callable[[bytes | str], _T], raw: msgspec.Raw) -> _T:
 
 def decode(path: Path, limit: int, kind: type[_T], tool: str) -> _T:
     """Decodes the file's JSON as `kind`. NaN and Infinity are read as null, and bytes that are not UTF-8 are replaced.
-    Raises `BadFile`."""
-    data = contents(path, limit).removeprefix(b"\xef\xbb\xbf")
+    `limit`: maximum of its unpacked bytes; `tool`: the program that writes such files, for messages. Raises
+    `BadFile`."""
+    data = contents(path, limit).removeprefix(b"\xef\xbb\xbf")  # the byte-order mark of UTF-8
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise BadFile(f"{path}: not what {tool} writes: {error}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = error
+    # The standard library's decoder is slower; it accepts NaN and control characters in texts.
     try:
         plain = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None, strict=False)
         return msgspec.json.decode(json.dumps(plain), type=kind)

@@ -4,6 +4,10 @@ The names of planes, lines and stats are those of XLA's xplane_schema. GPU opera
 TPU operations are not: their steps come from the plane's own `Steps` line, else from repeated `XLA Modules`, and each
 compiled operation also becomes a span on a separate thread, so that its op class is known. Other lines of a TPU are
 derived from these (`TC Overlay`, `Framework Ops`, `Source code`) or sample counters, and are not read.
+
+A file holds planes: one for each device, and some for the host. A plane has lines (a stream of a GPU, a kind of a TPU's
+operations, a thread of the host), a line has events, and an event has stats, which are named values. Rows are collected
+in a `Gather`: `work` adds a row of device work, `span` one of the host.
 """
 
 from __future__ import annotations
@@ -49,10 +53,11 @@ class Xplane:
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """One `Events` for each device with work. Raises `BadFile`."""
-        lost: list[str] = []
-        damaged: list[str] = []
+        lost: list[str] = []  # the reason why the file could not be read to its end
+        damaged: list[str] = []  # a message for each part that was left out
         planes: list[Plane] = []
         host_name = ""
+        # Field 1 of the file holds a plane, field 4 a name of the host.
         for field, wire, value in fields(memoryview(whole_files.contents(path, how.limit)), lost):
             if field == 1 and wire == LENGTH:
                 planes.append(decode_plane(as_message(value), damaged))
@@ -85,7 +90,8 @@ class Xplane:
 
 
 def _notes(planes: Sequence[Plane], working: Sequence[_DeviceRows], lost: list[str], damaged: list[str]) -> list[str]:
-    """Notes on the file: unproven and unread parts, and damage."""
+    """Notes for the user: unproven and unread parts, and damage. `working`: the devices with work; `lost`: why the end
+    of the file could not be read; `damaged`: messages on parts that were left out."""
     notes = [_TPU_NOTE] if any(reading.kind == "TPU" for reading in working) else []
     if lost:
         notes.append(f"The file is cut short: {lost[0]}. The part before that was read.")
@@ -104,19 +110,21 @@ def _notes(planes: Sequence[Plane], working: Sequence[_DeviceRows], lost: list[s
 
 
 class _DeviceRows:
-    """The rows of one device and of the host threads that matter for it. `kind`: GPU or TPU; `calls`: correlation id ->
-    name of the call."""
+    """The rows of one device and of the host threads that matter for it. `kind`: GPU or TPU; `number`: the device's;
+    `calls`: correlation id -> name of the call; `launched`: correlation ids of the device's work. A correlation id is
+    that of a call of the driver, which the work that it launched repeats."""
 
     def __init__(
         self, source: str, match: re.Match[str], calls: Mapping[int, str], how: ReadOptions, damaged: list[str]
     ) -> None:
-        """`match`: the plane's name, with the groups `kind` and `number`; `damaged`: messages of damage, appended
-        to."""
+        """`source`: the rank's file, for messages; `match`: the plane's name, with the groups `kind` and `number`;
+        `how`: its `mark` is the prefix of step annotations; `damaged`: messages of damage, appended to."""
         self.kind, self.number = match["kind"], int(match["number"])
         self.rows = Gather(source, how.mark)
         self.calls, self.damaged = calls, damaged
         self.device_names: dict[int, str] = {}
-        # Correlation id of a call -> (op class, pass) of its kernels' operations: a graph launch has many.
+        # Correlation id of a call -> (op class, pass) of its kernels' operations, empty texts if unknown: a graph
+        # launch has many.
         self.ops_by_correlation: dict[int, set[tuple[str, str]]] = {}
         self.launched: set[int] = set()
         self.op_count = 0
@@ -137,7 +145,8 @@ class _DeviceRows:
             self.add_hosts(threads, marks=False)
 
     def add_stream(self, name: str, plane: Plane, line: memoryview) -> None:
-        """Adds a stream of a GPU. A kernel and the call that launched it share a correlation id."""
+        """Adds the kernels, copies and memsets of a GPU's stream. A kernel and the call that launched it share a
+        correlation id. `name`: the line's (`Stream #3(Memcpy,Compute)`)."""
         lane, only_copies = name.partition("(")[0], _COPY_LINE.match(name) is not None
         for event in decode_events(plane, line, self.damaged):
             correlation = event.stats.get("correlation_id", -1)
@@ -152,21 +161,22 @@ class _DeviceRows:
             elif event.name.lower().startswith("memset"):
                 kind = MEMSET
             elif correlation >= 0:
-                stated = _stated_class(hlo.op_of(event.shown), event) or ""
-                self.ops_by_correlation.setdefault(correlation, set()).add((stated, _pass_of(event)))
+                op_class = _stated_class(hlo.op_of(event.shown), event) or ""
+                self.ops_by_correlation.setdefault(correlation, set()).add((op_class, _pass_of(event)))
             self.rows.work(shown, kind, lane, self.number, event.start, event.stop, correlation=correlation, size=size)
 
     def _copy_name(self, name: str, details: str, correlation: int) -> str:
         """The copy's name with its direction: from its own name, its kinds of memory, or the name of the call; a copy
         without any (`MemcpyOther`) counts as one on the device."""
         if match := _MEMORY_KINDS.search(details):
-            source, target = (kind.lower() in ("device", "array", "managed") for kind in match.groups())
-            return _COPY_NAMES["d2d" if source and target else "d2h" if source else "h2d"]
-        directed = next((text for text in (name, self.calls.get(correlation, "")) if _DIRECTED.search(text)), "")
-        return _COPY_NAMES[copy_of(directed)]
+            from_device, to_device = (kind.lower() in ("device", "array", "managed") for kind in match.groups())
+            return _COPY_NAMES["d2d" if from_device and to_device else "d2h" if from_device else "h2d"]
+        directed_name = next((text for text in (name, self.calls.get(correlation, "")) if _DIRECTED.search(text)), "")
+        return _COPY_NAMES[copy_of(directed_name)]
 
     def add_steps(self, plane: Plane, lines: dict[str, memoryview]) -> None:
-        """Adds the steps of a TPU as marks; without them, its executions of modules as annotations."""
+        """Adds the steps of a TPU as marks; without them, its executions of modules as annotations. `lines`: those of
+        the plane by name."""
         for event in decode_events(plane, lines["Steps"], self.damaged) if "Steps" in lines else ():
             step = _STEP.search(str(event.stats.get("step_num", event.name)))
             self.rows.span(f"{STEP_MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
@@ -176,10 +186,12 @@ class _DeviceRows:
 
     def add_operations(self, thread: str, operations: list[Event], pending: list[Event]) -> None:
         """Adds a TPU's operations. An asynchronous one lasts from its start to its done, whatever runs meanwhile.
-        Control flow is left out: its time is that of the operations inside it. `pending`: events of the line of
-        asynchronous operations, which repeats them, and adds those that other cores run."""
+        Control flow is left out: its time is that of the operations inside it. `thread`: name of the host thread to
+        which the operations are added as ops; `pending`: events of the line of asynchronous operations, which repeats
+        them, and adds those that other cores run."""
+        # Opcode without `-start` -> name of the operation -> its start, whose done has not been read yet.
         open_starts: dict[str, dict[str, Event]] = {}
-        paired: set[str] = set()
+        paired: set[str] = set()  # names, without `start` and `done`, of asynchronous operations
         for event in sorted(operations, key=lambda event: event.start):
             op = hlo.op_of(event.name)
             kind = op.opcode.removesuffix(f"-{op.part}")
@@ -202,8 +214,9 @@ class _DeviceRows:
         self.add_asynchronous(f"{thread} asynchronous", pending, paired)
 
     def add_asynchronous(self, thread: str, pending: list[Event], paired: set[str]) -> None:
-        """Adds the asynchronous operations whose start and done are not among the operations. Events of one flow are
-        the start and the done of one operation. `paired`: names without `start` and `done`."""
+        """Adds the asynchronous operations whose start and done are not among the operations. Events with the same
+        stat `flow` are the start and the done of one operation. `pending`: events of the line of asynchronous
+        operations; `paired`: names, without `start` and `done`, of those that were added already."""
         flows: dict[object, list[Event]] = {}
         for index, event in enumerate(pending):
             flows.setdefault(event.stats.get("flow", f"event {index}"), []).append(event)
@@ -215,11 +228,13 @@ class _DeviceRows:
             self.add_operation(thread, last, op, min(event.start for event in events))
 
     def add_operation(self, thread: str, event: Event, op: hlo.Op, start: int) -> None:
-        """Adds a TPU operation and, as its op, a span on the device's own thread."""
+        """Adds a TPU operation from `start` ns to the end of `event` and, as its op, a span on the device's own
+        `thread`."""
+        # The names of the collective and of the copy that it runs; None if it runs none.
         collective, copy = hlo.collective_of(op, str(event.stats.get("hlo_category", ""))), hlo.copy_of(op)
-        stated = None if collective or copy else _stated_class(op, event)
+        op_class = None if collective or copy else _stated_class(op, event)
         row = len(self.rows)
-        self.add_stated(f"{STATED}{stated}" if stated else op.opcode, _pass_of(event), thread, event, row)
+        self.add_op_spans(f"{STATED}{op_class}" if op_class else op.opcode, _pass_of(event), thread, event, row)
         self.rows.work(
             copy or op.name,
             COPY if copy else KERNEL,
@@ -232,12 +247,17 @@ class _DeviceRows:
             collective=Collective(name=collective) if collective else None,
         )
 
-    def add_stated(self, name: str, of_pass: str, thread: Hashable, event: Event, external: int = -1) -> None:
-        """Adds the host spans of an operation's op. They get autograd sequence numbers, which identify the passes."""
+    def add_op_spans(self, name: str, pass_name: str, thread: Hashable, event: Event, external: int = -1) -> None:
+        """Adds the host spans of an operation's op, with the times of `event`.
+
+        A span gets an autograd sequence number if it is forward work, and is inside a node of the backward pass if it
+        is backward work. Recomputation (`again`) is both: forward work inside the backward pass. `pass_name`: as from
+        `_pass_of`; `external`: id of the operation's row of device work, -1 if a call launched it.
+        """
         self.op_count += 1
-        if of_pass in ("backward", "again"):
+        if pass_name in ("backward", "again"):
             self.rows.span("jax::backward", OP, thread, event.start, event.stop, backward=True)
-        seq = self.op_count if of_pass in ("forward", "again") else -1
+        seq = self.op_count if pass_name in ("forward", "again") else -1
         self.rows.span(name, OP, thread, event.start, event.stop, external=external, seq=seq)
 
     def add_hosts(self, threads: Sequence[HostThread], marks: bool) -> None:
@@ -255,8 +275,9 @@ class _DeviceRows:
         step, correlation = event.stats.get("step_num"), event.stats.get("correlation_id")
         if is_call(event) and isinstance(correlation, int):
             ops = self.ops_by_correlation.get(correlation, set())
-            if len(ops) == 1 and (only := next(iter(ops)))[0]:
-                self.add_stated(f"{STATED}{only[0]}", only[1], thread, event)
+            op_class, pass_name = next(iter(ops)) if len(ops) == 1 else ("", "")
+            if op_class:
+                self.add_op_spans(f"{STATED}{op_class}", pass_name, thread, event)
             self.rows.span(event.name, CALL, thread, event.start, event.stop, correlation=correlation)
         elif isinstance(step, int) and marks:
             self.rows.span(f"{STEP_MARK}{step}", NOTE, thread, event.start, event.stop)
@@ -265,7 +286,8 @@ class _DeviceRows:
 
 
 def _device_name(plane: Plane) -> str:
-    """The device's name; if the plane has none, that of the known device with its properties, else the properties."""
+    """The device's name; if the plane has none, that of the known device with its properties, else the properties;
+    empty if the plane has neither."""
     facts = plane.facts
     if name := next((facts[key] for key in ("gpu_device_name", "device_type_string") if key in facts), ""):
         return str(name)
@@ -288,7 +310,8 @@ def _base_name(name: str) -> str:
 
 
 def _stated_class(op: hlo.Op, event: Event) -> str | None:
-    """The op class that the file states; on a GPU, the operation is a stat of the kernel."""
+    """The op class (key of words.OP_CLASSES) of an operation by its opcode, category and path in the file; None if they
+    do not show it. On a GPU, the operation is the stat `hlo_op` of the kernel."""
     kernel_op = event.stats.get("hlo_op")
     opcode = hlo.op_of(str(kernel_op)).opcode if kernel_op else op.opcode
     return hlo.class_of(opcode, str(event.stats.get("hlo_category", "")), _path_of(event))
@@ -301,8 +324,8 @@ def _path_of(event: Event) -> str:
 
 
 def _pass_of(event: Event) -> str:
-    """The pass of an operation, from its path: `jvp` is JAX's forward pass, `transpose` its backward pass; `again` is
-    recomputation for the backward pass."""
+    """The pass of an operation, from its path: `forward` (JAX's `jvp`), `backward` (`transpose`), `again` for
+    recomputation in the backward pass; empty for other work."""
     path = _path_of(event)
     if "transpose(" in path:
         return "again" if "rematted_computation" in path else "backward"

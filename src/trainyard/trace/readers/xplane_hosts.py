@@ -3,7 +3,7 @@
 A profiler of the device may record the calls of a thread on a line of its own, under another id than the thread's
 annotations (TraceMe). The line of calls belongs to the thread whose annotations contain all of its calls and cross none
 of them; of several such threads, to the one whose annotations around the calls are shortest, since a thread that waits
-for another contains its calls, too.
+for another contains its calls, too. A call and the device work that it launched have the same stat `correlation_id`.
 """
 
 from __future__ import annotations
@@ -33,24 +33,27 @@ class HostThread(NamedTuple):
 
 
 def host_threads(planes: Sequence[Plane], damaged: list[str]) -> list[HostThread]:
-    """The threads of the host's planes; lines with one id are one thread. Appends the damage of unreadable events to
-    `damaged`."""
-    lines: dict[int, list[Event]] = {}
+    """The threads of the host's planes; lines with one id are one thread, and a line of calls is joined with the thread
+    that made them. Appends the damage of unreadable events to `damaged`."""
+    lines: dict[int, list[Event]] = {}  # id of the line -> its events
     for plane in planes:
         for line in plane.lines if plane.name in HOST_PLANES else ():
             lines.setdefault(line_id(line), []).extend(decode_events(plane, line, damaged))
     for events in lines.values():
         events.sort(key=lambda event: (event.start, -event.stop))
-    calls = {ident for ident, events in lines.items() if events and all(map(is_call, events))}
-    annotated = {ident: _Nesting(events) for ident, events in lines.items() if ident not in calls}
-    if len(calls) * len(annotated) > _MAX_PAIRS:  # no program has so many threads
-        calls.clear()
-    for ident in calls:
-        costs = [
-            (cost, thread) for thread, nesting in annotated.items() if (cost := nesting.cost(lines[ident])) is not None
+    lines_of_calls = {ident for ident, events in lines.items() if events and all(map(is_call, events))}
+    nestings = {ident: _Nesting(events) for ident, events in lines.items() if ident not in lines_of_calls}
+    if len(lines_of_calls) * len(nestings) > _MAX_PAIRS:  # no program has so many threads
+        lines_of_calls.clear()
+    for ident in lines_of_calls:
+        # (ns of the annotations around the calls, id of the thread) of each thread that may have made them.
+        candidates = [
+            (around_ns, thread)
+            for thread, nesting in nestings.items()
+            if (around_ns := nesting.measure_around(lines[ident])) is not None
         ]
-        if costs:
-            _, owner = min(costs)
+        if candidates:
+            _, owner = min(candidates)
             lines[owner] = sorted([*lines[owner], *lines.pop(ident)], key=lambda event: (event.start, -event.stop))
     return [_host_thread(ident, events) for ident, events in lines.items()]
 
@@ -73,12 +76,13 @@ def is_call(event: Event) -> bool:
 
 
 class _Nesting:
-    """The annotations of a thread, for queries of those around a call."""
+    """The annotations of a thread, for queries of those around a call. `edges`: ascending times (ns) at which an
+    annotation begins or ends; `innermost[i]`: (start, stop) of the innermost annotation that is open from edge i to the
+    next one, None if none is."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         """`events`: sorted by start, the longest first."""
         spans = [(event.start, event.stop) for event in events if event.stop > event.start]
-        # Between consecutive edges the innermost open span is constant.
         self.edges: list[int] = []
         self.innermost: list[tuple[int, int] | None] = []
         stack: list[tuple[int, int]] = []
@@ -92,11 +96,12 @@ class _Nesting:
             self._close(stack)
 
     def _close(self, stack: list[tuple[int, int]]) -> None:
+        """Pops the innermost of the open annotations `stack`, and adds the edge at its end."""
         closed = stack.pop()
         self.edges.append(max(closed[1], self.edges[-1]))
         self.innermost.append(stack[-1] if stack else None)
 
-    def cost(self, calls: Sequence[Event]) -> int | None:
+    def measure_around(self, calls: Sequence[Event]) -> int | None:
         """Total ns of the innermost annotations around the calls; None if a call is outside all, or crosses an edge."""
         total = 0
         for call in calls:
@@ -111,11 +116,11 @@ class _Nesting:
 
 
 def _python_ns(events: Sequence[Event]) -> int:
-    """Total time under Python frames, which the tracer names `$file.py:line function`, and under JAX's calls of
-    compiled functions, for files without a trace of Python."""
-    total, reached = 0, -(2**63)
+    """Total time (ns) under Python frames, which the tracer names `$file.py:line function`, and under JAX's calls of
+    compiled functions, for files without a trace of Python. `events`: in order of start; nested ones count once."""
+    total, covered_until = 0, -(2**63)
     for event in events:
-        if event.name.startswith(("$", "PjitFunction(")) and event.stop > reached:
-            total += event.stop - max(event.start, reached)
-            reached = event.stop
+        if event.name.startswith(("$", "PjitFunction(")) and event.stop > covered_until:
+            total += event.stop - max(event.start, covered_until)
+            covered_until = event.stop
     return total
