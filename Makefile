@@ -53,7 +53,7 @@ demo-trace: $(RUNS)  ## record anew the trace that `trainyard demo` shows
 native:  ## compile the trace scanner, where a C compiler is there
 	@$(PYTHON) src/trainyard/trace/readers/kineto/native/build.py
 
-# Both environments are made at once, and the linters, which use one core, run beside the tests.
+# Both environments are made at once, and the linters, which use one core, run at the same time as the tests.
 PASSED := .passed-light.json
 test: native  ## lint, the tests that pass without torch, then all others
 	@$(MAKE) --no-print-directory --output-sync=line -j2 lint test-light
