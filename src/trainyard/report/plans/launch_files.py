@@ -20,15 +20,15 @@ class LaunchFile(NamedTuple):
 
 def launch_file(plans: Plans) -> LaunchFile:
     """Raises `BadInput` if the plans hold no layout but the checked configuration."""
-    planned = plans.choices[plans.as_it_is :]
+    planned = plans.choices[plans.as_configured :]
     if not planned:
         raise BadInput("--out writes the fastest layout that fits, and no layout fits.", "Leave out --out.")
     job, runner = planned[0].plan.job, FRAMEWORKS[plans.framework]
     text = runner.write_config(job)
-    if plans.unlike is None:
+    if plans.heterogeneous is None:
         layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
         return LaunchFile(text, f"{runner.means}, {layout}.")
-    counts = [stage.layers for stage in plans.unlike.stages[0]]
+    counts = [stage.layers for stage in plans.heterogeneous.stages[0]]
     return LaunchFile(
         WRITERS[plans.framework](text, counts), f"{runner.means}, {job.layout}. {hetero_tables.ranks(plans)}"
     )

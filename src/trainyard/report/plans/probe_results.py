@@ -102,7 +102,7 @@ class FittedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_interval(machine: Machine) -> str:
-    """A sentence on the 80 % prediction interval of steps on this machine, which `machine.spread` holds as factors."""
+    """A sentence on the 80 % prediction interval of steps on this machine, which the machine holds as factors."""
     if machine.prediction_interval is None:
         return "Its 80 % prediction interval is not calibrated: that takes four runs."
     low, high = machine.prediction_interval  # times the predicted step

@@ -66,7 +66,8 @@ def constants(machine: Machine) -> Table:
         notes=(describe_interval(machine),),
         columns=(Column(head=""), Column(head="this machine"), Column(head="default"), Column(head="unit")),
         rows=tuple(
-            (name, f"{claim.value:.4g}", f"{assumed[name]:.4g}", claim.unit) for name, claim in machine.calibration.items()
+            (name, f"{claim.value:.4g}", f"{assumed[name]:.4g}", claim.unit)
+            for name, claim in machine.calibration.items()
         ),
     )
 

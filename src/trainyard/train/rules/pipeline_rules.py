@@ -116,8 +116,8 @@ def _check_tied(model: Model) -> None:
     """Raises `BadJob` if the head shares the embedding's weights."""
     if model.tie_word_embeddings:
         raise BadJob(
-            "tie_word_embeddings = true at $.model, but a pipeline has the embedding in its first stage and the head in "
-            "its last: two copies, whose gradients no schedule sums.",
+            "tie_word_embeddings = true at $.model, but a pipeline has the embedding in its first stage and the head "
+            "in its last: two copies, whose gradients no schedule sums.",
             "Use tie_word_embeddings = false, or pp = 1.",
         )
 
