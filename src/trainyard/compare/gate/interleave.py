@@ -24,7 +24,7 @@ def interleave_runs(
     side of a pair runs first: the error rate of the test depends on that. `report`: called with the number of pairs and
     the verdicts after each pair; `across`: kinds of difference that the sides may have in addition to code."""
     pairs: list[Pair] = []
-    while len(pairs) < request.rule.cap:
+    while len(pairs) < request.rule.max_pairs:
         order: list[Side] = ["base", "head"]
         rng.shuffle(order)
         runs = dict(zip(order, measure(order)))
