@@ -48,7 +48,7 @@ def page(results: Sequence[Parity], seconds: float, cores: int) -> str:
         f"| {result.tolerance:g} | {result.verdict} |\n"
         for result in results
     ]
-    refused = [f"- **{result.mix}**: {result.why}\n" for result in results if result.verdict == "refused"]
+    refused = [f"- **{result.mix}**: {result.reason}\n" for result in results if result.verdict == "refused"]
     return head + "".join(rows) + ("\nRefused, and why:\n\n" + "".join(refused) if refused else "")
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     results = []
     for result in compare(MIXES, trial):
         results.append(result)
-        print(f"{result.mix}: {result.verdict} {result.why}", flush=True)
+        print(f"{result.mix}: {result.verdict} {result.reason}", flush=True)
     text = page(results, time.monotonic() - began, len(os.sched_getaffinity(0)))
     Path(__file__).with_name("parity.md").write_text(text, "utf-8")
 

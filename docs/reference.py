@@ -345,7 +345,7 @@ def _machines() -> Iterable[str]:
     yield "## Machines"
     yield "Known by name, each number a claim with its source in `src/trainyard/data/machines/`."
     yield _table(
-        ("name", "device", "memory", "bandwidth", "bfloat16 peak", "inside", "between", "W", "USD/h"),
+        ("name", "device", "memory", "bandwidth", "bfloat16 peak", "intra-node", "inter-node", "W", "USD/h"),
         [_machine_row(name, machine.load(name)) for name in machine.known()],
     )
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.properties.test_job import GOOD, toml
 from tests.refused import missing_values, refused
 from tests.stored import stored
-from trainyard import renamed_keys
+from trainyard import machine, renamed_keys
 from trainyard.api import plan_layouts
 from trainyard.errors import BadFile, BadJob, UnknownName
 from trainyard.job import Checkpoint, Model, Recipe, Recovery
@@ -79,3 +79,19 @@ def test_a_stored_run_with_old_keys_is_upgraded_when_read(tmp_path, schema):
 def test_a_broken_run_of_an_old_schema_is_a_bad_file(job, schema):
     with refused(BadFile, "run.json"):
         run_folder.decode_head(f'{{"schema": "{schema}", "id": "x", "started": "", "job": {job}}}'.encode(), "run.json")
+
+
+@pytest.mark.parametrize(("table", "old", "new"), [
+    ("", "inside", "intra_node"), ("", "between", "inter_node"), ("", "overhead", "power_overhead"),
+    ("", "tuned", "calibration"), ("", "spread", "prediction_interval"), ("device", "reached", "achieved"),
+    ("intra_node", "reached", "achieved"), ("intra_node", "peer", "peer_bandwidth"),
+])  # fmt: skip
+def test_an_old_key_of_a_machine_file_is_refused(table, old, new, tmp_path):
+    text = machine.known()["h100"].read_text()
+    head = f"[{table}]\n" if table else 'name = "h100"\n'
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(head, f"{head}{old} = 1\n", 1))
+    with refused(BadFile, "mine.toml", repr(old), repr(new)) as caught:
+        machine.load(str(path))
+    assert missing_values(caught.value.next_step, new) == []
+    assert not table or f"$.{table}" in str(caught.value)

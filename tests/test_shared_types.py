@@ -184,14 +184,14 @@ def test_a_machine_that_is_not_there_or_not_right(tmp_path):
     assert machine.load(str(path)) == machine.load("h100")
     for text, *values in (
         ("name = ", "end of document"),
-        (good.replace("[inside]", "[insde]"), "insde"),
+        (good.replace("[intra_node]", "[intra_nod]"), "intra_nod"),
         (good.replace('vendor = "nvidia"', 'vendor = "nvidea"'), "nvidea", "nvidia", "$.device"),
         (good.replace("value = 3.35e12", "value = -3.35e12"), "-3350000000000.0 bytes/s", "$.device.bandwidth"),
         (good.replace("value = 3.35e12", "value = nan"), "nan bytes/s", "$.device.bandwidth"),
-        (good.replace("value = 450e9", "value = 0"), "NVLink 4", "0 bytes/s", "$.inside"),
+        (good.replace("value = 450e9", "value = 0"), "NVLink 4", "0 bytes/s", "$.intra_node"),
         (good.replace("per_node = 8", "per_node = 0"), "1 nodes", "0 devices"),
-        (good.replace("[[111669149696.0", "[[0.0"), "[0.0]", "$.device.reached[...]"),
-        (good.replace("794.5e12]]", "0.0]]"), "[0.0]", "$.device.reached[...]"),
+        (good.replace("[[111669149696.0", "[[0.0"), "[0.0]", "$.device.achieved[...]"),
+        (good.replace("794.5e12]]", "0.0]]"), "[0.0]", "$.device.achieved[...]"),
         (good.replace("float32 =", "float31 ="), "float31", "float32", "$.device"),
     ):
         path.write_text(text, "utf-8")

@@ -52,7 +52,7 @@ _UNSEEN = {
 
 class Fit(NamedTuple):
     name: str
-    says: str
+    description: str
     devices: tuple[str, ...]
     software: str
     wanted: Callable[[Row], bool]
@@ -97,7 +97,7 @@ def columns(chosen: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
     for row in chosen:
         machine = rows.machine_of(row)
         rank = hardware.of_machine(machine, *rows.precision_of(row, machine))
-        ranks.append(replace(rank, between=cases.column(row.fabric)) if row.fabric else rank)
+        ranks.append(replace(rank, inter_node=cases.column(row.fabric)) if row.fabric else rank)
     where = RankHardware(
         **{field.name: np.concatenate([getattr(rank, field.name) for rank in ranks]) for field in fields(RankHardware)}
     )
@@ -157,16 +157,17 @@ def tuned(target: Fit, every: Sequence[Row]) -> ConstantSet:
     names = free(fitted)
     constants = fit(fitted, names, assumed(rows.machine_of(fitted[0])))
     return ConstantSet(
-        name=target.name, says=target.says, devices=target.devices, software=target.software, rows=len(fitted),
+        name=target.name, description=target.description, devices=target.devices, software=target.software,
+        rows=len(fitted),
         source=", ".join(sorted({row.source for row in fitted})), date=datetime.now(UTC).date().isoformat(),
-        spread=spread([row for row in mine if part(row) == "spread"], constants),
+        prediction_intervals=spread([row for row in mine if part(row) == "spread"], constants),
         constants={name: float(f"{getattr(constants, name):.4g}") for name in names},
     )  # fmt: skip
 
 
 def write(constants: ConstantSet) -> str:
     """The set as TOML."""
-    return toml.dumps(msgspec.to_builtins(constants), f"{constants.says} Written by `python -m validation.fit`.")
+    return toml.dumps(msgspec.to_builtins(constants), f"{constants.description} Written by `python -m validation.fit`.")
 
 
 def usable(every: Sequence[Row]) -> list[Row]:

@@ -84,7 +84,7 @@ def null(name: str, series: list[Values], rng: np.random.Generator) -> str:
     errors: list[float] = []
     threshold = pooled = trials = 0
     for runs in series:
-        *_, last = sequential_test.look_after_each(np.abs(runs[1::2] - runs[::2]), Rule().alpha, Rule().cap)
+        *_, last = sequential_test.look_after_each(np.abs(runs[1::2] - runs[::2]), Rule().alpha, Rule().max_pairs)
         errors.append(last.alarms)
         for _ in range(50):
             turns = rng.integers(0, 2, 20)

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from trainyard import limits, words
+from trainyard import limits, renamed_keys, words
 from trainyard.errors import BadFile, BadInput, UnknownName, described, nearest
 from trainyard.formats import toml
 
@@ -72,7 +72,7 @@ def _check_positive(name: str, *claims: Claim) -> None:
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One accelerator, or the cores of one host. `peak`: dtype -> dense FLOP/s. `reached`: op -> measured FLOP/s as a
+    """One accelerator, or the cores of one host. `peak`: dtype -> dense FLOP/s. `achieved`: op -> measured FLOP/s as a
     function of FLOPs.
 
     `power`: W of the device alone under full load. `ranks`: processes that share the device, each with an equal part of
@@ -102,10 +102,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An interconnect. `bandwidth`: bytes/s per device and direction; `steals`: fraction of the compute rate that
-    communication takes.
+    """An interconnect. `bandwidth`: bytes/s per device and direction.
 
-    `peer`: bandwidth to a single other device, if each pair has its own links (a mesh, without a switch).
+    `peer_bandwidth`: that to a single other device, if each pair has its own links (a mesh, without a switch).
     """
 
     name: str
@@ -113,7 +112,6 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     bandwidth: Claim
     latency: Claim
     achieved: dict[str, RateCurve] = {}
-    compute_slowdown: Claim | None = None
     peer_bandwidth: Claim | None = None
 
     def __post_init__(self) -> None:
@@ -135,11 +133,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`nodes` x `per_node` devices. `price`: US dollars per hour and device, if published. `overhead`: total power of
-    devices, hosts, networks and cooling, divided by that of the devices. `host`: of each node, if known.
+    """`nodes` x `per_node` devices. `price`: US dollars per hour and device, if published. `power_overhead`: total
+    power of devices, hosts, networks and cooling, divided by that of the devices. `host`: of each node, if known.
 
-    `tuned`: calibrated constants of the cost model, by their names in `predict.constants`; `spread`: the 80 %
-    prediction interval (low, high) of measured over predicted step time, if it was calibrated.
+    `calibration`: fitted constants of the cost model, by their names in `predict.constants`; `prediction_interval`: the
+    80 % prediction interval (low, high) of measured over predicted step time, if it was calibrated.
     """
 
     name: str
@@ -162,12 +160,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         limits.check_value("nodes x per_node x ranks of a device =", self.devices * self.device.ranks, limits.DEVICES)
         if self.prediction_interval and not 0 < self.prediction_interval[0] <= self.prediction_interval[1] <= 100:
             raise BadInput(
-                f"{self.name} claims a spread of {self.prediction_interval}, not two increasing numbers from 0 to 100."
+                f"{self.name} has a prediction_interval of {self.prediction_interval}, which is not two increasing "
+                "numbers from 0 to 100."
             )
         if self.power_overhead and self.power_overhead.value < 1:
             raise BadInput(
-                f"{self.name} claims an overhead of {self.power_overhead.value:g}, but it includes the devices and must be "
-                "at least 1."
+                f"{self.name} has a power_overhead of {self.power_overhead.value:g}, but it includes the devices and "
+                "must be at least 1."
             )
         if self.host and self.device.vendor == "cpu":
             raise BadInput(
@@ -208,7 +207,7 @@ def load(name_or_path: str) -> Machine:
     try:
         return msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
     except (OSError, toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        message, next_step = described(error)
+        message, next_step = renamed_keys.describe_machine_key(str(error)) or described(error)
         raise BadFile(f"{path}: {message}.", next_step) from error
 
 

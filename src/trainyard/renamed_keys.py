@@ -3,8 +3,12 @@ stored run of the old schema is upgraded when it is read."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
+
+_UNKNOWN_KEY = re.compile(r"unknown field `(?P<key>[^`]*)`(?P<path> - at `\$[^`]*`)?")
+"""msgspec's message about a key that a struct does not have, with the path of the struct."""
 
 KEYS: Mapping[str, Mapping[str, str]] = {
     "recipe": {
@@ -68,6 +72,28 @@ CHAOS_KEYS: Mapping[str, str] = {"against": "reference", "rows": "faults", "stra
 """Old key of a stored chaos.json -> new key."""
 FAULT_SCORE_KEYS: Mapping[str, str] = {"right": "correctly_blamed"}
 """Old key of the score of a fault in chaos.json -> new key."""
+
+
+MACHINE_KEYS: Mapping[str, str] = {
+    "inside": "intra_node",
+    "between": "inter_node",
+    "overhead": "power_overhead",
+    "tuned": "calibration",
+    "spread": "prediction_interval",
+    "reached": "achieved",
+    "peer": "peer_bandwidth",
+}
+"""Old key of a machine file, in any of its tables -> new key."""
+
+
+def describe_machine_key(error: str) -> tuple[str, str] | None:
+    """The message, without its full stop, and the next step for msgspec's `error` about an old key of a machine file;
+    None for any other error."""
+    unknown = _UNKNOWN_KEY.search(error)
+    renamed = MACHINE_KEYS.get(unknown["key"]) if unknown else None
+    if unknown is None or renamed is None:
+        return None
+    return f"{unknown['key']!r} was renamed to {renamed!r}{unknown['path'] or ''}", f"Use {renamed}."
 
 
 def new_key(section: str, key: str) -> str:

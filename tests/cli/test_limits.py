@@ -117,7 +117,7 @@ def test_absurd_flags_are_refused(arguments: Sequence[str]) -> None:
     [
         ("per_node = 8", f"per_node = {2**31}"), ("per_node = 8", f"per_node = 8\nnodes = {10**30}"),
         ("value = 450e9", "value = 1e308"), ("value = 450e9", "value = 1e-300"), ("value = 3.35e12", "value = 1e300"),
-        ("794.5e12]]", "1e300]]"), ("per_node = 8", "per_node = 8\nspread = [nan, 2.0]"),
+        ("794.5e12]]", "1e300]]"), ("per_node = 8", "per_node = 8\nprediction_interval = [nan, 2.0]"),
     ],
 )  # fmt: skip
 def test_an_absurd_machine_is_refused(old: str, new: str, tmp_path: Path) -> None:
@@ -154,7 +154,8 @@ def told(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, old: str
         ("model.toml", "layers = 32", "layers = 0"), ("model.toml", "layers = 32", "layers = 'x'"),
         ("model.toml", "kv_heads = 8", "kv_heads = 7"), ("model.toml", "layers = 32", "layers ="),
         ("h100.toml", "value = 450e9", "value = 1e308"), ("h100.toml", "per_node = 8", "per_node = 0"),
-        ("h100.toml", "per_node = 8", "per_node = 8\nspread = [nan, 2.0]"), ("h100.toml", "per_node = 8", "per_node ="),
+        ("h100.toml", "per_node = 8", "per_node = 8\nprediction_interval = [nan, 2.0]"),
+        ("h100.toml", "per_node = 8", "per_node ="),
         ("megatron.args", "--num-layers 32", "--num-layers 0"), ("megatron.args", "--num-layers 32", "--num-layers 'x"),
         ("titan.toml", "\nexpert_parallel_degree =", "\nexpert_parallel_degree = 0 #"),
     ],

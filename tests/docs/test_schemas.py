@@ -85,7 +85,7 @@ def test_plan_prints_what_the_api_returns(capsys):
     assert answer([*PLAN, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == json.loads(encode_json(plans))
-    assert plans.front
+    assert plans.pareto_front
     assert plans._repr_html_().startswith("<iframe srcdoc=")
 
 
@@ -115,10 +115,10 @@ def test_checked_plan_begins_with_the_configuration(schemas, tmp_path, capsys):
     plans = api.plan("tiny", machine="h100", devices=4, batch=16, seq_len=128)
     job.write_text(launch_file(plans).text)
     checked = api.check_plan(job, machine="h100")
-    assert checked.as_it_is
+    assert checked.as_configured
     assert checked.best.plan.job.layout == plans.best.plan.job.layout
     assert answer(["plan", "check", str(job), "--machine", "h100", "--json"]) == 0
-    assert valid(schemas, "plans", capsys.readouterr().out)["as_it_is"]
+    assert valid(schemas, "plans", capsys.readouterr().out)["as_configured"]
 
 
 def test_diff_prints_a_valid_document(schemas, root, capsys):

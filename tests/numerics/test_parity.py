@@ -54,7 +54,7 @@ def test_equal_needs_loss_and_grad_norm_within_tolerance(loss, norm, off, askew)
     assert result.loss_error == pytest.approx(abs(off), abs=1e-12)
     assert result.grad_norm_error == pytest.approx(abs(askew), abs=1e-12)
     assert (result.verdict == "equal") == (result.loss_error <= 1e-5 and result.grad_norm_error <= 1e-5)
-    assert bool(result.why) == (result.verdict == "different")
+    assert bool(result.reason) == (result.verdict == "different")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -83,7 +83,7 @@ def test_errors_are_verdicts_and_the_reference_runs_once():
     layouts = {"a": Layout(tp=2), "b": Layout(dp_shard=2), "c": Layout(dp_replicate=2), "d": Layout(dp_replicate=4)}
     result = list(compare([ParityMix(name, replace(JOB, layout=layout)) for name, layout in layouts.items()], run))
     assert [entry.verdict for entry in result] == ["refused", "different", "equal", "equal"]
-    assert [entry.why for entry in result] == ["tp = 2 cannot be. Use 1.", "ValueError: no", "", ""]
+    assert [entry.reason for entry in result] == ["tp = 2 cannot be. Use 1.", "ValueError: no", "", ""]
     assert [entry.ranks for entry in result] == [2, 2, 2, 4]
     assert trained.count(alone(JOB)) == 1
 
@@ -92,9 +92,9 @@ def test_job_on_one_process_reports_no_layout_tested():
     reference = alone(JOB)
     result = judged([(1.0, 1.0)], [(1.0, 1.0)], reference)
     assert (result.verdict, result.dtype) == ("equal", "float32")
-    assert result.why == "one process, compared with itself: that does not test a layout"
+    assert result.reason == "one process, compared with itself: that does not test a layout"
     recomputed = replace(reference, recipe=replace(reference.recipe, activation_checkpoint="full"))
-    assert not judged([(1.0, 1.0)], [(1.0, 1.0)], recomputed).why
+    assert not judged([(1.0, 1.0)], [(1.0, 1.0)], recomputed).reason
 
 
 def test_refused_job_is_also_printed_as_json(tmp_path):
@@ -105,7 +105,7 @@ def test_refused_job_is_also_printed_as_json(tmp_path):
     assert done.returncode == 2
     [result] = json.loads(done.stdout)["results"]
     assert result["verdict"] == "refused"
-    assert missing_values(result["why"], "tp = 3", "$.layout", "heads 4 % tp 3 = 1") == []
+    assert missing_values(result["reason"], "tp = 3", "$.layout", "heads 4 % tp 3 = 1") == []
     assert code_of(done.stderr) == "bad-job"
     assert missing_values(done.stderr, "tp = 3", "$.layout", "heads 4 % tp 3 = 1") == []
 
@@ -141,7 +141,7 @@ def test_every_mix_is_equal_to_one_process_or_refused_with_a_reason():
     rows = (Path(__file__).parents[2] / "docs" / "parity.md").read_text().splitlines()
     table = [tuple(cell.strip() for cell in row.split("|")[1:-1]) for row in rows if row.startswith("| ")][1:]
     assert [(row[0], row[-1]) for row in table] == [(entry["mix"], entry["verdict"]) for entry in result]
-    assert all(entry["why"] for entry in result if entry["verdict"] == "refused")
+    assert all(entry["reason"] for entry in result if entry["verdict"] == "refused")
 
 
 @pytest.mark.torch
@@ -159,4 +159,4 @@ def test_a_difference_is_found_and_ends_with_code_1(monkeypatch):
     assert result.exit_code == 1
     [result] = json.loads(result.stdout)["results"]
     assert result["verdict"] == "different"
-    assert result["why"] == "loss and gradient norm off by more than 1e-05"
+    assert result["reason"] == "loss and gradient norm off by more than 1e-05"

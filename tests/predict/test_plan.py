@@ -159,7 +159,7 @@ def test_every_predicted_step_balances(model: Model, row: dict[str, int], flash:
 @given(st.sampled_from(list(MODELS.values())), ROWS)
 def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> None:
     case, seconds = single_case(model, row), float(step.step(single_case(model, row), WHERE, Constants()).wall[0])
-    for name in ("peak", "bandwidth", "inside", "between"):
+    for name in ("peak", "bandwidth", "intra_node", "inter_node"):
         better = RankHardware(
             **{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(RankHardware)}
         )
@@ -361,12 +361,12 @@ def test_constants_are_claims() -> None:
         claims = constants.claims
         assert len(claims) == len(Constants._fields)
         assert all(claim.source and claim.value > 0 for claim in claims)
-        for low, high in constants.spread.values():
+        for low, high in constants.prediction_intervals.values():
             assert 0 < low < 1.2
             assert high > low
     with refused(BadInput, "warp"):
         constant_sets.ConstantSet(
-            name="x", says="", devices=(), software="fsdp", source="", date="", rows=1, constants={"warp": 1.0}
+            name="x", description="", devices=(), software="fsdp", source="", date="", rows=1, constants={"warp": 1.0}
         )
 
 

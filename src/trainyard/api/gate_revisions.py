@@ -57,7 +57,7 @@ def gate_run(
     store, working_tree = Store(say=say), Path.cwd()
     commands = {"head": read_target(target, together=together)}
     commands["base"] = commands["head"] if base_job is None else _read_base_job(target, base_job, together)
-    request = GateRequest(tuple(metrics), Rule(alpha=alpha, margin=margin, cap=pairs))
+    request = GateRequest(tuple(metrics), Rule(alpha=alpha, margin=margin, max_pairs=pairs))
     base_sha, head_sha = known_revision(working_tree, base), known_revision(working_tree, head) if head else ""
     with ExitStack() as checkouts:
         folders = {
@@ -130,7 +130,7 @@ def gate_bisect(
     Raises what `gate_run` does.
     """
     store, working_tree, command = Store(say=say), Path.cwd(), read_target(target, together=together)
-    rule = Rule(alpha=alpha, margin=margin, cap=pairs)
+    rule = Rule(alpha=alpha, margin=margin, max_pairs=pairs)
     first, last = known_revision(working_tree, good), known_revision(working_tree, bad)
     commits = between(working_tree, first, last)
 

@@ -148,8 +148,8 @@ def _search(
             notes.append(str(missing))
     return plans_file.from_search(
         result, machine, devices=wanted.devices // machine.device.ranks, tokens=tokens, scaling=other_device_counts,
-        as_it_is=configured_cost is not None, exact_bytes=allocated_bytes, passed_over=request.passed,
-        otherwise=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
+        as_configured=configured_cost is not None, exact_bytes=allocated_bytes, ignored_settings=request.passed,
+        differing_settings=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
         notes=tuple(notes),
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ def parity(job: Path | None, only: str, steps: int, as_json: bool, full: bool) -
     if as_json:
         print_json(results)
     if job and results.results[0].verdict == "refused":
-        raise BadJob(results.results[0].why)
+        raise BadJob(results.results[0].reason)
     if not as_json:
         screen = console(full=full)
         screen.print(headline(results) + "\n", style="bold", markup=False)

@@ -121,7 +121,7 @@ def list_differences(before: Run, after: Run) -> list[str]:
     for kind, group in groupby(find_differences(before, after), lambda difference: difference.kind):
         remaining = [item for item in group if item.name not in _WORK_DIFFERENCES and kind not in _KINDS_REPORTED_APART]
         listed = remaining if kind in ("layout", "recipe") else remaining[:_MAX_PER_KIND]
-        lines.extend(f"{item.name[0].upper()}{item.name[1:]}: {item.was} against {item.now}." for item in listed)
+        lines.extend(f"{item.name[0].upper()}{item.name[1:]}: {item.before} against {item.after}." for item in listed)
         if len(remaining) > len(listed):
             lines.append(f"{kind.capitalize()}: {len(remaining) - len(listed)} more differences.")
     return lines

@@ -34,8 +34,8 @@ class Difference(msgspec.Struct, frozen=True):
 
     kind: str
     key: str
-    was: str
-    now: str
+    before: str
+    after: str
 
     @property
     def name(self) -> str:
@@ -47,9 +47,11 @@ def find_differences(before: Run, after: Run) -> list[Difference]:
     excluded."""
     result: list[Difference] = []
     if describe_command(before) != describe_command(after):
-        result.append(Difference(kind="command", key="", was=describe_command(before), now=describe_command(after)))
+        result.append(
+            Difference(kind="command", key="", before=describe_command(before), after=describe_command(after))
+        )
     if before.job.layout != after.job.layout:
-        result.append(Difference(kind="layout", key="", was=str(before.job.layout), now=str(after.job.layout)))
+        result.append(Difference(kind="layout", key="", before=str(before.job.layout), after=str(after.job.layout)))
     old, new = _collect_facts(before), _collect_facts(after)
     for kind in old:
         result.extend(_compare_facts(kind, old[kind], new[kind]))
@@ -89,4 +91,4 @@ def _compare_facts(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
     keys = list(old) if kind == "recipe" else sorted({*old, *new})
     for key in keys:
         if old.get(key) != new.get(key):
-            yield Difference(kind=kind, key=key, was=str(old.get(key, ABSENT)), now=str(new.get(key, ABSENT)))
+            yield Difference(kind=kind, key=key, before=str(old.get(key, ABSENT)), after=str(new.get(key, ABSENT)))

@@ -42,7 +42,7 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     grad_norm_error: float | None = None
     tolerance: float
     verdict: Literal["equal", "different", "refused"]
-    why: str = ""
+    reason: str = ""
     seconds: float
 
 
@@ -84,8 +84,8 @@ def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterato
         yield _compare_steps(mix, parallel_trial, outcomes_by_reference[key], is_reference=reference == mix.job)
 
 
-def _unfinished(mix: ParityMix, verdict: Literal["different", "refused"], why: str) -> Parity:
-    """The result of a mix that did not finish its steps. `why`: the reason, in words."""
+def _unfinished(mix: ParityMix, verdict: Literal["different", "refused"], reason: str) -> Parity:
+    """The result of a mix that did not finish its steps for `reason`."""
     recipe = mix.job.recipe
     return Parity(
         mix=mix.name,
@@ -93,7 +93,7 @@ def _unfinished(mix: ParityMix, verdict: Literal["different", "refused"], why: s
         dtype=recipe.dtype,
         tolerance=TOLERANCE.get(recipe.dtype, 0.0),
         verdict=verdict,
-        why=why,
+        reason=reason,
         seconds=0.0,
     )
 
@@ -120,7 +120,7 @@ def _compare_steps(mix: ParityMix, parallel_trial: Trial, reference: Sequence[Ou
         grad_norm_error=norm_error,
         tolerance=tolerance,
         verdict="equal" if equal else "different",
-        why=f"{wrong} off by more than {tolerance:g}" if not equal else _SELF_COMPARISON if is_reference else "",
+        reason=f"{wrong} off by more than {tolerance:g}" if not equal else _SELF_COMPARISON if is_reference else "",
         seconds=round(parallel_trial.seconds, 2),
     )
 

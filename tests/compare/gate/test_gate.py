@@ -115,7 +115,7 @@ def _null(kind: str, rng: np.random.Generator, count: int) -> np.ndarray:
 @given(st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=11), st.sampled_from([0.01, 0.05]))
 @example([0.0, 0.0, 0.0, 0.0, 0.125, -0.125, -0.125, -0.125], 0.05)
 def test_verdict_agrees_with_its_bounds(differences: list[float], alpha: float) -> None:
-    rule = Rule(alpha=alpha, cap=12)
+    rule = Rule(alpha=alpha, max_pairs=12)
     result = judge("step_time", differences, rule)
     assert result.pairs <= len(differences)
     if result.outcome == "worse":
@@ -124,7 +124,7 @@ def test_verdict_agrees_with_its_bounds(differences: list[float], alpha: float) 
     if result.outcome == "not worse":
         assert result.high is not None
         assert result.high <= rule.margin + 1e-9
-    assert (result.more is None) == (result.outcome != "unclear")
+    assert (result.more_pairs is None) == (result.outcome != "unclear")
 
 
 @given(st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=11), st.sampled_from([0.01, 0.05]))
@@ -133,7 +133,7 @@ def test_verdict_agrees_with_its_bounds(differences: list[float], alpha: float) 
 def test_bounds_never_loosen_and_new_ones_contain_the_change(differences: list[float], alpha: float) -> None:
     """A bound holds at any look, and `change` is of all pairs: only the look that shows a bound has the change within
     it."""
-    rule, values = Rule(alpha=alpha, cap=12), np.array(differences)
+    rule, values = Rule(alpha=alpha, max_pairs=12), np.array(differences)
     change = float(np.median([(value + other) / 2 for at, value in enumerate(values) for other in values[at:]]))
     for sign in (1, -1):
         before, now = find_lower_bound(sign * values[:-1], rule), find_lower_bound(sign * values, rule)
@@ -151,7 +151,7 @@ def test_equal_is_not_worse_and_nan_is_rejected() -> None:
     assert judge("memory", [1e-6] * 20, Rule()).outcome == "not worse", "significant but negligible"
     with refused(BadInput, "step_time", "nan"):
         judge("step_time", [0.0, float("nan")], Rule())
-    for bad in ({"margin": 0.0}, {"margin": 3.0}, {"alpha": 0.0}, {"alpha": 0.5}, {"cap": 99}):
+    for bad in ({"margin": 0.0}, {"margin": 3.0}, {"alpha": 0.0}, {"alpha": 0.5}, {"max_pairs": 99}):
         with refused(BadInput, *(f"{value:g}" for value in bad.values())):
             Rule(**bad)
 
@@ -161,8 +161,8 @@ def test_more_pairs_settle_an_unclear_verdict() -> None:
     some = rng.normal(log1p(0.05), 0.02, 20)
     first = judge("step_time", some[:5].tolist(), Rule())
     assert first.outcome == "unclear"
-    assert first.more
-    assert judge("step_time", some[: 5 + first.more + 3].tolist(), Rule()).outcome == "worse"
+    assert first.more_pairs
+    assert judge("step_time", some[: 5 + first.more_pairs + 3].tolist(), Rule()).outcome == "worse"
 
 
 # Why
@@ -224,8 +224,8 @@ def test_time_moved_between_accounts_is_not_a_regression() -> None:
 
 def test_names_the_likeliest_account_if_none_is_significant() -> None:
     result = find_changed_accounts(_ledgers(3, 5, {}), 0.01)
-    first, *others = (msgspec.structs.replace(row, account="compute/matmul", chance=1.0) for row in result.accounts)
-    likely = msgspec.structs.replace(first, account="compute/elementwise", ns=8.8e6, change=0.122, chance=0.025)
+    first, *others = (msgspec.structs.replace(row, account="compute/matmul", p_value=1.0) for row in result.accounts)
+    likely = msgspec.structs.replace(first, account="compute/elementwise", ns=8.8e6, change=0.122, p_value=0.025)
     text = sentences.culprit(msgspec.structs.replace(result, accounts=(*others, likely)))
     assert text.startswith("No account changed significantly; the likeliest is Elementwise, +8.8")
     assert "p = 0.025" in text
@@ -416,11 +416,11 @@ def test_changed_readings_are_reported_most_significant_first() -> None:
     pairs = [Pair(side(2 * at, 1980, 600), side(2 * at + 1, 1740, 500)) for at in range(6)]
     result = find_changed_readings(pairs, 0.01)
     assert [reading.name for reading in result] == ["sm", "power"]
-    assert (result[0].unit, round(result[0].was, -1), round(result[0].now, -1)) == ("MHz", 1980, 1740)
-    assert "the machine's sm: 1,980 MHz" in sentences.reading(msgspec.structs.replace(result[0], was=1980.0))
+    assert (result[0].unit, round(result[0].before, -1), round(result[0].after, -1)) == ("MHz", 1980, 1740)
+    assert "the machine's sm: 1,980 MHz" in sentences.reading(msgspec.structs.replace(result[0], before=1980.0))
     assert find_changed_readings(pairs[:2], 0.01) == ()
     always = [Pair(_reading(0, sm="2 MHz"), _reading(1, sm="1 MHz"))] * 3
-    assert find_changed_readings(always, 0.01)[0].chance == 0
+    assert find_changed_readings(always, 0.01)[0].p_value == 0
     assert find_changed_readings([Pair(_reading(0, sm="2 MHz"), _reading(1, sm="1 GHz"))] * 3, 0.01) == ()
 
 
@@ -432,7 +432,7 @@ def test_p_values_of_readings_match_a_paired_t_test(seed: int) -> None:
     was, now = rng.normal(10, 1, (2, 7)).round(3)
     pairs = [Pair(_reading(0, a=f"{w}"), _reading(1, a=f"{n}")) for w, n in zip(was, now, strict=True)]
     (result,) = find_changed_readings(pairs, 1.01)
-    assert result.chance == pytest.approx(stats.ttest_rel(now, was).pvalue, abs=1e-9)
+    assert result.p_value == pytest.approx(stats.ttest_rel(now, was).pvalue, abs=1e-9)
 
 
 # Bisection
@@ -476,7 +476,7 @@ def test_noise_recovers_the_injected_parameters() -> None:
     assert (
         measure_noise(
             [Pair(*both) for both in zip(drifting[::2], drifting[1::2], strict=True)], "step_time", Rule()
-        ).drift_chance
+        ).drift_p_value
         < 1e-4
     )
     two = [_run(at, 1e8 * (1.2 if at % 3 else 1.0) * exp(rng.normal(0, 0.003))) for at in range(20)]

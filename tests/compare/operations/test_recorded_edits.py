@@ -84,7 +84,7 @@ def edits(base, path, **edit):
     return {
         (row.match, row.path, row.path_before, row.places, row.joined_before, row.joined_after)
         for row in changes.largest
-        if row.match != "same" and row.path[0] in ("forward", "backward") and row.kind == "module" or row.joined_after
+        if (row.match != "same" and row.path[0] in ("forward", "backward") and row.kind == "module") or row.joined_after
     }
 
 

@@ -61,7 +61,7 @@ def test_probed_machine_recovers_rates_and_round_trips(tmp_path):
     fitted = constant_sets.choose(probed, "fsdp").values()
     assert fitted.attention * probed.device.peak["float32"].value == pytest.approx(40e9, rel=0.05)
     assert fitted.attention_backward == pytest.approx(2.5)
-    assert fitted.inside_s == pytest.approx(4e-4, rel=0.2)
+    assert fitted.intra_node_s == pytest.approx(4e-4, rel=0.2)
     where = hardware.of_machine(probed, "float32")
     for probe in as_probed():
         if probe.what == "matmul":
@@ -83,10 +83,10 @@ def test_every_bundled_machine_round_trips(name, tmp_path):
 def test_one_device_has_no_collectives():
     probed = probed_machine.machine("here", SEEN, 1, "float32", as_probed(ranks=1))
     assert probed.per_node == 1
-    assert "inside" not in probed.calibration
+    assert "intra_node" not in probed.calibration
 
 
-NAMES = ("matmul", "attention", "passes", "inside", "step_s")
+NAMES = ("matmul", "attention", "passes", "intra_node", "step_s")
 
 
 @given(st.lists(st.floats(-0.4, 0.4), min_size=len(NAMES), max_size=len(NAMES)))
@@ -144,7 +144,7 @@ def test_fit_changes_the_constant_of_the_disagreeing_account():
 @settings(max_examples=4, deadline=None)  # each of five fits, which predict hundreds of steps
 @given(st.lists(st.floats(0.6, 1.6), min_size=4, max_size=4))
 def test_fitted_constants_predict_another_run(scales):
-    names = ("attention", "passes", "inside_s", "microbatch_s")
+    names = ("attention", "passes", "intra_node_s", "microbatch_s")
     truth = BASE._replace(**{name: getattr(BASE, name) * scale for name, scale in zip(names, scales)})
     runs = [as_run(HERE, truth, a_job(layout), str(layout)) for layout in LAYOUTS[:4]]
     after = fit_constants.calibrate_machine(HERE, BASE, runs)
@@ -156,13 +156,13 @@ def test_fitted_constants_predict_another_run(scales):
 
 
 def test_planner_uses_the_machines_own_spread():
-    own = replace(HERE, spread=(0.9, 1.2))
+    own = replace(HERE, prediction_interval=(0.9, 1.2))
     assert constant_sets.choose(own, "fsdp").interval("dense") == (0.9, 1.2)
     assert constant_sets.choose(HERE, "fsdp").interval("dense") == constant_sets.ASSUMED
 
 
 def test_unknown_constant_is_refused():
-    odd = replace(HERE, tuned={"matmull": Claim(value=1.0, unit="share", source="a test")})
+    odd = replace(HERE, calibration={"matmull": Claim(value=1.0, unit="share", source="a test")})
     with refused(BadInput, "matmull"):
         constant_sets.choose(odd, "fsdp")
 

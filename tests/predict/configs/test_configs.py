@@ -573,8 +573,8 @@ def test_framework_configuration_is_checked_as_is(
     expected = detect_format.read(data, "x", CommandArguments(job.layout.ranks, seq_len, model))
     assert expected.framework == framework
     assert replace(job, name="", model=None) == replace(expected.job, name="", model=None)
-    assert output.get("passed_over", []) == list(expected.ignored)
-    assert output.get("otherwise", []) == list(expected.approximated)
+    assert output.get("ignored_settings", []) == list(expected.ignored)
+    assert output.get("differing_settings", []) == list(expected.approximated)
     for message in (*expected.ignored, *expected.approximated):
         assert message in printed.err
     assert "exact_bytes" not in output, "no code of another framework runs"

@@ -376,8 +376,8 @@ def test_faster_part_or_more_memory_is_never_worse() -> None:
 
 def verdict_of(result: HeteroResult) -> str:
     plans = from_mixed(result, "these", 0)
-    assert plans.unlike is not None
-    return verdict(plans, plans.unlike)
+    assert plans.heterogeneous is not None
+    return verdict(plans, plans.heterogeneous)
 
 
 def test_verdict_compares_mixed_and_single_parts() -> None:
@@ -438,7 +438,7 @@ def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys:
     printed = capsys.readouterr().out
     plain = json.loads(printed)
     first = plain["choices"][0]
-    counts = [stage["layers"] for stage in plain["unlike"]["stages"][0]]
+    counts = [stage["layers"] for stage in plain["heterogeneous"]["stages"][0]]
     assert sum(counts) == 32
     written = out.read_text()
     if framework:
@@ -449,7 +449,7 @@ def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys:
         assert answer(["plan", "check", str(tmp_path / "their.args"), "--machine", "h100", "--devices", "24"]) == 0
         assert "predicted with layers divided evenly" in capsys.readouterr().err
     assert first["plan"]["job"]["layout"]["pp"] == len(counts)
-    assert [part["part"] for part in plain["unlike"]["apart"]] == ["h100:8", "a100:16"]
+    assert [part["part"] for part in plain["heterogeneous"]["parts_alone"]] == ["h100:8", "a100:16"]
     (tmp_path / "plans.json").write_text(printed)
     assert read_plans(tmp_path / "plans.json") is not None
     assert answer(["report", str(tmp_path / "plans.json"), "--out", str(tmp_path / "page.html")]) == 0
@@ -465,7 +465,7 @@ def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys:
         ({"--machine": "h100:8,a100:0"}, "bad-input", ["--machine h100:8,a100:0", "'0'", "a100:8"]),
         ({"--machine": "h100:8,a10:16"}, "unknown-name", ["'a10'", "'a100'"]),
         ({"--machine": "h100:8,mi300x:8"}, "bad-input", ["AMD", "NVIDIA"]),
-        ({"--machine": "h100:8,v100-32gb:8"}, "bad-input", ["v100-32gb", "[between]"]),
+        ({"--machine": "h100:8,v100-32gb:8"}, "bad-input", ["v100-32gb", "[inter_node]"]),
         ({"--machine": "h100:8,a100:8,h200:8,b200:8,h800:8"}, "bad-input", ["5 parts", "120 orders", 4]),
         ({"--machine": "h100:31,a100:32"}, "bad-job", ["h100:31", "a100:32", "1 ranks", "63 stages", "32 layers"]),
         ({"--devices": "32"}, "bad-input", ["--devices 32", "h100:8,a100:16", "8 + 16 = 24"]),

@@ -160,7 +160,7 @@ def test_every_predicted_step_balances(name: str, row: dict[str, int], keeps: Ke
 def test_faster_hardware_is_never_slower(name: str, row: dict[str, int], keeps: Keeps) -> None:
     case = one_case(name, row, keeps)
     slow = float(step.step(case, WHERE, Constants()).wall[0])
-    for field in ("peak", "bandwidth", "inside", "between"):
+    for field in ("peak", "bandwidth", "intra_node", "inter_node"):
         better = RankHardware(
             **{f.name: getattr(WHERE, f.name) * (2 if f.name == field else 1) for f in fields(RankHardware)}
         )

@@ -104,8 +104,8 @@ def layouts(draw: st.DrawFn) -> tuple[Cases, str, int]:
 
 
 TUNED = st.sampled_from([
-    Constants(), Constants(inside=1e-3, between=1e-3), Constants(microbatch_s=0.1), Constants(host_forward_s=0.05),
-    Constants(logits=1e4), Constants(kernel_s=1e-3),
+    Constants(), Constants(intra_node=1e-3, inter_node=1e-3), Constants(microbatch_s=0.1),
+    Constants(host_forward_s=0.05), Constants(logits=1e4), Constants(kernel_s=1e-3),
 ])  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def without_tp(job: Job) -> None:
 def test_energy_matches_the_llama_paper(hours: float, mwh: int) -> None:
     """arXiv:2302.13971, table 15: hours of an A100 at 400 W, times 1.1; whole MWh, cut."""
     overhead = Claim(value=1.1, unit="of the devices' power", source="arXiv:2302.13971")
-    energy = step_cost.energy(msgspec.structs.replace(machine.load("a100"), overhead=overhead), hours)
+    energy = step_cost.energy(msgspec.structs.replace(machine.load("a100"), power_overhead=overhead), hours)
     assert energy is not None
     assert int(energy / 1e3) == mwh
 
@@ -74,7 +74,9 @@ def test_energy_is_known_iff_power_is_known() -> None:
 def test_bill_scales_with_overhead_price_and_time(overhead: float, budget: float, devices: int) -> None:
     claim = Claim(value=overhead, unit="", source="a test")
     plain = step_cost.bill([(H100, devices)], 2.0, 1e6, 1e15, 1e15, budget)
-    expensive = msgspec.structs.replace(H100, overhead=claim, price=Claim(value=5.0, unit="USD/h", source="a test"))
+    expensive = msgspec.structs.replace(
+        H100, power_overhead=claim, price=Claim(value=5.0, unit="USD/h", source="a test")
+    )
     expensive_bill = step_cost.bill([(expensive, devices)], 2.0, 1e6, 1e15, 1e15, budget)
     assert plain.kwh
     assert plain.dollars
@@ -90,7 +92,7 @@ def test_overhead_of_a_machine_file_is_used(tmp_path: Path, capsys: pytest.Captu
     kwh = []
     for value in (1.2, 2.4):
         custom = msgspec.structs.replace(
-            H100, overhead=Claim(value=value, unit="of the devices' power", source="my meter")
+            H100, power_overhead=Claim(value=value, unit="of the devices' power", source="my meter")
         )
         path = tmp_path / f"{value}.toml"
         path.write_text(write(custom, "a test"))
@@ -103,7 +105,7 @@ def test_overhead_of_a_machine_file_is_used(tmp_path: Path, capsys: pytest.Captu
 
 def test_overhead_below_one_is_refused() -> None:
     with refused(BadInput, "h100", 0.9, 1):
-        msgspec.structs.replace(H100, overhead=Claim(value=0.9, unit="", source="a test"))
+        msgspec.structs.replace(H100, power_overhead=Claim(value=0.9, unit="", source="a test"))
 
 
 # The Pareto front
@@ -171,7 +173,7 @@ def test_each_scaling_point_equals_a_search(model: Model, framework: str, device
     result = scaling(wanted, H100, runner, 1e10, best, refuses)
     for reached in (*result.strong, *result.weak):
         wanted_there = wanted._replace(devices=reached.devices, samples=reached.samples)
-        assert (reached.point, reached.why) == best_of(wanted_there, runner, refuses)
+        assert (reached.point, reached.reason) == best_of(wanted_there, runner, refuses)
     assert all(point.samples == samples for point in result.strong)
     assert all(point.samples * devices == samples * point.devices for point in result.weak)
     for curve in (result.strong, result.weak):
@@ -196,7 +198,7 @@ def scaling_point(devices: int, tokens_per_s: float) -> ScalingPoint:
 @given(st.lists(st.none() | st.floats(1.0, 1e6), min_size=4, max_size=9))
 def test_summary_names_the_last_doubling_that_pays(rates: list[float | None]) -> None:
     points = [
-        scaling_point(2**index, rate) if rate else ScalingPoint(devices=2**index, samples=1, why="it does not fit.")
+        scaling_point(2**index, rate) if rate else ScalingPoint(devices=2**index, samples=1, reason="it does not fit.")
         for index, rate in enumerate(rates)
     ]
     paying = [

@@ -253,7 +253,7 @@ def test_every_predicted_step_balances(model: Model, row: dict[str, int]) -> Non
 def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> None:
     case = one_case(model, row)
     slow = float(step.step(case, WHERE, Constants()).wall[0])
-    for name in ("peak", "bandwidth", "inside", "between"):
+    for name in ("peak", "bandwidth", "intra_node", "inter_node"):
         better = RankHardware(
             **{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(RankHardware)}
         )

@@ -91,7 +91,7 @@ def mean_places(places: int, experts: int, chosen: int) -> float:
 def test_a_token_is_sent_once_to_each_place(places: int, experts: int, chosen: int) -> None:
     """Experts are drawn with replacement, as in the formula."""
     ranks = RankGroup(cases.column(places), cases.column(places))
-    fast = Constants()._replace(inside_s=1e-30, dispatch=1.0)
+    fast = Constants()._replace(intra_node_s=1e-30, dispatch=1.0)
     dispatch_s = float(collective_time.dispatch(WHERE, fast, ranks, cases.column(1.0), cases.column(chosen))[0])
     copies = mean_places(places, experts, chosen) * (places - 1) / places
     assert dispatch_s == pytest.approx(copies / 450e9, rel=1e-6)
@@ -114,6 +114,6 @@ def test_ranks_of_a_device_share_it(name: str) -> None:
     assert ranks > 1
     alone = changed(whole, device=changed(whole.device, ranks=1))
     device, part = hardware.of_machine(alone, "bfloat16"), hardware.of_machine(whole, "bfloat16")
-    for field in ("peak", "memory", "bandwidth", "inside", "between"):
+    for field in ("peak", "memory", "bandwidth", "intra_node", "inter_node"):
         assert float(getattr(part, field)[0]) * ranks == pytest.approx(float(getattr(device, field)[0]))
     assert float(part.per_node[0]) == ranks * whole.per_node

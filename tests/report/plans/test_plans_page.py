@@ -51,8 +51,8 @@ def hostile(plain: dict[str, Any]) -> dict[str, Any]:
         HOSTILE[1],
         [name for name in HOSTILE if "\ud800" not in name],
     )
-    document["constants"] |= {"name": HOSTILE[2], "source": HOSTILE[3], "says": HOSTILE[5]}
-    document["scaling"]["says"] = HOSTILE[6]
+    document["constants"] |= {"name": HOSTILE[2], "source": HOSTILE[3], "description": HOSTILE[5]}
+    document["scaling"]["summary"] = HOSTILE[6]
     for choice in document["choices"]:
         choice["plan"]["job"]["name"], choice["plan"]["job"]["model"]["name"] = HOSTILE[0], HOSTILE[1]
         for claim in choice["plan"]["assumptions"]:
@@ -60,7 +60,7 @@ def hostile(plain: dict[str, Any]) -> dict[str, Any]:
     for claim in document["claims"].values():
         claim |= {"source": HOSTILE[0], "unit": HOSTILE[5]}
     for reached in (*document["scaling"]["strong"], *document["scaling"]["weak"]):
-        reached["why"] = reached["why"] and HOSTILE[1]
+        reached["reason"] = reached["reason"] and HOSTILE[1]
     return document
 
 
@@ -71,7 +71,7 @@ def test_document_round_trip(plain: dict[str, Any], tmp_path: Path) -> None:
     assert read(again) == plans
     assert plans.scaling is not None
     assert [point.point is None for point in plans.scaling.strong][:2] == [True, False]
-    assert "fits on 8 devices in none" in plans.scaling.strong[0].why
+    assert "fits on 8 devices in none" in plans.scaling.strong[0].reason
 
 
 def test_view_matches_the_plans(plain: dict[str, Any], tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_hostile_names_stay_text(plain: dict[str, Any], tmp_path: Path) -> None:
     assert not re.search("[<\u2028\u2029]", document.inside["script"][0])
     data = json.loads(document.inside["script"][0])
     assert data["title"].startswith(HOSTILE[0])
-    assert data["planned"]["says"] == HOSTILE[6]
-    assert data["planned"]["strong"][0]["why"] == HOSTILE[1]
+    assert data["planned"]["summary"] == HOSTILE[6]
+    assert data["planned"]["strong"][0]["reason"] == HOSTILE[1]
     for tag, attrs in document.tags:
         assert not any(name.startswith("on") for name in attrs), tag
         assert (attrs.get("href") or "#").startswith(("#", "data:")), tag
@@ -116,7 +116,7 @@ def test_hostile_names_stay_text(plain: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_plans_without_a_budget_have_no_scaling_or_days(plain: dict[str, Any], tmp_path: Path) -> None:
-    bare = {key: value for key, value in plain.items() if key not in ("scaling", "claims", "tokens", "front")}
+    bare = {key: value for key, value in plain.items() if key not in ("scaling", "claims", "tokens", "pareto_front")}
     view = view_of_plans(loaded(bare, tmp_path))
     assert view.planned is not None
     assert not view.planned.strong
@@ -134,10 +134,10 @@ def test_plans_without_a_budget_have_no_scaling_or_days(plain: dict[str, Any], t
         (("choices", 0, "bill", "tokens_per_s"), 0, ["$.choices[0].bill", "0 tokens/s"]),
         (("choices", 0, "bill", "days"), -3.0, ["$.choices[0].bill", "-3 days"]),
         (("choices", 0, "plan", "ledger", "wall_ns"), 5, ["$.choices[0].plan.ledger", "5 ns"]),
-        (("front", 0, "wall_ns"), 10**30, ["$.front[0]", f"{10**30} ns"]),
-        (("front", 0, "devices"), 0, ["$.front[0]", "0 devices"]),
+        (("pareto_front", 0, "wall_ns"), 10**30, ["$.pareto_front[0]", f"{10**30} ns"]),
+        (("pareto_front", 0, "devices"), 0, ["$.pareto_front[0]", "0 devices"]),
         (("scaling", "strong", 1, "point"), None, ["$.scaling.strong[1]", "16 devices"]),
-        (("scaling", "says"), 7, ["$.scaling.says", "int"]),
+        (("scaling", "summary"), 7, ["$.scaling.summary", "int"]),
     ],
     ids=str,
 )  # fmt: skip
@@ -180,7 +180,7 @@ def test_report_format_follows_the_suffix(
 def test_browser_renders_without_errors(
     plain: dict[str, Any], kind: str, theme: str, width: int, tmp_path: Path
 ) -> None:
-    bare = {key: value for key, value in plain.items() if key not in ("scaling", "claims", "tokens", "front")}
+    bare = {key: value for key, value in plain.items() if key not in ("scaling", "claims", "tokens", "pareto_front")}
     document_of_kind = {"plain": plain, "hostile": hostile(plain), "bare": bare}[kind]
     html.write(view_of_plans(loaded(document_of_kind, tmp_path)), tmp_path / "report.html")
     document, complaints = drawn(tmp_path / "report.html", f"#theme={theme}", width=width)

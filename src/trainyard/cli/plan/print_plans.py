@@ -22,11 +22,11 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
     from trainyard.formats.atomic import write_text
     from trainyard.report.plans.launch_files import launch_file
 
-    if plans.passed_over:
-        listed = ", ".join(plans.passed_over)
+    if plans.ignored_settings:
+        listed = ", ".join(plans.ignored_settings)
         cut = "..." if len(listed) > _MOST_CHARACTERS else ""
         say(f"Ignored, as if they cost nothing: {listed[:_MOST_CHARACTERS]}{cut}.")
-    for note in (*(f"Evaluated differently: {key}." for key in plans.otherwise), *plans.notes):
+    for note in (*(f"Evaluated differently: {key}." for key in plans.differing_settings), *plans.notes):
         say(note)
     if out is not None:
         launch = launch_file(plans)

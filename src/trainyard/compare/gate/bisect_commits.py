@@ -30,7 +30,7 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     good: str
     suspects: tuple[str, ...]
     steps: tuple[BisectStep, ...]
-    schema: Literal["trainyard/bisect/1"] = "trainyard/bisect/1"
+    schema: Literal["trainyard/bisect/2"] = "trainyard/bisect/2"
 
     @property
     def exit_code(self) -> int:

@@ -40,7 +40,7 @@ PairedLedgers = Sequence[tuple[Mapping[str, float], Mapping[str, float]]]
 
 class ChangedAccount(msgspec.Struct, frozen=True, kw_only=True):
     """The change of one account. `ns`: ns per step, without the common change; `change`: relative change, with the
-    confidence interval `low` to `high`; `chance`: p-value, adjusted for the number of accounts. `shifted`: other
+    confidence interval `low` to `high`; `p_value`: adjusted for the number of accounts. `shifted`: other
     accounts cancel its change: a kernel was renamed, fused, or booked to another account."""
 
     account: str
@@ -50,7 +50,7 @@ class ChangedAccount(msgspec.Struct, frozen=True, kw_only=True):
     change: float
     low: float
     high: float
-    chance: float
+    p_value: float
     verdict: Literal["worse", "better", "same", "unknown"]
     shifted: bool = False
 
@@ -61,7 +61,7 @@ class CommonChange(msgspec.Struct, frozen=True, kw_only=True):
     change: float
     low: float
     high: float
-    chance: float
+    p_value: float
     slower: bool
 
 
@@ -129,7 +129,7 @@ def _test_common_change(values: np.ndarray, alpha: float, matters: float) -> Com
     chance = two_sided_p(mean_ratio / standard_error, freedom) if standard_error else float(mean_ratio == 0)
     return CommonChange(
         change=expm1(mean_ratio), low=expm1(mean_ratio - half_width), high=expm1(mean_ratio + half_width),
-        chance=chance, slower=chance <= alpha and expm1(mean_ratio) > matters,
+        p_value=chance, slower=chance <= alpha and expm1(mean_ratio) > matters,
     )  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def _test_accounts(
             ChangedAccount(
                 account=name, before_ns=float(base[:, column].mean()), after_ns=float(head[:, column].mean()), ns=ns,
                 change=expm1(float(mean_ratios[column])), low=expm1(float(mean_ratios[column] - half_width[column])),
-                high=exp(float(mean_ratios[column] + half_width[column])) - 1, chance=float(chances[column]),
+                high=exp(float(mean_ratios[column] + half_width[column])) - 1, p_value=float(chances[column]),
                 verdict=("worse" if ns > 0 else "better") if relevant else "same" if significant else "unknown",
             )
         )  # fmt: skip

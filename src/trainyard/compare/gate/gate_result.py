@@ -20,7 +20,7 @@ from trainyard.compare.gate.verdict import Rule, Verdict, judge
 from trainyard.compare.metric import compute_metrics
 from trainyard.errors import BadInput
 
-SCHEMA = "trainyard/gate/1"
+SCHEMA = "trainyard/gate/2"
 
 
 class MetricPairs(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class GateRequest(NamedTuple):
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`base`, `head`: names of the two sides; `commit`: head's, if known; `machine`, `when`: of head's last run.
+    """`base`, `head`: names of the two sides; `commit`: head's, if known; `machine`, `time`: of head's last run.
     `runs`: ids of each pair's runs, base first. `values`: metric -> its values. `differences`: those between the runs
     of the first pair. `changed_accounts`: None if too few pairs have ledgers. `changed_readings`: readings of the
     machine. `changed_operations`: account that caused the slowdown -> its operations, if there are traces."""
@@ -48,7 +48,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     commit: str
     machine: str
-    when: str
+    time: str
     runs: tuple[tuple[str, str], ...]
     verdicts: tuple[Verdict, ...]
     values: dict[str, MetricPairs]
@@ -57,7 +57,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     changed_readings: tuple[MachineReading, ...] = ()
     caveats: tuple[str, ...] = ()
     changed_operations: dict[str, ChangedAccounts] = {}
-    schema: Literal["trainyard/gate/1"] = SCHEMA
+    schema: Literal["trainyard/gate/2"] = SCHEMA
 
     @property
     def outcome(self) -> Literal["worse", "not worse", "unclear"]:
@@ -98,7 +98,7 @@ def gate(
     return GateResult(
         job=pairs[0].base.job.name, base=base, head=head,
         commit=pairs[0].head.provenance.code.get("sha", ""),
-        machine=pairs[-1].head.provenance.host.get("name", ""), when=pairs[-1].head.started,
+        machine=pairs[-1].head.provenance.host.get("name", ""), time=pairs[-1].head.started,
         runs=tuple((pair.base.id, pair.head.id) for pair in pairs), verdicts=judge_metrics(pairs, request),
         values={metric: _collect_values(pairs, metric) for metric in request.metrics},
         changed_accounts=changed_accounts,

@@ -29,7 +29,7 @@ def interleave_runs(
     that the sides may have in addition to code. Raises `BadInput` if a run of a pair is not complete or the two
     cannot be compared."""
     pairs: list[Pair] = []
-    while len(pairs) < request.rule.cap:
+    while len(pairs) < request.rule.max_pairs:
         order: list[Side] = ["base", "head"]
         rng.shuffle(order)
         runs = dict(zip(order, measure(order)))

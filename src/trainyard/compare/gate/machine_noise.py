@@ -43,7 +43,7 @@ _MIN_SEPARATION = 3.0
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
     """Noise of a metric over identical runs, as fractions of the metric. `between_runs`: standard deviation between
     runs, `within_run`: between the steps of a run, `autocorrelation`: of consecutive steps. `drift`: change from the
-    first to the last run, `drift_chance`: its p-value by Kendall's tau; `modes`: the means of two groups of runs, if
+    first to the last run, `drift_p_value`: its p-value by Kendall's tau; `modes`: the means of two groups of runs, if
     they are bimodal. `false_alarms`: rate of this gate over all signs of pairs of these sizes; `threshold_alarms`: rate
     of a rule that compares two runs with a threshold of 5 %. `power`: slowdown -> (power, mean number of pairs) with
     this noise. `smallest_detected`: the smallest tried slowdown with a power of 90 %, None if there is none."""
@@ -54,14 +54,14 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     within_run: float | None
     autocorrelation: float | None
     drift: float
-    drift_chance: float
+    drift_p_value: float
     modes: tuple[float, float] | None
     verdict: Verdict
     false_alarms: float
     threshold_alarms: float
     power: dict[str, tuple[float, float]]
     smallest_detected: float | None
-    schema: Literal["trainyard/self-check/1"] = "trainyard/self-check/1"
+    schema: Literal["trainyard/self-check/2"] = "trainyard/self-check/2"
 
 
 def measure_noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0) -> Noise:
@@ -81,7 +81,7 @@ def measure_noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0)
         metric=metric, runs=len(runs), between_runs=float(np.std(logs, ddof=1)),
         within_run=_average_known(map(_deviate_within_run, runs)),
         autocorrelation=_average_known(map(_correlate_steps, runs)),
-        drift=drift, drift_chance=chance, modes=_find_modes(logs),
+        drift=drift, drift_p_value=chance, modes=_find_modes(logs),
         verdict=judge(metric, differences.tolist(), rule), false_alarms=_false_alarm_rate(differences, rule, rng),
         # Half of the pairs beyond the threshold have the slower run as head.
         threshold_alarms=float(np.mean(np.abs(differences) > log1p(_FIXED_THRESHOLD)) / 2), power=power,
@@ -92,9 +92,9 @@ def measure_noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0)
 def _false_alarm_rate(differences: Column, rule: Rule, rng: np.random.Generator) -> float:
     """The gate's rate of false alarms: the mean over `_RESAMPLES` sequences of pair sizes, drawn from `differences`
     (log ratios). For each sequence the test enumerates all signs, which are equally likely without a change."""
-    drawn_sizes = np.abs(rng.choice(differences, (_RESAMPLES, rule.cap)))
+    drawn_sizes = np.abs(rng.choice(differences, (_RESAMPLES, rule.max_pairs)))
     # The last look of each sequence has the share of sign patterns that raised an alarm by then.
-    last_looks = [list(sequential_test.look_after_each(sizes, rule.alpha, rule.cap))[-1] for sizes in drawn_sizes]
+    last_looks = [list(sequential_test.look_after_each(sizes, rule.alpha, rule.max_pairs))[-1] for sizes in drawn_sizes]
     return float(np.mean([look.alarms for look in last_looks]))
 
 
@@ -102,11 +102,13 @@ def _estimate_power(differences: Column, effect: float, rule: Rule, rng: np.rand
     """(power, mean number of pairs) of the gate for series of pairs resampled from `differences` (log ratios) with
     random signs and slower by `effect` (a log ratio). The boundaries are those of one random order of sizes, on which
     they depend little."""
-    shape = (_RESAMPLED_SERIES, rule.cap)
+    shape = (_RESAMPLED_SERIES, rule.max_pairs)
     noise = rng.choice(differences, shape) * rng.choice((-1.0, 1.0), shape)
     drawn_series = noise + effect - log1p(rule.negligible)  # "worse" must exceed the negligible change
     is_open, pairs_run = np.ones(_RESAMPLED_SERIES, bool), 0  # series without an alarm so far; pairs of all series
-    for count, look in enumerate(sequential_test.look_after_each(rng.random(rule.cap), rule.alpha, rule.cap), 1):
+    for count, look in enumerate(
+        sequential_test.look_after_each(rng.random(rule.max_pairs), rule.alpha, rule.max_pairs), 1
+    ):
         pairs_run += int(is_open.sum())
         if look.critical_sum is None:
             continue

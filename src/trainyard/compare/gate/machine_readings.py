@@ -24,23 +24,23 @@ _READING = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([^\d\s]*)\s*\Z")
 
 
 class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the pairs that have the reading, in `unit`; `chance`: p-value of a paired t test, times the number of
+    """Means over the pairs that have the reading, in `unit`; `p_value`: of a paired t test, times the number of
     readings tested (Bonferroni)."""
 
     name: str
     unit: str
-    was: float
-    now: float
-    chance: float
+    before: float
+    after: float
+    p_value: float
 
 
 def find_changed_readings(pairs: Sequence[Pair], alpha: float) -> tuple[MachineReading, ...]:
     """The readings that changed, the most significant first; `alpha` is the error rate of all of them together."""
     names = sorted({name for pair in pairs for name in _parse_readings(pair.base)})
     tested = [reading for name in names if (reading := _test_reading(name, pairs))]
-    adjusted = [msgspec.structs.replace(reading, chance=min(1.0, reading.chance * len(tested))) for reading in tested]
-    significant_readings = (reading for reading in adjusted if reading.chance < alpha)
-    return tuple(sorted(significant_readings, key=lambda reading: reading.chance))
+    adjusted = [msgspec.structs.replace(reading, p_value=min(1.0, reading.p_value * len(tested))) for reading in tested]
+    significant_readings = (reading for reading in adjusted if reading.p_value < alpha)
+    return tuple(sorted(significant_readings, key=lambda reading: reading.p_value))
 
 
 def _test_reading(name: str, pairs: Sequence[Pair]) -> MachineReading | None:
@@ -62,9 +62,9 @@ def _test_reading(name: str, pairs: Sequence[Pair]) -> MachineReading | None:
     return MachineReading(
         name=name,
         unit=readings_of_pair[0][0][1],
-        was=float(base_values.mean()),
-        now=float(head_values.mean()),
-        chance=chance,
+        before=float(base_values.mean()),
+        after=float(head_values.mean()),
+        p_value=chance,
     )
 
 

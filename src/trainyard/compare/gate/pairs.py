@@ -91,7 +91,7 @@ def _check_comparable(first: Run, other: Run, across: Collection[str]) -> None:
 
 
 def _show_difference(difference: Difference) -> str:
-    return f"{difference.name}: {difference.was} against {difference.now}"
+    return f"{difference.name}: {difference.before} against {difference.after}"
 
 
 def _are_interleaved(pairs: Sequence[Pair]) -> bool:

@@ -25,12 +25,12 @@ _RANK_TEST_PAIRS = 1.05
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """`alpha`: error rate of "worse" for a negligible change, and of "not worse" for a change of `margin`. `cap`: the
-    largest number of pairs."""
+    """`alpha`: error rate of "worse" for a negligible change, and of "not worse" for a change of `margin`.
+    `max_pairs`: the largest number of pairs."""
 
     alpha: float = ALPHA
     margin: float = MARGIN
-    cap: int = MAX_PAIRS
+    max_pairs: int = MAX_PAIRS
 
     def __post_init__(self) -> None:
         """Raises `BadInput` for a margin, an error rate or a number of pairs that allows no test."""
@@ -38,7 +38,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(f"a margin of {self.margin:g} is not between 0 and 1.", "3 % is 0.03.")
         if not 0 < self.alpha <= 0.2:
             raise BadInput(f"an error rate of {self.alpha:g} is not between 0 and 0.2.", "1 % is 0.01.")
-        sequential_test.spend_alpha(self.alpha, self.cap)
+        sequential_test.spend_alpha(self.alpha, self.max_pairs)
 
     @property
     def negligible(self) -> float:
@@ -54,7 +54,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Head against base. `change`: relative change, positive is worse; `low`, `high`: its lower and upper bound, each
     with the rule's error rate over all looks, None if not yet known. A bound from an earlier look remains valid, so
     `change`, an estimate from all pairs, may lie outside the bounds. `pairs`: number at the time of the decision, or of
-    all. `more`: further pairs that would probably settle an unclear verdict."""
+    all. `more_pairs`: further pairs that would probably settle an unclear verdict."""
 
     metric: str
     outcome: Literal["worse", "not worse", "unclear"]
@@ -63,7 +63,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
     rule: Rule
-    more: int | None = None
+    more_pairs: int | None = None
 
 
 def judge(metric: str, log_ratios: Sequence[float], rule: Rule) -> Verdict:
@@ -74,8 +74,8 @@ def judge(metric: str, log_ratios: Sequence[float], rule: Rule) -> Verdict:
         raise BadInput(f"{metric}: the log ratio of a pair is {values[~np.isfinite(values)][0]}, which is not finite.")
     margin = log1p(rule.margin)
     # Number of pairs after which each answer was certain at the error rate; 0 if it never was.
-    worse_after = sequential_test.find_stop(values - log1p(rule.negligible), rule.alpha, rule.cap)
-    not_worse_after = sequential_test.find_stop(margin - values, rule.alpha, rule.cap)
+    worse_after = sequential_test.find_stop(values - log1p(rule.negligible), rule.alpha, rule.max_pairs)
+    not_worse_after = sequential_test.find_stop(margin - values, rule.alpha, rule.max_pairs)
     result = "unclear"
     if worse_after and (not not_worse_after or worse_after <= not_worse_after):
         result = "worse"
@@ -88,7 +88,7 @@ def judge(metric: str, log_ratios: Sequence[float], rule: Rule) -> Verdict:
     return Verdict(
         metric=metric, outcome=result, pairs=pairs, change=expm1(change), rule=rule,
         low=None if low is None else expm1(low), high=None if high is None else expm1(-high),
-        more=_estimate_more_pairs(used_values, rule) if result == "unclear" else None,
+        more_pairs=_estimate_more_pairs(used_values, rule) if result == "unclear" else None,
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def find_lower_bound(values: np.ndarray, rule: Rule) -> float | None:
     low, high = 0, len(averages)  # all before `low` are rejected, none from `high` on
     while low < high:
         middle = (low + high) // 2
-        if sequential_test.find_stop(values - shifts[middle], rule.alpha, rule.cap):
+        if sequential_test.find_stop(values - shifts[middle], rule.alpha, rule.max_pairs):
             low = middle + 1
         else:
             high = middle

@@ -313,8 +313,8 @@ class Supervision:
         """The numbers of the ranks that have made no progress for longer than the limit; none if no rank has exceeded
         it for `TOGETHER_S`.
 
-        The limit is `hang_timeout_s` times the longest factor of a running rank's phase. Ranks in lockstep exceed it within
-        moments of each other, so that none is reported until the last of them must have.
+        The limit is `hang_timeout_s` times the longest factor of a running rank's phase. Ranks in lockstep exceed it
+        within moments of each other, so that none is reported until the last of them must have.
         """
         running = [rank for rank in ranks if rank.exit_code is None]
         limit_s = self.spec.hang_timeout_s * max((LONGER[rank.phase] for rank in running), default=0.0)

@@ -45,7 +45,7 @@ class Convergence(msgspec.Struct, frozen=True, kw_only=True):
     difference: float | None = None
     low: float | None = None
     high: float | None = None
-    p: float | None = None
+    p_value: float | None = None
     onset: int | None = None
     onset_difference: float | None = None
     healed: bool = False
@@ -114,7 +114,7 @@ def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) ->
         difference=_relative_difference(effect.mean[-1]),
         low=_relative_difference(effect.low[-1]),
         high=_relative_difference(effect.high[-1]),
-        p=float(p[-1]),
+        p_value=float(p[-1]),
         onset=int(paired.steps[segment_starts[differing[0]]]) if len(differing) else None,
         onset_difference=_relative_difference(float(effect.mean[differing[0]])) if len(differing) else None,
         healed=bool(len(differing)) and is_within_margin,

@@ -41,7 +41,7 @@ _FITTED_ALWAYS = (
     "microbatch_s",
     "step_s",
 )
-_FITTED_WITH_RANKS = ("inside", "inside_s", "overlap", "host_collective_s")
+_FITTED_WITH_RANKS = ("intra_node", "intra_node_s", "overlap", "host_collective_s")
 _FITTED_ON_CPU = ("host_forward_s", "host_backward_s")
 _PROBED_SIGMA, _ASSUMED_SIGMA = 1.0, 2.0
 """Standard deviations of the logarithms of constants from probes, and of assumed host times."""
@@ -160,7 +160,11 @@ def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[Measu
         for name, value in fitted._asdict().items()
         if value != getattr(assumed, name)  # only those that the fit changed
     }
-    return replace(machine, tuned=machine.calibration | claims, spread=_leave_one_out_spread(machine, assumed, runs))
+    return replace(
+        machine,
+        calibration=machine.calibration | claims,
+        prediction_interval=_leave_one_out_spread(machine, assumed, runs),
+    )
 
 
 def _leave_one_out_spread(

@@ -121,7 +121,7 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
             key: _probe_claim(value, _unit_of_constant(key), source, measured=False)
             for key, value in _CPU_CONSTANTS.items()
         }
-    return replace(probed, tuned=tuned)
+    return replace(probed, calibration=tuned)
 
 
 def _probe_claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:
@@ -168,10 +168,10 @@ def _fit_probe_constants(
         columns=20.0,
         depth=20.0,
         bandwidth=1.0,
-        inside=0.9,
+        intra_node=0.9,
         dispatch=0.9,
         kernel_s=launch_s,
-        inside_s=probed.intra_node.latency.value or 1e-6,
+        intra_node_s=probed.intra_node.latency.value or 1e-6,
     )
     rank_hardware = hardware.of_machine(probed, dtype)
     mnk = np.array([probe.size for probe in probes_by_kind["matmul"]], np.float64)
@@ -194,11 +194,11 @@ def _fit_probe_constants(
     if ranks > 1:
         fitted = solve(
             fitted,
-            ("inside", "inside_s", "dispatch"),
+            ("intra_node", "intra_node_s", "dispatch"),
             _collective_residuals(probes_by_kind, rank_hardware, ranks),
             prior=_PROBED_PRIOR,
         )
-        fitted_names += ["inside", "inside_s", "dispatch"]
+        fitted_names += ["intra_node", "intra_node_s", "dispatch"]
     return {name: getattr(fitted, name) for name in fitted_names}
 
 

@@ -69,8 +69,8 @@ def check(parts: tuple[FleetPart, ...]) -> None:
     for part in parts:
         if part.machine.inter_node is None:
             raise BadInput(
-                f"{part.machine.name} has no link [between] nodes, and so none to the other parts.",
-                "Add [between] to a copy of its TOML file.",
+                f"{part.machine.name} has no link between nodes ([inter_node]), and so none to the other parts.",
+                "Add [inter_node] to a copy of its TOML file.",
             )
     vendors = sorted({part.machine.device.vendor for part in parts})
     if len(vendors) > 1:

@@ -26,18 +26,18 @@ _MAX_MATMUL_SHARE = 0.95
 class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """`devices`: names of the machines it applies to. `software`: the framework whose overheads it has: "fsdp" (eager
     sharded data parallelism), "megatron" (Megatron Core of 2026), "megatron-25" (of 2025), or "unfused" (Megatron of
-    2021, whose attention writes its scores). `rows`: number of measurements it was fitted to. `spread`: kind of model
-    (dense, experts) -> (low, high), the 80 % prediction interval of measured over predicted, from cases that it was not
-    fitted to."""
+    2021, whose attention writes its scores). `rows`: number of measurements it was fitted to.
+    `prediction_intervals`: kind of model (dense, experts) -> (low, high), the 80 % prediction interval of measured over
+    predicted, from cases that it was not fitted to."""
 
     name: str
-    says: str
+    description: str
     devices: tuple[str, ...]
     software: str
     source: str
     date: str
     rows: int
-    spread: dict[str, tuple[float, float]] = {}
+    prediction_intervals: dict[str, tuple[float, float]] = {}
     constants: dict[str, float] = {}
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def interval(self, kind: str) -> tuple[float, float]:
         """The 80 % prediction interval (low, high) of measured over predicted for a kind of model."""
-        return self.spread.get(kind, ASSUMED)
+        return self.prediction_intervals.get(kind, ASSUMED)
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
@@ -89,18 +89,20 @@ def load(path: Path) -> ConstantSet:
 
 
 def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
-    """The constants measured on the machine itself (`machine.tuned`), as a set for `software`."""
+    """The constants measured on the machine itself (`machine.calibration`), as a set for `software`."""
     first_claim = next(iter(machine.calibration.values()))
     model_kinds = ("dense", "experts", "hybrid", "pictures")
     return ConstantSet(
         name=machine.name,
-        says=f"Its own: {first_claim.source}.",
+        description=f"Its own: {first_claim.source}.",
         devices=(machine.name,),
         software=software,
         date=first_claim.date,
         rows=0,
         source=first_claim.source,
-        spread=dict.fromkeys(model_kinds, machine.prediction_interval) if machine.prediction_interval else {},
+        prediction_intervals=dict.fromkeys(model_kinds, machine.prediction_interval)
+        if machine.prediction_interval
+        else {},
         constants={name: claim.value for name, claim in machine.calibration.items()},
     )
 
@@ -118,12 +120,12 @@ def choose(machine: Machine, software: str) -> ConstantSet:
             if candidate.software == wanted_software:
                 return candidate
     if sets_of_machine:
-        return msgspec.structs.replace(sets_of_machine[0], spread={})
+        return msgspec.structs.replace(sets_of_machine[0], prediction_intervals={})
     curve = machine.device.achieved.get("matmul")
     shares = _measured_matmul_shares(machine)
     return ConstantSet(
         name="assumed",
-        says="No similar device was measured.",
+        description="No similar device was measured.",
         devices=(),
         software=software,
         date="",

@@ -15,8 +15,8 @@ SHARES = frozenset(
         "grouped",
         "attention",
         "bandwidth",
-        "inside",
-        "between",
+        "intra_node",
+        "inter_node",
         "overlap",
         "dispatch",
         "host_link",
@@ -71,15 +71,15 @@ class Constants(NamedTuple):
     step_s: float = 1e-2
     optimizer: float = 22.0
     """Bytes that the optimizer moves per weight."""
-    inside: float = 0.75
-    inside_s: float = 1e-5
+    intra_node: float = 0.75
+    intra_node_s: float = 1e-5
     """Seconds of a hop between two devices of a node."""
-    between: float = 0.65
-    between_s: float = 2e-5
+    inter_node: float = 0.65
+    inter_node_s: float = 2e-5
     overlap: float = 0.55
     """Share of the shorter of communication and compute that is hidden under the longer, if they may overlap."""
     dispatch: float = 0.9
-    """Like `inside` and `between`, for the all-to-all of tokens to their experts."""
+    """Like `intra_node` and `inter_node`, for the all-to-all of tokens to their experts."""
     host_link: float = 0.8
     """Share of the host link's bandwidth that copies attain. Assumed: 26 of PCIe 4.0's 31.5 GB/s are usual."""
     host_update: float = 0.4

@@ -29,11 +29,11 @@ class RankHardware:
     """Bytes of the device's memory."""
     bandwidth: Column
     """Bytes/s of the device's memory."""
-    inside: Column
+    intra_node: Column
     """Bytes/s in one direction to all other ranks of the node."""
     peer: Column
     """Bytes/s in one direction to one other rank of the node."""
-    between: Column
+    inter_node: Column
     """Bytes/s in one direction to other nodes."""
     per_node: Column
     """Ranks of a node."""
@@ -73,9 +73,9 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
         low_peak=column(_peak_flops(machine, low_dtype or dtype) * device_share),
         memory=column(machine.rank_memory),
         bandwidth=column(machine.device.bandwidth.value * device_share),
-        inside=column(machine.intra_node.bandwidth.value * device_share),
+        intra_node=column(machine.intra_node.bandwidth.value * device_share),
         peer=column((machine.intra_node.peer_bandwidth or machine.intra_node.bandwidth).value * device_share),
-        between=column(between.bandwidth.value * device_share),
+        inter_node=column(between.bandwidth.value * device_share),
         per_node=column(machine.ranks_per_node),
         host=column(machine.device.vendor == "cpu"),
         host_bandwidth=column(host.bandwidth.value / ranks if host else np.inf),

@@ -29,26 +29,26 @@ MIN_GAIN_PER_DOUBLING = 0.5
 
 
 class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The fastest layout on a number of devices, or the reason `why` there is none. `efficiency`: tokens/s/device,
+    """The fastest layout on a number of devices, or the `reason` if there is none. `efficiency`: tokens/s/device,
     relative to the smallest device count that has a layout."""
 
     devices: int
     samples: int
     point: LayoutPoint | None = None
     efficiency: float = 0.0
-    why: str = ""
+    reason: str = ""
 
     def __post_init__(self) -> None:
-        if (self.point is None) != bool(self.why):
+        if (self.point is None) != bool(self.reason):
             raise BadInput(f"{self.devices} devices must have either a layout or a reason why there is none.")
 
 
 class DeviceScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """Strong and weak scaling, in ascending order of devices. `says`: a summary of the gain from more devices."""
+    """Strong and weak scaling, in ascending order of devices. `summary`: the summary of the gain from more devices."""
 
     strong: tuple[ScalingPoint, ...]
     weak: tuple[ScalingPoint, ...]
-    says: str
+    summary: str
 
 
 def scaling(
@@ -76,7 +76,7 @@ def scaling(
                 devices=devices, samples=samples, point=fastest(wanted_there, machine, framework, budget, refuses).point
             )
         except BadInput as error:
-            return ScalingPoint(devices=devices, samples=samples, why=error.says)
+            return ScalingPoint(devices=devices, samples=samples, reason=error.says)
 
     ranks_per_device = machine.device.ranks
     strong = [plan_for(ranks, wanted.samples) for ranks in _scaled_rank_counts(wanted.devices, ranks_per_device)]
@@ -92,7 +92,7 @@ def scaling(
     return DeviceScaling(
         strong=_set_efficiency(points),
         weak=_set_efficiency(_count_devices(weak, ranks_per_device)),
-        says=summarize(points),
+        summary=summarize(points),
     )
 
 
@@ -148,7 +148,7 @@ def summarize(points: Sequence[ScalingPoint]) -> str:
 def _describe_doubling(before: ScalingPoint, after: ScalingPoint) -> str:
     """The gain of a doubling, with days, and with dollars if there is a price."""
     if before.point is None or after.point is None:
-        return f"doubling {before.devices:,} is infeasible: {before.why or after.why}".rstrip(".")
+        return f"doubling {before.devices:,} is infeasible: {before.reason or after.reason}".rstrip(".")
     bill_before, bill_after = before.point.bill, after.point.bill
     dollars = (
         f", ${bill_before.dollars:,.0f} become ${bill_after.dollars:,.0f}"

@@ -60,23 +60,23 @@ def experts(cases: Cases, hardware: RankHardware) -> RankGroup:
 
 def _inside(hardware: RankHardware, near: Column) -> Column:
     """Bytes/s of a device in a collective of `near` ranks of its node; in a mesh the links to other ranks are idle."""
-    return np.minimum(hardware.inside, hardware.peer * np.maximum(near - 1, 1.0))
+    return np.minimum(hardware.intra_node, hardware.peer * np.maximum(near - 1, 1.0))
 
 
 def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
     """Seconds of data transfer for one pass of `size_bytes` around the ring of `members`, without latency."""
     # Each rank receives the part of the data that the others hold; the ring enters and leaves a node once.
-    inside_bytes_per_s = _inside(hardware, members.near) * tuned.inside
+    inside_bytes_per_s = _inside(hardware, members.near) * tuned.intra_node
     inside_s = (members.near - 1) / members.near * size_bytes / inside_bytes_per_s
     port_bytes_per_s = np.minimum(
-        hardware.between * members.near * tuned.between, np.where(members.near > 1, inside_bytes_per_s, np.inf)
+        hardware.inter_node * members.near * tuned.inter_node, np.where(members.near > 1, inside_bytes_per_s, np.inf)
     )
     between_s = (members.nodes - 1) / members.nodes * size_bytes / port_bytes_per_s
     return np.where(members.nodes > 1, np.maximum(inside_s, between_s), inside_s)
 
 
 def _hops(tuned: Constants, members: RankGroup) -> Column:
-    return (members.near - 1) * tuned.inside_s + (members.nodes - 1) * tuned.between_s
+    return (members.near - 1) * tuned.intra_node_s + (members.nodes - 1) * tuned.inter_node_s
 
 
 def gather(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
@@ -89,15 +89,15 @@ def reduce(hardware: RankHardware, tuned: Constants, members: RankGroup, size_by
     """Seconds of an all-reduce of `size_bytes`, a reduce-scatter and an all-gather; a tree takes fewer hops over many
     nodes. 0 for a single rank."""
     between_hops = np.minimum(members.nodes - 1, 2 * np.log2(np.maximum(members.nodes, 1.0)))
-    latency_s = (members.near - 1) * tuned.inside_s + between_hops * tuned.between_s
+    latency_s = (members.near - 1) * tuned.intra_node_s + between_hops * tuned.inter_node_s
     return np.where(members.ranks > 1, 2 * (_wire(hardware, tuned, members, size_bytes) + latency_s), 0.0)
 
 
 def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
     """Seconds of an all-to-all; each rank's input is `size_bytes` in total, including the part it keeps."""
     inside_s = (members.near - 1) / members.ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
-    between_s = (members.ranks - members.near) / members.ranks * size_bytes / (hardware.between * tuned.dispatch)
-    latency_s = tuned.inside_s + np.where(members.nodes > 1, tuned.between_s, 0.0)
+    between_s = (members.ranks - members.near) / members.ranks * size_bytes / (hardware.inter_node * tuned.dispatch)
+    latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
     return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + latency_s, 0.0)
 
 
@@ -117,9 +117,9 @@ def dispatch(
         (members.nodes - 1)
         * _hit_probability(members.nodes, experts_per_token)
         * size_bytes
-        / (hardware.between * tuned.dispatch)
+        / (hardware.inter_node * tuned.dispatch)
     )
-    latency_s = tuned.inside_s + np.where(members.nodes > 1, tuned.between_s, 0.0)
+    latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
     return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + latency_s, 0.0)
 
 
@@ -134,6 +134,6 @@ def send(hardware: RankHardware, tuned: Constants, size_bytes: Column, stride: C
     is_same_node = stride < hardware.per_node
     return np.where(
         is_same_node,
-        size_bytes / (hardware.peer * tuned.inside) + tuned.inside_s,
-        size_bytes / (hardware.between * tuned.between) + tuned.between_s,
+        size_bytes / (hardware.peer * tuned.intra_node) + tuned.intra_node_s,
+        size_bytes / (hardware.inter_node * tuned.inter_node) + tuned.inter_node_s,
     )

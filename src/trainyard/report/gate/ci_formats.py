@@ -103,7 +103,7 @@ def asv(gate: GateResult) -> str:
         results[key] = [[median(scaled)], [], name, None, None, None, None, [low], [high], [1], [len(scaled)], [scaled]]
     return _json(
         {
-            "commit_hash": gate.commit, "env_name": "existing", "date": _ms(gate.when),
+            "commit_hash": gate.commit, "env_name": "existing", "date": _ms(gate.time),
             "params": {"machine": gate.machine}, "python": "",
             "requirements": {}, "env_vars": {}, "result_columns": columns, "results": results, "durations": {},
             "version": 2,

@@ -72,7 +72,7 @@ def table(convergence: Convergence) -> Table:
     )
     onset = None if convergence.onset is None else convergence.onset + 1
     difference = (_to_percent(convergence.difference), _to_percent(convergence.low), _to_percent(convergence.high))
-    all_seeds = ("all", convergence.heads, convergence.bases, *difference, onset, convergence.p)
+    all_seeds = ("all", convergence.heads, convergence.bases, *difference, onset, convergence.p_value)
     notes = (
         f"Tail: the steps from {convergence.tail_from + 1} on, the last fifth. "
         f"Interval: {100 * (1 - convergence.alpha):g} %. False alarms: {100 * convergence.alpha:g} % at most.",

@@ -46,7 +46,7 @@ def markdown(gate: GateResult) -> str:
     if shifted := sentences.shifts(gate.changed_accounts):
         parts.append(escaped(shifted))
     notes = [
-        f"{difference.name}: {difference.was} against {difference.now}"
+        f"{difference.name}: {difference.before} against {difference.after}"
         for difference in gate.differences[:_MOST_DIFFERENCES]
     ]
     if len(gate.differences) > _MOST_DIFFERENCES:
@@ -73,7 +73,7 @@ def _accounts(changed: ChangedAccounts) -> str:
         ]
         for account in changed.by_interest()[:_MOST_ACCOUNTS]
     ]
-    if changed.common.chance < 1:
+    if changed.common.p_value < 1:
         between = f"{sentences.percent(changed.common.low)} … {sentences.percent(changed.common.high)}"
         rows.append([f"all accounts equally: {sentences.percent(changed.common.change)}", "", "", "", between, ""])
     return _table(["account", "base ms", "head ms", "own change, ms", "own change, between", ""], rows)

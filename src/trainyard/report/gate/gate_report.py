@@ -67,7 +67,7 @@ class ConvergenceReport(Convergence, frozen=True, kw_only=True):
     """The result of `gate convergence`."""
 
     headline: str
-    schema: Literal["trainyard/convergence/1"] = "trainyard/convergence/1"
+    schema: Literal["trainyard/convergence/2"] = "trainyard/convergence/2"
 
     @property
     def exit_code(self) -> int:

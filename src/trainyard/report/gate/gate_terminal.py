@@ -37,7 +37,7 @@ def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
             console.print(Text(note, style="dim"))
     for line in gate.explanations:
         console.print(Text(plain(line)))
-    differences = [f"{item.name}: {item.was} against {item.now}" for item in gate.differences]
+    differences = [f"{item.name}: {item.before} against {item.after}" for item in gate.differences]
     print_some([*differences, *map(sentences.reading, gate.changed_readings)], "differs", console, full)
     print_some(gate.caveats, "note", console, full, style="yellow")
     console.print(*next_steps(gate.next_steps, console.width), sep="\n")
@@ -135,7 +135,7 @@ def _account_cells(row: ChangedAccount, scale: Scale) -> list[Text]:
         Text(scale.show(row.ns, signed=True), style=style),
         Text(sentences.percent(row.change)),
         Text(bounds, style="dim"),
-        Text(f"{row.chance:.2g}", style="dim"),
+        Text(f"{row.p_value:.2g}", style="dim"),
         Text("shifted" if row.shifted else words.VERDICTS[row.verdict].label, style=style),
     ]
 
@@ -144,7 +144,7 @@ def _note_accounts(changed: ChangedAccounts, full: bool) -> list[str]:
     """Notes below the table of accounts: the change common to all of them and, if `full`, the accounts left out."""
     common = changed.common
     notes: list[str] = []
-    if common.chance < 1:
+    if common.p_value < 1:
         bounds = f", between {sentences.percent(common.low)} and {sentences.percent(common.high)}" if full else ""
         notes.append(
             f"Changes are medians over the pairs, less the {sentences.percent(common.change)}{bounds} that all "

@@ -44,7 +44,7 @@ def describe_noise(noise: Noise, rule: Rule) -> Iterator[str]:
             if abs(noise.autocorrelation) >= _WEAK
             else f"Consecutive steps are hardly correlated ({noise.autocorrelation:.2f})."
         )
-    if noise.drift_chance < _SIGNIFICANT:
+    if noise.drift_p_value < _SIGNIFICANT:
         drift = sentences.percent(noise.drift)
         yield f"Runs drift by {drift} from the first to the last. Interleaved pairs compensate for it."
     if noise.modes:

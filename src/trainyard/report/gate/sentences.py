@@ -63,10 +63,10 @@ def describe_verdict(verdict: Verdict) -> str:
 
 def _pairs_needed(verdict: Verdict) -> str:
     """How many more pairs of runs would settle an open verdict, as the end of a sentence; empty if none are needed."""
-    if not verdict.more:
+    if not verdict.more_pairs:
         return ""
-    if verdict.pairs + verdict.more <= sequential_test.MAX_PAIRS:
-        return f"; about {verdict.more} more would settle it"
+    if verdict.pairs + verdict.more_pairs <= sequential_test.MAX_PAIRS:
+        return f"; about {verdict.more_pairs} more would settle it"
     return f"; {sequential_test.MAX_PAIRS} pairs would not settle it: use a quieter machine, a longer job or --together"
 
 
@@ -102,13 +102,13 @@ def culprit(changed: ChangedAccounts | None) -> str:
 
 def _likeliest(changed: ChangedAccounts) -> str:
     """A sentence on the account that got longer with the smallest p-value, when no change is significant."""
-    longer = [account for account in changed.accounts if account.ns > 0 and account.chance < _LIKELY]
+    longer = [account for account in changed.accounts if account.ns > 0 and account.p_value < _LIKELY]
     if not longer:
         return "No single account stands out."
-    likeliest = min(longer, key=lambda account: account.chance)
+    likeliest = min(longer, key=lambda account: account.p_value)
     return (
         f"No account changed significantly; the likeliest is {label(likeliest)}, {time(likeliest.ns)} per step "
-        f"({percent(likeliest.change)}, p = {likeliest.chance:.2g})."
+        f"({percent(likeliest.change)}, p = {likeliest.p_value:.2g})."
     )
 
 
@@ -126,9 +126,11 @@ def reading(machine_reading: MachineReading) -> str:
     unit = f" {machine_reading.unit}" if machine_reading.unit else ""
     base_value, head_value = (
         f"{value:,.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}"
-        for value in (machine_reading.was, machine_reading.now)
+        for value in (machine_reading.before, machine_reading.after)
     )
-    return f"the machine's {machine_reading.name}: {base_value} against {head_value} (p = {machine_reading.chance:.2g})"
+    return (
+        f"the machine's {machine_reading.name}: {base_value} against {head_value} (p = {machine_reading.p_value:.2g})"
+    )
 
 
 def shifts(changed: ChangedAccounts | None) -> str:

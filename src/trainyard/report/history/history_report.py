@@ -22,7 +22,7 @@ class HistoryReport(History, frozen=True, kw_only=True):
     alpha: float
     evidence: str
     next_steps: tuple[NextStep, ...]
-    schema: Literal["trainyard/history/1"] = "trainyard/history/1"
+    schema: Literal["trainyard/history/2"] = "trainyard/history/2"
 
     @property
     def exit_code(self) -> int:

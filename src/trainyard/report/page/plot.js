@@ -75,7 +75,7 @@ function labeller([left, right, top, bottom], points, around = BESIDE) {
 
 /** What is known of a layout, for its tooltip and its screen reader. */
 function dotLines(dot) {
-  if (dot.why) return [plural(dot.devices, "device"), dot.why];
+  if (dot.reason) return [plural(dot.devices, "device"), dot.reason];
   return [
     `${plural(dot.devices, "device")}: ${dot.label}`,
     `${time(dot.wall_ns)} a step, ${time(dot.low)} to ${time(dot.high)} in four of five`,
@@ -86,8 +86,8 @@ function dotLines(dot) {
   ].filter(Boolean);
 }
 
-const DOT_HEADS = ["layout", "devices", "samples", "step_ns", "low_ns", "high_ns", "reserved_bytes", "tokens_per_s", "mfu", "efficiency", "days", "dollars", "kwh", "why"];
-const dotRow = (dot) => [dot.label, dot.devices, dot.samples, dot.wall_ns, dot.low, dot.high, dot.reserved, dot.tokens_per_s, dot.mfu, dot.efficiency, dot.days, dot.dollars ?? "", dot.kwh ?? "", dot.why];
+const DOT_HEADS = ["layout", "devices", "samples", "step_ns", "low_ns", "high_ns", "reserved_bytes", "tokens_per_s", "mfu", "efficiency", "days", "dollars", "kwh", "reason"];
+const dotRow = (dot) => [dot.label, dot.devices, dot.samples, dot.wall_ns, dot.low, dot.high, dot.reserved, dot.tokens_per_s, dot.mfu, dot.efficiency, dot.days, dot.dollars ?? "", dot.kwh ?? "", dot.reason];
 
 /** A point that can be pointed at and focused. */
 function dotMark(dot, x, y, name, radius = 4.5) {

@@ -4,11 +4,11 @@ const PANEL = 300;
 
 /** Draws the section "Scaling" from `view.planned.strong` and `weak`; nothing without them. */
 function scaling() {
-  const { strong, weak, says } = view.planned;
+  const { strong, weak, summary } = view.planned;
   if (!strong.length) return;
-  const card = section("scaling", "Scaling", says, { nav: "Scaling", csv: () => saveCsv("plan-scaling", scalingRows()) });
+  const card = section("scaling", "Scaling", summary, { nav: "Scaling", csv: () => saveCsv("plan-scaling", scalingRows()) });
   const keys = [["Fastest layout at each number", dressed("key-best")], ["asked for", dressed("key-asked")], ["Interval", dressed("key-whisker")], ["Ideal: linear scaling", dressed("key-ideal")]];
-  if ([...strong, ...weak].some((dot) => dot.why)) keys.push(["No layout", dressed("key-none")]);
+  if ([...strong, ...weak].some((dot) => dot.reason)) keys.push(["No layout", dressed("key-none")]);
   const panels = el("div", { class: "panels" });
   card.append(chartKeys("Signs", keys), panels, details("The points as a table", scalingRows));
   panel(panels, "Same batch (strong scaling)", "strong-scaling", strong, drawScaling);
@@ -30,7 +30,7 @@ const scalingRows = () => [["batch", ...DOT_HEADS], ...view.planned.strong.map((
 
 /** A chart of throughput against devices, both logarithmic, with intervals and the line of linear scaling. */
 function drawScaling(dots, width, title) {
-  const known = dots.filter((dot) => !dot.why && dot.tokens_per_s > 0 && dot.low > 0);
+  const known = dots.filter((dot) => !dot.reason && dot.tokens_per_s > 0 && dot.low > 0);
   const [left, right, top, bottom] = [52, width - 14, 22, PANEL - 40];
   const chart = svg("svg", { width, height: PANEL, role: "list", "aria-label": title });
   const x = logarithmic(dots[0].devices / 1.25, dots.at(-1).devices * 1.25, left, right);
@@ -44,7 +44,7 @@ function drawScaling(dots, width, title) {
   chart.append(svg("path", { class: "ideal-line", d: `M${ends.map((dot) => `${x(dot.devices)} ${y(ideal(dot))}`).join("L")}` }));
   chart.append(svg("path", { class: "curve", d: `M${known.map((dot) => `${x(dot.devices)} ${y(dot.tokens_per_s)}`).join("L")}` }));
   for (const dot of dots) {
-    if (dot.why) {
+    if (dot.reason) {
       chart.append(noneMark(dot, x(dot.devices), bottom - 8));
       continue;
     }

@@ -17,7 +17,7 @@ from trainyard.predict.search import points
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans import plans_file
-from trainyard.report.plans.plans_file import SCHEMA, Apart, PlanRecord, Plans, Unlike
+from trainyard.report.plans.plans_file import SCHEMA, HeterogeneousCluster, PartAlone, PlanRecord, Plans
 from trainyard.report.view.view import Cell, Column, Table
 
 
@@ -28,27 +28,27 @@ def from_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
     fullest = next(stage for stage in best.stages if stage.reserved == best.choice.reserved)
     return Plans(
         schema=SCHEMA, machine=machines, devices=sum(part.devices for part in parts), memory_bytes=fullest.memory,
-        tokens=tokens, searched=mixed.searched, fitting=mixed.fitting, refused=(),
+        tokens=tokens, searched=mixed.searched, fit_in_memory=mixed.fitting, refused=(),
         constants=_joined_constants(mixed.tuned), claims=_claims(parts) if tokens else {},
         choices=tuple(
             PlanRecord(plan=pipeline.choice.plan, bill=pipeline.choice.bill, reserved_bytes=pipeline.choice.reserved)
             for pipeline in mixed.pipelines
         ),
-        unlike=Unlike(
+        heterogeneous=HeterogeneousCluster(
             stages=tuple(pipeline.stages for pipeline in mixed.pipelines),
-            apart=tuple(_part_alone(alone) for alone in mixed.alone),
+            parts_alone=tuple(_part_alone(alone) for alone in mixed.alone),
         ),
     )  # fmt: skip
 
 
-def _part_alone(alone: PartResult) -> Apart:
+def _part_alone(alone: PartResult) -> PartAlone:
     """One part of a mixed cluster as if it trained alone: its fastest layout, or why there is none; $ per hour."""
     price = alone.part.machine.price
-    return Apart(
+    return PartAlone(
         part=str(alone.part),
         nodes=alone.part.nodes,
         point=alone.choice.point if alone.choice else None,
-        why=alone.reason,
+        reason=alone.reason,
         dollars=price.value * alone.part.devices if price else None,
     )
 
@@ -60,10 +60,10 @@ def _joined_constants(constant_sets: Sequence[ConstantSet]) -> ConstantSet:
     return replace(
         next(iter(distinct)),
         name=" and ".join(constants.name for constants in distinct),
-        says=" ".join(constants.says for constants in distinct),
+        description=" ".join(constants.description for constants in distinct),
         rows=sum(constants.rows for constants in distinct),
         source="; ".join(constants.source for constants in distinct),
-        spread={},
+        prediction_intervals={},
         constants={},
     )
 
@@ -89,18 +89,18 @@ def layouts(plans: Plans) -> Table:
     """One row per layout, the fastest first. For heterogeneous parts, a row lists the parts in their order with the
     layers of their stages, and the interval, which is the same fraction of every step time, is in a note."""
     table, plan = tables.layouts(plans), plans.best.plan
-    if plans.unlike is None:
+    if plans.heterogeneous is None:
         return table
     low, high = (bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))  # as multiples of the step time
     notes = (
-        f"{plans.searched:,} layouts and orders of the parts divide the work evenly, {plans.fitting:,} may fit.",
+        f"{plans.searched:,} layouts and orders of the parts divide the work evenly, {plans.fit_in_memory:,} may fit.",
         f"{tables.INTERVAL}: {low:.2f} to {high:.2f} times the prediction.",
         *(note.partition(" fit. ")[2] or note for note in table.notes),
     )
     kept_columns = [at for at, column in enumerate(table.columns) if at and not column.head.startswith(tables.INTERVAL)]
     rows = tuple(
         (f"{row[0]}: {stage_layers(stages)}", *(row[at] for at in kept_columns))
-        for stages, row in zip(plans.unlike.stages, table.rows, strict=True)
+        for stages, row in zip(plans.heterogeneous.stages, table.rows, strict=True)
     )
     columns = (table.columns[0], *(table.columns[at] for at in kept_columns))
     return replace(table, title="Layout: stages x layers", notes=notes, columns=columns, rows=rows)
@@ -119,13 +119,13 @@ def stage_layers(stages: Sequence[HeteroStage]) -> str:
 
 def part_tables(plans: Plans) -> tuple[Table, ...]:
     """The stages of the fastest pipeline, and the mix compared with each part alone; empty for identical devices."""
-    hetero = plans.unlike
+    hetero = plans.heterogeneous
     return () if hetero is None else (_stages(plans, hetero), _together_and_apart(plans, hetero))
 
 
-def _stages(plans: Plans, hetero: Unlike) -> Table:
-    """The table of the stages of the fastest pipeline. Consecutive stages with equal layers on the same part share a
-    row, which shows the maximum of their idle time and memory."""
+def _stages(plans: Plans, hetero: HeterogeneousCluster) -> Table:
+    """Consecutive stages with equal layers on the same part share a row, which shows the maximum of their idle time
+    and memory."""
     stages, wall = hetero.stages[0], plans.best.plan.ledger.wall_ns
     rows: list[tuple[Cell, ...]] = []
     for first, group in _equal_stages(stages):
@@ -168,11 +168,11 @@ def _layers(stage: HeteroStage, stage_count: int, first: int, last: int) -> str:
 
 
 def ranks(plans: Plans) -> str:
-    """A sentence on the order of the nodes in the fastest layout, from rank 0; empty for identical devices."""
-    hetero = plans.unlike
+    """The order of the nodes in the fastest layout, from rank 0."""
+    hetero = plans.heterogeneous
     if hetero is None:
         return ""
-    nodes = {part.part: part.nodes for part in hetero.apart}
+    nodes = {part.part: part.nodes for part in hetero.parts_alone}
     first, placements = 0, []
     for part, _ in groupby(stage.part for stage in hetero.stages[0]):
         last = first + nodes[part] - 1
@@ -181,14 +181,14 @@ def ranks(plans: Plans) -> str:
     return f"Rank order: {', '.join(placements)}."
 
 
-def _together_and_apart(plans: Plans, hetero: Unlike) -> Table:
+def _together_and_apart(plans: Plans, hetero: HeterogeneousCluster) -> Table:
     """The table that compares training on the whole mixed cluster with each of its parts alone."""
     best = plans.best
     plan = best.plan
     point = points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, best.reserved_bytes, best.bill)
     rows = [
-        ("together", *_point_cells(point, _dollars_per_hour(hetero))),
-        *((part.part, *_row(part)) for part in hetero.apart),
+        ("together", *_point_cells(point, _hour(hetero))),
+        *((part.part, *_row(part)) for part in hetero.parts_alone),
     ]
     return Table(
         title="Together and apart",
@@ -202,9 +202,9 @@ def _together_and_apart(plans: Plans, hetero: Unlike) -> Table:
     )  # fmt: skip
 
 
-def _row(part: Apart) -> tuple[Cell, ...]:
+def _row(part: PartAlone) -> tuple[Cell, ...]:
     """Cells of a part that trains alone; the reason in place of a layout if it cannot."""
-    return _point_cells(part.point, part.dollars) if part.point else (part.why, None, None, None, None)
+    return _point_cells(part.point, part.dollars) if part.point else (part.reason, None, None, None, None)
 
 
 def _point_cells(point: LayoutPoint, dollars_per_hour: float | None) -> tuple[Cell, ...]:
@@ -215,16 +215,15 @@ def _point_cells(point: LayoutPoint, dollars_per_hour: float | None) -> tuple[Ce
     return tables.short(point.layout, offload=point.offload), point.wall_ns / 1e9, rate, 100 * point.bill.mfu, dollars
 
 
-def _dollars_per_hour(hetero: Unlike) -> float | None:
+def _hour(hetero: HeterogeneousCluster) -> float | None:
     """Dollars per hour of all parts; None if one has no price."""
-    prices = [part.dollars for part in hetero.apart if part.dollars]
-    return sum(prices) if len(prices) == len(hetero.apart) else None
+    prices = [part.dollars for part in hetero.parts_alone if part.dollars]
+    return sum(prices) if len(prices) == len(hetero.parts_alone) else None
 
 
-def verdict(plans: Plans, hetero: Unlike) -> str:
-    """Whether the pipeline over all parts is faster than the best part alone, with the ratios of tokens per second and
-    of dollars per token, in one or two sentences."""
-    fit = [(part.point.bill.tokens_per_s, part) for part in hetero.apart if part.point]
+def verdict(plans: Plans, hetero: HeterogeneousCluster) -> str:
+    """Whether mixing pays off, in one or two sentences."""
+    fit = [(part.point.bill.tokens_per_s, part) for part in hetero.parts_alone if part.point]
     if not fit:
         return "No part can train the model alone: all of them are needed."
     rate, (best_rate, best) = plans.best.bill.tokens_per_s, max(fit, key=lambda rated: rated[0])
@@ -232,13 +231,13 @@ def verdict(plans: Plans, hetero: Unlike) -> str:
         text = f"Mixing is not worth it: {best.part} alone trains {best_rate / rate:.2f} times as many tokens a second."
     else:
         text = f"Mixing is worth it: {rate / best_rate:.2f} times as many tokens a second as {best.part} alone"
-        mixed_hour, alone_hour = _dollars_per_hour(hetero), best.dollars  # dollars per hour
+        mixed_hour, alone_hour = _hour(hetero), best.dollars  # dollars per hour
         text += (
             f", at {mixed_hour / rate * best_rate / alone_hour:.2f} times its dollars a token."
             if mixed_hour and alone_hour
             else "."
         )
-    if len(fit) == len(hetero.apart):
+    if len(fit) == len(hetero.parts_alone):
         share = 100 * rate / sum(tokens_per_s for tokens_per_s, _ in fit)
         text += (
             " Data parallelism over the parts, each with its own share of the batch, could reach at most the sum of "

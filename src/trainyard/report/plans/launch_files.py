@@ -19,17 +19,16 @@ class LaunchFile(NamedTuple):
 
 
 def launch_file(plans: Plans) -> LaunchFile:
-    """The launch file of the fastest layout that was found, in the format of the plans' framework. Raises `BadInput` if
-    the plans contain no layout but the checked configuration."""
-    planned = plans.choices[plans.as_it_is :]  # without the first, if that is the configuration as it is
+    """Raises `BadInput` if the plans hold no layout but the checked configuration."""
+    planned = plans.choices[plans.as_configured :]
     if not planned:
         raise BadInput("--out writes the fastest layout that fits, and no layout fits.", "Leave out --out.")
     job, runner = planned[0].plan.job, FRAMEWORKS[plans.framework]
     text = runner.write_config(job)
-    if plans.unlike is None:
+    if plans.heterogeneous is None:
         layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
         return LaunchFile(text, f"{runner.means}, {layout}.")
-    counts = [stage.layers for stage in plans.unlike.stages[0]]  # layers of each stage
+    counts = [stage.layers for stage in plans.heterogeneous.stages[0]]
     return LaunchFile(
         WRITERS[plans.framework](text, counts), f"{runner.means}, {job.layout}. {hetero_tables.ranks(plans)}"
     )

@@ -23,7 +23,7 @@ _ABBREVIATIONS = "mbs: micro-batch size; recompute: activation checkpointing."
 def headline(plans: Plans) -> str:
     """The first layout with its step time, throughput, MFU and memory; and how it compares with the fastest."""
     best = plans.best
-    subject = "As configured" if plans.as_it_is else f"Fastest of {plans.fitting:,} layouts that fit"
+    subject = "As configured" if plans.as_configured else f"Fastest of {plans.fit_in_memory:,} layouts that fit"
     return f"{subject}: {_recipe(plans, 0)}. {_figures(plans, best)}{_fastest(plans)}{_budget(plans)}"
 
 
@@ -35,12 +35,12 @@ def summary(plans: Plans) -> tuple[Table, ...]:
 def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
     """The commands and options that the screen suggests at its end."""
     extra = ["every account and part of memory"]
-    extra += ["the stages, and each kind of device alone"] if plans.unlike else []
+    extra += ["the stages, and each kind of device alone"] if plans.heterogeneous else []
     extra += ["scaling over devices"] if plans.scaling else []
     steps = [NextStep("--full", f"{len(plans.choices)} layouts, {', '.join(extra)}")]
-    if plans.choices[plans.as_it_is :]:
+    if plans.choices[plans.as_configured :]:
         steps.append(NextStep("--out FILE", "write the launch configuration of the fastest layout"))
-    if plans.as_it_is:
+    if plans.as_configured:
         steps.append(NextStep("trainyard diff PLANS.json RUN", "compare --json output with a measured run"))
     else:
         steps.append(NextStep("trainyard plan check FILE", "predict your own configuration"))
@@ -58,7 +58,9 @@ def _layout(plans: Plans, index: int) -> str:
     """The parallelism of a layout; on unlike devices, with the layers of each stage."""
     job = plans.choices[index].plan.job
     layout = tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
-    return layout + (f" ({hetero_tables.stage_layers(plans.unlike.stages[index])})" if plans.unlike else "")
+    return layout + (
+        f" ({hetero_tables.stage_layers(plans.heterogeneous.stages[index])})" if plans.heterogeneous else ""
+    )
 
 
 def _figures(plans: Plans, record: PlanRecord) -> str:
@@ -81,7 +83,7 @@ def _rounded(amount: float) -> str:
 
 def _fastest(plans: Plans) -> str:
     """How the fastest layout compares with a checked configuration; empty if none was checked."""
-    if not plans.as_it_is:
+    if not plans.as_configured:
         return ""
     if len(plans.choices) == 1:
         return " No other layout fits."
@@ -105,10 +107,10 @@ def _budget(plans: Plans) -> str:
 def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
-    max_rows = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
+    max_rows = _MIXED_LAYOUTS if plans.heterogeneous else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
     for index, record in enumerate(plans.choices[:max_rows]):
-        prefix = "As configured: " if plans.as_it_is and not index else ""
+        prefix = "As configured: " if plans.as_configured and not index else ""
         row: tuple[Cell, ...] = (
             prefix + _layout(plans, index), record.plan.job.recipe.micro_batch_size,
             tables.activation_checkpoint(record.plan.job.recipe), record.plan.ledger.wall_ns / unit_ns,
@@ -132,7 +134,7 @@ def _layouts(plans: Plans) -> Table:
 def _constants(plans: Plans) -> str:
     """A sentence on the constants of the prediction: their name, and whether they were fitted to measurements."""
     tuned = plans.constants
-    return f"Constants: {tuned.name}, " + (f"fitted to {tuned.rows} measurements." if tuned.rows else tuned.says)
+    return f"Constants: {tuned.name}, " + (f"fitted to {tuned.rows} measurements." if tuned.rows else tuned.description)
 
 
 def _ledger(plans: Plans) -> Table:

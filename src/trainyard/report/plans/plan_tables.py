@@ -41,8 +41,8 @@ def layouts(plans: Plans) -> Table:
     return Table(
         title="Layout",
         notes=(
-            *(("The first is the job as configured; the others are the fastest that fit.",) if plans.as_it_is else ()),
-            (f"{plans.searched:,} layouts divide the work evenly, {plans.fitting:,} fit. " if plans.searched else "")
+            *(("The first is the job as configured; the others are the fastest that fit.",) * plans.as_configured),
+            f"{plans.searched:,} layouts divide the work evenly, {plans.fit_in_memory:,} fit. " * bool(plans.searched)
             + constants_note(plans),
             interval_note(plans) + " Memory is what the allocator reserves."
             + " Tensor parallelism includes sequence and loss parallelism unless the layout says otherwise."
@@ -54,14 +54,16 @@ def layouts(plans: Plans) -> Table:
             *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:_REASONS]),
         ),
         columns=(Column(head="", prose=True), *columns),
-        rows=tuple(_row(record, unit_ns, plans, plans.as_it_is and not at) for at, record in enumerate(plans.choices)),
+        rows=tuple(
+            _row(record, unit_ns, plans, plans.as_configured and not at) for at, record in enumerate(plans.choices)
+        ),
     )  # fmt: skip
 
 
 def constants_note(plans: Plans) -> str:
     """The origin of the constants."""
     tuned = plans.constants
-    origin = f"Fitted to {tuned.rows} measurements of {tuned.source}." if tuned.rows else tuned.says
+    origin = f"Fitted to {tuned.rows} measurements of {tuned.source}." if tuned.rows else tuned.description
     return f"Constants: {tuned.name}. {origin}"
 
 
@@ -167,12 +169,12 @@ def activation_checkpoint(recipe: Recipe) -> str:
     )
 
 
-def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tuple[Cell, ...]:
-    """The cells of a layout's row, with times divided by `unit_ns`; `as_it_is`: the configuration that was checked."""
+def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_configured: bool) -> tuple[Cell, ...]:
+    """The cells of a layout's row, with times divided by `unit_ns`; `as_configured`: that of the checked one."""
     plan, bill = record.plan, record.bill
     job = plan.job
     cells: list[Cell] = [
-        short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_it_is,
+        short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_configured,
         job.recipe.micro_batch_size, activation_checkpoint(job.recipe), plan.ledger.wall_ns / unit_ns,
         f"{plan.low / unit_ns:,.2f} to {plan.high / unit_ns:,.2f}", bill.tokens_per_s, 100 * bill.mfu,
         record.reserved_bytes / 1e9,
@@ -187,7 +189,7 @@ def scaling(plans: Plans) -> tuple[Table, ...]:
         return ()
     weak = "Samples per device stay the same. A larger batch may need more tokens to reach the same loss."
     return (
-        _scaled("Same batch", device_scaling.strong, plans, device_scaling.says, with_layouts=True),
+        _scaled("Same batch", device_scaling.strong, plans, device_scaling.summary, with_layouts=True),
         _scaled("Batch grows", device_scaling.weak, plans, weak, with_layouts=False),
     )
 
@@ -218,7 +220,7 @@ def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, no
 
 def _infeasible_notes(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]:
     """The reasons for the numbers of devices without a layout."""
-    return tuple(f"{scaled.devices:,} devices: {scaled.why}" for scaled in scaling_points if scaled.why)
+    return tuple(f"{scaled.devices:,} devices: {scaled.reason}" for scaled in scaling_points if scaled.reason)
 
 
 def ledger(plan: Plan) -> Table:

@@ -26,63 +26,64 @@ _HEAD = 200
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout. `front`: on the Pareto front of step time and memory. `host_bytes`: bytes of a rank that are offloaded
-    to host memory."""
+    """A layout. `on_pareto_front`: on the Pareto front of step time and memory. `host_bytes`: bytes of a rank
+    that are offloaded to host memory."""
 
     plan: Plan
     bill: Bill
     reserved_bytes: int
-    front: bool = False
+    on_pareto_front: bool = False
     host_bytes: int = 0
 
 
-class Apart(msgspec.Struct, frozen=True, kw_only=True):
+class PartAlone(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a cluster alone: its fastest layout, or why it has none. `dollars`: price of an hour of its devices,
     if known."""
 
     part: str
     nodes: int
     point: LayoutPoint | None = None
-    why: str = ""
+    reason: str = ""
     dollars: float | None = None
 
 
-class Unlike(msgspec.Struct, frozen=True, kw_only=True):
+class HeterogeneousCluster(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster of heterogeneous parts: the stages of each choice, in its order of the parts, and each part alone."""
 
     stages: tuple[tuple[HeteroStage, ...], ...]
-    apart: tuple[Apart, ...]
+    parts_alone: tuple[PartAlone, ...]
 
 
 class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The predicted layouts of a job on a machine.
 
-    `choices`: the fastest first, except that with `as_it_is` the first is the job as configured. `memory_bytes`:
+    `choices`: the fastest first, except that with `as_configured` the first is the job as configured. `memory_bytes`:
     memory of one device. `tokens`: the budget of the days, dollars, energy and `scaling`; `claims`: the constants
-    behind those. `unlike`: set if `machine` names several parts; `memory_bytes` is then that of the fullest stage of
-    the first choice. `exact_bytes`: rank -> bytes that a fake run counted for the first choice. `passed_over`,
-    `otherwise`: settings of an imported configuration that cost nothing, and those that are predicted differently.
+    behind those. `heterogeneous`: set if `machine` names several parts; `memory_bytes` is then that of the fullest
+    stage of the first choice. `exact_bytes`: rank -> bytes that a fake run counted for the first choice.
+    `ignored_settings`, `differing_settings`: settings of an imported configuration that cost nothing, and those that
+    are predicted differently.
     """
 
     schema: str
     machine: str
     devices: int
     searched: int
-    fitting: int
+    fit_in_memory: int
     refused: tuple[str, ...]
     constants: ConstantSet
     choices: tuple[PlanRecord, ...]
     device: str = ""
     memory_bytes: float = 0.0
     tokens: float = 0.0
-    as_it_is: bool = False
+    as_configured: bool = False
     claims: dict[str, Claim] = {}
-    front: tuple[LayoutPoint, ...] = ()
+    pareto_front: tuple[LayoutPoint, ...] = ()
     scaling: DeviceScaling | None = None
-    unlike: Unlike | None = None
+    heterogeneous: HeterogeneousCluster | None = None
     exact_bytes: dict[int, int] = {}
-    passed_over: tuple[str, ...] = ()
-    otherwise: tuple[str, ...] = ()
+    ignored_settings: tuple[str, ...] = ()
+    differing_settings: tuple[str, ...] = ()
     framework: str = ""
     """The framework that the plans are for: a name as of `plan --for`."""
     step: str = ""
@@ -95,7 +96,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not self.choices:
             raise BadInput("$.choices has 0 plans.")
         depths = [record.plan.job.layout.pp for record in self.choices]
-        if self.unlike and depths != [len(stages) for stages in self.unlike.stages]:
+        if self.heterogeneous and depths != [len(stages) for stages in self.heterogeneous.stages]:
             raise BadInput("The stages do not match the pipeline sizes of the layouts.")
         if self.devices < 1 or not (isfinite(self.memory_bytes) and self.memory_bytes >= 0 <= self.tokens):
             raise BadInput(f"{self.devices} devices of {self.memory_bytes:g} bytes, {self.tokens:g} tokens.")
@@ -114,8 +115,8 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def from_search(
     result: SearchResult, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
-    as_it_is: bool = False, exact_bytes: dict[int, int] | None = None, passed_over: tuple[str, ...] = (),
-    otherwise: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
+    as_configured: bool = False, exact_bytes: dict[int, int] | None = None, ignored_settings: tuple[str, ...] = (),
+    differing_settings: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
 ) -> Plans:  # fmt: skip
     """The document of a search's result. `devices`: as counted in the machine file; `tokens`: the budget, 0 for none;
     `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and batch.
@@ -128,26 +129,26 @@ def from_search(
         memory_bytes=machine.rank_memory,
         tokens=tokens,
         searched=result.searched,
-        fitting=result.fitting,
+        fit_in_memory=result.fitting,
         refused=result.refused,
         constants=result.tuned,
-        as_it_is=as_it_is,
+        as_configured=as_configured,
         claims=claims(machine) if tokens else {},
         choices=tuple(
             PlanRecord(
                 plan=candidate.plan,
                 bill=candidate.bill,
                 reserved_bytes=candidate.reserved,
-                front=candidate.front,
+                on_pareto_front=candidate.front,
                 host_bytes=candidate.host_bytes,
             )
             for candidate in result.choices
         ),
-        front=result.front,
+        pareto_front=result.front,
         scaling=scaling,
         exact_bytes=exact_bytes or {},
-        passed_over=passed_over,
-        otherwise=otherwise,
+        ignored_settings=ignored_settings,
+        differing_settings=differing_settings,
         framework=framework,
         step=step,
         notes=notes,
@@ -159,7 +160,8 @@ def claims(machine: Machine) -> dict[str, Claim]:
     restarts and checkpoints. Unknown ones are left out."""
     power = machine.device.power
     known = {
-        "price": machine.price, "power": power, "overhead": (machine.power_overhead or step_cost.OVERHEAD) if power else None,
+        "price": machine.price, "power": power,
+        "overhead": (machine.power_overhead or step_cost.OVERHEAD) if power else None,
         "failures": failures.RATE, "restart": failures.RESTART, "checkpoint": failures.SAVE,
     }  # fmt: skip
     return {name: claim for name, claim in known.items() if claim}

@@ -40,7 +40,7 @@ def view_of_plans(plans: Plans) -> View:
     layouts = hetero_tables.layouts(plans)
     return View(
         title=_title(plans),
-        subtitle=f"{'' if plans.as_it_is else 'fastest: '}{recipe} · {batch}",
+        subtitle=f"{'' if plans.as_configured else 'fastest: '}{recipe} · {batch}",
         chips=(f"machine {plans.machine}", f"constants {plans.constants.name}"),
         figures=tuple(_figures(plans)),
         wall_ns=ledger.wall_ns,
@@ -70,7 +70,7 @@ def _title(plans: Plans) -> str:
     """Job, devices and step time, with the days and dollars that the token budget takes if there is one."""
     bill = plans.best.bill
     step = units.show_time(plans.best.plan.ledger.wall_ns)
-    on = plans.machine if plans.unlike else f"{plans.devices:,} × {plans.device or plans.machine}"
+    on = plans.machine if plans.heterogeneous else f"{plans.devices:,} × {plans.device or plans.machine}"
     title = f"{plans.best.plan.job.name or 'A step'} on {on}: {step} a step"
     if not plans.tokens:
         return title
@@ -141,12 +141,13 @@ def _planned(plans: Plans) -> Planned:
         reserved=RESERVED,
         devices=plans.devices,
         front=tuple(
-            _dot(record) for record in plans.front or [_point(record) for record in plans.choices if record.front]
+            _dot(record)
+            for record in plans.pareto_front or [_point(record) for record in plans.choices if record.on_pareto_front]
         ),
-        others=tuple(_dot(_point(record)) for record in plans.choices if not record.front),
+        others=tuple(_dot(_point(record)) for record in plans.choices if not record.on_pareto_front),
         strong=_dots(scaling.strong) if scaling else (),
         weak=_dots(scaling.weak) if scaling else (),
-        says=scaling.says if scaling else "",
+        summary=scaling.summary if scaling else "",
     )
 
 
@@ -166,7 +167,7 @@ def _dots(scaling_points: Sequence[ScalingPoint]) -> tuple[Dot, ...]:
     """Points of a scaling chart; a number of devices that no layout fits becomes a point with the reason."""
     return tuple(
         replace(_dot(scaled.point), efficiency=scaled.efficiency) if scaled.point
-        else Dot(label="", devices=scaled.devices, samples=scaled.samples, why=scaled.why)
+        else Dot(label="", devices=scaled.devices, samples=scaled.samples, reason=scaled.reason)
         for scaled in scaling_points
     )  # fmt: skip
 

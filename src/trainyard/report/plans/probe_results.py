@@ -9,7 +9,7 @@ import msgspec
 from trainyard.machine import Machine
 from trainyard.predict.calibrate import machine_file
 
-PROBED_SCHEMA, FITTED_SCHEMA = "trainyard/machine/1", "trainyard/fit/1"
+PROBED_SCHEMA, FITTED_SCHEMA = "trainyard/machine/2", "trainyard/fit/2"
 
 
 class TimedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class ProbedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine measured by its own devices. `toml`: the machine file for `plan --machine`. `warnings`: reasons to
     distrust the times, such as a loaded machine."""
 
-    schema: Literal["trainyard/machine/1"] = PROBED_SCHEMA
+    schema: Literal["trainyard/machine/2"] = PROBED_SCHEMA
     machine: Machine
     ranks: int
     dtype: str
@@ -73,7 +73,7 @@ class FittedRun(msgspec.Struct, frozen=True, kw_only=True):
 class FittedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine whose constants were fitted to stored runs. `toml`: the machine file for `plan --machine`."""
 
-    schema: Literal["trainyard/fit/1"] = FITTED_SCHEMA
+    schema: Literal["trainyard/fit/2"] = FITTED_SCHEMA
     machine: Machine
     runs: tuple[FittedRun, ...]
 
@@ -102,7 +102,7 @@ class FittedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_interval(machine: Machine) -> str:
-    """A sentence on the 80 % prediction interval of steps on this machine, which `machine.spread` holds as factors."""
+    """A sentence on the 80 % prediction interval of steps on this machine, which the machine holds as factors."""
     if machine.prediction_interval is None:
         return "Its 80 % prediction interval is not calibrated: that takes four runs."
     low, high = machine.prediction_interval  # times the predicted step

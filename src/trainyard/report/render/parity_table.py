@@ -31,7 +31,7 @@ def table(parity: ParityResults, full: bool = True) -> Table:
     shown = parity.results
     if not full and len(shown) > _MOST_MIXES + 1:
         shown = tuple(sorted(shown, key=_urgency)[:_MOST_MIXES])
-    reasons = [f"{result.mix}: {result.verdict}: {result.why}" for result in shown if result.why]
+    reasons = [f"{result.mix}: {result.verdict}: {result.reason}" for result in shown if result.reason]
     listed = reasons if full else reasons[:_MOST_REASONS]
     folded = len(parity.results) - len(shown)
     notes = (

@@ -12,7 +12,7 @@ from trainyard.numerics.parity import Parity
 class ParityResults(msgspec.Struct, frozen=True, kw_only=True):
     """One result per mix, in the order they were run. `steps`: number of steps that each side trained."""
 
-    schema: Literal["trainyard/parity/1"] = "trainyard/parity/1"
+    schema: Literal["trainyard/parity/2"] = "trainyard/parity/2"
     steps: int
     results: tuple[Parity, ...]
 

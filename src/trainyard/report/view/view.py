@@ -137,7 +137,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dot(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout in a chart: `wall_ns` with its interval from `low` to `high`, `reserved` bytes. `why`: the reason if
+    """A layout in a chart: `wall_ns` with its interval from `low` to `high`, `reserved` bytes. `reason`: the reason if
     there is no layout for that number of devices."""
 
     label: str
@@ -153,13 +153,13 @@ class Dot(msgspec.Struct, frozen=True, kw_only=True):
     days: float = 0.0
     dollars: float | None = None
     kwh: float | None = None
-    why: str = ""
+    reason: str = ""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """The charts of a page of plans. `limit`: bytes of a device, of which the fraction `usable` is available;
     `reserved`: ratio of reserved to allocated bytes. `front`: the Pareto front, the fastest first; `others`: shown
-    layouts off the front. `devices`: the requested number. `says`: the note on scaling."""
+    layouts off the front. `devices`: the requested number. `summary`: the note on scaling."""
 
     parts: tuple[Legend, ...]
     stacks: tuple[Stack, ...]
@@ -171,7 +171,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Dot, ...]
     strong: tuple[Dot, ...]
     weak: tuple[Dot, ...]
-    says: str
+    summary: str
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

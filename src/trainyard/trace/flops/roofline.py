@@ -1,7 +1,7 @@
 """Roofline of the ops of a step: how far each is below the device's limits, and how much time that costs.
 
 An op cannot be faster than its FLOPs at the device's peak and its bytes at the memory's bandwidth (Williams, Waterman,
-Patterson 2009). If the machine file has a measured rate (`Device.reached`, for 16-bit formats), it replaces the peak.
+Patterson 2009). If the machine file has a measured rate (`Device.achieved`, for 16-bit formats), it replaces the peak.
 Matrix products, convolutions and attention are compared with the peak of their inputs' format; all other arithmetic,
 which does not use matrix units, with the device's lowest peak.
 
