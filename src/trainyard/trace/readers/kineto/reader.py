@@ -18,6 +18,7 @@ import numpy as np
 from trainyard.errors import BadFile
 from trainyard.events import CALL, DRAWN, NOTE, OP, Events, OperandShape
 from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.recorded_stacks import STACKS_KEY
 from trainyard.redact import redact
 from trainyard.trace.readers.assemble import assemble
 from trainyard.trace.readers.kineto.document import Walk
@@ -26,6 +27,7 @@ from trainyard.trace.readers.kineto.native import library
 from trainyard.trace.readers.kineto.processes import MergedRank, Separation, separate_ranks
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 from trainyard.trace.readers.kineto.scanner import CompiledScanner
+from trainyard.trace.readers.kineto.stacks import Stacks, read_stacks
 from trainyard.trace.readers.kineto.unknown_work import resolve_unknown_work
 from trainyard.trace.readers.kineto.unpack import UnpackedText, no_collection, texts
 from trainyard.trace.readers.recognise import recognise, recognise_text
@@ -82,6 +84,8 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         device=_add_base(tables.device._replace(lane=lane_index[tables.device.lane]), header.base),
         waits=tables.waits._replace(lane=lane_index[tables.waits.lane], on=lane_index[tables.waits.on]),
     )
+    separation = separate_ranks(tables, text.path)
+    stacks = Stacks(None) if separation else read_stacks(walk.header.get(STACKS_KEY), tables.host, tables.names)
     facts = FileFacts(
         source=text.name,
         names=tables.names,
@@ -93,12 +97,12 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         host_name=header.host_name,
         backend=header.backend,
         group_sizes=header.group_sizes,
-        notes=(*header.notes, *_describe_losses(text, walk, tables.dropped), *category_notes),
+        notes=(*header.notes, *_describe_losses(text, walk, tables.dropped), *category_notes, *stacks.notes),
         cut_short=bool(walk.lost),
     )
-    separation = separate_ranks(tables, text.path)
     if separation is None:
-        return assemble(facts, tables.host, tables.device, tables.waits, mark, is_whole_process=True)
+        traces = assemble(facts, tables.host, tables.device, tables.waits, mark, is_whole_process=True)
+        return tuple(msgspec.structs.replace(events, stacks=stacks.samples) for events in traces)
     return _assemble_ranks(facts, separation, mark)
 
 
