@@ -28,8 +28,8 @@ class RecordedStacks(msgspec.Struct, frozen=True, kw_only=True):
     `cpu_ns`: CPU time of the sampling thread; `wall_ns`: length of the sampled window. `clock_ns[i]`: the reading of
     the samples' clock in the annotation `CLOCK_MARK` i. `files`: (path, owner, a constant of `code_location`);
     `functions`: (index of the file, name); `frames`: (index of the parent frame or -1, index of the function, line).
-    `gap_ns[i]`: time since the sample before, of the first sample its time; `frame[i]`: innermost frame of sample i. `problem`: why sampling ended early, empty if
-    it did not.
+    `gap_ns[i]`: time since the sample before, of the first sample its time; `frame[i]`: innermost frame of sample i.
+    `problem`: why sampling ended early, empty if it did not.
     """
 
     version: int

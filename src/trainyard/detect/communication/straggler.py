@@ -58,9 +58,8 @@ class Straggler:
         differs, code = "", _code_of(rank_late, ranks or (), account)
         if account:
             label = Account.parse(account).label
-            differs = (
-                f"; it spends {units.show_time(excess_ns)} more than the others on {label}{describe_main_code(code)}"
-            )
+            differs = f"; it spends {units.show_time(excess_ns)} more than the others on {label}"
+            differs += describe_main_code(code)
         (late_finding,) = finding(
             self.rule,
             ledger,

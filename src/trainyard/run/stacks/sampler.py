@@ -2,17 +2,16 @@
 
 A sample is the chain of frames at one instant, read from `sys._current_frames()` while the sampling thread holds the
 interpreter's lock. To read pure Python code too, which keeps the lock for the switch interval, that interval is
-shortened during the window. If the training thread waits in the autograd engine, the Python frames of the engine's own thread (a
-recomputed forward pass, a custom backward function) are appended to its stack.
+shortened during the window. If the training thread waits in the autograd engine, the Python frames of the engine's own
+thread (a recomputed forward pass, a custom backward function) are appended to its stack.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns, sleep, thread_time_ns
 from types import CodeType, FrameType
-from typing import NamedTuple
 
 from trainyard.recorded_stacks import MAX_FRAMES, MAX_SAMPLES, RecordedStacks
 from trainyard.run.stacks.stack_document import build_document
@@ -27,23 +26,16 @@ _ENGINE_CALL = ("graph.py", "_engine_run_backward")
 """End of the file and the function in which a thread waits for the autograd engine."""
 
 
-class FrameKey(NamedTuple):
-    """A frame in the tree. `parent`: index of the parent frame, -1 for none; `instruction`: offset in the byte code,
-    from which the line follows."""
-
-    parent: int
-    code: CodeType
-    instruction: int
-
-
 class StackSampler:
     """Samples one thread between `start` and `finish`. Errors end the sampling and never reach the sampled program."""
 
     def __init__(self, thread_id: int, period_s: float = PERIOD_S) -> None:
         """`thread_id`: identifier of the sampled thread (`threading.get_ident`)."""
         self.thread_id, self.period_s = thread_id, period_s
-        self.frames: dict[FrameKey, int] = {}
-        """The tree of frames: key -> index."""
+        self.frames: dict[tuple[int, int, int], int] = {}
+        """The tree of frames: (index of the parent frame or -1, id of the code, offset in the byte code) -> index."""
+        self.code_of: dict[int, CodeType] = {}
+        """id of the code -> the code: to hash it would take longer than all else."""
         self.times_ns: list[int] = []
         self.samples: list[int] = []
         """Index of the innermost frame of each sample."""
@@ -51,7 +43,7 @@ class StackSampler:
         self.problem = ""
         self.cpu_ns = 0
         self._began_ns = self._ended_ns = 0
-        self._stop = threading.Event()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="trainyard stack sampler", daemon=True)
         self._switch_interval_s = sys.getswitchinterval()
 
@@ -68,9 +60,9 @@ class StackSampler:
 
     def stop(self) -> None:
         """End the sampling, if it has not ended."""
-        if self._stop.is_set():
+        if self._is_stopped:
             return
-        self._stop.set()
+        self._is_stopped = True
         self._thread.join()
         sys.setswitchinterval(self._switch_interval_s)
         self._ended_ns = perf_counter_ns()
@@ -84,7 +76,8 @@ class StackSampler:
         """Sample until stopped. Runs in the sampling thread."""
         own_id = threading.get_ident()
         try:
-            while not self._stop.wait(self.period_s):
+            while not self._is_stopped:
+                sleep(self.period_s)
                 self._take_sample(sys._current_frames(), own_id)
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"[:200]
@@ -117,11 +110,13 @@ class StackSampler:
         that of the innermost frame that the tree has."""
         index = -1
         for frame in reversed(chain):
-            key = FrameKey(index, frame.f_code, frame.f_lasti)
+            code = frame.f_code
+            key = (index, id(code), frame.f_lasti)
             known = self.frames.get(key)
             if known is None:
                 if len(self.frames) >= MAX_FRAMES:
                     break
+                self.code_of[id(code)] = code
                 known = self.frames[key] = len(self.frames)
             index = known
         return max(index, 0)

@@ -17,7 +17,7 @@ from trainyard.code_location import LIBRARY, MAX_FUNCTION_LENGTH, MAX_PATH_LENGT
 from trainyard.recorded_stacks import VERSION, RecordedStacks
 
 if TYPE_CHECKING:
-    from trainyard.run.stacks.sampler import FrameKey, StackSampler
+    from trainyard.run.stacks.sampler import StackSampler
 
 
 def build_document(sampler: StackSampler, wall_ns: int) -> RecordedStacks:
@@ -26,7 +26,7 @@ def build_document(sampler: StackSampler, wall_ns: int) -> RecordedStacks:
     first = bisect_left(sampler.times_ns, sampler.clock_ns[0]) if sampler.clock_ns else 0
     times_ns, samples = sampler.times_ns[first:], sampler.samples[first:]
     tables = _Tables()
-    frames = [tables.frame(key) for key in sampler.frames]
+    frames = [tables.frame(parent, sampler.code_of[code], instruction) for parent, code, instruction in sampler.frames]
     return RecordedStacks(
         version=VERSION,
         period_ns=int(sampler.period_s * 1e9),
@@ -52,13 +52,12 @@ class _Tables:
         """(Index of the file, name) -> index."""
         self._lines: dict[CodeType, list[tuple[int, int]]] = {}
 
-    def frame(self, key: FrameKey) -> tuple[int, int, int]:
-        """(Index of the parent frame, index of the function, line) of a frame."""
-        code = key.code
+    def frame(self, parent: int, code: CodeType, instruction: int) -> tuple[int, int, int]:
+        """(Index of the parent frame, index of the function, line) of a frame. `instruction`: offset in the code."""
         file = self.files.setdefault(_describe_file(code.co_filename), len(self.files))
         name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
         function = self.functions.setdefault((file, _storable(name)[:MAX_FUNCTION_LENGTH]), len(self.functions))
-        return key.parent, function, self._line(code, key.instruction)
+        return parent, function, self._line(code, instruction)
 
     def _line(self, code: CodeType, instruction: int) -> int:
         """The line of the instruction at this offset; the function's first line if it has none."""
