@@ -14,6 +14,8 @@ STACKS_KEY = "trainyardStacks"
 """Key of the Kineto document under which a `RecordedStacks` is stored."""
 CLOCK_MARK = "trainyard clock "
 """Prefix of the annotations around readings of the samples' clock; the rest of the name is an index of `clock_ns`."""
+MODULE_PREFIX = "nn.Module: "
+"""Prefix of the spans around modules' forward passes: PyTorch's in a profile with `with_stack=True`."""
 MAX_SAMPLES, MAX_FRAMES = 100_000, 200_000
 VERSION = 1
 

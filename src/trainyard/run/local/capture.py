@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -70,7 +71,7 @@ def capture(
         return scheduled_action(step)
 
     sampler = StackSampler(threading.get_ident()) if stacks else None
-    marks = ModuleMarks(record_function) if stacks else None
+    marks = ModuleMarks(fast_annotation()) if stacks else None
     with profile(
         activities=activities,
         schedule=choose_action,
@@ -89,6 +90,11 @@ def capture(
             if sampler and marks:
                 sampler.stop()
                 marks.stop()
+
+
+def fast_annotation() -> Callable[[str], Any]:
+    """The cheapest way that this torch has to write a span into the profile: 0.6 us instead of 6 us."""
+    return getattr(torch._C._profiler, "_RecordFunctionFast", record_function)
 
 
 def _export(profiler: profile, path: Path, stacks: RecordedStacks | None) -> None:

@@ -11,14 +11,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-MODULE_PREFIX = "nn.Module: "
+from trainyard.recorded_stacks import MODULE_PREFIX
 
 
 class ModuleMarks:
     """Global forward hooks between `start` and `stop`. An error in a hook ends the annotation, not the program."""
 
     def __init__(self, annotate: Callable[[str], Any]) -> None:
-        """`annotate`: makes a context manager that annotates with a name, as `torch.profiler.record_function` does."""
+        """`annotate`: makes a context manager that writes a span with a name into the profile, as
+        `torch.profiler.record_function` does."""
         self._annotate = annotate
         self._path_of: dict[int, str] = {}
         """id of a module -> its path from an outermost module."""

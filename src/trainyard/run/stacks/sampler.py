@@ -16,9 +16,13 @@ from types import CodeType, FrameType
 from trainyard.recorded_stacks import MAX_FRAMES, MAX_SAMPLES, RecordedStacks
 from trainyard.run.stacks.stack_document import build_document
 
-PERIOD_S = 0.002
-"""Seconds between two samples. A sample takes about 20 us, so that the sampling thread uses about 1 % of a core
-(`python -m benchmarks.stacks`)."""
+MIN_PERIOD_S, MAX_PERIOD_S = 0.001, 0.010
+"""Bounds of the time between two samples."""
+CPU_SHARE = 0.02
+"""CPU time of the sampling thread as a share of the window's length: the period follows from the CPU time of a sample
+so far, which is 15 us on an idle machine and several times as much on a loaded one."""
+_FIRST_PERIOD_S = 0.002
+_SAMPLES_PER_ADJUSTMENT = 8
 _SWITCH_INTERVAL_S = 0.0005
 _MAX_DEPTH = 400
 """Frames of a sample, counted from the innermost one."""
@@ -29,9 +33,10 @@ _ENGINE_CALL = ("graph.py", "_engine_run_backward")
 class StackSampler:
     """Samples one thread between `start` and `finish`. Errors end the sampling and never reach the sampled program."""
 
-    def __init__(self, thread_id: int, period_s: float = PERIOD_S) -> None:
+    def __init__(self, thread_id: int) -> None:
         """`thread_id`: identifier of the sampled thread (`threading.get_ident`)."""
-        self.thread_id, self.period_s = thread_id, period_s
+        self.thread_id, self.period_s = thread_id, _FIRST_PERIOD_S
+        self._min_period_s = MIN_PERIOD_S
         self.frames: dict[tuple[int, int, int], int] = {}
         """The tree of frames: (index of the parent frame or -1, id of the code, offset in the byte code) -> index."""
         self.code_of: dict[int, CodeType] = {}
@@ -79,6 +84,9 @@ class StackSampler:
             while not self._is_stopped:
                 sleep(self.period_s)
                 self._take_sample(sys._current_frames(), own_id)
+                if len(self.samples) % _SAMPLES_PER_ADJUSTMENT == 0:
+                    cpu_s = thread_time_ns() / 1e9 / max(1, len(self.samples))
+                    self.period_s = max(self._min_period_s, min(MAX_PERIOD_S, cpu_s / CPU_SHARE))
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"[:200]
         self.cpu_ns = thread_time_ns()
@@ -92,7 +100,7 @@ class StackSampler:
             return
         if len(self.samples) >= MAX_SAMPLES:  # a long window: keep half of the samples, and take fewer
             del self.times_ns[::2], self.samples[::2]
-            self.period_s *= 2
+            self._min_period_s *= 2
         chain: list[FrameType] = []
         if _waits_for_engine(innermost):
             others = (frame for ident, frame in frame_of_thread.items() if ident not in (self.thread_id, own_id))

@@ -9,7 +9,9 @@ import sys
 import sysconfig
 from bisect import bisect_left
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -29,7 +31,7 @@ def build_document(sampler: StackSampler, wall_ns: int) -> RecordedStacks:
     frames = [tables.frame(parent, sampler.code_of[code], instruction) for parent, code, instruction in sampler.frames]
     return RecordedStacks(
         version=VERSION,
-        period_ns=int(sampler.period_s * 1e9),
+        period_ns=int(median(after - before for before, after in pairwise(times_ns))) if len(times_ns) > 1 else 0,
         cpu_ns=sampler.cpu_ns,
         wall_ns=wall_ns,
         clock_ns=sampler.clock_ns,

@@ -18,7 +18,7 @@ import numpy as np
 from trainyard.errors import BadFile
 from trainyard.events import CALL, DRAWN, NOTE, OP, Events, OperandShape
 from trainyard.plugins import AS_WRITTEN, ReadOptions
-from trainyard.recorded_stacks import STACKS_KEY
+from trainyard.recorded_stacks import MODULE_PREFIX, STACKS_KEY
 from trainyard.redact import redact
 from trainyard.trace.readers.assemble import assemble
 from trainyard.trace.readers.kineto.document import Walk
@@ -140,15 +140,17 @@ def _names_of_rank(names: Sequence[str], merged: MergedRank) -> Sequence[str]:
 
 
 def _as_annotations(tables: Tables, mark: str) -> Tables:
-    """The tables with the steps' marks as annotations, if the file has them as ops only, as files of 2021 do."""
+    """The tables with modules' forward passes as annotations if the file has them as ops, and also the steps' marks if
+    it has them as ops only, as files of 2021 do."""
+    is_module = np.array([name.startswith(MODULE_PREFIX) for name in tables.names] or [False], bool)
     is_mark = np.array([name.startswith(mark) for name in tables.names] or [False], bool)
     host = tables.host
     marks = np.flatnonzero(is_mark[host.name])
-    if not (host.kind[marks] == NOTE).any():
-        rows = marks[host.kind[marks] == OP]
-        host.kind[rows], host.backward[rows] = NOTE, 0
-        for column in (host.external, host.seq, host.shape):
-            column[rows] = -1
+    is_annotation = is_module if (host.kind[marks] == NOTE).any() else is_module | is_mark
+    rows = np.flatnonzero(is_annotation[host.name] & (host.kind == OP))
+    host.kind[rows], host.backward[rows] = NOTE, 0
+    for column in (host.external, host.seq, host.shape):
+        column[rows] = -1
     return tables
 
 

@@ -28,8 +28,8 @@ from trainyard.redact import redact
 from trainyard.trace.readers.tables import HostTable
 
 _MAX_TABLE_ROWS = MAX_FRAMES
-_MAX_ERROR_PERIODS = 1
-"""Largest error of the clock, in periods of sampling, with which a sample can be assigned to an interval."""
+_MAX_ERROR_NS = 1_000_000
+"""Error of the clock with which a sample can be assigned to an interval, if it is more than the period of sampling."""
 
 
 class Stacks(NamedTuple):
@@ -56,7 +56,7 @@ def read_stacks(raw: bytes | None, host: HostTable, names: Sequence[str]) -> Sta
     if fit is None:
         return _left_out("the file has no annotation that relates their clock to its own")
     offset_ns, error_ns = fit
-    if error_ns > _MAX_ERROR_PERIODS * recorded.period_ns:
+    if error_ns > max(_MAX_ERROR_NS, recorded.period_ns):
         return _left_out(
             f"their clock is known to {units.show_time(error_ns)} only, and they were taken every "
             f"{units.show_time(recorded.period_ns)}"
