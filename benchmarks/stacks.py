@@ -1,9 +1,9 @@
 """`python -m benchmarks.stacks`: the cost of recording Python stacks in the profiled window, by two methods.
 
 One process, one thread, a small model with some Python of its own in each step. Rounds run the same steps under the
-profiler alone, with sampled stacks and annotated modules (`trainyard run --stacks`), with sampled stacks alone, and with
-`with_stack=True`, in random order. A figure is the median over rounds of the ratio to the profiler alone, in CPU time of
-the process, which other work on the machine lengthens least.
+profiler alone, with sampled stacks and annotated modules (`trainyard run --stacks`), with sampled stacks alone, and
+with `with_stack=True`, in random order. A figure is the median over rounds of the ratio to the profiler alone, in CPU
+time of the process, which other work on the machine lengthens least.
 """
 
 from __future__ import annotations
@@ -80,14 +80,17 @@ def recording(method: str) -> Iterator[StackSampler | None]:
 
 def run_window(method: str, folder: Path) -> tuple[int, int, StackSampler | None]:
     """(CPU ns of a step, bytes of the trace, the sampler) of a window of `STEPS` steps."""
-    with profile(activities=[ProfilerActivity.CPU], with_stack=method == "with_stack=True") as profiler:
-        with recording(method) as sampler:
-            for _ in range(WARMUP):
-                take_step()
-            began = process_time_ns()
-            for _ in range(STEPS):
-                take_step()
-            cpu_ns = (process_time_ns() - began) // STEPS
+    with_stack = method == "with_stack=True"
+    with (
+        profile(activities=[ProfilerActivity.CPU], with_stack=with_stack) as profiler,
+        recording(method) as sampler,
+    ):
+        for _ in range(WARMUP):
+            take_step()
+        began = process_time_ns()
+        for _ in range(STEPS):
+            take_step()
+        cpu_ns = (process_time_ns() - began) // STEPS
     trace = folder / "trace.json"
     profiler.export_chrome_trace(str(trace))
     return cpu_ns, trace.stat().st_size, sampler

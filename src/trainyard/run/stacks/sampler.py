@@ -53,10 +53,14 @@ class StackSampler:
         self._switch_interval_s = sys.getswitchinterval()
 
     def start(self) -> None:
-        """Begin to sample."""
-        self._began_ns = perf_counter_ns()
+        """Begin to sample. If the process may not start another thread, the document has no samples but the reason."""
+        self._began_ns = self._ended_ns = perf_counter_ns()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.problem, self._is_stopped = str(error), True
+            return
         sys.setswitchinterval(min(self._switch_interval_s, _SWITCH_INTERVAL_S))
-        self._thread.start()
 
     def read_clock(self) -> int:
         """Read the samples' clock for an annotation of the trace; return the index of the reading."""
