@@ -45,7 +45,9 @@ def test_frame_names_are_parsed(name, location):
     assert frame.location == location
 
 
-@pytest.mark.parametrize("name", ["<built-in function sleep>", "aten::mm", "nn.Module: Linear_0", "train.py", "x.py(): f"])
+@pytest.mark.parametrize(
+    "name", ["<built-in function sleep>", "aten::mm", "nn.Module: Linear_0", "train.py", "x.py(): f"]
+)
 def test_other_names_are_no_frames(name):
     assert parse_frame(name) is None
 

@@ -174,9 +174,7 @@ def test_evenly_spaced_samples_share_the_time_of_their_intervals(indices, spacin
     times = [US // 2 + index * US for index in range(len(indices))]
     rank = sampled(gaps, times, indices)
     got = code_shares([rank], [idle_time(rank, np.arange(len(gaps)))])
-    counts = Counter(
-        index for time, index in zip(times, indices) if any(gap.start <= time < gap.stop for gap in gaps)
-    )
+    counts = Counter(index for time, index in zip(times, indices) if any(gap.start <= time < gap.stop for gap in gaps))
     shares = {share.location.line // 10 - 1: share for share in got}
     for index, count in counts.items():
         expected = count / counts.total()

@@ -113,7 +113,9 @@ DAMAGE = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damaged_stacks_are_left_out_with_a_note(name, tmp_path):
-    events = events_of(tmp_path, document(DAMAGE[name] if DAMAGE[name] is not None else {}, [(0, 0, 1_000), (1, 0, 1_000)]))
+    events = events_of(
+        tmp_path, document(DAMAGE[name] if DAMAGE[name] is not None else {}, [(0, 0, 1_000), (1, 0, 1_000)])
+    )
     assert events.stacks is None
     assert sum("stacks were left out" in note for note in events.notes) == 1
     assert len(events.marks) == 2
@@ -140,7 +142,9 @@ def test_a_file_cut_inside_its_stacks_keeps_its_events(tmp_path):
 def test_hostile_names_are_bounded_and_redacted(tmp_path):
     files = [("\x1b[2J" + "d/" * 100_000 + "x.py", USER), ("https://me:hunter2@host/x.py", USER), ("y.py", USER)]
     functions = [(0, "f\n" * 100_000), (1, "g"), (2, "h"), (2, "i"), (2, "j")]
-    got = events_of(tmp_path, document(stacks(files=files, functions=functions, frames=[(-1, 0, 1), (-1, 1, 2)], frame=[0, 0, 1]))).stacks
+    got = events_of(
+        tmp_path, document(stacks(files=files, functions=functions, frames=[(-1, 0, 1), (-1, 1, 2)], frame=[0, 0, 1]))
+    ).stacks
     assert got is not None
     assert all(len(stack.location.file) <= 400 for stack in got.locations)
     assert all(len(stack.location.function) <= 120 for stack in got.locations)
