@@ -13,7 +13,7 @@ from trainyard.code_location import LIBRARY, SYSTEM, USER, CodeLocation, owner_o
         ("/home/a/project/train.py", USER),
         ("/home/a/project/queue.py", USER),  # absolute: not the standard library's
         ("<ipython-input-3-abc>", USER),
-        ("/tmp/ipykernel_17/221.py", USER),
+        ("/scratch/ipykernel_17/221.py", USER),
         ("torch/nn/modules/module.py", SYSTEM),
         ("/opt/pytorch/torch/optim/adam.py", SYSTEM),
         ("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", SYSTEM),

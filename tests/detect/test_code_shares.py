@@ -1,6 +1,7 @@
 """The lines of code of a finding's time, against a brute-force search over frames and samples."""
 
 from collections import Counter
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -70,7 +71,7 @@ def gaps_between_edges(rows):
     """Idle intervals between all edges of the rows, each with its innermost row."""
     edges = sorted({time for span in rows for time in (span.start, span.stop)})
     gaps = []
-    for begin, end in zip(edges, edges[1:]):
+    for begin, end in pairwise(edges):
         opened = open_at(rows, begin)
         gaps.append(Gap(begin, end, during=opened[-1] if opened else -1))
     return gaps

@@ -1,4 +1,4 @@
-"""Findings of two recordings of `stacks/my_train.py`, with sampled stacks and with `with_stack=True`, name its lines."""
+"""Findings of two recordings of `stacks/my_train.py`, with sampled stacks and `with_stack=True`, name its lines."""
 
 from pathlib import Path
 

@@ -32,8 +32,8 @@ JobSource = str | os.PathLike[str] | Job
 def run(job: JobSource, *, stacks: bool = False, session: Session | None = None) -> RunResult:
     """Trains a job on this machine: times its steps, profiles a few more, and stores and analyses the run.
 
-    `job`: a job file or a `trainyard.Job`. `stacks`: as the key `stacks` of the job's `[measure]`. `session`: where
-    runs are stored, and who follows the progress.
+    `job`: a job file or a `trainyard.Job`. `stacks`: as the key `stacks` of the job's `[measure]`. `session`:
+    store of the run and receiver of its progress.
 
         result = api.run("job.toml", session=api.Session(tag="baseline", say=print))
         print(result.id, result.summary.step_ns, result.headline)

@@ -1,6 +1,6 @@
 """The lines of the user's code in which the host spent the time of a finding.
 
-A file shows them in one of two ways. Sampled stacks (`trainyard run --stacks`) estimate the shares: each sample stands
+A file shows them in one of two ways. Sampled stacks (`trainyard run --stacks`) estimate the shares: each sample counts
 for the time between it and its neighbours. Recorded frames (`with_stack=True`) show them exactly: the location of an
 interval is the innermost frame of the user around the span that the host was in, or, for a thread without frames such
 as autograd's, the frame that the training thread was in.
@@ -144,7 +144,7 @@ def _locate(booked: Booked, time: HostTime) -> list[_Part]:
 
 
 def _locate_by_samples(booked: Booked, stacks: StackSamples, time: HostTime) -> list[_Part]:
-    """The time spent at each location, in proportion to the samples in the intervals. A sample stands for half of the
+    """The time spent at each location, in proportion to the samples in the intervals. A sample counts for half of the
     time to the samples before and after it; empty if no sample is in an interval."""
     edges = np.empty(len(stacks.time) + 1)
     edges[1:-1] = (stacks.time[1:] + stacks.time[:-1]) / 2

@@ -26,7 +26,7 @@ def take_step():
 
 def planted_script(seed, steps):
     """(text, line, function): a script of functions that call each other, of which one sleeps once a step."""
-    chosen = random.Random(seed)
+    chosen = random.Random(seed)  # noqa: S311
     count, lines = chosen.randint(1, 5), (HEAD + STEP).splitlines()
     sleeping, line = chosen.randrange(count), 0
     for number in range(count):

@@ -28,7 +28,7 @@ class Paused:
 
         def run():
             self.ident = threading.get_ident()
-            exec(code, scope)
+            exec(code, scope)  # noqa: S102
             self.ended.set()
 
         if start is threading.Thread:

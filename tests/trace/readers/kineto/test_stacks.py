@@ -40,8 +40,8 @@ def document(stacks=None, marks=((0, 5_000, 6_000),)):
     """A CPU trace of two steps with annotations around readings of the samples' clock: (index, start, stop)."""
     host = [(f"{CLOCK_MARK}{index}", MAIN, start, stop, "user_annotation") for index, start, stop in marks]
     host += [("aten::mm", MAIN, 10 * MS, 11 * MS, "cpu_op"), ("aten::mm", MAIN, 30 * MS, 31 * MS, "cpu_op")]
-    made = trace(host=host, marks=[("1", 0, 20 * MS), ("2", 20 * MS, 40 * MS)])
-    return made | ({STACKS_KEY: stacks} if stacks is not None else {})
+    without = trace(host=host, marks=[("1", 0, 20 * MS), ("2", 20 * MS, 40 * MS)])
+    return without | ({STACKS_KEY: stacks} if stacks is not None else {})
 
 
 def events_of(tmp_path, document, name="trace.json"):
@@ -77,8 +77,8 @@ def test_the_offset_of_the_clocks_is_within_its_error(tmp_path_factory, offset, 
         (index, at + offset - before, at + offset + after)
         for index, (at, (_, before, after)) in enumerate(zip(clock, readings))
     ]
-    made = document(stacks(clock_ns=clock), marks)
-    got = events_of(tmp_path_factory.mktemp("clock"), made).stacks
+    written = document(stacks(clock_ns=clock), marks)
+    got = events_of(tmp_path_factory.mktemp("clock"), written).stacks
     assert got is not None
     assert abs(int(got.time[0]) - (2 * MS + offset)) <= got.error_ns + 1_000
     assert got.error_ns <= min(before + after for _, before, after in readings) // 2 + 1_000
@@ -164,7 +164,7 @@ def test_stacks_survive_spilling_and_compression(tmp_path):
     assert loaded.stacks.time.tolist() == events.stacks.time.tolist()
 
 
-def test_stacks_are_appended_to_what_the_profiler_wrote(tmp_path):
+def test_stacks_are_appended_to_the_file_of_the_profiler(tmp_path):
     pytest.importorskip("torch")
     from trainyard.run.local.capture import add_stacks
 
