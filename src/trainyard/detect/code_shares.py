@@ -31,7 +31,11 @@ from trainyard.finding import CodeShare
 
 MAIN_SHARE = 0.5
 """Share of a finding's time from which its sentence names the function."""
+_NOT_ON_HOST = ("queue", "stream_wait", "edge")
+"""Subdivisions of launch_gap in which the host is not the cause."""
 _MIN_SHARE = 0.05
+_MIN_SAMPLES = 5
+"""Samples of a finding from which its sentence names a function: of three with one value, half may have another."""
 _MAX_SHARES = 3
 _MODULE_PREFIX = "nn.Module: "
 _MAX_MODULE_DEPTH = 64
@@ -70,20 +74,33 @@ _frames_cache: WeakKeyDictionary[Booked, _Frames] = WeakKeyDictionary()
 
 
 def idle_time(booked: Booked, rows: I64) -> HostTime:
-    """The idle intervals `rows` of a rank."""
+    """The idle intervals `rows` of a rank, without those in which the host had launched the next work already."""
     idle = booked.idle
+    is_host = booked.keys(lambda account, _: account.what not in _NOT_ON_HOST)
+    rows = rows[is_host[idle.key[rows]]] if len(rows) else rows
     return HostTime(idle.start[rows], idle.stop[rows], idle.ns[rows], idle.host[rows])
 
 
-def code_shares(ranks: Sequence[Booked], times: Sequence[HostTime]) -> tuple[CodeShare, ...]:
-    """The functions in which most of the time was spent, the largest share first, at most three. `times`: of each rank.
-    Empty if the files show no stacks. A function's line and module are those with most of its time."""
+def cpu_time(booked: Booked, rows: I64) -> HostTime:
+    """The intervals `rows` of the training thread of a rank without a device; none of a rank with one, whose intervals
+    are not the host's."""
+    rows = rows[:0] if booked.on_device else np.sort(rows)
+    return HostTime(booked.start[rows], booked.stop[rows], booked.owned[rows], booked.launcher[rows])
+
+
+def code_shares(
+    ranks: Sequence[Booked], times: Sequence[HostTime], total_ns: int | None = None
+) -> tuple[CodeShare, ...]:
+    """The functions in which most of the time was spent, the largest share first, at most three. `times`: of each rank;
+    `total_ns`: the time of which the shares are, by default that of `times`. Empty if the files show no stacks. A
+    function's line and module are those with most of its time."""
     parts_of_function: dict[tuple[str, str], list[_Part]] = {}
     for rank, time in zip(ranks, times):
         for part in _locate(rank, time):
             location = part.stack.location
             parts_of_function.setdefault((location.file, location.function), []).append(part)
-    total_ns, steps = sum(int(time.ns.sum()) for time in times), max(1, sum(rank.steps for rank in ranks))
+    total_ns = total_ns or sum(int(time.ns.sum()) for time in times)
+    steps = max(1, sum(rank.steps for rank in ranks))
     shares = [_share_of(parts, total_ns, steps) for parts in parts_of_function.values()]
     shares.sort(key=lambda share: -share.share)
     return tuple(share for share in shares[:_MAX_SHARES] if share.share >= _MIN_SHARE)
@@ -127,13 +144,18 @@ def describe_code(shares: Sequence[CodeShare]) -> str:
     return f"code: {text}" + (f" ({units.counted(samples, 'sample')})" if samples else "")
 
 
+def main_code(shares: Sequence[CodeShare]) -> CodeShare | None:
+    """The function with most of a finding's time; None if none has, or if the samples are too few to state it."""
+    if not shares or shares[0].share < MAIN_SHARE:
+        return None
+    return shares[0] if not shares[0].samples or sum(share.samples for share in shares) >= _MIN_SAMPLES else None
+
+
 def describe_main_code(shares: Sequence[CodeShare]) -> str:
     """The end of a finding's sentence if one function has most of its time: `, 97 % of it in train.py:31 (augment)`;
     else empty."""
-    if not shares or shares[0].share < MAIN_SHARE:
-        return ""
-    share = units.show_share(round(shares[0].share * 1000), 1000, 0)
-    return f", {share} of it in {shares[0].location}"
+    main = main_code(shares)
+    return f", {units.show_share(round(main.share * 1000), 1000, 0)} of it in {main.location}" if main else ""
 
 
 def _locate(booked: Booked, time: HostTime) -> list[_Part]:

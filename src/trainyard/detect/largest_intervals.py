@@ -74,7 +74,8 @@ def largest_idle(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Larges
         named.append((_add_code(culprits[0][0] if culprits else "interval", rank, rows), ns))
     summary = _summarise(ranks, columns, tuple(named))
     times = [idle_time(rank, rows) for rank, rows in zip(ranks, rows_by_rank)]
-    return summary and summary._replace(code=code_shares(ranks, times))
+    total_ns = sum(int(rank.idle.ns[rows].sum()) for rank, rows in zip(ranks, rows_by_rank))
+    return summary and summary._replace(code=code_shares(ranks, times, total_ns))
 
 
 def _add_code(name: str, booked: Booked, rows: I64) -> str:

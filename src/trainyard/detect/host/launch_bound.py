@@ -20,7 +20,7 @@ import numpy as np
 from trainyard import units, words
 from trainyard.booked import Booked
 from trainyard.change import RowChange
-from trainyard.detect.code_shares import MAIN_SHARE
+from trainyard.detect.code_shares import main_code
 from trainyard.detect.communication.straggler import culprit_of
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters, mean_per_step, sum_by_key
@@ -138,7 +138,7 @@ def _doubts(
     doubts.append(_Doubt(_IRREGULAR_DOUBT * irregular, text, _LOOK_FOR_INTERFERENCE))
     if largest and largest.is_single:
         doubts.append(_Doubt(_SINGLE_GAP_DOUBT, "", ""))
-    located = sum(share.share for share in largest.code) if largest else 0.0
+    located = sum(share.share for share in largest.code) if largest and main_code(largest.code) else 0.0
     stopped = _stop_fraction(ranks, rows_by_rank) * (1 - min(1.0, located))
     text = "the file does not show why the host stopped for its longest gaps" if stopped > 0.5 else ""
     return [*doubts, _Doubt(_UNSEEN_STOP_DOUBT * stopped, text, _RECORD_STACKS)]
@@ -160,9 +160,9 @@ def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt], code:
     if explained:
         return max(explained, key=lambda doubt: doubt.probability).remedy
     is_torch = not ranks or any(rank.events.shows_torch for rank in ranks)
-    if cause == "python" and code and code[0].share >= MAIN_SHARE and code[0].location.function != "<module>":
-        function = code[0].location.function
-        return f"Move the work of {function} out of the step: do it ahead of time, or in another process."
+    main = main_code(code)
+    if cause == "python" and main and main.location.function != "<module>":
+        return f"Move the work of {main.location.function} out of the step: do it ahead of time, or in another process."
     if cause == "python":
         ahead = "compile it, or do its work ahead of time" if is_torch else "do its work ahead of time"
         return f"Move Python out of the step: {ahead}."
