@@ -88,7 +88,7 @@ class LaunchBound:
                     ),
                 )
             ),
-            remedy=_remedy(account.what, other_ranks, doubts, largest.code if largest else ()),
+            remedy=_remedy(account.what, other_ranks, doubts, _code_of_stops(other_ranks, rows_by_rank, largest)),
             sure=confidence(*(doubt.probability for doubt in doubts)) if other_ranks else _SURE_WITHOUT_RANKS,
             largest=largest,
             change=_change_without_gaps(self.rule, ranks or (), cost_ns),
@@ -155,7 +155,7 @@ _RECORD_STACKS = (
 
 def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt], code: Sequence[CodeShare]) -> str:
     """The remedy for the main cause of the idle time (a key of words.GAPS), or the next step if it is doubtful. `code`:
-    the functions in which the time was spent."""
+    the functions in which the host stops."""
     explained = [doubt for doubt in doubts if doubt.remedy and doubt.text]
     if explained:
         return max(explained, key=lambda doubt: doubt.probability).remedy
@@ -174,6 +174,17 @@ def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt], code:
     if cause == "queue":
         return "Work was launched but started late: check launch latency, stream priorities and dependencies."
     return "A stream waits for another one: check the events between them."
+
+
+def _code_of_stops(
+    ranks: Sequence[Booked], rows_by_rank: Sequence[I64], largest: LargestIntervals | None
+) -> tuple[CodeShare, ...]:
+    """The functions in which the time was spent, if most of it is in long stops of the host: short ones between ops are
+    the cost of Python in general. `rows_by_rank`: rows in `idle`; `largest`: its largest intervals."""
+    idle_ns = [rank.idle.ns[rows] for rank, rows in zip(ranks, rows_by_rank)]
+    stopped_ns = sum(int(ns[ns >= _STOP_NS].sum()) for ns in idle_ns)
+    is_stop = stopped_ns > _MAIN_FRACTION * sum(int(ns.sum()) for ns in idle_ns)
+    return largest.code if largest and is_stop else ()
 
 
 def _stop_fraction(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> float:
