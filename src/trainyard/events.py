@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.code_location import StackLocation
 from trainyard.step_marks import STEP_MARK
 
 I64 = NDArray[np.int64]
@@ -127,6 +128,17 @@ class InferredSteps(msgspec.Struct, frozen=True, kw_only=True):
     on_device: bool = False
 
 
+class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """k samples of the Python stack of the training thread, sorted by time. `time`: ns on the file's clock, which is
+    known to `error_ns`; `location`: index into `locations`; `period_ns`: the usual time between two samples."""
+
+    time: I64
+    location: I32
+    locations: tuple[StackLocation, ...]
+    period_ns: int
+    error_ns: int
+
+
 class Events(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's profile. `names[i]` is the text of name i, `streams[i]` that of stream i. `span`: (start, stop) of the
     recording. `mark`: prefix of the names of step annotations; `inferred`: how the marks were inferred, None if they
@@ -134,7 +146,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     thread's number in `host.thread`. `world`: number of ranks of the job, 0 if not recorded; `devices`: number of
     devices of the host, as recorded; `group_sizes`: sizes of the recorded process groups; `axis`: the mesh axis that
     all ranks form, if the job's layout has a single one; `notes`: messages for the user; `cut_short`: the file is
-    truncated.
+    truncated; `stacks`: sampled Python stacks, None if the file has none.
     """
 
     source: str
@@ -162,6 +174,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     axis: str = ""
     notes: tuple[str, ...] = ()
     cut_short: bool = False
+    stacks: StackSamples | None = None
 
     @property
     def shows_torch(self) -> bool:

@@ -6,6 +6,7 @@ import msgspec
 
 from trainyard import words
 from trainyard.change import Change
+from trainyard.code_location import CodeLocation
 from trainyard.errors import BadInput
 from trainyard.ledger import Account
 
@@ -14,6 +15,21 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """A recommended action."""
 
     description: str
+
+
+class CodeShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of the program in which a finding's time was spent. `location`: the line with most of that time;
+    `share`: of the finding's booked time, from 0 to 1; `ns`: per step; `samples`: the number of sampled stacks that the
+    share is estimated from, 0 if the profiler recorded every call; `callee`: the function of a library in which most of
+    the time was spent, called from there, None if most was spent in the user's own code; `module`: path of the
+    `nn.Module` whose forward pass had most of the time, empty if none or unknown."""
+
+    location: CodeLocation
+    share: float
+    ns: int
+    samples: int = 0
+    callee: CodeLocation | None = None
+    module: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +56,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """ns per step of the ledger's time that the rule attributes to the cause."""
     change: Change | None = None
     """The change of the steps that removes the cause, for a replay; None if no change expresses it."""
+    code: tuple[CodeShare, ...] = ()
+    """The functions in which the host spent the time, the largest share first; empty if the file shows no stacks."""
 
     def __post_init__(self) -> None:
         """Raise `BadInput` for an unknown severity or price, a confidence outside 0 to 1 or a negative cost."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from trainyard import job_file
 from trainyard.error_report import report_of
 from trainyard.errors import TrainyardError
@@ -27,10 +29,11 @@ JobSource = str | os.PathLike[str] | Job
 """A job file, or a job."""
 
 
-def run(job: JobSource, *, session: Session | None = None) -> RunResult:
+def run(job: JobSource, *, stacks: bool = False, session: Session | None = None) -> RunResult:
     """Trains a job on this machine: times its steps, profiles a few more, and stores and analyses the run.
 
-    `job`: a job file or a `trainyard.Job`. `session`: where runs are stored, and who follows the progress.
+    `job`: a job file or a `trainyard.Job`. `stacks`: as the key `stacks` of the job's `[measure]`. `session`:
+    store of the run and receiver of its progress.
 
         result = api.run("job.toml", session=api.Session(tag="baseline", say=print))
         print(result.id, result.summary.step_ns, result.headline)
@@ -39,22 +42,27 @@ def run(job: JobSource, *, session: Session | None = None) -> RunResult:
     after storing the measurements so far.
     """
     read, text = _read_job(job)
+    if stacks and not read.measure.stacks:
+        read = msgspec.structs.replace(read, measure=msgspec.structs.replace(read.measure, stacks=True))
+        text = job_file.write(read)
     booking, booked = _with_booking(session, read.trace_axis)
     return booking.result(harness.execute(read, text, booked), booked)
 
 
-def run_script(command: Sequence[str], *, profile: int = 3, session: Session | None = None) -> RunResult:
+def run_script(
+    command: Sequence[str], *, profile: int = 3, stacks: bool = False, session: Session | None = None
+) -> RunResult:
     """Runs a training script of your own, unchanged, and records its steps like those of a job.
 
-    `command`: the words of the command line. `profile`: number of steps to profile. The command's output goes to
-    stderr.
+    `command`: the words of the command line. `profile`: number of steps to profile. `stacks`: sample the Python stacks
+    in these steps, so that findings name files and lines. The command's output goes to stderr.
 
         result = api.run_script(["torchrun", "--nproc-per-node", "2", "train.py"])
 
     Raises `BadInput` if there is no such command or no step was seen, `CommandFailed` if it fails.
     """
     booking, booked = _with_booking(session, "")
-    measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile)
+    measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile, stacks=stacks)
     return booking.result(run_command.execute(command, measure, booked), booked)
 
 

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.change import Change
+from trainyard.detect.code_shares import describe_code, describe_main_code
 from trainyard.events import I32, I64
-from trainyard.finding import Finding, Remedy, severity
+from trainyard.finding import CodeShare, Finding, Remedy, severity
 from trainyard.ledger import WINDOW, Account, Ledger
 
 if TYPE_CHECKING:
@@ -74,11 +75,12 @@ def finding(
     the probability that the finding is right. `wins`: 0 if no remedy recovers the time. `level`: the severity (a key
     of words.SEVERITIES); empty if the cost determines it. `change`: the change of the steps that removes the cause,
     with which a replay prices it. `largest`: the largest intervals of the cost: the sentence names one that dominates,
-    the evidence all.
+    the evidence all, and the code in which they were spent.
     """
+    code: tuple[CodeShare, ...] = largest.code if largest else ()
     if largest is not None:
-        evidence = "; ".join(filter(None, (evidence, largest.evidence)))
-        remark += largest.headline
+        evidence = "; ".join(filter(None, (evidence, largest.evidence, describe_code(code))))
+        remark += describe_main_code(code) + largest.headline
     unpriced = Finding(
         rule=rule,
         severity=level or severity(cost_ns, ledger.wall_ns),
@@ -93,6 +95,7 @@ def finding(
         priced="none" if wins == 0 else "bound",
         booked_ns=cost_ns,
         change=change,
+        code=code,
     )
     return (replace(unpriced, summary=describe_price(unpriced, ledger)),)
 

@@ -13,9 +13,11 @@ import numpy as np
 
 from trainyard import units, words
 from trainyard.booked import Booked
+from trainyard.detect.code_shares import MAIN_SHARE, code_shares, idle_time
 from trainyard.detect.finding_text import shorten
 from trainyard.detect.host_blame import time_by_culprit
 from trainyard.events import I64
+from trainyard.finding import CodeShare
 
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
 # it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
@@ -31,13 +33,15 @@ _NAMED = 3
 class LargestIntervals(NamedTuple):
     """The largest intervals over all ranks, as (name, ns), the largest first. `is_single`: on each rank that has any
     cost, its largest interval is almost all of it; `ranks`: the number of these ranks; `steps_with`: steps of all ranks
-    that have a relevant part of the cost; `steps`: all their full steps."""
+    that have a relevant part of the cost; `steps`: all their full steps; `code`: the functions in which the host spent
+    the cost, if the files show them."""
 
     intervals: tuple[tuple[str, int], ...]
     is_single: bool
     ranks: int
     steps_with: int
     steps: int
+    code: tuple[CodeShare, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -77,8 +81,20 @@ def largest_idle(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Larges
     named = []
     for ns, rank, rows in ranked[:_NAMED]:
         culprits = time_by_culprit(rank, rank.idle.host[rows], rank.idle.ns[rows]).most_common(1)
-        named.append((culprits[0][0] if culprits else "interval", ns))
-    return _summarise(ranks, columns, tuple(named))
+        named.append((_add_code(culprits[0][0] if culprits else "interval", rank, rows), ns))
+    summary = _summarise(ranks, columns, tuple(named))
+    times = [idle_time(rank, rows) for rank, rows in zip(ranks, rows_by_rank)]
+    total_ns = sum(int(rank.idle.ns[rows].sum()) for rank, rows in zip(ranks, rows_by_rank))
+    return summary and summary._replace(code=code_shares(ranks, times, total_ns))
+
+
+def _add_code(name: str, booked: Booked, rows: I64) -> str:
+    """The name of an idle interval (`rows` of `idle`) with the function in which the host spent most of it, unless the
+    name contains that already: `Python at train.py:31 (augment)`."""
+    shares = code_shares([booked], [idle_time(booked, rows)])
+    if not shares or shares[0].share < MAIN_SHARE or shares[0].location.function in name:
+        return name
+    return f"{name} at {shares[0].location}"
 
 
 def largest_work(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> LargestIntervals | None:

@@ -17,11 +17,21 @@ from trainyard.cli.run.run_options import FULL, JSON, PORT, QUIET, TAG
 @click.option(
     "--profile", type=click.IntRange(min=0), default=3, show_default=True, help="Number of steps of COMMAND to profile."
 )
+@click.option(
+    "--stacks", is_flag=True, help="Sample Python stacks in the profiled steps: findings name files and lines."
+)
 @JSON
 @FULL
 @QUIET
 def command(
-    target: tuple[str, ...], tag: str, port: int | None, profile: int, as_json: bool, full: bool, quiet: bool
+    target: tuple[str, ...],
+    tag: str,
+    port: int | None,
+    profile: int,
+    stacks: bool,
+    as_json: bool,
+    full: bool,
+    quiet: bool,
 ) -> None:
     """Run the job in JOB.toml on this machine, and show where the time of a step goes.
 
@@ -41,10 +51,10 @@ def command(
     # --profile applies to commands only: a job file sets its own window. --port applies to jobs only: a command starts
     # its own ranks.
     if len(target) > 1 or _is_command(first_word):
-        result = api.run_script(target, profile=profile, session=script_session_of(tag, quiet))
+        result = api.run_script(target, profile=profile, stacks=stacks, session=script_session_of(tag, quiet))
     else:
         with session_of(tag, port, quiet) as session:
-            result = api.run(copy_pipe(first_word), session=session)
+            result = api.run(copy_pipe(first_word), stacks=stacks, session=session)
     show_run(result, as_json, full)
 
 

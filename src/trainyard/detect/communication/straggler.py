@@ -15,15 +15,17 @@ from collections.abc import Sequence
 from math import comb
 
 import numpy as np
+from msgspec.structs import replace
 
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.change import Change
+from trainyard.detect.code_shares import code_shares, describe_main_code, idle_time
 from trainyard.detect.communication.own_time import doubt_of_kernels, explained_fraction
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.largest_intervals import largest_waits
-from trainyard.finding import Finding
+from trainyard.finding import CodeShare, Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 from trainyard.stats.medians import median
@@ -63,8 +65,13 @@ class Straggler:
             f"rank {rank} {units.show_share(ns, total_late_ns, 0)}"
             for rank, ns in sorted(ledger.late.items(), key=lambda item: -item[1])[:4]
         )
-        differs = _describe_difference(rank_late, ranks) if ranks else ""
-        return finding(
+        account, excess_ns = _largest_difference(rank_late, ranks or ())
+        differs, code = "", _code_of(rank_late, ranks or (), account)
+        if account:
+            label = Account.parse(account).label
+            differs = f"; it spends {units.show_time(excess_ns)} more than the others on {label}"
+            differs += describe_main_code(code)
+        (late_finding,) = finding(
             self.rule,
             ledger,
             max(waits, key=lambda account: waits[account]),
@@ -76,6 +83,7 @@ class Straggler:
             largest=largest_waits(ranks or ()),
             change=Change(text=f"rank:{rank_late}=typical"),
         )
+        return (replace(late_finding, code=code),)
 
 
 def _confidence(ledger: Ledger, late: int, ranks: Sequence[Booked] | None) -> float:
@@ -182,9 +190,9 @@ def _describe_arrivals(late: int, ranks: Sequence[Booked]) -> str:
     return f"at {profile.last} of {units.counted(profile.met, 'collective')}"
 
 
-def _describe_difference(late: int, ranks: Sequence[Booked]) -> str:
-    """The account in which the late rank exceeds the others' median most, as evidence: compute, copies or the host's
-    gaps."""
+def _largest_difference(late: int, ranks: Sequence[Booked]) -> tuple[str, int]:
+    """The account (as text) in which the late rank exceeds the others' median most, and by how many ns a step: compute,
+    copies or the host's gaps. The text is empty if it exceeds them in none."""
     # Account in text form -> ns a step: of the late rank, and of each other rank.
     late_ns: dict[str, int] = {}
     other_ns: dict[str, list[int]] = {}
@@ -198,8 +206,18 @@ def _describe_difference(late: int, ranks: Sequence[Booked]) -> str:
     excess_ns = {account: ns - int(median(other_ns.get(account, [0]))) for account, ns in late_ns.items()}
     account = max(excess_ns, key=lambda account: excess_ns[account], default="")
     if not account or excess_ns[account] <= 0:
-        return ""
-    return f"; it spends {units.show_time(excess_ns[account])} more than the others on {Account.parse(account).label}"
+        return "", 0
+    return account, excess_ns[account]
+
+
+def _code_of(late: int, ranks: Sequence[Booked], account: str) -> tuple[CodeShare, ...]:
+    """The functions in which the late rank's host spends the time of an account; empty if it is not idle time."""
+    late_ranks = [rank for rank in ranks if rank.events.rank == late]
+    times = []
+    for rank in late_ranks:
+        is_account = np.append(rank.keys(lambda own, _: str(own) == account), False)
+        times.append(idle_time(rank, np.flatnonzero(is_account[rank.idle.key] & rank.full(rank.idle.start))))
+    return code_shares(late_ranks, times)
 
 
 def _ns_by_account(booked: Booked) -> dict[str, int]:

@@ -20,6 +20,7 @@ import numpy as np
 from trainyard import units, words
 from trainyard.booked import Booked
 from trainyard.change import RowChange
+from trainyard.detect.code_shares import main_code
 from trainyard.detect.communication.straggler import culprit_of
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters, mean_per_step, sum_by_key
@@ -29,7 +30,7 @@ from trainyard.detect.largest_intervals import LargestIntervals, largest_idle
 from trainyard.detect.regularity import atypical_fraction, regular_fraction
 from trainyard.detect.row_changes import row_change
 from trainyard.events import I64, NOTE
-from trainyard.finding import Finding
+from trainyard.finding import CodeShare, Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
@@ -98,7 +99,7 @@ class LaunchBound:
                     ),
                 )
             ),
-            remedy=_remedy(account.what, other_ranks, doubts),
+            remedy=_remedy(account.what, other_ranks, doubts, _code_of_stops(other_ranks, rows_by_rank, largest)),
             confidence=confidence(*(doubt.probability for doubt in doubts)) if other_ranks else _SURE_WITHOUT_RANKS,
             largest=largest,
             change=_change_without_gaps(self.rule, ranks or (), cost_ns),
@@ -148,7 +149,8 @@ def _doubts(
     doubts.append(_Doubt(_IRREGULAR_DOUBT * irregular, text, _LOOK_FOR_INTERFERENCE))
     if largest and largest.is_single:
         doubts.append(_Doubt(_SINGLE_GAP_DOUBT, "", ""))
-    stopped = _stop_fraction(ranks, rows_by_rank)
+    located = sum(share.share for share in largest.code) if largest and main_code(largest.code) else 0.0
+    stopped = _stop_fraction(ranks, rows_by_rank) * (1 - min(1.0, located))
     text = "the file does not show why the host stopped for its longest gaps" if stopped > 0.5 else ""
     return [*doubts, _Doubt(_UNSEEN_STOP_DOUBT * stopped, text, _RECORD_STACKS)]
 
@@ -156,15 +158,22 @@ def _doubts(
 _LOOK_FOR_INTERFERENCE = (
     "Look for disturbances of the host: other processes, threads that share a lock (the interpreter's), paging."
 )
-_RECORD_STACKS = "Record stacks (a sampling profiler, in PyTorch with_stack=True) to see why the host stops."
+_RECORD_STACKS = (
+    "Record stacks (`trainyard run --stacks`, a sampling profiler, or with_stack=True in PyTorch) to see why the host "
+    "stops."
+)
 
 
-def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt]) -> str:
-    """The remedy for the main cause of the idle time (a key of words.GAPS), or the next step if it is doubtful."""
+def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt], code: Sequence[CodeShare]) -> str:
+    """The remedy for the main cause of the idle time (a key of words.GAPS), or the next step if it is doubtful. `code`:
+    the functions in which the host stops."""
     explained = [doubt for doubt in doubts if doubt.remedy and doubt.text]
     if explained:
         return max(explained, key=lambda doubt: doubt.probability).remedy
     is_torch = not ranks or any(rank.events.shows_torch for rank in ranks)
+    main = main_code(code)
+    if cause == "python" and main and main.location.function != "<module>":
+        return f"Move the work of {main.location.function} out of the step: do it ahead of time, or in another process."
     if cause == "python":
         ahead = "compile it, or do its work ahead of time" if is_torch else "do its work ahead of time"
         return f"Move Python out of the step: {ahead}."
@@ -176,6 +185,17 @@ def _remedy(cause: str, ranks: Sequence[Booked], doubts: Sequence[_Doubt]) -> st
     if cause == "queue":
         return "Work was launched but started late: check launch latency, stream priorities and dependencies."
     return "A stream waits for another one: check the events between them."
+
+
+def _code_of_stops(
+    ranks: Sequence[Booked], rows_by_rank: Sequence[I64], largest: LargestIntervals | None
+) -> tuple[CodeShare, ...]:
+    """The functions in which the time was spent, if most of it is in long stops of the host: short ones between ops are
+    the cost of Python in general. `rows_by_rank`: rows in `idle`; `largest`: its largest intervals."""
+    idle_ns = [rank.idle.ns[rows] for rank, rows in zip(ranks, rows_by_rank)]
+    stopped_ns = sum(int(ns[ns >= _STOP_NS].sum()) for ns in idle_ns)
+    is_stop = stopped_ns > _MAIN_FRACTION * sum(int(ns.sum()) for ns in idle_ns)
+    return largest.code if largest and is_stop else ()
 
 
 def _stop_fraction(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> float:

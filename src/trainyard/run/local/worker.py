@@ -162,7 +162,9 @@ class Rank:
         if not window:
             return
         ranks, steps = self.ranks, len(window) - PROFILER_WARMUP
-        with capture(folder, ranks.rank, steps, ranks.device, barrier=lambda: barrier(ranks)) as profiler:
+        with capture(
+            folder, ranks.rank, steps, ranks.device, barrier=lambda: barrier(ranks), stacks=self.job.measure.stacks
+        ) as profiler:
             for planned in window:
                 self._take_step(planned)
                 profiler.step()

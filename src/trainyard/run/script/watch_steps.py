@@ -28,7 +28,7 @@ from trainyard.record import Sample
 from trainyard.run.script import step_mark
 
 FOLDER, MEASURE = "TRAINYARD_SCRIPT_FOLDER", "TRAINYARD_SCRIPT_MEASURE"
-"""Environment variables: the run's folder; `warmup,steps,profiled`."""
+"""Environment variables: the run's folder; `warmup,steps,profiled,stacks`."""
 _STEPS_FROM = "torch.optim.optimizer"
 
 
@@ -38,8 +38,8 @@ def watch() -> None:
     Reads the environment variables `FOLDER` and `MEASURE`, and installs an import hook for torch's optimizers and an
     exit handler.
     """
-    warmup, steps, profiled = (int(part) for part in os.environ[MEASURE].split(","))
-    measure = Measure(warmup=warmup, steps=steps, repeats=1, profiled=profiled)
+    warmup, steps, profiled, stacks = (int(part) for part in os.environ[MEASURE].split(","))
+    measure = Measure(warmup=warmup, steps=steps, repeats=1, profiled=profiled, stacks=bool(stacks))
     watcher = ScriptWatch(Path(os.environ[FOLDER]), int(os.environ.get("RANK", "0")), measure)
     step_mark.set_watcher(watcher)
     sys.meta_path.insert(0, _AfterImport(_STEPS_FROM, watcher.follow))
@@ -169,7 +169,9 @@ class ScriptWatch:
         from trainyard.run.local.capture import capture
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        window = capture(self.folder, self.rank, self.measure.profiled, device, barrier=lambda: None)
+        window = capture(
+            self.folder, self.rank, self.measure.profiled, device, barrier=lambda: None, stacks=self.measure.stacks
+        )
         self.profiler = self.window.enter_context(window)
 
     def _end_profiled_step(self) -> None:

@@ -61,6 +61,7 @@ class ClockCorrection(NamedTuple):
             host=self._table(events.host),
             marks=self._marks(events.marks),
             device_marks=self._marks(events.device_marks),
+            stacks=events.stacks and msgspec.structs.replace(events.stacks, time=self.at(events.stacks.time)),
             span=(self.when(events.span[0]), self.when(events.span[1])),
         )
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.events import I64, NOTE, Events
+from trainyard.recorded_stacks import CLOCK_MARK
 from trainyard.trace.align.host_timeline import HostTimeline, work_items
 from trainyard.trace.classify.context import Context
 from trainyard.trace.readers.gather import OWN_RANGES
@@ -23,7 +24,7 @@ _LOADER = "enumerate(DataLoader)"
 _FRAMEWORK = (
     "Optimizer.", _LOADER, "nccl:", "gloo:", "MPI_", "record_param_comms", "nn.Module: ", "Python GC", "FSDP",
     "DistributedDataParallel", "FullyShardedDataParallel", "Torch-Compiled Region", "TorchDynamo", "Pregraph bytecode",
-    "PythonSubclass", *OWN_RANGES,
+    "PythonSubclass", CLOCK_MARK, *OWN_RANGES,
 )  # fmt: skip
 """Beginnings of the names of annotations that frameworks and readers write, which may occur several times per step."""
 _NUMBER = re.compile(r"\d+")

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
+from trainyard.recorded_stacks import CLOCK_MARK
 from trainyard.step_marks import INFERRED_MARK, STEP_MARK
 from trainyard.trace.classify.closures import MODULE_PREFIX, Evaluations, find_evaluations, rows_of_evaluations
 from trainyard.trace.classify.first_use import mark_first_use
@@ -47,7 +48,7 @@ _CLASSES = [*words.OP_CLASSES]
 # Annotations that frameworks write for their own use: they are not modules of the user.
 _FRAMEWORK_ANNOTATIONS = (
     STEP_MARK, INFERRED_MARK, "gloo:", "nccl:", "mpi:", "enumerate(DataLoader)", "record_param_comms", "Python GC",
-    PHASE, SAMPLED, SYSTEM,
+    PHASE, SAMPLED, SYSTEM, CLOCK_MARK,
 )  # fmt: skip
 _DYNAMO_SUFFIX = "(dynamo_timed)"
 _COMPILED_FUNCTION = "CompiledFunction"

@@ -43,12 +43,13 @@ def replay_events(events: Events, rank_index: int, profile: Profile, start: I64,
 
 
 def replay_marks(events: Events, clock: ReplayClock) -> Events:
-    """The events with their marks and the span of the recording at replayed times; host spans and work keep theirs."""
+    """The events with their marks and the span of the recording at replayed times, without sampled stacks; host spans
+    and work keep their times."""
     marks = tuple(
         msgspec.structs.replace(mark, start=clock.when(mark.start), stop=clock.when(mark.stop)) for mark in events.marks
     )
     span = (clock.when(events.span[0]), clock.when(events.span[1]))
-    return msgspec.structs.replace(events, marks=marks, device_marks=(), span=span)
+    return msgspec.structs.replace(events, marks=marks, device_marks=(), span=span, stacks=None)
 
 
 class ReplayClock:

@@ -15,12 +15,13 @@ from enum import IntEnum
 from typing import Protocol
 
 from trainyard.errors import BadFile, FileTooLarge
+from trainyard.recorded_stacks import STACKS_KEY
 from trainyard.trace.readers.json_keys import STRING, JsonText, brackets
 from trainyard.trace.readers.kineto.event import ChromeEvent, read_event
 from trainyard.trace.readers.kineto.header import LOG_KEYS
 from trainyard.trace.readers.kineto.unpack import UnpackedText
 
-_HEADER_KEYS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name", *LOG_KEYS)
+_HEADER_KEYS = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name", STACKS_KEY, *LOG_KEYS)
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
 _TOKEN = re.compile(STRING + rb'|[\[\]{}"]', re.S)
 _SHALLOW_VALUE = re.compile(STRING + b"|" + brackets(5), re.S)

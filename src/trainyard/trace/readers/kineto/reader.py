@@ -22,6 +22,7 @@ import numpy as np
 from trainyard.errors import BadFile
 from trainyard.events import CALL, DRAWN, NOTE, OP, Events, OperandShape
 from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.recorded_stacks import MODULE_PREFIX, STACKS_KEY
 from trainyard.redact import redact
 from trainyard.trace.readers.assemble import assemble
 from trainyard.trace.readers.kineto.document import Walk
@@ -30,6 +31,7 @@ from trainyard.trace.readers.kineto.native import library
 from trainyard.trace.readers.kineto.processes import MergedRank, Separation, separate_ranks
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 from trainyard.trace.readers.kineto.scanner import CompiledScanner
+from trainyard.trace.readers.kineto.stacks import Stacks, read_stacks
 from trainyard.trace.readers.kineto.unknown_work import resolve_unknown_work
 from trainyard.trace.readers.kineto.unpack import UnpackedText, no_collection, open_documents
 from trainyard.trace.readers.recognise import recognise, recognise_text
@@ -91,6 +93,8 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
             lane=lane_index[tables.waits.lane], awaited_lane=lane_index[tables.waits.awaited_lane]
         ),
     )
+    separation = separate_ranks(tables, text.path)
+    stacks = Stacks(None) if separation else read_stacks(walk.header.get(STACKS_KEY), tables.host, tables.names)
     facts = FileFacts(
         source=text.name,
         names=tables.names,
@@ -102,12 +106,12 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         host_name=header.host_name,
         backend=header.backend,
         group_sizes=header.group_sizes,
-        notes=(*header.notes, *_describe_losses(text, walk, tables.dropped), *category_notes),
+        notes=(*header.notes, *_describe_losses(text, walk, tables.dropped), *category_notes, *stacks.notes),
         cut_short=bool(walk.lost),
     )
-    separation = separate_ranks(tables, text.path)
     if separation is None:
-        return assemble(facts, tables.host, tables.device, tables.waits, mark, is_whole_process=True)
+        traces = assemble(facts, tables.host, tables.device, tables.waits, mark, is_whole_process=True)
+        return tuple(msgspec.structs.replace(events, stacks=stacks.samples) for events in traces)
     return _assemble_ranks(facts, separation, mark)
 
 
@@ -146,16 +150,17 @@ def _names_of_rank(names: Sequence[str], merged: MergedRank) -> Sequence[str]:
 
 
 def _as_annotations(tables: Tables, mark: str) -> Tables:
-    """Turns the ops whose names begin with the prefix `mark` into annotations, in place, if no annotation begins with
-    it: files of 2021 record the marks of steps as ops. Returns the same tables."""
+    """Turns ops into annotations, in place: modules' forward passes, and the marks of steps (names with the prefix
+    `mark`) if no annotation has that prefix, as in files of 2021. Returns the same tables."""
+    is_module = np.array([name.startswith(MODULE_PREFIX) for name in tables.names] or [False], bool)
     is_mark = np.array([name.startswith(mark) for name in tables.names] or [False], bool)
     host = tables.host
     marks = np.flatnonzero(is_mark[host.name])
-    if not (host.kind[marks] == NOTE).any():
-        rows = marks[host.kind[marks] == OP]
-        host.kind[rows], host.backward[rows] = NOTE, 0
-        for column in (host.external, host.seq, host.shape):
-            column[rows] = -1
+    is_annotation = is_module if (host.kind[marks] == NOTE).any() else is_module | is_mark
+    rows = np.flatnonzero(is_annotation[host.name] & (host.kind == OP))
+    host.kind[rows], host.backward[rows] = NOTE, 0
+    for column in (host.external, host.seq, host.shape):
+        column[rows] = -1
     return tables
 
 
