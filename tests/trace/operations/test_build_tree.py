@@ -109,6 +109,37 @@ def test_nodes_add_up_to_the_mean_ledger(tmp_path_factory, document):
     assert len({(node.parent, node.kind, node.label) for node in tree.nodes}) == len(tree.nodes)
 
 
+@given(rank_traces(rank=0, world=2), rank_traces(rank=1, world=2))
+def test_nodes_of_two_ranks_add_up(tmp_path_factory, first, second):
+    folder = tmp_path_factory.mktemp("t")
+    paths = [write(folder, document, f"{number}.json") for number, document in enumerate((first, second))]
+    measured = measure(read(paths))
+    tree = build_operation_tree(measured)
+    assert tree is None or tree.wall_ns == measured.mean.wall_ns
+
+
+def test_waits_are_below_the_op_that_launched_the_collective(tmp_path):
+    paths = []
+    for rank, late in enumerate((0, 300)):
+        host, device = [], []
+        for start in (0, 1000, 2000):
+            host.append(("c10d::allreduce_", MAIN, start + 10 + late, start + 60 + late, "cpu_op"))
+            device.append(("gemm", 7, start + 5, start + 100 + late, start + 1))
+            device.append((
+                "ncclDevKernel_AllReduce_Sum_f32_RING", 8, start + 100 + late, start + 600, start + 20 + late,
+                {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2},
+            ))  # fmt: skip
+        document = trace(host=host, device=device, marks=MARKS, rank=rank, world=2, host_name="one")
+        paths.append(write(tmp_path, document, f"{rank}.json"))
+    measured = measure(read(paths))
+    tree = build_operation_tree(measured)
+    straggler_ns = sum(e.ns for e in measured.mean.entries if e.account.kind == "straggler")
+    assert straggler_ns == 150  # 300 ns on one of two ranks
+    waits = {path: ns for path, (_, ns, _) in by_path(tree).items() if "Straggler" in "".join(path[-1:])}
+    assert sum(waits.values()) == straggler_ns
+    assert all("c10d::allreduce_" in path for path in waits)
+
+
 @given(rank_traces())
 def test_each_part_adds_up_to_its_ledger(tmp_path_factory, document):
     measured = measure(read([write(tmp_path_factory.mktemp("t"), document)]))

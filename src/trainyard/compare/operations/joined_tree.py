@@ -49,12 +49,14 @@ def join_trees(before: OperationTree, after: OperationTree, matches: Matches) ->
     joined_groups: dict[int, int] = {}  # index of a group -> joined row
 
     def add(node: JoinedNode) -> int:
+        """Appends a node and its time on both sides; returns its joined row."""
         nodes.append(node)
         sides = ((before, node.before), (after, node.after))
         own_ns.append(tuple(tree.nodes[row].own_ns if row >= 0 else 0 for tree, row in sides))
         return len(nodes) - 1
 
     def add_group(index: int) -> int:
+        """The joined row of the common parent of a group, which is appended at its first use."""
         if index not in joined_groups:
             group = matches.groups[index]
             label = " + ".join(sorted({before.nodes[row].label for row in group.before})) + " → "

@@ -8,8 +8,9 @@ left on the other side.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence, Set
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from trainyard.compare.operations.similarity import Similarity, Subtrees, strip_instance
@@ -22,8 +23,10 @@ _MIN_MOVED = 0.75
 """Least similarity of contents of moved subtrees."""
 _MIN_CALLS_OF_MOVED, _MIN_SHAPES = 0.9, 0.5
 """Least similarity of their calls and operand shapes."""
-_MAX_SIBLINGS = 40
+_MAX_SIBLINGS = 30
 """Unmatched siblings of each side that are compared pairwise: those with the largest subtrees."""
+_MAX_COMPARISONS = 200_000
+"""Pairs of siblings that are compared in all; a limit for trees that have nothing in common."""
 _MAX_FUSED = 12
 """Operations that become one; more of them were replaced by something else."""
 _COMPILED = ("CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
@@ -51,6 +54,18 @@ class Matches(NamedTuple):
     groups: tuple[Group, ...]
 
 
+class _MovableLabel(NamedTuple):
+    """The properties of a node that do not change if it is moved: the name of its phase, its kind and its label."""
+
+    phase: str
+    kind: int
+    label: str
+
+    def any_instance(self) -> _MovableLabel:
+        """The same without the number of the instance."""
+        return self._replace(label=strip_instance(self.label))
+
+
 def match_trees(before: OperationTree, after: OperationTree) -> Matches:
     """Matches two operation trees by structure. The roots match; a node matches only nodes of its phase's name."""
     return _Matcher(before, after).match()
@@ -65,6 +80,7 @@ class _Matcher:
         self.pairs: dict[int, int] = {}
         self.kinds: dict[int, MatchKind] = {}
         self.matched_after: set[int] = set()
+        self.comparison_count = 0
 
     def match(self) -> Matches:
         """Runs all passes from the roots."""
@@ -96,6 +112,9 @@ class _Matcher:
             self._largest(self.a, self._left_before(a), a == 0),
             self._largest(self.b, self._left_after(b), a == 0),
         )
+        self.comparison_count += len(left) * len(right)
+        if self.comparison_count > _MAX_COMPARISONS:
+            return []
         scored = sorted(
             ((self.similarity.overall(row, other), row, other) for row in left for other in right),
             key=lambda pair: (-pair[0], pair[1], pair[2]),
@@ -132,41 +151,51 @@ class _Matcher:
 
     def _match_moved(self) -> None:
         """Matches subtrees that are below different parents, the largest first."""
-        candidates_of: dict[tuple[str, int, str], list[int]] = defaultdict(list)
-        for row in range(1, len(self.b.nodes)):
-            if row not in self.matched_after and self._is_movable(self.b, row):
-                candidates_of[self._movable_label(self.b, row)].append(row)
         rows = [row for row in range(1, len(self.a.nodes)) if row not in self.pairs and self._is_movable(self.a, row)]
-        counts = Counter(self._movable_label(self.a, row) for row in rows)
-        exact = [
-            Counter((tree.phase[row], tree.nodes[row].label) for row in movable)
-            for tree, movable in ((self.a, rows), (self.b, [row for other in candidates_of.values() for row in other]))
+        others = [
+            row
+            for row in range(1, len(self.b.nodes))
+            if row not in self.matched_after and self._is_movable(self.b, row)
         ]
+        # Nodes after by their label, and by their label without the number of instance.
+        candidates_of: dict[_MovableLabel, deque[int]] = defaultdict(deque)
+        for other in others:
+            label = self._movable_label(self.b, other)
+            for key in {label, label.any_instance()}:
+                candidates_of[key].append(other)
+        counts: Counter[_MovableLabel] = Counter()
+        for row in rows:
+            label = self._movable_label(self.a, row)
+            counts.update({label, label.any_instance()})
+        totals = {key: len(candidates) for key, candidates in candidates_of.items()}
         for row in sorted(rows, key=lambda row: (-self.a.contents(row).total(), row)):
             label = self._movable_label(self.a, row)
-            candidates = [other for other in candidates_of.get(label, []) if other not in self.matched_after]
-            if row in self.pairs or not candidates:
-                continue
-            is_unique = counts[label] == len(candidates_of[label]) == 1
-            scored = []
-            for other in candidates[:_MAX_CANDIDATES]:
-                keys = (self.a.phase[row], self.a.nodes[row].label), (self.b.phase[other], self.b.nodes[other].label)
-                is_same_label = keys[0][1] == keys[1][1]
-                is_only = is_unique or (is_same_label and exact[0][keys[0]] == exact[1][keys[1]] == 1)
-                if is_only or (is_same_label and self.a.nodes[row].kind == MODULE):
-                    scored.append((self._score_move(row, other, is_only), is_same_label, -other))
-            if scored and max(scored)[0] >= _MIN_MOVED:
-                self._match_subtrees(row, -max(scored)[2], "moved")
+            for key in (label, label.any_instance()):
+                is_only = counts[key] == totals.get(key) == 1
+                if row not in self.pairs and (is_only or (key == label and label.kind == MODULE)):
+                    self._match_best(row, candidates_of.get(key, deque()), is_only)
+
+    def _match_best(self, row: int, candidates: deque[int], is_only: bool) -> None:
+        """Matches `row` with the best of the candidates after, if the evidence suffices. Drops matched ones."""
+        while candidates and candidates[0] in self.matched_after:
+            candidates.popleft()
+        scored = [
+            (self._score_move(row, other, is_only), -other)
+            for other in islice(candidates, _MAX_CANDIDATES)
+            if other not in self.matched_after
+        ]
+        if scored and max(scored)[0] >= _MIN_MOVED:
+            self._match_subtrees(row, -max(scored)[1], "moved")
 
     def _is_movable(self, tree: Subtrees, row: int) -> bool:
         """Whether a node can be below another parent: a module, or an op that another op does not call."""
         kind = tree.nodes[row].kind
         return kind == MODULE or (kind == OP and tree.nodes[tree.nodes[row].parent].kind != OP)
 
-    def _movable_label(self, tree: Subtrees, row: int) -> tuple[str, int, str]:
-        """What a moved node keeps: the name of its phase, its kind, and its label without the number of instance."""
+    def _movable_label(self, tree: Subtrees, row: int) -> _MovableLabel:
+        """The properties that a node keeps if it is moved."""
         node = tree.nodes[row]
-        return tree.nodes[tree.phase[row]].label, node.kind, strip_instance(node.label)
+        return _MovableLabel(tree.nodes[tree.phase[row]].label, node.kind, node.label)
 
     def _score_move(self, row: int, other: int, is_only: bool) -> float:
         """The evidence that `other` is `row` below another parent, from 0 to 1. `is_only`: no other nodes come into

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Set
+from functools import lru_cache
 
 from trainyard.operation_tree import IDLE, KERNEL, MODULE, OP, OperationTree
 
@@ -16,9 +17,16 @@ _Contents = Counter[tuple[str, ...]]
 """Path from a node down to a descendant, without numbers of instances -> calls of the descendant."""
 
 
+@lru_cache(maxsize=65536)
 def strip_instance(label: str) -> str:
     """The label without the number at its end: `Linear_3` -> `Linear_`, `layers.0` -> `layers.`."""
     return _INSTANCE.sub("", label)
+
+
+@lru_cache(maxsize=4096)
+def _words(label: str) -> frozenset[str]:
+    """The words of a label: `LayerNorm_3` -> Layer, Norm, 3."""
+    return frozenset(_WORD.findall(label))
 
 
 class Subtrees:
@@ -90,7 +98,7 @@ class Similarity:
         node, other = self.before.nodes[a], self.after.nodes[b]
         if node.kind != other.kind or node.kind not in (MODULE, OP, KERNEL):
             return 0.0
-        names = _overlap(frozenset(_WORD.findall(node.label)), frozenset(_WORD.findall(other.label)))
+        names = _overlap(_words(node.label), _words(other.label))
         contents, shapes, calls = self.contents(a, b), self.shapes(a, b), self.calls(a, b)
         if names >= _MIN_SIMILAR_NAMES and contents is not None:  # another implementation of the same name
             contents = max(contents, names)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from trainyard.compare.operations.largest_changes import OperationChange, OperationChanges
 from trainyard.report.render.terminal import plain
-from trainyard.report.view.operation_changes import show_calls, show_match, show_path, show_places
+from trainyard.report.view.operation_changes import crop, show_calls, show_match, show_path, show_places
 
 _MOST_OPERATIONS = 3
 """Operations in the default output."""
@@ -26,7 +26,7 @@ def print_operations(changes: OperationChanges, console: Console, full: bool) ->
         path = _shorten(change.path, console.width - _INDENT)
         lines = f"{change.ns / 1e6:>+10,.3f}  {plain(path)}", f"{'':{_INDENT}}{plain(_describe(change))}"
         for line, style in zip(lines, ("", "dim")):
-            console.print(Text(line, style=style), no_wrap=True, overflow="ellipsis", crop=True)
+            console.print(Text(crop(line, console.width), style=style))
     hidden = changes.largest[len(shown) :]
     rest_ns = changes.rest_ns + sum(change.ns for change in hidden)
     console.print(Text(f"{rest_ns / 1e6:>+10,.3f}  other operations", style="dim"))
@@ -45,10 +45,10 @@ def _describe(change: OperationChange) -> str:
 
 
 def _shorten(path: tuple[str, ...], width: int) -> str:
-    """The path in at most `width` characters if possible: labels after the first are replaced by an ellipsis."""
+    """The path in at most `width` characters if possible: labels after the first are replaced by three dots."""
     text = show_path(path)
     for first in range(2, len(path)):
         if len(text) <= max(width, _MIN_NAME):
             break
-        text = f"{path[0]} / … / {show_path(path[first:])}"
+        text = f"{path[0]} / ... / {show_path(path[first:])}"
     return text

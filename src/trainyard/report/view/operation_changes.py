@@ -12,7 +12,12 @@ _MAX_LABEL = 60
 
 def show_path(path: tuple[str, ...]) -> str:
     """The path of an operation: `forward / Block_* / aten::softmax`, with long labels shortened."""
-    return _SEPARATOR.join(label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label in path)
+    return _SEPARATOR.join(crop(label, _MAX_LABEL) for label in path)
+
+
+def crop(text: str, width: int) -> str:
+    """The text, with its end replaced by three dots if it has more than `width` characters."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def show_match(change: OperationChange) -> str:

@@ -116,22 +116,25 @@ def _find_stretches(rank: RankTrace, is_counted: Mask) -> _Stretches:
 
 
 def _place_gaps(rank: RankTrace, gaps: _Stretches) -> _Stretches:
-    """The waits and idle time `gaps`, cut where the innermost host span changes, with their host rows."""
-    events, collectives = rank.events, np.array(sorted(rank.classified.collectives), np.int64)
-    begin, end, key, host, phase = gaps.begin, gaps.end, gaps.key, gaps.host, gaps.phase
+    """The waits and idle time `gaps`, cut where the innermost host span changes, with their host rows.
+
+    Gaps that are not idle time are waits; they belong to the span that launched the collective that follows them.
+    """
+    begin, end, key, host, phase = gaps.begin, gaps.end, gaps.key, gaps.host.copy(), gaps.phase
     is_idle = np.zeros(len(begin), bool)
-    if len(events.work):
-        idle = convert_rank(
-            rank, np.arange(len(rank.keys.pairs) + 1 + int(rank.waits.late.max(initial=0)), dtype=np.int32)
-        ).idle
+    if len(rank.events.work):
+        # The rank numbers of waits, which are not used here, may be any.
+        idle = convert_rank(rank, np.zeros(int(rank.waits.late.max(initial=0)) + 1, np.int32)).idle
         stretch, begin, end = cut_at_bounds(begin, end, np.unique(np.concatenate([idle.start, idle.stop])))
-        key, phase = key[stretch], phase[stretch]
+        key, host, phase = key[stretch], host[stretch], phase[stretch].copy()
         piece = np.searchsorted(idle.start, begin, "right") - 1
-        is_idle = (piece >= 0) & (begin < idle.stop[piece]) if len(idle.start) else np.zeros(len(begin), bool)
-        host, phase = _hosts_of_idle_time(rank, key, phase, idle.host[piece], idle.next[piece])
-    # Other gaps are waits: the collective that starts at their end launched them.
+        is_idle = (piece >= 0) & (begin < np.append(idle.stop, 0)[piece])
+        piece = piece[is_idle]
+        host[is_idle], phase[is_idle] = _hosts_of_idle_time(
+            rank, key[is_idle], phase[is_idle], idle.host[piece], idle.next[piece]
+        )
     waits = np.flatnonzero(~is_idle)
-    host[waits] = -1
+    collectives = np.array(sorted(rank.classified.collectives), np.int64)
     if len(collectives) and len(waits):
         collectives = collectives[np.argsort(rank.classified.start[collectives], kind="stable")]
         following = np.searchsorted(rank.classified.start[collectives], end[waits], "left")
