@@ -53,7 +53,8 @@ int nest(size_t count, const int64_t *start, int64_t *stop, const int32_t *threa
    cause. */
 typedef struct { const int8_t *fixed, *engine, *module, *op_class, *cause; } facts;
 
-/* An entry of a hash table: the module of the forward op with this autograd sequence number; seq is -1 if it is free. */
+/* An entry of a hash table: the module of the forward op with this autograd sequence number; seq is -1 if it is
+   free. */
 typedef struct { int64_t seq; int32_t module; } forward_op;
 
 /* The entry with this sequence number, or the free one in which it belongs. room: size of the table, a power of two of

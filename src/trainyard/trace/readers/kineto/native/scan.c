@@ -713,8 +713,8 @@ void scan_free(scan *s) {
     free(s);
 }
 
-/* Reads the events of text[at:length], which begins after the array's bracket, a comma or an event. Returns the position
-   after the last event that was read; *why: NEED_MORE, CLOSED, ODD or NO_MEMORY; adds the number of events that were
+/* Reads the events of text[at:length], which begins after the array's bracket, a comma or an event. Returns the
+   position after the last event that was read; *why: NEED_MORE, CLOSED, ODD or NO_MEMORY; adds the number of events that were
    read to *entries. */
 size_t scan_feed(scan *s, const char *text, size_t at, size_t length, int *why, int64_t *entries) {
     const char *p = text + at, *end = text + length, *done = p;
