@@ -1,4 +1,8 @@
-"""Interprets the texts of annotations and API calls: an op, a collective, a Python frame or a user annotation."""
+"""Interprets the texts of annotations and API calls: an op, a collective, a Python frame or a user annotation.
+
+Several readers call the `add_...` functions, which add host spans to a `Gather`, the rows of a process. `thread` is any
+key of a thread; `start` and `stop` are ns as the file states them: a span with invalid times is counted as dropped.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,8 @@ class Annotation(NamedTuple):
 
 
 def parse_annotation(text: str) -> Annotation:
-    """Parses an NVTX, roctx or TraceMe text."""
+    """Parses an NVTX, roctx or TraceMe text; it is a user annotation (`events.NOTE`) if it has none of the forms that
+    PyTorch and JAX write."""
     if emitted := _EMIT_NVTX.match(text):
         is_op = emitted["seq"] is not None or _OP_NAME.match(emitted["name"]) is not None
         return Annotation(emitted["name"], OP if is_op else NOTE, int(emitted["seq"] or -1))
@@ -72,9 +77,10 @@ def find_phase(text: str) -> str | None:
 def add_range(rows: Gather, text: str, thread: object, start: object, stop: object) -> None:
     """Adds an annotation as a host span. A call of a communication library becomes its collective's annotation; a range
     around a phase encloses a span that sets the phase."""
+    # An annotation of record_function inside emit_nvtx: only its name counts.
     if (emitted := _EMIT_NVTX.match(text)) and emitted["seq"] is None and not _OP_NAME.match(emitted["name"]):
         text = emitted["name"]
-    if text.startswith(rows.marks):
+    if text.startswith(rows.marks):  # a step
         rows.span(text, NOTE, thread, start, stop)
     elif collective := collective_call(text) or _named_collective(text):
         rows.span(f"nccl:{collective.name}", NOTE, thread, start, stop, collective=collective)
@@ -86,7 +92,8 @@ def add_range(rows: Gather, text: str, thread: object, start: object, stop: obje
 
 
 def add_mpi_call(rows: Gather, name: str, thread: object, start: object, stop: object) -> None:
-    """Adds a call of MPI inside its collective's annotation: the host waits for its peers."""
+    """Adds a call of MPI (`name`: `MPI_Allreduce`) inside its collective's annotation: the host waits for its
+    peers."""
     collective = Collective(name=_mpi_collective(name))
     rows.span(f"mpi:{collective.name}", NOTE, thread, start, stop, collective=collective)
     rows.span(name, CALL, thread, start, stop)
@@ -99,7 +106,8 @@ def _mpi_collective(name: str) -> str:
 
 
 def add_call(rows: Gather, name: str, thread: object, start: object, stop: object, correlation: int) -> None:
-    """Adds a call of the driver or of a communication library; the latter inside its collective's annotation."""
+    """Adds a call of the driver or of a communication library; the latter inside its collective's annotation.
+    `correlation`: id of the call, which the device work that it launched repeats; -1 for none."""
     if collective_call(name):
         add_range(rows, name, thread, start, stop)
     rows.span(name, CALL, thread, start, stop, correlation=correlation)
@@ -117,5 +125,5 @@ def _named_collective(text: str) -> Collective | None:
 
 
 def copy_name(source: str, target: str) -> str:
-    """`Memcpy HtoD` for `host` and `device`: the same name for every profiler."""
+    """The name of a copy, the same for every profiler: `Memcpy HtoD` from `host` to `device`."""
     return f"Memcpy {source[:1].upper()}to{target[:1].upper()}"

@@ -1,4 +1,8 @@
-"""Decodes a collective from a profiler's file: its name, members, size and the mesh axis it runs on."""
+"""Decodes a collective from a profiler's file: its name, members, size and the mesh axis it runs on.
+
+The arguments (`args`) are those that PyTorch records for a collective's kernel or annotation, by name, as parsed from
+the file: any of them may be missing or of another type.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,13 @@ _COLLECTIVE_SPAN = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(?P<name>\w+)")
 
 
 def group_of(collective: Collective, events: Events) -> str:
-    """The mesh axis: from the group's description (`mesh_<axis>`), else for all ranks the layout's only axis or
-    `world`, else `sub<size>`; empty if the file does not identify the group."""
+    """The mesh axis of a collective: from its group's description (`mesh_<axis>`), else for all ranks the layout's only
+    axis or `world`, else `sub<number of members>`; empty if the file does not identify the group. `events`: of the
+    rank, for the sizes of the job and of its groups."""
     if collective.group.startswith("mesh_"):
         return _NOT_IN_AXIS.sub("_", collective.group.removeprefix("mesh_"))[:64] or "world"
     world = events.world
+    # If the job has no other groups, a collective without members is one of all ranks.
     only_world = bool(events.group_sizes) and all(size in (1, world) for size in events.group_sizes)
     members = collective.members or (world if only_world else 0)
     if not members:
@@ -41,7 +47,8 @@ def names_collective(name: str) -> bool:
 
 
 def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> Collective:
-    """Decodes the name and args of a collective's kernel or annotation. `groups`: the file's process groups by name."""
+    """Decodes the name and args of a collective's kernel or annotation. `groups`: name of a process group of the file
+    -> its description, with the keys `ranks`, `pg_size` and `pg_desc`."""
     span = _COLLECTIVE_SPAN.match(name)
     stated_name = args.get("Collective name")
     group_name = str(args.get("Process Group Name", ""))
@@ -64,7 +71,7 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
 
 
 def _peer_rank(args: Mapping[str, Any]) -> int:
-    """The global rank that a send goes to or that a receive comes from."""
+    """The global rank that a send goes to or that a receive comes from; -1 if it is not recorded."""
     return _int_or(args.get("Dst Rank", args.get("Src Rank")), -1, _MAX_RANKS)
 
 
@@ -102,7 +109,8 @@ def _bytes_sent(args: Mapping[str, Any], members: int) -> tuple[int, ...]:
 
 
 def _message_bytes(args: Mapping[str, Any]) -> int:
-    """Bytes of the larger of input and output; 0 if unknown or larger than a column holds."""
+    """Bytes of the larger of input and output, from their numbers of elements; else of all inputs, from their shapes. 0
+    if unknown or larger than a column holds."""
     if "In msg nelems" in args:
         width = _BYTES_OF_DTYPE.get(str(args.get("dtype", "")).lower(), 0)
         return _int_or(width * max(_int_or(args.get(f"{side} msg nelems"), 0) for side in ("In", "Out")), 0)

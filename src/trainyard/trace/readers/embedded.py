@@ -2,7 +2,8 @@
 
 A packet holds them in a field that Perfetto does not know and skips: MessagePack of `Events`, in which a column is
 (dtype, bytes of the differences between neighbours), which compress well. Decoding is by type and runs no code; columns
-are checked before use, since the file may have been changed.
+are checked before use, since the file may have been changed. `trainyard report` writes such files, and `pftrace.py`
+reads them.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ _MAX_TIME_NS = 2**62
 
 
 def encode_packet(events: Events, sequence: int) -> bytes:
-    """An encoded packet with the columns of a rank. `sequence`: the number of its sequence of packets."""
+    """An encoded packet with the columns of a rank. `sequence`: Perfetto's number of the writer whose packets
+    these are."""
     columns = msgspec.msgpack.encode(events, enc_hook=_encode_column)
     return message_field(_PACKET_FIELD, int_field(_SEQUENCE_FIELD, sequence), message_field(FIELD, columns))
 
 
 def decode_profile(path: Path, profile: memoryview, notes: Sequence[str] = ()) -> Events:
-    """The rank in the payload of a packet, with further notes. Raises `BadFile` if its columns are damaged."""
+    """The rank in the payload of a packet; its texts are redacted again. `profile`: the bytes of field `FIELD`;
+    `notes`: messages for the user on what the file lacks, added to the rank's own; with them it counts as cut short.
+    Raises `BadFile` if the columns are damaged."""
     try:
         events = msgspec.msgpack.decode(profile, type=Events, dec_hook=_decode_column)
         problem = _find_problem(events)
@@ -55,6 +59,8 @@ def decode_profile(path: Path, profile: memoryview, notes: Sequence[str] = ()) -
 
 
 def _encode_column(column: object) -> object:
+    """(dtype, bytes) of a column, as msgspec's `enc_hook`: the differences between neighbours, the first from 0, which
+    wrap around."""
     if not isinstance(column, np.ndarray):
         raise TypeError(f"a profile holds no {type(column).__name__}")
     contiguous = np.ascontiguousarray(column)
@@ -62,7 +68,8 @@ def _encode_column(column: object) -> object:
 
 
 def _decode_column(kind: Any, part: Any) -> NDArray[Any]:
-    """The inverse of `_encode_column`; sums wrap around as the differences did."""
+    """The inverse of `_encode_column`, as msgspec's `dec_hook`; sums wrap around as the differences did. `kind`: the
+    expected type; `part`: the decoded (dtype, bytes). Raises `TypeError` or `ValueError` for anything else."""
     if get_origin(kind) is not np.ndarray:
         raise TypeError(f"a profile holds no {kind}")
     name, data = part
@@ -73,9 +80,10 @@ def _decode_column(kind: Any, part: Any) -> NDArray[Any]:
 
 
 def _find_problem(events: Events) -> str:
-    """What is wrong with the columns; empty if they can be used."""
+    """The first problem with the columns, as a part of a sentence; empty if they can be used."""
     work, host = events.work, events.host
     names, streams, rows = len(events.names), len(events.streams), len(host)
+    # (name of a column, the column, lowest value, value above the highest).
     checks: list[tuple[str, NDArray[Any], int, int]] = [
         ("work.name", work.name, 0, names), ("work.stream", work.stream, 0, streams),
         ("work.what", work.what, 0, DRAWN + 1), ("work.call", work.call, -1, rows), ("work.op", work.op, -1, rows),

@@ -28,12 +28,13 @@ def merge_intervals(intervals: Sequence[tuple[int, int]]) -> Intervals:
 
 
 def measure_union_ns(intervals: Sequence[tuple[int, int]]) -> int:
+    """The time (ns) that (start, stop) intervals cover together."""
     start, stop = merge_intervals(intervals)
     return sum(stop) - sum(start)
 
 
 def parts_outside(start: int, stop: int, others: Intervals) -> Iterator[tuple[int, int]]:
-    """The parts of [start, stop) that none of the other intervals covers."""
+    """Yields the (start, stop) parts of [start, stop) that none of the other intervals covers, in ascending order."""
     for index in range(bisect_right(others.stop, start), len(others.start)):
         if others.start[index] >= stop:
             break

@@ -3,6 +3,9 @@
 Schema: https://docs.nvidia.com/nsight-systems/UserGuide/index.html#exporter-sqlite-schema. Tables and columns differ
 between versions; only a few are required. Timestamps are ns since the session's start or the machine's boot. The
 database is untrusted: only plain tables are read, and nothing in it is executed.
+
+A process is a number as `extract_process` makes it from the ids in the tables. The rows of each process are collected
+in a `Gather`: `work` adds a row of device work, `span` one of the host.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ class Nsys:
 
 
 def _open(path: Path, limit: int) -> sqlite3.Connection:
-    """Opens the database read-only and allows only reading of tables. Raises `BadFile`, `sqlite3.Error`."""
+    """Opens the database read-only and allows only reading of tables, of a number of database steps in proportion to
+    its size. Raises `BadFile` if it is larger than `limit` bytes, and `sqlite3.Error`."""
     size = whole_files.size(path, limit)
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
@@ -73,6 +77,7 @@ def _open(path: Path, limit: int) -> sqlite3.Connection:
     steps_left = [_EXTRA_STEPS + size // 1000]
 
     def is_exhausted() -> bool:
+        """Counts 10,000 steps; SQLite interrupts the query if the result is true."""
         steps_left[0] -= 1
         return steps_left[0] < 0
 
@@ -81,10 +86,12 @@ def _open(path: Path, limit: int) -> sqlite3.Connection:
 
 
 def _allow(action: int, first: str | None, *_: str | None) -> int:
-    reads = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ)
-    return (
-        sqlite3.SQLITE_OK if reads or (action, first) == (sqlite3.SQLITE_PRAGMA, "table_info") else sqlite3.SQLITE_DENY
-    )
+    """Authorizer of SQLite: whether a statement may do `action`, a code of SQLite, on `first`, the name of a table or a
+    pragma. Allows only reads, and the pragma that lists a table's columns."""
+    is_read = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ)
+    if is_read or (action, first) == (sqlite3.SQLITE_PRAGMA, "table_info"):
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY
 
 
 def _read(tables: Tables, marks: str) -> tuple[Events, ...]:
@@ -97,15 +104,16 @@ def _read(tables: Tables, marks: str) -> tuple[Events, ...]:
             "Profile with --trace=cuda,nvtx and export with nsys export --type sqlite.",
         )
     processes = Processes(tables)
-    rows: defaultdict[int, Gather] = defaultdict(lambda: Gather(path.name, marks))
+    rows: defaultdict[int, Gather] = defaultdict(lambda: Gather(path.name, marks))  # process -> its rows
 
-    def clock(start: Any, end: Any) -> tuple[Any, Any]:
+    def convert_times(start: Any, end: Any) -> tuple[Any, Any]:
         """Converts times to UTC, so that files can be aligned; leaves invalid times unchanged."""
         base = processes.base
         return (start + base if type(start) is int else start), (end + base if type(end) is int else end)
 
-    host = HostActivity(tables, rows, clock)
-    work = DeviceWork(tables, processes, rows, clock, host.called)
+    # These add to `rows`. Device work needs the starts of the calls.
+    host = HostActivity(tables, rows, convert_times)
+    work = DeviceWork(tables, processes, rows, convert_times, host.call_starts)
     add_samples(tables, rows, processes.base)
     working = [process for process in sorted(rows) if len(rows[process])]
     if not working:
@@ -113,7 +121,7 @@ def _read(tables: Tables, marks: str) -> tuple[Events, ...]:
     notes = _notes(tables, processes, work, len(rows) - len(working))
     by_device: list[Events] = []
     for process in working:
-        facts = processes.process(process, len(working) == 1)
+        facts = processes.process(process, is_only=len(working) == 1)
         by_device.extend(
             rows[process].events(
                 notes, processes.device_names, processes.host_name,
@@ -124,7 +132,8 @@ def _read(tables: Tables, marks: str) -> tuple[Events, ...]:
 
 
 def _notes(tables: Tables, processes: Processes, work: DeviceWork, idle: int) -> list[str]:
-    """Notes on what the file lacks and on what is not yet validated. `idle`: processes without device work."""
+    """Notes for the user on what the file lacks and on what is not yet validated. `idle`: number of processes without
+    device work."""
     notes: list[str] = []
     unproven = [
         feature for names, feature in _UNPROVEN if any(next(tables.rows(name, "rowid"), None) for name in names)

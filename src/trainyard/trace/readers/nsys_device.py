@@ -1,4 +1,8 @@
-"""Device work in a Nsight Systems database: kernels, CUDA graphs, copies, memsets and waits between streams."""
+"""Device work in a Nsight Systems database: kernels, CUDA graphs, copies, memsets and waits between streams.
+
+A process is a number as `extract_process` makes it from the ids in the tables; a correlation id is that of a call,
+which the device work that it launched repeats. `nsys.py` is the caller.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +31,22 @@ _time_of = itemgetter(0)
 
 
 class DeviceWork:
-    """Adds the device rows of all processes. `graphs`: (number, ns) of CUDA graphs traced as a whole; `page_faults`:
-    (number, ns) of the devices' page faults in unified memory."""
+    """Adds the device rows of all processes. `graphs`: (number, total ns) of CUDA graphs traced as a whole;
+    `page_faults`: (number, total ns) of the devices' page faults in unified memory."""
 
     def __init__(
         self,
         tables: Tables,
         processes: Processes,
         rows: defaultdict[int, Gather],
-        clock: Callable[[Any, Any], tuple[Any, Any]],
-        called: Mapping[tuple[int, int], int],
+        convert_times: Callable[[Any, Any], tuple[Any, Any]],
+        call_starts: Mapping[tuple[int, int], int],
     ) -> None:
-        """Reads all tables of device work into `rows`: process (as `extract_process` returns it) -> its rows. `clock`:
-        converts the start and end of a row to UTC; `called`: (process, correlation id) -> start of the call. Raises
+        """Reads all tables of device work into `rows`: process -> its rows. `convert_times`: converts the start and end
+        of a row to UTC; `call_starts`: (process, correlation id) -> start of the call in the file's time. Raises
         `BadFile` if a row's process cannot be determined."""
-        self.tables, self.processes, self.rows, self.clock, self.called = tables, processes, rows, clock, called
+        self.tables, self.processes, self.rows = tables, processes, rows
+        self.convert_times, self.call_starts = convert_times, call_starts
         self.graphs = self.page_faults = (0, 0)
         self.add_kernels()
         self.add_copies()
@@ -50,6 +55,7 @@ class DeviceWork:
 
     def add_kernels(self) -> None:
         """Adds kernels, and CUDA graphs that were traced as a whole."""
+        # `rows(table, columns, needed)` yields the columns of each row; a missing column that is needed is an error.
         columns = "start end deviceId streamId correlationId globalPid demangledName shortName"
         for start, end, device, stream, correlation, pid, long, short in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_KERNEL", columns, "start end deviceId streamId"
@@ -70,8 +76,9 @@ class DeviceWork:
         for start, end, device, stream, correlation, pid, size, kind, source, target in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_MEMCPY", columns, "start end deviceId streamId"
         ):
-            by_memory = _SIDE_BY_MEMORY_KIND.get(source, "D") + _SIDE_BY_MEMORY_KIND.get(target, "D")
-            sides = _SIDES_BY_COPY_KIND.get(kind, by_memory)
+            # Sides are two letters, source and target: by the kinds of memory if the kind of copy does not show them.
+            sides_by_memory = _SIDE_BY_MEMORY_KIND.get(source, "D") + _SIDE_BY_MEMORY_KIND.get(target, "D")
+            sides = _SIDES_BY_COPY_KIND.get(kind, sides_by_memory)
             name = copy_name(_SIDES[sides[0]], _SIDES[sides[1]])
             self.add_work(name, COPY, pid, device, stream, start, end, correlation, size)
         columns = "start end deviceId streamId correlationId globalPid bytes"
@@ -92,45 +99,49 @@ class DeviceWork:
         correlation: Any,
         size: Any = -1,
     ) -> None:
-        """Adds a device interval to its process. `pid`: as in the table; `start`, `end`: ns of the file's clock. The
-        driver moves unified memory outside any stream."""
-        process = self.owner(pid)
+        """Adds a device interval to its process. `kind`: `events.KERNEL`, `COPY` or `MEMSET`; `pid`: the column
+        `globalPid`; `device`: the process's number of it; `start`, `end`: ns of the file's clock; `size`: bytes. Values
+        are as in the table, of any type. The driver moves unified memory outside any stream (None)."""
+        process = self.process_of(pid)
         lane = "unified memory" if stream is None else f"stream {stream}"
         gpu = self.processes.gpu(process, device)
-        self.rows[process].work(name, kind, lane, gpu, *self.clock(start, end), correlation=correlation, size=size)
+        times = self.convert_times(start, end)
+        self.rows[process].work(name, kind, lane, gpu, *times, correlation=correlation, size=size)
 
     def add_waits(self) -> None:
         """Adds stream waits: a wait for an event is a wait for the stream on which the event was last recorded."""
         # (process, event id) -> (start of the call that recorded the event, stream) of each record.
-        recorded: defaultdict[tuple[int, Any], list[tuple[int, Any]]] = defaultdict(list)
+        records_of_event: defaultdict[tuple[int, Any], list[tuple[int, Any]]] = defaultdict(list)
         columns = "streamId correlationId globalPid eventId"
         for stream, correlation, pid, event in self.tables.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT", columns):
-            process = self.owner(pid)
-            if (process, correlation) in self.called:
-                recorded[process, event].append((self.called[process, correlation], stream))
-        for records in recorded.values():
+            process = self.process_of(pid)
+            if (process, correlation) in self.call_starts:
+                records_of_event[process, event].append((self.call_starts[process, correlation], stream))
+        for records in records_of_event.values():
             records.sort(key=_time_of)
         columns = "deviceId streamId correlationId globalPid syncType eventId"
         for device, stream, correlation, pid, kind, event in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns
         ):
-            process = self.owner(pid)
-            if kind != _STREAM_WAIT or (process, correlation) not in self.called:
+            process = self.process_of(pid)
+            if kind != _STREAM_WAIT or (process, correlation) not in self.call_starts:
                 continue
-            records = recorded[process, event]
-            before = bisect_right(records, self.called[process, correlation], key=_time_of)
-            if before:
-                awaited_stream = records[before - 1][1]
+            records = records_of_event[process, event]
+            # Number of records up to the call that waits.
+            earlier_count = bisect_right(records, self.call_starts[process, correlation], key=_time_of)
+            if earlier_count:
+                awaited_stream = records[earlier_count - 1][1]
                 gpu = self.processes.gpu(process, device)
                 self.rows[process].wait(correlation, gpu, f"stream {stream}", f"stream {awaited_stream}")
 
     def count_page_faults(self) -> None:
-        """Counts the devices' page faults in unified memory: kernels stall in them."""
+        """Counts the devices' page faults in unified memory in `page_faults`: kernels stall in them."""
         for start, end in self.tables.rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS", "start end"):
             self.page_faults = _count(self.page_faults, start, end)
 
-    def owner(self, pid: Any) -> int:
-        """The process of a device row. Older exports do not state it; then the file must hold only one process."""
+    def process_of(self, pid: Any) -> int:
+        """The process of a device row, whose column `globalPid` is `pid`. Older exports do not have that column; then
+        the file must hold only one process. Raises `BadFile` if it holds several."""
         if type(pid) is int:
             return extract_process(pid)
         if len(self.rows) > 1:
@@ -143,6 +154,6 @@ class DeviceWork:
 
 
 def _count(total: tuple[int, int], start: Any, end: Any) -> tuple[int, int]:
-    """(number, ns) with one more interval, if its times are valid."""
-    valid = type(start) is int and type(end) is int and start <= end
-    return (total[0] + 1, total[1] + end - start) if valid else total
+    """`total`, the (number, total ns) of intervals, with one more interval, if its times are valid."""
+    is_valid = type(start) is int and type(end) is int and start <= end
+    return (total[0] + 1, total[1] + end - start) if is_valid else total

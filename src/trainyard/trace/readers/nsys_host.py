@@ -31,15 +31,16 @@ _LOADING = (2, 6, 7)
 
 
 class HostActivity:
-    """Adds the host rows of all processes. `rows`: process -> its rows; `clock`: converts a row's times; `called`:
-    (process, correlation id) -> start of the call in the file's time."""
+    """Adds the host rows of all processes. `rows`: process -> its rows, added to; `convert_times`: converts the start
+    and end of a row of a table to UTC; `call_starts`: (process, correlation id) -> start of the call in the file's
+    time. A correlation id is that of a call, which the device work that it launched repeats."""
 
     def __init__(
-        self, tables: Tables, rows: defaultdict[int, Gather], clock: Callable[[Any, Any], tuple[Any, Any]]
+        self, tables: Tables, rows: defaultdict[int, Gather], convert_times: Callable[[Any, Any], tuple[Any, Any]]
     ) -> None:
-        """Read all tables of host activity."""
-        self.tables, self.rows, self.clock = tables, rows, clock
-        self.called: dict[tuple[int, int], int] = {}
+        """Reads all tables of host activity into `rows`."""
+        self.tables, self.rows, self.convert_times = tables, rows, convert_times
+        self.call_starts: dict[tuple[int, int], int] = {}
         self.add_calls()
         self.add_ranges()
         self.add_mpi()
@@ -48,6 +49,7 @@ class HostActivity:
 
     def add_calls(self) -> None:
         """Adds the calls of the CUDA runtime, the driver and CUDA's libraries, and loading of code at first use."""
+        # `rows(table, columns, needed)` yields the columns of each row; a missing column that is needed is an error.
         columns = "start end globalTid correlationId nameId"
         for start, end, thread, correlation, name, kind in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_RUNTIME", f"{columns} eventClass", columns
@@ -57,22 +59,25 @@ class HostActivity:
             process = extract_process(thread)
             # cudaLaunchKernel_v7000: the suffix is the version that introduced it.
             text = self.tables.text(name).partition("_v")[0] or "call"
-            add_call(self.rows[process], text, thread, *self.clock(start, end), correlation)
+            add_call(self.rows[process], text, thread, *self.convert_times(start, end), correlation)
             if type(start) is int and type(correlation) is int:
-                self.called[process, correlation] = start
+                self.call_starts[process, correlation] = start
         for table in _LIBRARY_TABLES:
             for start, end, thread, name in self.tables.rows(table, "start end globalTid nameId"):
                 self.rows[extract_process(thread)].span(
-                    self.tables.text(name, "call"), CALL, thread, *self.clock(start, end)
+                    self.tables.text(name, "call"), CALL, thread, *self.convert_times(start, end)
                 )
         for start, end, thread, kind in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_OVERHEAD", "start end globalTid overheadType"
         ):
             if kind in _LOADING:
-                self.rows[extract_process(thread)].span("cuModuleLoad (lazy)", CALL, thread, *self.clock(start, end))
+                self.rows[extract_process(thread)].span(
+                    "cuModuleLoad (lazy)", CALL, thread, *self.convert_times(start, end)
+                )
 
     def add_ranges(self) -> None:
-        """Adds NVTX ranges. In older exports the calls of MPI are the ranges of a domain of that name."""
+        """Adds NVTX ranges. In older exports the calls of MPI are the ranges of a domain of that name. A text is in the
+        row, or its id in the table of strings."""
         domains = self.tables.rows("NVTX_EVENTS", "text textId globalTid domainId", only=("eventType", _DOMAIN_CREATED))
         mpi_domains = {
             (extract_process(thread), domain)
@@ -86,7 +91,7 @@ class HostActivity:
             if kind in (*_RANGES, None) and end is not None:
                 name = text if isinstance(text, str) else self.tables.text(ident)
                 add = add_mpi_call if (extract_process(thread), domain) in mpi_domains else add_range
-                add(self.rows[extract_process(thread)], name, thread, *self.clock(start, end))
+                add(self.rows[extract_process(thread)], name, thread, *self.convert_times(start, end))
 
     def add_mpi(self) -> None:
         """Adds the calls of MPI."""
@@ -94,21 +99,21 @@ class HostActivity:
             for start, end, thread, name in self.tables.rows(table, "start end globalTid textId"):
                 if end is not None:
                     rows = self.rows[extract_process(thread)]
-                    add_mpi_call(rows, self.tables.text(name, "MPI"), thread, *self.clock(start, end))
+                    add_mpi_call(rows, self.tables.text(name, "MPI"), thread, *self.convert_times(start, end))
 
     def add_openacc(self) -> None:
         """Adds OpenACC's constructs, transfers, launches and waits, with their source line."""
         columns = "start end globalTid nameId eventKind srcFile lineNo"
         for table in OPENACC_TABLES:
             for start, end, thread, name, kind, file, line in self.tables.rows(table, columns):
-                at = f" {self.tables.text(file).rpartition('/')[2]}:{line}" if self.tables.text(file) else ""
+                location = f" {self.tables.text(file).rpartition('/')[2]}:{line}" if self.tables.text(file) else ""
                 prefix = "OpenACC wait" if kind in _OPENACC_WAITS else "OpenACC"
-                text = f"{prefix}: {self.tables.text(name, 'event')}{at}"
-                self.rows[extract_process(thread)].span(text, CALL, thread, *self.clock(start, end))
+                text = f"{prefix}: {self.tables.text(name, 'event')}{location}"
+                self.rows[extract_process(thread)].span(text, CALL, thread, *self.convert_times(start, end))
 
     def add_system_calls(self) -> None:
         """Adds calls of the operating system by processes with CUDA or NVTX activity; the table holds those of all
         processes."""
         for start, end, thread, name in self.tables.rows("OSRT_API", "start end globalTid nameId"):
             if (rows := self.rows.get(extract_process(thread))) is not None:
-                rows.span(f"{SYSTEM}{self.tables.text(name, 'call')}", NOTE, thread, *self.clock(start, end))
+                rows.span(f"{SYSTEM}{self.tables.text(name, 'call')}", NOTE, thread, *self.convert_times(start, end))

@@ -1,4 +1,7 @@
-"""Facts about the processes in a Nsight Systems database: rank, program, devices, host and clock."""
+"""Facts about the processes in a Nsight Systems database: rank, program, devices, host and clock.
+
+A process is a number as `extract_process` makes it from the ids in the tables; `nsys.py` is the caller.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ _MAX_RANK = 1 << 24
 
 
 class Process(NamedTuple):
-    """A process. `rank`: its rank, -1 if the file does not state it; `world`: number of ranks, 0 if not stated."""
+    """A process. `rank`: its rank, -1 if the file does not state it; `world`: number of ranks, 0 if not stated;
+    `python`: it is a Python interpreter."""
 
     rank: int = -1
     world: int = 0
@@ -32,11 +36,15 @@ class Process(NamedTuple):
 
 
 class Processes:
-    """What the file states about its processes and their machine. `base`: ns to add to timestamps for UTC;
-    `device_names`: number of a GPU of the machine -> name."""
+    """The facts that the file states about its processes and their machine.
+
+    `names`, `ranks`: process -> name of its program, and rank; `environment`: name -> value of launchers' variables;
+    `base`: ns to add to timestamps for UTC; `gpus`: (process id, its number of a device) -> number of the GPU of the
+    machine; `device_names`: number of a GPU of the machine -> name; `host_name`: empty if it is not stated.
+    """
 
     def __init__(self, tables: Tables) -> None:
-        """Read the tables about processes, devices and the session."""
+        """Reads the tables about processes, devices and the session."""
         self.names = {extract_process(ident): name for ident, name in tables.rows("PROCESSES", "globalPid name")}
         self.ranks = dict(_mpi_ranks(tables))
         self.environment = dict(_environment(tables))
@@ -56,30 +64,34 @@ class Processes:
 
     def process(self, process: int, is_only: bool) -> Process:
         """The facts about a process. `is_only`: no other process of the file uses a device, so that the environment
-        in which the profiler was started is its own."""
+        in which the profiler was started is its own. A launcher's variables count only if they do not contradict the
+        rank in MPI's tables."""
         rank, world = self.ranks.get(process, -1), 0
-        for variable, sizes in _RANK_VARIABLES if is_only else ():
-            stated = _number(self.environment.get(variable, ""))
-            size = next((number for name in sizes if (number := _number(self.environment.get(name, ""))) >= 0), 0)
-            if 0 <= stated < size and size > 1 and rank in (-1, stated):
-                rank, world = stated, size
+        for variable, size_variables in _RANK_VARIABLES if is_only else ():
+            stated_rank = _number(self.environment.get(variable, ""))
+            sizes = (_number(self.environment.get(name, "")) for name in size_variables)
+            size = next((size for size in sizes if size >= 0), 0)
+            if 0 <= stated_rank < size and size > 1 and rank in (-1, stated_rank):
+                rank, world = stated_rank, size
                 break
+        # The name of the program's file, without its path and arguments.
         name = str(self.names.get(process, "")).split(" ", 1)[0].replace("\\", "/").rpartition("/")[2]
         return Process(rank, world, python=_PYTHON.match(name) is not None)
 
     def gpu(self, process: int, device: object) -> int:
-        """The device's number in the machine."""
+        """The number in the machine of the device that the process calls `device`; -1 if that is not a number."""
         number = self.gpus.get((extract_pid(process), device), device)
         return number if type(number) is int else -1
 
 
 def _mpi_ranks(tables: Tables) -> Iterator[tuple[int, int]]:
-    """(process, rank) as the MPI trace states them: in a table of its own or, in older exports, as names of threads."""
+    """Yields (process, rank) as the MPI trace states them: in a table of its own or, in older exports, as names of
+    threads. Of several pairs of a process the last, that of the table, is to be used."""
     for thread, name in tables.rows("ThreadNames", "globalTid nameId"):
         if match := _MPI_RANK.match(tables.text(name)):
             yield extract_process(thread), int(match[1])
-    named = tables.rows("NVTX_EVENTS", "text textId globalTid", only=("eventType", _THREAD_NAMED))
-    for text, ident, thread in named:
+    thread_names = tables.rows("NVTX_EVENTS", "text textId globalTid", only=("eventType", _THREAD_NAMED))
+    for text, ident, thread in thread_names:
         if match := _MPI_RANK.match(text if isinstance(text, str) else tables.text(ident)):
             yield extract_process(thread), int(match[1])
     for thread, rank in tables.rows("MPI_RANKS", "globalTid rank"):
@@ -88,9 +100,10 @@ def _mpi_ranks(tables: Tables) -> Iterator[tuple[int, int]]:
 
 
 def _environment(tables: Tables) -> Iterator[tuple[str, str]]:
-    """(name, value) of the environment variables with which the program was started. Only those of launchers are kept:
-    others may hold secrets."""
-    wanted = {name for rank, sizes in _RANK_VARIABLES for name in (rank, *sizes)}
+    """Yields (name, value) of the environment variables with which the program was started. Only those of launchers are
+    kept: others may hold secrets."""
+    launcher_variables = {name for rank, sizes in _RANK_VARIABLES for name in (rank, *sizes)}
+    # Texts `NAME=value`. `pairs` yields the (name, value) of each row of a table of settings.
     settings = [
         part
         for name, value in tables.pairs("TARGET_INFO_SYSTEM_ENV")
@@ -101,22 +114,25 @@ def _environment(tables: Tables) -> Iterator[tuple[str, str]]:
     settings += [value for name, value in captured if name.endswith("ENVIRONMENT_VARIABLE")]
     for setting in settings:
         name, _, value = setting.partition("=")
-        if name in wanted:
+        if name in launcher_variables:
             yield name, value.strip('"')
 
 
 def _clock_base(tables: Tables) -> int:
-    """ns to add to the file's timestamps for UTC. Newer exports count from the boot of the machine and state that clock
-    at the session's start; older ones count from the session's start. An export may hold UTC already."""
+    """ns to add to the file's timestamps for UTC; 0 if the file does not show it. Newer exports count from the boot of
+    the machine and state that clock at the session's start; older ones count from the session's start. An export may
+    hold UTC already."""
     if ("EXPORT_PARAM_TIME_NORMALIZE", "true") in tables.pairs("META_DATA_EXPORT"):
         return 0
+    # A timestamp of the file shows from where it counts: one since the boot is not before the session's start.
     starts = [next((row[0] for row in tables.rows(table, "start")), None) for table in WORK_TABLES]
-    some_time = next((start for start in starts if type(start) is int), 0)
-    for utc, clock in tables.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs systemClockNs"):
-        if type(utc) is int:
-            return utc - clock if type(clock) is int and some_time >= clock else utc
+    sample_ns = next((start for start in starts if type(start) is int), 0)
+    for utc_ns, boot_ns in tables.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs systemClockNs"):
+        if type(utc_ns) is int:
+            return utc_ns - boot_ns if type(boot_ns) is int and sample_ns >= boot_ns else utc_ns
     return 0
 
 
 def _number(text: str) -> int:
+    """The number of up to eight digits that a text consists of; -1 for any other text."""
     return int(text) if text.isdecimal() and len(text) < 9 else -1

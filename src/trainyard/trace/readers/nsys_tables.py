@@ -17,17 +17,20 @@ _THREAD_BITS = 24
 
 
 class Tables:
-    """The database's plain tables. Views and virtual tables are not read. `texts`: id -> text of the strings."""
+    """The database's plain tables. Views and virtual tables are not read. `path`: the file, for messages; `names`: of
+    the tables; `texts`: id -> text of the table of strings, to which other tables refer."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        """Reads the schema and the table of strings. `connection`: of the database; it must stay open."""
         self.path, self.connection = path, connection
         schema = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
         self.names = {name for name, sql in schema if str(sql).lstrip().upper().startswith("CREATE TABLE")}
         self.texts = {ident: str(value) for ident, value in self.rows("StringIds", "id value", "id value")}
 
     def rows(self, table: str, columns: str, needed: str = "", only: tuple[str, int] | None = None) -> Iterator[AnyRow]:
-        """The columns of each row, None for a column that the table lacks; no rows if the table is missing. `only`: a
-        column and the value of it that rows must have. Raises `BadFile` if the table lacks a column of `needed`.
+        """Iterates over the rows of a table as tuples of `columns`, None for a column that the table lacks; no rows if
+        the table is missing. `columns`, `needed`: names of columns, separated by spaces; `only`: (a column, the value
+        that it must have in a row). Raises `BadFile` if the table lacks a column of `needed`.
 
         Not a generator: a generator suspended in the middle of a table closes its cursor when it is garbage-collected,
         which raises once the database is closed.
@@ -52,7 +55,7 @@ class Tables:
         return ((str(name), str(value)) for name, value in self.rows(table, "name value"))
 
     def text(self, ident: Any, default: str = "") -> str:
-        """The string with this id."""
+        """The string with this id; `default` if there is none."""
         return self.texts.get(ident, default) if type(ident) is int else default
 
 
@@ -63,5 +66,5 @@ def extract_process(global_id: Any) -> int:
 
 
 def extract_pid(process: int) -> int:
-    """The operating system's id of a process."""
+    """The operating system's id of a process: the lowest 24 bits of the number from `extract_process`."""
     return process & ((1 << _THREAD_BITS) - 1)

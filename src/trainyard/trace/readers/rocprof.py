@@ -3,7 +3,8 @@
 Schema: the "JSON output" section of rocprofiler-sdk's "Using rocprofv3",
 https://rocm.docs.amd.com/projects/rocprofiler-sdk/. Timestamps are integer ns of one clock. A kernel has the
 correlation id of the call that launched it. One file may hold several processes. roctx ranges are annotations and
-steps; their texts are listed by the correlation id of the record.
+steps; their texts are listed by the correlation id of the record. An agent is a CPU or a GPU, its handle an id in the
+file. Rows are collected in a `Gather`: `work` adds a row of device work, `span` one of the host.
 """
 
 from __future__ import annotations
@@ -158,10 +159,15 @@ class Rocprof:
 
 
 class _RocprofRows:
-    """The rows of one process."""
+    """The rows of one process.
+
+    `kinds`: kinds of records by number, each with its operations' names by number; `messages`: correlation id -> text
+    of a marker; `symbols`: kernel id -> name; `types`, `numbers`: handle of an agent -> type, and device number (GPUs
+    only); `device_names`: device number -> name; `dispatch_ids`: those of the kernels; `call_count`: of the API.
+    """
 
     def __init__(self, path: Path, process: _Process, marks: str) -> None:
-        """Read all records of one process. `marks`: prefix of the markers that mark steps."""
+        """Reads all records of one process and adds their rows. `marks`: prefix of the markers that mark steps."""
         self.process = process
         self.rows = Gather(path.name, marks)
         self.kinds = process.strings.buffer_records
@@ -192,7 +198,8 @@ class _RocprofRows:
             self.add_copy(record)
 
     def build_events(self, notes: Sequence[str]) -> tuple[Events, ...]:
-        """One `Events` for each device of the process. `notes`: those of the file."""
+        """One `Events` for each device of the process. `notes`: those of the file, to which those of the process are
+        added."""
         ids = self.dispatch_ids
         missing = max(ids) - min(ids) + 1 - len(ids) if ids else 0
         if missing:
@@ -256,9 +263,9 @@ class _RocprofRows:
         agents, or of its operation (`MEMORY_COPY_HOST_TO_DEVICE`) if the file does not list them."""
         source, target = record.src_agent_id.handle, record.dst_agent_id.handle
         stream = record.stream_id.handle
-        first, _, last = self.operation(record).removeprefix("MEMORY_COPY_").lower().partition("_to_")
+        stated_source, _, stated_target = self.operation(record).removeprefix("MEMORY_COPY_").lower().partition("_to_")
         self.rows.work(
-            copy_name(self.side(source, first), self.side(target, last)),
+            copy_name(self.side(source, stated_source), self.side(target, stated_target)),
             COPY,
             f"stream {stream}" if stream >= 0 else "copies",
             self.numbers.get(target, self.numbers.get(source, -1)),
@@ -269,7 +276,8 @@ class _RocprofRows:
         )
 
     def side(self, handle: int, stated: str) -> str:
-        """`host` or `device`: the agent's type; `stated` for an agent that is not listed."""
+        """`host` or `device`: by the type of the agent with this handle; for an agent that is not listed, `host` if
+        that is `stated`, else `device`."""
         if handle in self.types:
             return "host" if self.types[handle] == _CPU_AGENT else "device"
         return "host" if stated == "host" else "device"

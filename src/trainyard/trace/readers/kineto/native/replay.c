@@ -1,10 +1,14 @@
-/* Replays a dependency graph: see replay_graph in trace/whatif/dependency_graph.py, which does the same. */
+/* Replays a dependency graph: see replay_graph in trace/whatif/dependency_graph.py, which does the same and calls this
+   if it was built. An op is a recorded operation; it starts when the ops that it needs have ended. */
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Start and stop of n ops. order: op numbers in topological order; the needs of the op at position i are rows first[i]
-   to first[i + 1] of need and weight. Unsigned sums: a sum that overflows wraps around. */
+/* Computes start and stop (ns) of n ops, by op number.
+
+   order: op numbers in topological order; the op at position i depends on the ops need[row] for rows first[i] to
+   first[i + 1] - 1, and may start weight[row] ns after the end of each (base, if it depends on none) and lag[op] ns
+   later; it takes length[op] ns. Unsigned sums: a sum that overflows wraps around. */
 void replay(size_t n, int64_t base, const int64_t *order, const int64_t *first, const int64_t *need,
             const int64_t *weight, const int64_t *length, const int64_t *lag, int64_t *start, int64_t *stop) {
     for (size_t i = 0; i < n; i++) {

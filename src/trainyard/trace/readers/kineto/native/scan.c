@@ -1,8 +1,12 @@
-/* Scans the events of a chrome trace into columns.
+/* Scans the events of a Chrome trace (Kineto's JSON) into columns, for CompiledScanner in scanner.py.
 
-   It takes only what it is sure of: strict JSON, plain decimal stamps, arguments of the expected types. At anything
-   else it stops in front of the event, and the caller reads that one in its own tolerant way. So whatever it accepts
-   means the same as in event.py, and whatever it does not accept costs time and nothing else. */
+   It reads only plain events: strict JSON, plain decimal timestamps, arguments of the expected types. Before any other
+   event it stops, and the caller reads that one in Python. So an event that it accepts has the same meaning as in
+   event.py, and one that it does not accept takes longer.
+
+   Texts that repeat (names, threads, streams, ...) are interned: stored once in a table, and referred to by their
+   number. A lane is a stream. Rows have the columns of the tables in rows.py. Functions that may run out of memory
+   return 0 or -1 for it, as stated. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,23 +15,27 @@
 #include <emmintrin.h>
 #endif
 
-enum { NEED_MORE, CLOSED, ODD, NO_MEMORY };                       /* why scan_feed stopped */
-enum { NAMES, THREADS, LANES, SHAPES, PROCESSES, CATEGORIES, TABLES };   /* interned texts */
-enum { KERNEL, COPY, MEMSET, DRAWN, UNKNOWN };                    /* Work.what; UNKNOWN: of an unknown category */
-enum { OP, CALL, NOTE, PYTHON };                                  /* Host.what */
+/* Why scan_feed stopped: the text ends, the array ends, before an event that is not plain, memory is exhausted. */
+enum { NEED_MORE, CLOSED, ODD, NO_MEMORY };
+enum { NAMES, THREADS, LANES, SHAPES, PROCESSES, CATEGORIES, TABLES };   /* tables of interned texts, their number */
+enum { KERNEL, COPY, MEMSET, DRAWN, UNKNOWN };                    /* DeviceWork.what; UNKNOWN: of an unknown category */
+enum { OP, CALL, NOTE, PYTHON };                                  /* HostSpans.what */
+/* Columns of the tables of host spans (H), device work (D) and waits between streams (W). */
 enum { H_START, H_STOP, H_NAME, H_THREAD, H_WHAT, H_CORRELATION, H_EXTERNAL, H_SEQ, H_BACKWARD, H_SHAPE, H_COLUMNS };
 enum { D_START, D_STOP, D_NAME, D_LANE, D_DEVICE, D_WHAT, D_CORRELATION, D_EXTERNAL, D_BYTES, D_OCCUPANCY,
        D_PROCESS, D_CATEGORY, D_COLUMNS };
 enum { W_CORRELATION, W_DEVICE, W_LANE, W_ON, W_PROCESS, W_COLUMNS };
-enum { HOST, DEVICE, WAITS, ROWS };
-#define WIDEST 12
-#define DEEPEST 64
-#define FARTHEST (1ll << 61)
+enum { HOST, DEVICE, WAITS, ROWS };                               /* tables of rows, their number */
+#define WIDEST 12                                                 /* columns of a table, at most */
+#define DEEPEST 64                                                /* levels of nested JSON, at most */
+#define FARTHEST (1ll << 61)                                      /* ns: start + length fits into 64 bits */
 
+/* Bytes of a value in each column of each table. */
 static const uint8_t widths[ROWS][WIDEST] = {
     {8, 8, 4, 4, 1, 8, 8, 8, 1, 4}, {8, 8, 4, 4, 4, 1, 8, 8, 8, 1, 4, 4}, {8, 4, 4, 4, 4}};
 static const uint8_t columns_of[ROWS] = {H_COLUMNS, D_COLUMNS, W_COLUMNS};
 
+/* A part of the text; escaped: a string with backslashes. at is NULL if it is absent. */
 typedef struct { const char *at; size_t length; int escaped; } slice;
 
 typedef struct {
@@ -41,11 +49,12 @@ typedef struct { char *column[WIDEST]; size_t count, room; } rows;
 typedef struct {
     intern interned[TABLES];
     rows kept[ROWS];
-    intern met;                                                   /* name and args of each collective, in turn */
-    int64_t *met_row; size_t met_count, met_room;                 /* row * 2 + (1 on a device) */
+    intern met;                                                   /* name and args of each collective, alternating */
+    int64_t *met_row; size_t met_count, met_room;                 /* 2 * row + 1 for device work, 2 * row for spans */
     int no_memory;
 } scan;
 
+/* Enlarges a block of *room elements of width bytes to at least wanted elements, by doubling. 0: no memory. */
 static int grow(void **block, size_t *room, size_t wanted, size_t width) {
     if (wanted <= *room) return 1;
     size_t next = *room ? *room : 256;
@@ -58,6 +67,7 @@ static int grow(void **block, size_t *room, size_t wanted, size_t width) {
 
 /* Texts */
 
+/* A hash of a text, by multiplication and shifts, eight bytes at a time; the rest by FNV-1a. */
 static uint64_t hash_of(const char *at, size_t length) {
     uint64_t hash = 0xcbf29ce484222325ull ^ length;
     while (length >= 8) {
@@ -73,6 +83,7 @@ static uint64_t hash_of(const char *at, size_t length) {
 
 static size_t begin_of(const intern *table, size_t number) { return number ? table->ends[number - 1] : 0; }
 
+/* Appends bytes to the last, open text of a table; ended() closes it. 0: no memory. */
 static int append(intern *table, const char *at, size_t length) {
     if (!grow((void **)&table->text, &table->room, table->used + length, 1)) return 0;
     if (length) memcpy(table->text + table->used, at, length);
@@ -86,6 +97,7 @@ static int ended(intern *table) {
     return 1;
 }
 
+/* Doubles the slots of a table (its number of slots is a power of two) and enters its texts again. 0: no memory. */
 static int rehash(intern *table) {
     size_t room = table->slots_room ? 2 * table->slots_room : 1024;
     uint32_t *slots = calloc(room, sizeof(uint32_t));
@@ -101,6 +113,7 @@ static int rehash(intern *table) {
     return 1;
 }
 
+/* The number of a text in a table, which adds it if it is new. -1: no memory. */
 static int64_t number_of(intern *table, const char *at, size_t length) {
     if (2 * (table->count + 1) > table->slots_room && !rehash(table)) return -1;
     size_t place = hash_of(at, length) & (table->slots_room - 1);
@@ -113,13 +126,15 @@ static int64_t number_of(intern *table, const char *at, size_t length) {
     return (int64_t)table->count - 1;
 }
 
-/* JSON. Each reader takes the place where its value begins and returns the place after it, or one of these. */
+/* JSON. Each reader takes the position p at which its value begins and returns the position after it, need_more if the
+   text ends at `end` before the value does, or odd if the value is not plain. */
 
 static const char need_more[1], odd[1];
 #define FAILED(p) ((p) == need_more || (p) == odd)
 
 static inline int is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
+/* The position of the first character from p on that is not white space, or end. */
 static inline const char *skip_space(const char *p, const char *end) {
     if (end - p > 1 && *p == ' ') p++;                            /* after a colon or comma there is one, mostly */
     if (p < end && *p > ' ') return p;
@@ -137,7 +152,8 @@ static inline const char *skip_space(const char *p, const char *end) {
 
 static int is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
-/* Length of the UTF-8 sequence at p, 0 where it is none, -1 where the text ends inside it (RFC 3629, section 4). */
+/* Bytes of the UTF-8 sequence that begins at `at` and is not ASCII; 0 if it is not valid (RFC 3629, section 4), -1 if
+   the text ends inside it. */
 static int utf8(const char *at, const char *end) {
     const uint8_t *p = (const uint8_t *)at;
     int length = p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
@@ -150,7 +166,7 @@ static int utf8(const char *at, const char *end) {
     return length;
 }
 
-/* Bytes that end the quick walk through a string: quote, backslash, control characters, anything not ASCII. */
+/* Bytes at which reading of a string must look closer: quote, backslash, control characters, anything not ASCII. */
 static const uint8_t stops[256] = {
     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
     ['"'] = 1, ['\\'] = 1,
@@ -159,10 +175,10 @@ static const uint8_t stops[256] = {
     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
-/* The string that begins at p (a quote); `found` is what stands between the quotes, escapes and all. */
-static const char *read_string(const char *p, const char *end, slice *found) {
+/* Reads the string that begins at p (a quote). *content: the text between the quotes, with its escapes undecoded. */
+static const char *read_string(const char *p, const char *end, slice *content) {
     const char *begin = ++p;
-    found->escaped = 0;
+    content->escaped = 0;
     for (;;) {
 #ifdef __SSE2__
         /* As signed bytes, control characters and all that is not ASCII are less than a space. */
@@ -171,14 +187,14 @@ static const char *read_string(const char *p, const char *end, slice *found) {
             __m128i stop = _mm_or_si128(_mm_cmplt_epi8(text, _mm_set1_epi8(' ')),
                                         _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')),
                                                      _mm_cmpeq_epi8(text, _mm_set1_epi8('\\'))));
-            unsigned found = (unsigned)_mm_movemask_epi8(stop);
-            if (found) { p += __builtin_ctz(found); break; }
+            unsigned stop_bits = (unsigned)_mm_movemask_epi8(stop);   /* bit i: byte i is one of those */
+            if (stop_bits) { p += __builtin_ctz(stop_bits); break; }
             p += 16;
         }
 #endif
         while (p < end && !stops[(uint8_t)*p]) p++;
         if (p >= end) return need_more;
-        if (*p == '"') { found->at = begin; found->length = (size_t)(p - begin); return p + 1; }
+        if (*p == '"') { content->at = begin; content->length = (size_t)(p - begin); return p + 1; }
         if ((uint8_t)*p >= 0x80) {
             int wide = utf8(p, end);
             if (wide < 1) return wide ? need_more : odd;
@@ -186,7 +202,7 @@ static const char *read_string(const char *p, const char *end, slice *found) {
             continue;
         }
         if (*p != '\\') return odd;                               /* a bare control character */
-        found->escaped = 1;
+        content->escaped = 1;
         if (end - p < 6) return need_more;
         if (p[1] == 'u') {
             if (!is_hex(p[2]) || !is_hex(p[3]) || !is_hex(p[4]) || !is_hex(p[5])) return odd;
@@ -197,6 +213,7 @@ static const char *read_string(const char *p, const char *end, slice *found) {
     }
 }
 
+/* Reads a number of JSON; one with an exponent is odd. */
 static const char *read_number(const char *p, const char *end) {
     if (*p == '-') p++;
     if (p >= end) return need_more;
@@ -213,6 +230,7 @@ static const char *read_number(const char *p, const char *end) {
     return p;
 }
 
+/* Reads true, false or null. */
 static const char *read_word(const char *p, const char *end) {
     const char *word = *p == 't' ? "true" : *p == 'f' ? "false" : *p == 'n' ? "null" : NULL;
     if (!word) return odd;
@@ -223,6 +241,7 @@ static const char *read_word(const char *p, const char *end) {
 
 static const char *read_value(const char *p, const char *end, int depth);
 
+/* Reads a key and the colon after it; returns the position of the value. */
 static const char *read_key(const char *p, const char *end, slice *key) {
     if (p >= end) return need_more;
     if (*p != '"') return odd;
@@ -236,7 +255,8 @@ static const char *read_key(const char *p, const char *end, slice *key) {
     return p >= end ? need_more : p;
 }
 
-/* After a value in an object or array: the next one, or past the closing bracket with *closed set. */
+/* After a value in an object or array: returns the position of the next member or element, or, with *closed set, the
+   position after the closing bracket `close`. */
 static const char *read_next(const char *p, const char *end, char close, int *closed) {
     p = skip_space(p, end);
     if (p >= end) return need_more;
@@ -247,7 +267,8 @@ static const char *read_next(const char *p, const char *end, char close, int *cl
     return p >= end ? need_more : p;
 }
 
-/* The first member or element, or past the closing bracket of an empty one. */
+/* At the opening bracket p: returns the position of the first member or element, or, with *closed set, the position
+   after the closing bracket `close` of an empty object or array. */
 static const char *read_first(const char *p, const char *end, char close, int *closed) {
     p = skip_space(p + 1, end);
     if (p >= end) return need_more;
@@ -255,6 +276,7 @@ static const char *read_first(const char *p, const char *end, char close, int *c
     return *closed ? p + 1 : p;
 }
 
+/* Skips an object or array. depth: number of brackets around it. */
 static const char *read_nested(const char *p, const char *end, int depth) {
     int object = *p == '{', closed;
     char close = object ? '}' : ']';
@@ -273,6 +295,7 @@ static const char *read_nested(const char *p, const char *end, int depth) {
     return p;
 }
 
+/* Skips a value of any type. depth: number of brackets around it. */
 static const char *read_value(const char *p, const char *end, int depth) {
     slice ignored;
     if (p >= end) return need_more;
@@ -284,6 +307,7 @@ static const char *read_value(const char *p, const char *end, int depth) {
 
 /* Numbers */
 
+/* Converts an integer of at most 18 digits, which fits into 64 bits, to *value; returns whether text is one. */
 static int plain_int(slice text, int64_t *value) {
     const char *p = text.at, *end = p + text.length;
     int negative = p < end && *p == '-';
@@ -298,7 +322,8 @@ static int plain_int(slice text, int64_t *value) {
     return 1;
 }
 
-/* Decimal microseconds, quoted or not, to ns; digits past the nanosecond are left off. */
+/* Converts decimal microseconds, quoted or not, to *ns exactly; digits past the nanosecond are left off. Returns
+   whether text is such a number, not negative and of at most 4e18 ns. */
 static int plain_ns(slice text, int64_t *ns) {
     if (text.length > 1 && text.at[0] == '"') { text.at++; text.length -= 2; }
     const char *p = text.at, *end = p + text.length;
@@ -324,6 +349,8 @@ static int plain_ns(slice text, int64_t *ns) {
 
 /* Events */
 
+/* An event's fields and arguments as they are written; numbers are -1 if they are absent. collective: it has the
+   argument `Collective name`; has_cat: its category is a text. */
 typedef struct {
     slice ph, cat, name, ts, dur, pid, tid, args, stream, dims, types, values;
     int64_t correlation, external, old_external, device, seq, forward_thread, bytes, occupancy, wait_on, rank;
@@ -335,6 +362,7 @@ static int is(slice text, const char *word, size_t length) {
 }
 #define IS(text, word) is(text, word, sizeof(word) - 1)
 
+/* Reads the value of the argument `key` at p into e, if the argument is one of those that are used; else skips it. */
 static const char *read_argument(const char *p, const char *end, slice key, event *e) {
     int64_t *number = NULL;
     slice *raw = NULL;
@@ -370,6 +398,7 @@ static const char *read_argument(const char *p, const char *end, slice key, even
     return p;
 }
 
+/* Reads the object of arguments at p into e. */
 static const char *read_args(const char *p, const char *end, event *e) {
     int closed;
     if (*p != '{') return odd;
@@ -385,13 +414,14 @@ static const char *read_args(const char *p, const char *end, event *e) {
     return p;
 }
 
-/* A number or text that is spelled in one way only. */
+/* Whether a process or thread id is written in the only possible way, so that equal ids are equal texts. */
 static int plain_thread(slice text) {
     int64_t ignored;
     if (*text.at == '"') return !memchr(text.at, '\\', text.length);
     return plain_int(text, &ignored) && !IS(text, "-0");
 }
 
+/* Reads the value of the event's field `key` at p into e, if it is one of those that are used; else skips it. */
 static const char *read_field(const char *p, const char *end, slice key, event *e) {
     const char *begin = p;
     slice *text = NULL;
@@ -406,7 +436,7 @@ static const char *read_field(const char *p, const char *end, slice key, event *
         return *p == '"' ? read_string(p, end, text) : odd;
     }
     if (IS(key, "args")) {
-        if (e->args.at) return odd;                               /* twice: which one counts is not said here */
+        if (e->args.at) return odd;                               /* twice: the caller decides which one counts */
         p = read_args(p, end, e);
         if (!FAILED(p)) { e->args.at = begin; e->args.length = (size_t)(p - begin); }
         return p;
@@ -414,15 +444,16 @@ static const char *read_field(const char *p, const char *end, slice key, event *
     int thread = IS(key, "pid") || IS(key, "tid");
     p = read_value(p, end, 1);
     if (FAILED(p)) return p;
-    slice found = {begin, (size_t)(p - begin), 0};
-    if (thread && !plain_thread(found)) return odd;
-    if (IS(key, "ts")) e->ts = found;
-    else if (IS(key, "dur")) e->dur = found;
-    else if (IS(key, "pid")) e->pid = found;
-    else if (IS(key, "tid")) e->tid = found;
+    slice value = {begin, (size_t)(p - begin), 0};
+    if (thread && !plain_thread(value)) return odd;
+    if (IS(key, "ts")) e->ts = value;
+    else if (IS(key, "dur")) e->dur = value;
+    else if (IS(key, "pid")) e->pid = value;
+    else if (IS(key, "tid")) e->tid = value;
     return p;
 }
 
+/* Reads the event at p into e, whose former content is discarded. */
 static const char *read_event(const char *p, const char *end, event *e) {
     int closed;
     memset(e, 0, sizeof *e);
@@ -443,6 +474,7 @@ static const char *read_event(const char *p, const char *end, event *e) {
 
 /* Rows */
 
+/* Adds a row, one value per column, to a table of rows (HOST, DEVICE or WAITS). 0: no memory. */
 static int push(scan *s, int table, const int64_t *values) {
     rows *kept = &s->kept[table];
     const uint8_t *width = widths[table];
@@ -465,7 +497,8 @@ static int push(scan *s, int table, const int64_t *values) {
     return 1;
 }
 
-/* Remembers the collective that the last row of `table` speaks of, until scan_collective asks. */
+/* Stores the name and arguments of the collective in the last row of `table`, until the caller fetches them with
+   scan_collectives. 0: no memory. */
 static int remember(scan *s, int table, slice name, slice args) {
     if (!grow((void **)&s->met_row, &s->met_room, s->met_count + 1, sizeof(int64_t))) return 0;
     s->met_row[s->met_count++] = 2 * ((int64_t)s->kept[table].count - 1) + (table == DEVICE);
@@ -473,6 +506,7 @@ static int remember(scan *s, int table, slice name, slice args) {
            ended(&s->met);
 }
 
+/* The number of the text `first second` in a table. -2: too long; -1: no memory. */
 static int64_t number_of_pair(intern *table, slice first, slice second) {
     char joined[256];
     if (first.length + second.length + 1 > sizeof joined) return -2;
@@ -482,6 +516,8 @@ static int64_t number_of_pair(intern *table, slice first, slice second) {
     return number_of(table, joined, first.length + second.length + 1);
 }
 
+/* The number of an op's shapes in a table: the JSON of its dims, types and values, separated by NUL. -1: it has none;
+   -2: no memory. */
 static int64_t shape_of(intern *table, const event *e) {
     slice parts[3] = {e->dims, e->types, e->values};
     char small[2048], *joined = small;
@@ -500,6 +536,7 @@ static int64_t shape_of(intern *table, const event *e) {
     return number < 0 ? -2 : number;
 }
 
+/* Whether text, with A to Z in lower case, is the word. */
 static int lower_is(slice text, const char *word) {
     size_t length = strlen(word);
     if (text.length != length) return 0;
@@ -511,6 +548,7 @@ static int lower_is(slice text, const char *word) {
     return 1;
 }
 
+/* Whether text, with A to Z in lower case, is longer than the word and ends with it. */
 static int lower_ends(slice text, const char *word) {
     size_t length = strlen(word);
     if (text.length <= length) return 0;
@@ -523,7 +561,7 @@ static int starts(slice text, const char *word) {
     return text.length >= length && !memcmp(text.at, word, length);
 }
 
-/* Whether letters may stand in it as \\u escapes, so that it cannot be compared as it is. */
+/* Whether text has \\u escapes, which may be letters, so that it cannot be compared as it is. */
 static int spelled(slice text) {
     if (!text.escaped) return 0;
     const char *p = text.at, *end = p + text.length;
@@ -534,6 +572,7 @@ static int spelled(slice text) {
     return 0;
 }
 
+/* The kind (OP, CALL, NOTE or PYTHON) of host spans of a category; -1 if it is not one of the host. */
 static int host_what(slice cat) {
     if (lower_is(cat, "cpu_op") || lower_is(cat, "operator")) return OP;
     if (lower_is(cat, "cuda_runtime") || lower_is(cat, "cuda_driver") || lower_is(cat, "runtime")) return CALL;
@@ -543,6 +582,7 @@ static int host_what(slice cat) {
     return -1;
 }
 
+/* The kind (KERNEL, COPY, MEMSET or DRAWN) of device work of a category; -1 if it is not one of a device. */
 static int device_what(slice cat) {
     if (lower_is(cat, "kernel")) return KERNEL;
     if (lower_is(cat, "gpu_memcpy") || lower_is(cat, "memcpy")) return COPY;
@@ -566,12 +606,13 @@ static int is_without_work(slice cat) {
     return 0;
 }
 
-/* `nccl:all_reduce` and its like; the caller looks closer. */
+/* Whether a name may be that of a collective's annotation, such as `nccl:all_reduce`; the caller checks it fully. */
 static int may_speak_of_collective(slice name) {
     return memchr(name.at, ':', name.length < 8 ? name.length : 8) != NULL;
 }
 
-/* The number of the event's process: its pid and the rank that its arguments state. -2: too long; -1: no memory. */
+/* The number of the event's process in its table: its pid and the rank that its arguments state. -2: too long; -1: no
+   memory. */
 static int64_t process_of(scan *s, const event *e) {
     slice zero = {"0", 1, 0}, rank = {"", 0, 0};
     char digits[24];
@@ -584,7 +625,8 @@ static int64_t process_of(scan *s, const event *e) {
     return number_of_pair(&s->interned[PROCESSES], e->pid.at ? e->pid : zero, rank);
 }
 
-/* Keeps what an event says. 1: done, or nothing to keep; 0: odd; -1: no memory. */
+/* Adds the row of an event to the table of its category. Returns 1 if it was added or has none, 0 if the caller must
+   read the event, -1 if memory is exhausted. */
 static int keep(scan *s, const event *e) {
     int64_t start, length = 0;
     if (spelled(e->ph)) return 0;
@@ -633,7 +675,7 @@ static int keep(scan *s, const event *e) {
         if (what == UNKNOWN) {
             category = number_of(&s->interned[CATEGORIES], cat.at, cat.length);
             if (category < 0) return -1;
-            category = 2 * category + (e->stream.at != NULL);
+            category = 2 * category + (e->stream.at != NULL);     /* the lowest bit: it names a stream */
         }
         int64_t row[D_COLUMNS] = {start, start + length, name, lane, e->device, what, e->correlation, external,
                                   e->bytes, occupancy, process, category};
@@ -671,8 +713,9 @@ void scan_free(scan *s) {
     free(s);
 }
 
-/* Reads events of text[at:length], which begins after the array's bracket, a comma or an event. Returns up to where it
-   is done; *why says why it stopped there; *entries counts the events it has read. */
+/* Reads the events of text[at:length], which begins after the array's bracket, a comma or an event. Returns the
+   position after the last event that was read; *why: NEED_MORE, CLOSED, ODD or NO_MEMORY; adds the number of events that were
+   read to *entries. */
 size_t scan_feed(scan *s, const char *text, size_t at, size_t length, int *why, int64_t *entries) {
     const char *p = text + at, *end = text + length, *done = p;
     for (;;) {
@@ -712,7 +755,9 @@ size_t scan_texts(const scan *s, int table, const char **text, const size_t **en
     return s->interned[table].count;
 }
 
-/* The collectives met since the last call: their rows, and two texts (name, args) each. */
+/* Fetches the collectives since the last call, and returns their number. *row: for each, 2 * its row in its table, + 1
+   for device work; *text, *ends: two texts (name, args) for each, and the position after each text. The arrays are
+   valid until the next event is read. */
 size_t scan_collectives(scan *s, const int64_t **row, const char **text, const size_t **ends) {
     size_t count = s->met_count;
     *row = s->met_row; *text = s->met.text; *ends = s->met.ends;
