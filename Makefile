@@ -56,7 +56,7 @@ native:  ## compile the trace scanner, where a C compiler is there
 # Both environments are made at once, and the linters, which use one core, run at the same time as the tests.
 PASSED := .passed-light.json
 test: native  ## lint, the tests that pass without torch, then all others
-	@$(MAKE) --no-print-directory --output-sync=line -j2 lint test-light
+	@$(MAKE) --no-print-directory -j2 lint test-light
 	$(BIN)/python $(SPREAD) --not-those-of=$(PASSED) --skip-table
 
 test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
