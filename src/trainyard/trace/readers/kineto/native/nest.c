@@ -1,4 +1,4 @@
-/* What nest.py and context.py do row by row in Python: which span stands inside which, and what it inherits. */
+/* What nesting.py and context.py compute row by row in Python: the parent of each span, and what it inherits. */
 
 #include <stdint.h>
 #include <stdlib.h>
