@@ -5,7 +5,7 @@
 #include <string.h>
 
 enum { OP, CALL, NOTE, PYTHON };                                  /* Host.what */
-#define HIGHEST 256                                               /* as nest.py's */
+#define HIGHEST 256                                               /* as nesting.py's */
 
 typedef struct { int32_t *rows; size_t count, room; } stack;
 
@@ -40,7 +40,7 @@ int nest(size_t count, const int64_t *start, int64_t *stop, const int32_t *threa
     return good;
 }
 
-/* What a name says by itself: the phase it fixes, whether it is the autograd engine's or a module, its op class and
+/* Properties of a name: the phase that it sets, whether it is the autograd engine's or a module, its op class and
    cause; -1 for none. */
 typedef struct { const int8_t *fixed, *engine, *module, *op_class, *cause; } facts;
 
