@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.refused import code_of, missing_values, refused
-from tests.trace_maker import trace
+from tests.trace.readers.test_device_shares import several_devices
+from tests.trace_maker import trace, write
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput, DamagedFile, MissingFile
 from trainyard.trace.measure import measure_files
@@ -307,8 +308,29 @@ def test_a_damaged_pipe_is_named_as_it_was_given(tmp_path):
 
 
 def test_an_absurd_world_size_lists_only_the_first_missing_ranks():
-    message = left_out([Unread(Path("rank1.json"), "empty")], [0, 5], 2**31)
+    message = left_out([Unread(Path("rank1.json"), "empty")], 2, [0, 5], 2**31)
     assert missing_values(message, "ranks 1, 2, 3, 4 and 2,147,483,642 more", f"{2**31:,}") == []
+
+
+@pytest.mark.parametrize("engine", ["auto", "serial"])
+def test_files_are_counted_as_files_and_ranks_as_ranks(tmp_path, engine):
+    """Two files with two ranks each, and one that cannot be read."""
+    paths = [write(tmp_path, several_devices([2 * rank, 2 * rank + 1]), f"part{rank}.json") for rank in range(2)]
+    paths.append(tmp_path / "part2.json")
+    paths[2].write_bytes(b"")
+    measured = measure_files(paths, "all", engine=engine)
+    assert missing_values(measured.left_out, "1 of 3 files", "4 of 5 ranks") == []
+    with refused(BadFile, "1 of 3 files"):
+        measure_files(paths, "all", engine=engine, strict=True)
+
+
+@pytest.mark.parametrize("engine", ["auto", "serial"])
+def test_a_cut_file_with_two_ranks_counts_once(tmp_path, engine):
+    paths = [write(tmp_path, several_devices([2 * rank, 2 * rank + 1]), f"part{rank}.json") for rank in range(2)]
+    document = json.dumps(several_devices([2, 3]))
+    paths[1].write_text(document[: document.index(', "displayTimeUnit"')][:-3])
+    with refused(DamagedFile, "1 of 2 files", "part1.json"):
+        measure_files(paths, "all", engine=engine, strict=True)
 
 
 def test_a_file_read_in_part_is_named_by_diff_and_json(tmp_path, capsys):

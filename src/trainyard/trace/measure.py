@@ -68,16 +68,24 @@ def measure_files(
     readable = [file for file in files if isinstance(file, Path)]
     if not readable:
         raise_if_unreadable(
-            read_count=0, unread=[file for file in files if isinstance(file, Unread)], truncated=(), strict=strict
+            len(files), unread=[file for file in files if isinstance(file, Unread)], truncated=(), strict=strict
         )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if engine == "auto":
         if len(readable) == 1 or (
             len(readable) <= _MAX_FILES_IN_MEMORY and _total_bytes(readable) <= _MAX_BYTES_IN_MEMORY
         ):
-            traces, file_indices, unread = _merge_outcomes(files, [read_or_reason(path, how) for path in readable])
-            raise_if_unreadable(len(traces), unread, _truncated_sources(traces), strict)
-            return measure(traces, window, source, axis, file_indices, formulas)._replace(unread=unread)
+            read_outcomes = [read_or_reason(path, how) for path in readable]
+            traces, file_indices, unread = _merge_outcomes(files, read_outcomes)
+            truncated = [
+                path.name
+                for path, outcome in zip(readable, read_outcomes, strict=True)
+                if not isinstance(outcome, Unread) and any(events.cut_short for events in outcome)
+            ]
+            raise_if_unreadable(len(files), unread, truncated, strict)
+            return measure(traces, window, source, axis, file_indices, formulas)._replace(
+                unread=unread, read_files=len(files) - len(unread)
+            )
         engine = "processes" if cores > 1 else "serial"
     import tempfile
 
@@ -86,7 +94,12 @@ def measure_files(
     with engine_named(engine, min(cores, len(readable))) as run:
         outcomes = run(partial(_survey_file, Path(folder.name), axis, how), list(enumerate(readable)))
         surveyed, file_indices, unread = _merge_outcomes(files, outcomes)
-        raise_if_unreadable(len(surveyed), unread, _truncated_sources([rank.facts for rank, _ in surveyed]), strict)
+        truncated = [
+            path.name
+            for path, outcome in zip(readable, outcomes, strict=True)
+            if not isinstance(outcome, Unread) and any(rank.facts.cut_short for rank, _ in outcome)
+        ]
+        raise_if_unreadable(len(files), unread, truncated, strict)
         agreement = align_ranks([rank for rank, _ in surveyed], window, file_indices)
         booked = run(
             partial(_book_file, formulas),
@@ -100,7 +113,7 @@ def measure_files(
     measured = conclude(
         spill.SpilledItems(len(booked), load_rank), agreement, window, source or _ledger_source(agreement.facts)
     )
-    return measured._replace(unread=unread, formulas=formulas)
+    return measured._replace(unread=unread, read_files=len(files) - len(unread), formulas=formulas)
 
 
 def measure(
@@ -160,11 +173,6 @@ def _merge_outcomes(
             file_indices.extend(range(first_index, first_index + len(outcome)))
             ranks.extend(outcome)
     return ranks, file_indices, tuple(unread)
-
-
-def _truncated_sources(facts: Sequence[Events]) -> list[str]:
-    """The names of the files that were cut short."""
-    return [events.source for events in facts if events.cut_short]
 
 
 def _total_bytes(paths: Sequence[Path]) -> int:

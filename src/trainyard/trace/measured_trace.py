@@ -84,7 +84,8 @@ class _Selected(Sequence[RankTrace]):
 class MeasuredTrace(NamedTuple):
     """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: a ledger for each part
     of each rank, rank by rank; `lateness`: of each rank, if clocks are aligned; `ranks`: may be on disk, and are loaded
-    on access; `unread`: files that could not be read, each of which may be a rank; `steps`: how the window divides into
+    on access; `unread`: files that could not be read, each of which may be a rank; `read_files`: number of the files
+    that were read, 0 if the events did not come from files; `steps`: how the window divides into
     steps; `by_model`: a mean for each device model if the ranks run on unlike devices, most ranks first: `mean` is then
     the first of them. `formulas`: those that gave the FLOPs and bytes of ops.
     """
@@ -98,6 +99,7 @@ class MeasuredTrace(NamedTuple):
     bandwidths: tuple[Bandwidth, ...] = ()
     traffic: tuple[PairTraffic, ...] = ()
     unread: tuple[Unread, ...] = ()
+    read_files: int = 0
     steps: StepOverview = StepOverview(how="window")
     by_model: tuple[ModelMean, ...] = ()
     formulas: Formulas = BUILT_IN
@@ -143,7 +145,8 @@ class MeasuredTrace(NamedTuple):
     def left_out(self) -> str:
         """A sentence about the files that could not be read; empty if there are none."""
         ranks = {rank for ledger in self.by_rank for rank in ledger.scope.ranks}
-        return left_out(self.unread, sorted(ranks), self.ranks[0].events.world) if self.unread else ""
+        world = self.ranks[0].events.world
+        return left_out(self.unread, self.read_files, sorted(ranks), world) if self.unread else ""
 
     @property
     def damage(self) -> str:

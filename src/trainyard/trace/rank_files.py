@@ -93,18 +93,17 @@ def _unread(file: Path, error: BadFile) -> Unread:
     return Unread(path=file, reason=reason, next_step=error.next_step, kind=type(error))
 
 
-def raise_if_unreadable(read_count: int, unread: Sequence[Unread], truncated: Sequence[str], strict: bool) -> None:
+def raise_if_unreadable(file_count: int, unread: Sequence[Unread], truncated: Sequence[str], strict: bool) -> None:
     """Raises the error for unreadable files: none could be read, or, with `strict`, one could not or was cut short.
 
-    `read_count`: the number of ranks that were read; `unread`: the files that could not be read; `truncated`: the names
-    of files that were cut short and read in part. Returns without an error in all other cases.
+    `file_count`: the number of all files, of which `unread` could not be read; `truncated`: the names of files that
+    were cut short and read in part. A file may contain several ranks. Returns without an error in all other cases.
     """
+    read_count = file_count - len(unread)
     if unread and not read_count and len(unread) == 1:
         raise unread[0].error()
     if unread and (strict or not read_count):
-        count = (
-            f"{len(unread):,} of {read_count + len(unread):,} files" if read_count else f"none of {len(unread):,} files"
-        )
+        count = f"{len(unread):,} of {file_count:,} files" if read_count else f"none of {file_count:,} files"
         raise BadFile(
             f"{count} {'cannot' if read_count else 'can'} be read: {listed(unread, MAX_LISTED_FILES)}.",
             "Without --strict the others are analysed."
@@ -119,13 +118,15 @@ def raise_if_unreadable(read_count: int, unread: Sequence[Unread], truncated: Se
         )
 
 
-def left_out(unread: Sequence[Unread], ranks: Sequence[int], world: int) -> str:
+def left_out(unread: Sequence[Unread], read_count: int, ranks: Sequence[int], world: int) -> str:
     """Describes the unread files and the missing ranks in a sentence or two.
 
-    `ranks`: numbers of the ranks that were read; `world`: ranks of the job as the files state it, 0 if they do not.
+    `read_count`: the number of files that were read, which may contain several ranks each; `ranks`: numbers of the
+    ranks that were read; `world`: ranks of the job as the files state it, 0 if they do not. An unread file counts as
+    one rank.
     """
-    files = len(ranks) + len(unread)
-    total, present = world or files, set(ranks)
+    files, least_ranks = read_count + len(unread), len(ranks) + len(unread)
+    total, present = world or least_ranks, set(ranks)
     missing_count = total - sum(rank < total for rank in present)
     # A file states the world size, which may be absurd: only the first missing ranks are listed.
     first_missing = list(islice((rank for rank in range(total) if rank not in present), MAX_LISTED_FILES))
@@ -133,7 +134,7 @@ def left_out(unread: Sequence[Unread], ranks: Sequence[int], world: int) -> str:
     named = f"; ranks {missing} are missing" if missing_count > 1 else f"; rank {missing} is missing"
     return (
         f"{len(unread):,} of {files:,} files cannot be read: {listed(unread, MAX_LISTED_FILES)}. The figures are of "
-        f"{len(ranks):,} of {max(world, files):,} ranks{named if missing_count else ''}."
+        f"{len(ranks):,} of {max(world, least_ranks):,} ranks{named if missing_count else ''}."
     )
 
 

@@ -26,7 +26,7 @@ from trainyard.compare.gate.changed_accounts import adjust_by_holm, find_changed
 from trainyard.compare.gate.changed_operations import sum_operations
 from trainyard.compare.gate.gate_result import GateRequest, GateResult, gate
 from trainyard.compare.gate.interleave import interleave_runs
-from trainyard.compare.gate.machine_noise import measure_noise
+from trainyard.compare.gate.machine_noise import _find_modes, measure_noise
 from trainyard.compare.gate.machine_readings import find_changed_readings
 from trainyard.compare.gate.pairs import Pair, PairedRuns, pair_runs
 from trainyard.compare.gate.verdict import Rule, Verdict, find_lower_bound, judge
@@ -461,6 +461,37 @@ def test_bisect_finds_or_suspects_the_culprit(count: int, data: st.DataObject) -
         assert len(result.steps) <= 2 + np.ceil(np.log2(count)) if count > 1 else len(result.steps) == 1
 
 
+@given(st.integers(1, 60), st.data())
+def test_error_rates_of_a_bisection_add_up_to_alpha(count: int, data: st.DataObject) -> None:
+    commits = [f"{n:040x}" for n in range(count)]
+    outcomes = data.draw(st.lists(st.sampled_from(["unclear", "worse", "not worse"]), min_size=count, max_size=count))
+    outcomes[-1] = "worse"
+    alphas: list[float] = []
+
+    def judged(commit: str, rule: Rule) -> Verdict:
+        alphas.append(rule.alpha)
+        result: Any = outcomes[commits.index(commit)]
+        return Verdict(metric="step_time", outcome=result, pairs=7, change=0.0, low=None, high=None, rule=rule)
+
+    result = bisect("good", commits, judged, Rule(alpha=0.05), lambda _: None)
+    assert result.suspects
+    assert sum(alphas) <= 0.05 * (1 + 1e-9)
+
+
+def test_a_bisection_of_unclear_commits_ends() -> None:
+    commits = [f"{n:040x}" for n in range(60)]
+    judged_commits: list[str] = []
+
+    def judged(commit: str, rule: Rule) -> Verdict:
+        judged_commits.append(commit)
+        outcome = "worse" if commit == commits[-1] else "unclear"
+        return Verdict(metric="step_time", outcome=outcome, pairs=7, change=0.0, low=None, high=None, rule=rule)
+
+    result = bisect("good", commits, judged, Rule(), lambda _: None)
+    assert len(judged_commits) == 14
+    assert list(result.suspects) == commits
+
+
 # The machine's noise
 
 
@@ -485,6 +516,23 @@ def test_noise_recovers_the_injected_parameters() -> None:
     assert log(modes[1] / modes[0]) == pytest.approx(log(1.2), abs=0.01)
     with refused(BadInput, 1, "--pairs"):
         measure_noise([Pair(runs[0], runs[1])], "step_time", Rule())
+
+
+@pytest.mark.parametrize(("distance", "are_modes"), [(0.0, False), (4.0, False), (5.9, False), (6.1, True)])
+def test_two_modes_are_six_widths_apart(distance: float, are_modes: bool) -> None:
+    # The root mean square of the deviations of both groups is 1 % each, so that `distance` is Ashman's D.
+    group = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    group *= 0.01 / np.std(group, ddof=1)
+    logs = [*group, *(group + 0.01 * distance)]
+    runs = [_run(number, 1e8 * exp(value)) for number, value in enumerate(logs)]
+    pairs = [Pair(*both) for both in zip(runs[::2], runs[1::2], strict=True)]
+    assert (measure_noise(pairs, "step_time", Rule()).modes is not None) == are_modes
+
+
+def test_runs_of_one_mode_seldom_look_like_two() -> None:
+    rng = np.random.default_rng(7)
+    bimodal = [_find_modes(rng.normal(0, 0.02, 20)) is not None for _ in range(200)]
+    assert sum(bimodal) <= 4  # of 200; a threshold of 3 would report about 150
 
 
 # Formats

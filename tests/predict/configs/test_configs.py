@@ -433,6 +433,12 @@ def test_invalid_deepspeed_file_is_refused(keys: dict[str, Any], kind: type[BadI
         speed(**keys)
 
 
+@pytest.mark.parametrize("key", [*BATCHES, "zero_optimization"])
+def test_deepspeed_file_with_a_syntax_error_is_recognised(key: str) -> None:
+    assert detect_format.kind(b'{"%s": {"stage": 3},}' % key.encode()) == "deepspeed"
+    assert detect_format.kind(b'{"hidden_size": 8,}') is None
+
+
 def test_duplicate_key_is_refused_as_in_deepspeed() -> None:
     with refused(BadFile, "theirs", "JSON", "'train_batch_size'"):
         read('{"train_batch_size": 1, "train_batch_size": 2}', devices=1, seq_len=1, model=DENSE)

@@ -208,6 +208,27 @@ def test_rank_injects_its_faults_once_at_their_steps(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("target", [1, 2, 9, 10, 11])
+def test_a_flipped_byte_is_in_the_file_of_its_rank(tmp_path: Path, monkeypatch: Any, target: int) -> None:
+    torch = pytest.importorskip("torch")
+    from trainyard.run.chaos import inject_faults
+    from trainyard.train.process_group import Ranks
+
+    folder = tmp_path / "checkpoints" / "step-000004"
+    folder.mkdir(parents=True)
+    for rank in range(12):
+        (folder / f"rank{rank}.bin").write_bytes(b"abc")
+    plan = FaultPlan(fault=(fault("flip_byte", target=target),))
+    ranks = Ranks(target, target, 12, 12, "cpu", torch.device("cpu"))
+    injector = inject_faults.FaultInjector(tmp_path, plan, job(), ranks, 0)
+    monkeypatch.setattr(chaos_files, "claim_injection", lambda *_: True)
+    monkeypatch.setattr(injector, "_die", lambda fault: None)
+    injector(8)
+    changed = {path.name for path in folder.iterdir() if path.read_bytes() != b"abc"}
+    assert changed == {f"rank{target}.bin"}
+
+
+@pytest.mark.torch
 def test_delayed_rank_sleeps_its_share_of_a_step(tmp_path: Path, monkeypatch: Any) -> None:
     torch = pytest.importorskip("torch")
     from trainyard.run.chaos import inject_faults

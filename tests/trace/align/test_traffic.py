@@ -1,5 +1,6 @@
 """Traffic between pairs of ranks: totals against sums over the calls, for equal and unequal shares."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,30 @@ def test_an_empty_list_of_shares_means_equal_shares():
 
 def test_shortened_shares_are_not_used():
     assert collective_from_args("nccl:all_to_all", all_to_all_args(8, "[1, 2, ...]", 3), {}).sent == ()
+
+
+@pytest.mark.parametrize(("dtype", "element_bytes"), [("Float8_e4m3fn", 1), ("Float8_e5m2", 1), ("ComplexFloat", 8)])
+def test_shares_of_less_common_dtypes(dtype, element_bytes):
+    args = {**all_to_all_args(4, "[1, 3]", 2), "dtype": dtype}
+    assert collective_from_args("nccl:all_to_all", args, {}).sent == (element_bytes, 3 * element_bytes)
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": "Float3"}, {"dtype": None}, {"In msg nelems": "4"}, {"In msg nelems": -1}]
+)
+def test_an_unknown_size_gives_no_shares(change):
+    args = {**all_to_all_args(4, "[1, 3]", 2), **change}
+    assert collective_from_args("nccl:all_to_all", args, {}).sent == ()
+
+
+def test_a_missing_number_of_elements_gives_no_shares():
+    args = all_to_all_args(4, "[1, 3]", 2)
+    del args["In msg nelems"]
+    assert collective_from_args("nccl:all_to_all", args, {}).sent == ()
+
+
+def test_a_rank_without_elements_sends_zero_bytes():
+    assert collective_from_args("nccl:all_to_all", all_to_all_args(0, "[0, 0]", 2), {}).sent == (0, 0)
 
 
 def test_a_trace_has_the_matrix_of_its_all_to_alls(tmp_path):

@@ -77,6 +77,17 @@ def test_a_long_first_op_is_initialisation_unless_it_waits(tmp_path):
     assert causes_of(tmp_path, [*ops, sync]) == {("cudaStreamSynchronize", 1): "launch_gap/sync"}
 
 
+def test_a_wait_inside_another_wait_counts_once(tmp_path):
+    ops = calls("aten::conv2d", [500, 0.2, 0.2, 0.2], "cpu_op")
+    waits = [
+        ("cudaDeviceSynchronize", MAIN, MS, 250 * MS, "cuda_runtime"),
+        ("wait_for_batch", MAIN, 2 * MS, 249 * MS, "user_annotation"),
+        ("cudaStreamSynchronize", MAIN, 3 * MS, 248 * MS, "cuda_runtime"),
+    ]
+    # 250 of 500 ms are not waits; 5 ms would be too short.
+    assert causes_of(tmp_path, [*ops, *waits])["aten::conv2d", 0] == "launch_gap/init"
+
+
 def test_a_cause_inside_initialisation_is_kept_if_it_waits(tmp_path):
     ops = calls("aten::linear", [900, 0.2, 0.2, 0.2], "cpu_op")
     inner = [

@@ -149,6 +149,13 @@ def test_rows_are_plain_values():
     assert list(Columns.joined([table(), table()]).rows()) == ROWS * 2
 
 
+def test_joined_tables_keep_the_missing_values_of_any_part():
+    complete = Columns({"ns": np.array([1, 2])})
+    partial = Columns({"ns": mask_unknown([3, -1])})
+    assert list(Columns.joined([complete, partial]).rows()) == [(1,), (2,), (3,), (None,)]
+    assert list(Columns.joined([partial, complete]).rows()) == [(3,), (None,), (1,), (2,)]
+
+
 def test_columns_are_immutable_and_of_equal_length():
     columns = table()
     for name in ("whole", "unknown"):

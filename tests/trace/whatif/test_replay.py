@@ -14,6 +14,7 @@ from trainyard.trace.align.steps import StepPart
 from trainyard.trace.measure import measure, read
 from trainyard.trace.readers.kineto.native import library
 from trainyard.trace.whatif.dependency_graph import fit_graph, replay_graph
+from trainyard.trace.whatif.device_ops import _find_pauses
 from trainyard.trace.whatif.replay import Replay, compare_steps
 from trainyard.trace.whatif.what_if import what_if
 
@@ -112,6 +113,16 @@ def test_without_syncs_the_host_runs_ahead(tmp_path):
     # The call, 8 to 60, takes 1 ns instead of the time until its return: the second product is ready at 24 and queues.
     assert prediction.mean.wall_ns == 50
     assert prediction.mean.by_kind() == {"compute": 50}
+
+
+def test_a_sync_that_returns_before_any_work_ended_did_not_wait(tmp_path):
+    document = trace(
+        device=[("gemm", 7, 20, 100, 5), ("gemm", 7, 130, 140, 120)],
+        host=[("cudaStreamSynchronize", 100, 8, 18, "cuda_runtime")],
+    )
+    (events,) = read_all(tmp_path, document)
+    pauses = _find_pauses(events, np.arange(len(events.work)))
+    assert (len(pauses.begin), len(pauses.awaited)) == (0, 0)
 
 
 def test_one_collective_overlaps_while_another_is_waited_for(tmp_path):

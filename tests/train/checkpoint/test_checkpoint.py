@@ -426,6 +426,32 @@ def test_other_write_errors_end_training(tmp_path, monkeypatch):
         train(here(), a_job(every=3, mode="async"), tmp_path)
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_failed_save_ends_its_thread_and_counts_its_time(tmp_path, mode):
+    ranks = here()
+    from trainyard.train.checkpoint.checkpoint_saver import Saver
+
+    (tmp_path / "checkpoints").write_text("no folder")
+    job = a_job(every=1, mode=mode)
+    training = plugins.load("workloads", "transformer").build(job, "cpu")
+    saver = Saver(tmp_path, job, ranks, training)
+    earlier = set(threading.enumerate())
+    training(0)
+    if mode == "sync":
+        with refused(EnvironmentFailed, 1):
+            saver.save_if_due(0)
+        assert saver.stalled_ns > 0
+        saver.close()
+    else:
+        saver.save_if_due(0)
+        stalled_before_ns = saver.stalled_ns
+        with refused(EnvironmentFailed, 1):
+            saver.close()
+        assert saver.stalled_ns > stalled_before_ns
+    assert not [thread for thread in set(threading.enumerate()) - earlier if thread.name == "checkpoint"]
+
+
 def fill_on_one(ranks, job, run):
     """`train`, with no disk space for the second rank's part of step 2."""
     from trainyard.train.checkpoint import checkpoint_saver as saver

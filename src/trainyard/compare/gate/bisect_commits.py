@@ -25,7 +25,8 @@ class BisectStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     """`suspects`: the commits of which one is the culprit, the oldest first: one if it was found, more if the verdicts
-    between them stayed unclear, none if the bad end is not worse. `steps`: the judged commits, in order."""
+    between them stayed unclear or were too many, none if the bad end is not worse. `steps`: the judged commits, in
+    order."""
 
     good: str
     suspects: tuple[str, ...]
@@ -44,13 +45,14 @@ def bisect(
     """Find the first commit that is worse than `good`.
 
     `commits`: those after `good`, the oldest first; the last is the bad end and is judged first. Every commit from the
-    culprit on must be worse. The error rate of `rule` holds for all verdicts together. `report`: called per step.
+    culprit on must be worse. The error rate of `rule` holds for all verdicts together: each verdict has an equal part
+    of it. `report`: called per step.
 
-    A commit with an unclear verdict is skipped: its neighbours are judged, and it stays a suspect unless they clear
-    it."""
-    # The bad end, and a halving per judgement; each has its part of the error rate.
-    judgement_count = 1 + ceil(log2(max(2, len(commits))))
-    commit_rule = rule.among(judgement_count)
+    A commit with an unclear verdict is skipped: its neighbours are judged, and it stays a suspect unless they clear it.
+    At most twice as many commits are judged as are needed if all verdicts are clear; then the rest stay suspects."""
+    judgements_if_clear = 1 + ceil(log2(max(1, len(commits))))  # the bad end, and one for each halving
+    max_judgements = min(len(commits), 2 * judgements_if_clear)
+    commit_rule = rule.among(max_judgements)
     steps: list[BisectStep] = []
 
     def judge(index: int) -> str:
@@ -64,6 +66,8 @@ def bisect(
     last_cleared, first_worse = -1, len(commits) - 1  # indices of commits; -1 is the good one
     unclear: set[int] = set()
     while remaining := [index for index in range(last_cleared + 1, first_worse) if index not in unclear]:
+        if len(steps) == max_judgements:
+            break
         middle_index = (last_cleared + first_worse) / 2
         nearest = min(remaining, key=lambda index: abs(index - middle_index))
         result = judge(nearest)

@@ -22,6 +22,10 @@ _READERS: Mapping[str, Callable[[bytes, str, CommandArguments], FrameworkConfig]
 }
 
 
+_DEEPSPEED_KEYS = (*deepspeed_keys.BATCHES, "zero_optimization")
+"""Top-level keys of which every configuration of DeepSpeed has at least one."""
+
+
 def kind(data: bytes) -> Kind | None:
     """The framework whose format `data` has; None for any other file, such as a model file. A file with a syntax error
     counts as the framework whose key or table names it contains, so that its reader reports the error."""
@@ -30,9 +34,8 @@ def kind(data: bytes) -> Kind | None:
         try:
             document = json.loads(text)
         except (ValueError, RecursionError):
-            document = {key: None for key in deepspeed_keys.BATCHES if f'"{key}"' in text}
-        marks = (*deepspeed_keys.BATCHES, "zero_optimization")
-        return "deepspeed" if isinstance(document, dict) and any(key in document for key in marks) else None
+            document = {key: None for key in _DEEPSPEED_KEYS if f'"{key}"' in text}
+        return "deepspeed" if isinstance(document, dict) and any(key in document for key in _DEEPSPEED_KEYS) else None
     try:
         tables: Any = toml.loads(text)
     except toml.DecodeError:

@@ -113,7 +113,7 @@ class FaultInjector:
         restarted ranks read it."""
         checkpoints = CheckpointStore(self.run)
         folder = checkpoints.folder(checkpoints.steps()[0])
-        files = sorted(folder.glob("rank*.bin"))
+        files = sorted(folder.glob("rank*.bin"), key=lambda file: (len(file.name), file.name))  # in order of rank
         path = files[fault.rank % len(files)]
         with path.open("r+b") as file:
             middle = path.stat().st_size // 2

@@ -84,18 +84,18 @@ def _kernel_of_call(events: Events) -> I64:
 
 
 def _foreign_ns(events: Events, length: I64, is_foreign: NDArray[np.bool_]) -> I64:
-    """ns of each host row in spans inside it that `is_foreign` selects, without those whose parent is selected too, and
-    without short ones. `length`: ns of each host row."""
+    """ns of each host row in spans inside it that `is_foreign` selects, without short ones. A selected span inside
+    another one, at any depth, counts for the rows inside that one only. `length`: ns of each host row."""
     parent = events.host.parent
     rows = np.flatnonzero(is_foreign & (length >= _MIN_NS // _MIN_RATIO))
-    rows = rows[(parent[rows] < 0) | ~is_foreign[parent[rows]]]
     foreign = np.zeros(len(length), np.int64)
     ancestor, ns = parent[rows], length[rows]
-    # Adds the length of each selected span to its parent, then to the parent's parent, and so on.
+    # Adds the length of each selected span to its parent, then to the parent's parent, and so on, up to the next
+    # selected span, whose own length contains it for all rows above.
     while len(ancestor := ancestor[(is_inside := ancestor >= 0)]):
         ns = ns[is_inside]
         np.add.at(foreign, ancestor, ns)
-        ancestor = parent[ancestor]
+        ancestor = np.where(is_foreign[ancestor], -1, parent[ancestor])
     return foreign
 
 

@@ -163,7 +163,8 @@ def _join(columns: Sequence[Column]) -> Column:
     texts = [column for column in columns if isinstance(column, Words)]
     if not texts:
         numeric = [column for column in columns if not isinstance(column, Words)]
-        return (np.ma if isinstance(numeric[0], np.ma.MaskedArray) else np).concatenate(numeric)
+        has_mask = any(isinstance(column, np.ma.MaskedArray) for column in numeric)
+        return (np.ma if has_mask else np).concatenate(numeric)
     numbers: dict[str, int] = {}  # word -> its code in the result
     # For each column: the new code of each old one, -1 for -1, taken by the old codes.
     codes = [

@@ -18,8 +18,13 @@ from trainyard.vendors.kernel_names import collective_of
 _BYTES_OF_DTYPE = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "long": 8,
     "long int": 8, "int64": 8, "int32": 4, "char": 1, "int8": 1, "byte": 1, "uint8": 1, "unsigned char": 1, "bool": 1,
-    "short": 2, "signed char": 1,
+    "short": 2, "signed char": 1, "uint16": 2, "uint32": 4, "uint64": 8, "unsigned short": 2, "unsigned int": 4,
+    "unsigned long": 8, "complexhalf": 4, "complexfloat": 8, "complexdouble": 16, "complex<half>": 4,
+    "complex<float>": 8, "complex<double>": 16, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1, "float4_e2m1fn_x2": 1,
 }  # fmt: skip
+"""Bytes per element by the lower-case name that torch records, of a dtype or of a C++ type. An element of
+`float4_e2m1fn_x2` is a byte that packs two values."""
 _NOT_IN_AXIS = re.compile(r"[^A-Za-z0-9_.\-]+")
 _MAX_VALUE, _MAX_RANKS = 2**62, 2**31
 """Upper bounds (exclusive) of sizes and sequence numbers, and of ranks: columns are 64 and 32 bits wide."""
@@ -94,15 +99,17 @@ def _decode_integers(value: Any) -> tuple[int, ...]:
 
 
 def _bytes_sent(args: Mapping[str, Any], members: int) -> tuple[int, ...]:
-    """Bytes that each member receives of this rank's input in an all-to-all. Empty if the shares are not recorded.
+    """Bytes that each member receives of this rank's input in an all-to-all. Empty if the shares, the number of
+    elements or the dtype are not recorded or not known.
 
     torch records the shares along the first dimension (`In split size`): `[]` if they are equal; a long list is cut.
     """
     recorded = args.get("In split size")
     shares = (1,) * members if recorded in ("[]", []) else _decode_integers(recorded)
-    width = _BYTES_OF_DTYPE.get(str(args.get("dtype", "")).lower(), 0)
-    total_bytes, total_share = width * _int_or(args.get("In msg nelems"), 0), sum(shares)
-    if not shares or len(shares) != members or total_bytes >= _MAX_VALUE:
+    element_bytes = _BYTES_OF_DTYPE.get(str(args.get("dtype", "")).lower(), 0)
+    elements = _int_or(args.get("In msg nelems"), -1)
+    total_bytes, total_share = element_bytes * elements, sum(shares)
+    if not element_bytes or elements < 0 or total_bytes >= _MAX_VALUE or not shares or len(shares) != members:
         return ()
     # A total of 0: a rank of a mixture of experts that has no tokens sends nothing.
     return tuple(total_bytes * share // total_share if total_share else 0 for share in shares)

@@ -121,8 +121,11 @@ def _find_pauses(events: Events, end: I64) -> Pauses:
     copies = np.flatnonzero((work.what == COPY) & (work.call >= 0))
     copies = copies[(work.stop[copies] < host.stop[work.call[copies]]) & ~np.isin(work.call[copies], rows)]
     by_end = np.argsort(work.stop, kind="stable")
-    # For each synchronising call, the device row that ended last before the call returned.
-    last = by_end[np.maximum(np.searchsorted(work.stop[by_end], host.stop[rows], "right") - 1, 0)]
+    # For each synchronising call, the device row that ended last before the call returned. A call that returned before
+    # any work ended did not wait.
+    ended_count = np.searchsorted(work.stop[by_end], host.stop[rows], "right")
+    rows, ended_count = rows[ended_count > 0], ended_count[ended_count > 0]
+    last = by_end[ended_count - 1]
     launched = np.where(work.call[last] >= 0, host.start[work.call[last]], work.start[last])
     launched_before = launched <= host.start[rows]
     # Host row of each waiting call, and device row that it waits for.

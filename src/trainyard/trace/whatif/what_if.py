@@ -53,7 +53,9 @@ def what_if(
         events = [msgspec.structs.replace(rank_events, host_name=_ONE_CLOCK) for rank_events in events]
     window = "all" if replay.is_whole_window else "steps"
     predicted_trace = measure(events, window, measured.mean.source, events[0].axis, formulas=measured.formulas)
-    predicted = _as_prediction(predicted_trace, measured.alignment.aligned)._replace(unread=measured.unread)
+    predicted = _as_prediction(predicted_trace, measured.alignment.aligned)._replace(
+        unread=measured.unread, read_files=measured.read_files
+    )
     texts = tuple(change.text for change in supposed)
     return Prediction(texts, predicted, diff(measured.mean, predicted.mean), replay.recovery(times))
 

@@ -104,13 +104,19 @@ class Saver:
 
     def close(self) -> None:
         """Waits for the checkpoint being written, adds the time waited to `stalled_ns`, and ends the background thread.
-        If the save failed, raises its error instead."""
-        if self._writing is not None:
-            began = time.perf_counter_ns()
+        If the save failed, raises its error afterwards."""
+        writing = self._writing
+        if writing is None:
+            self._background.close()
+            return
+        began = time.perf_counter_ns()
+        try:
             with span("checkpoint.save"):
                 self._wait()
+        finally:
             self.stalled_ns += time.perf_counter_ns() - began
-        self._background.close()
+            if writing.done():  # not if a signal interrupted the wait: the thread may be busy for long
+                self._background.close()
 
     def take_notices(self) -> list[Notice]:
         """Returns and removes the faults since the last call: the same on every rank, with rank 0's message."""
@@ -124,15 +130,17 @@ class Saver:
     def _save(self, step: int, wait: bool) -> None:
         """Saves the state after `step`, once the previous save has ended. With `wait` it returns when the checkpoint is
         on disk, else when the state is staged: copied to a host buffer, so that training may change it. The time spent
-        here is added to `stalled_ns`."""
+        here is added to `stalled_ns`, also if it raises the error of a save."""
         began = time.perf_counter_ns()
-        with span("checkpoint.save"):
-            self._wait()  # one at a time
-            if step != self.saved:
-                self._begin(step, returns_when_staged=not wait)
-            if wait:
-                self._wait()
-        self.stalled_ns += time.perf_counter_ns() - began
+        try:
+            with span("checkpoint.save"):
+                self._wait()  # one at a time
+                if step != self.saved:
+                    self._begin(step, returns_when_staged=not wait)
+                if wait:
+                    self._wait()
+        finally:
+            self.stalled_ns += time.perf_counter_ns() - began
 
     def _begin(self, step: int, returns_when_staged: bool) -> None:
         """Starts a save of the state after `step` in the background thread, and sets `saved` and `_writing`. Returns
