@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.properties.test_trace_properties import cpu_traces, rank_traces
 from tests.trace.whatif.test_what_if import cpu_rank, graphs, late_rank, read_all
 from tests.trace_maker import trace
-from trainyard.report.view.critical_path import critical_path_of
+from trainyard.report.view.critical_path import critical_path_of, tables
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.measure import measure, read
 from trainyard.trace.whatif.critical_path import DELAY, RUNNING, Segments, clip_to_parts, find_critical_path, trace_back
@@ -91,6 +91,13 @@ def test_the_path_runs_on_the_late_rank(tmp_path):
     assert (result.ranks[0].rank, result.one_clock) == (1, True)
     # The late rank's product of 50 ns, then the transfer of 10 ns; its kernels start at 10.
     assert [(share.resource, share.ns) for share in result.shares] == [("device", 50), ("communication", 10)]
+
+
+def test_titles_serve_as_heads_of_the_first_columns(tmp_path):
+    result = critical_path_of(Replay(measure(read_all(tmp_path, late_rank(0), late_rank(30)), "all")))
+    by_kind = tables(result)
+    assert [table.title.split()[0] for table in by_kind] == [table.columns[0].head for table in by_kind]
+    assert len(by_kind) >= 2
 
 
 def test_the_path_of_cpu_ranks_runs_on_the_late_rank(tmp_path):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass
-from math import ceil
-from typing import NamedTuple
+from math import ceil, gcd
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -130,6 +130,11 @@ def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budg
         return PartResult(part=part, choice=None, reason=error.says)
 
 
+def _unit_of_parts(parts: tuple[FleetPart, ...]) -> Literal["devices", "ranks"]:
+    """`devices` if each device of the parts has one rank, else `ranks`."""
+    return infeasible.unit_of_ranks(part.machine for part in parts)
+
+
 def _explain_indivisible(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[str, str]:
     """(message, next step) if no layout divides all parts and the model evenly."""
     max_ranks, layers = fleet.max_stage_ranks(parts), wanted.model.layers
@@ -141,20 +146,21 @@ def _explain_indivisible(wanted: PlannerInput, parts: tuple[FleetPart, ...], fra
         return (
             f"pp {pp} makes stages of {ranks:,} ranks, which do not divide the {part.ranks:,} of {part.machine.name}: "
             f"{part.ranks:,} % {ranks:,} = {part.ranks % ranks:,}.",
-            _suggest_multiple(wanted, layers),
+            _suggest_multiple(wanted, parts),
         )
     if wanted.devices // max_ranks > layers:
         return (
             f"{part_names} divide into whole stages of at most {max_ranks:,} ranks, which makes "
             f"{wanted.devices // max_ranks:,} stages for {layers} layers.",
-            _suggest_multiple(wanted, layers),
+            _suggest_multiple(wanted, parts),
         )
-    return infeasible.explain_indivisible(wanted, framework)
+    return infeasible.explain_indivisible(wanted, framework, _unit_of_parts(parts))
 
 
-def _suggest_multiple(wanted: PlannerInput, layers: int) -> str:
+def _suggest_multiple(wanted: PlannerInput, parts: tuple[FleetPart, ...]) -> str:
     """The next step if there are too many or uneven stages: a multiple of devices with at most one stage per layer."""
-    least_devices = 1 << ceil(wanted.devices / layers - 1).bit_length()
+    least_ranks = 1 << ceil(wanted.devices / wanted.model.layers - 1).bit_length()
+    least_devices = max(least_ranks // gcd(least_ranks, part.machine.device.ranks) for part in parts)
     return f"Use a multiple of {least_devices:,} devices of each, or leave some out."
 
 
@@ -172,7 +178,8 @@ def _explain_too_large(
     message = (
         f"{wanted.model.name} fits on {part_names} in none of {len(layouts):,} layouts with any partition of layers"
     )
-    message += f": each device lacks {show_size(missing)}." if missing > 1 else "."
+    unit = _unit_of_parts(parts).removesuffix("s")
+    message += f": each {unit} lacks {show_size(missing)}." if missing > 1 else "."
     for factor in infeasible.CLUSTER_FACTORS:
         larger_parts = tuple(FleetPart(part.machine, part.devices * factor) for part in parts)
         larger_input = wanted._replace(devices=wanted.devices * factor)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -23,9 +24,16 @@ CLUSTER_FACTORS = (2, 4, 8, 16, 32, 64)
 """Multiples of a cluster that are tried, if nothing fits on it, until one is large enough."""
 
 
-def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str, str]:
-    """(message, next step) if no layout divides the devices, model and batch of `wanted` evenly: the first fixed axis
-    that does not divide, with its remainder, or the axis to leave free."""
+def unit_of_ranks(machines: Iterable[Machine]) -> Literal["devices", "ranks"]:
+    """The unit of `PlannerInput.devices` in messages: `devices` if each has one rank, else `ranks`."""
+    return "devices" if all(machine.device.ranks == 1 for machine in machines) else "ranks"
+
+
+def explain_indivisible(
+    wanted: PlannerInput, framework: Framework, unit: Literal["devices", "ranks"]
+) -> tuple[str, str]:
+    """(message, next step) if no layout divides the ranks, model and batch of `wanted` evenly: the first fixed axis
+    that does not divide, with its remainder, or the axis to leave free. `unit`: as from `unit_of_ranks`."""
     words_of_axis: dict[str, Sequence[str]] = {  # axes whose value is an index into these words
         "schedule": schedules.SCHEDULES,
         "activation_checkpoint": ACTIVATION_CHECKPOINTS,
@@ -37,7 +45,7 @@ def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str
     model, divided_sizes = wanted.model, layout_space.tp_divided_sizes(wanted.model)
     sizes = ", ".join(f"{size:,} {name}" for name, size in divided_sizes.items())
     subject = (
-        f"no layout of {wanted.devices:,} devices divides {sizes}, "
+        f"no layout of {wanted.devices:,} {unit} divides {sizes}, "
         f"{model.layers} layers and {wanted.samples:,} samples a step"
     )
     message = subject + (f" with {fixed}." if fixed else ".")
@@ -51,11 +59,11 @@ def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str
         if axis == "tp" and (part := next((part for part in divided_sizes.items() if part[1] % value), None)):
             return message, f"{part[1]} {part[0]} % tp {value} = {part[1] % value}."
         if axis == "tp" and wanted.devices % value:
-            return message, f"{wanted.devices:,} devices % tp {value} = {wanted.devices % value}."
+            return message, f"{wanted.devices:,} {unit} % tp {value} = {wanted.devices % value}."
         if axis in ("pp", "cp", "ep") and value > 1 and not isinstance(model, Model):
             return message, f"{axis} {value}: vision models only support data parallelism and tp."
         if axis == "pp" and wanted.devices % value:
-            return message, f"{wanted.devices:,} devices % pp {value} = {wanted.devices % value}."
+            return message, f"{wanted.devices:,} {unit} % pp {value} = {wanted.devices % value}."
         if axis == "pp" and value > model.layers:
             return message, f"pp {value} is more than {model.layers} layers."
     for axis in wanted.fixed:
@@ -68,16 +76,17 @@ def explain_indivisible(wanted: PlannerInput, framework: Framework) -> tuple[str
 
 
 def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, machine: Machine) -> str:
-    """The message for layouts that do not fit: the layout that is closest to fitting, and the bytes that it lacks on
-    the device or the host. `sizes`: of all layouts, with and without offloading; `searched`: the number of layouts
-    without."""
+    """The message for layouts that do not fit: the layout that is closest to fitting, and the bytes that each rank
+    lacks on its device, or all ranks of a node on the host. `sizes`: of all layouts, with and without offloading;
+    `searched`: the number of layouts without."""
     usable_bytes = offload_variants.usable_memory(machine)
     excess_bytes = np.maximum(sizes.device_bytes - usable_bytes.device, 0.0)
     # Among layouts that fit on a device, the one with the least offloaded bytes is the closest to fitting.
     closest_index = int(np.lexsort((sizes.host_bytes, excess_bytes))[0])
     job = layout_space.job_of(wanted, sizes.layouts.row(closest_index))
     least_bytes = float(sizes.device_bytes[closest_index])
-    summary = f"{wanted.model.name} fits on {wanted.devices:,} devices in none of {searched:,} layouts: the "
+    unit = unit_of_ranks([machine])
+    summary = f"{wanted.model.name} fits on {wanted.devices:,} {unit} in none of {searched:,} layouts: the "
     activation_memory = (
         f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
     )
@@ -106,5 +115,5 @@ def suggest_device_count(wanted: PlannerInput, framework: Framework, machine: Ma
         except BadJob:  # more layouts than can be searched
             break
         if len(layouts) and offload_variants.any_fits(larger, layouts, framework, machine):
-            return f"{larger.devices:,} devices would be enough."
+            return f"{larger.devices // machine.device.ranks:,} devices would be enough."
     return "Use devices with more memory, or fewer samples per step."

@@ -153,7 +153,7 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
     layouts = framework.layouts(wanted)
     if not len(layouts):
         if not any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers)):
-            raise BadJob(*infeasible.explain_indivisible(wanted, framework))
+            raise BadJob(*infeasible.explain_indivisible(wanted, framework, infeasible.unit_of_ranks([machine])))
         raise BadJob(f"{framework.means} supports none of the layouts that divide evenly.", _NEXT_STEP)
     model = machine_model.build(machine, framework.software, wanted.dtype)
     sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)

@@ -115,11 +115,11 @@ def headline(result: CriticalPath) -> str:
 
 def tables(result: CriticalPath, full: bool = False) -> tuple[Table, ...]:
     """By account, by op and, if the path crosses several ranks, by rank; in ms per step. Unless `full`, each table
-    shows the longest rows."""
+    shows the longest rows. A title also heads the first column in the terminal and in a notebook."""
     most = None if full else _ROWS_ON_SCREEN
     per_step = 1e6 * max(1, result.steps)
     by_account = Table(
-        title="On the path",
+        title="Account on the path",
         notes=(
             "In ms per step. Host time of a rank with a device has the account of the idle time that it causes.",
             *(
@@ -139,7 +139,7 @@ def tables(result: CriticalPath, full: bool = False) -> tuple[Table, ...]:
         ),
     )
     by_op = Table(
-        title="Longest ops on the path",
+        title="Op on the path",
         notes=("In ms per step. A host op is named by the launch that follows it.",),
         columns=(
             Column(head="Op"),
