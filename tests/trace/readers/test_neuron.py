@@ -68,7 +68,10 @@ def test_work_is_what_runs_and_does_not_wait(tmp_path_factory, instructions, pac
     totals = accounts(events)
     work_ns = sum(ns for account, ns in totals.items() if account.startswith(("compute", "copy")))
     assert work_ns == int(is_active.sum())
-    assert set(totals) <= {"compute/matmul", "compute/elementwise", "compute/other", "copy/d2d", "launch_gap/queue"}
+    # Idle time is the queue's, but between instructions without a duration its cause is not known.
+    assert {account for account in totals if not account.startswith("launch_gap/")} <= {
+        "compute/matmul", "compute/elementwise", "compute/other", "copy/d2d",
+    }  # fmt: skip
     streams = {events.streams[stream] for stream in events.work.stream.tolist()}
     assert streams <= {*LABELS, "q-Q1-E0", "Q0-E2"}
 
