@@ -84,7 +84,7 @@ def measure_files(
             ]
             raise_if_unreadable(len(files), unread, truncated, strict)
             return measure(traces, window, source, axis, file_indices, formulas)._replace(
-                unread=unread, read_files=len(files) - len(unread)
+                unread=unread, read_files=len(files) - len(unread) if unread else 0
             )
         engine = "processes" if cores > 1 else "serial"
     import tempfile
@@ -113,7 +113,7 @@ def measure_files(
     measured = conclude(
         spill.SpilledItems(len(booked), load_rank), agreement, window, source or _ledger_source(agreement.facts)
     )
-    return measured._replace(unread=unread, read_files=len(files) - len(unread), formulas=formulas)
+    return measured._replace(unread=unread, read_files=len(files) - len(unread) if unread else 0, formulas=formulas)
 
 
 def measure(

@@ -85,7 +85,7 @@ class MeasuredTrace(NamedTuple):
     """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: a ledger for each part
     of each rank, rank by rank; `lateness`: of each rank, if clocks are aligned; `ranks`: may be on disk, and are loaded
     on access; `unread`: files that could not be read, each of which may be a rank; `read_files`: number of the files
-    that were read, 0 if the events did not come from files; `steps`: how the window divides into
+    that were read, 0 if none is unread; `steps`: how the window divides into
     steps; `by_model`: a mean for each device model if the ranks run on unlike devices, most ranks first: `mean` is then
     the first of them. `formulas`: those that gave the FLOPs and bytes of ops.
     """
