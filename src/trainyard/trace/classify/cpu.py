@@ -1,8 +1,9 @@
 """Classification of a trace without device events (training on a CPU): the training thread's spans replace kernels.
 
 Compute is the self time of the training thread's ops and of kernels that torch.compile generated; communication the
-`gloo:*` spans of any thread; ops inside a compilation are a part of it; the self time of other framework code is launch;
-the thread's remaining time is python, or host if the file does not show Python, unless its frames show more (waiting for data, a checkpoint, collection).
+`gloo:*` spans of any thread; ops inside a compilation are a part of it; the self time of other framework code is
+launch; the thread's remaining time is python, or host if the file does not show Python, unless its frames show more
+(waiting for data, a checkpoint, collection).
 
 The training thread is cut into stretches, during each of which one host row (an index into the columns of `HostSpans`)
 is the innermost open span; `host.what` is the kind of a span: OP, NOTE (an annotation), PYTHON (a frame). A key is the

@@ -81,7 +81,8 @@ _ATEN = {
     "grid_sampler_3d cudnn_grid_sampler affine_grid_generator _cat split_with_sizes_copy isfinite isinf isin "
     "nan_to_num mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
     "binary_cross_entropy_with_logits soft_margin_loss one_hot diag diag_embed block_diag _amp_update_scale cross kron "
-    "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _lstm_cell _cudnn_rnn_flatten_weight "
+    "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _lstm_cell "
+    "_cudnn_rnn_flatten_weight "
     "meshgrid _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward pad_sequence",
     "optimizer": "_fused_adam _fused_adamw _fused_sgd _fused_adagrad",
 }
