@@ -1,1 +1,1 @@
-"""Findings on recorded traces, checked by a script that shares no code with the rules: `python -m validation.unseen`."""
+"""Findings on recorded traces, checked without code of the rules: `python -m validation.unseen`."""

@@ -100,7 +100,7 @@ def uneven_ranks(folder: Path) -> None:
 
 
 def accumulate(folder: Path) -> None:
-    """Four micro-batches per update, without marks, with an evaluation and a checkpoint after the fifth of ten updates."""
+    """Four micro-batches per update, without marks; an evaluation and a checkpoint follow the sixth of ten."""
     layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
     model = nn.TransformerEncoder(layer, 2)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -177,7 +177,7 @@ def simulated(state: list[float], action: int, seed: int) -> list[float]:
 
 
 def adversarial(folder: Path) -> None:
-    """A generator and a discriminator with an optimizer each, which save pictures as text. Writing them is the main cost."""
+    """A generator and a critic with an optimizer each. The main cost is that each step writes pictures as text."""
     generator = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 784), nn.Tanh())
     critic = nn.Sequential(nn.Linear(784, 256), nn.LeakyReLU(0.2), nn.Linear(256, 1))
     adam = [torch.optim.Adam(part.parameters(), lr=2e-4, betas=(0.5, 0.9)) for part in (generator, critic)]
@@ -203,7 +203,7 @@ def save_pictures(pictures: torch.Tensor) -> None:
 
 
 def experts(folder: Path) -> None:
-    """Three ranks exchange tokens with all-gathers. Rank 2 computes the popular expert, four times the work of the others."""
+    """Three ranks exchange tokens. Rank 2 computes the popular expert, four times the work of the others."""
     rank = dist.get_rank()
     expert = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
     optimizer = torch.optim.SGD(expert.parameters(), lr=0.01)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.trace_maker import MAIN, trace, write
+from trainyard.ledger import Account
 from trainyard.trace.classify.context import build_context
 from trainyard.trace.measure import measure, read
 
@@ -110,3 +111,31 @@ def test_idle_time_of_initialisation_has_its_own_account(tmp_path):
     by_account = {str(account): ns for account, ns in mean.by_account().items()}
     assert by_account["launch_gap/init"] == 9_100 * MS
     assert by_account.get("launch_gap/alloc", 0) <= MS
+
+
+COMPILED = "Torch-Compiled Region: 0/0"
+
+
+def test_compilation_of_ops_is_neither_compute_nor_first_use(tmp_path):
+    """A step in which a region is compiled, which runs ops on fake tensors in the region's first call."""
+    ms = 1_000_000
+    step = 4 * ms
+    rows = []
+    for number in range(12):
+        at = number * step
+        rows += [(COMPILED, MAIN, at, at + ms, "cpu_op"), ("aten::mm", MAIN, at, at + ms // 2, "cpu_op")]
+    at = 12 * step
+    rows += [
+        (f"{COMPILED[:-1]}1", MAIN, at, at + 60 * ms, "cpu_op"),
+        ("dynamo", MAIN, at + ms, at + 51 * ms, "cpu_op"),
+        ("aten::mm", MAIN, at + 2 * ms, at + 40 * ms, "cpu_op"),
+        ("aten::mm", MAIN, at + 52 * ms, at + 53 * ms, "cpu_op"),
+    ]
+    rows += [("aten::mm", MAIN, at + 61 * ms, at + 62 * ms, "cpu_op")]
+    ledger = measure(read([write(tmp_path, trace([], rows))]), "all").mean
+    assert {str(account): ns for account, ns in ledger.by_account().items()} == {
+        "compute/matmul": 8 * ms,
+        "launch_gap/compile": 50 * ms,
+        "launch_gap/launch": ledger.by_account()[Account.parse("launch_gap/launch")],
+        "launch_gap/python": ledger.by_account()[Account.parse("launch_gap/python")],
+    }

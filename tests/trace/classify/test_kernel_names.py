@@ -23,6 +23,8 @@ COPIES = {
     "MemcpyH2D": "h2d",
 }
 OPS = {
+    "aten::mkldnn_rnn_layer_backward": "matmul",
+    "aten::_thnn_fused_lstm_cell": "elementwise",
     "aten::addmm": "matmul",
     "aten::_scaled_mm": "matmul",
     "aten::_grouped_mm": "matmul",
@@ -93,6 +95,7 @@ CAUSES = {
     "_compile.compile_inner (dynamo_timed)": "launch_gap/compile",
     "CachingAutotuner.benchmark_all_configs (dynamo_timed)": "launch_gap/compile",
     "entire_frame_compile": "launch_gap/compile",
+    "dynamo": "launch_gap/compile",
     "Torch-Compiled Region: 0/0": None,
     "TorchDynamo Cache Lookup": None,
     "CompiledFunction": None,

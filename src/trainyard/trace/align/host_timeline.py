@@ -53,7 +53,10 @@ def build_timeline(events: Events, context: Context) -> HostTimeline:
     thread = training_thread(events, context)
     # By op class. Rows without a class have the index -1: the last element, which is false.
     is_model_class = np.array([name in _MODEL_CLASSES for name in (*words.OP_CLASSES, "")], bool)
-    model = np.flatnonzero(is_model_class[context.op_class] & (host.what == OP) & (host.thread == thread))
+    is_model = is_model_class[context.op_class] & (host.what == OP) & (host.thread == thread)
+    # The compiler runs the model's ops on fake tensors, which is not an evaluation.
+    is_model &= ~np.array([*(cause == "launch_gap/compile" for cause in context.causes), False], bool)[context.cause]
+    model = np.flatnonzero(is_model)
     # `aten::linear` calls `aten::addmm`: of nested ops of one class only the outermost counts.
     parent = host.parent[model]
     model = model[(parent < 0) | (context.op_class[parent] != context.op_class[model])]

@@ -1,8 +1,9 @@
 """Classification of a trace without device events (training on a CPU): the training thread's spans replace kernels.
 
 Compute is the self time of the training thread's ops and of kernels that torch.compile generated; communication the
-`gloo:*` spans of any thread; the self time of other framework code is launch; the thread's remaining time is python,
-or host if the file does not show Python, unless its frames show more (waiting for data, a checkpoint, collection).
+`gloo:*` spans of any thread; ops inside a compilation are a part of it; the self time of other framework code is
+launch; the thread's remaining time is python, or host if the file does not show Python, unless its frames show more
+(waiting for data, a checkpoint, collection).
 
 The training thread is cut into stretches, during each of which one host row (an index into the columns of `HostSpans`)
 is the innermost open span; `host.what` is the kind of a span: OP, NOTE (an annotation), PYTHON (a frame). A key is the
@@ -158,13 +159,17 @@ def _key_of_span(events: Events, context: Context, keys: Keys, row: int, phase: 
         return keys.number(no_call, _OTHER)
     host = events.host
     name = events.names[host.name[row]]
-    if host.what[row] == OP and (name.startswith(_COMPUTE_NAMESPACES) or class_of_inductor(name)):
+    cause = context.causes[context.cause[row]] if context.cause[row] >= 0 else ""
+    if host.what[row] == OP and cause == "launch_gap/compile":
+        # The compiler runs ops on fake tensors, to find shapes and gradients: they compute nothing.
+        account = Account.parse(cause)
+    elif host.what[row] == OP and (name.startswith(_COMPUTE_NAMESPACES) or class_of_inductor(name)):
         op_class = _CLASSES[context.op_class[row]] if context.op_class[row] >= 0 else "other"
         account = Account("compute", "optimizer" if phase == _OPTIMIZER else op_class)
     elif host.what[row] == OP:
         account = Account("launch_gap", "launch")
-    elif context.cause[row] >= 0 and host.what[row] in (NOTE, PYTHON):
-        account = Account.parse(context.causes[context.cause[row]])
+    elif cause and host.what[row] in (NOTE, PYTHON):
+        account = Account.parse(cause)
     else:
         account = no_call
     return keys.number(account, phase)

@@ -60,6 +60,10 @@ def mark_first_use(events: Events, cause: I8, causes: tuple[str, ...]) -> tuple[
     if not (length >= _MIN_NS).any():
         return cause, causes
     replaced = np.array([*(text in _REPLACED for text in causes), True], bool)[cause]
+    # A module that a driver call loads is part of a first use. Compilation by torch.compile is a cause of its own, also
+    # in the first call of a compiled region: it can happen again in any step.
+    is_compilation = np.array([*(text == "launch_gap/compile" for text in causes), False], bool)[cause]
+    replaced &= ~(is_compilation & (host.what == OP))
     is_wait = np.array([*(text == "data_wait" for text in causes), False], bool)[cause]
     kernel = _kernel_of_call(events)
     is_root = np.zeros(len(host), bool)  # first uses found so far

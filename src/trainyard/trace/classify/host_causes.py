@@ -21,7 +21,7 @@ _SPAN_CAUSES = (
     # first use like compilation.
     (
         "launch_gap/compile",
-        re.compile(r"\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"),
+        re.compile(r"^dynamo$|\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"),
     ),
     (
         "launch_gap/init",

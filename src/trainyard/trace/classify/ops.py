@@ -18,7 +18,7 @@ _ATEN = {
     "matmul": "mm addmm bmm baddbmm addbmm matmul linear dot vdot mv addmv einsum inner chain_matmul bilinear "
     "tensordot _trilinear _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _int_mm "
     "_weight_int4pack_mm _weight_int8pack_mm _mixed_dtypes_linear sparse_sampled_addmm sspaddmm hspmm smm "
-    "mkldnn_linear linear_backward addr ger outer _addmm_activation matrix_power",
+    "mkldnn_linear linear_backward addr ger outer _addmm_activation matrix_power mkldnn_rnn_layer",
     "attention": "scaled_dot_product_attention _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _flash_attention_forward "
     "_flash_attention_backward _flash_attention_forward_no_dropout_inplace _efficient_attention_forward "
@@ -81,6 +81,8 @@ _ATEN = {
     "grid_sampler_3d cudnn_grid_sampler affine_grid_generator _cat split_with_sizes_copy isfinite isinf isin "
     "nan_to_num mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
     "binary_cross_entropy_with_logits soft_margin_loss one_hot diag diag_embed block_diag _amp_update_scale cross kron "
+    "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _lstm_cell "
+    "_cudnn_rnn_flatten_weight "
     "meshgrid _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward pad_sequence",
     "optimizer": "_fused_adam _fused_adamw _fused_sgd _fused_adagrad",
 }
