@@ -202,5 +202,5 @@ def test_a_finding_names_the_code_of_its_time():
     mean = ledger(compute__matmul=STEP - 4_000 * US, data_wait=4_000 * US)
     (finding,) = found_by("data_wait", rank, mean=mean)
     assert [(share.location.line, share.samples) for share in finding.code] == [(20, 14), (30, 1)]
-    assert "train.py:20 (augment)" in finding.says
+    assert "train.py:20 (augment)" in finding.summary
     assert "train.py:30 (log)" in finding.evidence

@@ -26,6 +26,7 @@ def command(files: TraceFiles, full: bool, as_json: bool) -> None:
     from trainyard.report.view.critical_path import headline, tables
 
     options = files._asdict()
+    del options["formulas"]
     result = api.critical_path(options.pop("paths"), **options)
     for warning in result.warnings:
         say(warning)

@@ -13,16 +13,25 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from trainyard.code_location import LIBRARY, MAX_FUNCTION_LENGTH, MAX_PATH_LENGTH, SYSTEM, USER, owner_of
 from trainyard.recorded_stacks import VERSION, RecordedStacks
 
-if TYPE_CHECKING:
-    from trainyard.run.stacks.sampler import StackSampler
+
+class SampledStacks(Protocol):
+    """The samples of a `StackSampler`; its attributes are described there."""
+
+    frames: dict[tuple[int, int, int], int]
+    code_of: dict[int, CodeType]
+    times_ns: list[int]
+    samples: list[int]
+    clock_ns: list[int]
+    problem: str
+    cpu_ns: int
 
 
-def build_document(sampler: StackSampler, wall_ns: int) -> RecordedStacks:
+def build_document(sampler: SampledStacks, wall_ns: int) -> RecordedStacks:
     """The document of a sampler that has ended, without the samples before the first reading of its clock. `wall_ns`:
     length of the sampled window. Paths are relative to the working directory if they are inside it."""
     first = bisect_left(sampler.times_ns, sampler.clock_ns[0]) if sampler.clock_ns else 0
