@@ -43,13 +43,13 @@ def test_owners_in_recorded_multi_rank_traces_match_the_oracle(name, window, pub
         check_owners(rank)
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(rank_traces())
 def test_random_traces_match_the_oracle(tmp_path_factory, document):
     check_ledgers(write(tmp_path_factory.mktemp("t"), document))
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(rank_traces(), st.integers(0, 999))
 def test_fractional_microseconds_reconcile(tmp_path_factory, document, shift):
     """Times shifted off whole µs, which HTA rounds; some of its figures become negative."""
@@ -59,14 +59,14 @@ def test_fractional_microseconds_reconcile(tmp_path_factory, document, shift):
     check_figures(write(tmp_path_factory.mktemp("t"), document))
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.one_of(rank_traces(), cpu_traces()), st.sampled_from(["steps", "all"]))
 def test_owners_in_random_traces_match_the_oracle(tmp_path_factory, document, window):
     (rank,) = measure(read([write(tmp_path_factory.mktemp("t"), document)]), window).ranks
     check_owners(rank)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(rank_traces(0, 2), rank_traces(1, 2))
 def test_owners_in_random_multi_rank_traces_match_the_oracle(tmp_path_factory, first, second):
     folder = tmp_path_factory.mktemp("t")
