@@ -27,7 +27,9 @@ class Check(NamedTuple):
 def check_steps(analysis: dict[str, Any], ranks: Sequence[Trace]) -> Iterator[Check]:
     """The number of steps and, in a marked file without parts that are left out, the mean step time."""
     steps, left_out = analysis["steps"]["steps"], analysis["steps"]["left_out"]
-    yield Check(f"{steps} steps", str(ranks[0].steps), steps == ranks[0].steps)
+    warm_up = sum(part["kind"] == "warmup" for part in left_out)
+    claim = f"{steps} steps" + (f" and {warm_up} of warm-up" if warm_up else "")
+    yield Check(claim, str(ranks[0].steps), steps + warm_up == ranks[0].steps)
     if ranks[0].marked and not left_out:
         wall_ms = float(
             next(figure["value"] for figure in analysis["figures"] if figure["label"] == "step time").replace(",", "")
