@@ -156,7 +156,7 @@ def _host_ns(booked: Booked) -> dict[str, float]:
     np.add.at(waited, mark[mark >= 0], (host.stop - host.start)[outermost][mark >= 0])
     full = {part.label for part in booked.parts if not part.partial} or {part.label for part in booked.parts}
     if not booked.on_device:
-        # Of a wait that has a span and is booked to communication, the larger of both counts.
+        # A wait may have a span and be booked to communication: the larger of both counts.
         is_peer_wait = booked.keys(lambda account, _: account.kind in _PEER_KINDS)
         rows = np.flatnonzero(np.append(is_peer_wait, False)[booked.key])
         begin = np.concatenate([booked.start[rows], booked.waits.start])
