@@ -171,9 +171,17 @@ def _check_names(finding: dict[str, Any], ranks: Sequence[Trace]) -> Iterator[Ch
         if not stated:
             continue
         name = stated[1].split(" in ")[-1] if not stated[1].startswith(("<", "wait in")) else stated[1]
-        begin, _, end = name.partition("…")
+        begin, is_cut, end = name.partition("…")
         in_step = [
-            rank.longest_in_step(np.array([text.startswith(begin) and text.endswith(end) for text in rank.names], bool))
+            rank.longest_in_step(
+                np.array(
+                    [
+                        text == name if not is_cut else text.startswith(begin) and text.endswith(end)
+                        for text in rank.names
+                    ],
+                    bool,
+                )
+            )
             for rank in ranks
         ]
         if longest_ms := max(in_step) / 1e3:
