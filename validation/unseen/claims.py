@@ -27,7 +27,9 @@ class Check(NamedTuple):
 def check_steps(analysis: dict[str, Any], ranks: Sequence[Trace]) -> Iterator[Check]:
     """The number of steps and, in a marked file without parts that are left out, the mean step time."""
     steps, left_out = analysis["steps"]["steps"], analysis["steps"]["left_out"]
-    yield Check(f"{steps} steps", str(ranks[0].steps), steps == ranks[0].steps)
+    warm_up = sum(part["kind"] == "warmup" for part in left_out)
+    claim = f"{steps} steps" + (f" and {warm_up} of warm-up" if warm_up else "")
+    yield Check(claim, str(ranks[0].steps), steps + warm_up == ranks[0].steps)
     if ranks[0].marked and not left_out:
         wall_ms = float(
             next(figure["value"] for figure in analysis["figures"] if figure["label"] == "step time").replace(",", "")
@@ -169,9 +171,17 @@ def _check_names(finding: dict[str, Any], ranks: Sequence[Trace]) -> Iterator[Ch
         if not stated:
             continue
         name = stated[1].split(" in ")[-1] if not stated[1].startswith(("<", "wait in")) else stated[1]
-        begin, _, end = name.partition("…")
+        begin, is_cut, end = name.partition("…")
         in_step = [
-            rank.longest_in_step(np.array([text.startswith(begin) and text.endswith(end) for text in rank.names], bool))
+            rank.longest_in_step(
+                np.array(
+                    [
+                        text == name if not is_cut else text.startswith(begin) and text.endswith(end)
+                        for text in rank.names
+                    ],
+                    bool,
+                )
+            )
             for rank in ranks
         ]
         if longest_ms := max(in_step) / 1e3:

@@ -34,6 +34,8 @@ _QUARTERS = 4
 _EXPLAINED_FRACTION = 0.5
 """Fraction of the wait from which longer kernels are its cause."""
 _WAIT_CAUSES = ("launch_gap/sync", "comm/")
+_PEER_KINDS = ("comm", "bubble")
+"""Kinds of the time in which a training thread without a device waits for its peers, besides `Booked.waits`."""
 
 
 def explained_fraction(ranks: Sequence[Booked], late: int, wait_ns: int) -> float | None:
@@ -139,7 +141,8 @@ def _sum_by_label(booked: Booked, step: NDArray[np.int64], ns: NDArray[np.int64]
 
 def _host_ns(booked: Booked) -> dict[str, float]:
     """Label of each marked step -> ns from its start to the next one's, without calls that wait for the device or for
-    other ranks. Empty without marks."""
+    other ranks. Empty without marks. Without a device, the time that is booked to communication counts as such a wait:
+    the calls that DDP makes from C++ have no span of their own."""
     events, host = booked.events, booked.events.host
     if not events.marks:
         return {}
@@ -153,5 +156,14 @@ def _host_ns(booked: Booked) -> dict[str, float]:
     waited = np.zeros(len(starts))
     np.add.at(waited, mark[mark >= 0], (host.stop - host.start)[outermost][mark >= 0])
     full = {part.label for part in booked.parts if not part.partial} or {part.label for part in booked.parts}
+    if not booked.on_device:
+        # A wait may have a span and be booked to communication: the larger of both counts.
+        is_peer_wait = booked.keys(lambda account, _: account.kind in _PEER_KINDS)
+        rows = np.flatnonzero(np.append(is_peer_wait, False)[booked.key])
+        begin = np.concatenate([booked.start[rows], booked.waits.start])
+        mark = np.searchsorted(starts, begin, "right") - 1
+        exposed = np.zeros(len(starts))
+        np.add.at(exposed, mark[mark >= 0], np.concatenate([booked.owned[rows], booked.waits.ns])[mark >= 0])
+        waited = np.maximum(waited, exposed)
     own = (stops - starts - waited).tolist()
     return {mark.label: ns for mark, ns in zip(events.marks, own) if mark.label in full}
