@@ -117,7 +117,7 @@ def several(ranks, work):
     results = {}
     for name, job, run in work:
         results[name] = [train(ranks, job, run)]
-        if job.checkpoint.every:
+        if job.checkpoint.interval:
             if ranks.rank == 0:
                 shutil.rmtree(folder_of(run, 5))
             if ranks.world > 1:
