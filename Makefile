@@ -39,7 +39,7 @@ demo: $(RUNS)  ## train with two ranks, print the ledger, write out/demo.html
 	@mkdir -p out
 	$(BIN)/trainyard run examples/tiny.toml --tag demo
 	$(BIN)/trainyard report demo --out out/demo.html
-	@echo "The page is out/demo.html; the run is kept in out/store (TRAINYARD_STORE)."
+	@echo "The page is out/demo.html. The run is kept in out/store: TRAINYARD_STORE=out/store $(BIN)/trainyard runs show demo --full"
 
 demo-trace: $(RUNS)  ## record anew the trace that `trainyard demo` shows
 	$(BIN)/trainyard run examples/tiny-fsdp.toml --tag demo-trace
