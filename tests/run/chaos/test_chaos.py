@@ -516,8 +516,8 @@ def test_preempted_job_resumes_as_planned_and_is_always_scored(
     assert [row.outcome for row in met.score.faults] == ["not injected"], "nothing was struck here"
     folder = store.runs / met.run.id
     assert chaos_files.read_plan(folder) == FaultPlan(fault=(fault("preempt"),))
-    assert met.score.against in (folder / "chaos.json").read_text()
-    assert chaos_files.read_plan(store.runs / met.score.against) is None
+    assert met.score.reference in (folder / "chaos.json").read_text()
+    assert chaos_files.read_plan(store.runs / met.score.reference) is None
 
 
 def test_incomparable_reference_run_is_refused() -> None:
@@ -627,7 +627,7 @@ def test_unfitting_plan_is_refused_before_any_run(tmp_path: Path, root: Path, mo
 def test_a_score_of_the_old_schema_is_upgraded():
     old = {
         "against": "calm",
-        "plan": {"fault": [{"kind": "stop", "step": 3}]},
+        "plan": {"fault": [{"kind": "stop", "rank": 1, "step": 3}]},
         "rows": [{"kind": "stop", "step": 3, "right": True}],
         "strays": [{"kind": "hang", "when": "2025", "attempt": 0, "says": "rank 1 hung"}],
         "schema": "trainyard/chaos/1",

@@ -132,7 +132,17 @@ def test_a_workbook_has_typed_numbers_and_texts(reported, tmp_path):
     pytest.importorskip("xlsxwriter")
     by_suffix.write(reported, tmp_path / "x.xlsx")
     workbook = cells(tmp_path / "x.xlsx")
-    assert list(workbook) == ["Ledger", "Ranks", "Steps", "Findings", "Kernels", "Ops", "Collectives", "Notes"]
+    assert list(workbook) == [
+        "Ledger",
+        "Ranks",
+        "Steps",
+        "Findings",
+        "Kernels",
+        "Ops",
+        "Collectives",
+        "Traffic",
+        "Notes",
+    ]
     heads, *rows, total = workbook["Ledger"]
     ns = [text for _, text in heads].index("ns")
     assert sum(int(row[ns][1]) for row in rows) == reported.ledgers[-1].wall_ns
