@@ -6,6 +6,7 @@ The name and version of a document are in its field `schema`. A test fails when 
 """
 
 import json
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,18 @@ DOCUMENTS: dict[str, type] = {
 def schema_of(document: type) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a document."""
     described = msgspec.json.schema(document, schema_hook=lambda _: {"type": "string"})
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **without_indentation(described)}
+
+
+def without_indentation(schema: Any) -> Any:
+    """`schema` with descriptions that are not indented as in the source, which Python 3.13 leaves out of docstrings and
+    earlier versions keep."""
+    if isinstance(schema, dict):
+        return {
+            key: cleandoc(value) if key == "description" and isinstance(value, str) else without_indentation(value)
+            for key, value in schema.items()
+        }
+    return [without_indentation(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def render() -> dict[Path, str]:
