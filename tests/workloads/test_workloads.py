@@ -232,7 +232,7 @@ def products_expected(job, pairs):
 def test_flops_and_parameters_match_torch(name, activation_checkpoint):
     torch = pytest.importorskip("torch")
     from trainyard.train.model import blocks
-    from trainyard.train.model import initial_weights as weights
+    from trainyard.train.model import initial_weights
     from trainyard.train.model.language_task import Language
 
     model, (again, every) = MODELS[name], (activation_checkpoint.split() + ["1"])[:2]
@@ -240,8 +240,8 @@ def test_flops_and_parameters_match_torch(name, activation_checkpoint):
     task = Language(job)
     module = task.module()
     blocks.prepare(task.blocks(module), job.recipe)
-    weights.fill(module, task.draw)
-    assert weights.count([module], None) == parameters(model, job.recipe.seq_len)
+    initial_weights.fill(module, task.draw)
+    assert initial_weights.count_parameters([module], None) == parameters(model, job.recipe.seq_len)
     tokens = torch.randint(256, (8, 16))
     counted = products_counted(lambda: task.loss(module(tokens), (tokens,)).backward())
     assert counted == pytest.approx(products_expected(job, pairs=16 * 16), rel=1e-9)
@@ -250,14 +250,14 @@ def test_flops_and_parameters_match_torch(name, activation_checkpoint):
 @pytest.mark.torch
 def test_muon_flops_match_torch():
     pytest.importorskip("torch")
-    from trainyard.train.model import initial_weights as weights
+    from trainyard.train.model import initial_weights
     from trainyard.train.model.language_task import Language
     from trainyard.train.optimizers import make_optimizer
 
     job = a_job(decoder("tiny-mla"), micro_batch_size=8, optimizer="muon")
     task = Language(job)
     module = task.module()
-    weights.fill(module, task.draw)
+    initial_weights.fill(module, task.draw)
     for parameter in module.parameters():
         parameter.grad = parameter.detach().clone()
     step = make_optimizer.make([module], job.recipe, None).step

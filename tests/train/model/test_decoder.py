@@ -235,13 +235,13 @@ def test_each_option_changes_the_output(option):
 @pytest.mark.parametrize("option", OPTIONS)
 def test_initial_norms_are_one_and_biases_zero(option):
     torch = pytest.importorskip("torch")
-    from trainyard.train.model import initial_weights as weights
+    from trainyard.train.model import initial_weights
     from trainyard.train.model.language_task import Language
 
     model = a_model(**{"vocab": 256, **OPTIONS[option], "layers": 2})
     task = Language(Job(model=model, recipe=Recipe(seq_len=8, tokens_per_step=8)))
     decoder = task.module()
-    weights.fill(decoder, task.draw)
+    initial_weights.fill(decoder, task.draw)
     for name, values in decoder.state_dict().items():
         if name.endswith("bias"):
             assert not values.any(), name
