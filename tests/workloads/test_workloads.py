@@ -231,8 +231,7 @@ def products_expected(job, pairs):
 @pytest.mark.parametrize("name", MODELS)
 def test_flops_and_parameters_match_torch(name, activation_checkpoint):
     torch = pytest.importorskip("torch")
-    from trainyard.train.model import blocks
-    from trainyard.train.model import initial_weights
+    from trainyard.train.model import blocks, initial_weights
     from trainyard.train.model.language_task import Language
 
     model, (again, every) = MODELS[name], (activation_checkpoint.split() + ["1"])[:2]
