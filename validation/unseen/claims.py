@@ -158,7 +158,7 @@ def _optimizer_ops(finding: dict[str, Any], ranks: Sequence[Trace]) -> Iterator[
 def _read_count(finding: dict[str, Any], ranks: Sequence[Trace]) -> Iterator[Check]:
     """The number of values read per step."""
     counts = [int(rank.pick("aten::item", "<built-in method tolist of Tensor").sum()) / rank.steps for rank in ranks]
-    if stated := re.match(r"([\d,]+) host sync", finding["summary"]):
+    if stated := re.match(r"([\d,]+) (?:host sync|read)", finding["summary"]):
         yield Check(f"{stated[1]} syncs", f"{max(counts):,.1f} reads", abs(int(stated[1]) - max(counts)) <= 1)
 
 

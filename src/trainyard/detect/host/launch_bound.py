@@ -78,6 +78,7 @@ class LaunchBound:
             f"{_label(account)} {units.show_time(ns)}"
             for account, ns in sorted(gap_ns.items(), key=lambda item: -item[1])[:3]
         )
+        idler = "device" if not ranks or any(rank.on_device for rank in ranks) else "training thread"
         mostly = f", mostly {_label(account)}," if gap_ns[account] > _MAIN_FRACTION * cost_ns else ""
         rows_by_rank = [claimed_idle_rows(rank, Claimant.HOST) for rank in other_ranks]
         largest = largest_idle(other_ranks, rows_by_rank)
@@ -87,7 +88,7 @@ class LaunchBound:
             ledger,
             account,
             cost_ns,
-            f"Idle time of the device{mostly} costs",
+            f"Idle time of the {idler}{mostly} costs",
             evidence="; ".join(
                 filter(
                     None,

@@ -78,6 +78,9 @@ class SyncInStep:
         if not matters(ledger, gaps_ns + busy_ns, _MIN_STEP_FRACTION):
             return ()
         sync_rows_by_rank = [idle_causing_calls(rank, Account.parse(_SYNC_ACCOUNT)) for rank in ranks]
+        # Without a device, reading a value waits for nothing.
+        on_device = any(rank.on_device for rank in ranks)
+        call = ("host sync", "host syncs") if on_device else ("read of a single value", "reads of single values")
         sync_count = count_per_step(ranks, (len(rows) for rows in sync_rows_by_rank))
         largest = largest_idle(ranks, [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks])
         code = largest.code if largest else ()
@@ -91,7 +94,7 @@ class SyncInStep:
             ledger,
             account,
             gaps_ns + busy_ns,
-            f"{units.counted(sync_count, 'host sync')} per step cost{'s' if sync_count == 1 else ''}",
+            f"{units.counted(sync_count, *call)} per step cost{'s' if sync_count == 1 else ''}",
             evidence=_describe_syncs(ranks, sync_rows_by_rank)
             + ("" if largest or not code else f"; {describe_code(code)}"),
             remedy=_remedy(ranks, sync_rows_by_rank),
