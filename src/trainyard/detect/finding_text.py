@@ -6,6 +6,7 @@ later replace the cost by a price (`Finding.priced`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -115,7 +116,12 @@ def sum_by_key(keys: I32, ns: I64) -> list[int]:
     return np.bincount(keys, weights=ns).astype(np.int64).tolist()
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
 def shorten(name: str) -> str:
-    """The name of a kernel or frame, shortened in the middle to 60 characters."""
+    """The name of a kernel or frame without addresses of objects (` at 0x7f…`), which differ in each run, shortened in
+    the middle to 60 characters."""
+    name = _ADDRESS.sub("", name)
     half = _MAX_NAME_LENGTH // 2
     return name if len(name) <= _MAX_NAME_LENGTH else f"{name[:half]}…{name[1 - half :]}"
