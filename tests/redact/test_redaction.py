@@ -192,7 +192,7 @@ def test_a_captured_trace_holds_no_secret(tmp_path: Path) -> None:
     from trainyard.run.local.capture import capture
 
     with capture(tmp_path, 0, 1, torch.device("cpu"), barrier=lambda: None) as profiler:
-        profiler.add_metadata("TORCH_X", f"Bearer {SECRET}")
+        torch.autograd._add_metadata_json("TORCH_X", json.dumps(f"Bearer {SECRET}"))
         for _ in range(3):
             with torch.profiler.record_function(f"open --password {SECRET}"):
                 torch.ones(8).sum()
