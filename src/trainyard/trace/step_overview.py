@@ -22,6 +22,11 @@ _MIN_STEPS = 5
 _LONG, _MAX_LONG_SHARE = 3, 0.2
 """Length of a long step in medians, and the share of the steps that can be long."""
 _MOST_NAMED = 3
+_NOTED_SHARE = 0.05
+"""Share of the window from which a note states it."""
+_LARGE_SHARE = 0.3
+"""Share of the window from which work between steps is named before the steps."""
+_SAVE_LESS = " Training stops meanwhile: save in the background (async_save), sharded by rank, or less often."
 _HINT = (
     "torch.profiler writes ProfilerStep marks if it has a schedule and step() is called; --mark selects other "
     "annotations."
@@ -30,11 +35,12 @@ _HINT = (
 
 class PartLeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the window that the mean leaves out. `kind`: a key of words.PARTS; `ns`: its length, on the rank with
-    the longest one; `ranks`: the ranks that have it."""
+    the longest one; `share`: that length as a fraction of the rank's window; `ranks`: the ranks that have it."""
 
     label: str
     kind: str
     ns: int
+    share: float = 0.0
     ranks: tuple[int, ...]
 
 
@@ -86,15 +92,16 @@ def _left_out(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> t
         for part in rank_parts:
             if part.partial:
                 by_label.setdefault(part.label, {})[events.rank] = part
-    return tuple(
-        PartLeftOut(
-            label=label,
-            kind=next(iter(by_rank.values())).kind,
-            ns=max(part.stop - part.start for part in by_rank.values()),
-            ranks=tuple(by_rank),
-        )
-        for label, by_rank in by_label.items()
-    )
+    window_ns = {
+        events.rank: sum(part.stop - part.start for part in rank_parts) for events, rank_parts in zip(facts, parts)
+    }
+    left_out = []
+    for label, by_rank in by_label.items():
+        rank, longest = max(by_rank.items(), key=lambda item: item[1].stop - item[1].start)
+        ns = longest.stop - longest.start
+        share = ns / window_ns[rank] if ns else 0.0
+        left_out.append(PartLeftOut(label=label, kind=longest.kind, ns=ns, share=share, ranks=tuple(by_rank)))
+    return tuple(left_out)
 
 
 def _long_steps(parts: Sequence[Sequence[StepPart]]) -> tuple[LongStep, ...]:
@@ -148,9 +155,11 @@ def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
             longest = units.show_time(max(part.ns for part in parts))
             long = longest if len(parts) == 1 else f"up to {longest} each"
             verb = "is" if len(parts) == 1 else "are"
-            notes.append(
-                f"{units.counted(len(parts), words.PARTS[kind].label)} ({position}{long}) {verb} left out of the mean."
-            )
+            share = sum(part.share for part in parts)
+            of_window = f", {100 * share:.0f} % of the window" if share >= _NOTED_SHARE else ""
+            advice = _SAVE_LESS if kind == "checkpoint" and of_window else ""
+            count = units.counted(len(parts), words.PARTS[kind].label)
+            notes.append(f"{count} ({position}{long}{of_window}) {verb} left out of the mean.{advice}")
     notes += [_describe_cut(part, ranks) for part in steps.left_out if part.kind == "cut"]
     if steps.long:
         named = ", ".join(
@@ -162,6 +171,18 @@ def describe_left_out(steps: StepOverview, ranks: int) -> list[str]:
         took = "took much longer than the others, but counts" if len(steps.long) == 1 else "took longer, but count"
         notes.append(f"{noun} {named}{more} {took} in the mean: the file shows no evaluation and no checkpoint there.")
     return notes
+
+
+def main_interruption(steps: StepOverview) -> str:
+    """`2 checkpoints take 81 % of the window`: the kind of work between steps that takes the most time, if that is at
+    least `_LARGE_SHARE` of the window; else empty."""
+    parts_by_kind = {kind: [part for part in steps.left_out if part.kind == kind] for kind in BETWEEN_STEPS}
+    kind, parts = max(parts_by_kind.items(), key=lambda item: sum(part.share for part in item[1]))
+    share = sum(part.share for part in parts)
+    if share < _LARGE_SHARE:
+        return ""
+    verb = "takes" if len(parts) == 1 else "take"
+    return f"{units.counted(len(parts), words.PARTS[kind].label)} {verb} {100 * share:.0f} % of the window"
 
 
 def _step_at(part: PartLeftOut) -> str:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.trace.align.training_trace import Recording
 from tests.trace_maker import write
 from trainyard.plugins import ReadOptions
+from trainyard.report.view.build_analysis import analyse_measured
 from trainyard.trace.align import between_steps
 from trainyard.trace.measure import measure, read
 
@@ -170,6 +171,18 @@ def test_checkpoint_of_one_rank_is_a_part_on_all(tmp_path):
     assert bounds[0] == bounds[1] != []
     (left_out,) = (part for part in result.steps.left_out if part.kind == "checkpoint")
     assert left_out.ranks == (0, 1)
+    window = result.ranks[0].parts[-1].stop - result.ranks[0].parts[0].start
+    assert left_out.share == pytest.approx(left_out.ns / window)
+
+
+@pytest.mark.parametrize(("save_us", "is_named"), [(3000, True), (300, False)])
+def test_checkpoints_that_fill_the_window_come_first(save_us, is_named, tmp_path):
+    recording = Recording(on_device=True)
+    loop(recording, lambda: recording.save(save_us))
+    analysis = analyse_measured(measure(read([write(tmp_path, recording.document())])))
+    (share,) = (part.share for part in analysis.steps.left_out if part.kind == "checkpoint")
+    assert (share > 0.3) == is_named
+    assert analysis.headline.startswith(f"1 checkpoint takes {100 * share:.0f} % of the window. ") == is_named
 
 
 def test_annotations_of_one_name_are_numbered_steps(tmp_path):

@@ -23,6 +23,7 @@ from trainyard.store.run_summary import summarise
 from trainyard.trace.flops.coverage import formula_coverage
 from trainyard.trace.flops.roofline import op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
+from trainyard.trace.step_overview import main_interruption
 from trainyard.trace.top_kernels import Busy, top_work
 
 _MOST_ROWS = 30
@@ -69,7 +70,7 @@ def _analysis(
     findings = tuple(diagnose(mean, run, measured))
     roofline = op_roofline(comparable) if comparable else None
     return Analysis(
-        headline=_headline(mean, findings, run),
+        headline=_headline(mean, findings, run, main_interruption(measured.steps) if measured else ""),
         subject=subject,
         source=f"run {run.id}" if run else mean.source,
         state=run.state if run else "",
@@ -120,14 +121,24 @@ def _ranks(here: int, world: int) -> str:
     return f"{here} of {units.counted(world, 'rank')}" if world else units.counted(here, "rank")
 
 
-def _headline(mean: Ledger, findings: Sequence[Finding], run: Run | None) -> str:
-    """The run's failure if it has one, else the severest avoidable cost, else the resource that bounds the step."""
+def _headline(mean: Ledger, findings: Sequence[Finding], run: Run | None, interruption: str) -> str:
+    """The run's failure if it has one, else the severest avoidable cost, else the resource that bounds the step.
+
+    `interruption`: work between the steps that takes much of the window, as a sentence, which then comes first; empty
+    if there is none.
+    """
     if run and run.state == "damaged":
         return f"Run {run.id} is damaged: {run.failure}"
     if run and run.state != "complete":
         return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
     if run and not run.ledgers:
         return f"Run {run.id} {_unprofiled(run)}: only its step samples are available"
+    bound = _bound(mean, findings)
+    return f"{interruption}. Within the steps: {bound}" if interruption else bound
+
+
+def _bound(mean: Ledger, findings: Sequence[Finding]) -> str:
+    """The severest avoidable cost of the mean step, else the resource that bounds it."""
     avoidable = [finding for finding in findings if finding.rule != "coverage" and matters(mean, finding.cost_ns)]
     if avoidable and avoidable[0].severity == "high":
         return avoidable[0].summary
