@@ -10,7 +10,8 @@ from rich.text import Text
 from trainyard.report.gate.convergence_table import reached_table, table
 from trainyard.report.gate.gate_report import ConvergenceReport, ReferenceReport
 from trainyard.report.gate.gate_terminal import print_some
-from trainyard.report.render.terminal import plain, print_table
+from trainyard.report.render.fitted_table import plain
+from trainyard.report.render.terminal import print_table
 
 _STYLES = {"same": "green", "differs": "red", "faster": "red", "slower": "red", "cannot tell": "yellow"}
 _MOST_SEEDS = 10

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from trainyard import units, words
@@ -14,7 +13,8 @@ from trainyard.compare.history.judge_changes import History, JudgedChange
 from trainyard.report.gate.gate_terminal import print_some
 from trainyard.report.history.history_report import HistoryReport
 from trainyard.report.history.sentences import explain_change, show_interval, show_share
-from trainyard.report.render.terminal import Part, fitted, next_steps, plain
+from trainyard.report.render.fitted_table import Part, fitted, plain
+from trainyard.report.render.terminal import next_steps
 from trainyard.report.render.unit_scale import scale_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -91,7 +91,7 @@ def _print_changes(history: HistoryReport, console: Console, full: bool) -> None
         console.print(Text(f"{units.counted(hidden, 'earlier change')} with --full", style="dim"))
 
 
-def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int) -> Table:
+def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int) -> RenderableType:
     """The table of `shown` changes in one unit, fitted to `width` characters."""
     largest = max(abs(level) for row in shown for level in (row.change.before.value, row.change.after.value))
     scale = scale_of(largest, history.series.about.unit)
@@ -114,7 +114,7 @@ def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int)
             ),
             Part("change", [Text(show_share(change)) for change in changes], right=True),
             Part("95 % interval", intervals, right=True, drop_order=4),
-            Part("", [_judgement(judged) for judged in shown], drop_order=2),
+            Part("", [_judgement(judged) for judged in shown], drop_order=2, label="verdict"),
         ],
         width,
     )

@@ -108,7 +108,7 @@ function nameCell(name, find) {
 
 /** A table of the report's own making; a cell of null is unknown. It begins in the order it came in. */
 function facts({ title, notes, columns, rows }, at, nav = "") {
-  const card = section(`facts${at}`, title, notes.join(" "), { nav, csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map(({ head }) => head), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
+  const card = section(`facts${at}`, title, [...notes, ...columns.map(({ note }) => note).filter(Boolean)].join(" "), { nav, csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map(({ head }) => head), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
   const close = columns.map((_, place) => rows.every((row) => String(row[place] ?? "").length <= 24));
   card.append(sortable(title, columns.map(({ head, digits, prose }, place) => ({
     head, number: digits !== null,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from trainyard import units, words
+from trainyard.report.render.fitted_table import Part, fitted, plain
 from trainyard.report.render.operations_terminal import count_hidden, print_operations
-from trainyard.report.render.terminal import NextStep, Part, fitted, next_steps, plain
+from trainyard.report.render.terminal import NextStep, next_steps
 from trainyard.report.view.comparison import ComparedAccount, Comparison, show_change
 
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
@@ -76,7 +76,9 @@ def _tone(comparison: Comparison) -> str:
     return "yellow" if comparison.comparable and comparison.doubts else "" if comparison.comparable else "red"
 
 
-def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[ComparedAccount], width: int) -> Table:
+def _table(
+    comparison: Comparison, large: list[ComparedAccount], folded: list[ComparedAccount], width: int
+) -> RenderableType:
     """The accounts in ms: a row for each `large` change, one for all that are `folded`, one for the step. In a narrow
     terminal the range is left out first, then the two sides."""
     before, after = comparison.before, comparison.after

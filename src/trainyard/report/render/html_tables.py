@@ -22,7 +22,7 @@ def _table(table: Table) -> str:
         f"<tr>{''.join(_cell(cell, column) for cell, column in zip(row, table.columns, strict=True))}</tr>"
         for row in table.rows
     )
-    notes = "".join(f"<p>{_text(note)}</p>" for note in table.notes)
+    notes = "".join(f"<p>{_text(note)}</p>" for note in table.all_notes)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}"
 
 

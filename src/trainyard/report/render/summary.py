@@ -13,19 +13,16 @@ from rich.text import Text
 from trainyard import units, words
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
+from trainyard.report.render.fitted_table import Part, fitted, plain, shortened
 from trainyard.report.render.terminal import (
     NextStep,
-    Part,
     figures_line,
-    fitted,
     joined_line,
     next_steps,
     phases_line,
-    plain,
     print_parts,
     print_view,
     sentence,
-    shortened,
 )
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_view import view_of
@@ -94,7 +91,7 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
     return [*parts, *(Text(f"note: {note}", style="dim") for note in notes)]
 
 
-def _accounts(view: View, mean: Ledger, width: int) -> Table:
+def _accounts(view: View, mean: Ledger, width: int) -> RenderableType:
     """The table of the largest accounts of the mean step, with a row for the others, fitted to `width` characters."""
     accounts = sorted(((ns, account) for account, ns in mean.by_account().items() if ns), key=lambda row: -row[0])
     large = [row for row in accounts[:_MOST_ACCOUNTS] if row[0] >= _SMALL_SHARE * mean.wall_ns]

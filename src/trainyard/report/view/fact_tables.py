@@ -56,12 +56,18 @@ def incidents(run: Run) -> Table:
     """The table of a run's incidents: the culprit and the time in s that they cost."""
     return Table(
         title="Incidents",
-        notes=(
-            "In seconds: from the fault to its detection, from detection until all ranks trained again, and of "
-            "training that was repeated. Step: the last that had ended; resumed: the step after which training "
-            "continued.",
+        notes=(),
+        columns=(
+            Column(head="What"), Column(head="Says", prose=True), Column(head="Rank", digits=0),
+            Column(head="Node", digits=0, spare=True),
+            Column(head="Step", digits=0, spare=True, note="Step: the last that had ended."),
+            Column(head="Noticed", digits=2, note="Noticed: s from the fault to its detection."),
+            Column(head="Restart", digits=2, note="Restart: s from detection until all ranks trained again."),
+            Column(head="Lost", digits=2, note="Lost: s of training that was repeated."),
+            Column(
+                head="Resumed", digits=0, spare=True, note="Resumed: the step after which training continued."
+            ),
         ),
-        columns=_columns_with_decimals("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
         rows=tuple(
             (
                 words.FAULTS[incident.kind].label,
@@ -75,7 +81,7 @@ def incidents(run: Run) -> Table:
             )
             for incident in run.incidents
         ),
-    )
+    )  # fmt: skip
 
 
 def goodput(run: Run) -> Table:
@@ -108,9 +114,15 @@ def ops(roofline: Roofline) -> Table:
             *roofline.notes,
             *([f"Formulas assume: {assumptions}."] if assumptions else []),
         ),
-        columns=_columns_with_decimals("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
+        columns=(
+            Column(head="Op"), Column(head="Shapes"), Column(head="Bound", spare=True),
+            Column(head="Calls", digits=1, spare=True), Column(head="ms", digits=3),
+            Column(head="Reachable", digits=3, spare=True, note="Reachable: ms at the roofline."),
+            Column(head="Loss", digits=3, note="Loss: ms minus the ms at the roofline."),
+            Column(head="TFLOP/s", digits=2), Column(head="GB/s", digits=1),
+        ),
         rows=tuple(_op_cells(row) for row in with_formula[:_MOST_ROWS]),
-    )
+    )  # fmt: skip
 
 
 def uncovered_ops(coverage: FormulaCoverage) -> Table:
@@ -202,20 +214,37 @@ def bandwidths(rows: Sequence[Bandwidth]) -> Table:
     return Table(
         title="Collectives' bandwidth",
         notes=(
-            "Sizes in MB, times in µs, bandwidths in GB/s; medians. Bus bandwidth as nccl-tests defines it.",
-            "Timed from the last arrival to the end, or, if that is unknown, by the shortest member: a lower bound.",
-            "Waiting: the members' time before the last arrival, in % of their time in these calls. Slowest, fastest: "
-            "bus bandwidth of single calls. Link: bus bandwidth in % of the rate of the link between the members, as "
-            "published for the usual machine with their device; empty if it is unknown.",
+            "Sizes in MB, times in µs, bandwidths in GB/s; medians. Times are from the last arrival to the end, or, if "
+            "that is unknown, those of the shortest member: then a bandwidth is a lower bound.",
         ),
-        columns=(
-            *_columns_with_decimals("Collective", "Group", "Timed by", "Verdict"),
-            *_columns_with_decimals(
-                Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2, Waiting=0, Link=0
-            ),
-        ),
+        columns=_BANDWIDTH_COLUMNS,
         rows=tuple(_bandwidth_cells(row) for row in rows[:_MOST_ROWS]),
     )
+
+
+_BANDWIDTH_COLUMNS = (
+    Column(head="Collective"),
+    Column(head="Group", spare=True),
+    Column(head="Timed by", spare=True),
+    Column(head="Verdict", id=True),
+    Column(head="Ranks", digits=0, spare=True),
+    Column(head="MB", digits=3),
+    Column(head="Count", digits=0),
+    Column(head="µs", digits=1),
+    Column(head="Algorithm", digits=2, spare=True, note="Algorithm: bytes of a call by its time."),
+    Column(head="Bus", digits=2, note="Bus: bus bandwidth as nccl-tests defines it."),
+    Column(head="Slowest", digits=2, spare=True, note="Slowest: the least bus bandwidth of a single call."),
+    Column(head="Fastest", digits=2, spare=True, note="Fastest: the greatest bus bandwidth of a single call."),
+    Column(
+        head="Waiting", digits=0,
+        note="Waiting: the members' time before the last arrival, in % of their time in these calls.",
+    ),
+    Column(
+        head="Link", digits=0, spare=True,
+        note="Link: bus bandwidth in % of the rate of the link between the members, as published for the usual machine "
+        "with their device; empty if it is unknown.",
+    ),
+)  # fmt: skip
 
 
 def _bandwidth_cells(row: Bandwidth) -> tuple[Cell, ...]:

@@ -105,14 +105,16 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """`digits`: decimals of numbers, whose unit is in the head; None for text. `prose`: text that wraps, while names
-    are cut in the middle. `id`: never cut, for dates and for ids that users copy. `spare`: left out if not all
-    columns fit."""
+    are cut in the middle. `id`: never cut or, unless it is `spare`, left out: ids that users copy, dates, and the
+    figures that a table is about. `spare`: left out first if
+    not all columns fit. `note`: the definition of the column, printed below the table if the column is."""
 
     head: str
     digits: int | None = None
     prose: bool = False
     spare: bool = False
     id: bool = False
+    note: str = ""
 
 
 Cell = str | int | float | None
@@ -126,6 +128,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes on the table, then those on its columns."""
+        return (*self.notes, *(column.note for column in self.columns if column.note))
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
