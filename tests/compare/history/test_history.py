@@ -18,13 +18,14 @@ from trainyard.cli.main import answer
 from trainyard.compare.history import accepted_changes as files
 from trainyard.compare.history.detect_changes import detect
 from trainyard.compare.history.judge_changes import judge
-from trainyard.compare.history.sources.series import Series, SeriesPoint, describe_metric
+from trainyard.compare.history.sources.series import Series, SeriesPoint, describe_metric, load
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.report.history import history_page
 from trainyard.report.history import history_terminal as report
+from trainyard.report.history.sentences import explain_estimate
 from trainyard.store import run_folder
 from trainyard.store.store import Store
 from trainyard.words import METRICS
@@ -220,10 +221,10 @@ def test_a_run_of_a_later_version_is_passed_over(env, capsys):
     "write",
     [
         json.dumps,
-        lambda values: json.dumps({"points": [{"value": value, "run": "x"} for value in values]}),
+        lambda values: json.dumps({"points": [{"latency": value, "run": "x"} for value in values]}),
         lambda values: json.dumps([{"latency": value} for value in values]),
         lambda values: "\n".join(map(str, values)),
-        lambda values: "commit,value\n" + "\n".join(f"abc{n},{value}" for n, value in enumerate(values)),
+        lambda values: "commit,latency\n" + "\n".join(f"abc{n},{value}" for n, value in enumerate(values)),
     ],
 )
 def test_any_series_is_taken(env, capsys, write):
@@ -243,7 +244,6 @@ def test_any_series_is_taken(env, capsys, write):
         ("value\n1\nnan\n", ["point 1", "'nan'"]),
         ("value\n1\n1e999\n", ["point 1", "'1e999'"]),
         ("a,b\n1,2\n3\n", ["series.txt:3:", 1, 2]),
-        ("a,b\n1,2\n", ["point 0", "`value`", "--metric", "a, b"]),
         ('{"a": 3}', ["[1.0, 2.0, ...]", "`value`"]),
         ("", ["0 points"]),
         ("[true]", ["point 0", "True"]),
@@ -255,6 +255,42 @@ def test_broken_file_is_reported_with_its_position(env, capsys, text, values):
     code, _, err = run_history(capsys, "--series", path)
     assert (code, code_of(err)) == (2, "bad-file")
     assert missing_values(err, path, *values) == []
+
+
+@pytest.mark.parametrize("text", ["commit,value,loss\nabc,1,2\n", '[{"commit": "abc", "value": 1, "loss": 2}]'])
+@pytest.mark.parametrize(("metric", "code"), [("latency", 2), ("commit", 2), ("value", 3), ("loss", 3), (None, 3)])
+def test_unknown_column_is_refused_with_the_columns(env, capsys, text, metric, code):
+    path = env.path / "series.txt"
+    path.write_text(text)
+    result, _, err = run_history(capsys, "--series", path, *(("--metric", metric) if metric else ()))
+    assert result == code
+    if metric == "latency":
+        assert code_of(err) == "unknown-name"
+        assert missing_values(err, path, "'latency'", "value, loss") == []
+
+
+def test_selected_column_precedes_the_column_value(env):
+    path = env.path / "series.csv"
+    path.write_text("value,loss,step_time\n1,2,3\n")
+    assert [load(path, name).values for name in ("value", "loss", "step_time", "tokens_per_s")] == [[1], [2], [3], [1]]
+
+
+def judged_levels(change):
+    rng = np.random.default_rng(3)
+    values = np.concatenate([rng.exponential(1.0, 40) + 1, change(rng.exponential(1.0, 40) + 1)])
+    points = tuple(SeriesPoint(value=float(value)) for value in values)
+    return judge(Series(name="x", metric="step_time", about=describe_metric(METRICS["step_time"]), points=points))
+
+
+@pytest.mark.parametrize(
+    ("change", "explained"), [(lambda values: values * 3, True), (lambda _: np.full(40, 9.0), False)]
+)
+def test_change_that_is_no_ratio_is_explained(change, explained):
+    history = judged_levels(change)
+    (judged,) = [judged for judged in history.changes if judged.change.kind == "step"]
+    ratio = judged.change.after.value / judged.change.before.value - 1
+    assert (abs(ratio - judged.change.share.value) >= 0.0005) == explained
+    assert bool(explain_estimate([judged.change])) == explained
 
 
 def test_one_of_job_and_file_is_named(env, capsys):

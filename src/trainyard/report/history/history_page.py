@@ -22,6 +22,7 @@ from trainyard.formats.atomic import write_text
 from trainyard.report.history.sentences import (
     describe_evidence,
     explain_change,
+    explain_estimate,
     headline,
     name_point,
     show_change,
@@ -61,6 +62,7 @@ def plain_view(history: History) -> dict[str, Any]:
     """The data that the page's script draws, as the script names it: title, points, changes, figures and table."""
     series = history.series
     values = np.array(series.values)
+    changes = [judged.change for judged in history.changes]
     return {
         "title": headline(history),
         "subtitle": units.counted(len(series.points), "point")
@@ -77,7 +79,7 @@ def plain_view(history: History) -> dict[str, Any]:
         "levels": _levels(history),
         "changes": [_change(judged, history) for judged in history.changes],
         "tables": msgspec.to_builtins([_table(history)] if history.changes else []),
-        "notes": [describe_evidence(history), *history.notes],
+        "notes": [*filter(None, [describe_evidence(history), explain_estimate(changes)]), *history.notes],
         "limits": _LIMITS,
         "generated": f"trainyard {__version__}",
     }

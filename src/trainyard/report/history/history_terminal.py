@@ -12,7 +12,7 @@ from trainyard import units, words
 from trainyard.compare.history.judge_changes import History, JudgedChange
 from trainyard.report.gate.gate_terminal import print_some
 from trainyard.report.history.history_report import HistoryReport
-from trainyard.report.history.sentences import explain_change, show_interval, show_share
+from trainyard.report.history.sentences import explain_change, explain_estimate, show_interval, show_share
 from trainyard.report.render.fitted_table import Part, fitted, plain
 from trainyard.report.render.terminal import next_steps
 from trainyard.report.render.unit_scale import scale_of
@@ -87,6 +87,8 @@ def _print_changes(history: HistoryReport, console: Console, full: bool) -> None
         if newest is not None and newest not in shown:
             shown = [newest, *shown[1:]]
     console.print(_draw_changes(history, shown, console.width))
+    if explanation := explain_estimate(judged.change for judged in shown):
+        console.print(Text(explanation, style="dim"))
     if hidden := len(history.changes) - len(shown):
         console.print(Text(f"{units.counted(hidden, 'earlier change')} with --full", style="dim"))
 

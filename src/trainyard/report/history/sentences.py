@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trainyard import units, words
 from trainyard.compare.history.judge_changes import History, JudgedChange
 from trainyard.compare.history.series_changes import SeriesChange
@@ -60,6 +62,24 @@ def show_change(change: SeriesChange) -> str:
     """`+3.1 % (+2.6 to +3.5 %)`."""
     interval = show_interval(change)
     return f"{show_share(change)} ({interval})" if interval else show_share(change)
+
+
+def explain_estimate(changes: Iterable[SeriesChange]) -> str:
+    """How a change is estimated, in a sentence; empty if each change is, as printed, the ratio of its levels."""
+    if not any(_differs_from_ratio(change) for change in changes):
+        return ""
+    return (
+        "Change: the median of the differences between every point after and every point before, in % of the median "
+        "before; the ratio of the two medians is less exact."
+    )
+
+
+def _differs_from_ratio(change: SeriesChange) -> bool:
+    """Whether the change in percent differs from that of the levels by more than rounding."""
+    if change.share is None:
+        return False
+    ratio = (change.after.value - change.before.value) / abs(change.before.value)
+    return abs(ratio - change.share.value) >= _SMALLEST_SHOWN
 
 
 def describe_evidence(history: History) -> str:

@@ -21,12 +21,14 @@ from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.store.measurement_warnings import measurement_warnings
 from trainyard.store.run_summary import summarise
 from trainyard.trace.flops.coverage import formula_coverage
-from trainyard.trace.flops.roofline import op_roofline
+from trainyard.trace.flops.roofline import Roofline, op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.top_kernels import Busy, top_work
 
 _MOST_ROWS = 30
 """Kernels and modules in an analysis."""
+_MOST_PATTERNS = 8
+"""Formulas that a warning lists."""
 _COMPUTE_BOUND = 0.85
 """Share of compute in a step above which it is called compute-bound."""
 _LIMITS = (
@@ -85,11 +87,22 @@ def _analysis(
         warnings=(
             *((measured.left_out,) if measured and measured.unread else ()),
             *((measured.unlike_devices,) if measured and measured.by_model else ()),
+            *(_unmatched_formulas(roofline) if roofline else ()),
             *_warnings(mean, run),
         ),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
         limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
     )
+
+
+def _unmatched_formulas(roofline: Roofline) -> tuple[str, ...]:
+    """A sentence on the user's formulas that match no op; none if each matches one."""
+    if not roofline.unmatched:
+        return ()
+    named = "; ".join(", ".join(patterns) for patterns in roofline.unmatched[:_MOST_PATTERNS])
+    more = f"; and {len(roofline.unmatched) - _MOST_PATTERNS} more" * (len(roofline.unmatched) > _MOST_PATTERNS)
+    formulas = units.counted(len(roofline.unmatched), "formula matches", "formulas match")
+    return (f"{formulas} no op of these files: {named}{more}. Names are compared as they are in the trace.",)
 
 
 def _recipe(job: Job) -> str:

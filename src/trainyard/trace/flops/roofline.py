@@ -73,7 +73,7 @@ class OpRow(NamedTuple):
 class Roofline(NamedTuple):
     """Rows by decreasing loss, then those without one by ns. `known_ns` of `compute_ns` are in ops whose FLOPs and
     bytes are known. `notes`: missing data and the reason. `assumptions`: what formulas of these rows assume, each
-    once."""
+    once. `unmatched`: the patterns of each of the user's formulas that matches no op of the trace."""
 
     rows: tuple[OpRow, ...]
     device: str
@@ -81,6 +81,7 @@ class Roofline(NamedTuple):
     compute_ns: int
     notes: tuple[str, ...]
     assumptions: tuple[str, ...] = ()
+    unmatched: tuple[tuple[str, ...], ...] = ()
 
 
 class _RooflineKey(NamedTuple):
@@ -122,11 +123,13 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
     steps = 0
     device_names: set[str] = set()
     has_shapes = False
+    op_names: set[str] = set()
     for rank in measured.ranks:
         steps += sum(not part.partial for part in rank.parts) or len(rank.parts)
         device_names.add(rank.events.device)
         has_shapes = has_shapes or bool(rank.events.shapes)
         _add_rank(rank, totals_by_key, measured.formulas)
+        op_names |= _op_names(rank) if measured.formulas.entries else set()
     devices = {name: device or machine.find_device(name) for name in device_names}
     rows = sorted(
         (_op_row(key, total, max(1, steps), devices[key.device]) for key, total in totals_by_key.items()),
@@ -156,7 +159,14 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         compute_ns=sum(row.ns for row in rows),
         notes=tuple(notes),
         assumptions=tuple(sorted({key.cost.assumes for key in totals_by_key if key.cost and key.cost.assumes})),
+        unmatched=tuple(measured.formulas.own.unmatched(op_names)),
     )
+
+
+def _op_names(rank: RankTrace) -> set[str]:
+    """The names of all ops of a rank."""
+    host = rank.events.host
+    return {rank.events.names[name] for name in np.unique(host.name[host.what == OP]).tolist()}
 
 
 def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals], formulas: Formulas) -> None:
