@@ -203,7 +203,7 @@ def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, no
     unit, unit_ns = time_unit(plans)
     columns = (
         Column(head="devices", digits=0), *(() if with_layouts else (Column(head="samples", digits=0),)),
-        Column(head=f"step, {unit}", digits=2), Column(head="tokens/s", digits=0, spare=True),
+        Column(head=f"step, {unit}", digits=2), Column(head=f"{unit_of(plans.best.plan.job)}/s", digits=0, spare=True),
         Column(head="MFU, %", digits=1),
         Column(head="efficiency, %", digits=1), *_spent_columns(plans),
         *((Column(head="layout", prose=True),) if with_layouts else ()),

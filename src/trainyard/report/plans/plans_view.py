@@ -89,10 +89,11 @@ def _figures(plans: Plans) -> list[KeyFigure]:
     """Key figures of the best plan: step, throughput, MFU and memory; days, dollars and energy as far as known."""
     best, bill = plans.best, plans.best.bill
     low, high = units.show_time(best.plan.low), units.show_time(best.plan.high)
+    unit = tables.unit_of(best.plan.job)
     figures = [
         figure("step", units.show_time(best.plan.ledger.wall_ns),
                "Predicted; four of five measured steps lie in this interval.", f"{low} to {high}"),
-        figure("throughput", units.show_rate(bill.tokens_per_s, " tok/s"), "Tokens of all devices."),
+        figure("throughput", units.show_rate(bill.tokens_per_s, f" {unit}/s"), f"{unit.capitalize()} of all devices."),
         KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%", means="Model FLOPs a second, over the peak."),
         KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB", means="The fullest rank's.",
                change=f"of {plans.memory_bytes / 1e9:.1f}" if plans.memory_bytes else ""),

@@ -16,7 +16,7 @@ def table(rows: Sequence[RunRow]) -> Table:
     columns = (
         Column(head="id", id=True), Column(head="job"), Column(head="state"), Column(head="tags", spare=True),
         Column(head="step, ms", digits=3, spare=True), Column(head="when (UTC)", id=True, spare=True),
-        Column(head="layout", spare=True), Column(head="tokens/s", digits=0, spare=True),
+        Column(head="layout", spare=True), Column(head="tokens (images, samples)/s", digits=0, spare=True),
     )  # fmt: skip
     cells = tuple(
         (

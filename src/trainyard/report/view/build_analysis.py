@@ -21,7 +21,7 @@ from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.store.measurement_warnings import measurement_warnings
 from trainyard.store.run_summary import summarise
 from trainyard.trace.flops.coverage import formula_coverage
-from trainyard.trace.flops.roofline import Roofline, op_roofline
+from trainyard.trace.flops.roofline import RECORD_SHAPES, Roofline, op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.top_kernels import Busy, top_work
 
@@ -31,6 +31,8 @@ _MOST_PATTERNS = 8
 """Formulas that a warning lists."""
 _COMPUTE_BOUND = 0.85
 """Share of compute in a step above which it is called compute-bound."""
+_RECORD_SHAPES_OF_RUN = "trainyard run --shapes"
+"""How shapes are recorded in a run: on a CPU they are not, unless requested, since they slow the steps."""
 _LIMITS = (
     "Overlapped communication slows concurrent compute through contention; that time is booked as compute.",
     "Profiling has overhead. The ledger is of profiled steps; a run's step time is of unprofiled ones.",
@@ -69,7 +71,8 @@ def _analysis(
     # The ranks on one model of device, of which kernels and modules are listed.
     comparable = measured.comparable if measured else None
     findings = tuple(diagnose(mean, run, measured))
-    roofline = op_roofline(comparable) if comparable else None
+    way_to_record = _RECORD_SHAPES_OF_RUN if run else RECORD_SHAPES
+    roofline = op_roofline(comparable, way_to_record=way_to_record) if comparable else None
     return Analysis(
         headline=_headline(mean, findings, run),
         subject=subject,
@@ -83,7 +86,10 @@ def _analysis(
         modules=_rows(top_work(comparable, "modules", most=_MOST_ROWS), mean.wall_ns) if comparable else (),
         steps=measured.steps if measured else None,
         formulas=formula_coverage(roofline) if roofline else None,
-        tables=(*(run_tables(run) if run else ()), *(tables(measured, roofline) if measured and roofline else ())),
+        tables=(
+            *(run_tables(run) if run else ()),
+            *(tables(measured, roofline, way_to_record) if measured and roofline else ()),
+        ),
         warnings=(
             *((measured.left_out,) if measured and measured.unread else ()),
             *((measured.unlike_devices,) if measured and measured.by_model else ()),

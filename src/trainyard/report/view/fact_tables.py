@@ -14,7 +14,7 @@ from trainyard.report.view.traffic_tables import traffic_tables
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.coverage import FormulaCoverage, formula_coverage
-from trainyard.trace.flops.roofline import OpRow, Roofline
+from trainyard.trace.flops.roofline import RECORD_SHAPES, OpRow, Roofline
 from trainyard.trace.measured_trace import Lateness, MeasuredTrace, ModelMean
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ _CHANGES, _SMALL = 12, 0.001
 """Rows of a prediction on one screen, and the fraction of the step below which a change is folded."""
 
 
-def tables(measured: MeasuredTrace, roofline: Roofline) -> tuple[Table, ...]:
+def tables(measured: MeasuredTrace, roofline: Roofline, way_to_record: str = RECORD_SHAPES) -> tuple[Table, ...]:
     """The tables of a trace that have rows: models of device, ops against the roofline, last to arrive, bandwidths.
-    `roofline`: of the ranks that the mean covers."""
+    `roofline`: of the ranks that the mean covers; `way_to_record`: how the user records shapes."""
     all_tables = (
         device_models(measured.by_model),
         ops(roofline),
-        uncovered_ops(formula_coverage(roofline)),
+        uncovered_ops(formula_coverage(roofline), way_to_record),
         lateness(measured.lateness),
         bandwidths(measured.bandwidths),
         *traffic_tables(measured.traffic),
@@ -125,8 +125,9 @@ def ops(roofline: Roofline) -> Table:
     )  # fmt: skip
 
 
-def uncovered_ops(coverage: FormulaCoverage) -> Table:
-    """The table of the compute whose FLOPs or bytes are unknown, in ms per step, the longest first."""
+def uncovered_ops(coverage: FormulaCoverage, way_to_record: str = RECORD_SHAPES) -> Table:
+    """The table of the compute whose FLOPs or bytes are unknown, in ms per step, the longest first.
+    `way_to_record`: how the user records shapes."""
     rows = [row for row in coverage.uncovered if row.ns][:_MOST_UNCOVERED]
     total_ns = coverage.compute_ns - coverage.covered_ns
     reasons = sorted({row.missing for row in rows})
@@ -135,7 +136,11 @@ def uncovered_ops(coverage: FormulaCoverage) -> Table:
         notes=(
             f"In ms per step: {units.show_share(total_ns, coverage.compute_ns)} of compute time, "
             f"{units.show_time(total_ns)}. `--formulas FILE` adds formulas.",
-            *(f"{words.MISSING_COSTS[reason].label}: {words.MISSING_COSTS[reason].means}" for reason in reasons),
+            *(
+                f"{words.MISSING_COSTS[reason].label}: {words.MISSING_COSTS[reason].means}"
+                + f" Record with {way_to_record}." * (reason == "no_arguments")
+                for reason in reasons
+            ),
         )
         if rows
         else (),

@@ -46,7 +46,7 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
         )
         if summary.tokens_per_s:
             unit = unit_of(run.job)
-            rate = units.show_rate(summary.tokens_per_s, " tok/s" if unit == "tokens" else f" {unit}/s")
+            rate = units.show_rate(summary.tokens_per_s, f" {unit}/s")
             figures.append(figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
     figures += shares_of_run(run)
     if summary.memory_bytes:

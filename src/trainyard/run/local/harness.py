@@ -331,15 +331,15 @@ def _follow(started: _Started, progress: Callable[[Progress], None], after_poll:
     `_POLL_S` seconds. The status is read before the samples, so that the last ones are not missed.
     """
     job = started.run.job
+    unit = plugins.load("workloads", job.workload).unit
     appended = _read_appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
     while running:
         running = started.launcher.status(started.job_id) == "running"
         for sample in next(appended):
             tokens_per_s = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
-            progress(
-                Progress(step=sample.step + 1, steps=job.measure.in_all, loss=sample.loss, tokens_per_s=tokens_per_s)
-            )
+            step, steps = sample.step + 1, job.measure.in_all
+            progress(Progress(step=step, steps=steps, loss=sample.loss, tokens_per_s=tokens_per_s, unit=unit))
         after_poll()
         if running:
             time.sleep(_POLL_S)

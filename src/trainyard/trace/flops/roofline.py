@@ -38,6 +38,8 @@ _QUANTISED = ("bfloat16", "float16", "float32")
 """Formats of tensors that a layer may quantise to float8 for its products."""
 _FEWER_PRODUCTS = re.compile(r"winograd|(?<!c)fft(?!n)", re.I)
 """Kernels of convolutions that take fewer multiplications than a direct one: by Winograd's algorithm, or transforms."""
+RECORD_SHAPES = "torch.profiler's record_shapes=True"
+"""How shapes are recorded in a profile of the user's own."""
 _HALF = words.DTYPES["bfloat16"]
 
 
@@ -113,11 +115,11 @@ class _RooflineTotals:
         self.kernels: set[str] = set()
 
 
-def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofline:
+def op_roofline(measured: MeasuredTrace, device: Device | None = None, way_to_record: str = RECORD_SHAPES) -> Roofline:
     """Compares all compute ops in full steps of all ranks with the limits of their device.
 
     `device`: the device to compare with; None for the one named in each rank's file, if a machine file describes it.
-    Figures are per step and rank.
+    `way_to_record`: how the user records shapes. Figures are per step and rank.
     """
     totals_by_key: dict[_RooflineKey, _RooflineTotals] = {}
     steps = 0
@@ -141,7 +143,7 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         if specification is None
     ]
     if not has_shapes:
-        notes.append("The files contain no shapes: record with torch.profiler's record_shapes=True.")
+        notes.append(f"The files contain no shapes: record with {way_to_record}.")
     if any(row.at_most for row in rows):
         notes.append("FLOPs of packed sequences and grouped products are upper bounds: only their totals are recorded.")
     faster_rows = sum(1 for row in rows if row.reachable_ns is not None and row.busy_ns < row.reachable_ns)
