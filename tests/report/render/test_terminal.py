@@ -1,6 +1,7 @@
 """The terminal output: figures, ids and prose are never cut, whatever the width."""
 
 import re
+import shlex
 from io import StringIO
 
 import pytest
@@ -13,7 +14,8 @@ from rich.text import Text
 
 from tests.page_views import view as whole_view
 from trainyard.report.render.fitted_table import Part, fitted, shortened
-from trainyard.report.render.terminal import print_table, print_view
+from trainyard.report.render.terminal import next_steps, print_table, print_view
+from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Bar, Column, KeyFigure, Table
 
 WIDTHS = st.integers(80, 200)
@@ -152,3 +154,17 @@ def test_comparisons_keep_their_figures(width, times):
         assert f"{ns / 1e6:+,.3f}" in line.split()
     assert "range" not in lines[0] or "verdict" in lines[0]
     assert ("left out" in out.getvalue()) == ("range" not in lines[0])
+
+
+@given(st.integers(40, 120), st.lists(st.text("ab/'\"$ -", min_size=1, max_size=30), min_size=1, max_size=6))
+def test_long_commands_are_complete_and_can_be_copied(width, paths):
+    command = f"trainyard trace what-if {shlex.join(paths)} --change without:launch_bound"
+    out = StringIO()
+    steps = next_steps([NextStep(command, "purpose " * 20)], width)
+    Console(width=width, color_system=None, file=out).print(*steps, sep="\n")
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    shown = "\n".join(lines[[line.endswith(":") for line in lines].index(True) + 1 :])
+    if max(len(shlex.quote(path)) for path in paths) + 10 < width:
+        assert all(cell_len(line.rstrip()) <= width for line in lines)
+        assert [word for word in shlex.split(shown) if word.strip()] == [w for w in shlex.split(command) if w.strip()]
+    assert "".join(shown.split()).replace("\\", "") == "".join(command.split())

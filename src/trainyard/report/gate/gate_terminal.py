@@ -30,6 +30,8 @@ def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
     console.print(Text(plain(gate.description), style="dim"))
     console.print()
     console.print(_draw_metrics(gate, console.width))
+    if estimate := sentences.explain_estimate(gate):
+        console.print(Text(estimate, style="dim"))
     if gate.changed_accounts:
         console.print()
         console.print(_draw_accounts(gate.changed_accounts, console.width, full))

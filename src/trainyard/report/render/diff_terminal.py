@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -20,8 +22,9 @@ _NAME_WIDTH = 34
 """Width of an account in characters from which columns are left out before it is shortened."""
 
 
-def print_comparison(comparison: Comparison, console: Console, full: bool = False) -> None:
-    """Prints the comparison of two sides: the changes of all accounts if `full`, else of those that changed most."""
+def print_comparison(comparison: Comparison, console: Console, full: bool = False, traces: str = "") -> None:
+    """Prints the comparison of two sides: the changes of all accounts if `full`, else of those that changed most.
+    `traces`: the path of the profiler files of the second side, empty if it is a run or a plan."""
     before, after, tone = comparison.before, comparison.after, _tone(comparison)
     console.print(Text(plain(comparison.headline), style=f"bold {tone}".strip()))
     # Reasons why the sides cannot be compared make doubts about which is faster irrelevant.
@@ -47,7 +50,7 @@ def print_comparison(comparison: Comparison, console: Console, full: bool = Fals
     if full and comparison.no_operations:
         console.print(Text(f"note: {plain(comparison.no_operations)}", style="dim"))
     if not full:
-        console.print(*next_steps(_suggest_commands(comparison, len(changes) - len(large))), sep="\n")
+        console.print(*next_steps(_suggest_commands(comparison, len(changes) - len(large), traces)), sep="\n")
 
 
 def _large(changes: list[ComparedAccount], wall_ns: int) -> list[ComparedAccount]:
@@ -56,8 +59,9 @@ def _large(changes: list[ComparedAccount], wall_ns: int) -> list[ComparedAccount
     return large if len(changes) > len(large) + 1 else changes
 
 
-def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
-    """Commands that show the rest, of which `folded` is the number of accounts, and that look closer."""
+def _suggest_commands(comparison: Comparison, folded: int, traces: str) -> list[NextStep]:
+    """Commands that show the rest, of which `folded` is the number of accounts, and that look closer. `traces`: as in
+    `print_comparison`."""
     counts = {
         "more account": folded,
         "more operation": count_hidden(comparison.operations),
@@ -68,7 +72,9 @@ def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
     if comparison.before.timed_ns and comparison.after.timed_ns:
         command = "trainyard gate run --base REVISION JOB.toml | -- COMMAND"
         return [*steps, NextStep(command, "test for a slowdown with known error rates")]
-    return [*steps, NextStep("trainyard trace PATH", "what each step spends its time on")]
+    if not traces:
+        return steps
+    return [*steps, NextStep(f"trainyard trace {shlex.quote(traces)}", "what each step spends its time on")]
 
 
 def _tone(comparison: Comparison) -> str:

@@ -3,6 +3,7 @@ Imports Rich. Widths are in characters."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -135,8 +136,9 @@ def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
 
 
 def next_steps(steps: Iterable[NextStep], width: int = 80) -> list[RenderableType]:
-    """Where to look next: a line for each step; a command that is too long for its purpose to follow has a line of its
-    own, unbroken, so that it can be copied. Nothing without steps."""
+    """Where to look next: a line for each step. A command that is too long for its purpose to follow has lines of its
+    own, continued with backslashes if it does not fit one of `width` characters, so that it can be copied. Nothing
+    without steps."""
     lines: list[RenderableType] = []
     for step in steps:
         command, purpose = plain(step.command), plain(step.purpose)
@@ -144,8 +146,24 @@ def next_steps(steps: Iterable[NextStep], width: int = 80) -> list[RenderableTyp
             lines.append(Padding(Text(f"{command}: {purpose}", style="dim"), (0, 0, 0, 2)))
         else:
             lines.append(Padding(Text(f"{purpose}:", style="dim"), (0, 0, 0, 2)))
-            lines.append(Text(f"    {command}", style="dim", no_wrap=True, overflow="ignore"))
+            lines.extend(Text(line, style="dim", overflow="fold") for line in _continued(command, width))
     return ["", Text("Where to look next", style="dim"), *lines] if lines else []
+
+
+def _continued(command: str, width: int) -> list[str]:
+    """The lines of a shell command, indented, each but the last with a backslash at its end; a word that is longer than
+    a line is not broken."""
+    lines = ["   "]
+    for word in _WORDS.findall(command):
+        if len(lines[-1]) + len(word) + 3 > width and lines[-1].strip():
+            lines[-1] += " \\"
+            lines.append("     ")
+        lines[-1] += f" {word}"
+    return lines
+
+
+_WORDS = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\S)+")
+"""Words of a shell command with their quotes."""
 
 
 class _Flow:
