@@ -74,10 +74,10 @@ def explain_estimate(gate: GateResult) -> str:
     """Why a change is not that of the printed figures, if it is not for some metric; else empty."""
     if all(abs(verdict.change - _change_of_medians(gate, verdict)) < _SMALLEST_SHOWN for verdict in gate.verdicts):
         return ""
+    differences = ", ".join(percent(_change_of_medians(gate, verdict)) for verdict in gate.verdicts)
     return (
-        "Base and head are medians over all runs. The change is estimated from the ratios of the runs of each pair (median "
-        "of their averages two by two), so that drifts of the machine cancel: it differs from the change of the medians, "
-        f"{', '.join(percent(_change_of_medians(gate, verdict)) for verdict in gate.verdicts)}."
+        f"Base and head are medians of all runs, which differ by {differences}; the change is estimated from the ratio "
+        "within each pair, so that drifts cancel."
     )
 
 
