@@ -130,7 +130,7 @@ def test_accepted_change_does_not_alert_and_unknown_entry_is_reported(env, capsy
     slower(env)
     file = env.path / files.FILE_NAME
     file.write_text(
-        '[[accepted]]\nrun = "00000018"\nwhy = "a guard"\n[[accepted]]\ncommit = "ffffffff"\nmetric = "step_tme"\n'
+        '[[accepted]]\nrun = "00000018"\nreason = "a guard"\n[[accepted]]\ncommit = "ffffffff"\nmetric = "step_tme"\n'
     )
     code, out, _ = run_history(capsys, "tiny")
     assert code == 0
@@ -144,7 +144,7 @@ def test_accepted_change_does_not_alert_and_unknown_entry_is_reported(env, capsy
 
 def test_reset_restarts_the_history(env, capsys):
     slower(env)
-    (env.path / "resets.toml").write_text('[[reset]]\nrun = "00000018"\nwhy = "new machine"\n')
+    (env.path / "resets.toml").write_text('[[reset]]\nrun = "00000018"\nreason = "new machine"\n')
     code, out, _ = run_history(capsys, "tiny", "--accepted", env.path / "resets.toml")
     assert code == 0
     assert "no change in 16 points" in out
@@ -155,7 +155,7 @@ def test_reset_restarts_the_history(env, capsys):
     [
         ('[[accepted]]\nrn = "00000018"\n', ["$.accepted[0]:", "'rn'", "'run'"]),
         ('[[acepted]]\nrun = "00000018"\n', ["$:", "'acepted'", "'accepted'"]),
-        ('[[accepted]]\nwhy = "nothing named"\n', ["$.accepted[0]", "run = ''", "commit = ''"]),
+        ('[[accepted]]\nreason = "nothing named"\n', ["$.accepted[0]", "run = ''", "commit = ''"]),
         ('[[accepted]]\nrun = "1"\n', ["$.accepted[0]", "'1'", 4]),
         ('[[accepted]]\nrun = "00000018"\ncommit = "abcdef12"\n', ["run = '00000018'", "commit = 'abcdef12'"]),
         ("accepted = 3\n", ["$.accepted", "`array`", "`int`"]),
@@ -301,10 +301,41 @@ def test_one_of_job_and_file_is_named(env, capsys):
     assert missing_values(err, "missing.json:", os.strerror(errno.ENOENT)) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("value,when\n1,2026-01-02\n", ["2026-01-02"]),
+        ("value,time\n1,2026-01-02\n", ["2026-01-02"]),
+        ("value,when,time\n1,2025-01-01,2026-01-02\n", ["2026-01-02"]),
+        ("value,time\n1,0.25\n", [""]),
+        ('{"points": [{"value": 1, "when": "2026-01-02"}]}', ["2026-01-02"]),
+    ],
+)
+def test_dates_of_points_are_read_under_both_names(env, text, times):
+    path = env.path / "series.txt"
+    path.write_text(text)
+    assert [point.time for point in load(path, "value").points] == times
+
+
+def test_duration_under_the_name_time_is_a_figure(env):
+    path = env.path / "series.csv"
+    path.write_text("commit,time\na,0.5\n")
+    assert load(path, "time").points == (SeriesPoint(value=0.5, commit="a"),)
+
+
+def test_old_key_of_an_accepted_change_names_the_new_one(tmp_path):
+    path = tmp_path / "trainyard-history.toml"
+    path.write_text('[[accepted]]\ncommit = "abcdef"\nwhy = "x"\n')
+    with refused(BadFile, "'why'", "reason"):
+        files.read(path)
+    path.write_text('[[reset]]\ncommit = "abcdef"\nreason = "x"\n')
+    assert files.read(path).reset[0].reason == "x"
+
+
 def test_points_with_decreasing_dates_are_reported(env, capsys):
     path = env.path / "series.csv"
     days = [f"2026-01-{1 + (n if n != 9 else 2):02d}" for n in range(20)]
-    path.write_text("value,when\n" + "\n".join(f"{n % 3},{day}" for n, day in enumerate(days)))
+    path.write_text("value,time\n" + "\n".join(f"{n % 3},{day}" for n, day in enumerate(days)))
     assert "1 point has an earlier date than the point before" in run_history(capsys, "--series", path)[1]
 
 
@@ -370,7 +401,7 @@ def test_a_step_is_mostly_found(size, at):
 def hostile():
     values = [1e6, 1.1e6, 0.9e6] * 8 + [2e6, 2.1e6, 1.9e6] * 8
     names = ["</script><img src=x onerror=alert(1)>", "\u2028${policy}", "lone \ud800"] * 16
-    points = tuple(SeriesPoint(value=value, run=name, commit=name, when=name) for value, name in zip(values, names))
+    points = tuple(SeriesPoint(value=value, run=name, commit=name, time=name) for value, name in zip(values, names))
     return judge(Series(name="<b>x", metric="step_time", about=describe_metric(METRICS["step_time"]), points=points))
 
 

@@ -23,12 +23,12 @@ def tables(draw):
     kinds = draw(
         st.lists(st.sampled_from(["name", "number", "prose", "id", "spare", "empty"]), min_size=1, max_size=14)
     )
-    columns, row = [Column(head="")], [NAME]
+    columns, row = [Column(title="")], [NAME]
     for at, kind in enumerate(kinds, 1):
         columns.append(
             Column(
-                head=f"h{at}", digits=2 if kind in ("number", "spare", "empty") else None, prose=kind == "prose",
-                id=kind == "id", spare=kind == "spare", note=f"note-h{at}",
+                title=f"h{at}", digits=2 if kind in ("number", "spare", "empty") else None, prose=kind == "prose",
+                id=kind == "id", optional=kind == "spare", note=f"note-h{at}",
             )
         )  # fmt: skip
         values = {"name": NAME, "prose": "several words that wrap", "id": f"id-{at}", "empty": None}
@@ -48,11 +48,11 @@ def test_each_column_is_printed_or_named(table, width):
     lines = text.splitlines()
     named = re.search(r"left out at this width: (.*?) \(all", " ".join(text.split()))
     left_out = named[1].split("; ") if named else []
-    heads = [column.head for column in table.columns[1:]]
+    heads = [column.title for column in table.columns[1:]]
     assert [head for head in heads if head not in lines[0].split()] == left_out
     for column, cell in zip(table.columns[1:], table.rows[0][1:]):
-        assert (column.note in text.split()) == (column.head not in left_out)
-        if column.digits is not None and cell is not None and column.head not in left_out:
+        assert (column.note in text.split()) == (column.title not in left_out)
+        if column.digits is not None and cell is not None and column.title not in left_out:
             assert f"{cell:,.2f}" in text.split()
 
 

@@ -50,7 +50,7 @@ def test_planted_sleeps_are_named(seed, tmp_path):
     location = finding["code"][0]["location"]
     assert (location["file"], location["line"], location["function"]) == ("my_train.py", line, function)
     assert finding["code"][0]["share"] > 0.8
-    assert f"my_train.py:{line} ({function})" in finding["says"]
+    assert f"my_train.py:{line} ({function})" in finding["summary"]
     assert stored["job"]["measure"]["stacks"] is True
     assert sum("stacks of the training thread were sampled" in note for note in stored["notes"]) == 1
 

@@ -41,7 +41,7 @@ def print_reference(comparison: ReferenceReport, console: Console) -> None:
     drawn.add_column(justify="right", overflow="fold")
     for column, cell in zip(figures.columns, figures.rows[0], strict=True):
         number = isinstance(cell, int | float) and column.digits is not None
-        drawn.add_row(column.head, Text(f"{cell:,.{column.digits}f}" if number else plain(str(cell or "–"))))
+        drawn.add_row(column.title, Text(f"{cell:,.{column.digits}f}" if number else plain(str(cell or "–"))))
     console.print(drawn)
     for note in figures.notes:
         console.print(Text(f"note: {plain(note)}", style="dim"))

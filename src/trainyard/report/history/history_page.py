@@ -138,8 +138,8 @@ def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
     look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
     sentence = f"{label} at {name_point(history, change.at)}: {show_change(change)}"
     lines = explain_change(judged, history) if change.lasting else []
-    if judged.accepted and judged.accepted.why:
-        lines.insert(0, f"accepted: {judged.accepted.why}")
+    if judged.accepted and judged.accepted.reason:
+        lines.insert(0, f"accepted: {judged.accepted.reason}")
     return {
         "kind": change.kind,
         "look": look,
@@ -147,7 +147,7 @@ def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
         "until": change.until,
         "low": change.low,
         "high": change.high,
-        "says": sentence,
+        "summary": sentence,
         "short": show_share(change) if change.lasting else "",
         "range": f"may be {change.low} to {change.high}" if change.kind == "step" else "",
         "lines": lines,
@@ -161,8 +161,9 @@ def _table(history: History) -> Table:
         title="Changes",
         notes=("Newest first. Excursions and spikes raise no alert.",),
         columns=(
-            Column(head="kind"), Column(head="at"), Column(head="may be"), Column(head="before"), Column(head="after"),
-            Column(head="change"), Column(head="verdict"), Column(head="why", prose=True),
+            Column(title="kind"), Column(title="at"), Column(title="may be"), Column(title="before"),
+            Column(title="after"),
+            Column(title="change"), Column(title="verdict"), Column(title="reason", prose=True),
         ),
         rows=tuple(
             (
@@ -171,7 +172,7 @@ def _table(history: History) -> Table:
                 show_value(judged.change.before.value, unit), show_value(judged.change.after.value, unit),
                 show_change(judged.change),
                 "accepted" if judged.accepted else judged.verdict if judged.change.lasting else "",
-                judged.accepted.why if judged.accepted else "",
+                judged.accepted.reason if judged.accepted else "",
             )
             for judged in reversed(history.changes)
         ),
@@ -193,8 +194,8 @@ def _figures(history: History) -> list[KeyFigure]:
     better = (growth < 0) == (series.about.better == "lower") if lasting else None
     return [
         KeyFigure(label="now", value=value or show_value(latest_level.value, unit), unit=name,
-                  means="The median since the last change.",
+                  description="The median since the last change.",
                   change=f"{100 * growth:+.1f} % since the first" if lasting else "", better=better),
-        KeyFigure(label="changes", value=str(len(lasting)), means="Steps and drifts."),
+        KeyFigure(label="changes", value=str(len(lasting)), description="Steps and drifts."),
         KeyFigure(label="points", value=units.show_count(len(values))),
     ]  # fmt: skip

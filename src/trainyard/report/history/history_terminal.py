@@ -125,13 +125,13 @@ def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int)
 def _date(judged: JudgedChange) -> Text:
     """The date of the point, unless its name is that already."""
     point = judged.point
-    return Text("" if point.name == point.when[:16] else plain(point.when[:10]), style="dim")
+    return Text("" if point.name == point.time[:16] else plain(point.time[:10]), style="dim")
 
 
 def _judgement(judged: JudgedChange) -> Text:
-    """The verdict on a change, or that it was accepted and why; empty for one that did not last."""
+    """The verdict on a change, or that it was accepted and the reason; empty for one that did not last."""
     if judged.accepted:
-        reason = f"accepted: {judged.accepted.why}" if judged.accepted.why else "accepted"
+        reason = f"accepted: {judged.accepted.reason}" if judged.accepted.reason else "accepted"
         return Text(plain(reason), style="dim")
     verdict = judged.verdict if judged.change.lasting else ""
     return Text(verdict, style=_STYLES.get(verdict, ""))

@@ -117,7 +117,7 @@ def suggest_commands(history: History, *, stored: bool) -> tuple[NextStep, ...]:
 def name_point(history: History, at: int) -> str:
     """Index, name and date of the point at index `at`."""
     point = history.series.points[at]
-    date = point.when[:10] if point.name != point.when[:16] else ""
+    date = point.time[:10] if point.name != point.time[:16] else ""
     return " ".join(part for part in (str(at), point.name, date) if part)
 
 
@@ -150,4 +150,4 @@ def _identify(point: SeriesPoint) -> str:
     """The run and the commit of a point, else its date."""
     commit = f"commit {point.commit[:10]}" if point.commit else ""
     run = f"run {point.run}" if point.run else ""
-    return f"{run} ({commit})" if run and commit else run or commit or point.when
+    return f"{run} ({commit})" if run and commit else run or commit or point.time

@@ -102,7 +102,7 @@ def _holders(view: MemoryView, top: int | None, width: int) -> RenderableType:
     other_blocks += sum(holder.count for holder in hidden)
     rows = [
         (
-            Text(plain(holder.where) or "(no stack)"),
+            Text(plain(holder.location) or "(no stack)"),
             Text(words.MEMORY[holder.category].label),
             Text(_mib(holder.size)),
             Text(f"{holder.count:,}"),
@@ -113,10 +113,10 @@ def _holders(view: MemoryView, top: int | None, width: int) -> RenderableType:
     if other_places:
         others = Text(units.counted(other_places, "more place"), style="dim")
         rows.append((others, Text(""), Text(_mib(other_bytes)), Text(f"{other_blocks:,}"), Text("")))
-    where, category, size, blocks, age = zip(*rows, strict=True) if rows else ((),) * 5
+    location, category, size, blocks, age = zip(*rows, strict=True) if rows else ((),) * 5
     return fitted(
         [
-            Part("where", where, name=True, min_width=_LOCATION_WIDTH), Part("category", category, drop_order=1),
+            Part("location", location, name=True, min_width=_LOCATION_WIDTH), Part("category", category, drop_order=1),
             Part("MiB", size, right=True), Part("blocks", blocks, drop_order=2, right=True),
             Part("age, ms", age, drop_order=3, right=True),
         ],

@@ -33,11 +33,11 @@ def layouts(plans: Plans) -> Table:
     """The table of layouts, the fastest first, with the assumptions of the predictions as notes."""
     unit, unit_ns = time_unit(plans)
     columns = (
-        Column(head="micro-batch", digits=0), Column(head="activation checkpointing"),
-        Column(head=f"step, {unit}", digits=2, id=True), Column(head=f"{INTERVAL}, {unit}", id=True, spare=True),
-        Column(head=f"{unit_of(plans.best.plan.job)}/s", digits=0, spare=True),
-        Column(head="MFU, %", digits=1),
-        Column(head="memory, GB", digits=1, id=True, note="Memory: the GB that the fullest rank reserves."),
+        Column(title="micro-batch", digits=0), Column(title="activation checkpointing"),
+        Column(title=f"step, {unit}", digits=2, id=True), Column(title=f"{INTERVAL}, {unit}", id=True, optional=True),
+        Column(title=f"{unit_of(plans.best.plan.job)}/s", digits=0, optional=True),
+        Column(title="MFU, %", digits=1),
+        Column(title="memory, GB", digits=1, id=True, note="Memory: the GB that the fullest rank reserves."),
         *_spent_columns(plans, with_notes=True),
     )  # fmt: skip
     return Table(
@@ -53,7 +53,7 @@ def layouts(plans: Plans) -> Table:
             *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
             *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:_REASONS]),
         ),
-        columns=(Column(head="", prose=True), *columns),
+        columns=(Column(title="", prose=True), *columns),
         rows=tuple(
             _row(record, unit_ns, plans, plans.as_configured and not at) for at, record in enumerate(plans.choices)
         ),
@@ -107,15 +107,15 @@ def _spent_columns(plans: Plans, with_notes: bool = False) -> tuple[Column, ...]
     days_note, energy_note = (
         (_failure_note(plans, plans.best.bill.goodput), _powered(plans)) if with_notes else ("", "")
     )
-    dollars = (Column(head="$", digits=0),) if "price" in plans.claims else ()
-    energy = (Column(head="kWh", digits=0, spare=True, note=energy_note),) if "power" in plans.claims else ()
-    return (Column(head="days", digits=1, note=days_note), *dollars, *energy)
+    dollars = (Column(title="$", digits=0),) if "price" in plans.claims else ()
+    energy = (Column(title="kWh", digits=0, optional=True, note=energy_note),) if "power" in plans.claims else ()
+    return (Column(title="days", digits=1, note=days_note), *dollars, *energy)
 
 
 def _spent(planned: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
     """Cells of the columns of `_spent_columns`: the cost of the token budget with this layout."""
     amounts = {"days": planned.bill.days, "$": planned.bill.dollars, "kWh": planned.bill.kwh}
-    return tuple(amounts[column.head] for column in _spent_columns(plans))
+    return tuple(amounts[column.title] for column in _spent_columns(plans))
 
 
 def _failure_note(plans: Plans, goodput: Goodput | None) -> str:
@@ -202,11 +202,12 @@ def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, no
     `note`: a sentence below the table."""
     unit, unit_ns = time_unit(plans)
     columns = (
-        Column(head="devices", digits=0), *(() if with_layouts else (Column(head="samples", digits=0),)),
-        Column(head=f"step, {unit}", digits=2), Column(head=f"{unit_of(plans.best.plan.job)}/s", digits=0, spare=True),
-        Column(head="MFU, %", digits=1),
-        Column(head="efficiency, %", digits=1), *_spent_columns(plans),
-        *((Column(head="layout", prose=True),) if with_layouts else ()),
+        Column(title="devices", digits=0), *(() if with_layouts else (Column(title="samples", digits=0),)),
+        Column(title=f"step, {unit}", digits=2),
+        Column(title=f"{unit_of(plans.best.plan.job)}/s", digits=0, optional=True),
+        Column(title="MFU, %", digits=1),
+        Column(title="efficiency, %", digits=1), *_spent_columns(plans),
+        *((Column(title="layout", prose=True),) if with_layouts else ()),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for scaled in scaling_points:
@@ -235,7 +236,7 @@ def ledger(plan: Plan) -> Table:
     return Table(
         title="Predicted ledger",
         notes=(f"Mean over ranks, in order of precedence. The step is {units.show_ns(step_ns)} ns exactly.",),
-        columns=(Column(head="account"), Column(head="ms", digits=1), Column(head="share, %", digits=1)),
+        columns=(Column(title="account"), Column(title="ms", digits=1), Column(title="share, %", digits=1)),
         rows=(*rows, ("Step", step_ns / 1e6, 100.0)),
     )
 
@@ -261,7 +262,7 @@ def memory(plans: Plans) -> Table:
     return Table(
         title="Memory of the fullest rank",
         notes=(),
-        columns=(Column(head="part"), Column(head="GB", digits=1)),
+        columns=(Column(title="part"), Column(title="GB", digits=1)),
         rows=(
             *rows,
             ("Allocated", allocated / 1e9),

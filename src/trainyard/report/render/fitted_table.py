@@ -29,9 +29,9 @@ class Part(NamedTuple):
     """A column of a table. `drop_order`: the highest number is left out first, 0 never. `name`: cells are shortened in
     the middle to fit, to `min_width` at least before another column is left out, and never exceed `max_width`. `prose`:
     cells wrap, and `min_width` is their least width. Other cells are never cut. `right`: aligned to the right. `label`:
-    the name of a column without a head in the line on the columns left out; without either it is not named."""
+    the name of a column without a title in the line on the columns left out; without either it is not named."""
 
-    head: str
+    title: str
     cells: Sequence[Text]
     drop_order: int = 0
     name: bool = False
@@ -55,13 +55,13 @@ def fitted(parts: Sequence[Part], width: int) -> RenderableType:
     widths = _widths(kept, width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for part, column_width in zip(kept, widths):
-        head = Text(part.head, no_wrap=False, overflow="fold")  # the head wraps, the cells do not
+        head = Text(part.title, no_wrap=False, overflow="fold")  # the head wraps, the cells do not
         justify = "right" if part.right else "left"
         table.add_column(head, justify=justify, width=column_width, no_wrap=not part.prose)
     for row in zip(*(part.cells for part in kept), strict=True):
         cells = zip(kept, row, widths)
         table.add_row(*(_shorten_name(cell, cell_width) if part.name else cell for part, cell, cell_width in cells))
-    names = [part.head or part.label for part in filled if not any(part is other for other in kept)]
+    names = [part.title or part.label for part in filled if not any(part is other for other in kept)]
     left_out = [name for name in names if name]
     if not left_out:
         return table
@@ -103,7 +103,7 @@ def _needs(parts: Sequence[Part], wrapped: bool) -> list[int]:
 
 def _need(part: Part, first: bool, wrapped: bool) -> int:
     """The minimum width of a column; `first`: it is the first of the table."""
-    head = max(map(cell_len, part.head.split()), default=0) if wrapped else cell_len(part.head)
+    head = max(map(cell_len, part.title.split()), default=0) if wrapped else cell_len(part.title)
     widest = max(cell.cell_len for cell in part.cells)
     if part.flexible:
         widest = min(widest, part.min_width or (_PROSE if part.prose else _FIRST_NAME if first else _NAME))
@@ -112,7 +112,7 @@ def _need(part: Part, first: bool, wrapped: bool) -> int:
 
 def _most(part: Part) -> int:
     """The width at which no cell of a column is shortened or wrapped, at most its `max_width`."""
-    widest = max(cell.cell_len for cell in (Text(part.head), *part.cells))
+    widest = max(cell.cell_len for cell in (Text(part.title), *part.cells))
     return min(widest, part.max_width) if part.max_width else widest
 
 

@@ -16,7 +16,7 @@ def tables_html(title: str, tables: Iterable[Table]) -> str:
 
 def _table(table: Table) -> str:
     """A table as an HTML element; its title heads the first column, its notes follow as paragraphs."""
-    heads = [table.title, *(column.head for column in table.columns[1:])]
+    heads = [table.title, *(column.title for column in table.columns[1:])]
     head = "".join(f"<th>{_text(text)}</th>" for text in heads)
     rows = "".join(
         f"<tr>{''.join(_cell(cell, column) for cell, column in zip(row, table.columns, strict=True))}</tr>"

@@ -14,9 +14,9 @@ MOST = 40
 def table(rows: Sequence[RunRow]) -> Table:
     """The table of stored runs, one per row, in the given order."""
     columns = (
-        Column(head="id", id=True), Column(head="job"), Column(head="state"), Column(head="tags", spare=True),
-        Column(head="step, ms", digits=3, spare=True), Column(head="when (UTC)", id=True, spare=True),
-        Column(head="layout", spare=True), Column(head="tokens (images, samples)/s", digits=0, spare=True),
+        Column(title="id", id=True), Column(title="job"), Column(title="state"), Column(title="tags", optional=True),
+        Column(title="step, ms", digits=3, optional=True), Column(title="when (UTC)", id=True, optional=True),
+        Column(title="layout", optional=True), Column(title="tokens (images, samples)/s", digits=0, optional=True),
     )  # fmt: skip
     cells = tuple(
         (

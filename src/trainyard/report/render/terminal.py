@@ -258,7 +258,7 @@ def _parts_of(table: Facts, max_rows: int) -> list[Part]:
         style = "dim" if column.prose or (index and is_name) else ""
         parts.append(
             Part(
-                plain(column.head if index else table.title),
+                plain(column.title if index else table.title),
                 [Text(_cell(row[index], column), style=style) for row in table.rows[:max_rows]],
                 drop_order=drop_orders[index],
                 name=is_name,
@@ -271,11 +271,11 @@ def _parts_of(table: Facts, max_rows: int) -> list[Part]:
 
 
 def _drop_orders(table: Facts) -> list[int]:
-    """For each column, the order in which it is left out, the highest first: empty columns, then those marked `spare`,
-    then the others, each group from the last on. 0, never: the first column, ids that are not `spare` and, without
-    such an id, the first other column of numbers, or the second of a table of texts."""
+    """For each column, the order in which it is left out, the highest first: empty columns, then those marked
+    `optional`, then the others, each group from the last on. 0, never: the first column, ids that are not `optional`
+    and, without such an id, the first other column of numbers, or the second of a table of texts."""
     columns = table.columns
-    others = [at for at, column in enumerate(columns) if at and not column.spare]
+    others = [at for at, column in enumerate(columns) if at and not column.optional]
     ids = [at for at in others if columns[at].id]
     numbers = [at for at in others if columns[at].digits is not None]
     lasting = {0, *(ids or numbers[:1] or others[:1])}
@@ -283,7 +283,7 @@ def _drop_orders(table: Facts) -> list[int]:
     for index, column in enumerate(columns):
         if all(row[index] in (None, "") for row in table.rows) and index:
             orders.append(index + 2 * len(columns))
-        elif column.spare:
+        elif column.optional:
             orders.append(index + len(columns))
         else:
             orders.append(0 if index in lasting else index)

@@ -179,19 +179,26 @@ def _figures(mean: Ledger, run: Run | None, measured: MeasuredTrace | None) -> l
         label = "window" if mean.scope.steps == (WINDOW,) else "step time"
         if measured and measured.steps.how == "inferred":
             label = f"inferred step time ({100 * (measured.steps.confidence or 0):.0f} % sure)"
-        figures.append(KeyFigure(label=label, value=value, unit=unit, means="Mean over ranks and full steps."))
+        figures.append(KeyFigure(label=label, value=value, unit=unit, description="Mean over ranks and full steps."))
     share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
-    figures.append(KeyFigure(label="compute", value=share, unit="%", means="Share of the step in which compute runs."))
+    figures.append(
+        KeyFigure(label="compute", value=share, unit="%", description="Share of the step in which compute runs.")
+    )
     if comm_ns:
         hidden = units.show_share(comm_ns - kinds.get("comm", 0), comm_ns).removesuffix(" %")
         figures.append(
             KeyFigure(
-                label="communication overlapped", value=hidden, unit="%", means="Share of communication under compute."
+                label="communication overlapped",
+                value=hidden,
+                unit="%",
+                description="Share of communication under compute.",
             )
         )
     covered = units.show_share(mean.wall_ns - mean.unrecognised_ns, mean.wall_ns).removesuffix(" %")
     figures.append(
-        KeyFigure(label="coverage", value=covered, unit="%", means="Share of the step that rules could attribute.")
+        KeyFigure(
+            label="coverage", value=covered, unit="%", description="Share of the step that rules could attribute."
+        )
     )
     return figures
 

@@ -58,14 +58,14 @@ def incidents(run: Run) -> Table:
         title="Incidents",
         notes=(),
         columns=(
-            Column(head="What"), Column(head="Says", prose=True), Column(head="Rank", digits=0),
-            Column(head="Node", digits=0, spare=True),
-            Column(head="Step", digits=0, spare=True, note="Step: the last that had ended."),
-            Column(head="Noticed", digits=2, note="Noticed: s from the fault to its detection."),
-            Column(head="Restart", digits=2, note="Restart: s from detection until all ranks trained again."),
-            Column(head="Lost", digits=2, note="Lost: s of training that was repeated."),
+            Column(title="What"), Column(title="Says", prose=True), Column(title="Rank", digits=0),
+            Column(title="Node", digits=0, optional=True),
+            Column(title="Step", digits=0, optional=True, note="Step: the last that had ended."),
+            Column(title="Noticed", digits=2, note="Noticed: s from the fault to its detection."),
+            Column(title="Restart", digits=2, note="Restart: s from detection until all ranks trained again."),
+            Column(title="Lost", digits=2, note="Lost: s of training that was repeated."),
             Column(
-                head="Resumed", digits=0, spare=True, note="Resumed: the step after which training continued."
+                title="Resumed", digits=0, optional=True, note="Resumed: the step after which training continued."
             ),
         ),
         rows=tuple(
@@ -115,11 +115,11 @@ def ops(roofline: Roofline) -> Table:
             *([f"Formulas assume: {assumptions}."] if assumptions else []),
         ),
         columns=(
-            Column(head="Op"), Column(head="Shapes"), Column(head="Bound", spare=True),
-            Column(head="Calls", digits=1, spare=True), Column(head="ms", digits=3),
-            Column(head="Reachable", digits=3, spare=True, note="Reachable: ms at the roofline."),
-            Column(head="Loss", digits=3, note="Loss: ms minus the ms at the roofline."),
-            Column(head="TFLOP/s", digits=2), Column(head="GB/s", digits=1),
+            Column(title="Op"), Column(title="Shapes"), Column(title="Bound", optional=True),
+            Column(title="Calls", digits=1, optional=True), Column(title="ms", digits=3),
+            Column(title="Reachable", digits=3, optional=True, note="Reachable: ms at the roofline."),
+            Column(title="Loss", digits=3, note="Loss: ms minus the ms at the roofline."),
+            Column(title="TFLOP/s", digits=2), Column(title="GB/s", digits=1),
         ),
         rows=tuple(_op_cells(row) for row in with_formula[:_MOST_ROWS]),
     )  # fmt: skip
@@ -228,24 +228,24 @@ def bandwidths(rows: Sequence[Bandwidth]) -> Table:
 
 
 _BANDWIDTH_COLUMNS = (
-    Column(head="Collective"),
-    Column(head="Group", spare=True),
-    Column(head="Timed by", spare=True),
-    Column(head="Verdict", id=True),
-    Column(head="Ranks", digits=0, spare=True),
-    Column(head="MB", digits=3),
-    Column(head="Count", digits=0),
-    Column(head="µs", digits=1),
-    Column(head="Algorithm", digits=2, spare=True, note="Algorithm: bytes of a call by its time."),
-    Column(head="Bus", digits=2, note="Bus: bus bandwidth as nccl-tests defines it."),
-    Column(head="Slowest", digits=2, spare=True, note="Slowest: the least bus bandwidth of a single call."),
-    Column(head="Fastest", digits=2, spare=True, note="Fastest: the greatest bus bandwidth of a single call."),
+    Column(title="Collective"),
+    Column(title="Group", optional=True),
+    Column(title="Timed by", optional=True),
+    Column(title="Verdict", id=True),
+    Column(title="Ranks", digits=0, optional=True),
+    Column(title="MB", digits=3),
+    Column(title="Count", digits=0),
+    Column(title="µs", digits=1),
+    Column(title="Algorithm", digits=2, optional=True, note="Algorithm: bytes of a call by its time."),
+    Column(title="Bus", digits=2, note="Bus: bus bandwidth as nccl-tests defines it."),
+    Column(title="Slowest", digits=2, optional=True, note="Slowest: the least bus bandwidth of a single call."),
+    Column(title="Fastest", digits=2, optional=True, note="Fastest: the greatest bus bandwidth of a single call."),
     Column(
-        head="Waiting", digits=0,
+        title="Waiting", digits=0,
         note="Waiting: the members' time before the last arrival, in % of their time in these calls.",
     ),
     Column(
-        head="Link", digits=0, spare=True,
+        title="Link", digits=0, optional=True,
         note="Link: bus bandwidth in % of the rate of the link between the members, as published for the usual machine "
         "with their device; empty if it is unknown.",
     ),
@@ -350,7 +350,7 @@ def query_table(answer: QueryResult) -> Table:
     return Table(
         title=answer.columns[0] if answer.columns else "",
         notes=(),
-        columns=tuple(Column(head=head, digits=places) for head, places in zip(answer.columns, digits_of_column)),
+        columns=tuple(Column(title=head, digits=places) for head, places in zip(answer.columns, digits_of_column)),
         rows=tuple(
             tuple(
                 cell if places is not None or cell is None else str(cell) for cell, places in zip(row, digits_of_column)
@@ -369,6 +369,6 @@ def _columns_with_decimals(*texts: str, **numbers: int) -> tuple[Column, ...]:
     """Columns of text with the heads `texts`, then columns of numbers with the heads and decimals of `numbers`."""
     heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
     return (
-        *(Column(head=head, prose=head in ("Says", "Means")) for head in texts),
-        *(Column(head=heads.get(head, head), digits=digits) for head, digits in numbers.items()),
+        *(Column(title=head, prose=head in ("Says", "Means")) for head in texts),
+        *(Column(title=heads.get(head, head), digits=digits) for head, digits in numbers.items()),
     )

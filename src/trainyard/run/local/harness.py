@@ -248,17 +248,17 @@ def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> Trai
 
     Its advice contains the command that resumes the run.
     """
-    store.finish(mark_failed(run, failure.says))
+    store.finish(mark_failed(run, failure.summary))
     resume_sentence, stored_sentence = (
         resume_hint.resume_sentence(folder, run.job),
         f"The measurements so far are stored as run {run.id}.",
     )
     if failure.kind == "preempted":
-        return Preempted(failure.says, f"{resume_sentence} {stored_sentence}")
+        return Preempted(failure.summary, f"{resume_sentence} {stored_sentence}")
     if not run.job.recovery.max_restarts:
         resume_sentence += " With [recovery] max_restarts = N in the job it restarts automatically."
     hints = (failure.next_step, _last_step(run, failure.rank), resume_sentence, stored_sentence)
-    return RankDied(failure.says, " ".join(filter(None, hints)))
+    return RankDied(failure.summary, " ".join(filter(None, hints)))
 
 
 @contextmanager

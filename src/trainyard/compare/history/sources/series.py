@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from trainyard import units, words
+from trainyard import renamed_keys, units, words
 from trainyard.errors import BadFile, BadInput, UnknownName
 from trainyard.formats.regular_files import unreadable
 from trainyard.words import Metric
 
-_TEXT_FIELDS = ("run", "commit", "when")
+_TEXT_FIELDS = ("run", "commit", "time")
 """Fields of a point that identify it."""
 _UNNAMED = ""
 """The field of a point that is only a number."""
@@ -23,17 +23,17 @@ _MAX_LISTED = 20
 
 
 class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure. `run`, `commit`, `when` (UTC, ISO 8601): empty if unknown."""
+    """One figure. `run`, `commit`, `time` (UTC, ISO 8601): empty if unknown."""
 
     value: float
     run: str = ""
     commit: str = ""
-    when: str = ""
+    time: str = ""
 
     @property
     def name(self) -> str:
         """Display name: the commit, else the run, else the time."""
-        return self.commit[:10] or self.run or self.when[:16]
+        return self.commit[:10] or self.run or self.time[:16]
 
 
 class SeriesMetric(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +65,9 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 def load(path: Path, metric: str) -> Series:
     """Load a series from JSON, a list of numbers or objects, or from CSV with a header. The figure is the field
     `metric`, or the field `value` if there is none and `metric` is one of words.metric, or the number of a point
-    without fields; `run`, `commit` and `when` are kept. For metrics that are not in words.METRICS, lower is better.
-    Raises `BadFile` with the position of the error, `UnknownName` if the first point has no such field."""
+    without fields; `run`, `commit` and `time` (in older files `when`) are kept. For metrics that are not in
+    words.METRICS, lower is better. Raises `BadFile` with the position of the error, `UnknownName` if the first point
+    has no such field."""
     text = _read_text(path)
     rows = _parse_json(path, text) if text.lstrip().startswith(("[", "{")) else _parse_csv(path, text)
     if not rows:
@@ -142,7 +143,11 @@ def _parse_point(path: Path, number: int, row: dict[str, Any], keys: tuple[str, 
             f"{path}: point {number} is {row[key]!r}, which is not a number.",
             "Leave out points that were not measured.",
         )
-    return SeriesPoint(value=value, **{name: str(row[name] or "") for name in _TEXT_FIELDS if name in row})
+    fields = renamed_keys.upgraded_point(row)
+    texts = {name: str(fields[name] or "") for name in _TEXT_FIELDS if name in fields}
+    if _parse_number(texts.get("time")) is not None:  # a duration, not a date
+        del texts["time"]
+    return SeriesPoint(value=value, **texts)
 
 
 def _parse_number(cell: object) -> float | None:
@@ -156,7 +161,7 @@ def _parse_number(cell: object) -> float | None:
 
 def _note_disorder(points: list[SeriesPoint]) -> tuple[str, ...]:
     """A note if the times are not in order; the order of the file is kept."""
-    disordered = [n for n in range(1, len(points)) if points[n].when and points[n].when < points[n - 1].when]
+    disordered = [n for n in range(1, len(points)) if points[n].time and points[n].time < points[n - 1].time]
     if not disordered:
         return ()
     return (
