@@ -16,7 +16,11 @@ def table(rows: Sequence[RunRow]) -> Table:
     columns = (
         Column(title="id", id=True), Column(title="job"), Column(title="state"), Column(title="tags", optional=True),
         Column(title="step, ms", digits=3, optional=True), Column(title="when (UTC)", id=True, optional=True),
-        Column(title="layout", optional=True), Column(title="tokens (images, samples)/s", digits=0, optional=True),
+        Column(title="layout", optional=True),
+        Column(
+            title="per second", digits=0, optional=True,
+            note="Per second: tokens, images or samples, whichever the job counts.",
+        ),
     )  # fmt: skip
     cells = tuple(
         (
