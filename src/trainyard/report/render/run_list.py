@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainyard.report.view.view import Column, Table
 from trainyard.store.index.run_index import RunRow
 
-MOST = 40
+MOST = 38
 """Number of runs on one screen."""
 
 
