@@ -196,7 +196,7 @@ def readme(names: Sequence[str], tested: str, tried: Sequence[Tried], run: Run, 
     figures = [
         ("step", show_time(summary.step_ns)),
         ("tokens/s", show_count(summary.tokens_per_s)),
-        *((share.label, f"{share.value} %: {share.worked}") for share in shares_of_run(run)),
+        *((share.label, f"{share.value} %: {share.calculation}") for share in shares_of_run(run)),
         ("peak memory", show_size(summary.memory_bytes)),
         ("coverage", f"{1 - mean.unrecognised_ns / max(1, mean.wall_ns):.2%}"),
         ("profiler's cost", show_time(summary.profiler_ns or 0) + " a step"),

@@ -42,7 +42,7 @@ def ours(events: Events) -> dict[str, float] | str:
     try:
         figures = hta(events)
     except BadInput as error:
-        return error.says
+        return error.message
     share = figures.overlap
     known = {name: figures.ns(name) / 1000 for name in _FIGURES}
     return {**known, _OVERLAP: float("nan") if share is None else round(100 * share, 2)}

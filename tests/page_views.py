@@ -190,7 +190,7 @@ def findings() -> tuple[Finding, ...]:
 def figures() -> tuple[KeyFigure, ...]:
     return (
         KeyFigure(
-            label="step time", value="418.0", unit="ms", change="+17.4 %", better=False, means="Mean over steps."
+            label="step time", value="418.0", unit="ms", change="+17.4 %", better=False, description="Mean over steps."
         ),
         KeyFigure(label="MFU", value="38.2", unit="%", change="-5.7 pt", better=False),
         KeyFigure(label="per node", value="19.6", unit="k tok/s", change="-14.8 %", better=False),

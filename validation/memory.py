@@ -178,7 +178,7 @@ def main() -> None:
             try:
                 lines = done.result()
             except BadJob as error:
-                print(f"{pair}: {error.says}")
+                print(f"{pair}: {error.message}")
                 continue
             for line in lines:
                 sizes = f"{line.predicted / 1e9:8.3f} GB, counted {line.counted / 1e9:8.3f} GB"

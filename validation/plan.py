@@ -128,8 +128,8 @@ def show(figures: dict[str, Any], console: Console) -> None:
         for entry in figures["groups"]
     ]  # fmt: skip
     columns = (
-        Column(head="source"), Column(head="n", digits=0), *(Column(head=name, digits=1) for name in heads),
-        Column(head="worst"),
+        Column(title="source"), Column(title="n", digits=0), *(Column(title=name, digits=1) for name in heads),
+        Column(title="worst"),
     )  # fmt: skip
     print_table(
         Table(title="Step time: predicted over measured, less 1", notes=(), columns=columns, rows=tuple(lines)), console

@@ -24,5 +24,5 @@ def report_of(error: TrainyardError) -> ErrorReport:
     from trainyard.redact import redact
 
     return ErrorReport(
-        code=error.code, exit_code=error.exit_code, message=redact(error.says), next_step=redact(error.next_step)
+        code=error.code, exit_code=error.exit_code, message=redact(error.message), next_step=redact(error.next_step)
     )

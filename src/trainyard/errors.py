@@ -44,13 +44,13 @@ class TrainyardError(Exception):
     code: ClassVar[str] = "internal-error"
     exit_code: ClassVar[int] = 70
 
-    def __init__(self, says: str, next_step: str = "") -> None:
-        super().__init__(says)
-        self.says = says
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
         self.next_step = next_step
 
     def __str__(self) -> str:
-        return f"{self.says} {self.next_step}".rstrip()
+        return f"{self.message} {self.next_step}".rstrip()
 
 
 class BadInput(TrainyardError, ValueError):
@@ -157,7 +157,7 @@ def described(error: Exception) -> tuple[str, str]:
     constructor raised, both come from that error; the path in the document is appended to the message."""
     cause = error.__cause__
     if isinstance(cause, BadInput):
-        return cause.says.rstrip(".") + str(error).removeprefix(str(cause)), cause.next_step
+        return cause.message.rstrip(".") + str(error).removeprefix(str(cause)), cause.next_step
     return str(error).rstrip("."), ""
 
 

@@ -322,13 +322,15 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The steps of a run: `warmup` discarded steps, then `repeats` x `steps` without the profiler, then `profiled`
     steps with it. A resumed run repeats the discarded steps. They are unrelated to `warmup_steps` of `[recipe]`, over
     which the learning rate rises. `stacks`: sample the Python stacks of each rank in the profiled steps, so that
-    findings name files and lines."""
+    findings name files and lines. `shapes`: record the shapes of ops on a CPU too, where it makes steps several times
+    as long; on an accelerator they are always recorded."""
 
     warmup: int = 3
     steps: int = 5
     repeats: int = 2
     profiled: int = 3
     stacks: bool = False
+    shapes: bool = False
 
     def __post_init__(self) -> None:
         for field, least in (("warmup", 0), ("steps", 1), ("repeats", 1), ("profiled", 0)):

@@ -99,7 +99,7 @@ def _converted(document: Any, kind: type[Kind], where: str, root: str = "") -> K
         hint = ""
         cause = error.__cause__
         if isinstance(cause, BadInput):  # raised by one of our constructors
-            message, hint = cause.says, cause.next_step
+            message, hint = cause.message, cause.next_step
         elif unknown := _UNKNOWN_KEY.search(message):
             message = f"unknown key {unknown[1]!r}"
             hint = nearest(unknown[1], _fields_at(root + path))

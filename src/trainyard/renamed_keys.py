@@ -74,6 +74,10 @@ FAULT_SCORE_KEYS: Mapping[str, str] = {"right": "correctly_blamed"}
 """Old key of the score of a fault in chaos.json -> new key."""
 
 
+ACCEPTED_KEYS: Mapping[str, str] = {"why": "reason"}
+"""Old key of an entry of trainyard-history.toml -> new key."""
+POINT_KEYS: Mapping[str, str] = {"when": "time"}
+"""Old key of a point of a series, as `history --json` wrote it -> new key."""
 MACHINE_KEYS: Mapping[str, str] = {
     "inside": "intra_node",
     "between": "inter_node",
@@ -94,6 +98,13 @@ def describe_machine_key(error: str) -> tuple[str, str] | None:
     if unknown is None or renamed is None:
         return None
     return f"{unknown['key']!r} was renamed to {renamed!r}{unknown['path'] or ''}", f"Use {renamed}."
+
+
+def upgraded_point(point: Any) -> Any:
+    """A point of a series with the new keys, unless it has them already; a value that is not an object is returned
+    unchanged."""
+    old_keys = {old: new for old, new in POINT_KEYS.items() if isinstance(point, dict) and new not in point}
+    return _renamed(point, old_keys)
 
 
 def new_key(section: str, key: str) -> str:

@@ -163,8 +163,7 @@ MISSING_COSTS: Mapping[str, Word] = {
     "no_formula": Word("no formula", "No built-in formula or formula of the user has the op's name."),
     "no_arguments": Word(
         "no shapes",
-        "The op has a formula, but the file does not record its arguments: record with torch.profiler's "
-        "record_shapes=True.",
+        "The op has a formula, but the file does not record its arguments.",
     ),
     "missing_values": Word(
         "missing values",

@@ -218,7 +218,7 @@ def test_job_asked_to_leave_before_start_leaves_at_once(job_folder: Path, tmp_pa
     launcher.notice(id)
     assert until(lambda: launcher.status(id) != "running"), "without an end of the import"
     assert launcher.failure(id).kind == "preempted"
-    assert launcher.failure(id).says.endswith("it was ended before its first step.")
+    assert launcher.failure(id).summary.endswith("it was ended before its first step.")
     assert not (job_folder / "pid0").exists()
 
 
@@ -275,8 +275,8 @@ def test_failure_report_round_trip(tmp_path: Path) -> None:
     failure = Failure(rank=3, pid=7, exit_code=-11, when=1.5)
     failures.write(tmp_path, failure)
     assert failures.read(tmp_path) == failure
-    assert missing_values(failure.says, "rank 3", "SIGSEGV", "pid 7") == []
-    assert missing_values(Failure(rank=0, pid=1, exit_code=-250, when=0).says, "signal 250") == []
+    assert missing_values(failure.summary, "rank 3", "SIGSEGV", "pid 7") == []
+    assert missing_values(Failure(rank=0, pid=1, exit_code=-250, when=0).summary, "signal 250") == []
 
 
 def test_the_tail_of_a_log_is_its_last_lines_however_long(tmp_path: Path) -> None:

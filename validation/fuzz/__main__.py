@@ -98,7 +98,7 @@ def main() -> int:
         "peak, MB",
     )
     rows = tuple(row(name, figures[name], cover(name)) for name in chosen if figures[name].inputs)
-    columns = tuple(Column(head=head) for head in ("reader", *heads))
+    columns = tuple(Column(title=head) for head in ("reader", *heads))
     print_table(Table(title="Fuzzing", notes=(), columns=columns, rows=rows), Console(width=160))
     for name in chosen:
         for key, crash in figures[name].crashes.items():

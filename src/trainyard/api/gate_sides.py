@@ -59,7 +59,7 @@ def _load_revision(
     if they are of several jobs."""
     sha = revision(Path.cwd(), name)
     if not sha:
-        raise UnknownName(f"{error.says[:-1]}, nor is there such a revision here.", error.next_step)
+        raise UnknownName(f"{error.message[:-1]}, nor is there such a revision here.", error.next_step)
     rows = [row for row in store.rows() if row.state == "complete" and job in ("", row.job)]
     by_commit: dict[str, list[Run]] = {}
     unclean_count = 0

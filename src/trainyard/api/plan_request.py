@@ -59,7 +59,7 @@ def with_next_step(other: str) -> Iterator[None]:
     except BadInput as error:
         if error.next_step:
             raise
-        raise type(error)(error.says, f"Correct the file, or pass another: {other}.") from error
+        raise type(error)(error.message, f"Correct the file, or pass another: {other}.") from error
 
 
 def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
@@ -147,5 +147,5 @@ def _model(name: str) -> Model | VisionModel:
     try:
         return msgspec.convert({"name": Path(name).stem, **preset_keys.keys}, Model)
     except msgspec.ValidationError as error:
-        says, next_step = described(error)
-        raise BadFile(f"{preset_keys.where}: {says}.", next_step) from error
+        message, next_step = described(error)
+        raise BadFile(f"{preset_keys.where}: {message}.", next_step) from error

@@ -29,10 +29,10 @@ JobSource = str | os.PathLike[str] | Job
 """A job file, or a job."""
 
 
-def run(job: JobSource, *, stacks: bool = False, session: Session | None = None) -> RunResult:
+def run(job: JobSource, *, stacks: bool = False, shapes: bool = False, session: Session | None = None) -> RunResult:
     """Trains a job on this machine: times its steps, profiles a few more, and stores and analyses the run.
 
-    `job`: a job file or a `trainyard.Job`. `stacks`: as the key `stacks` of the job's `[measure]`. `session`:
+    `job`: a job file or a `trainyard.Job`. `stacks`, `shapes`: as those keys of the job's `[measure]`. `session`:
     store of the run and receiver of its progress.
 
         result = api.run("job.toml", session=api.Session(tag="baseline", say=print))
@@ -42,27 +42,35 @@ def run(job: JobSource, *, stacks: bool = False, session: Session | None = None)
     after storing the measurements so far.
     """
     read, text = _read_job(job)
-    if stacks and not read.measure.stacks:
-        read = msgspec.structs.replace(read, measure=msgspec.structs.replace(read.measure, stacks=True))
+    measure = read.measure
+    recorded = msgspec.structs.replace(measure, stacks=stacks or measure.stacks, shapes=shapes or measure.shapes)
+    if recorded != measure:
+        read = msgspec.structs.replace(read, measure=recorded)
         text = job_file.write(read)
     booking, booked = _with_booking(session, read.trace_axis)
     return booking.result(harness.execute(read, text, booked), booked)
 
 
 def run_script(
-    command: Sequence[str], *, profile: int = 3, stacks: bool = False, session: Session | None = None
+    command: Sequence[str],
+    *,
+    profile: int = 3,
+    stacks: bool = False,
+    shapes: bool = False,
+    session: Session | None = None,
 ) -> RunResult:
     """Runs a training script of your own, unchanged, and records its steps like those of a job.
 
     `command`: the words of the command line. `profile`: number of steps to profile. `stacks`: sample the Python stacks
-    in these steps, so that findings name files and lines. The command's output goes to stderr.
+    in these steps, so that findings name files and lines; `shapes`: record the shapes of ops on a CPU too. The
+    command's output goes to stderr.
 
         result = api.run_script(["torchrun", "--nproc-per-node", "2", "train.py"])
 
     Raises `BadInput` if there is no such command or no step was seen, `CommandFailed` if it fails.
     """
     booking, booked = _with_booking(session, "")
-    measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile, stacks=stacks)
+    measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile, stacks=stacks, shapes=shapes)
     return booking.result(run_command.execute(command, measure, booked), booked)
 
 

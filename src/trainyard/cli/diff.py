@@ -19,12 +19,16 @@ def command(before: str, after: str, strict: bool, full: bool, as_json: bool) ->
     Each is a run (id prefix, tag or folder), a trace path, or a file written by `plan --json`. If the two did different
     work, or it is unknown whether they did, this is reported, and no change is called better or worse.
     """
+    from pathlib import Path
+
     from trainyard import api
     from trainyard.cli.support.output import console, print_json
+    from trainyard.report.plans.plans_file import read as read_plans
     from trainyard.report.render.diff_terminal import print_comparison
 
     comparison = api.diff(before, after, strict=strict)
     if as_json:
         print_json(comparison)
     else:
-        print_comparison(comparison, console(full=full), full)
+        is_trace = Path(after).exists() and not (Path(after) / "run.json").is_file() and not read_plans(Path(after))
+        print_comparison(comparison, console(full=full), full, after if is_trace else "")

@@ -159,8 +159,8 @@ def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
         say_error(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
         return report(_BAD_USAGE, BadInput.exit_code, error.format_message())
     except TrainyardError as error:
-        say_error(f"error [{error.code}]: {error.says}", error.next_step)
-        return report(error.code, error.exit_code, error.says, error.next_step)
+        say_error(f"error [{error.code}]: {error.message}", error.next_step)
+        return report(error.code, error.exit_code, error.message, error.next_step)
     except Exception as error:
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             say(traceback.format_exc())

@@ -103,7 +103,7 @@ class Local:
         code = self._find(id)[0].poll()
         if code is None:
             return "running"
-        return "ended" if code == 0 else f"failed: {self.failure(id).says}"
+        return "ended" if code == 0 else f"failed: {self.failure(id).summary}"
 
     def failure(self, id: str) -> Failure:
         """Return the failure of a job that failed: that of a rank, as the supervisor recorded it, else that of the

@@ -125,7 +125,7 @@ def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[st
         try:
             preset = take(name, section, without, folder)
         except UnknownName as error:
-            raise BadJob(f"{where} at $.{section}.from: {error.says}", error.next_step) from error
+            raise BadJob(f"{where} at $.{section}.from: {error.message}", error.next_step) from error
         if preset.workload and document.setdefault("workload", preset.workload) != preset.workload:
             workload = f"{document['workload']!r:.60}"
             raise BadJob(

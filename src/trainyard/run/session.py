@@ -18,12 +18,14 @@ Book = Callable[[list[Path]], Sequence[Ledger]]
 
 
 class Progress(NamedTuple):
-    """Rank 0 has ended step `step` of `steps`, counted from one."""
+    """Rank 0 has ended step `step` of `steps`, counted from one. `tokens_per_s`: samples of all ranks a second, in the
+    workload's unit `unit`, a plural such as tokens or images."""
 
     step: int
     steps: int
     loss: float | None
     tokens_per_s: float
+    unit: str = "tokens"
 
 
 def _ignore(_: object) -> None:

@@ -42,11 +42,11 @@ def read_any(folder: Path) -> Run:
     try:
         run = msgspec.structs.replace(run, ledgers=folders.read_ledgers(folder))
     except BadFile as error:
-        reasons.append(error.says.removesuffix("."))
+        reasons.append(error.message.removesuffix("."))
     try:
         run = msgspec.structs.replace(run, samples=tuple(folders.read_samples(folder)))
     except BadFile as error:
-        reasons.append(error.says.removesuffix("."))
+        reasons.append(error.message.removesuffix("."))
     return _as_damaged(run, join_reasons(reasons)) if reasons else mark_damage(folder, run)
 
 
@@ -82,7 +82,7 @@ def _find_damage(folder: Path, run: Run) -> Iterator[str]:
     try:
         recorded = folders.read_digests(folder)
     except BadFile as error:
-        yield error.says.removesuffix(".")
+        yield error.message.removesuffix(".")
         return
     if recorded is not None:
         yield from _compare_digests(folder, recorded)

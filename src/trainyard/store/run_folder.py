@@ -163,7 +163,7 @@ def read_ledgers(folder: Path, shown: str = "") -> tuple[ledgers.Ledger, ...]:
     try:
         return ledgers.from_json(read_bytes(path, shown)) if path.exists() else ()
     except BadLedger as error:
-        raise BadFile(f"{shown}: {error.says}") from error
+        raise BadFile(f"{shown}: {error.message}") from error
 
 
 def read_samples(folder: Path, shown: str = "") -> list[Sample]:

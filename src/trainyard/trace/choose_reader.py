@@ -96,7 +96,7 @@ def _read_unpacked(reader: plugins.Reader, file: Path, text: UnpackedText, how: 
         with unpacked(text) as copy:
             return reader.read(copy, how) if reader.sniff(copy) else ()
     except BadFile as error:
-        message = error.says.replace(str(copy), f"{file} ({text.name})")
+        message = error.message.replace(str(copy), f"{file} ({text.name})")
         raise type(error)(message, error.next_step) from error
 
 

@@ -89,7 +89,7 @@ def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
 
 def _unread(file: Path, error: BadFile) -> Unread:
     """Converts the error of reading a file; the reason is its message without the path and the full stop."""
-    reason = error.says.removeprefix(f"{file}: ").rstrip(".")
+    reason = error.message.removeprefix(f"{file}: ").rstrip(".")
     return Unread(path=file, reason=reason, next_step=error.next_step, kind=type(error))
 
 

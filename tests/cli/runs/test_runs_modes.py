@@ -32,9 +32,9 @@ def test_list_of_many_runs_fits_one_screen(
     assert answer(["runs"]) == 0
     shown = capsys.readouterr().out
     one_screen.check(shown)
-    assert "10 older runs" in shown
+    assert "12 older runs" in shown
     assert answer(["runs", "--full"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 51
+    assert len(capsys.readouterr().out.splitlines()) == 52
     assert answer(["runs", "--json"]) == 0
     assert len(valid("runs", capsys.readouterr().out)["runs"]) == 50
     monkeypatch.setenv("COLUMNS", "40")

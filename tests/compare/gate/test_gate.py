@@ -8,6 +8,7 @@ from itertools import product
 from math import exp, log, log1p
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -24,7 +25,7 @@ from trainyard.compare.gate import moderated_variance, sequential_test
 from trainyard.compare.gate.bisect_commits import bisect
 from trainyard.compare.gate.changed_accounts import adjust_by_holm, find_changed_accounts
 from trainyard.compare.gate.changed_operations import sum_operations
-from trainyard.compare.gate.gate_result import GateRequest, GateResult, gate
+from trainyard.compare.gate.gate_result import GateRequest, GateResult, MetricPairs, gate
 from trainyard.compare.gate.interleave import interleave_runs
 from trainyard.compare.gate.machine_noise import _find_modes, measure_noise
 from trainyard.compare.gate.machine_readings import find_changed_readings
@@ -84,8 +85,32 @@ def test_first_look_needs_one_pattern_below_alpha() -> None:
     assert not sequential_test.find_stop([0.1 * n for n in range(1, 7)], 0.01, 20)
     assert not sequential_test.find_stop([-0.1] * 20, 0.01, 20)
     assert not sequential_test.find_stop([0.0] * 20, 0.01, 20)
-    with refused(BadInput, 6, 0.01, 7, 24):
+    with refused(BadInput, "6 pairs", "1 %", 7, 24, "--alpha 1.6%"):
         sequential_test.spend_alpha(0.01, 6)
+    sequential_test.spend_alpha(0.016, 6)
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "explained"),
+    [
+        ([100.0] * 8, [110.0] * 8, False),
+        ([100.0, 200.0] * 4, [110.0, 220.0] * 4, False),
+        ([100.0, 101.0, 102.0, 250.0, 260.0, 270.0, 280.0], [90.0, 91.0, 92.0, 60.0, 140.0, 100.0, 250.0], True),
+    ],
+)
+@pytest.mark.parametrize("metric", ["step_time", "tokens_per_s"])
+def test_change_that_is_not_that_of_the_medians_is_explained(
+    base: list[float], head: list[float], explained: bool, metric: str
+) -> None:
+    sign = -1 if metric == "tokens_per_s" else 1
+    log_ratios = [sign * float(np.log(after / before)) for before, after in zip(base, head)]
+    verdict = judge(metric, log_ratios, Rule())
+    values = MetricPairs(base=tuple(base), head=tuple(head))
+    gate = SimpleNamespace(verdicts=(verdict,), values={metric: values})
+    low, high = sorted((np.median(base), np.median(head)))
+    of_medians = (high / low if (np.median(head) > np.median(base)) == (sign == 1) else low / high) - 1
+    assert bool(sentences.explain_estimate(gate)) == explained == (abs(of_medians - verdict.change) >= 0.0005)
+    assert not explained or sentences.percent(of_medians) in sentences.explain_estimate(gate)
 
 
 @pytest.mark.parametrize("noise_of", ["normal", "heavy", "modes", "drift", "carried"])

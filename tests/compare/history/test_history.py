@@ -18,13 +18,14 @@ from trainyard.cli.main import answer
 from trainyard.compare.history import accepted_changes as files
 from trainyard.compare.history.detect_changes import detect
 from trainyard.compare.history.judge_changes import judge
-from trainyard.compare.history.sources.series import Series, SeriesPoint, describe_metric
+from trainyard.compare.history.sources.series import Series, SeriesPoint, describe_metric, load
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.report.history import history_page
 from trainyard.report.history import history_terminal as report
+from trainyard.report.history.sentences import explain_estimate
 from trainyard.store import run_folder
 from trainyard.store.store import Store
 from trainyard.words import METRICS
@@ -129,7 +130,7 @@ def test_accepted_change_does_not_alert_and_unknown_entry_is_reported(env, capsy
     slower(env)
     file = env.path / files.FILE_NAME
     file.write_text(
-        '[[accepted]]\nrun = "00000018"\nwhy = "a guard"\n[[accepted]]\ncommit = "ffffffff"\nmetric = "step_tme"\n'
+        '[[accepted]]\nrun = "00000018"\nreason = "a guard"\n[[accepted]]\ncommit = "ffffffff"\nmetric = "step_tme"\n'
     )
     code, out, _ = run_history(capsys, "tiny")
     assert code == 0
@@ -143,7 +144,7 @@ def test_accepted_change_does_not_alert_and_unknown_entry_is_reported(env, capsy
 
 def test_reset_restarts_the_history(env, capsys):
     slower(env)
-    (env.path / "resets.toml").write_text('[[reset]]\nrun = "00000018"\nwhy = "new machine"\n')
+    (env.path / "resets.toml").write_text('[[reset]]\nrun = "00000018"\nreason = "new machine"\n')
     code, out, _ = run_history(capsys, "tiny", "--accepted", env.path / "resets.toml")
     assert code == 0
     assert "no change in 16 points" in out
@@ -154,7 +155,7 @@ def test_reset_restarts_the_history(env, capsys):
     [
         ('[[accepted]]\nrn = "00000018"\n', ["$.accepted[0]:", "'rn'", "'run'"]),
         ('[[acepted]]\nrun = "00000018"\n', ["$:", "'acepted'", "'accepted'"]),
-        ('[[accepted]]\nwhy = "nothing named"\n', ["$.accepted[0]", "run = ''", "commit = ''"]),
+        ('[[accepted]]\nreason = "nothing named"\n', ["$.accepted[0]", "run = ''", "commit = ''"]),
         ('[[accepted]]\nrun = "1"\n', ["$.accepted[0]", "'1'", 4]),
         ('[[accepted]]\nrun = "00000018"\ncommit = "abcdef12"\n', ["run = '00000018'", "commit = 'abcdef12'"]),
         ("accepted = 3\n", ["$.accepted", "`array`", "`int`"]),
@@ -220,10 +221,10 @@ def test_a_run_of_a_later_version_is_passed_over(env, capsys):
     "write",
     [
         json.dumps,
-        lambda values: json.dumps({"points": [{"value": value, "run": "x"} for value in values]}),
+        lambda values: json.dumps({"points": [{"latency": value, "run": "x"} for value in values]}),
         lambda values: json.dumps([{"latency": value} for value in values]),
         lambda values: "\n".join(map(str, values)),
-        lambda values: "commit,value\n" + "\n".join(f"abc{n},{value}" for n, value in enumerate(values)),
+        lambda values: "commit,latency\n" + "\n".join(f"abc{n},{value}" for n, value in enumerate(values)),
     ],
 )
 def test_any_series_is_taken(env, capsys, write):
@@ -243,7 +244,6 @@ def test_any_series_is_taken(env, capsys, write):
         ("value\n1\nnan\n", ["point 1", "'nan'"]),
         ("value\n1\n1e999\n", ["point 1", "'1e999'"]),
         ("a,b\n1,2\n3\n", ["series.txt:3:", 1, 2]),
-        ("a,b\n1,2\n", ["point 0", "`value`", "--metric", "a, b"]),
         ('{"a": 3}', ["[1.0, 2.0, ...]", "`value`"]),
         ("", ["0 points"]),
         ("[true]", ["point 0", "True"]),
@@ -257,6 +257,42 @@ def test_broken_file_is_reported_with_its_position(env, capsys, text, values):
     assert missing_values(err, path, *values) == []
 
 
+@pytest.mark.parametrize("text", ["commit,value,loss\nabc,1,2\n", '[{"commit": "abc", "value": 1, "loss": 2}]'])
+@pytest.mark.parametrize(("metric", "code"), [("latency", 2), ("commit", 2), ("value", 3), ("loss", 3), (None, 3)])
+def test_unknown_column_is_refused_with_the_columns(env, capsys, text, metric, code):
+    path = env.path / "series.txt"
+    path.write_text(text)
+    result, _, err = run_history(capsys, "--series", path, *(("--metric", metric) if metric else ()))
+    assert result == code
+    if metric == "latency":
+        assert code_of(err) == "unknown-name"
+        assert missing_values(err, path, "'latency'", "value, loss") == []
+
+
+def test_selected_column_precedes_the_column_value(env):
+    path = env.path / "series.csv"
+    path.write_text("value,loss,step_time\n1,2,3\n")
+    assert [load(path, name).values for name in ("value", "loss", "step_time", "tokens_per_s")] == [[1], [2], [3], [1]]
+
+
+def judged_levels(change):
+    rng = np.random.default_rng(3)
+    values = np.concatenate([rng.exponential(1.0, 40) + 1, change(rng.exponential(1.0, 40) + 1)])
+    points = tuple(SeriesPoint(value=float(value)) for value in values)
+    return judge(Series(name="x", metric="step_time", about=describe_metric(METRICS["step_time"]), points=points))
+
+
+@pytest.mark.parametrize(
+    ("change", "explained"), [(lambda values: values * 3, True), (lambda _: np.full(40, 9.0), False)]
+)
+def test_change_that_is_no_ratio_is_explained(change, explained):
+    history = judged_levels(change)
+    (judged,) = [judged for judged in history.changes if judged.change.kind == "step"]
+    ratio = judged.change.after.value / judged.change.before.value - 1
+    assert (abs(ratio - judged.change.share.value) >= 0.0005) == explained
+    assert bool(explain_estimate([judged.change])) == explained
+
+
 def test_one_of_job_and_file_is_named(env, capsys):
     assert run_history(capsys)[0] == 2
     assert run_history(capsys, "tiny", "--series", "x.json")[0] == 2
@@ -265,10 +301,41 @@ def test_one_of_job_and_file_is_named(env, capsys):
     assert missing_values(err, "missing.json:", os.strerror(errno.ENOENT)) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("value,when\n1,2026-01-02\n", ["2026-01-02"]),
+        ("value,time\n1,2026-01-02\n", ["2026-01-02"]),
+        ("value,when,time\n1,2025-01-01,2026-01-02\n", ["2026-01-02"]),
+        ("value,time\n1,0.25\n", [""]),
+        ('{"points": [{"value": 1, "when": "2026-01-02"}]}', ["2026-01-02"]),
+    ],
+)
+def test_dates_of_points_are_read_under_both_names(env, text, times):
+    path = env.path / "series.txt"
+    path.write_text(text)
+    assert [point.time for point in load(path, "value").points] == times
+
+
+def test_duration_under_the_name_time_is_a_figure(env):
+    path = env.path / "series.csv"
+    path.write_text("commit,time\na,0.5\n")
+    assert load(path, "time").points == (SeriesPoint(value=0.5, commit="a"),)
+
+
+def test_old_key_of_an_accepted_change_names_the_new_one(tmp_path):
+    path = tmp_path / "trainyard-history.toml"
+    path.write_text('[[accepted]]\ncommit = "abcdef"\nwhy = "x"\n')
+    with refused(BadFile, "'why'", "reason"):
+        files.read(path)
+    path.write_text('[[reset]]\ncommit = "abcdef"\nreason = "x"\n')
+    assert files.read(path).reset[0].reason == "x"
+
+
 def test_points_with_decreasing_dates_are_reported(env, capsys):
     path = env.path / "series.csv"
     days = [f"2026-01-{1 + (n if n != 9 else 2):02d}" for n in range(20)]
-    path.write_text("value,when\n" + "\n".join(f"{n % 3},{day}" for n, day in enumerate(days)))
+    path.write_text("value,time\n" + "\n".join(f"{n % 3},{day}" for n, day in enumerate(days)))
     assert "1 point has an earlier date than the point before" in run_history(capsys, "--series", path)[1]
 
 
@@ -334,7 +401,7 @@ def test_a_step_is_mostly_found(size, at):
 def hostile():
     values = [1e6, 1.1e6, 0.9e6] * 8 + [2e6, 2.1e6, 1.9e6] * 8
     names = ["</script><img src=x onerror=alert(1)>", "\u2028${policy}", "lone \ud800"] * 16
-    points = tuple(SeriesPoint(value=value, run=name, commit=name, when=name) for value, name in zip(values, names))
+    points = tuple(SeriesPoint(value=value, run=name, commit=name, time=name) for value, name in zip(values, names))
     return judge(Series(name="<b>x", metric="step_time", about=describe_metric(METRICS["step_time"]), points=points))
 
 

@@ -492,7 +492,7 @@ def test_two_ranks_killed_at_once_are_two_incidents() -> None:
     failure = job_world.supervision.failure
     assert failure is not None
     assert [failure.rank, *(other.rank for other in failure.others)] == [0, 2]
-    assert failure.says.count("killed by SIGKILL") == 2
+    assert failure.summary.count("killed by SIGKILL") == 2
 
 
 def test_a_killed_rank_and_a_dead_agent_are_two_incidents() -> None:
@@ -536,7 +536,8 @@ def test_restarts_are_counted_and_last_fault_is_reported() -> None:
     assert job_world.supervision.result == 4
     assert job_world.supervision.failure is not None
     assert (
-        missing_values(job_world.supervision.failure.says, "rank 1", "exit code 3", "pid 101", "ValueError: no") == []
+        missing_values(job_world.supervision.failure.summary, "rank 1", "exit code 3", "pid 101", "ValueError: no")
+        == []
     )
 
 
@@ -596,7 +597,7 @@ def test_too_few_nodes_end_the_job() -> None:
     job_world = world(ranks=4, nodes=2, here=1, gather_s=5)
     job_world.until(lambda: job_world.supervision.result is not None)
     assert job_world.supervision.failure is not None
-    assert missing_values(job_world.supervision.failure.says, "1 of 2 nodes", 2) == []
+    assert missing_values(job_world.supervision.failure.summary, "1 of 2 nodes", 2) == []
 
 
 def test_silent_agent_is_lost_and_may_return() -> None:
@@ -711,7 +712,7 @@ def test_on_leave_request_all_ranks_leave_before_same_step() -> None:
     assert job_world.supervision.failure is not None
     assert job_world.supervision.failure.kind == "preempted"
     assert [event.kind for event in job_world.faults] == ["preempted"]
-    assert missing_values(job_world.supervision.failure.says, "step 11") == []
+    assert missing_values(job_world.supervision.failure.summary, "step 11") == []
 
 
 @pytest.mark.parametrize("late", [0, 3])
@@ -726,7 +727,7 @@ def test_leave_request_while_a_rank_starts_ends_all_at_once(late: int) -> None:
     assert job_world.supervision.result == LEFT
     assert job_world.plan.before < 0
     assert job_world.supervision.failure is not None
-    assert "it was ended" in job_world.supervision.failure.says
+    assert "it was ended" in job_world.supervision.failure.summary
 
 
 def test_leave_step_follows_from_ranks_once_they_hold() -> None:
@@ -743,7 +744,7 @@ def test_leave_step_follows_from_ranks_once_they_hold() -> None:
     job_world.until(lambda: job_world.supervision.result is not None)
     assert job_world.plan.before == 6
     assert job_world.supervision.failure is not None
-    assert missing_values(job_world.supervision.failure.says, "step 6") == []
+    assert missing_values(job_world.supervision.failure.summary, "step 6") == []
 
 
 @pytest.mark.parametrize("asked", ["before", "while"])
@@ -1000,7 +1001,7 @@ def test_two_killed_processes_are_both_recorded(start: Callable[..., Started]) -
     failure = failures.read(started.folder)
     assert failure is not None
     assert {failure.rank, *(other.rank for other in failure.others)} == {0, 3}
-    assert failure.says.count("killed by SIGKILL") == 2
+    assert failure.summary.count("killed by SIGKILL") == 2
 
 
 @pytest.mark.torch

@@ -160,7 +160,7 @@ def best_of(wanted: PlannerInput, runner: Framework, refuses: Callable[[Job], No
     try:
         return search(wanted, H100, runner, most=1, budget=1e10, refuses=refuses).choices[0].point, ""
     except BadJob as error:
-        return None, error.says
+        return None, error.message
 
 
 @pytest.mark.parametrize("framework", ["megatron", "trainyard"])

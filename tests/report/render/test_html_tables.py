@@ -5,7 +5,7 @@ from trainyard.report.view.view import Column, Table
 
 
 def test_names_are_escaped_and_numbers_rounded() -> None:
-    columns = (Column(head=""), Column(head="GB", digits=1), Column(head="note"))
+    columns = (Column(title=""), Column(title="GB", digits=1), Column(title="note"))
     table = Table(title="<b>", notes=("a & b",), columns=columns, rows=(("<script>", 1234.56, None),))
     text = tables_html("x < y", (table,))
     assert "<script>" not in text

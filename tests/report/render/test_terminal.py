@@ -1,6 +1,7 @@
 """The terminal output: figures, ids and prose are never cut, whatever the width."""
 
 import re
+import shlex
 from io import StringIO
 
 import pytest
@@ -12,7 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.page_views import view as whole_view
-from trainyard.report.render.terminal import Part, fitted, print_table, print_view, shortened
+from trainyard.report.render.fitted_table import Part, fitted, shortened
+from trainyard.report.render.terminal import next_steps, print_table, print_view
+from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Bar, Column, KeyFigure, Table
 
 WIDTHS = st.integers(80, 200)
@@ -45,9 +48,9 @@ def test_prose_and_numbers_of_tables_are_complete(width):
         title="Incidents",
         notes=(),
         columns=(
-            Column(head="What"),
-            Column(head="Says", prose=True),
-            *(Column(head=head, digits=2) for head in "abcde"),
+            Column(title="What"),
+            Column(title="Says", prose=True),
+            *(Column(title=head, digits=2) for head in "abcde"),
         ),
         rows=(("worker death", SAYS, 0.25, 1.0, None, 12345.678, 3.0),),
     )
@@ -60,7 +63,7 @@ def test_prose_and_numbers_of_tables_are_complete(width):
 @pytest.mark.parametrize(("rows", "shown", "note"), [(8, 8, ""), (9, 9, ""), (10, 8, "2 more rows: --full")])
 def test_single_extra_row_is_printed(rows, shown, note):
     table = Table(
-        title="Ranks", notes=(), columns=(Column(head="Rank"),), rows=tuple((f"row{at}",) for at in range(rows))
+        title="Ranks", notes=(), columns=(Column(title="Rank"),), rows=tuple((f"row{at}",) for at in range(rows))
     )
     text = printed(print_view, 100, view(tables=(table,)))
     assert len(re.findall(r"row\d", text)) == shown
@@ -72,7 +75,7 @@ def test_single_extra_row_is_printed(rows, shown, note):
 def test_ids_are_complete_at_any_width(width):
     ids = ("f6d32633", "20261123-0101")
     name = "pretraining-of-a-model-with-a-name-of-sixty-five-characters-run17"
-    columns = (Column(head="id", id=True), Column(head="job"), Column(head="step", digits=2, spare=True))
+    columns = (Column(title="id", id=True), Column(title="job"), Column(title="step", digits=2, optional=True))
     table = Table(title="id", notes=(), columns=columns, rows=tuple((id, name, 1234.5) for id in ids))
     lines = printed(print_table, width, table).splitlines()
     assert [line.split()[0] for line in lines[1:3]] == list(ids)
@@ -117,7 +120,7 @@ def test_ledger_drops_bars_before_cutting_figures(width, times):
 @given(NARROW, st.integers(1, 60))
 def test_long_names_are_cut_before_columns_are_dropped(width, length):
     def heads(name):
-        columns = (Column(head="id", id=True), Column(head="job"), Column(head="ms", digits=1, spare=True))
+        columns = (Column(title="id", id=True), Column(title="job"), Column(title="ms", digits=1, optional=True))
         table = Table(title="id", notes=(), columns=columns, rows=(("f6d32633", name, 1234.5),))
         text = printed(print_table, width, table)
         assert {"f6d32633", "1,234.5"} <= set(text.split())
@@ -128,7 +131,7 @@ def test_long_names_are_cut_before_columns_are_dropped(width, length):
 
 @given(NARROW, st.lists(st.floats(0, 10**7), min_size=1, max_size=9))
 def test_columns_are_dropped_before_figures_are_cut(width, values):
-    columns = (Column(head="Layout", prose=True), *(Column(head=f"h{at}", digits=2) for at in range(len(values))))
+    columns = (Column(title="Layout", prose=True), *(Column(title=f"h{at}", digits=2) for at in range(len(values))))
     table = Table(title="Layout", notes=(), columns=columns, rows=(("tp=8 pp=2", *values),))
     lines = printed(print_table, width, table).splitlines()
     shown = len(lines[0].split()) - 1
@@ -147,6 +150,21 @@ def test_comparisons_keep_their_figures(width, times):
     out = StringIO()
     Console(width=width, color_system=None, file=out).print(fitted(parts, width))
     lines = out.getvalue().splitlines()
-    for ns, line in zip(times, lines[1:], strict=True):
+    for ns, line in zip(times, lines[1:]):
         assert f"{ns / 1e6:+,.3f}" in line.split()
     assert "range" not in lines[0] or "verdict" in lines[0]
+    assert ("left out" in out.getvalue()) == ("range" not in lines[0])
+
+
+@given(st.integers(40, 120), st.lists(st.text("ab/'\"$ -", min_size=1, max_size=30), min_size=1, max_size=6))
+def test_long_commands_are_complete_and_can_be_copied(width, paths):
+    command = f"trainyard trace what-if {shlex.join(paths)} --change without:launch_bound"
+    out = StringIO()
+    steps = next_steps([NextStep(command, "purpose " * 20)], width)
+    Console(width=width, color_system=None, file=out).print(*steps, sep="\n")
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    shown = "\n".join(lines[[line.endswith(":") for line in lines].index(True) + 1 :])
+    if max(len(shlex.quote(path)) for path in paths) + 10 < width:
+        assert all(cell_len(line.rstrip()) <= width for line in lines)
+        assert [word for word in shlex.split(shown) if word.strip()] == [w for w in shlex.split(command) if w.strip()]
+    assert "".join(shown.split()).replace("\\", "") == "".join(command.split())

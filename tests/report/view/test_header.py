@@ -47,7 +47,7 @@ def test_non_default_settings_are_shown(change, shown):
 
 
 @pytest.mark.parametrize(
-    ("name", "unit"), [("tiny-vit", "images"), ("tiny-dit", "images"), ("tiny-dlrm", "samples"), ("", "tok")]
+    ("name", "unit"), [("tiny-vit", "images"), ("tiny-dit", "images"), ("tiny-dlrm", "samples"), ("", "tokens")]
 )
 def test_workloads_count_in_their_own_unit(name, unit):
     job = PLAIN
@@ -57,7 +57,7 @@ def test_workloads_count_in_their_own_unit(name, unit):
     report = view(job)
     rate = next(figure for figure in report.figures if figure.label == "throughput")
     assert rate.unit.split()[-1] == f"{unit}/s"
-    assert ("seq" in report.subtitle) == (unit == "tok")
+    assert ("seq" in report.subtitle) == (unit == "tokens")
     assert f"8 {unit}" in report.subtitle
 
 

@@ -173,7 +173,7 @@ def test_a_dead_rank_ends_the_run_and_is_named(store: Store) -> None:
         run(store, "die")
     assert time.monotonic() - begun < 20
     assert caught.value.exit_code == 4
-    assert caught.value.says.endswith("something is odd here")
+    assert caught.value.message.endswith("something is odd here")
     (row,) = store.rows()
     resume = f"`trainyard run resume {row.id}`"
     wanted = (
@@ -190,7 +190,7 @@ def test_a_dead_rank_ends_the_run_and_is_named(store: Store) -> None:
     assert missing_values(caught.value.next_step, *wanted) == []
     assert row.state == "failed"
     kept = store.load(row.id)
-    assert kept.failure == caught.value.says
+    assert kept.failure == caught.value.message
     assert len([sample for sample in kept.samples if sample.rank == 1]) == 4
     assert not kept.ledgers
     assert len(kept.digest) == 64

@@ -83,7 +83,7 @@ def _refused(there: Store, bucket: Path, *values: object) -> None:
     assert caught.value.exit_code == 2
     assert missing_values(str(caught.value), *values) == []
     assert str(bucket / "runs" / ID) in str(caught.value)
-    assert str(there.root) not in caught.value.says
+    assert str(there.root) not in caught.value.message
     assert not there.runs.exists() or [*there.runs.iterdir()] == []
 
 
@@ -486,7 +486,7 @@ def test_a_run_that_its_signer_did_not_sign_is_refused(
     attack(bucket / "runs" / ID)
     with pytest.raises(BadFile) as caught:
         pull(there, Remote(str(bucket)), ID, keys["allowed"])
-    assert str(bucket) in caught.value.says
+    assert str(bucket) in caught.value.message
     assert not there.runs.exists()
 
 

@@ -39,8 +39,8 @@ def test_files_of_unlike_devices_without_a_job_are_refused(tmp_path):
     files = [rank_file(tmp_path, "a.json", A100), rank_file(tmp_path, "b.json", V100)]
     with refused(BadInput) as error:
         measure_files(files)
-    assert "a.json" in error.value.says
-    assert "V100" in error.value.says
+    assert "a.json" in error.value.message
+    assert "V100" in error.value.message
 
 
 @pytest.mark.parametrize("facts", [{"rank": 0, "world": 2}, {}])

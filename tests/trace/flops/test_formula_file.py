@@ -145,6 +145,31 @@ def test_analysis_lists_the_time_that_no_formula_covers(tmp_path):
     assert [row.op for row in after.uncovered] == ["mylib::rest"]
 
 
+def added_warnings(folder, file):
+    """The warnings of an analysis that it does not have without the formula file."""
+    path = recorded(folder)
+    without = api.analyse(path).warnings
+    return [warning for warning in api.analyse(path, formulas=file).warnings if warning not in without]
+
+
+def test_formulas_without_an_op_are_named(tmp_path):
+    entry = '[[formula]]\nops = {ops}\narguments = "a"\nflops = "1"\nbytes = "1"\n'
+    used = [["mylib::fused_*"], ["absent", "mylib::rest"]]
+    unused = [["mylib::fused_mlpp"], ["MyLib::rest", "x*"]]
+    file = write_file(tmp_path, "".join(entry.format(ops=json.dumps(ops)) for ops in (*used, *unused)))
+    (warning,) = added_warnings(tmp_path, file)
+    assert all(pattern in warning for ops in unused for pattern in ops)
+    assert not any(pattern in warning for ops in used for pattern in ops)
+    assert warning.startswith("2 ")
+
+
+def test_backward_node_counts_as_a_match(tmp_path):
+    backward = '[formula.backward]\nops = ["mylib::rest"]\nflops = "1"\nbytes = "1"\n'
+    entry = '[[formula]]\nops = ["absent"]\nflops = "1"\nbytes = "1"\n'
+    assert len(added_warnings(tmp_path, write_file(tmp_path, entry + backward))) == 0
+    assert len(added_warnings(tmp_path, write_file(tmp_path, entry))) == 1
+
+
 def test_every_command_takes_the_formulas(tmp_path):
     path, file = str(recorded(tmp_path)), str(write_file(tmp_path, ENTRY))
     plain = CliRunner().invoke(cli, ["trace", path, "--json"])

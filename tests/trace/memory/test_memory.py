@@ -151,7 +151,7 @@ def test_malicious_pickles_use_little_memory(data, values):
         if values:
             with pytest.raises(BadFile) as caught:
                 loads(data, "x")
-            assert missing_values(caught.value.says, "x", *values) == []
+            assert missing_values(caught.value.message, "x", *values) == []
         else:
             assert loads(data, "x") is None
         assert tracemalloc.get_traced_memory()[1] < 200_000
@@ -422,7 +422,7 @@ def test_the_format_of_torch_1_13_is_read(tmp_path):
     [memory] = memories
     assert memory.device.index == 1
     assert (memory.peak.allocated, memory.peak.requested, memory.peak.active) == (1024, 700, 1536)
-    assert memory.peak.holders[0].where == "user/model.py:20 forward"
+    assert memory.peak.holders[0].location == "user/model.py:20 forward"
     assert memory.end.rounding == 324
     assert "no trace" in record(snapshot, memory).notes[0]
 
@@ -718,8 +718,8 @@ def shortage_of(tmp_path: Path, run: CachingAllocator, size: int, stream: int = 
         run.malloc(size, linear(1), stream)
     _, memory = measured(tmp_path, run)
     [shortage] = memory.shortages
-    assert shortage.asked == size
-    assert shortage.where == "user/model.py:21 forward"
+    assert shortage.requested == size
+    assert shortage.location == "user/model.py:21 forward"
     return shortage
 
 
@@ -729,7 +729,7 @@ def test_failed_requests_have_the_right_reason(tmp_path):
     for block in blocks[::2]:
         run.free(block)
     shortage = shortage_of(tmp_path, run, 12 * MIB)
-    assert (shortage.why, shortage.unused, shortage.largest, shortage.device_free) == (
+    assert (shortage.reason, shortage.unused, shortage.largest, shortage.device_free) == (
         "fragmented",
         20 * MIB,
         5 * MIB,
@@ -741,21 +741,21 @@ def test_failed_requests_have_the_right_reason(tmp_path):
     for block in (blocks[0], blocks[1], blocks[4]):
         run.free(block)
     shortage = shortage_of(tmp_path, run, 9 * MIB)
-    assert (shortage.why, shortage.unused, shortage.usable) == ("elsewhere", 15 * MIB, 0)
+    assert (shortage.reason, shortage.unused, shortage.usable) == ("elsewhere", 15 * MIB, 0)
 
     run = CachingAllocator(capacity=50 * MIB)
     blocks = [run.malloc(5 * MIB) for _ in range(8)]
     run.free(blocks[0])
-    assert shortage_of(tmp_path, run, 12 * MIB).why == "divided"
+    assert shortage_of(tmp_path, run, 12 * MIB).reason == "divided"
     shortage = shortage_of(tmp_path, CachingAllocator(capacity=40 * MIB), 100 * MIB)
-    assert (shortage.why, shortage.device_free) == ("full", 40 * MIB)
+    assert (shortage.reason, shortage.device_free) == ("full", 40 * MIB)
 
 
 def test_every_reason_has_a_remedy(tmp_path):
     assert set(report._REMEDIES) == set(words.SHORTAGES)
     run, _ = training(capacity=2860 * MIB)
     snapshot, memory = measured(tmp_path, run)
-    assert memory.shortages[0].why == "fragmented"
+    assert memory.shortages[0].reason == "fragmented"
     view = report.view_of(snapshot, memory)
     assert view.title.startswith("Out of memory at event ")
     assert "expandable_segments:True" in view.warnings[0]

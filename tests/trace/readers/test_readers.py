@@ -195,7 +195,7 @@ def test_missing_empty_and_oversized_files_are_bad_files(kind, tmp_path, monkeyp
     for path in (tmp_path / "missing", empty, tmp_path):
         with pytest.raises(BadFile) as caught:
             reader.read(path)
-        assert missing_values(caught.value.says, path) == []
+        assert missing_values(caught.value.message, path) == []
     path = written(tmp_path, kind)
     monkeypatch.setattr(whole_files, "MAX_BYTES", 10)
     with refused(FileTooLarge, path, "10 B"):

@@ -140,7 +140,7 @@ def test_a_cut_file_never_goes_to_another_format(kind, tmp_path):
         assert chosen in (reader, "kineto")
         with pytest.raises(BadFile) as caught:
             read_file(path)
-        assert missing_values(caught.value.says, path) == []
+        assert missing_values(caught.value.message, path) == []
     assert chosen == reader
 
 

@@ -96,7 +96,7 @@ def test_the_path_runs_on_the_late_rank(tmp_path):
 def test_titles_serve_as_heads_of_the_first_columns(tmp_path):
     result = critical_path_of(Replay(measure(read_all(tmp_path, late_rank(0), late_rank(30)), "all")))
     by_kind = tables(result)
-    assert [table.title.split()[0] for table in by_kind] == [table.columns[0].head for table in by_kind]
+    assert [table.title.split()[0] for table in by_kind] == [table.columns[0].title for table in by_kind]
     assert len(by_kind) >= 2
 
 

@@ -20,6 +20,11 @@ from trainyard.cli.run.run_options import FULL, JSON, PORT, QUIET, TAG
 @click.option(
     "--stacks", is_flag=True, help="Sample Python stacks in the profiled steps: findings name files and lines."
 )
+@click.option(
+    "--shapes",
+    is_flag=True,
+    help="Record shapes on a CPU too, for FLOPs and bytes of ops: profiled steps get several times as long.",
+)
 @JSON
 @FULL
 @QUIET
@@ -29,6 +34,7 @@ def command(
     port: int | None,
     profile: int,
     stacks: bool,
+    shapes: bool,
     as_json: bool,
     full: bool,
     quiet: bool,
@@ -51,10 +57,12 @@ def command(
     # --profile applies to commands only: a job file sets its own window. --port applies to jobs only: a command starts
     # its own ranks.
     if len(target) > 1 or _is_command(first_word):
-        result = api.run_script(target, profile=profile, stacks=stacks, session=script_session_of(tag, quiet))
+        result = api.run_script(
+            target, profile=profile, stacks=stacks, shapes=shapes, session=script_session_of(tag, quiet)
+        )
     else:
         with session_of(tag, port, quiet) as session:
-            result = api.run(copy_pipe(first_word), stacks=stacks, session=session)
+            result = api.run(copy_pipe(first_word), stacks=stacks, shapes=shapes, session=session)
     show_run(result, as_json, full)
 
 

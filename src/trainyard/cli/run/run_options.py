@@ -49,14 +49,24 @@ def _ignore(_: object) -> None:
 
 @contextmanager
 def _progress_display(quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Show progress on stderr: a bar on a terminal, else one line per step; nothing if `quiet`."""
+    """Show progress on stderr: a bar on a terminal, else at most `_MOST_LINES` lines; nothing if `quiet`."""
     if quiet:
         yield _ignore
     elif sys.stderr.isatty():
         with _bar() as update:
             yield update
     else:
-        yield lambda at: say(f"step {at.step}/{at.steps}  {_line(at)}")
+        yield _say_progress
+
+
+_MOST_LINES = 10
+"""Lines of progress of a job if stderr is not a terminal."""
+
+
+def _say_progress(at: Progress) -> None:
+    """Print a line at the steps that end a tenth of the job."""
+    if at.step * _MOST_LINES // at.steps > (at.step - 1) * _MOST_LINES // at.steps:
+        say(f"step {at.step}/{at.steps}  {_line(at)}")
 
 
 @contextmanager
@@ -74,4 +84,4 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
 def _line(at: Progress) -> str:
     """The loss and the throughput of a step as text."""
     loss = "" if at.loss is None else f"loss {at.loss:.4f}  "
-    return f"{loss}{units.show_count(at.tokens_per_s)} tokens/s"
+    return f"{loss}{units.show_count(at.tokens_per_s)} {at.unit}/s"

@@ -53,9 +53,10 @@ def _show(result: RunResult, full: bool) -> None:
     from trainyard.cli.run.print_run import full_command, suggest_page
     from trainyard.cli.support.output import console, echo
     from trainyard.report.render.chaos_table import table
+    from trainyard.report.render.fitted_table import plain
     from trainyard.report.render.provenance import provenance_rows
     from trainyard.report.render.summary import print_analysis
-    from trainyard.report.render.terminal import plain, print_table
+    from trainyard.report.render.terminal import print_table
 
     screen = console(full=full)
     folder = f"  {result.folder}" if full else ""

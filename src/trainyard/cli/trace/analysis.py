@@ -40,7 +40,7 @@ def command(files: TraceFiles, page: str | None, full: bool, as_json: bool) -> N
         from trainyard.report.render.terminal import NextStep
 
         pages = () if page else (NextStep("--page FILE", "timeline and ranks as an HTML page"),)
-        print_analysis(analysis, console(full=full), full, (*pages, *what_if_step(analysis)))
+        print_analysis(analysis, console(full=full), full, (*pages, *what_if_step(analysis, files.paths)))
     if page:
         write_page(measured, analysis, page)
 

@@ -22,7 +22,8 @@ def command(files: TraceFiles, full: bool, as_json: bool) -> None:
     from rich.text import Text
 
     from trainyard import api
-    from trainyard.report.render.terminal import plain, print_table
+    from trainyard.report.render.fitted_table import plain
+    from trainyard.report.render.terminal import print_table
     from trainyard.report.view.critical_path import headline, tables
 
     options = files._asdict()

@@ -42,7 +42,8 @@ def command(files: TraceFiles, changes: tuple[str, ...], page: str | None, full:
     from rich.text import Text
 
     from trainyard.diagnose.predict_changes import predict_changes
-    from trainyard.report.render.terminal import plain, print_table
+    from trainyard.report.render.fitted_table import plain
+    from trainyard.report.render.terminal import print_table
     from trainyard.report.view.build_analysis import analyse_measured
     from trainyard.report.view.fact_tables import prediction_table, prediction_title
     from trainyard.report.view.trace_results import predicted_steps

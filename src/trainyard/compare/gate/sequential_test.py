@@ -10,7 +10,7 @@ repeated looks is controlled by alpha spending (Lan & DeMets 1983, Biometrika 70
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import log2
+from math import ceil, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +38,12 @@ def spend_alpha(alpha: float, cap: int) -> Values:
     look, then equal increments up to `alpha`."""
     first = find_first_look(alpha)
     if not 0 < alpha < 1 or not first <= cap <= MAX_PAIRS:
+        least_percent = ceil(1000 * 0.5 ** max(1, cap)) / 10
+        lower_rate = f", or --alpha {least_percent:g}% or more" if 1 <= cap < first and least_percent <= 20 else ""
         raise BadInput(
-            f"a cap of {cap} pairs at an error rate of {alpha:g} is not between {first} and {MAX_PAIRS} pairs."
+            f"{cap} pairs allow no verdict with an error rate of {100 * alpha:g} %: at least {first} and at most "
+            f"{MAX_PAIRS} pairs are needed.",
+            f"Pass --pairs from {first} to {MAX_PAIRS}{lower_rate}.",
         )
     looks = np.arange(cap + 1)
     spent_later = (alpha - 0.5**first) * (looks - first) / max(1, cap - first)

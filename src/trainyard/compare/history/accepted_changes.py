@@ -3,11 +3,11 @@
 [[accepted]]                # this change is known: it is shown without an alert
 run = "1a2b3c4d"            # the first run after it; or commit = "..."
 metric = "step_time"        # optional: all metrics if left out
-why = "longer sequences"
+reason = "longer sequences"
 
 [[reset]]                   # the history begins here; earlier points are ignored
 commit = "9f8e7d6c"
-why = "new machine"
+reason = "new machine"
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainyard import words
+from trainyard import renamed_keys, words
 from trainyard.compare.history.series_changes import SeriesChange
 from trainyard.compare.history.sources.series import SeriesPoint
 from trainyard.errors import BadFile, BadInput, UnknownName, described, near, nearest
@@ -40,7 +40,7 @@ class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     run: str = ""
     commit: str = ""
     metric: str = ""
-    why: str = ""
+    reason: str = ""
 
     def __post_init__(self) -> None:
         """Raises `BadInput` unless exactly one of run and commit is given, and has enough characters."""
@@ -129,6 +129,8 @@ def read(path: Path) -> Accepted:
         if unknown := _UNKNOWN_KEY.search(str(error)):
             kind = AcceptedChange if unknown[2] else Accepted
             message = f"{path} at ${unknown[2] or ''}: unknown key {unknown[1]!r}."
-            raise BadFile(message, nearest(unknown[1], kind.__struct_fields__)) from error
+            renamed = renamed_keys.ACCEPTED_KEYS.get(unknown[1]) if unknown[2] else None
+            next_step = f"Use {renamed}." if renamed else nearest(unknown[1], kind.__struct_fields__)
+            raise BadFile(message, next_step) from error
         message, next_step = described(error)
         raise BadFile(f"{path}: {message}.", next_step) from error

@@ -431,7 +431,7 @@ class Supervision:
         """
         causes = sorted(causes, key=lambda cause: cause.at)
         for at, failure, node in causes:
-            self._record(now, failure.kind, at, failure.rank, failure.says, node)
+            self._record(now, failure.kind, at, failure.rank, failure.summary, node)
         self.restarts += 1
         if self.restarts > self.spec.max_restarts:
             first, *others = (cause.failure for cause in causes)

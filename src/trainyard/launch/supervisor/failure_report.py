@@ -45,9 +45,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
             return f"killed by signal {-self.exit_code}"
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """A description of this failure and of the simultaneous ones, in full sentences."""
-        return " ".join([self.alone, *(other.says for other in self.others)])
+        return " ".join([self.alone, *(other.summary for other in self.others)])
 
     @property
     def alone(self) -> str:

@@ -127,7 +127,7 @@ def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budg
     try:
         return PartResult(part, search.fastest(part_input, part.machine, framework, budget, refuses=lambda _: None))
     except BadJob as error:
-        return PartResult(part=part, choice=None, reason=error.says)
+        return PartResult(part=part, choice=None, reason=error.message)
 
 
 def _unit_of_parts(parts: tuple[FleetPart, ...]) -> Literal["devices", "ranks"]:

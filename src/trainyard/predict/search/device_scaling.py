@@ -76,7 +76,7 @@ def scaling(
                 devices=devices, samples=samples, point=fastest(wanted_there, machine, framework, budget, refuses).point
             )
         except BadInput as error:
-            return ScalingPoint(devices=devices, samples=samples, reason=error.says)
+            return ScalingPoint(devices=devices, samples=samples, reason=error.message)
 
     ranks_per_device = machine.device.ranks
     strong = [plan_for(ranks, wanted.samples) for ranks in _scaled_rank_counts(wanted.devices, ranks_per_device)]

@@ -136,7 +136,7 @@ def _runnable_cases(
         try:
             refuses(job)
         except BadJob as error:
-            refused.append(f"{job.layout}: {error.says}")
+            refused.append(f"{job.layout}: {error.message}")
             continue
         yield timed, job
 

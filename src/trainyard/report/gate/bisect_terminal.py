@@ -10,7 +10,8 @@ from rich.text import Text
 from trainyard.compare.gate.bisect_commits import Bisection
 from trainyard.report.gate import sentences
 from trainyard.report.gate.gate_report import BisectReport
-from trainyard.report.render.terminal import Part, fitted, next_steps, plain
+from trainyard.report.render.fitted_table import Part, fitted, plain
+from trainyard.report.render.terminal import next_steps
 from trainyard.report.view.next_step import NextStep
 
 _SUSPECTS = 12

@@ -57,14 +57,14 @@ def _what_settles(convergence: Convergence) -> str:
 def table(convergence: Convergence) -> Table:
     """The differences of HEAD's loss from BASE's in percent: one row per seed, then a row for all seeds."""
     columns = (
-        Column(head="seed"),
-        Column(head="heads", digits=0),
-        Column(head="bases", digits=0),
-        Column(head="tail, %", digits=3),
-        Column(head="low", digits=3),
-        Column(head="high", digits=3),
-        Column(head="from step", digits=0),
-        Column(head="p", digits=4),
+        Column(title="seed"),
+        Column(title="heads", digits=0),
+        Column(title="bases", digits=0),
+        Column(title="tail, %", digits=3),
+        Column(title="low", digits=3),
+        Column(title="high", digits=3),
+        Column(title="from step", digits=0),
+        Column(title="p", digits=4),
     )
     rows = tuple(
         (seed.seed, seed.heads, seed.bases, _to_percent(seed.difference), None, None, None, None)
@@ -108,7 +108,7 @@ def reached_table(comparison: ReferenceComparison) -> Table:
             f"In {_UNITS[comparison.unit]}, against {comparison.how}. Means leave out the fastest and the slowest "
             "runs; the bounds are of a one-sided t-test at 5 %.",
         ),
-        columns=tuple(Column(head=head, digits=places) for head, places in zip(heads, digits)),
+        columns=tuple(Column(title=head, digits=places) for head, places in zip(heads, digits)),
         rows=(
             (
                 comparison.benchmark,

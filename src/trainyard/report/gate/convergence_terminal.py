@@ -10,7 +10,8 @@ from rich.text import Text
 from trainyard.report.gate.convergence_table import reached_table, table
 from trainyard.report.gate.gate_report import ConvergenceReport, ReferenceReport
 from trainyard.report.gate.gate_terminal import print_some
-from trainyard.report.render.terminal import plain, print_table
+from trainyard.report.render.fitted_table import plain
+from trainyard.report.render.terminal import print_table
 
 _STYLES = {"same": "green", "differs": "red", "faster": "red", "slower": "red", "cannot tell": "yellow"}
 _MOST_SEEDS = 10
@@ -40,7 +41,7 @@ def print_reference(comparison: ReferenceReport, console: Console) -> None:
     drawn.add_column(justify="right", overflow="fold")
     for column, cell in zip(figures.columns, figures.rows[0], strict=True):
         number = isinstance(cell, int | float) and column.digits is not None
-        drawn.add_row(column.head, Text(f"{cell:,.{column.digits}f}" if number else plain(str(cell or "–"))))
+        drawn.add_row(column.title, Text(f"{cell:,.{column.digits}f}" if number else plain(str(cell or "–"))))
     console.print(drawn)
     for note in figures.notes:
         console.print(Text(f"note: {plain(note)}", style="dim"))

@@ -37,6 +37,8 @@ def markdown(gate: GateResult) -> str:
             ),
         ),
     ]
+    if estimate := sentences.explain_estimate(gate):
+        parts.append(escaped(estimate))
     if gate.changed_accounts:
         parts += ["### Account by account", _accounts(gate.changed_accounts)]
     parts += [

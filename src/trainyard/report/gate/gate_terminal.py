@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from trainyard import units, words
 from trainyard.compare.gate.changed_accounts import ChangedAccount, ChangedAccounts
 from trainyard.report.gate import sentences
 from trainyard.report.gate.gate_report import GateReport
-from trainyard.report.render.terminal import Part, fitted, next_steps, plain
+from trainyard.report.render.fitted_table import Part, fitted, plain
+from trainyard.report.render.terminal import next_steps
 from trainyard.report.render.unit_scale import Scale, scale_of
 
 _STYLES = {"worse": "red", "not worse": "green", "unclear": "yellow", "better": "green", "same": "dim", "unknown": ""}
@@ -30,6 +30,8 @@ def print_gate(gate: GateReport, console: Console, full: bool = False) -> None:
     console.print(Text(plain(gate.description), style="dim"))
     console.print()
     console.print(_draw_metrics(gate, console.width))
+    if estimate := sentences.explain_estimate(gate):
+        console.print(Text(estimate, style="dim"))
     if gate.changed_accounts:
         console.print()
         console.print(_draw_accounts(gate.changed_accounts, console.width, full))
@@ -54,7 +56,7 @@ def print_some(lines: Iterable[str], label: str, console: Console, full: bool, s
         console.print(Text(f"{label}: {len(lines) - len(shown)} more with --full", style=style))
 
 
-def _draw_metrics(gate: GateReport, width: int) -> Table:
+def _draw_metrics(gate: GateReport, width: int) -> RenderableType:
     """The table of metrics, one per row: values of both sides in one unit, change with its bounds, pairs, verdict."""
     columns: list[list[Text]] = [[] for _ in range(8)]
     for verdict in gate.verdicts:
@@ -83,13 +85,13 @@ def _draw_metrics(gate: GateReport, width: int) -> Table:
             Part("at least", columns[4], right=True, drop_order=2),
             Part("at most", columns[5], right=True, drop_order=2),
             Part("pairs", columns[6], right=True, drop_order=3),
-            Part("", columns[7], drop_order=1),
+            Part("", columns[7], drop_order=1, label="verdict"),
         ],
         width,
     )
 
 
-def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
+def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> RenderableType:
     """The table of the accounts, the changed ones first, fitted to `width` characters. By default the largest, and a
     row for the others."""
     rows = changed.by_interest()
@@ -118,7 +120,7 @@ def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
                 if full
                 else []
             ),
-            Part("", verdict, drop_order=2),
+            Part("", verdict, drop_order=2, label="verdict"),
         ],
         width,
     )

@@ -70,6 +70,27 @@ def _pairs_needed(verdict: Verdict) -> str:
     return f"; {sequential_test.MAX_PAIRS} pairs would not settle it: use a quieter machine, a longer job or --together"
 
 
+def explain_estimate(gate: GateResult) -> str:
+    """Why a change is not that of the printed figures, if it is not for some metric; else empty."""
+    if all(abs(verdict.change - _change_of_medians(gate, verdict)) < _SMALLEST_SHOWN for verdict in gate.verdicts):
+        return ""
+    differences = ", ".join(percent(_change_of_medians(gate, verdict)) for verdict in gate.verdicts)
+    return (
+        f"Base and head are medians of all runs, which differ by {differences}; the change is estimated from the ratio "
+        "within each pair, so that drifts cancel."
+    )
+
+
+def _change_of_medians(gate: GateResult, verdict: Verdict) -> float:
+    """The change from the median of base to that of head as a fraction, positive if head is worse; that of the verdict
+    if a median is 0."""
+    values = gate.values[verdict.metric]
+    base, head = median(values.base), median(values.head)
+    if words.metric(verdict.metric).better == "higher":
+        base, head = head, base
+    return head / base - 1 if base and head else verdict.change
+
+
 def percent(share: float | None) -> str:
     """A fraction as a signed percentage; `?` if unknown, `<0.1 %` for a change that rounds to nothing, a multiple above
     1,000 %."""

@@ -22,6 +22,7 @@ from trainyard.formats.atomic import write_text
 from trainyard.report.history.sentences import (
     describe_evidence,
     explain_change,
+    explain_estimate,
     headline,
     name_point,
     show_change,
@@ -61,6 +62,7 @@ def plain_view(history: History) -> dict[str, Any]:
     """The data that the page's script draws, as the script names it: title, points, changes, figures and table."""
     series = history.series
     values = np.array(series.values)
+    changes = [judged.change for judged in history.changes]
     return {
         "title": headline(history),
         "subtitle": units.counted(len(series.points), "point")
@@ -77,7 +79,7 @@ def plain_view(history: History) -> dict[str, Any]:
         "levels": _levels(history),
         "changes": [_change(judged, history) for judged in history.changes],
         "tables": msgspec.to_builtins([_table(history)] if history.changes else []),
-        "notes": [describe_evidence(history), *history.notes],
+        "notes": [*filter(None, [describe_evidence(history), explain_estimate(changes)]), *history.notes],
         "limits": _LIMITS,
         "generated": f"trainyard {__version__}",
     }
@@ -136,8 +138,8 @@ def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
     look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
     sentence = f"{label} at {name_point(history, change.at)}: {show_change(change)}"
     lines = explain_change(judged, history) if change.lasting else []
-    if judged.accepted and judged.accepted.why:
-        lines.insert(0, f"accepted: {judged.accepted.why}")
+    if judged.accepted and judged.accepted.reason:
+        lines.insert(0, f"accepted: {judged.accepted.reason}")
     return {
         "kind": change.kind,
         "look": look,
@@ -145,7 +147,7 @@ def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
         "until": change.until,
         "low": change.low,
         "high": change.high,
-        "says": sentence,
+        "summary": sentence,
         "short": show_share(change) if change.lasting else "",
         "range": f"may be {change.low} to {change.high}" if change.kind == "step" else "",
         "lines": lines,
@@ -159,8 +161,9 @@ def _table(history: History) -> Table:
         title="Changes",
         notes=("Newest first. Excursions and spikes raise no alert.",),
         columns=(
-            Column(head="kind"), Column(head="at"), Column(head="may be"), Column(head="before"), Column(head="after"),
-            Column(head="change"), Column(head="verdict"), Column(head="why", prose=True),
+            Column(title="kind"), Column(title="at"), Column(title="may be"), Column(title="before"),
+            Column(title="after"),
+            Column(title="change"), Column(title="verdict"), Column(title="reason", prose=True),
         ),
         rows=tuple(
             (
@@ -169,7 +172,7 @@ def _table(history: History) -> Table:
                 show_value(judged.change.before.value, unit), show_value(judged.change.after.value, unit),
                 show_change(judged.change),
                 "accepted" if judged.accepted else judged.verdict if judged.change.lasting else "",
-                judged.accepted.why if judged.accepted else "",
+                judged.accepted.reason if judged.accepted else "",
             )
             for judged in reversed(history.changes)
         ),
@@ -191,8 +194,8 @@ def _figures(history: History) -> list[KeyFigure]:
     better = (growth < 0) == (series.about.better == "lower") if lasting else None
     return [
         KeyFigure(label="now", value=value or show_value(latest_level.value, unit), unit=name,
-                  means="The median since the last change.",
+                  description="The median since the last change.",
                   change=f"{100 * growth:+.1f} % since the first" if lasting else "", better=better),
-        KeyFigure(label="changes", value=str(len(lasting)), means="Steps and drifts."),
+        KeyFigure(label="changes", value=str(len(lasting)), description="Steps and drifts."),
         KeyFigure(label="points", value=units.show_count(len(values))),
     ]  # fmt: skip

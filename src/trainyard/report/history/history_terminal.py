@@ -5,16 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from trainyard import units, words
 from trainyard.compare.history.judge_changes import History, JudgedChange
 from trainyard.report.gate.gate_terminal import print_some
 from trainyard.report.history.history_report import HistoryReport
-from trainyard.report.history.sentences import explain_change, show_interval, show_share
-from trainyard.report.render.terminal import Part, fitted, next_steps, plain
+from trainyard.report.history.sentences import explain_change, explain_estimate, show_interval, show_share
+from trainyard.report.render.fitted_table import Part, fitted, plain
+from trainyard.report.render.terminal import next_steps
 from trainyard.report.render.unit_scale import scale_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -87,11 +87,13 @@ def _print_changes(history: HistoryReport, console: Console, full: bool) -> None
         if newest is not None and newest not in shown:
             shown = [newest, *shown[1:]]
     console.print(_draw_changes(history, shown, console.width))
+    if explanation := explain_estimate(judged.change for judged in shown):
+        console.print(Text(explanation, style="dim"))
     if hidden := len(history.changes) - len(shown):
         console.print(Text(f"{units.counted(hidden, 'earlier change')} with --full", style="dim"))
 
 
-def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int) -> Table:
+def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int) -> RenderableType:
     """The table of `shown` changes in one unit, fitted to `width` characters."""
     largest = max(abs(level) for row in shown for level in (row.change.before.value, row.change.after.value))
     scale = scale_of(largest, history.series.about.unit)
@@ -114,7 +116,7 @@ def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int)
             ),
             Part("change", [Text(show_share(change)) for change in changes], right=True),
             Part("95 % interval", intervals, right=True, drop_order=4),
-            Part("", [_judgement(judged) for judged in shown], drop_order=2),
+            Part("", [_judgement(judged) for judged in shown], drop_order=2, label="verdict"),
         ],
         width,
     )
@@ -123,13 +125,13 @@ def _draw_changes(history: HistoryReport, shown: list[JudgedChange], width: int)
 def _date(judged: JudgedChange) -> Text:
     """The date of the point, unless its name is that already."""
     point = judged.point
-    return Text("" if point.name == point.when[:16] else plain(point.when[:10]), style="dim")
+    return Text("" if point.name == point.time[:16] else plain(point.time[:10]), style="dim")
 
 
 def _judgement(judged: JudgedChange) -> Text:
-    """The verdict on a change, or that it was accepted and why; empty for one that did not last."""
+    """The verdict on a change, or that it was accepted and the reason; empty for one that did not last."""
     if judged.accepted:
-        reason = f"accepted: {judged.accepted.why}" if judged.accepted.why else "accepted"
+        reason = f"accepted: {judged.accepted.reason}" if judged.accepted.reason else "accepted"
         return Text(plain(reason), style="dim")
     verdict = judged.verdict if judged.change.lasting else ""
     return Text(verdict, style=_STYLES.get(verdict, ""))

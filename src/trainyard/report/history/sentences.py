@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trainyard import units, words
 from trainyard.compare.history.judge_changes import History, JudgedChange
 from trainyard.compare.history.series_changes import SeriesChange
@@ -62,6 +64,24 @@ def show_change(change: SeriesChange) -> str:
     return f"{show_share(change)} ({interval})" if interval else show_share(change)
 
 
+def explain_estimate(changes: Iterable[SeriesChange]) -> str:
+    """How a change is estimated, in a sentence; empty if each change is, as printed, the ratio of its levels."""
+    if not any(_differs_from_ratio(change) for change in changes):
+        return ""
+    return (
+        "Change: the median of the differences between every point after and every point before, in % of the median "
+        "before; the ratio of the two medians is less exact."
+    )
+
+
+def _differs_from_ratio(change: SeriesChange) -> bool:
+    """Whether the change in percent differs from that of the levels by more than rounding."""
+    if change.share is None:
+        return False
+    ratio = (change.after.value - change.before.value) / abs(change.before.value)
+    return abs(ratio - change.share.value) >= _SMALLEST_SHOWN
+
+
 def describe_evidence(history: History) -> str:
     """The number of points, the noise and the false alarm rate that the changes rest on."""
     since = f" since the reset at point {history.begin}" if history.begin else ""
@@ -97,7 +117,7 @@ def suggest_commands(history: History, *, stored: bool) -> tuple[NextStep, ...]:
 def name_point(history: History, at: int) -> str:
     """Index, name and date of the point at index `at`."""
     point = history.series.points[at]
-    date = point.when[:10] if point.name != point.when[:16] else ""
+    date = point.time[:10] if point.name != point.time[:16] else ""
     return " ".join(part for part in (str(at), point.name, date) if part)
 
 
@@ -130,4 +150,4 @@ def _identify(point: SeriesPoint) -> str:
     """The run and the commit of a point, else its date."""
     commit = f"commit {point.commit[:10]}" if point.commit else ""
     run = f"run {point.run}" if point.run else ""
-    return f"{run} ({commit})" if run and commit else run or commit or point.when
+    return f"{run} ({commit})" if run and commit else run or commit or point.time

@@ -31,7 +31,7 @@ def _kinds(record: MemoryRecord) -> Table:
     return Table(
         title=f"Device {record.device}: held at the peak",
         notes=(f"{units.show_size(peak.reserved)} reserved at the peak.", *shortages, *record.notes),
-        columns=(Column(head="kind"), Column(head="MiB", digits=1), Column(head="allocations", digits=0)),
+        columns=(Column(title="kind"), Column(title="MiB", digits=1), Column(title="allocations", digits=0)),
         rows=(
             *((words.MEMORY[kind].label, size / 2**20, peak.counts.get(kind)) for kind, size in bytes_by_kind),
             ("allocated", peak.allocated / 2**20, sum(peak.counts.values())),
@@ -44,14 +44,14 @@ def _holders(record: MemoryRecord) -> Table:
     holders = record.peak.holders
     folded = len(holders) - _MOST_HOLDERS
     return Table(
-        title=f"Device {record.device}: where",
+        title=f"Device {record.device}: location",
         notes=(f"{units.counted(folded, 'more place')} left out.",) if folded > 0 else (),
         columns=(
-            Column(head="where"), Column(head="kind"), Column(head="MiB", digits=1),
-            Column(head="allocations", digits=0),
+            Column(title="location"), Column(title="kind"), Column(title="MiB", digits=1),
+            Column(title="allocations", digits=0),
         ),
         rows=tuple(
-            (holder.where or "(no stack)", words.MEMORY[holder.category].label, holder.size / 2**20, holder.count)
+            (holder.location or "(no stack)", words.MEMORY[holder.category].label, holder.size / 2**20, holder.count)
             for holder in holders[:_MOST_HOLDERS]
         ),
     )  # fmt: skip

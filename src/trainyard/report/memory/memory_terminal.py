@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from trainyard import units, words
 from trainyard.report.memory.memory_view import MemoryCurve, MemoryView
-from trainyard.report.render.terminal import NextStep, Part, figures_line, fitted, next_steps, plain
+from trainyard.report.render.fitted_table import Part, fitted, plain
+from trainyard.report.render.terminal import NextStep, figures_line, next_steps
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 """Columns of the sparkline, by height in eighths."""
@@ -68,7 +68,7 @@ def sparkline(curve: MemoryCurve, width: int = _SPARKLINE_WIDTH) -> str:
     return "".join(_LEVELS[-(-8 * height // peak_bytes)] for height in heights)
 
 
-def _kinds(view: MemoryView, width: int) -> Table:
+def _kinds(view: MemoryView, width: int) -> RenderableType:
     """The table of bytes allocated at the peak by kind of block, largest first, with their sum."""
     held_bytes = sum(view.held.values())
     colours = {kind.label: kind.colour for kind in view.kinds}
@@ -91,7 +91,7 @@ def _kinds(view: MemoryView, width: int) -> Table:
     )
 
 
-def _holders(view: MemoryView, top: int | None, width: int) -> Table:
+def _holders(view: MemoryView, top: int | None, width: int) -> RenderableType:
     """The table of the `top` largest holders of the peak (source locations that allocated blocks), all if None, and a
     row for the others, fitted to `width` characters."""
     shown = view.holders[:top]
@@ -102,7 +102,7 @@ def _holders(view: MemoryView, top: int | None, width: int) -> Table:
     other_blocks += sum(holder.count for holder in hidden)
     rows = [
         (
-            Text(plain(holder.where) or "(no stack)"),
+            Text(plain(holder.location) or "(no stack)"),
             Text(words.MEMORY[holder.category].label),
             Text(_mib(holder.size)),
             Text(f"{holder.count:,}"),
@@ -113,10 +113,10 @@ def _holders(view: MemoryView, top: int | None, width: int) -> Table:
     if other_places:
         others = Text(units.counted(other_places, "more place"), style="dim")
         rows.append((others, Text(""), Text(_mib(other_bytes)), Text(f"{other_blocks:,}"), Text("")))
-    where, category, size, blocks, age = zip(*rows, strict=True) if rows else ((),) * 5
+    location, category, size, blocks, age = zip(*rows, strict=True) if rows else ((),) * 5
     return fitted(
         [
-            Part("where", where, name=True, min_width=_LOCATION_WIDTH), Part("category", category, drop_order=1),
+            Part("location", location, name=True, min_width=_LOCATION_WIDTH), Part("category", category, drop_order=1),
             Part("MiB", size, right=True), Part("blocks", blocks, drop_order=2, right=True),
             Part("age, ms", age, drop_order=3, right=True),
         ],

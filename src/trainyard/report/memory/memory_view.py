@@ -86,7 +86,7 @@ class SegmentMap(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a memory report shows. `wall_ns`: length of the trace. `rest`: (number, bytes, blocks) of the holders
     that are not listed. `held`: label of a kind -> bytes at the peak. `fragments`: (moment in words, fragmentation
-    then). `whys`: reason of a failed request -> its meaning. `marks`: (ns, text) of annotations."""
+    then). `reasons`: reason of a failed request -> its meaning. `marks`: (ns, text) of annotations."""
 
     title: str
     subtitle: str
@@ -101,7 +101,7 @@ class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
     fragments: tuple[tuple[str, Fragments], ...]
     segments: tuple[SegmentMap, ...]
     shortages: tuple[Shortage, ...]
-    whys: dict[str, str]
+    reasons: dict[str, str]
     marks: tuple[tuple[int, str], ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -150,9 +150,9 @@ def view_of(
         if snapshot.allocator
         else (),
         shortages=memory.shortages,
-        whys={why: f"{word.label}: {word.means}" for why, word in words.SHORTAGES.items()},
+        reasons={reason: f"{word.label}: {word.means}" for reason, word in words.SHORTAGES.items()},
         marks=tuple((mark.ns, mark.text) for mark in memory.marks[:_MOST_MARKS]),
-        warnings=tuple(dict.fromkeys(_REMEDIES[shortage.why] for shortage in memory.shortages)),
+        warnings=tuple(dict.fromkeys(_REMEDIES[shortage.reason] for shortage in memory.shortages)),
         notes=tuple(lines),
         limits=_LIMITS,
         generated=generated,
@@ -204,27 +204,27 @@ def title_of(memory: MeasuredMemory) -> str:
     share = units.show_share(peak.held[largest_kind], peak.allocated, 0)
     sentence = f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {_kind(largest_kind).label.lower()}"
     largest = peak.holders[0]
-    if largest.where:
-        sentence += f"; the largest holder is {largest.where} with {units.show_size(largest.size)}"
+    if largest.location:
+        sentence += f"; the largest holder is {largest.location} with {units.show_size(largest.size)}"
     return sentence
 
 
 def describe_shortage(shortage: Shortage) -> str:
     """Why an allocation failed, with the sizes."""
-    requested, unused = units.show_size(shortage.asked), units.show_size(shortage.unused)
-    sentence = f"Out of memory at event {shortage.event:,}: {requested} asked for"
+    requested, unused = units.show_size(shortage.requested), units.show_size(shortage.unused)
+    sentence = f"Out of memory at event {shortage.event:,}: {requested} requested"
     free = units.show_size(shortage.device_free)
-    if shortage.why == "elsewhere":
+    if shortage.reason == "elsewhere":
         return (
             f"{sentence}; a cached free block was large enough, but belonged to another stream or pool "
             f"({unused} cached and free)"
         )
-    if shortage.why == "fragmented":
+    if shortage.reason == "fragmented":
         largest = units.show_size(shortage.largest)
         return (
             f"{sentence}; {units.show_size(shortage.usable)} were cached and free for it, the largest piece {largest}"
         )
-    if shortage.why == "divided":
+    if shortage.reason == "divided":
         return f"{sentence}; {unused} were cached and free and {free} free on the device, together enough"
     return f"{sentence}; {unused} cached and free and {free} free on the device were less"
 
@@ -246,10 +246,10 @@ def _figures(memory: MeasuredMemory) -> tuple[KeyFigure, ...]:
     return tuple(figures)
 
 
-def _size_figure(label: str, size: int, means: str) -> KeyFigure:
+def _size_figure(label: str, size: int, description: str) -> KeyFigure:
     """A key figure of `size` bytes; `means`: its definition."""
     value, _, unit = units.show_size(size).partition(" ")
-    return KeyFigure(label=label, value=value, unit=unit, means=means)
+    return KeyFigure(label=label, value=value, unit=unit, description=description)
 
 
 def _kind(name: str) -> MemoryKind:

@@ -114,10 +114,10 @@ function areaMarks({ x, y, top, bottom, left, right }) {
   for (const [ns, text] of view.marks) {
     group.append(svg("path", { class: "annotation", d: `M${x(ns)} ${bottom}v6` }, svg("title", {}, `${when(ns)}: ${text}`)));
   }
-  for (const { ns, asked } of view.shortages) {
+  for (const { ns, requested } of view.shortages) {
     const at = x(ns);
     group.append(svg("path", { class: "shortage", d: `M${at} ${top}V${bottom}` }));
-    group.append(svg("text", { class: "shortage-label", x: at + (at > (left + right) / 2 ? -6 : 6), y: bottom - 6, "text-anchor": at > (left + right) / 2 ? "end" : "start" }, `out of memory: ${size(asked)}`));
+    group.append(svg("text", { class: "shortage-label", x: at + (at > (left + right) / 2 ? -6 : 6), y: bottom - 6, "text-anchor": at > (left + right) / 2 ? "end" : "start" }, `out of memory: ${size(requested)}`));
   }
   const at = x(curve.ns[curve.peak]);
   const high = y(allocatedAt(curve.peak));

@@ -6,8 +6,8 @@ function hero() {
   content.append(el("div", { class: "hero" },
     el("div", { class: "sentence" }, el("h1", {}, view.title), el("p", {}, view.subtitle, " ", ...chips.flatMap((chip) => [chip, " "]))),
     el("dl", { class: "figures" }, ...view.figures.map(figure))));
-  for (const { label, value, unit, worked } of view.figures) {
-    if (worked) content.append(el("p", { class: "worked" }, `${label} ${value} ${unit} = ${worked}`));
+  for (const { label, value, unit, calculation } of view.figures) {
+    if (calculation) content.append(el("p", { class: "worked" }, `${label} ${value} ${unit} = ${calculation}`));
   }
   if (view.warnings.length) {
     content.append(el("aside", { class: "warnings", role: "note", "aria-label": "Warnings" }, ...view.warnings.map((warning) => el("p", {}, warning))));
@@ -15,11 +15,11 @@ function hero() {
 }
 
 /** A key figure as an element; an arrow shows the direction of its change. */
-function figure({ label, value, unit, change, better, means }) {
+function figure({ label, value, unit, change, better, description }) {
   const arrow = /^\+/.test(change) ? "▲ " : /^[-−]/.test(change) ? "▼ " : "";
   const verdict = better === null ? "" : better ? "better" : "worse";
   const told = change ? el("span", { class: `change ${verdict}` }, " ", arrow, arrow ? change.slice(1) : change, verdict && el("span", { class: "hidden" }, ` (${verdict})`)) : null;
-  return el("div", { title: means || null }, el("dt", {}, label, told), el("dd", {}, value, unit ? el("small", {}, unit) : null));
+  return el("div", { title: description || null }, el("dt", {}, label, told), el("dd", {}, value, unit ? el("small", {}, unit) : null));
 }
 
 /** The end of the page: notes, limits and terms, then the version. */

@@ -3,7 +3,7 @@
 const COURSE = 380;
 
 const shown = (value) => `${fixed(value / view.scale.size, view.scale.digits)}${view.scale.unit ? ` ${view.scale.unit}` : ""}`;
-const who = ({ run, commit, when }) => [commit && `commit ${commit.slice(0, 10)}`, run && `run ${run}`, when.slice(0, 16).replace("T", " ")].filter(Boolean);
+const who = ({ run, commit, time }) => [commit && `commit ${commit.slice(0, 10)}`, run && `run ${run}`, time.slice(0, 16).replace("T", " ")].filter(Boolean);
 
 /** Draws the section with the series: points, levels and changes, with its legend and table. */
 function course() {
@@ -20,7 +20,7 @@ function course() {
   redrawn(host, () => host.replaceChildren(drawCourse(host.clientWidth)));
 }
 
-const pointRows = () => [["point", "value", "run", "commit", "when"], ...view.points.map(({ value, run, commit, when }, at) => [at, value, run, commit, when])];
+const pointRows = () => [["point", "value", "run", "commit", "time"], ...view.points.map(({ value, run, commit, time }, at) => [at, value, run, commit, time])];
 
 /** The chart as an SVG element. Values beyond the axis are drawn at its edge. */
 function drawCourse(width) {
@@ -56,12 +56,12 @@ function courseAxes({ x, y, left, right, top, bottom, low, high }) {
     group.append(svg("text", { class: "tick", x: left - 8, y: y(value * size) + 4, "text-anchor": "end" }, fixed(value, Math.max(most, 0) || (step < 1 ? digits : 0))));
   }
   group.append(svg("text", { class: "tick", x: left - 8, y: top - 18, "text-anchor": "end" }, unit));
-  const dated = view.points.every(({ when }) => when);
+  const dated = view.points.every(({ time }) => time);
   const room = dated ? 84 : 56;
   const apart = Math.max(1, tickStep(view.points.length, Math.max(1, (right - left) / room)));
   let last = -99;
   for (let at = 0; at < view.points.length; at += apart) {
-    const label = dated ? view.points[at].when.slice(0, 10) : String(at);
+    const label = dated ? view.points[at].time.slice(0, 10) : String(at);
     const half = textWidth(label, SMALL) / 2;
     if (x(at) - half < last + 8 || x(at) + half > right + 8) continue;
     last = x(at) + half;
@@ -82,7 +82,7 @@ function changeBand({ look, kind, low, high, at, until }, x, top, bottom) {
 /** A mark at a change, with a tooltip of its sentence and the differences between the runs. */
 function changeMark(change, x, top, bottom) {
   const at = x(change.at - 0.5);
-  const lines = () => [change.says, change.range, ...change.lines];
+  const lines = () => [change.summary, change.range, ...change.lines];
   const mark = svg("g", { class: `change-mark ${change.look}`, tabindex: 0, role: "listitem", "aria-label": lines().filter(Boolean).join("; ") });
   if (change.kind !== "spike") mark.append(svg("line", { x1: at, x2: at, y1: top, y2: bottom }));
   const sign = change.kind === "spike" ? x(change.at) : at;
@@ -120,8 +120,8 @@ function causes() {
   const told = view.changes.filter(({ lines }) => lines.length);
   if (!told.length) return;
   const card = section("causes", "Other changes", "differences between the last run before the change and the first run after it; they are not proof of the cause", { nav: "Causes" });
-  for (const { says, look, lines } of told.reverse()) {
-    card.append(el("h3", { class: `cause ${look}` }, says), el("ul", { class: "limits" }, ...lines.map((line) => el("li", {}, line))));
+  for (const { summary, look, lines } of told.reverse()) {
+    card.append(el("h3", { class: `cause ${look}` }, summary), el("ul", { class: "limits" }, ...lines.map((line) => el("li", {}, line))));
   }
 }
 

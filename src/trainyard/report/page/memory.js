@@ -1,25 +1,25 @@
 // The memory page, from top to bottom.
 
 const heldTotal = () => Object.values(view.held).reduce((sum, bytes) => sum + bytes, 0);
-const HOLDER_HEADS = ["where", "category", "bytes", "requested", "blocks", "age_ns", "stack"];
-const holderRows = () => view.holders.map((row) => [row.where, row.category, row.size, row.requested, row.count, row.age_ns, row.stack.join(" < ")]);
+const HOLDER_HEADS = ["location", "category", "bytes", "requested", "blocks", "age_ns", "stack"];
+const holderRows = () => view.holders.map((row) => [row.location, row.category, row.size, row.requested, row.count, row.age_ns, row.stack.join(" < ")]);
 const saveHolders = () => saveCsv("holders", [HOLDER_HEADS, ...holderRows()]);
 
 /** Draws the table of failed allocations, with the reason of each. */
 function shortages() {
   if (!view.shortages.length) return;
   const card = section("shortages", "Out of memory", "why did it fail?", { nav: "Out of memory", csv: () => saveCsv("shortages", rows()) });
-  const heads = ["event", "asked", "cached_free", "usable", "largest_piece", "device_free", "why", "where"];
-  const rows = () => [heads, ...view.shortages.map((one) => [one.event, one.asked, one.unused, one.usable, one.largest, one.device_free, one.why, one.where])];
+  const heads = ["event", "requested", "cached_free", "usable", "largest_piece", "device_free", "reason", "location"];
+  const rows = () => [heads, ...view.shortages.map((one) => [one.event, one.requested, one.unused, one.usable, one.largest, one.device_free, one.reason, one.location])];
   const columns = [
     { head: "Event", of: (row) => row.event, number: true, first: true },
-    { head: "Asked for", of: (row) => row.asked, number: true, show: (row) => size(row.asked) },
+    { head: "Requested", of: (row) => row.requested, number: true, show: (row) => size(row.requested) },
     { head: "Cached, free", of: (row) => row.unused, number: true, show: (row) => size(row.unused) },
     { head: "for its pool", of: (row) => row.usable, number: true, show: (row) => size(row.usable) },
     { head: "largest piece", of: (row) => row.largest, number: true, show: (row) => size(row.largest) },
     { head: "Free on device", of: (row) => row.device_free, number: true, show: (row) => size(row.device_free) },
-    { head: "Why", of: (row) => view.whys[row.why] },
-    { head: "Where", of: (row) => row.where, show: (row) => el("span", { class: "name" }, row.where || "–") },
+    { head: "Reason", of: (row) => view.reasons[row.reason] },
+    { head: "Location", of: (row) => row.location, show: (row) => el("span", { class: "name" }, row.location || "–") },
   ];
   card.append(sortable("Failed allocations", columns, view.shortages, { limit: 12 }));
 }
@@ -36,7 +36,7 @@ function holders() {
   const colours = new Map(view.kinds.map(({ label, colour }) => [label, colour]));
   const most = Math.max(...view.holders.map((row) => row.size)) / heldTotal();
   const columns = [
-    { head: "Where", of: (row) => row.where, show: holderCell },
+    { head: "Location", of: (row) => row.location, show: holderCell },
     { head: "Category", of: (row) => view.categories[row.category], show: (row) => categoryCell(view.categories[row.category], colours) },
     { head: "Size", of: (row) => row.size, number: true, first: true, show: (row) => size(row.size) },
     { head: "Share", of: (row) => row.size, number: true, show: (row) => shareCell(row.size / heldTotal(), most) },
@@ -72,7 +72,7 @@ function heldBar() {
 
 /** A source location; its stack opens on a click. */
 function holderCell(row) {
-  const name = el("span", { class: "name" }, row.where || "(no stack)");
+  const name = el("span", { class: "name" }, row.location || "(no stack)");
   if (!row.stack.length) return name;
   return el("details", { class: "stack" }, el("summary", {}, name), el("ol", {}, ...row.stack.map((line) => el("li", {}, line))));
 }

@@ -108,9 +108,9 @@ function nameCell(name, find) {
 
 /** A table of the report's own making; a cell of null is unknown. It begins in the order it came in. */
 function facts({ title, notes, columns, rows }, at, nav = "") {
-  const card = section(`facts${at}`, title, notes.join(" "), { nav, csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map(({ head }) => head), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
+  const card = section(`facts${at}`, title, [...notes, ...columns.map(({ note }) => note).filter(Boolean)].join(" "), { nav, csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map((column) => column.title), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
   const close = columns.map((_, place) => rows.every((row) => String(row[place] ?? "").length <= 24));
-  card.append(sortable(title, columns.map(({ head, digits, prose }, place) => ({
+  card.append(sortable(title, columns.map(({ title: head, digits, prose }, place) => ({
     head, number: digits !== null,
     of: (row) => row[place] ?? (digits === null ? "" : -1),
     show: (row) => (row[place] === null ? "" : digits === null ? textCell(row[place], prose, close[place]) : fixed(row[place], digits)),

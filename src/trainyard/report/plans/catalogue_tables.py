@@ -22,9 +22,9 @@ def _models(models: Sequence[KnownModel], full: bool) -> Table:
         title="Model",
         notes=() if all(model.planned for model in models) else ("The planner does not predict models marked *.",),
         columns=(
-            Column(head="Model"), Column(head="parameters, M", digits=0), Column(head="active, M", digits=0),
-            Column(head="layers", digits=0), Column(head="hidden size", digits=0), Column(head="workload"),
-            *((Column(head="source", prose=True),) if full else ()),
+            Column(title="Model"), Column(title="parameters, M", digits=0), Column(title="active, M", digits=0),
+            Column(title="layers", digits=0), Column(title="hidden size", digits=0), Column(title="workload"),
+            *((Column(title="source", prose=True),) if full else ()),
         ),
         rows=tuple(
             (
@@ -55,10 +55,10 @@ def _machines(machines: dict[str, Machine], full: bool) -> Table:
             + " 16 bits: bfloat16, else float16." * (not full),
         ),
         columns=(
-            Column(head="Machine"), Column(head="devices per node", digits=0), Column(head="memory, GB", digits=0),
-            *(Column(head=head, digits=0) for head in heads), Column(head="memory bandwidth, GB/s", digits=0),
-            Column(head="link in node, GB/s", digits=0), Column(head="link between nodes, GB/s", digits=0),
-            *((Column(head="$/h", digits=2),) if full else ()),
+            Column(title="Machine"), Column(title="devices per node", digits=0), Column(title="memory, GB", digits=0),
+            *(Column(title=head, digits=0) for head in heads), Column(title="memory bandwidth, GB/s", digits=0),
+            Column(title="link in node, GB/s", digits=0), Column(title="link between nodes, GB/s", digits=0),
+            *((Column(title="$/h", digits=2),) if full else ()),
         ),
         rows=tuple(_machine_row(name, machine, dtypes, full) for name, machine in machines.items()),
     )  # fmt: skip
@@ -80,7 +80,7 @@ def _machine_row(name: str, machine: Machine, dtypes: Sequence[tuple[str, ...]],
 def _sources(catalogue: Catalogue) -> Table:
     """A row for each source of a machine."""
     rows = tuple((name, source) for name, machine in catalogue.machines.items() for source in sources(machine))
-    return Table(title="Machine", notes=(), columns=(Column(head=""), Column(head="source", prose=True)), rows=rows)
+    return Table(title="Machine", notes=(), columns=(Column(title=""), Column(title="source", prose=True)), rows=rows)
 
 
 def _scaled(claim: Claim | None, divisor: float) -> float | None:

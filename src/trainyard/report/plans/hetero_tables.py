@@ -97,7 +97,9 @@ def layouts(plans: Plans) -> Table:
         f"{tables.INTERVAL}: {low:.2f} to {high:.2f} times the prediction.",
         *(note.partition(" fit. ")[2] or note for note in table.notes),
     )
-    kept_columns = [at for at, column in enumerate(table.columns) if at and not column.head.startswith(tables.INTERVAL)]
+    kept_columns = [
+        at for at, column in enumerate(table.columns) if at and not column.title.startswith(tables.INTERVAL)
+    ]
     rows = tuple(
         (f"{row[0]}: {stage_layers(stages)}", *(row[at] for at in kept_columns))
         for stages, row in zip(plans.heterogeneous.stages, table.rows, strict=True)
@@ -141,9 +143,9 @@ def _stages(plans: Plans, hetero: HeterogeneousCluster) -> Table:
         title="Stages of the fastest layout",
         notes=(note, ranks(plans)),
         columns=(
-            Column(head="stage"), Column(head="on"), Column(head="layers", prose=True),
-            Column(head="forward, ms", digits=1), Column(head="backward, ms", digits=1),
-            Column(head="idle, %", digits=1), Column(head="memory, GB", digits=1), Column(head="of", digits=0),
+            Column(title="stage"), Column(title="on"), Column(title="layers", prose=True),
+            Column(title="forward, ms", digits=1), Column(title="backward, ms", digits=1),
+            Column(title="idle, %", digits=1), Column(title="memory, GB", digits=1), Column(title="of", digits=0),
         ),
         rows=tuple(rows),
     )  # fmt: skip
@@ -194,9 +196,9 @@ def _together_and_apart(plans: Plans, hetero: HeterogeneousCluster) -> Table:
         title="Together and apart",
         notes=(verdict(plans, hetero),),
         columns=(
-            Column(head=""), Column(head="fastest layout", prose=True), Column(head="step, s", digits=2),
-            Column(head="tokens/s", digits=0), Column(head="MFU, %", digits=1),
-            Column(head="$ a billion tokens", digits=0),
+            Column(title=""), Column(title="fastest layout", prose=True), Column(title="step, s", digits=2),
+            Column(title="tokens/s", digits=0), Column(title="MFU, %", digits=1),
+            Column(title="$ a billion tokens", digits=0),
         ),
         rows=tuple(rows),
     )  # fmt: skip

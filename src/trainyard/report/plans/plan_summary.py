@@ -122,10 +122,10 @@ def _layouts(plans: Plans) -> Table:
         title="Layout",
         notes=(*((f"{hidden_rows} more: --full.",) if hidden_rows else ()), _ABBREVIATIONS, _constants(plans)),
         columns=(
-            Column(head="", prose=True), Column(head="mbs", digits=0), Column(head="recompute"),
-            Column(head=f"step, {unit}", digits=2), Column(head="MFU, %", digits=1),
-            Column(head="memory, GB", digits=1),
-            *((Column(head="days", digits=1),) if plans.tokens else ()),
+            Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),
+            Column(title=f"step, {unit}", digits=2), Column(title="MFU, %", digits=1),
+            Column(title="memory, GB", digits=1),
+            *((Column(title="days", digits=1),) if plans.tokens else ()),
         ),
         rows=tuple(rows),
     )  # fmt: skip
@@ -147,7 +147,7 @@ def _ledger(plans: Plans) -> Table:
     return Table(
         title="Predicted ledger, mean over ranks",
         notes=(),
-        columns=(Column(head=""), Column(head=unit, digits=2), Column(head="share, %", digits=1)),
+        columns=(Column(title=""), Column(title=unit, digits=2), Column(title="share, %", digits=1)),
         rows=(*((label, time_ns / unit_ns, tables.percent(time_ns, step_ns)) for label, time_ns in rows),
               ("Step", step_ns / unit_ns, 100.0)),
     )  # fmt: skip
@@ -167,7 +167,7 @@ def _memory(plans: Plans) -> Table:
     return Table(
         title="Memory of the fullest rank",
         notes=(),
-        columns=(Column(head=""), Column(head="GB", digits=1)),
+        columns=(Column(title=""), Column(title="GB", digits=1)),
         rows=tuple(rows),
     )
 

@@ -33,10 +33,12 @@ def layouts(plans: Plans) -> Table:
     """The table of layouts, the fastest first, with the assumptions of the predictions as notes."""
     unit, unit_ns = time_unit(plans)
     columns = (
-        Column(head="micro-batch", digits=0), Column(head="activation checkpointing"),
-        Column(head=f"step, {unit}", digits=2), Column(head=f"{INTERVAL}, {unit}", id=True, spare=True),
-        Column(head=f"{unit_of(plans.best.plan.job)}/s", digits=0, spare=True),
-        Column(head="MFU, %", digits=1), Column(head="memory, GB", digits=1), *_spent_columns(plans),
+        Column(title="micro-batch", digits=0), Column(title="activation checkpointing"),
+        Column(title=f"step, {unit}", digits=2, id=True), Column(title=f"{INTERVAL}, {unit}", id=True, optional=True),
+        Column(title=f"{unit_of(plans.best.plan.job)}/s", digits=0, optional=True),
+        Column(title="MFU, %", digits=1),
+        Column(title="memory, GB", digits=1, id=True, note="Memory: the GB that the fullest rank reserves."),
+        *_spent_columns(plans, with_notes=True),
     )  # fmt: skip
     return Table(
         title="Layout",
@@ -44,16 +46,14 @@ def layouts(plans: Plans) -> Table:
             *(("The first is the job as configured; the others are the fastest that fit.",) * plans.as_configured),
             f"{plans.searched:,} layouts divide the work evenly, {plans.fit_in_memory:,} fit. " * bool(plans.searched)
             + constants_note(plans),
-            interval_note(plans) + " Memory is what the allocator reserves."
+            interval_note(plans)
             + " Tensor parallelism includes sequence and loss parallelism unless the layout says otherwise."
             * (plans.best.plan.job.model is not None),
-            *_failure_note(plans, plans.best.bill.goodput),
             *_unpriced(plans),
-            *_powered(plans),
             *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
             *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:_REASONS]),
         ),
-        columns=(Column(head="", prose=True), *columns),
+        columns=(Column(title="", prose=True), *columns),
         rows=tuple(
             _row(record, unit_ns, plans, plans.as_configured and not at) for at, record in enumerate(plans.choices)
         ),
@@ -100,32 +100,35 @@ def time_unit(plans: Plans) -> tuple[str, float]:
     return ("s", 1e9) if plans.best.plan.ledger.wall_ns >= 1e9 else ("ms", 1e6)
 
 
-def _spent_columns(plans: Plans) -> tuple[Column, ...]:
-    """Columns of the known costs of the token budget: days, dollars, kWh."""
+def _spent_columns(plans: Plans, with_notes: bool = False) -> tuple[Column, ...]:
+    """Columns of the known costs of the token budget: days, dollars, kWh. `with_notes`: with their assumptions."""
     if not plans.tokens:
         return ()
-    dollars = (Column(head="$", digits=0),) if "price" in plans.claims else ()
-    energy = (Column(head="kWh", digits=0, spare=True),) if "power" in plans.claims else ()
-    return (Column(head="days", digits=1), *dollars, *energy)
+    days_note, energy_note = (
+        (_failure_note(plans, plans.best.bill.goodput), _powered(plans)) if with_notes else ("", "")
+    )
+    dollars = (Column(title="$", digits=0),) if "price" in plans.claims else ()
+    energy = (Column(title="kWh", digits=0, optional=True, note=energy_note),) if "power" in plans.claims else ()
+    return (Column(title="days", digits=1, note=days_note), *dollars, *energy)
 
 
 def _spent(planned: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
     """Cells of the columns of `_spent_columns`: the cost of the token budget with this layout."""
     amounts = {"days": planned.bill.days, "$": planned.bill.dollars, "kWh": planned.bill.kwh}
-    return tuple(amounts[column.head] for column in _spent_columns(plans))
+    return tuple(amounts[column.title] for column in _spent_columns(plans))
 
 
-def _failure_note(plans: Plans, goodput: Goodput | None) -> tuple[str, ...]:
-    """A note on the time lost to failures, restarts and checkpoints."""
+def _failure_note(plans: Plans, goodput: Goodput | None) -> str:
+    """A note on the time lost to failures, restarts and checkpoints; empty if they are unknown."""
     if goodput is None or not {"failures", "restart"} <= plans.claims.keys():
-        return ()
+        return ""
     low, share, high = (f"{100 * part:.1f}" for part in (goodput.low, goodput.share, goodput.high))
     affected = "Days and dollars" if "price" in plans.claims else "Days"
     restart, every = plans.claims["restart"].value / 60, goodput.every_s / 60
     return (
         f"{affected} assume that {share} % of the time is training ({low} to {high} in four of five runs): "
         f"a failure every {goodput.mtbf_s / 3600:.1f} h ({plans.claims['failures'].source}), {restart:.0f} min to "
-        f"restart, a checkpoint every {every:.1f} min.",
+        f"restart, a checkpoint every {every:.1f} min."
     )
 
 
@@ -136,14 +139,14 @@ def _unpriced(plans: Plans) -> tuple[str, ...]:
     return (f"No price of {plans.machine} is known. For dollars, copy its file, add `price` and pass the copy.",)
 
 
-def _powered(plans: Plans) -> tuple[str, ...]:
-    """A note on the assumptions of the energy figure."""
+def _powered(plans: Plans) -> str:
+    """A note on the assumptions of the energy figure; empty if they are unknown."""
     if not {"power", "overhead"} <= plans.claims.keys():
-        return ()
+        return ""
     power, overhead = plans.claims["power"], plans.claims["overhead"]
     return (
         f"kWh: devices at their full {power.value:,.0f} W ({power.source}), times {overhead.value:g} for hosts, "
-        f"networks and cooling ({overhead.source}).",
+        f"networks and cooling ({overhead.source})."
     )
 
 
@@ -199,11 +202,12 @@ def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, no
     `note`: a sentence below the table."""
     unit, unit_ns = time_unit(plans)
     columns = (
-        Column(head="devices", digits=0), *(() if with_layouts else (Column(head="samples", digits=0),)),
-        Column(head=f"step, {unit}", digits=2), Column(head="tokens/s", digits=0, spare=True),
-        Column(head="MFU, %", digits=1),
-        Column(head="efficiency, %", digits=1), *_spent_columns(plans),
-        *((Column(head="layout", prose=True),) if with_layouts else ()),
+        Column(title="devices", digits=0), *(() if with_layouts else (Column(title="samples", digits=0),)),
+        Column(title=f"step, {unit}", digits=2),
+        Column(title=f"{unit_of(plans.best.plan.job)}/s", digits=0, optional=True),
+        Column(title="MFU, %", digits=1),
+        Column(title="efficiency, %", digits=1), *_spent_columns(plans),
+        *((Column(title="layout", prose=True),) if with_layouts else ()),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for scaled in scaling_points:
@@ -232,7 +236,7 @@ def ledger(plan: Plan) -> Table:
     return Table(
         title="Predicted ledger",
         notes=(f"Mean over ranks, in order of precedence. The step is {units.show_ns(step_ns)} ns exactly.",),
-        columns=(Column(head="account"), Column(head="ms", digits=1), Column(head="share, %", digits=1)),
+        columns=(Column(title="account"), Column(title="ms", digits=1), Column(title="share, %", digits=1)),
         rows=(*rows, ("Step", step_ns / 1e6, 100.0)),
     )
 
@@ -258,7 +262,7 @@ def memory(plans: Plans) -> Table:
     return Table(
         title="Memory of the fullest rank",
         notes=(),
-        columns=(Column(head="part"), Column(head="GB", digits=1)),
+        columns=(Column(title="part"), Column(title="GB", digits=1)),
         rows=(
             *rows,
             ("Allocated", allocated / 1e9),

@@ -89,23 +89,26 @@ def _figures(plans: Plans) -> list[KeyFigure]:
     """Key figures of the best plan: step, throughput, MFU and memory; days, dollars and energy as far as known."""
     best, bill = plans.best, plans.best.bill
     low, high = units.show_time(best.plan.low), units.show_time(best.plan.high)
+    unit = tables.unit_of(best.plan.job)
     figures = [
         figure("step", units.show_time(best.plan.ledger.wall_ns),
                "Predicted; four of five measured steps lie in this interval.", f"{low} to {high}"),
-        figure("throughput", units.show_rate(bill.tokens_per_s, " tok/s"), "Tokens of all devices."),
-        KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%", means="Model FLOPs a second, over the peak."),
-        KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB", means="The fullest rank's.",
+        figure("throughput", units.show_rate(bill.tokens_per_s, f" {unit}/s"), f"{unit.capitalize()} of all devices."),
+        KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%",
+               description="Model FLOPs a second, over the peak."),
+        KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB",
+               description="The fullest rank's.",
                change=f"of {plans.memory_bytes / 1e9:.1f}" if plans.memory_bytes else ""),
     ]  # fmt: skip
     if plans.tokens:
         figures.append(
             KeyFigure(
-                label="to train", value=f"{bill.days:,.1f}", unit="days", means="Including time lost to failures."
+                label="to train", value=f"{bill.days:,.1f}", unit="days", description="Including time lost to failures."
             )
         )
     if bill.dollars is not None:
         value, _, unit = units.show_count(bill.dollars).partition(" ")
-        figures.append(KeyFigure(label="to pay", value=f"${value}", unit=unit, means="Devices by the hour."))
+        figures.append(KeyFigure(label="to pay", value=f"${value}", unit=unit, description="Devices by the hour."))
     if bill.kwh is not None:
         figures.append(figure("energy", units.show_rate(bill.kwh * 1e3, "Wh"), "With hosts, networks and cooling."))
     return figures
@@ -190,8 +193,8 @@ def _assumed(plans: Plans) -> Table:
         title="Assumptions",
         notes=("Constants of prices, failures and energy; then those that no data sheet lists.",),
         columns=(
-            Column(head="constant"), Column(head="value"), Column(head="unit"), Column(head="measured"),
-            Column(head="date"), Column(head="source", prose=True),
+            Column(title="constant"), Column(title="value"), Column(title="unit"), Column(title="measured"),
+            Column(title="date"), Column(title="source", prose=True),
         ),
         rows=tuple(
             (name, f"{claim.value:,.6g}", unit, "yes" if claim.measured else "no", claim.date, claim.source)

@@ -22,8 +22,8 @@ def rates(probed: ProbedMachine) -> Table:
         title="Best rate",
         notes=(f"Per rank, while all ranks work: {probed.ranks}. Sizes of collectives are those of the whole tensor.",),
         columns=(
-            Column(head=""), Column(head="size"), Column(head="one call, µs", digits=1),
-            Column(head="GFLOP/s", digits=1), Column(head="GB/s", digits=2),
+            Column(title=""), Column(title="size"), Column(title="one call, µs", digits=1),
+            Column(title="GFLOP/s", digits=1), Column(title="GB/s", digits=2),
         ),
         rows=tuple((*_call(call), *_rate(call)) for call in rows),
     )  # fmt: skip
@@ -35,9 +35,9 @@ def calls(probed: ProbedMachine) -> Table:
         title="Timed call",
         notes=(f"Median of several tries on rank 0 while all ranks work: {probed.ranks}.",),
         columns=(
-            Column(head=""), Column(head="size"), Column(head="one call, µs", digits=1),
-            Column(head="lower quartile, µs", digits=1), Column(head="upper quartile, µs", digits=1),
-            Column(head="GFLOP/s", digits=1), Column(head="GB/s", digits=2),
+            Column(title=""), Column(title="size"), Column(title="one call, µs", digits=1),
+            Column(title="lower quartile, µs", digits=1), Column(title="upper quartile, µs", digits=1),
+            Column(title="GFLOP/s", digits=1), Column(title="GB/s", digits=2),
         ),
         rows=tuple((*_call(call), call.low_s * 1e6, call.high_s * 1e6, *_rate(call)) for call in probed.calls),
     )  # fmt: skip
@@ -65,7 +65,7 @@ def constants(machine: Machine) -> Table:
     return Table(
         title="Constant",
         notes=(describe_interval(machine),),
-        columns=(Column(head=""), Column(head="this machine"), Column(head="default"), Column(head="unit")),
+        columns=(Column(title=""), Column(title="this machine"), Column(title="default"), Column(title="unit")),
         rows=tuple(
             (name, f"{claim.value:.4g}", f"{assumed[name]:.4g}", claim.unit)
             for name, claim in machine.calibration.items()
@@ -87,9 +87,9 @@ def runs(fitted: FittedMachine, max_rows: int | None = None) -> Table:
         title="Run",
         notes=("Steps without the profiler. Fitted runs are not a test: predict a run that was not in the fit.",),
         columns=(
-            Column(head="Run"), Column(head="layout", prose=True), Column(head="measured step, ms", digits=1),
-            Column(head="predicted before, ms", digits=1), Column(head="error, %", digits=1),
-            Column(head="predicted after, ms", digits=1), Column(head="error, %", digits=1),
+            Column(title="Run"), Column(title="layout", prose=True), Column(title="measured step, ms", digits=1),
+            Column(title="predicted before, ms", digits=1), Column(title="error, %", digits=1),
+            Column(title="predicted after, ms", digits=1), Column(title="error, %", digits=1),
         ),
         rows=tuple(rows[:max_rows]),
     )  # fmt: skip

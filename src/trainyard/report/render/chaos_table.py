@@ -39,14 +39,14 @@ def table(score: ChaosScore, full: bool = True) -> Table:
         title="Fault",
         notes=tuple(filter(None, (more, explained, *strays))),
         columns=(
-            Column(head="fault"),
-            Column(head="after step", digits=0, spare=True),
-            Column(head="reported as", prose=True),
-            Column(head="detect, s", digits=2),
-            Column(head="restart, s", digits=2),
-            Column(head="lost, s", digits=2),
-            Column(head="outcome", id=True),
-            Column(head="losses", id=True),
+            Column(title="fault"),
+            Column(title="after step", digits=0, optional=True),
+            Column(title="reported as", prose=True),
+            Column(title="detect, s", digits=2),
+            Column(title="restart, s", digits=2),
+            Column(title="lost, s", digits=2),
+            Column(title="outcome", id=True),
+            Column(title="losses", id=True),
         ),
         rows=tuple(
             (

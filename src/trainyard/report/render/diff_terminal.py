@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
+import shlex
+
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from trainyard import units, words
+from trainyard.report.render.fitted_table import Part, fitted, plain
 from trainyard.report.render.operations_terminal import count_hidden, print_operations
-from trainyard.report.render.terminal import NextStep, Part, fitted, next_steps, plain
+from trainyard.report.render.terminal import NextStep, next_steps
 from trainyard.report.view.comparison import ComparedAccount, Comparison, show_change
 
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
@@ -20,8 +22,9 @@ _NAME_WIDTH = 34
 """Width of an account in characters from which columns are left out before it is shortened."""
 
 
-def print_comparison(comparison: Comparison, console: Console, full: bool = False) -> None:
-    """Prints the comparison of two sides: the changes of all accounts if `full`, else of those that changed most."""
+def print_comparison(comparison: Comparison, console: Console, full: bool = False, traces: str = "") -> None:
+    """Prints the comparison of two sides: the changes of all accounts if `full`, else of those that changed most.
+    `traces`: the path of the profiler files of the second side, empty if it is a run or a plan."""
     before, after, tone = comparison.before, comparison.after, _tone(comparison)
     console.print(Text(plain(comparison.headline), style=f"bold {tone}".strip()))
     # Reasons why the sides cannot be compared make doubts about which is faster irrelevant.
@@ -47,7 +50,7 @@ def print_comparison(comparison: Comparison, console: Console, full: bool = Fals
     if full and comparison.no_operations:
         console.print(Text(f"note: {plain(comparison.no_operations)}", style="dim"))
     if not full:
-        console.print(*next_steps(_suggest_commands(comparison, len(changes) - len(large))), sep="\n")
+        console.print(*next_steps(_suggest_commands(comparison, len(changes) - len(large), traces)), sep="\n")
 
 
 def _large(changes: list[ComparedAccount], wall_ns: int) -> list[ComparedAccount]:
@@ -56,8 +59,9 @@ def _large(changes: list[ComparedAccount], wall_ns: int) -> list[ComparedAccount
     return large if len(changes) > len(large) + 1 else changes
 
 
-def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
-    """Commands that show the rest, of which `folded` is the number of accounts, and that look closer."""
+def _suggest_commands(comparison: Comparison, folded: int, traces: str) -> list[NextStep]:
+    """Commands that show the rest, of which `folded` is the number of accounts, and that look closer. `traces`: as in
+    `print_comparison`."""
     counts = {
         "more account": folded,
         "more operation": count_hidden(comparison.operations),
@@ -68,7 +72,9 @@ def _suggest_commands(comparison: Comparison, folded: int) -> list[NextStep]:
     if comparison.before.timed_ns and comparison.after.timed_ns:
         command = "trainyard gate run --base REVISION JOB.toml | -- COMMAND"
         return [*steps, NextStep(command, "test for a slowdown with known error rates")]
-    return [*steps, NextStep("trainyard trace PATH", "what each step spends its time on")]
+    if not traces:
+        return steps
+    return [*steps, NextStep(f"trainyard trace {shlex.quote(traces)}", "what each step spends its time on")]
 
 
 def _tone(comparison: Comparison) -> str:
@@ -76,7 +82,9 @@ def _tone(comparison: Comparison) -> str:
     return "yellow" if comparison.comparable and comparison.doubts else "" if comparison.comparable else "red"
 
 
-def _table(comparison: Comparison, large: list[ComparedAccount], folded: list[ComparedAccount], width: int) -> Table:
+def _table(
+    comparison: Comparison, large: list[ComparedAccount], folded: list[ComparedAccount], width: int
+) -> RenderableType:
     """The accounts in ms: a row for each `large` change, one for all that are `folded`, one for the step. In a narrow
     terminal the range is left out first, then the two sides."""
     before, after = comparison.before, comparison.after

@@ -16,13 +16,13 @@ def tables_html(title: str, tables: Iterable[Table]) -> str:
 
 def _table(table: Table) -> str:
     """A table as an HTML element; its title heads the first column, its notes follow as paragraphs."""
-    heads = [table.title, *(column.head for column in table.columns[1:])]
+    heads = [table.title, *(column.title for column in table.columns[1:])]
     head = "".join(f"<th>{_text(text)}</th>" for text in heads)
     rows = "".join(
         f"<tr>{''.join(_cell(cell, column) for cell, column in zip(row, table.columns, strict=True))}</tr>"
         for row in table.rows
     )
-    notes = "".join(f"<p>{_text(note)}</p>" for note in table.notes)
+    notes = "".join(f"<p>{_text(note)}</p>" for note in table.all_notes)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}"
 
 

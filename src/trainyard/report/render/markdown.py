@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from trainyard import units
 from trainyard.finding import Finding
-from trainyard.report.render.terminal import plain
+from trainyard.report.render.fitted_table import plain
 from trainyard.report.view.price_text import show_interval, show_price
 from trainyard.report.view.view import View
 

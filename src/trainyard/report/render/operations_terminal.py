@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from trainyard.compare.operations.largest_changes import OperationChange, OperationChanges
-from trainyard.report.render.terminal import plain
+from trainyard.report.render.fitted_table import plain
 from trainyard.report.view.operation_changes import crop, show_calls, show_match, show_path, show_places
 
 _MOST_OPERATIONS = 3

@@ -46,14 +46,14 @@ def table(parity: ParityResults, full: bool = True) -> Table:
         title="Mix",
         notes=tuple(filter(None, notes)),
         columns=(
-            Column(head="mix"),
-            Column(head="ranks", digits=0, spare=True),
-            Column(head="format", id=True),
-            Column(head="loss error", id=True),
-            Column(head="norm error", id=True),
-            Column(head="tolerance", id=True, spare=True),
-            Column(head="verdict", id=True),
-            Column(head="time, s", digits=1, spare=True),
+            Column(title="mix"),
+            Column(title="ranks", digits=0, optional=True),
+            Column(title="format", id=True),
+            Column(title="loss error", id=True),
+            Column(title="norm error", id=True),
+            Column(title="tolerance", id=True, optional=True),
+            Column(title="verdict", id=True),
+            Column(title="time, s", digits=1, optional=True),
         ),
         rows=tuple(
             (

@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from trainyard.report.view.view import Column, Table
 from trainyard.store.index.run_index import RunRow
 
-MOST = 40
+MOST = 38
 """Number of runs on one screen."""
 
 
 def table(rows: Sequence[RunRow]) -> Table:
     """The table of stored runs, one per row, in the given order."""
     columns = (
-        Column(head="id", id=True), Column(head="job"), Column(head="state"), Column(head="tags", spare=True),
-        Column(head="step, ms", digits=3, spare=True), Column(head="when (UTC)", id=True, spare=True),
-        Column(head="layout", spare=True), Column(head="tokens/s", digits=0, spare=True),
+        Column(title="id", id=True), Column(title="job"), Column(title="state"), Column(title="tags", optional=True),
+        Column(title="step, ms", digits=3, optional=True), Column(title="when (UTC)", id=True, optional=True),
+        Column(title="layout", optional=True),
+        Column(
+            title="per second", digits=0, optional=True,
+            note="Per second: tokens, images or samples, whichever the job counts.",
+        ),
     )  # fmt: skip
     cells = tuple(
         (

@@ -13,19 +13,16 @@ from rich.text import Text
 from trainyard import units, words
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
+from trainyard.report.render.fitted_table import Part, fitted, plain, shortened
 from trainyard.report.render.terminal import (
     NextStep,
-    Part,
     figures_line,
-    fitted,
     joined_line,
     next_steps,
     phases_line,
-    plain,
     print_parts,
     print_view,
     sentence,
-    shortened,
 )
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_view import view_of
@@ -36,6 +33,10 @@ _MOST_ACCOUNTS, _MOST_FINDINGS, _MOST_NOTES = 9, 3, 2
 """Maximum number of rows of each kind."""
 _NOTE_LENGTH = 320
 """Maximum length of a note in characters."""
+_SMALL_SAVING = 0.001
+"""Fraction of the step below which a finding is folded with the others, if a replay priced it."""
+_MOST_PATHS = 3
+"""Paths in a suggested command."""
 _SMALL_SHARE = 0.01
 """Fraction of the step below which an account is folded with the others."""
 _BAR_WIDTH = 20
@@ -61,15 +62,32 @@ def print_analysis(
         print_parts(analysis.ledgers, console)
     else:
         console.print(
-            Group(*_parts(view, analysis.mean, console.width), *next_steps((*_omitted(view, full_command), *steps)))
+            Group(
+                *_parts(view, analysis.mean, console.width),
+                *next_steps((*_omitted(view, full_command), *steps), console.width),
+            )
         )
 
 
-def what_if_step(analysis: Analysis) -> tuple[NextStep, ...]:
-    """The prediction of the step without the cause of the first finding that a change expresses."""
-    changes = [finding.change.text for finding in analysis.findings if finding.change is not None]
-    command = f"trainyard trace what-if PATH --change {shlex.quote(changes[0])}" if changes else ""
-    return (NextStep(command, "the step without that cause, account by account"),) if changes else ()
+def what_if_step(analysis: Analysis, paths: Sequence[str]) -> tuple[NextStep, ...]:
+    """The prediction of the step with the change that the first printed finding with one states; none without such a
+    finding. `paths`: the profiler files or folders as the user typed them."""
+    changes = [finding.change.text for finding in _worthwhile(analysis)[:_MOST_FINDINGS] if finding.change is not None]
+    if not changes:
+        return ()
+    files = shlex.join(paths) if len(paths) <= _MOST_PATHS else "PATH..."
+    command = f"trainyard trace what-if {files} --change {shlex.quote(changes[0])}"
+    return (NextStep(command, "the step after this change, account by account"),)
+
+
+def _worthwhile(analysis: Analysis | View) -> list[Finding]:
+    """The findings, in their order, without those whose removal saves less than `_SMALL_SAVING` in a replay."""
+    wall_ns = analysis.wall_ns if isinstance(analysis, View) else analysis.mean.wall_ns
+    return [
+        finding
+        for finding in analysis.findings
+        if finding.priced != "replayed" or finding.cost_ns >= _SMALL_SAVING * wall_ns
+    ]
 
 
 def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
@@ -87,14 +105,22 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
         parts.append(figures_line(view.figures))
     if view.wall_ns:
         parts += ["", _accounts(view, mean, width), phases_line(view)]
-    shown = [finding for finding in view.findings[:_MOST_FINDINGS] if finding is not leading]
+    worthwhile = _worthwhile(view)
+    shown = [finding for finding in worthwhile[:_MOST_FINDINGS] if finding is not leading]
+    folded = [finding for finding in view.findings if finding is not leading and finding not in worthwhile]
+    if shown or folded:
+        parts.append("")
     if shown:
-        parts += ["", _findings(shown)]
+        parts.append(_findings(shown))
+    if folded:
+        more = "more " * bool(shown or leading)
+        counted = units.counted(len(folded), f"{more}finding")
+        parts.append(Text(f"{counted} would save less than {100 * _SMALL_SAVING:g} % of the step", style="dim"))
     notes = [shortened(plain(note), _NOTE_LENGTH) for note in view.notes[:_MOST_NOTES]]
     return [*parts, *(Text(f"note: {note}", style="dim") for note in notes)]
 
 
-def _accounts(view: View, mean: Ledger, width: int) -> Table:
+def _accounts(view: View, mean: Ledger, width: int) -> RenderableType:
     """The table of the largest accounts of the mean step, with a row for the others, fitted to `width` characters."""
     accounts = sorted(((ns, account) for account, ns in mean.by_account().items() if ns), key=lambda row: -row[0])
     large = [row for row in accounts[:_MOST_ACCOUNTS] if row[0] >= _SMALL_SHARE * mean.wall_ns]
@@ -151,7 +177,7 @@ def _price_line(finding: Finding) -> str:
 def _omitted(view: View, full_command: str) -> tuple[NextStep, ...]:
     """The command that shows the rest, with the numbers of findings, tables and notes left out."""
     counts = {
-        "more finding": len(view.findings[_MOST_FINDINGS:]),
+        "more finding": len(view.findings) - len(_worthwhile(view)[:_MOST_FINDINGS]),
         "table": len(view.tables) + bool(view.kernels) + bool(view.modules),
         "note": len(view.notes[_MOST_NOTES:]),
     }

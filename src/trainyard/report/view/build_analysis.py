@@ -21,15 +21,19 @@ from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.store.measurement_warnings import measurement_warnings
 from trainyard.store.run_summary import summarise
 from trainyard.trace.flops.coverage import formula_coverage
-from trainyard.trace.flops.roofline import op_roofline
+from trainyard.trace.flops.roofline import RECORD_SHAPES, Roofline, op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.step_overview import main_interruption
 from trainyard.trace.top_kernels import Busy, top_work
 
 _MOST_ROWS = 30
 """Kernels and modules in an analysis."""
+_MOST_PATTERNS = 8
+"""Formulas that a warning lists."""
 _COMPUTE_BOUND = 0.85
 """Share of compute in a step above which it is called compute-bound."""
+_RECORD_SHAPES_OF_RUN = "trainyard run --shapes"
+"""How shapes are recorded in a run: on a CPU they are not, unless requested, since they slow the steps."""
 _LIMITS = (
     "Overlapped communication slows concurrent compute through contention; that time is booked as compute.",
     "Profiling has overhead. The ledger is of profiled steps; a run's step time is of unprofiled ones.",
@@ -68,7 +72,8 @@ def _analysis(
     # The ranks on one model of device, of which kernels and modules are listed.
     comparable = measured.comparable if measured else None
     findings = tuple(diagnose(mean, run, measured))
-    roofline = op_roofline(comparable) if comparable else None
+    way_to_record = _RECORD_SHAPES_OF_RUN if run else RECORD_SHAPES
+    roofline = op_roofline(comparable, way_to_record=way_to_record) if comparable else None
     return Analysis(
         headline=_headline(mean, findings, run, main_interruption(measured.steps) if measured else ""),
         subject=subject,
@@ -82,15 +87,29 @@ def _analysis(
         modules=_rows(top_work(comparable, "modules", most=_MOST_ROWS), mean.wall_ns) if comparable else (),
         steps=measured.steps if measured else None,
         formulas=formula_coverage(roofline) if roofline else None,
-        tables=(*(run_tables(run) if run else ()), *(tables(measured, roofline) if measured and roofline else ())),
+        tables=(
+            *(run_tables(run) if run else ()),
+            *(tables(measured, roofline, way_to_record) if measured and roofline else ()),
+        ),
         warnings=(
             *((measured.left_out,) if measured and measured.unread else ()),
             *((measured.unlike_devices,) if measured and measured.by_model else ()),
+            *(_unmatched_formulas(roofline) if roofline else ()),
             *_warnings(mean, run),
         ),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
         limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
     )
+
+
+def _unmatched_formulas(roofline: Roofline) -> tuple[str, ...]:
+    """A sentence on the user's formulas that match no op; none if each matches one."""
+    if not roofline.unmatched:
+        return ()
+    named = "; ".join(", ".join(patterns) for patterns in roofline.unmatched[:_MOST_PATTERNS])
+    more = f"; and {len(roofline.unmatched) - _MOST_PATTERNS} more" * (len(roofline.unmatched) > _MOST_PATTERNS)
+    formulas = units.counted(len(roofline.unmatched), "formula matches", "formulas match")
+    return (f"{formulas} no op of these files: {named}{more}. Names are compared as they are in the trace.",)
 
 
 def _recipe(job: Job) -> str:
@@ -171,19 +190,26 @@ def _figures(mean: Ledger, run: Run | None, measured: MeasuredTrace | None) -> l
         label = "window" if mean.scope.steps == (WINDOW,) else "step time"
         if measured and measured.steps.how == "inferred":
             label = f"inferred step time ({100 * (measured.steps.confidence or 0):.0f} % sure)"
-        figures.append(KeyFigure(label=label, value=value, unit=unit, means="Mean over ranks and full steps."))
+        figures.append(KeyFigure(label=label, value=value, unit=unit, description="Mean over ranks and full steps."))
     share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
-    figures.append(KeyFigure(label="compute", value=share, unit="%", means="Share of the step in which compute runs."))
+    figures.append(
+        KeyFigure(label="compute", value=share, unit="%", description="Share of the step in which compute runs.")
+    )
     if comm_ns:
         hidden = units.show_share(comm_ns - kinds.get("comm", 0), comm_ns).removesuffix(" %")
         figures.append(
             KeyFigure(
-                label="communication overlapped", value=hidden, unit="%", means="Share of communication under compute."
+                label="communication overlapped",
+                value=hidden,
+                unit="%",
+                description="Share of communication under compute.",
             )
         )
     covered = units.show_share(mean.wall_ns - mean.unrecognised_ns, mean.wall_ns).removesuffix(" %")
     figures.append(
-        KeyFigure(label="coverage", value=covered, unit="%", means="Share of the step that rules could attribute.")
+        KeyFigure(
+            label="coverage", value=covered, unit="%", description="Share of the step that rules could attribute."
+        )
     )
     return figures
 

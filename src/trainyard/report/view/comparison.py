@@ -94,7 +94,7 @@ def _table(comparison: Comparison) -> Table:
     return Table(
         title="account",
         notes=(*comparison.reasons, *comparison.doubts, *comparison.caveats),
-        columns=(Column(head=""), *(Column(head=head, digits=3) for head in heads), Column(head="verdict")),
+        columns=(Column(title=""), *(Column(title=head, digits=3) for head in heads), Column(title="verdict")),
         rows=(
             *(
                 (

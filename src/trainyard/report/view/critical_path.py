@@ -129,10 +129,10 @@ def tables(result: CriticalPath, full: bool = False) -> tuple[Table, ...]:
             ),
         ),
         columns=(
-            Column(head="Account"),
-            Column(head="Resource"),
-            Column(head="time", digits=3),
-            Column(head="share %", digits=1),
+            Column(title="Account"),
+            Column(title="Resource"),
+            Column(title="time", digits=3),
+            Column(title="share %", digits=1),
         ),
         rows=tuple(
             (label, resource, ns / per_step, _percent(ns, result)) for label, resource, ns in _fold(result, full)
@@ -142,11 +142,11 @@ def tables(result: CriticalPath, full: bool = False) -> tuple[Table, ...]:
         title="Op on the path",
         notes=("In ms per step. A host op is named by the launch that follows it.",),
         columns=(
-            Column(head="Op"),
-            Column(head="Resource"),
-            Column(head="rank", digits=0),
-            Column(head="calls", digits=1),
-            Column(head="time", digits=3),
+            Column(title="Op"),
+            Column(title="Resource"),
+            Column(title="rank", digits=0),
+            Column(title="calls", digits=1),
+            Column(title="time", digits=3),
         ),
         rows=tuple(
             (op.name or "no launch follows", op.resource, op.rank, op.count / max(1, result.steps), op.ns / per_step)
@@ -156,7 +156,7 @@ def tables(result: CriticalPath, full: bool = False) -> tuple[Table, ...]:
     by_rank = Table(
         title="Rank",
         notes=("In ms per step.",),
-        columns=(Column(head="Rank", digits=0), Column(head="time", digits=3), Column(head="share %", digits=1)),
+        columns=(Column(title="Rank", digits=0), Column(title="time", digits=3), Column(title="share %", digits=1)),
         rows=tuple((item.rank, item.ns / per_step, _percent(item.ns, result)) for item in result.ranks[:most]),
     )
     return (by_account, by_op, by_rank) if len(result.ranks) > 1 else (by_account, by_op)

@@ -14,7 +14,7 @@ from trainyard.report.view.traffic_tables import traffic_tables
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.coverage import FormulaCoverage, formula_coverage
-from trainyard.trace.flops.roofline import OpRow, Roofline
+from trainyard.trace.flops.roofline import RECORD_SHAPES, OpRow, Roofline
 from trainyard.trace.measured_trace import Lateness, MeasuredTrace, ModelMean
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ _CHANGES, _SMALL = 12, 0.001
 """Rows of a prediction on one screen, and the fraction of the step below which a change is folded."""
 
 
-def tables(measured: MeasuredTrace, roofline: Roofline) -> tuple[Table, ...]:
+def tables(measured: MeasuredTrace, roofline: Roofline, way_to_record: str = RECORD_SHAPES) -> tuple[Table, ...]:
     """The tables of a trace that have rows: models of device, ops against the roofline, last to arrive, bandwidths.
-    `roofline`: of the ranks that the mean covers."""
+    `roofline`: of the ranks that the mean covers; `way_to_record`: how the user records shapes."""
     all_tables = (
         device_models(measured.by_model),
         ops(roofline),
-        uncovered_ops(formula_coverage(roofline)),
+        uncovered_ops(formula_coverage(roofline), way_to_record),
         lateness(measured.lateness),
         bandwidths(measured.bandwidths),
         *traffic_tables(measured.traffic),
@@ -56,12 +56,18 @@ def incidents(run: Run) -> Table:
     """The table of a run's incidents: the culprit and the time in s that they cost."""
     return Table(
         title="Incidents",
-        notes=(
-            "In seconds: from the fault to its detection, from detection until all ranks trained again, and of "
-            "training that was repeated. Step: the last that had ended; resumed: the step after which training "
-            "continued.",
+        notes=(),
+        columns=(
+            Column(title="What"), Column(title="Says", prose=True), Column(title="Rank", digits=0),
+            Column(title="Node", digits=0, optional=True),
+            Column(title="Step", digits=0, optional=True, note="Step: the last that had ended."),
+            Column(title="Noticed", digits=2, note="Noticed: s from the fault to its detection."),
+            Column(title="Restart", digits=2, note="Restart: s from detection until all ranks trained again."),
+            Column(title="Lost", digits=2, note="Lost: s of training that was repeated."),
+            Column(
+                title="Resumed", digits=0, optional=True, note="Resumed: the step after which training continued."
+            ),
         ),
-        columns=_columns_with_decimals("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
         rows=tuple(
             (
                 words.FAULTS[incident.kind].label,
@@ -75,7 +81,7 @@ def incidents(run: Run) -> Table:
             )
             for incident in run.incidents
         ),
-    )
+    )  # fmt: skip
 
 
 def goodput(run: Run) -> Table:
@@ -108,13 +114,20 @@ def ops(roofline: Roofline) -> Table:
             *roofline.notes,
             *([f"Formulas assume: {assumptions}."] if assumptions else []),
         ),
-        columns=_columns_with_decimals("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
+        columns=(
+            Column(title="Op"), Column(title="Shapes"), Column(title="Bound", optional=True),
+            Column(title="Calls", digits=1, optional=True), Column(title="ms", digits=3),
+            Column(title="Reachable", digits=3, optional=True, note="Reachable: ms at the roofline."),
+            Column(title="Loss", digits=3, note="Loss: ms minus the ms at the roofline."),
+            Column(title="TFLOP/s", digits=2), Column(title="GB/s", digits=1),
+        ),
         rows=tuple(_op_cells(row) for row in with_formula[:_MOST_ROWS]),
-    )
+    )  # fmt: skip
 
 
-def uncovered_ops(coverage: FormulaCoverage) -> Table:
-    """The table of the compute whose FLOPs or bytes are unknown, in ms per step, the longest first."""
+def uncovered_ops(coverage: FormulaCoverage, way_to_record: str = RECORD_SHAPES) -> Table:
+    """The table of the compute whose FLOPs or bytes are unknown, in ms per step, the longest first.
+    `way_to_record`: how the user records shapes."""
     rows = [row for row in coverage.uncovered if row.ns][:_MOST_UNCOVERED]
     total_ns = coverage.compute_ns - coverage.covered_ns
     reasons = sorted({row.missing for row in rows})
@@ -123,7 +136,11 @@ def uncovered_ops(coverage: FormulaCoverage) -> Table:
         notes=(
             f"In ms per step: {units.show_share(total_ns, coverage.compute_ns)} of compute time, "
             f"{units.show_time(total_ns)}. `--formulas FILE` adds formulas.",
-            *(f"{words.MISSING_COSTS[reason].label}: {words.MISSING_COSTS[reason].means}" for reason in reasons),
+            *(
+                f"{words.MISSING_COSTS[reason].label}: {words.MISSING_COSTS[reason].means}"
+                + f" Record with {way_to_record}." * (reason == "no_arguments")
+                for reason in reasons
+            ),
         )
         if rows
         else (),
@@ -202,20 +219,37 @@ def bandwidths(rows: Sequence[Bandwidth]) -> Table:
     return Table(
         title="Collectives' bandwidth",
         notes=(
-            "Sizes in MB, times in µs, bandwidths in GB/s; medians. Bus bandwidth as nccl-tests defines it.",
-            "Timed from the last arrival to the end, or, if that is unknown, by the shortest member: a lower bound.",
-            "Waiting: the members' time before the last arrival, in % of their time in these calls. Slowest, fastest: "
-            "bus bandwidth of single calls. Link: bus bandwidth in % of the rate of the link between the members, as "
-            "published for the usual machine with their device; empty if it is unknown.",
+            "Sizes in MB, times in µs, bandwidths in GB/s; medians. Times are from the last arrival to the end, or, if "
+            "that is unknown, those of the shortest member: then a bandwidth is a lower bound.",
         ),
-        columns=(
-            *_columns_with_decimals("Collective", "Group", "Timed by", "Verdict"),
-            *_columns_with_decimals(
-                Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2, Waiting=0, Link=0
-            ),
-        ),
+        columns=_BANDWIDTH_COLUMNS,
         rows=tuple(_bandwidth_cells(row) for row in rows[:_MOST_ROWS]),
     )
+
+
+_BANDWIDTH_COLUMNS = (
+    Column(title="Collective"),
+    Column(title="Group", optional=True),
+    Column(title="Timed by", optional=True),
+    Column(title="Verdict", id=True),
+    Column(title="Ranks", digits=0, optional=True),
+    Column(title="MB", digits=3),
+    Column(title="Count", digits=0),
+    Column(title="µs", digits=1),
+    Column(title="Algorithm", digits=2, optional=True, note="Algorithm: bytes of a call by its time."),
+    Column(title="Bus", digits=2, note="Bus: bus bandwidth as nccl-tests defines it."),
+    Column(title="Slowest", digits=2, optional=True, note="Slowest: the least bus bandwidth of a single call."),
+    Column(title="Fastest", digits=2, optional=True, note="Fastest: the greatest bus bandwidth of a single call."),
+    Column(
+        title="Waiting", digits=0,
+        note="Waiting: the members' time before the last arrival, in % of their time in these calls.",
+    ),
+    Column(
+        title="Link", digits=0, optional=True,
+        note="Link: bus bandwidth in % of the rate of the link between the members, as published for the usual machine "
+        "with their device; empty if it is unknown.",
+    ),
+)  # fmt: skip
 
 
 def _bandwidth_cells(row: Bandwidth) -> tuple[Cell, ...]:
@@ -316,7 +350,7 @@ def query_table(answer: QueryResult) -> Table:
     return Table(
         title=answer.columns[0] if answer.columns else "",
         notes=(),
-        columns=tuple(Column(head=head, digits=places) for head, places in zip(answer.columns, digits_of_column)),
+        columns=tuple(Column(title=head, digits=places) for head, places in zip(answer.columns, digits_of_column)),
         rows=tuple(
             tuple(
                 cell if places is not None or cell is None else str(cell) for cell, places in zip(row, digits_of_column)
@@ -335,6 +369,6 @@ def _columns_with_decimals(*texts: str, **numbers: int) -> tuple[Column, ...]:
     """Columns of text with the heads `texts`, then columns of numbers with the heads and decimals of `numbers`."""
     heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
     return (
-        *(Column(head=head, prose=head in ("Says", "Means")) for head in texts),
-        *(Column(head=heads.get(head, head), digits=digits) for head, digits in numbers.items()),
+        *(Column(title=head, prose=head in ("Says", "Means")) for head in texts),
+        *(Column(title=heads.get(head, head), digits=digits) for head, digits in numbers.items()),
     )

@@ -46,7 +46,7 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
         )
         if summary.tokens_per_s:
             unit = unit_of(run.job)
-            rate = units.show_rate(summary.tokens_per_s, " tok/s" if unit == "tokens" else f" {unit}/s")
+            rate = units.show_rate(summary.tokens_per_s, f" {unit}/s")
             figures.append(figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
     figures += shares_of_run(run)
     if summary.memory_bytes:
@@ -55,19 +55,26 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
         figures.append(_profiling_cost(summary.profiler_ns, summary.step_ns))
     if summary.loss_first is not None and summary.loss_last is not None:
         first_loss = f"from {summary.loss_first:.3f}"
-        means = "Nats a token." if unit_of(run.job) == "tokens" else f"Mean over the {unit_of(run.job)} of a step."
-        figures.append(KeyFigure(label="loss", value=f"{summary.loss_last:.3f}", change=first_loss, means=means))
+        description = (
+            "Nats a token." if unit_of(run.job) == "tokens" else f"Mean over the {unit_of(run.job)} of a step."
+        )
+        figures.append(
+            KeyFigure(label="loss", value=f"{summary.loss_last:.3f}", change=first_loss, description=description)
+        )
     return figures
 
 
 def _profiling_cost(added_ns: int, step_ns: int) -> KeyFigure:
     """The key figure of the profiler's cost: `added_ns`, by which a profiled step is longer than an unprofiled one of
     `step_ns`; unknown if it is negative."""
-    label, means = "profiler's cost", "How much longer the median profiled step took than the median unprofiled one."
+    label, description = (
+        "profiler's cost",
+        "How much longer the median profiled step took than the median unprofiled one.",
+    )
     if added_ns < 0:
         faster = f"profiled steps were {units.show_time(-added_ns)} faster"
-        return KeyFigure(label=label, value="cannot tell", change=faster, means=means)
-    return figure(label, units.show_share(added_ns, step_ns), means, f"{units.show_time(added_ns)} a step")
+        return KeyFigure(label=label, value="cannot tell", change=faster, description=description)
+    return figure(label, units.show_share(added_ns, step_ns), description, f"{units.show_time(added_ns)} a step")
 
 
 def profiled_step_warning(run: Run, wall_ns: int) -> str:
@@ -95,8 +102,8 @@ def shares_of_run(run: Run) -> list[KeyFigure]:
                 label=label,
                 value=f"{100 * share.value:.1f}",
                 unit="%",
-                means=f"Model FLOPs ({flops_source}) a second, over {rate_name} of all ranks.",
-                worked=(
+                description=f"Model FLOPs ({flops_source}) a second, over {rate_name} of all ranks.",
+                calculation=(
                     f"{units.show_rate(share.flops, 'FLOP', 2)} a step / {units.show_time(share.step_ns)} / "
                     f"({share.ranks} × {units.show_rate(share.rate, 'FLOP/s')}, {rate_name}){no_mfu}"
                 ),
@@ -104,14 +111,14 @@ def shares_of_run(run: Run) -> list[KeyFigure]:
         )
     if reason := summary.no_matmul_share:
         matmul_rate = units.show_rate(run.claims["matmul_rate"].value, "FLOP/s")
-        means = (
+        description = (
             f"Matrix products alone reached {matmul_rate} per rank before the run, the steps more: the device was busy."
         )
-        figures.append(KeyFigure(label="of matmul rate", value="cannot tell", change=reason, means=means))
+        figures.append(KeyFigure(label="of matmul rate", value="cannot tell", change=reason, description=description))
     return figures
 
 
-def figure(label: str, shown: str, means: str, change: str = "") -> KeyFigure:
+def figure(label: str, shown: str, description: str, change: str = "") -> KeyFigure:
     """A key figure from `shown`, a formatted value with its unit such as `418.0 ms`; `change`: a comparison."""
     value, unit = shown.split(" ", 1)
-    return KeyFigure(label=label, value=value, unit=unit.strip(), means=means, change=change)
+    return KeyFigure(label=label, value=value, unit=unit.strip(), description=description, change=change)

@@ -65,8 +65,8 @@ def operations_table(changes: OperationChanges | None, reason: str) -> Table:
         title="operation",
         notes=(reason,) if reason else (),
         columns=(
-            Column(head=""), *(Column(head=head, digits=3) for head in heads), Column(head="match", prose=True),
-            Column(head="calls per step"),
+            Column(title=""), *(Column(title=head, digits=3) for head in heads), Column(title="match", prose=True),
+            Column(title="calls per step"),
         ),
         rows=tuple(rows),
     )  # fmt: skip

@@ -43,7 +43,7 @@ def _matrix(title: str, ranks: Sequence[int], values: dict[tuple[int, int], floa
     return Table(
         title=title,
         notes=("Rows are senders, columns are receivers.", _NOTE),
-        columns=(Column(head="Sender", digits=0), *(Column(head=f"to {rank}", digits=3) for rank in ranks)),
+        columns=(Column(title="Sender", digits=0), *(Column(title=f"to {rank}", digits=3) for rank in ranks)),
         rows=tuple((sender, *(values.get((sender, receiver)) for receiver in ranks)) for sender in ranks),
     )
 
@@ -56,12 +56,12 @@ def _largest_pairs(label: str, pairs: Sequence[PairTraffic]) -> Table:
         title=f"{label}: largest of {len(pairs):,} pairs of ranks",
         notes=(_NOTE, f"The largest pair exchanges {largest[0].bytes / mean_bytes:.2f} times the mean of all pairs."),
         columns=(
-            Column(head="Sender", digits=0),
-            Column(head="Receiver", digits=0),
-            Column(head="MB", digits=3),
-            Column(head="calls", digits=0),
-            Column(head="time ms", digits=3),
-            Column(head="GB/s", digits=2),
+            Column(title="Sender", digits=0),
+            Column(title="Receiver", digits=0),
+            Column(title="MB", digits=3),
+            Column(title="calls", digits=0),
+            Column(title="time ms", digits=3),
+            Column(title="GB/s", digits=2),
         ),
         rows=tuple(
             (

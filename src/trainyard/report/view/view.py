@@ -14,20 +14,21 @@ from trainyard.finding import Finding
 
 class KeyFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One key figure: `418.0` `ms` `step time`. `change`: a comparison, an interval, or the reason for a missing value;
-    `better`: whether that is an improvement; `means`: the definition; `worked`: the arithmetic behind the value."""
+    `better`: whether that is an improvement; `description`: the definition; `calculation`: the arithmetic behind the
+    value."""
 
     label: str
     value: str
     unit: str = ""
     change: str = ""
     better: bool | None = None
-    means: str = ""
-    worked: str = ""
+    description: str = ""
+    calculation: str = ""
 
     @property
     def line(self) -> str:
         """`MFU 41.2 % = ...`, or empty."""
-        return f"{self.label} {self.value} {self.unit} = {self.worked}" if self.worked else ""
+        return f"{self.label} {self.value} {self.unit} = {self.calculation}" if self.calculation else ""
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,15 +105,17 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """`digits`: decimals of numbers, whose unit is in the head; None for text. `prose`: text that wraps, while names
-    are cut in the middle. `id`: never cut, for dates and for ids that users copy. `spare`: left out if not all
-    columns fit."""
+    """`digits`: decimals of numbers, whose unit is in the title; None for text. `prose`: text that wraps, while names
+    are cut in the middle. `id`: never cut or, unless it is `optional`, left out: ids that users copy, dates, and the
+    figures that a table is about. `optional`: left out first if
+    not all columns fit. `note`: the definition of the column, printed below the table if the column is."""
 
-    head: str
+    title: str
     digits: int | None = None
     prose: bool = False
-    spare: bool = False
+    optional: bool = False
     id: bool = False
+    note: str = ""
 
 
 Cell = str | int | float | None
@@ -126,6 +129,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes on the table, then those on its columns."""
+        return (*self.notes, *(column.note for column in self.columns if column.note))
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):

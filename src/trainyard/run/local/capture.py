@@ -16,6 +16,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_fun
 from trainyard.formats.atomic import replacing_own
 from trainyard.job import PROFILER_WARMUP
 from trainyard.recorded_stacks import CLOCK_MARK, STACKS_KEY, RecordedStacks
+from trainyard.run.local.hide_profiler_messages import QuietProfile
 from trainyard.run.stacks.module_marks import ModuleMarks
 from trainyard.run.stacks.sampler import StackSampler
 from trainyard.store.redact_run import copy_redacted
@@ -46,11 +47,17 @@ class CapturedWindow:
 
 @contextmanager
 def capture(
-    folder: Path, rank: int, steps: int, device: torch.device, barrier: Callable[[], object], stacks: bool = False
+    folder: Path,
+    rank: int,
+    steps: int,
+    device: torch.device,
+    barrier: Callable[[], object],
+    stacks: bool = False,
+    shapes: bool = False,
 ) -> Iterator[CapturedWindow]:
     """Profile `PROFILER_WARMUP + steps` steps: call `step()` on the yielded window after each. `barrier`: waits for
     all ranks. `stacks`: sample the Python stacks of the calling thread, and annotate the forward passes of
-    modules.
+    modules. `shapes`: record the shapes of ops on a CPU too.
 
     `folder`: the run's folder; `device`: that of the rank. Writes `traces/rank<N>.json.gz`, under that name only when
     complete.
@@ -73,12 +80,12 @@ def capture(
 
     sampler = StackSampler(threading.get_ident()) if stacks else None
     marks = ModuleMarks(fast_annotation()) if stacks else None
-    with profile(
+    with QuietProfile(
         activities=activities,
         schedule=choose_action,
         on_trace_ready=lambda profiler: _export(profiler, path, sampler.finish() if sampler else None),
         # On a CPU, recording shapes fragments the heap: page faults make steps several times as long (docs/log.md).
-        record_shapes=device.type != "cpu",
+        record_shapes=shapes or device.type != "cpu",
         # It records each call, which takes as long as the calls themselves: `python -m benchmarks.stacks`.
         with_stack=False,
     ) as profiler:

@@ -101,8 +101,8 @@ class RunCheckpoints:
         notices = self.saver.take_notices() if self.saver is not None else []
         for notice in notices:
             if self.is_rank_0:
-                self.events.fault(notice.kind, notice.says, notice.rank, notice.step)
-            self.say(f"{notice.says}\n")
+                self.events.fault(notice.kind, notice.message, notice.rank, notice.step)
+            self.say(f"{notice.message}\n")
         return bool(notices)
 
 

@@ -248,17 +248,17 @@ def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> Trai
 
     Its advice contains the command that resumes the run.
     """
-    store.finish(mark_failed(run, failure.says))
+    store.finish(mark_failed(run, failure.summary))
     resume_sentence, stored_sentence = (
         resume_hint.resume_sentence(folder, run.job),
         f"The measurements so far are stored as run {run.id}.",
     )
     if failure.kind == "preempted":
-        return Preempted(failure.says, f"{resume_sentence} {stored_sentence}")
+        return Preempted(failure.summary, f"{resume_sentence} {stored_sentence}")
     if not run.job.recovery.max_restarts:
         resume_sentence += " With [recovery] max_restarts = N in the job it restarts automatically."
     hints = (failure.next_step, _last_step(run, failure.rank), resume_sentence, stored_sentence)
-    return RankDied(failure.says, " ".join(filter(None, hints)))
+    return RankDied(failure.summary, " ".join(filter(None, hints)))
 
 
 @contextmanager
@@ -331,15 +331,15 @@ def _follow(started: _Started, progress: Callable[[Progress], None], after_poll:
     `_POLL_S` seconds. The status is read before the samples, so that the last ones are not missed.
     """
     job = started.run.job
+    unit = plugins.load("workloads", job.workload).unit
     appended = _read_appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
     while running:
         running = started.launcher.status(started.job_id) == "running"
         for sample in next(appended):
             tokens_per_s = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
-            progress(
-                Progress(step=sample.step + 1, steps=job.measure.in_all, loss=sample.loss, tokens_per_s=tokens_per_s)
-            )
+            step, steps = sample.step + 1, job.measure.in_all
+            progress(Progress(step=step, steps=steps, loss=sample.loss, tokens_per_s=tokens_per_s, unit=unit))
         after_poll()
         if running:
             time.sleep(_POLL_S)

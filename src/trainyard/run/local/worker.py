@@ -134,6 +134,7 @@ class Rank:
         line on rank 0; `checkpoints`: None to save none; `fault_injector`: called with the number of the step that is
         about to begin, None for none."""
         self.job = job
+        self.unit = plugins.load("workloads", job.workload).unit  # of `tokens_per_step`
         self.ranks = ranks
         self.training = training
         self.clock = clock
@@ -163,7 +164,13 @@ class Rank:
             return
         ranks, steps = self.ranks, len(window) - PROFILER_WARMUP
         with capture(
-            folder, ranks.rank, steps, ranks.device, barrier=lambda: barrier(ranks), stacks=self.job.measure.stacks
+            folder,
+            ranks.rank,
+            steps,
+            ranks.device,
+            barrier=lambda: barrier(ranks),
+            stacks=self.job.measure.stacks,
+            shapes=self.job.measure.shapes,
         ) as profiler:
             for planned in window:
                 self._take_step(planned)
@@ -222,7 +229,7 @@ class Rank:
         note = " (profiled)" * planned.profiled + " (warm-up)" * planned.warmup
         self.say(
             f"step {planned.step + 1} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
-            f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} tokens/s{note}\n"
+            f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} {self.unit}/s{note}\n"
         )
         if self.checkpoints is not None:
             is_due = self.checkpoints.due(planned.step)

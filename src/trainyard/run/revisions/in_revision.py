@@ -88,7 +88,7 @@ def run_in(folder: Path, command: Sequence[str], store: Store) -> Run:
     except BadFile as error:
         raise BadFile(
             f"{_name_revision(folder)} stored run {run_id} in a form that this version of trainyard does not read: "
-            f"{error.says}",
+            f"{error.message}",
             "Compare revisions of trainyard that store runs in the same form.",
         ) from error
 

@@ -100,7 +100,7 @@ def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
     watch_variables = {
         "PYTHONPATH": path,
         FOLDER: str(folder),
-        MEASURE: f"{measure.warmup},{measure.steps},{measure.profiled},{measure.stacks:d}",
+        MEASURE: f"{measure.warmup},{measure.steps},{measure.profiled},{measure.stacks:d},{measure.shapes:d}",
     }
     end_with_parent = partial(die_with_parent, os.getpid(), signal.SIGTERM)
     environment = {**os.environ, **watch_variables}

@@ -28,7 +28,7 @@ from trainyard.record import Sample
 from trainyard.run.script import step_mark
 
 FOLDER, MEASURE = "TRAINYARD_SCRIPT_FOLDER", "TRAINYARD_SCRIPT_MEASURE"
-"""Environment variables: the run's folder; `warmup,steps,profiled,stacks`."""
+"""Environment variables: the run's folder; `warmup,steps,profiled,stacks,shapes`."""
 _STEPS_FROM = "torch.optim.optimizer"
 
 
@@ -38,8 +38,10 @@ def watch() -> None:
     Reads the environment variables `FOLDER` and `MEASURE`, and installs an import hook for torch's optimizers and an
     exit handler.
     """
-    warmup, steps, profiled, stacks = (int(part) for part in os.environ[MEASURE].split(","))
-    measure = Measure(warmup=warmup, steps=steps, repeats=1, profiled=profiled, stacks=bool(stacks))
+    warmup, steps, profiled, stacks, shapes = (int(part) for part in os.environ[MEASURE].split(","))
+    measure = Measure(
+        warmup=warmup, steps=steps, repeats=1, profiled=profiled, stacks=bool(stacks), shapes=bool(shapes)
+    )
     watcher = ScriptWatch(Path(os.environ[FOLDER]), int(os.environ.get("RANK", "0")), measure)
     step_mark.set_watcher(watcher)
     sys.meta_path.insert(0, _AfterImport(_STEPS_FROM, watcher.follow))
@@ -170,7 +172,13 @@ class ScriptWatch:
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         window = capture(
-            self.folder, self.rank, self.measure.profiled, device, barrier=lambda: None, stacks=self.measure.stacks
+            self.folder,
+            self.rank,
+            self.measure.profiled,
+            device,
+            barrier=lambda: None,
+            stacks=self.measure.stacks,
+            shapes=self.measure.shapes,
         )
         self.profiler = self.window.enter_context(window)
 

@@ -1,9 +1,9 @@
 """Classification of a trace without device events (training on a CPU): the training thread's spans replace kernels.
 
-Compute is the self time of the training thread's ops and of kernels that torch.compile generated; communication the
-`gloo:*` spans of any thread; ops inside a compilation are a part of it; the self time of other framework code is
-launch; the thread's remaining time is python, or host if the file does not show Python, unless its frames show more
-(waiting for data, a checkpoint, collection).
+Compute is the self time of the training thread's ops, of custom ops that do their own work, and of kernels that
+torch.compile generated; communication the `gloo:*` spans of any thread; ops inside a compilation are a part of it; the
+self time of other framework code is launch; the thread's remaining time is python, or host if the file does not show
+Python, unless its frames show more (waiting for data, a checkpoint, collection).
 
 The training thread is cut into stretches, during each of which one host row (an index into the columns of `HostSpans`)
 is the innermost open span; `host.what` is the kind of a span: OP, NOTE (an annotation), PYTHON (a frame). A key is the
@@ -29,6 +29,11 @@ _OPTIMIZER = PHASES.index("optimizer")
 _OTHER = PHASES.index("other")
 # Namespaces of ops that compute; others, such as autograd's and c10d's, call them.
 _COMPUTE_NAMESPACES = ("aten::", "mkldnn::", "onednn::", "quantized::", "fbgemm::", "torchvision::")
+_FRAMEWORK_NAMESPACES = (
+    "autograd::", "torch::", "c10d::", "c10d_functional::", "_c10d_functional::", "_dtensor::", "symm_mem::", "prim::",
+    "prims::", "inductor::", "profiler::", "rpc::",
+)  # fmt: skip
+"""Namespaces of PyTorch's own ops that call others; those of the remaining names belong to libraries and users."""
 
 _SUBCLASS_SPAN = "PythonSubclass"
 """Torch's name of the span in which a tensor subclass handles an op."""
@@ -56,7 +61,10 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     pairs, index = np.unique(owner.astype(np.int64) * len(PHASES) + phase, return_inverse=True)
     spans_and_phases = [divmod(pair, len(PHASES)) for pair in pairs.tolist()]
     no_call = Account("launch_gap", "python" if events.shows_python else "host")
-    key_of_pair = [_key_of_span(events, context, keys, row, phase, no_call) for row, phase in spans_and_phases]
+    computing_names = _find_computing_names(events)
+    key_of_pair = [
+        _key_of_span(events, context, keys, row, phase, no_call, computing_names) for row, phase in spans_and_phases
+    ]
     key = np.array(key_of_pair, np.int32)[index]
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
@@ -150,20 +158,48 @@ def _find_forwarded(events: Events) -> I32:
     return np.unique(outer[(outer >= 0) & (host.name[outer] == host.name[inner])])
 
 
-def _key_of_span(events: Events, context: Context, keys: Keys, row: int, phase: int, no_call: Account) -> int:
+def _find_computing_names(events: Events) -> frozenset[int]:
+    """The name numbers of ops that compute: those of compute libraries, kernels of torch.compile, and custom ops (of
+    other namespaces than the framework's) that spend most of their time outside of the ops that they call."""
+    host = events.host
+    is_op = host.what == OP
+    rows = np.flatnonzero(is_op)
+    own_ns = np.zeros(len(host) + 1, np.int64)
+    own_ns[rows] = host.stop[rows] - host.start[rows]
+    enclosing_op = nearest_ancestor(is_op, host.parent)[rows]
+    np.subtract.at(own_ns, enclosing_op, host.stop[rows] - host.start[rows])  # the additional last entry takes -1
+    total_ns, total_own_ns = np.zeros((2, len(events.names)), np.int64)
+    np.add.at(total_ns, host.name[rows], host.stop[rows] - host.start[rows])
+    np.add.at(total_own_ns, host.name[rows], own_ns[rows])
+    computing: set[int] = set()
+    for number in np.unique(host.name[rows]).tolist():
+        name = events.names[number]
+        is_custom = "::" in name and not name.startswith(_FRAMEWORK_NAMESPACES)
+        if (
+            name.startswith(_COMPUTE_NAMESPACES)
+            or class_of_inductor(name)
+            or (is_custom and 2 * total_own_ns[number] > total_ns[number])
+        ):
+            computing.add(number)
+    return frozenset(computing)
+
+
+def _key_of_span(
+    events: Events, context: Context, keys: Keys, row: int, phase: int, no_call: Account, computing: frozenset[int]
+) -> int:
     """The key of stretches in a phase (index into words.PHASES) whose innermost span is host row `row` (-1: none).
 
-    `no_call`: the account of time outside ops and calls. Adds the key to `keys` if it is new.
+    `no_call`: the account of time outside ops and calls; `computing`: the name numbers of ops that compute. Adds the
+    key to `keys` if it is new.
     """
     if row < 0:
         return keys.number(no_call, _OTHER)
     host = events.host
-    name = events.names[host.name[row]]
     cause = context.causes[context.cause[row]] if context.cause[row] >= 0 else ""
     if host.what[row] == OP and cause == "launch_gap/compile":
         # The compiler runs ops on fake tensors, to find shapes and gradients: they compute nothing.
         account = Account.parse(cause)
-    elif host.what[row] == OP and (name.startswith(_COMPUTE_NAMESPACES) or class_of_inductor(name)):
+    elif host.what[row] == OP and int(host.name[row]) in computing:
         op_class = _CLASSES[context.op_class[row]] if context.op_class[row] >= 0 else "other"
         account = Account("compute", "optimizer" if phase == _OPTIMIZER else op_class)
     elif host.what[row] == OP:

@@ -59,7 +59,7 @@ def query(measured: MeasuredTrace, sql: str, max_rows: int = MAX_ROWS, seconds: 
         try:
             return _run_query(database, sql, max_rows, seconds)
         except BadInput as error:
-            raise BadInput(error.says, error.next_step or _list_tables(measured)) from error
+            raise BadInput(error.message, error.next_step or _list_tables(measured)) from error
 
 
 def _open_database() -> DuckDBPyConnection:

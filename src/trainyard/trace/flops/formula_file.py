@@ -8,7 +8,7 @@ and reads the arguments of the forward op; the forward op's `result` is the grad
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -99,6 +99,15 @@ class FormulaSet:
         """Compiles all entries. Raises `BadInput` for one that is not valid."""
         for number, entry in self._entries:
             _compile(entry, f"{self._source}, formula {number}")
+
+    def unmatched(self, names: Iterable[str]) -> list[tuple[str, ...]]:
+        """The patterns of each entry that none of `names`, the names of a trace's ops, matches."""
+        ops = set(names)
+        return [
+            entry.ops
+            for _, entry in self._entries
+            if not any(_matches((*entry.ops, *_node_names(entry)), op) for op in ops)
+        ]
 
     def _compile(self, op: str) -> Iterator[_Part]:
         """Compiles the parts of entries whose names match `op`."""

@@ -38,6 +38,8 @@ _QUANTISED = ("bfloat16", "float16", "float32")
 """Formats of tensors that a layer may quantise to float8 for its products."""
 _FEWER_PRODUCTS = re.compile(r"winograd|(?<!c)fft(?!n)", re.I)
 """Kernels of convolutions that take fewer multiplications than a direct one: by Winograd's algorithm, or transforms."""
+RECORD_SHAPES = "torch.profiler's record_shapes=True"
+"""How shapes are recorded in a profile of the user's own."""
 _HALF = words.DTYPES["bfloat16"]
 
 
@@ -73,7 +75,7 @@ class OpRow(NamedTuple):
 class Roofline(NamedTuple):
     """Rows by decreasing loss, then those without one by ns. `known_ns` of `compute_ns` are in ops whose FLOPs and
     bytes are known. `notes`: missing data and the reason. `assumptions`: what formulas of these rows assume, each
-    once."""
+    once. `unmatched`: the patterns of each of the user's formulas that matches no op of the trace."""
 
     rows: tuple[OpRow, ...]
     device: str
@@ -81,6 +83,7 @@ class Roofline(NamedTuple):
     compute_ns: int
     notes: tuple[str, ...]
     assumptions: tuple[str, ...] = ()
+    unmatched: tuple[tuple[str, ...], ...] = ()
 
 
 class _RooflineKey(NamedTuple):
@@ -112,21 +115,23 @@ class _RooflineTotals:
         self.kernels: set[str] = set()
 
 
-def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofline:
+def op_roofline(measured: MeasuredTrace, device: Device | None = None, way_to_record: str = RECORD_SHAPES) -> Roofline:
     """Compares all compute ops in full steps of all ranks with the limits of their device.
 
     `device`: the device to compare with; None for the one named in each rank's file, if a machine file describes it.
-    Figures are per step and rank.
+    `way_to_record`: how the user records shapes. Figures are per step and rank.
     """
     totals_by_key: dict[_RooflineKey, _RooflineTotals] = {}
     steps = 0
     device_names: set[str] = set()
     has_shapes = False
+    op_names: set[str] = set()
     for rank in measured.ranks:
         steps += sum(not part.partial for part in rank.parts) or len(rank.parts)
         device_names.add(rank.events.device)
         has_shapes = has_shapes or bool(rank.events.shapes)
         _add_rank(rank, totals_by_key, measured.formulas)
+        op_names |= _op_names(rank) if measured.formulas.entries else set()
     devices = {name: device or machine.find_device(name) for name in device_names}
     rows = sorted(
         (_op_row(key, total, max(1, steps), devices[key.device]) for key, total in totals_by_key.items()),
@@ -138,7 +143,7 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         if specification is None
     ]
     if not has_shapes:
-        notes.append("The files contain no shapes: record with torch.profiler's record_shapes=True.")
+        notes.append(f"The files contain no shapes: record with {way_to_record}.")
     if any(row.at_most for row in rows):
         notes.append("FLOPs of packed sequences and grouped products are upper bounds: only their totals are recorded.")
     faster_rows = sum(1 for row in rows if row.reachable_ns is not None and row.busy_ns < row.reachable_ns)
@@ -156,7 +161,14 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         compute_ns=sum(row.ns for row in rows),
         notes=tuple(notes),
         assumptions=tuple(sorted({key.cost.assumes for key in totals_by_key if key.cost and key.cost.assumes})),
+        unmatched=tuple(measured.formulas.own.unmatched(op_names)),
     )
+
+
+def _op_names(rank: RankTrace) -> set[str]:
+    """The names of all ops of a rank."""
+    host = rank.events.host
+    return {rank.events.names[name] for name in np.unique(host.name[host.what == OP]).tolist()}
 
 
 def _add_rank(rank: RankTrace, totals_by_key: dict[_RooflineKey, _RooflineTotals], formulas: Formulas) -> None:

@@ -34,21 +34,21 @@ class Fragments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of `asked` bytes that failed at event number `event`, `ns` after the first event; sizes in bytes. `why`
-    is a key of words.SHORTAGES, `where` the source location of the request.
+    """A request of `requested` bytes that failed at event number `event`, `ns` after the first event; sizes in bytes.
+    `reason` is a key of words.SHORTAGES, `location` the source location of the request.
 
     `unused`: all cached free memory; `usable`: the part of it for the request's stream and pool, with a largest piece
     of `largest`; `device_free`: free memory of the device according to the driver."""
 
     event: int
     ns: int
-    asked: int
+    requested: int
     device_free: int
     unused: int
     usable: int
     largest: int
-    why: str
-    where: str
+    reason: str
+    location: str
 
 
 def free_pieces(
@@ -115,13 +115,13 @@ def find_shortages(device: SnapshotDevice, replayed: Replay, location_of_stack: 
             Shortage(
                 event=event,
                 ns=int(trace.ns[event] - trace.ns[0]),
-                asked=request,
+                requested=request,
                 device_free=device_free,
                 unused=unused,
                 usable=usable,
                 largest=largest,
-                why=_reason(request, largest_anywhere, usable, unused + device_free),
-                where=locations[trace.stack[event]],
+                reason=_reason(request, largest_anywhere, usable, unused + device_free),
+                location=locations[trace.stack[event]],
             )
         )
     return shortages

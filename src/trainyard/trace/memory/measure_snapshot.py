@@ -29,7 +29,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     trace or the trace has no clock. `stack` is the full stack of the largest, innermost line first."""
 
     category: str
-    where: str
+    location: str
     size: int
     requested: int
     count: int
@@ -232,7 +232,7 @@ def _peak(
         holders.append(
             Holder(
                 category=KINDS[kind],
-                where=location,
+                location=location,
                 size=size,
                 requested=int(lives.requested[rows].sum()),
                 count=len(rows),
@@ -250,6 +250,6 @@ def _peak(
         reserved=int(replayed.reserved[moment]),
         held={kind: size for kind, size in bytes_by_kind.items() if counts[kind]},
         counts={kind: count for kind, count in counts.items() if count},
-        holders=tuple(sorted(holders, key=lambda holder: (-holder.size, holder.category, holder.where))),
+        holders=tuple(sorted(holders, key=lambda holder: (-holder.size, holder.category, holder.location))),
         fragments=measure_fragments(device, replayed, moment) if snapshot.allocator else None,
     )

@@ -204,7 +204,7 @@ class Saver:
         if not failure.full:
             raise EnvironmentFailed(f"the checkpoint after step {step + 1} could not be written: {failure.message}.")
         message = f"the disk has no space for the checkpoint after step {step + 1}: {failure.message}"
-        self._notices.put(Notice(kind="disk_full", step=step, says=message, rank=failure.rank))
+        self._notices.put(Notice(kind="disk_full", step=step, message=message, rank=failure.rank))
 
     def _plan_for(self, tensors: Mapping[str, Tensor]) -> WritePlan:
         """The plan of the previous save, or a new one if name, shape or dtype of a tensor of any rank has changed

@@ -106,7 +106,7 @@ class CheckpointStore:
             manifest = self.read(step)
             return manifests.damage(self.folder(step), manifest, sorted(manifest.files))
         except BadFile as error:
-            return error.says
+            return error.message
 
     def commit(self, manifest: Manifest) -> None:
         """Adds the manifest and publishes the checkpoint. Its other files must be on disk already."""

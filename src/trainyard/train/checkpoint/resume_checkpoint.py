@@ -22,11 +22,11 @@ from trainyard.train.process_group import Ranks
 
 class Notice(NamedTuple):
     """A checkpoint fault that training survived. `kind`: `disk_full` or `bad_checkpoint`; `step`: the last step in the
-    checkpoint; `says`: the message; `rank`: the rank it occurred on, -1 if it concerns all."""
+    checkpoint; `message`: for the user; `rank`: the rank it occurred on, -1 if it concerns all."""
 
     kind: str
     step: int
-    says: str
+    message: str
     rank: int = -1
 
 
@@ -73,7 +73,7 @@ class Resume(NamedTuple):
         folder = self.store.set_aside(step, reason).name if self.group.is_rank_0 else ""
         folder = self.group.broadcast(folder)
         message = f"the checkpoint after step {step + 1} is set aside as {folder}: {reason.rstrip('.')}"
-        self.notices.put(Notice(kind="bad_checkpoint", step=step, says=message))
+        self.notices.put(Notice(kind="bad_checkpoint", step=step, message=message))
         return None
 
     def _damage(self, manifest: Manifest) -> str:

@@ -58,5 +58,5 @@ def measure_rank(job: Job, rank: int) -> RankMemory:
 
 def refuse_job(error: BadJob) -> None:
     """Ends this process with the error message and the exit code for a job that cannot run with fake tensors."""
-    sys.stderr.write(f"{error.says}\n")
+    sys.stderr.write(f"{error.message}\n")
     raise SystemExit(_REFUSED_EXIT_CODE)

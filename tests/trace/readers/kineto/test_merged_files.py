@@ -91,8 +91,8 @@ def test_joined_files_of_one_device_number_are_not_mixed_up(tmp_path):
             event["pid"] = event["pid"] if event["cat"] == "kernel" else 500 + rank
     with pytest.raises(BadFile) as refused:
         Kineto().read(write(tmp_path, join(ranks)))
-    assert "2 ranks" in refused.value.says
-    assert "16 of its 16 device events" in refused.value.says
+    assert "2 ranks" in refused.value.message
+    assert "16 of its 16 device events" in refused.value.message
 
 
 def test_one_process_with_a_rank_in_its_name_is_not_merged(tmp_path):

@@ -64,7 +64,7 @@ def test_events_without_evidence_are_left_out_and_counted(tmp_path, text):
 def test_trace_with_only_unread_device_categories_is_refused(tmp_path, category):
     with pytest.raises(BadFile) as refused:
         Kineto().read(write(tmp_path, document(category, 6, stream=None)))
-    assert category in refused.value.says
+    assert category in refused.value.message
 
 
 @pytest.mark.parametrize(

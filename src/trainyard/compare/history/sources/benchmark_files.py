@@ -23,10 +23,10 @@ _MAX_LISTED = 5
 
 
 class _SavedResults(NamedTuple):
-    """The figures of one file: `figures`: benchmark -> s (or asv's own unit); `when`: ISO date and time of the run;
+    """The figures of one file: `figures`: benchmark -> s (or asv's own unit); `time`: ISO date and time of the run;
     `where`: machine and environment."""
 
-    when: str
+    time: str
     commit: str
     where: str
     figures: dict[str, float]
@@ -43,7 +43,7 @@ def load(path: Path, benchmark: str | None) -> Series:
     one. Raises `BadFile` for a folder without results, `BadInput` or `UnknownName` if `benchmark` does not identify
     one."""
     files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    results = sorted((result for file in files if (result := _read_results(file))), key=lambda result: result.when)
+    results = sorted((result for file in files if (result := _read_results(file))), key=lambda result: result.time)
     names = sorted({name for result in results for name in result.figures})
     if not names:
         raise BadFile(f"{path}: contains no results of pytest-benchmark or asv.")
@@ -61,7 +61,7 @@ def load(path: Path, benchmark: str | None) -> Series:
         metric=name,
         about=SeriesMetric(label=name, unit="", better="lower"),
         points=tuple(
-            SeriesPoint(value=result.figures[name], commit=result.commit, when=result.when)
+            SeriesPoint(value=result.figures[name], commit=result.commit, time=result.time)
             for result in comparable_results
         ),
         notes=(
@@ -98,7 +98,7 @@ def _read_pytest_benchmark(document: dict[str, Any]) -> _SavedResults:
     machine = document["machine_info"]
     where = " ".join(str(machine.get(key, "")) for key in ("node", "python_version")).strip()
     commit = str((document.get("commit_info") or {}).get("id") or "")
-    return _SavedResults(when=str(document["datetime"]), commit=commit, where=where, figures=_keep_finite(figures))
+    return _SavedResults(time=str(document["datetime"]), commit=commit, where=where, figures=_keep_finite(figures))
 
 
 def _read_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
@@ -118,9 +118,9 @@ def _read_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
         values, params = fields.get("result") or (), fields.get("params") or ()
         for combination, value in zip(product(*params), values):
             figures[f"{name}({', '.join(map(str, combination))})" if combination else name] = value
-    when = datetime.fromtimestamp(document["date"] / 1000, UTC).isoformat(timespec="seconds")
+    time = datetime.fromtimestamp(document["date"] / 1000, UTC).isoformat(timespec="seconds")
     where = f"{document['params']['machine']} {document['env_name']}"
-    return _SavedResults(when=when, commit=str(document["commit_hash"]), where=where, figures=_keep_finite(figures))
+    return _SavedResults(time=time, commit=str(document["commit_hash"]), where=where, figures=_keep_finite(figures))
 
 
 def _keep_finite(figures: dict[str, Any]) -> dict[str, float]:

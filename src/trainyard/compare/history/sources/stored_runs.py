@@ -38,7 +38,7 @@ def build_series(job: str, runs: Sequence[Run], metric: str) -> tuple[Series, tu
         unmeasured = units.counted(len(comparable) - len(measured), "run")
         notes.append(f"{unmeasured} without a measured {metric} left out.")
     points = tuple(
-        SeriesPoint(value=value, run=run.id, commit=run.provenance.code.get("sha", ""), when=run.started)
+        SeriesPoint(value=value, run=run.id, commit=run.provenance.code.get("sha", ""), time=run.started)
         for run, value in measured
     )
     return Series(name=job, metric=metric, about=describe_metric(about), points=points, notes=tuple(notes)), tuple(
