@@ -19,6 +19,7 @@ from trainyard.report.view.run_result import RunResult, result_of_run
 from trainyard.run.chaos import experiment, fault_plan
 from trainyard.run.chaos.fault_plan import FaultPlan
 from trainyard.run.local import harness
+from trainyard.run.nodes import head
 from trainyard.run.resume import fork_run
 from trainyard.run.script import run_command
 from trainyard.run.session import Session
@@ -33,7 +34,7 @@ def run(job: JobSource, *, stacks: bool = False, session: Session | None = None)
     """Trains a job on this machine: times its steps, profiles a few more, and stores and analyses the run.
 
     `job`: a job file or a `trainyard.Job`. `stacks`: as the key `stacks` of the job's `[measure]`. `session`:
-    store of the run and receiver of its progress.
+    store of the run and receiver of its progress; with `hosts`, this machine is the head of a job on several hosts.
 
         result = api.run("job.toml", session=api.Session(tag="baseline", say=print))
         print(result.id, result.summary.step_ns, result.headline)
@@ -46,7 +47,8 @@ def run(job: JobSource, *, stacks: bool = False, session: Session | None = None)
         read = msgspec.structs.replace(read, measure=msgspec.structs.replace(read.measure, stacks=True))
         text = job_file.write(read)
     booking, booked = _with_booking(session, read.trace_axis)
-    return booking.result(harness.execute(read, text, booked), booked)
+    execute = harness.execute if booked.hosts is None else head.execute
+    return booking.result(execute(read, text, booked), booked)
 
 
 def run_script(

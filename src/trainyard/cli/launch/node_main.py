@@ -10,13 +10,23 @@ same job id, which resumes it; 2, 4 and 70: as `trainyard` has them.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from trainyard.cli.main import exit_code_of
+from trainyard.cli.support.output import say, say_error
+from trainyard.errors import BadInput, Preempted
+from trainyard.launch.launch_spec import LEFT, TOKEN
+from trainyard.launch.supervisor.signed_store import take_token
+
+if TYPE_CHECKING:
+    from trainyard.run.nodes.hosts import Hosts
 
 
 @click.command()
@@ -67,11 +77,77 @@ def command(
     tag: str,
 ) -> None:
     """Run this node's share of a job on several hosts."""
+    from trainyard.run.nodes.hosts import Hosts, parse_address
+
+    host, port = parse_address(head)
+    if node >= nodes:
+        raise BadInput(f"--node {node}, but --nodes {nodes} has nodes 0 to {nodes - 1}.")
+    _leave_on(notice_signal)
+    hosts = Hosts(
+        job_id=job_id,
+        nodes=nodes,
+        host=host,
+        port=port,
+        token=take_token(),
+        shared=shared.absolute() if shared is not None else None,
+        gather_s=gather_s,
+    )
+    if not hosts.token:
+        raise BadInput(
+            f"{TOKEN} is not set: without it anyone who reaches {head} could start processes on all nodes.",
+            "Set it to the same random text on all nodes; launchers do so.",
+        )
+    if node:
+        from trainyard.run.nodes import member
+
+        raise click.exceptions.Exit(member.run(hosts, node, folder.absolute(), say))
+    _run_head(hosts, job or str(folder / "job.toml"), tag)
+
+
+def _run_head(hosts: Hosts, job: str, tag: str) -> None:
+    """Run the job on the head, and print the stored run. Exits with `LEFT` if the job left on request."""
+    from dataclasses import replace
+
+    from trainyard import api
+    from trainyard.cli.run.print_run import show_run
+    from trainyard.cli.run.run_options import session_of
+
+    try:
+        with session_of(tag, None, False) as session:
+            result = api.run(job, session=replace(session, hosts=hosts))
+    except Preempted as error:
+        say_error(f"error [{error.code}]: {error.says}", error.next_step)
+        raise click.exceptions.Exit(LEFT) from error
+    show_run(result, False, False)
+
+
+def _leave_on(notice_signal: str) -> None:
+    """Treat the signal of this name as SIGTERM, and leave on SIGTERM until the job has begun. Raises `BadInput` for an
+    unknown signal."""
+
+    def leave(_sign: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(LEFT)
+
+    def forward(_sign: int, _frame: FrameType | None) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    name = notice_signal.upper() if notice_signal.upper().startswith("SIG") else f"SIG{notice_signal.upper()}"
+    notice = getattr(signal, name, None)
+    if not isinstance(notice, signal.Signals) or notice in (signal.SIGKILL, signal.SIGSTOP):
+        raise BadInput(f"{notice_signal!r} is not a signal that a process can receive.", "For example SIGUSR1.")
+    signal.signal(signal.SIGTERM, leave)
+    if notice != signal.SIGTERM:
+        signal.signal(notice, forward)
 
 
 def main(args: list[str]) -> int:
     """Run the command line `args` and return the exit code."""
-    return exit_code_of(lambda: command.main(args, prog_name="node_main", standalone_mode=False))
+    return exit_code_of(lambda: _invoke(args))
+
+
+def _invoke(args: list[str]) -> None:
+    with command.make_context("node_main", args) as context:
+        command.invoke(context)
 
 
 if __name__ == "__main__":
