@@ -140,7 +140,7 @@ def _measure(
     `reference`: rank whose host answers; `leader`: this rank; `first_wait`: for the first answer. None if no answer
     arrived, or if the bounds contradict each other, as when a clock was set meanwhile.
     """
-    low, high, rounds = -(2**62), 2**62, 0
+    low, high, rounds, returned = -(2**61), 2**61, 0, 0
     with suppress(RuntimeError):
         for number in range(_ROUNDS):
             sent = read_ns()
@@ -149,4 +149,6 @@ def _measure(
             returned = read_ns()
             arrived, left = map(int, store.get(_key(leader, number, "pong")).split())
             low, high, rounds = max(low, left - returned), min(high, arrived - sent), rounds + 1
-    return ClockBound(reference=reference, low_ns=low, high_ns=high, rounds=rounds) if rounds and low <= high else None
+    if not rounds or low > high:
+        return None
+    return ClockBound(reference=reference, low_ns=low, high_ns=high, at_ns=returned, rounds=rounds)

@@ -18,12 +18,13 @@ FOLDER = "job"
 
 class ClockBound(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a clock's offset: the clock of rank `reference` minus that of this rank's host, from `low_ns` to
-    `high_ns`, by `rounds` messages each way."""
+    `high_ns`, at the time `at_ns` of the latter, by `rounds` messages each way."""
 
     reference: int
     low_ns: int
     high_ns: int
-    rounds: int = 0
+    at_ns: int
+    rounds: int
 
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
