@@ -180,6 +180,9 @@ ALIGNMENTS: Mapping[str, Word] = {
     ),
     "host": Word("host", "All ranks ran on one host and share its clock."),
     "collectives": Word("collectives", "Clocks were solved from the common ends of collectives."),
+    "bounds": Word(
+        "bounds", "Clock offsets were bounded: nobody leaves a collective before the last rank has arrived."
+    ),
 }
 
 REDUCES: Mapping[str, Word] = {
