@@ -42,7 +42,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     shared: str = ""
 
 
-class PartHeader(msgspec.Struct, frozen=True, kw_only=True):
+class PartHeader(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
     """The first message on a part: the size and the SHA-256 digest (hexadecimal) of its archive, and its name in the
     shared folder if it was left there. `problem`: why there is none."""
 
@@ -53,7 +53,7 @@ class PartHeader(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class _Chunk(msgspec.Struct, frozen=True, array_like=True):
+class _Chunk(msgspec.Struct, frozen=True, tag="chunk"):
     """Bytes of a node's archive: the chunk number `index`."""
 
     node: int

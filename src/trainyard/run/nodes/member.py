@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object]) ->
     errors of `remote.run`.
     """
     harness.check_torch()
+    # Without it torch writes a C++ stack trace for each lost connection, which this node reports itself.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from trainyard.launch.agents import remote
     from trainyard.launch.agents.preload import preload
 
