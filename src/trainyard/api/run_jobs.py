@@ -16,7 +16,7 @@ from trainyard.job import Job, Measure
 from trainyard.ledger import Ledger
 from trainyard.record import Run
 from trainyard.report.view.run_result import RunResult, result_of_run
-from trainyard.run.chaos import experiment, fault_plan
+from trainyard.run.chaos import experiment, fault_plan, node_faults
 from trainyard.run.chaos.fault_plan import FaultPlan
 from trainyard.run.local import harness
 from trainyard.run.nodes import head
@@ -110,6 +110,24 @@ def chaos(
     read, text = _read_job(job)
     booking, booked = _with_booking(session, read.trace_axis)
     ended = experiment.execute(read, text, faults, booked, against=against)
+    return booking.result(ended.run, booked, ended.failure)
+
+
+def chaos_nodes(
+    job: JobSource, *, nodes: int = 2, kills: int = 10, seed: int = 0, session: Session | None = None
+) -> RunResult:
+    """Runs a job on `nodes` nodes of this machine, kills ranks, agents, the supervisor and nodes at random, and scores
+    its recovery as `result.chaos`.
+
+    `kills`, `seed`: number of kills, and the seed from which their kinds, targets and steps are drawn. The losses are
+    compared with a run of the job without faults.
+
+    Raises `BadInput` for a job with too few steps or restarts, `CommandFailed` if the job does not end.
+    """
+    read, text = _read_job(job)
+    booking, booked = _with_booking(session, read.trace_axis)
+    plan = node_faults.random_plan(read, nodes, kills, seed)
+    ended = node_faults.execute(read, text, nodes, plan, booked)
     return booking.result(ended.run, booked, ended.failure)
 
 

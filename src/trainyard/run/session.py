@@ -44,8 +44,8 @@ class Session:
     `trainyard.api` bring their own. `progress`: is called after each step of rank 0. `say`: prints a line for the user.
     `port`: where the ranks meet on 127.0.0.1; a free port if None. `tag`: a name for the run, from its start.
     `devices`: the devices to run on; those that the vendor plugins report if None. `worker`: the Python module that
-    each rank runs. `hosts`: the hosts of the job, of which this one is the head; None
-    for a job on this machine. A user's own command starts its ranks itself, and uses only `store`, `book`, `say` and `tag`.
+    each rank runs. `hosts`: the hosts of the job, of which this one is the head; None for a job on this machine. A
+    user's own command starts its ranks itself, and uses only `store`, `book`, `say` and `tag`.
     """
 
     store: Store = field(default_factory=Store)

@@ -1,8 +1,8 @@
 """`python -m trainyard.cli.launch.node_main`: one node's process of a job on several hosts. Launchers run it on each.
 
 Node 0 is the head: it runs the job, with the supervisor, and stores the run. The others run an agent that connects to
-the supervisor. All of them need the job's token in the environment variable `TRAINYARD_JOB_TOKEN`, a random text that the launcher
-draws for each job.
+the supervisor. All of them need the job's token in the environment variable `TRAINYARD_JOB_TOKEN`, a random text that
+the launcher draws for each job.
 
 Exit codes: 0: the job is complete; 75: it saved its state and left on request, so that it can be started again with the
 same job id, which resumes it; 2, 4 and 70: as `trainyard` has them.

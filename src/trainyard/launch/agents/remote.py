@@ -1,8 +1,8 @@
 """The agent of a node on another host than the supervisor's: connects, gets the job, runs ranks, delivers its part.
 
-It needs the head's address and the job's token only; everything else comes from the supervisor's store. It uses a folder
-of its own. After the loss of the supervisor its ranks are ended, and it connects again: a restarted supervisor resumes the
-job.
+It needs the head's address and the job's token only; everything else comes from the supervisor's store. It uses a
+folder of its own. After the loss of the supervisor its ranks are ended, and it connects again: a restarted supervisor
+resumes the job.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Node:
     """A node, and how it takes part in a job.
 
     `index`: 1 and up; `host`, `port`: address of the head; `folder`: this node's folder for runs; `job_id`, `token`:
-    those of the job; `wait_s`: seconds without a supervisor after which the node gives up.
-    `prepare`: called with the start data and the address of this host in the connection to the head, before ranks
-    start; returns variables for the ranks' environment and the run's folder. Raises `TrainyardError` if this host
-    cannot take part. `pack`: called with the run's folder at the end; returns its archive, and its name if it was left in
-    a shared folder, else an empty name. `say`: prints a line.
+    those of the job; `wait_s`: seconds without a supervisor after which the node gives up. `prepare`: called with the
+    start data and the address of this host in the connection to the head, before ranks start; returns variables for the
+    ranks' environment and the run's folder. Raises `TrainyardError` if this host cannot take part. `pack`: called with
+    the run's folder at the end; returns its archive, and its name if it was left in a shared folder, else an empty
+    name. `say`: prints a line.
     """
 
     index: int
@@ -77,8 +77,8 @@ class Node:
 def run(node: Node) -> int:
     """Run agents of the node, one after another, until the job is over; return its exit code.
 
-    Returns `LEFT` if this process is asked to leave (SIGTERM) while no agent is connected. Raises `EnvironmentFailed` if
-    there is no supervisor for `node.wait_s` seconds, or agents fail for reasons of their own.
+    Returns `LEFT` if this process is asked to leave (SIGTERM) while no agent is connected. Raises `EnvironmentFailed`
+    if there is no supervisor for `node.wait_s` seconds, or agents fail for reasons of their own.
     """
     children, notices = list[int](), list[int]()
 
@@ -164,7 +164,8 @@ def _leave_early(_sign: int, _frame: FrameType | None) -> NoReturn:
 def _run_agent(node: Node, deadline_s: float) -> int:
     """Connect, get the job, run an agent to the job's end and deliver this node's part; return the job's exit code.
 
-    Returns `_UNREACHED` if there is no supervisor of the job until `deadline_s`. Raises `DistError` if the supervisor is lost later.
+    Returns `_UNREACHED` if there is no supervisor of the job until `deadline_s`. Raises `DistError` if the supervisor
+    is lost later.
     """
     connection = _connect(node, deadline_s)
     if connection is None:
@@ -173,8 +174,8 @@ def _run_agent(node: Node, deadline_s: float) -> int:
     spec = start.spec
     if spec.job_id != node.job_id or not 0 < node.index < spec.nodes:
         raise EnvironmentFailed(
-            f"{node.host}:{node.port} serves job {spec.job_id!r} on {spec.nodes} nodes, but this is node {node.index} of "
-            f"job {node.job_id!r}.",
+            f"{node.host}:{node.port} serves job {spec.job_id!r} on {spec.nodes} nodes, but this is node {node.index} "
+            f"of job {node.job_id!r}.",
             "Start all nodes with the same --job-id, --nodes and --head.",
         )
     try:
@@ -240,8 +241,8 @@ class EpochFollower:
         self.follow()
 
     def follow(self) -> None:
-        """Measure the supervisor's clock and use it. On the supervisor's own host its offset is used exactly, unless the
-        measurement contradicts it, as with a process whose clocks are simulated."""
+        """Measure the supervisor's clock and use it. On the supervisor's own host its offset is used exactly, unless
+        the measurement contradicts it, as with a process whose clocks are simulated."""
         measured = clock_exchange.measure(self._store)
         self.error_ns = measured.error_ns
         is_same_host = epoch.follow(self._clock)

@@ -1,9 +1,9 @@
 """Map the clock of an agent's host to the supervisor's clock, by exchanging readings through the store.
 
 An agent asks at `sent` on its own monotonic clock; the supervisor's clock process answers with its reading; the answer
-arrives at `received`. The reading was taken in between: at the middle with an error of at most half the time between them.
-Of several exchanges the shortest is used. Clocks may drift apart later, by up to 50 ppm (180 ms an hour) between hosts
-whose clocks nothing disciplines; agents measure again before each launch of their ranks.
+arrives at `received`. The reading was taken in between: at the middle with an error of at most half the time between
+them. Of several exchanges the shortest is used. Clocks may drift apart later, by up to 50 ppm (180 ms an hour) between
+hosts whose clocks nothing disciplines; agents measure again before each launch of their ranks.
 """
 
 from __future__ import annotations

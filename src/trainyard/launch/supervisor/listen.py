@@ -8,7 +8,8 @@ import socket
 from contextlib import suppress
 
 _MAX_WAITING_CONNECTIONS = 4096
-"""Connections that may wait to be accepted, as all ranks connect at once; the kernel lowers it to net.core.somaxconn."""
+"""Connections that may wait to be accepted, as all ranks connect at once; the kernel lowers it to
+net.core.somaxconn."""
 _LOCAL_NAME = "localhost"
 
 

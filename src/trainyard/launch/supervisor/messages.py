@@ -53,8 +53,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of an agent. `life`: random id drawn at its start. `beat`: grows with every report. `generation`: that
-    of `ranks`, if any. `serial`: that of the last plan the agent acted on before it looked at the ranks. `host`: name of
-    its host. `notice`: whether its host was asked to leave. `problem`: why this host cannot take part in the job."""
+    of `ranks`, if any. `serial`: that of the last plan the agent acted on before it looked at the ranks. `host`: name
+    of its host. `notice`: whether its host was asked to leave. `problem`: why this host cannot take part in the job."""
 
     node: int
     life: str
@@ -89,8 +89,8 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     By `do`: "wait": nothing yet. "run": the members, in this order, run the generation; its ranks meet at `port`.
     "leave": hold the ranks, and let them leave before step `before` once it is known (rank_progress.py); kill a rank
-    without a heartbeat. "stacks": have the ranks write their stacks. "stop": kill the ranks. "end": the job is over, with
-    `exit_code`. An agent that is not a member runs nothing.
+    without a heartbeat. "stacks": have the ranks write their stacks. "stop": kill the ranks. "end": the job is over,
+    with `exit_code`. An agent that is not a member runs nothing.
     """
 
     serial: int = 0

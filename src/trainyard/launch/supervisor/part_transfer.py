@@ -1,9 +1,9 @@
 """Transfer of the nodes' parts of a run to the supervisor's host, through the store, when the job is over.
 
-An agent pushes its archive in chunks to a queue and waits for the receipt of a chunk before it sends the second next, so
-that the store holds at most two chunks of each node. The supervisor appends them to `parts/node<N>.part` in the run's
-folder and, at the end, writes `parts/transfers.json`: node -> `Transfer`. An archive in a shared folder is not sent: the
-agent sends a `PartHeader` with its path.
+An agent pushes its archive in chunks to a queue and waits for the receipt of a chunk before it sends the second next,
+so that the store holds at most two chunks of each node. The supervisor appends them to `parts/node<N>.part` in the
+run's folder and, at the end, writes `parts/transfers.json`: node -> `Transfer`. An archive in a shared folder is not
+sent: the agent sends a `PartHeader` with its path.
 """
 
 from __future__ import annotations

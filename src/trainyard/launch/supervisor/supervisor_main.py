@@ -140,6 +140,7 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
 
     signal.signal(signal.SIGTERM, leave)  # the signal may arrive during the imports, which take seconds
     (folder / "logs").mkdir(exist_ok=True)
+    (folder / "logs" / "supervisor.pid").write_text(str(os.getpid()))
     try:
         listening = listen(spec.host, spec.port)
     except OSError as error:

@@ -346,8 +346,8 @@ def capacity(devices: Sequence[DeviceSeen]) -> int:
 
 
 def _head_environment(job: Job, hosts: Hosts | None, vendors: Mapping[str, Vendor]) -> dict[str, str]:
-    """Default environment variables of the ranks on this machine (name -> value). `hosts`: of the job, None for a job on
-    this machine; `vendors`: by name."""
+    """Default environment variables of the ranks on this machine (name -> value). `hosts`: of the job, None for a job
+    on this machine; `vendors`: by name."""
     if hosts is None:
         return environment(job.layout.ranks, vendors)
     address = own_address(hosts.host, hosts.port)
