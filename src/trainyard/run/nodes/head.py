@@ -80,8 +80,8 @@ def recovery_notice(job: Job, hosts: Hosts) -> str:
     """
     if job.checkpoint.interval and hosts.shared is None and hosts.nodes > 1:
         raise BadJob(
-            f"interval = {job.checkpoint.interval} at $.checkpoint, but the nodes share no folder: each node would have "
-            "a part of each checkpoint, and no node could resume from it.",
+            f"interval = {job.checkpoint.interval} at $.checkpoint, but the nodes share no folder: each node would "
+            "have a part of each checkpoint, and no node could resume from it.",
             "Pass --shared DIR, a folder that all nodes can write to, or set interval = 0.",
         )
     restarts = job.recovery.max_restarts
