@@ -73,6 +73,8 @@ class SupervisorLink:
         self.member = Member(node=node, life=secrets.token_hex(8))
         self.notice = False
         self._lease = lease
+        self._plan = AgentPlan(serial=-1)
+        """The last plan received."""
         self._beat = 0
         """Number of reports sent so far."""
 
@@ -96,9 +98,10 @@ class SupervisorLink:
             notice=self.notice,
         )
         self.store.set(messages.key(self.member.node), msgspec.json.encode(report))
-        plan = msgspec.json.decode(self.store.get(messages.PLAN), type=AgentPlan)
+        if int(self.store.get(messages.SERIAL)) != self._plan.serial:
+            self._plan = msgspec.json.decode(self.store.get(messages.PLAN), type=AgentPlan)
         self._lease.renew(asked_s)
-        return plan
+        return self._plan
 
 
 class PlanRendezvous(RendezvousHandler):

@@ -13,6 +13,9 @@ from trainyard.launch.agents.rank_progress import Phase
 from trainyard.launch.launch_spec import Spec
 
 PLAN = "plan"
+SERIAL = "serial"
+"""The key of the serial of the current plan, which agents read often; they read the plan only when it has changed, since
+it names all members."""
 START = "start"
 """The key of the `JobStart`."""
 

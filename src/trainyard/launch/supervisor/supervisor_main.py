@@ -85,6 +85,7 @@ class SupervisorStore:
 
     def publish(self, plan: messages.AgentPlan) -> None:
         self.agents_store.set(messages.PLAN, msgspec.json.encode(plan))
+        self.agents_store.set(messages.SERIAL, b"%d" % plan.serial)
 
     def reports(self) -> dict[int, messages.AgentReport]:
         """The last report of each node that has sent one, by node. One exchange with the store, for all nodes."""
