@@ -35,7 +35,9 @@ def gloo_worlds(draw):
     comparisons = []
     for rank in draw(st.sets(st.integers(1, count - 1), max_size=2)):
         early, late = draw(st.integers(0, 500)), draw(st.integers(0, 500))
-        offset = ClockOffset(reference=0, low_ns=offsets[rank] - early, high_ns=offsets[rank] + late, at_ns=-offsets[rank])
+        offset = ClockOffset(
+            reference=0, low_ns=offsets[rank] - early, high_ns=offsets[rank] + late, at_ns=-offsets[rank]
+        )
         comparisons.append(Comparison(rank, 0, offset))
     return surveys, offsets, comparisons
 

@@ -372,7 +372,9 @@ def read_measurements(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> 
     ranks = goodput.last_ranks(events, run.job)
     facts = [fact for fact in read_facts(folder) if not ranks or fact.rank < ranks]
     samples = tuple(read_samples(folder))
-    traces = [f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)]
+    traces = [f"profiles/{path.name}" for path in rank_files(folder / "profiles", ".profile", ranks=ranks)] or [
+        f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)
+    ]
     extended_provenance = provenance.with_facts(run.provenance, facts)
     measured_run = replace(
         run,
