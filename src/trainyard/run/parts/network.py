@@ -48,26 +48,31 @@ class Receiver:
         until = time.monotonic() + timeout_s
         self._socket.listen(_MAX_CONNECTIONS)
         waiting: set[Future[bytes | None]] = set()
+        connections: list[socket.socket] = []
         with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
             try:
                 while (left := until - time.monotonic()) > 0:
                     self._socket.settimeout(min(_RETRY_S, left))
                     with suppress(TimeoutError):
                         connection, _ = self._socket.accept()
-                        waiting.add(pool.submit(self._read, connection, until))
+                        connections.append(connection)
+                        waiting.add(pool.submit(self._read, connection))
                     done, waiting = wait(waiting, 0, FIRST_COMPLETED)
                     yield from (data for future in done if (data := future.result()) is not None)
             finally:
                 self.close()
+                for connection in connections:  # ends the reading of those that stall
+                    with suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Give the port back."""
         self._socket.close()
 
-    def _read(self, connection: socket.socket, until: float) -> bytes | None:
-        """Read an archive from a connection, and close it; None for anything else. `until`: monotonic time, s."""
+    def _read(self, connection: socket.socket) -> bytes | None:
+        """Read an archive from a connection, and close it; None for anything else."""
         with connection, suppress(OSError, ValueError):
-            connection.settimeout(min(_CONNECTION_TIMEOUT_S, max(_RETRY_S, until - time.monotonic())))
+            connection.settimeout(_CONNECTION_TIMEOUT_S)
             head = _receive(connection, len(_MAGIC) + _TOKEN_BYTES)
             if not hmac.compare_digest(head, _MAGIC + self._token.encode()):
                 return None
