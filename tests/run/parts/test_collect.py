@@ -131,14 +131,13 @@ def test_the_node_of_rank_zero_gets_every_part(tmp_path, receiver, shared):
     into.mkdir()
     sender = threading.Thread(target=send_part, args=(b, read_part(b), place, address(receiver), messages.append))
     sender.start()
-    (folder,) = receive_parts(read_part(a), place, receiver, into, messages.append)
+    (folder,) = receive_parts(read_part(a), place, receiver, into, messages.append, 20)
     sender.join(30)
     assert read_part(folder) == read_part(b)
     assert (folder / "samples" / "rank3.jsonl").read_bytes() == (b / "samples" / "rank3.jsonl").read_bytes()
 
 
-def test_parts_that_do_not_belong_are_left_out(tmp_path, receiver, monkeypatch):
-    monkeypatch.setenv(collect.TIMEOUT, "2")
+def test_parts_that_do_not_belong_are_left_out(tmp_path, receiver):
     a, b = parts(tmp_path)
     foreign = make_part(tmp_path / "c", "cccccccc", "node-c", (2, 3), job_id="job.2")
     overlapping = make_part(tmp_path / "d", "dddddddd", "node-d", (1, 2))
@@ -155,16 +154,15 @@ def test_parts_that_do_not_belong_are_left_out(tmp_path, receiver, monkeypatch):
     }
     for name, data in packed.items():
         (folder / name).write_bytes(data)
-    collected = receive_parts(read_part(a), str(shared), receiver, into, messages.append)
+    collected = receive_parts(read_part(a), str(shared), receiver, into, messages.append, 2)
     assert [read_part(path).run for path in collected] == ["bbbbbbbb"]
     assert sum(message.startswith("left out") for message in messages) == 3
 
 
-def test_a_part_that_never_comes_ends_the_wait(tmp_path, receiver, monkeypatch):
-    monkeypatch.setenv(collect.TIMEOUT, "0.3")
+def test_a_part_that_never_comes_ends_the_wait(tmp_path):
     a, _ = parts(tmp_path)
     for place in ("", str(tmp_path / "shared")):
-        assert receive_parts(read_part(a), place, network.Receiver(), tmp_path, lambda _: None) == []
+        assert receive_parts(read_part(a), place, network.Receiver(), tmp_path, lambda _: None, 0.3) == []
 
 
 def test_an_unwritable_shared_folder_is_an_error(tmp_path):

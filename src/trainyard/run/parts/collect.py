@@ -59,15 +59,20 @@ def send_part(folder: Path, part: Part, place: str, collector: str, say: Callabl
 
 
 def receive_parts(
-    part: Part, place: str, receiver: network.Receiver, into: Path, say: Callable[[str], None]
+    part: Part,
+    place: str,
+    receiver: network.Receiver,
+    into: Path,
+    say: Callable[[str], None],
+    limit_s: float,
 ) -> list[Path]:
-    """Wait for the other parts of the job, on the node with rank 0; return the folders in `into` that they were unpacked
-    to.
+    """Wait for the other parts of the job, on the node with rank 0; return the folders in `into` to which they were
+    unpacked.
 
-    Ends when no rank is missing, or after the timeout. `part`: of this node; `place`: folder or URL, empty for the
+    Ends when no rank is missing, or after `limit_s` seconds. `part`: of this node; `place`: folder or URL, empty for the
     network; `receiver`: of this node. Archives that are damaged, hostile or of another job are reported and left out.
     """
-    limit_s, start = timeout_s(), time.perf_counter_ns()
+    start = time.perf_counter_ns()
     missing, folders, total = set(range(part.world_size)) - set(part.ranks), list[Path](), 0
     say(f"waiting up to {limit_s:g} s for the parts of ranks {show_ranges(sorted(missing))}")
     archives = _poll(Remote(place), part, limit_s, say) if place else receiver.receive(limit_s)

@@ -12,7 +12,7 @@ from trainyard.errors import TrainyardError
 from trainyard.record import Run
 from trainyard.run.local.harness import book_traces, mark_failed
 from trainyard.run.parts import network
-from trainyard.run.parts.collect import receive_parts, send_part
+from trainyard.run.parts.collect import receive_parts, send_part, timeout_s
 from trainyard.run.parts.join import join
 from trainyard.run.parts.node_part import as_part, reduce_traces
 from trainyard.run.parts.part import Part, joined_run_id, write_part
@@ -20,6 +20,9 @@ from trainyard.run.parts.rank_record import RankRecord
 from trainyard.run.session import Session
 from trainyard.store.run_folder import rank_files
 from trainyard.units import show_ranges
+
+_AFTER_FAILURE_S = 20.0
+"""Seconds for which the parts of other nodes are waited for, at most, if the command failed on this one."""
 
 
 class NodeRun(NamedTuple):
@@ -70,7 +73,9 @@ def _store_part(node: NodeRun, session: Session) -> Run:
 def _join_all(node: NodeRun, session: Session, receiver: network.Receiver) -> Run:
     """Wait for the parts of the other nodes, join what arrived with this node's, and return the joined run."""
     with tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True) as temporary:
-        arrived = receive_parts(node.part, session.collect, receiver, Path(temporary), session.say)
+        # After a failure, nodes that are gone are not waited for as long.
+        limit_s = min(timeout_s(), _AFTER_FAILURE_S) if node.failure else timeout_s()
+        arrived = receive_parts(node.part, session.collect, receiver, Path(temporary), session.say, limit_s)
         joined = join([node.folder, *arrived], session, absorb=node.folder)
     if missing := joined.missing_ranks:
         session.say(

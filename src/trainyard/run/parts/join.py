@@ -182,9 +182,7 @@ def _joined_head(sources: Sequence[Source]) -> tuple[Run, str]:
         raise BadInput(f"{sources[0].shown}: none of the parts has a run.json.", "Pass the run folders of the nodes.")
     source, head = heads[0]
     parts = [each.part for each in sources]
-    failures = [
-        f"{each.part.node}: {one.failure or one.state}" for each, one in heads if one.state in ("failed", "incomplete")
-    ]
+    failures = [_failure(each.part, one) for each, one in heads if one.state in ("failed", "incomplete")]
     earlier = {share.run: share for _, one in heads for share in one.nodes if not share.missing}
     run = replace(
         head,
@@ -202,6 +200,12 @@ def _joined_head(sources: Sequence[Source]) -> tuple[Run, str]:
         part_notes=tuple(_differences(parts)),
     )
     return run, read_bytes(source.folder / "job.toml", f"{source.shown}/job.toml").decode("utf-8", "replace")
+
+
+def _failure(part: Part, run: Run) -> str:
+    """Why a part's run failed, with the node's name; that of a run that was joined before has it already."""
+    is_joined = part.run == joined_run_id(part.job_id)
+    return run.failure if is_joined else f"{part.node}: {run.failure or run.state}"
 
 
 def _has_run(source: Source) -> bool:
