@@ -221,7 +221,9 @@ def main() -> None:
     print(" ".join(f"{name:>16}" for name in Cost._fields))
     for ranks in options.ranks:
         cost = measure(ranks, options.ranks_per_node, options.processes)
-        print(" ".join(f"{value:>16,.3f}" if isinstance(value, float) else f"{value:>16,}" for value in cost), flush=True)
+        print(
+            " ".join(f"{value:>16,.3f}" if isinstance(value, float) else f"{value:>16,}" for value in cost), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -112,7 +112,9 @@ def _small_payload():
             if name != "collectives"
         },
     )
-    host = msgspec.structs.replace(host, stop=host.start + 1, parent=np.full(2, -1, np.int32), shape=np.full(2, -1, np.int32))
+    host = msgspec.structs.replace(
+        host, stop=host.start + 1, parent=np.full(2, -1, np.int32), shape=np.full(2, -1, np.int32)
+    )
     from trainyard.trace.readers.embedded import encode_profile
 
     data = encode_profile(msgspec.structs.replace(events, names=("aten::mm",), host=host))
@@ -121,7 +123,14 @@ def _small_payload():
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"not xz", lzma.compress(b""), lzma.compress(b"\1" * 20), lzma.compress(b"\xff" * 64), lzma.compress(b"x")[:-3]],
+    [
+        b"",
+        b"not xz",
+        lzma.compress(b""),
+        lzma.compress(b"\1" * 20),
+        lzma.compress(b"\xff" * 64),
+        lzma.compress(b"x")[:-3],
+    ],
 )
 def test_broken_containers_are_refused(tmp_path, data):
     path = tmp_path / "rank0.profile"

@@ -154,11 +154,12 @@ def test_missing_and_hostile_parts_are_named_and_the_rest_kept(tmp_path: Path) -
     (run / "parts").mkdir()
     (run / "parts" / "node1.part").write_bytes(b"not an archive")
     (run / "parts" / "transfers.json").write_text('{"1": {"bytes": 14}, "2": {"bytes": 9, "problem": "3 of 9"}}')
-    collected = collect(run, some_hosts(nodes=4))
+    collected = collect(run, some_hosts(nodes=4), 3)
     assert collected.nodes == collected.bytes == 0
     assert [sentence.split(" is ")[0].split(" cannot ")[0] for sentence in collected.missing] == [
         "the part of node 1", "the part of node 2", "the part of node 3",
     ]  # fmt: skip
+    assert [(share.ranks, share.missing) for share in collected.shares] == [((0,), False), ((1, 2), True)]
     assert len((run / "samples" / "rank0.jsonl").read_bytes().splitlines()) == 1
     assert not (run / "parts" / "node1.part").exists()
 

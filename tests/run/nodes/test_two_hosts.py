@@ -191,7 +191,7 @@ def test_notice_on_any_node_saves_and_a_requeue_resumes(tmp_path: Path, monkeypa
     finally:
         hosts.end()
     run = hosts.run()
-    assert run.state == "complete"
+    assert (run.state, run.job_id, run.missing_ranks) == ("complete", "77", ())
     assert losses(run) == losses(hosts.local_run(monkeypatch))
     steps = [sample.step for sample in run.samples if sample.rank == 1]
     assert sorted(steps) == list(range(run.job.measure.in_all)), "no step is repeated after a notice"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import BadFile, BadInput, DamagedFile, FileTooLarge
 from trainyard.run.parts import archive
-from trainyard.run.parts.part import ClockStamp, Part, decode, encode, read_part, show_ranks, write_part
+from trainyard.run.parts.part import ClockStamp, Part, decode, encode, read_part, write_part
 
 PART = Part(job_id="job-1", node="node-a", ranks=(0, 1), world_size=4)
 NAMES = ["samples/rank0.jsonl", "samples/rank1.jsonl", "traces/rank0.json.gz", "facts/rank1.json", "profiles/rank1.bin"]
@@ -188,13 +188,3 @@ def test_part_is_read_as_written(tmp_path):
     )
     write_part(tmp_path, part)
     assert read_part(tmp_path) == part
-
-
-@given(st.sets(st.integers(0, 40)))
-def test_shown_ranks_name_every_rank_once(ranks):
-    text = show_ranks(sorted(ranks), most=99)
-    listed = set()
-    for item in filter(None, text.split(", ")):
-        first, _, last = item.partition("-")
-        listed |= set(range(int(first), int(last or first) + 1))
-    assert listed == ranks

@@ -7,7 +7,7 @@ from shutil import which
 
 import click
 
-from trainyard.cli.run.run_options import FULL, JSON, PORT, QUIET, TAG
+from trainyard.cli.run.run_options import COLLECT, FULL, JSON, PORT, QUIET, TAG
 
 
 @click.command()
@@ -20,6 +20,7 @@ from trainyard.cli.run.run_options import FULL, JSON, PORT, QUIET, TAG
 @click.option(
     "--stacks", is_flag=True, help="Sample Python stacks in the profiled steps: findings name files and lines."
 )
+@COLLECT
 @JSON
 @FULL
 @QUIET
@@ -29,6 +30,7 @@ def command(
     port: int | None,
     profile: int,
     stacks: bool,
+    collect: str,
     as_json: bool,
     full: bool,
     quiet: bool,
@@ -41,6 +43,8 @@ def command(
     To run a training script of your own, unchanged: `trainyard run -- python my_train.py --lr 3e-4`, or
     `-- torchrun --nproc-per-node 2 my_train.py`. A step ends when the optimizer steps, or at the end of
     `with trainyard.step():` if the script uses it.
+
+    On several nodes, start it on each of them: the node of rank 0 joins the parts of all nodes into one run.
     """
     from trainyard import api
     from trainyard.cli.run.print_run import show_run
@@ -51,7 +55,7 @@ def command(
     # --profile applies to commands only: a job file sets its own window. --port applies to jobs only: a command starts
     # its own ranks.
     if len(target) > 1 or _is_command(first_word):
-        result = api.run_script(target, profile=profile, stacks=stacks, session=script_session_of(tag, quiet))
+        result = api.run_script(target, profile=profile, stacks=stacks, session=script_session_of(tag, quiet, collect))
     else:
         with session_of(tag, port, quiet) as session:
             result = api.run(copy_pipe(first_word), stacks=stacks, session=session)

@@ -256,7 +256,10 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
         finally:
             launcher.cancel(started.job_id)  # has an effect only after an interrupt
         if session.hosts is not None:
-            _say_collected(collect(folder, session.hosts), session.say)
+            ranks = goodput.last_ranks(event_log.read(folder), run.job) or run.job.layout.ranks
+            collected = collect(folder, session.hosts, ranks)
+            _say_collected(collected, session.say)
+            run = replace(run, job_id=session.hosts.job_id, nodes=collected.shares)
         measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
         if launcher.status(started.job_id) != "ended":
             raise _ended_early(launcher.failure(started.job_id), measured_run, folder, session.store)
@@ -420,7 +423,9 @@ def read_measurements(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> 
     ranks = goodput.last_ranks(events, run.job)
     facts = [fact for fact in read_facts(folder) if not ranks or fact.rank < ranks]
     samples = tuple(read_samples(folder))
-    traces = [f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)]
+    traces = [f"profiles/{path.name}" for path in rank_files(folder / "profiles", ".profile", ranks=ranks)] or [
+        f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)
+    ]
     extended_provenance = provenance.with_facts(run.provenance, facts)
     measured_run = replace(
         run,

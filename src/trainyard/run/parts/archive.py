@@ -24,7 +24,7 @@ from trainyard.run.parts.part import Part
 from trainyard.store.disk_space import free_bytes, writing
 from trainyard.store.redact_run import redact_job
 from trainyard.store.unfinished_writes import writer
-from trainyard.units import show_size
+from trainyard.units import show_ranges, show_size
 
 MAX_FILES = 50_000
 MAX_FILE_BYTES = 1 << 32
@@ -53,7 +53,7 @@ def pack(folder: Path, ranks: Collection[int]) -> bytes:
         gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=1, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for name in _names(folder, ranks):
+        for name in file_names(folder, ranks):
             data = _redacted(name, read_bytes(folder / name))
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(data), 0o600
@@ -88,17 +88,23 @@ def unpack(data: bytes, into: Path, shown: str = "the archive") -> Part:
     return part
 
 
-def _names(folder: Path, ranks: Collection[int]) -> Iterator[str]:
-    """Names, relative to the folder, of the regular files to pack, in a fixed order."""
+def file_names(folder: Path, ranks: Collection[int]) -> Iterator[str]:
+    """The names, relative to the folder and in a fixed order, of the regular files of a part: those of `ranks`, and those
+    that belong to no rank. A trace whose reduced profile exists is left out."""
     yield from (name for name in _TOP_FILES if is_regular(folder / name, links=False))
-    reduced = {int(match[1]) for path in (folder / "profiles").glob("rank*") if (match := _RANK.match(path.name))}
+    reduced = {rank_of(path.name) for path in (folder / "profiles").glob("rank*")}
     for subfolder in _FOLDERS:
         for path in sorted((folder / subfolder).glob("*")):
-            match = _RANK.match(path.name)
-            rank = int(match[1]) if match else None
+            rank = rank_of(path.name)
             is_left_out = rank is not None and (rank not in ranks or (subfolder == "traces" and rank in reduced))
             if not is_left_out and _NAME.match(path.name) and is_regular(path, links=False):
                 yield f"{subfolder}/{path.name}"
+
+
+def rank_of(name: str) -> int | None:
+    """The rank in the name of a file, such as `rank3.jsonl`; None if it is not of a single rank."""
+    match = _RANK.match(name)
+    return int(match[1]) if match else None
 
 
 def _redacted(name: str, data: bytes) -> bytes:
@@ -176,7 +182,7 @@ def _check_ranks(folder: Path, part: Part, shown: str) -> None:
     """Raise `BadFile` if a file in the folder belongs to a rank that is not of the part."""
     own = set(part.ranks)
     for path in sorted(folder.glob("*/rank*")):
-        match = _RANK.match(path.name)
-        if match and int(match[1]) not in own:
+        rank = rank_of(path.name)
+        if rank is not None and rank not in own:
             name = path.relative_to(folder).as_posix()
-            raise BadFile(f"{shown}: contains {name}, but its ranks are {parts.show_ranks(part.ranks)}.")
+            raise BadFile(f"{shown}: contains {name}, but its ranks are {show_ranges(part.ranks)}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,9 +56,11 @@ class JobMember:
         write_record(folder, self.record)
 
     def publish_collector(self, collector: str) -> None:
-        """State where parts are sent at the end, if this is rank 0. `collector`: as in `RankRecord`."""
+        """State where parts are sent at the end, if this is rank 0. `collector`: port and token of this node's receiver;
+        the addresses by which other nodes reach this one are added."""
         if self._store is not None and self.record.rank == 0 and collector:
-            self._store.set(_COLLECTOR, collector)
+            addresses = dict.fromkeys(filter(None, [os.environ.get("MASTER_ADDR", ""), socket.getfqdn()]))
+            self._store.set(_COLLECTOR, f"{','.join(addresses)} {collector}")
 
     def look(self) -> None:
         """Read the hosts of all ranks and the collector, if this rank is the first of its node by LOCAL_RANK."""

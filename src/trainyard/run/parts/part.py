@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -115,15 +114,6 @@ def decode(data: bytes, shown: str) -> Part:
         return msgspec.json.decode(redact_json(data, keep_numbers=True), type=Part)
     except (*UNREADABLE, BadInput) as error:
         raise BadFile(f"{shown}: not a part of a run: {described(error)[0]}.") from error
-
-
-def show_ranks(ranks: Sequence[int], most: int = 8) -> str:
-    """Ranks in ascending order as text with ranges, such as `0-7, 12`; at most `most` ranges are listed."""
-    ranges: list[str] = []
-    for _, group in groupby(enumerate(sorted(ranks)), key=lambda pair: pair[1] - pair[0]):
-        numbers = [rank for _, rank in group]
-        ranges.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
-    return ", ".join(ranges[:most]) + (f" and {len(ranges) - most} more ranges" if len(ranges) > most else "")
 
 
 def ranks_by_node(hosts: Mapping[int, str], ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:

@@ -138,7 +138,11 @@ def _align_by_bounds(surveys: Sequence[Survey]) -> Alignment | str:
         for survey in surveys
         if (offset := survey.facts.clock_offset) is not None
     ]
-    bounds = bound_offsets(met, clock_of_rank, max(clock_by_rank.values()) + 1, comparisons)
+    middle = np.zeros(max(clock_by_rank.values()) + 1, np.int64)
+    for number in range(len(number_of_host)):
+        windows = [survey.window for survey, clock in zip(surveys, clock_of_rank) if clock == number]
+        middle[number] = (min(start for start, _ in windows) + max(stop for _, stop in windows)) // 2
+    bounds = bound_offsets(met, clock_of_rank, middle, comparisons)
     bounds = bounds._replace(low=bounds.low[: len(number_of_host)], high=bounds.high[: len(number_of_host)])
     if not bounds.is_consistent:
         return "their collectives cannot have happened as recorded, whatever the clocks' offsets"
@@ -167,7 +171,7 @@ def _describe_bounds(
         aligned.arrived - np.minimum.reduceat(aligned.start, aligned.first[:-1]) if met.size else np.zeros(1, int)
     )
     wait_ns = int(lower_median(np.sort(waits_ns)))
-    step_ns = min(int(lower_median(np.sort(np.diff(survey.ends)))) if len(survey.ends) > 1 else 0 for survey in surveys)
+    step_ns = min(map(_part_ns, surveys))
     shown = units.show_time(uncertainty_ns)
     evidence = f"{met.size} collectives" + (f" and messages between {comparisons + 1} hosts" if comparisons else "")
     if uncertainty_ns > max(wait_ns // _MIN_WAIT_RATIO, step_ns // _MIN_STEP_RATIO):
@@ -180,6 +184,13 @@ def _describe_bounds(
         "last rank has arrived. Shorter waits may be attributed to the wrong rank."
     )
     return Alignment(aligned="bounds", why=why, clocks=clocks, uncertainty_ns=uncertainty_ns)
+
+
+def _part_ns(survey: Survey) -> int:
+    """Length (ns) of a rank's steps, the lower median; of its window, if the file does not mark two steps."""
+    if len(survey.ends) > 1:
+        return int(lower_median(np.sort(np.diff(survey.ends))))
+    return survey.window[1] - survey.window[0]
 
 
 def _select_cross_clock(met: Meetings, clock_of_rank: I64) -> Meetings:

@@ -59,20 +59,21 @@ class OffsetBounds(NamedTuple):
 
 
 def bound_offsets(
-    met: Meetings, clock_of_rank: I64, clocks: int, comparisons: Sequence[Comparison] = ()
+    met: Meetings, clock_of_rank: I64, middle: I64, comparisons: Sequence[Comparison] = ()
 ) -> OffsetBounds:
-    """The bounds of the offsets of `clocks` clocks, relative to clock 0.
+    """The bounds of the offsets of clocks, relative to clock 0.
 
-    `met`: meetings (matched collectives); `clock_of_rank[i]`: number of the clock of rank index i; `comparisons`: measured
-    offsets. Bounds allow for a drift of `_MAX_DRIFT_NS_PER_S` during the recording.
+    `met`: meetings (matched collectives); `clock_of_rank[i]`: number of the clock of rank index i; `middle`: of the
+    recordings of each clock, ns, 0 for a clock without any; `comparisons`: measured offsets. The bounds are those at the
+    middle, and allow for a drift of `_MAX_DRIFT_NS_PER_S` from there.
     """
     unit = clock_of_rank[met.rank_index]
-    centre = _centres(met, unit, clocks)
-    drift_ns = np.abs(met.start - centre[unit]) * _MAX_DRIFT_NS_PER_S // 10**9
+    clocks = len(middle)
+    drift_ns = np.abs(met.start - middle[unit]) * _MAX_DRIFT_NS_PER_S // 10**9
     compared = [
         (item.clock, item.reference, item.offset.low_ns - slack, item.offset.high_ns + slack)
         for item in comparisons
-        for slack in [abs(item.offset.at_ns - int(centre[item.clock])) * _MAX_DRIFT_NS_PER_S // 10**9]
+        for slack in [abs(item.offset.at_ns - int(middle[item.clock])) * _MAX_DRIFT_NS_PER_S // 10**9]
     ]
     high, high_ends = _tightest(met, unit, met.start - drift_ns, met.stop, clocks, compared)
     # The lowest offsets are the highest ones of mirrored time, in which starts and ends change places.
@@ -107,11 +108,3 @@ def _tightest(
         if (high == before).all():
             return high, True
     return high, False
-
-
-def _centres(met: Meetings, unit: I64, clocks: int) -> I64:
-    """The middle (ns) of the times of each clock's members; 0 for a clock without any."""
-    first, last = np.full(clocks, _FAR, np.int64), np.full(clocks, -_FAR, np.int64)
-    np.minimum.at(first, unit, met.start)
-    np.maximum.at(last, unit, met.stop)
-    return np.where(first <= last, first + (last - first) // 2, 0)
