@@ -34,6 +34,7 @@ _STEADY_S = 10.0
 _HANG_TIMEOUT_S = 5.0
 _STEP_S = 0.5
 _WAIT_S = 240.0
+_STACK = 'Thread 0x1 (most recent call first):\n  File "/x/train.py", line 3 in step'
 _HEALTHY, _DEAD, _HUNG, _SILENT = range(4)
 
 
@@ -105,7 +106,7 @@ class StandIn:
             rank=self.first_rank + local_rank, pid=4_000_000 + local_rank, count=2 * steps + 1, begun=steps, done=steps,
             phase="stepping", own_ns=steps * 400_000_000, at=at, state="S", ticks=steps * 40, exit_code=exit_code,
             ended_ns=at if exit_code is not None else 0, reported_ns=at if exit_code == 1 else 0,
-            stack='Thread 0x1 (most recent call first):\n  File "/x/train.py", line 3 in step' * (self.plan.do == "stacks"),
+            stack=_STACK * (self.plan.do == "stacks"),
         )  # fmt: skip
 
 

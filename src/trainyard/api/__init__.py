@@ -48,11 +48,8 @@ if TYPE_CHECKING:
     from trainyard.api.gate_stored_runs import gate as gate
     from trainyard.api.job_history import history as history
     from trainyard.api.run_jobs import chaos as chaos
-<<<<<<< HEAD
     from trainyard.api.run_jobs import chaos_nodes as chaos_nodes
-=======
     from trainyard.api.run_jobs import join as join
->>>>>>> w-parts
     from trainyard.api.run_jobs import resume as resume
     from trainyard.api.run_jobs import run as run
     from trainyard.api.run_jobs import run_script as run_script

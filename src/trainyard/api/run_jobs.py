@@ -20,12 +20,9 @@ from trainyard.report.view.run_result import RunResult, result_of_run
 from trainyard.run.chaos import experiment, fault_plan, node_faults
 from trainyard.run.chaos.fault_plan import FaultPlan
 from trainyard.run.local import harness
-<<<<<<< HEAD
 from trainyard.run.nodes import head
-=======
 from trainyard.run.parts.join import join as join_parts
 from trainyard.run.parts.rank_record import RankRecord
->>>>>>> w-parts
 from trainyard.run.resume import fork_run
 from trainyard.run.script import run_command
 from trainyard.run.session import Session

@@ -14,8 +14,8 @@ from trainyard.launch.launch_spec import Spec
 
 PLAN = "plan"
 SERIAL = "serial"
-"""The key of the serial of the current plan, which agents read often; they read the plan only when it has changed, since
-it names all members."""
+"""The key of the serial of the current plan, which agents read often; they read the plan, which names all members, only
+when it has changed."""
 START = "start"
 """The key of the `JobStart`."""
 

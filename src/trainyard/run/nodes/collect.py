@@ -23,12 +23,14 @@ _COPIED = ("facts", "traces", "profiles")
 
 class Collected(NamedTuple):
     """The parts that were merged. `nodes`: how many; `bytes`: size of their archives; `seconds`: the longest transfer.
-    `missing`: a sentence on each part that is missing."""
+    `missing`: a sentence on each part that is missing. `shares`: the ranks by the node on which they ran last, then
+    those whose samples of the last attempt are missing."""
 
     nodes: int
     bytes: int
     seconds: float
     missing: tuple[str, ...]
+    shares: tuple[NodeShare, ...]
 
 
 def collect(folder: Path, hosts: Hosts, ranks: int) -> Collected:
@@ -66,8 +68,8 @@ def collect(folder: Path, hosts: Hosts, ranks: int) -> Collected:
 
 
 def _shares(folder: Path, node_of_rank: Mapping[int, str]) -> tuple[NodeShare, ...]:
-    """The ranks by node, and those without samples of the last attempt. `node_of_rank`: rank -> the host on which it ran
-    last, as far as the parts tell."""
+    """The ranks by node, and those without samples of the last attempt. `node_of_rank`: rank -> the host on which it
+    ran last, as far as the parts state it."""
     last = {
         rank: max((attempt for attempt, _ in _read_samples(folder / "samples" / f"rank{rank}.jsonl")), default=-1)
         for rank in node_of_rank
