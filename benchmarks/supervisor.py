@@ -2,7 +2,7 @@
 
 The supervisor is the real one, with its store in a process of its own. Its agents are stand-ins: processes with one
 connection to the store for each node, which send signed reports on ranks that step, as real agents do, and follow the
-plan. For each number of ranks it prints what a steady second costs, and how long it takes until a dead rank, a hung rank
+plan. For each number of ranks it prints the cost of a steady second, and the time until a dead rank, a hung rank
 and a silent agent are noticed.
 """
 
