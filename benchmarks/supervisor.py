@@ -1,6 +1,6 @@
 """Measures a supervisor of many ranks: `python -m benchmarks.supervisor [RANKS...] [--ranks-per-node N]`.
 
-The supervisor is the real one, with its store in a process of its own. Its agents are stand-ins: processes with one
+The supervisor is the real one, with its store in a process of its own. Its agents are simulated: processes with one
 connection to the store for each node, which send signed reports on ranks that step, as real agents do, and follow the
 plan. For each number of ranks it prints the cost of a steady second, and the time until a dead rank, a hung rank
 and a silent agent are noticed.
@@ -55,8 +55,8 @@ class Cost(NamedTuple):
     silent_s: float
 
 
-class StandIn:
-    """The stand-in agent of a node."""
+class SimulatedAgent:
+    """The simulated agent of a node."""
 
     def __init__(self, node: int, spec: Spec) -> None:
         from torch._C._distributed_c10d import TCPStore
@@ -111,9 +111,9 @@ class StandIn:
 
 
 def run_agents(nodes: list[int], spec: Spec, fault: Any, sent: Any) -> None:
-    """Run the stand-in agents of `nodes` in this process until the job is over. `fault`: that of all ranks (hung) or of
-    the last node; `sent`: gets the bytes of a report of each node."""
-    agents = [StandIn(node, spec) for node in nodes]
+    """Run the simulated agents of `nodes` in this process until the job is over. `fault`: that of all ranks (hung) or
+    of the last node; `sent`: gets the bytes of a report of each node."""
+    agents = [SimulatedAgent(node, spec) for node in nodes]
     while not all(agent.plan.do == "end" for agent in agents):
         began_s = time.monotonic()
         for agent in agents:
@@ -127,12 +127,12 @@ def run_agents(nodes: list[int], spec: Spec, fault: Any, sent: Any) -> None:
 
 
 def measure(ranks: int, ranks_per_node: int, processes: int) -> Cost:
-    """Measure a supervisor of `ranks` ranks, whose stand-in agents share `processes` processes."""
+    """Measure a supervisor of `ranks` ranks, whose simulated agents share `processes` processes."""
     nodes = ranks // ranks_per_node
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spec = Spec(
-            ranks=ranks, nodes=nodes, port=0, module="stand_in", started=0, gather_s=_WAIT_S, max_restarts=9,
+            ranks=ranks, nodes=nodes, port=0, module="simulated", started=0, gather_s=_WAIT_S, max_restarts=9,
             hang_timeout_s=_HANG_TIMEOUT_S,
         )  # fmt: skip
         (folder / FILE).write_bytes(msgspec.json.encode(spec))
@@ -216,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ranks", type=int, nargs="*", default=[64, 256, 1024])
     parser.add_argument("--ranks-per-node", type=int, default=8)
-    parser.add_argument("--processes", type=int, default=4, help="Processes that the stand-in agents share.")
+    parser.add_argument("--processes", type=int, default=4, help="Processes that the simulated agents share.")
     options = parser.parse_args()
     raise_open_files_limit()
     print(" ".join(f"{name:>16}" for name in Cost._fields))

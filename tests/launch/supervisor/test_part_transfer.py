@@ -25,7 +25,7 @@ def open_store() -> tuple[Any, int]:
     return server, server.port
 
 
-def connect(port: int, token: str = "token") -> SignedStore:
+def connect(port: int, token: str = "token") -> SignedStore:  # noqa: S107 - of a test
     from torch._C._distributed_c10d import TCPStore
 
     return SignedStore(TCPStore("127.0.0.1", port, None, False, timedelta(seconds=20), wait_for_workers=False), token)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,11 +14,11 @@ from trainyard.launch.supervisor.signed_store import BadSignature, SignedStore, 
 
 
 @pytest.fixture(scope="module")
-def raw_store() -> Iterator[Any]:
+def raw_store() -> Any:
     pytest.importorskip("torch")
     from torch._C._distributed_c10d import TCPStore
 
-    yield TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
 
 
 @given(key=st.text(max_size=20), value=st.binary(max_size=200), token=st.text(min_size=1, max_size=20))

@@ -20,12 +20,14 @@ from trainyard.launch.supervisor import event_log, find_cause
 from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
 from trainyard.launch.supervisor.listen import is_loopback, listen
 from trainyard.launch.supervisor.messages import RankReport
-from trainyard.record import Sample
+from trainyard.record import DeviceSeen, Sample
 from trainyard.run.chaos import node_faults
 from trainyard.run.nodes import head, hosts
 from trainyard.run.nodes.collect import collect, merge
 from trainyard.run.nodes.hosts import Hosts, parse_address
 from trainyard.run.nodes.network import interface_of
+from trainyard.run.session import Session
+from trainyard.store.store import Store
 
 SAVING = TWO_REPLICAS + "[checkpoint]\ninterval = 3\n[recovery]\nmax_restarts = 4\n"
 
@@ -112,7 +114,7 @@ def test_own_checkpoints_are_not_hidden_by_shared_ones(tmp_path: Path) -> None:
 # Parts
 
 
-def sample(rank: int, step: int, attempt: int) -> Sample:
+def make_sample(rank: int, step: int, attempt: int) -> Sample:
     return Sample(
         step=step, rank=rank, repeat=0, wall_ns=1, tokens=1, loss=float(step), memory_bytes=1, attempt=attempt,
         ended_ns=attempt * 1000 + step,
@@ -122,7 +124,7 @@ def sample(rank: int, step: int, attempt: int) -> Sample:
 def write_samples(folder: Path, rank: int, samples: list[tuple[int, int]], end: bytes = b"") -> None:
     for name in ("samples", "facts", "logs", "life"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    lines = [msgspec.json.encode(sample(rank, step, attempt)) + b"\n" for attempt, step in samples]
+    lines = [msgspec.json.encode(make_sample(rank, step, attempt)) + b"\n" for attempt, step in samples]
     (folder / "samples" / f"rank{rank}.jsonl").write_bytes(b"".join(lines) + end)
     (folder / "facts" / f"rank{rank}.json").write_text(folder.name)
     (folder / "life" / f"rank{rank}.jsonl").write_text(f"{folder.name}\nboth\n")
@@ -141,7 +143,8 @@ def test_samples_of_a_moved_rank_are_those_of_all_nodes(
     for _ in range(2):  # a part that is merged again changes nothing
         merge(root / "part", root / "run")
     lines = (root / "run" / "samples" / "rank0.jsonl").read_bytes().splitlines()
-    merged = [(found.attempt, found.step) for line in lines for found in [msgspec.json.decode(line, type=Sample)]]
+    decoded = [msgspec.json.decode(line, type=Sample) for line in lines]
+    merged = [(sample.attempt, sample.step) for sample in decoded]
     assert merged == sorted(own | other)
     latest = max(other, default=(-1, -1)) >= max(own, default=(-1, -1))
     assert (root / "run" / "facts" / "rank0.json").read_text() == ("part" if latest else "run")
@@ -217,7 +220,7 @@ def test_median_of_the_others_as_by_brute_force(own_ms: list[int], seed: int) ->
     looking, step_ns = find_cause.Slowness(), 1000
     slow: list[tuple[int, float]] = []
     order = list(range(len(own_ms)))
-    random.Random(seed).shuffle(order)
+    random.Random(seed).shuffle(order)  # noqa: S311 - an order that can be repeated
     for window in range(4):
         done = 8 * window
         reports = [
@@ -232,3 +235,23 @@ def test_median_of_the_others_as_by_brute_force(own_ms: list[int], seed: int) ->
         if 10 * own > 1.5 * median and 10 * own - median > 0.05 * step_ns:
             expected[rank] = 10 * own / max(median, 1.0)
     assert dict(slow) == pytest.approx(expected)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_killed_processes_and_nodes_leave_the_losses_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kill of each kind; the benchmark of ten is `trainyard run chaos-nodes`."""
+    pytest.importorskip("torch")
+    (tmp_path / "text.txt").write_bytes(bytes(range(256)) * 40)
+    monkeypatch.chdir(tmp_path)
+    text = SAVING.replace("[checkpoint]", "[measure]\nwarmup = 2\nsteps = 25\nrepeats = 2\nprofiled = 0\n[checkpoint]")
+    text = text.replace("[recovery]\n", "[recovery]\nhang_timeout_s = 60.0\n")
+    text = text.replace("tokens_per_step = 128\n", f'tokens_per_step = 128\ndataset = "{tmp_path}/text.txt"\n')
+    job = job_file.parse(text, "job.toml")
+    cores = (DeviceSeen(index=0, name="cores", vendor="cpu", facts={"cores": "2"}),)
+    session = Session(Store(tmp_path / "store"), lambda _: [], devices=cores)
+    plan = node_faults.random_plan(job, 2, 4, seed=2)
+    result = node_faults.execute(job, text, 2, plan, session)
+    assert result.failure is None
+    assert [(fault.outcome, fault.losses) for fault in result.score.faults] == [("recovered", "identical")] * 4
+    assert [fault.correctly_blamed for fault in result.score.faults] == [True] * 4, result.score

@@ -1,4 +1,4 @@
-"""Two hosts: network namespaces with clocks 1,000 s apart and disjoint folders, a cut network, a notice and a requeue."""
+"""Two hosts: clocks 1,000 s apart, disjoint folders, a cut network, a notice, a requeue and a wrong token."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def namespaces() -> Iterator[dict[int, list[str]]]:
     names, links = [f"ty{node}-{os.getpid()}" for node in range(2)], ["ty0", "ty1"]
 
     def ip(*arguments: str) -> None:
-        made = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-        if made.returncode:
-            pytest.skip(f"network namespaces cannot be made here: {made.stderr.strip()}")
+        result = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+        if result.returncode:
+            pytest.skip(f"network namespaces cannot be made here: {result.stderr.strip()}")
 
     try:
         for name in names:
@@ -153,7 +153,7 @@ def test_a_cut_host_ends_its_ranks_and_comes_back(
             hosts.start(node)
         hosts.until_steps(10)
         rank = hosts.pid(1, "rank1")
-        subprocess.run([*cable, "down"], check=True)  # no packet says so
+        subprocess.run([*cable, "down"], check=True)  # without any packet about it
         assert until(lambda: not alive(rank), FENCE_S + 10.0), "the ranks of a cut host end themselves"
         assert until(lambda: bool(_faults(hosts)), SILENT_S + 20.0)
         subprocess.run([*cable, "up"], check=True)

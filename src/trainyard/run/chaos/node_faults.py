@@ -1,8 +1,8 @@
 """Run a job on several nodes of this machine, kill processes and whole nodes at random, and score its recovery.
 
-The nodes are what they would be on several hosts: each is a process of its own (`launch_spec.NODE_MODULE`) with a
-folder of its own; they share nothing but the head's address, the token and the folder of the checkpoints. This process
-does what a scheduler does: it starts the process of a killed node again.
+As on several hosts, each node is a process of its own (`launch_spec.NODE_MODULE`) with a folder of its own; the nodes
+share the head's address, the token and the folder of the checkpoints only. This process acts as the scheduler: it
+starts the process of a killed node again.
 """
 
 from __future__ import annotations
