@@ -139,6 +139,16 @@ class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
     error_ns: int
 
 
+class ClockOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured comparison of clocks: the clock of rank `reference` minus this rank's clock is from `low_ns` to
+    `high_ns`, at the time `at_ns` of this rank's clock."""
+
+    reference: int
+    low_ns: int
+    high_ns: int
+    at_ns: int
+
+
 class Events(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's profile. `names[i]` is the text of name i, `streams[i]` that of stream i. `span`: (start, stop) of the
     recording. `mark`: prefix of the names of step annotations; `inferred`: how the marks were inferred, None if they
@@ -146,7 +156,8 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     thread's number in `host.thread`. `world`: number of ranks of the job, 0 if not recorded; `devices`: number of
     devices of the host, as recorded; `group_sizes`: sizes of the recorded process groups; `axis`: the mesh axis that
     all ranks form, if the job's layout has a single one; `notes`: messages for the user; `cut_short`: the file is
-    truncated; `stacks`: sampled Python stacks, None if the file has none.
+    truncated; `stacks`: sampled Python stacks, None if the file has none; `clock_offset`: None unless the clock was
+    compared with another rank's.
     """
 
     source: str
@@ -175,6 +186,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     cut_short: bool = False
     stacks: StackSamples | None = None
+    clock_offset: ClockOffset | None = None
 
     @property
     def shows_torch(self) -> bool:

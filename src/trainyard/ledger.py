@@ -142,7 +142,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     reduce: Literal["one", "mean"] = "one"
-    aligned: Literal["no", "host", "collectives"] = "no"
+    aligned: Literal["no", "host", "collectives", "bounds"] = "no"
     partial: bool = False
 
 

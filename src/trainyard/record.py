@@ -105,6 +105,18 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         words.check(self.kind, words.FAULTS, "fault")
 
 
+class NodeShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Ranks of a job that ran on one node. `node`: its name, empty if unknown; `missing`: the run lacks these ranks.
+    `run`: id of the part that was recorded there; `trainyard`, `code`: as in its `part.json`."""
+
+    node: str
+    ranks: tuple[int, ...]
+    missing: bool = False
+    run: str = ""
+    trainyard: str = ""
+    code: dict[str, str] = {}
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One execution of a job. `ledgers`: one per rank and step, then the mean over full steps.
 
@@ -129,8 +141,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     incidents: tuple[Incident, ...] = ()
     goodput: dict[str, float] = {}
     """Seconds by cause (words.TIMES), which sum to the job's total run time. Empty if the run was not monitored."""
+    job_id: str = ""
+    """Of a job on several nodes: the id that they agreed on; empty for a run of one node."""
+    nodes: tuple[NodeShare, ...] = ()
+    """Of a job on several nodes: who ran its ranks, and which ranks this run lacks."""
+    part_notes: tuple[str, ...] = ()
+    """Differences between the parts that the run was joined from, such as other versions of the code."""
     digest: str = ""
     schema: Literal["trainyard/run/3"] = SCHEMA
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks of the job that this run lacks, ascending."""
+        return tuple(sorted(rank for share in self.nodes if share.missing for rank in share.ranks))
 
     def kept(self) -> list[Sample]:
         """The samples of each step's last attempt, of all ranks; those of earlier attempts were repeated after a

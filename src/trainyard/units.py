@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
+from itertools import groupby
 
 from trainyard.errors import BadInput
 
@@ -130,3 +131,12 @@ def listed(items: Sequence[object], max_items: int, count: int | None = None, be
     shown = between.join(str(item) for item in items[:max_items])
     more = (len(items) if count is None else count) - max_items
     return shown if more <= 0 else f"{shown} and {more:,} more"
+
+
+def show_ranges(numbers: Sequence[int], most: int = 8) -> str:
+    """Distinct numbers as text with ranges, such as `0-7, 12`; at most `most` ranges are listed."""
+    ranges: list[str] = []
+    for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        ranges.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return listed(ranges, most)

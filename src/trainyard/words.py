@@ -179,6 +179,9 @@ ALIGNMENTS: Mapping[str, Word] = {
     ),
     "host": Word("host", "All ranks ran on one host and share its clock."),
     "collectives": Word("collectives", "Clocks were solved from the common ends of collectives."),
+    "bounds": Word(
+        "bounds", "Clock offsets were bounded: nobody leaves a collective before the last rank has arrived."
+    ),
 }
 
 REDUCES: Mapping[str, Word] = {
@@ -258,6 +261,7 @@ SHORTAGES: Mapping[str, Word] = {
 FAULTS: Mapping[str, Word] = {
     "worker_death": Word("worker death", "A rank's process ended early."),
     "agent_death": Word("agent death", "The agent of a node ended, and its ranks with it."),
+    "supervisor_death": Word("supervisor death", "The supervisor of the job ended, and all ranks with it."),
     "hang": Word("hang", "A rank took no step for longer than it may."),
     "slow": Word("slow rank", "A rank takes longer than its peers, step after step."),
     "disk_full": Word("full disk", "A checkpoint found no room."),
@@ -279,9 +283,17 @@ INJECTIONS: Mapping[str, Injection] = {
         "rank",
         "bad_checkpoint",
     ),
+    "kill_supervisor": Injection(
+        "kill the supervisor", "The supervisor of the job is killed (SIGKILL).", "job", "supervisor_death"
+    ),
+    "kill_node": Injection(
+        "kill a node", "All processes of a node are killed at once (SIGKILL).", "node", "agent_death"
+    ),
     "preempt": Injection("pre-empt the job", "All its processes are asked to leave (SIGTERM).", "job", "preempted"),
 }
 """Faults that `trainyard run chaos` can inject into a running job."""
+NODE_INJECTIONS = ("kill_supervisor", "kill_node")
+"""Those that need nodes with processes of their own (`trainyard run chaos-nodes`)."""
 
 TIMES: Mapping[str, Word] = {
     "good": Word("steps", "Steps that count: each once."),

@@ -78,3 +78,13 @@ def test_other_text_is_not_a_size(text):
 def test_share_that_rounds_to_zero_has_no_sign():
     assert units.show_share(-1, 10**9) == "0.0 %"
     assert units.show_share(-1, 2) == "-50.0 %"
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_shown_ranks_name_every_rank_once(ranks):
+    text = units.show_ranges(sorted(ranks), most=99)
+    listed = set()
+    for item in filter(None, text.split(", ")):
+        first, _, last = item.partition("-")
+        listed |= set(range(int(first), int(last or first) + 1))
+    assert listed == ranks

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from trainyard.api.gate_stored_runs import gate as gate
     from trainyard.api.job_history import history as history
     from trainyard.api.run_jobs import chaos as chaos
+    from trainyard.api.run_jobs import chaos_nodes as chaos_nodes
+    from trainyard.api.run_jobs import join as join
     from trainyard.api.run_jobs import resume as resume
     from trainyard.api.run_jobs import run as run
     from trainyard.api.run_jobs import run_script as run_script
@@ -68,6 +70,7 @@ Path = str | os.PathLike[str]
 _ELSEWHERE = {
     "Session": "trainyard.run.session",
     "chaos": "trainyard.api.run_jobs",
+    "chaos_nodes": "trainyard.api.run_jobs",
     "critical_path": "trainyard.api.trace_modes",
     "gate": "trainyard.api.gate_stored_runs",
     "gate_bisect": "trainyard.api.gate_revisions",
@@ -76,6 +79,7 @@ _ELSEWHERE = {
     "gate_run": "trainyard.api.gate_revisions",
     "gate_self_check": "trainyard.api.gate_noise",
     "history": "trainyard.api.job_history",
+    "join": "trainyard.api.run_jobs",
     "measure_memory": "trainyard.api.trace_modes",
     "parity": "trainyard.api.check_parity",
     "query": "trainyard.api.trace_modes",

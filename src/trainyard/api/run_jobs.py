@@ -1,4 +1,4 @@
-"""`run`, `run_script`, `resume` and `chaos`: run something on this machine, record it, and analyse its step."""
+"""`run`, `run_script`, `join`, `resume` and `chaos`: run something on this machine, record it, and analyse its step."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ import msgspec
 from trainyard import job_file
 from trainyard.error_report import report_of
 from trainyard.errors import TrainyardError
+from trainyard.events import ClockOffset
 from trainyard.job import Job, Measure
 from trainyard.ledger import Ledger
 from trainyard.record import Run
 from trainyard.report.view.run_result import RunResult, result_of_run
-from trainyard.run.chaos import experiment, fault_plan
+from trainyard.run.chaos import experiment, fault_plan, node_faults
 from trainyard.run.chaos.fault_plan import FaultPlan
 from trainyard.run.local import harness
+from trainyard.run.nodes import head
+from trainyard.run.parts.join import join as join_parts
+from trainyard.run.parts.rank_record import RankRecord
 from trainyard.run.resume import fork_run
 from trainyard.run.script import run_command
 from trainyard.run.session import Session
 from trainyard.trace.measure import measure_files
 from trainyard.trace.measured_trace import MeasuredTrace
+from trainyard.trace.reduce import reduce_trace
 
 JobSource = str | os.PathLike[str] | Job
 """A job file, or a job."""
@@ -33,7 +38,7 @@ def run(job: JobSource, *, stacks: bool = False, shapes: bool = False, session: 
     """Trains a job on this machine: times its steps, profiles a few more, and stores and analyses the run.
 
     `job`: a job file or a `trainyard.Job`. `stacks`, `shapes`: as those keys of the job's `[measure]`. `session`:
-    store of the run and receiver of its progress.
+    store of the run and receiver of its progress; with `hosts`, this machine is the head of a job on several hosts.
 
         result = api.run("job.toml", session=api.Session(tag="baseline", say=print))
         print(result.id, result.summary.step_ns, result.headline)
@@ -48,7 +53,8 @@ def run(job: JobSource, *, stacks: bool = False, shapes: bool = False, session: 
         read = msgspec.structs.replace(read, measure=recorded)
         text = job_file.write(read)
     booking, booked = _with_booking(session, read.trace_axis)
-    return booking.result(harness.execute(read, text, booked), booked)
+    execute = harness.execute if booked.hosts is None else head.execute
+    return booking.result(execute(read, text, booked), booked)
 
 
 def run_script(
@@ -65,6 +71,10 @@ def run_script(
     in these steps, so that findings name files and lines; `shapes`: record the shapes of ops on a CPU too. The
     command's output goes to stderr.
 
+    Of a job on several nodes, call it on each node: the result on the node of rank 0 is the joined run of all nodes, and
+    that on another node its part. `Session(collect=...)` is a folder or URL that all nodes can reach; without it, parts
+    are sent to rank 0's node.
+
         result = api.run_script(["torchrun", "--nproc-per-node", "2", "train.py"])
 
     Raises `BadInput` if there is no such command or no step was seen, `CommandFailed` if it fails.
@@ -72,6 +82,27 @@ def run_script(
     booking, booked = _with_booking(session, "")
     measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile, stacks=stacks, shapes=shapes)
     return booking.result(run_command.execute(command, measure, booked), booked)
+
+
+def join(parts: Sequence[str | os.PathLike[str]], *, session: Session | None = None) -> RunResult:
+    """Joins the parts that the nodes of one job recorded into one run, and analyses it.
+
+    `parts`: run folders, archives of them, or stored runs by id prefix or tag. A run that was joined before counts as a
+    part, so that parts which arrive later can be added.
+
+        result = api.join(["/mnt/node-a/runs/1f2e3d4c", "node-b.part"])
+        print(result.missing_ranks, result.headline)
+
+    Raises `BadInput` for parts of different jobs or with a rank in common, `BadFile` for a damaged part.
+    """
+    booking, booked = _with_booking(session, "")
+    return booking.result(join_parts([_find_part(part, booked) for part in parts], booked), booked)
+
+
+def _find_part(part: str | os.PathLike[str], session: Session) -> Path:
+    """The path of a part: an existing path, else the folder of the stored run of that name."""
+    path = Path(part)
+    return path if os.path.lexists(path) else session.store.find(os.fspath(part))
 
 
 def resume(name: str, job: JobSource | None = None, *, session: Session | None = None) -> RunResult:
@@ -119,6 +150,24 @@ def chaos(
     return booking.result(ended.run, booked, ended.failure)
 
 
+def chaos_nodes(
+    job: JobSource, *, nodes: int = 2, kills: int = 10, seed: int = 0, session: Session | None = None
+) -> RunResult:
+    """Runs a job on `nodes` nodes of this machine, kills ranks, agents, the supervisor and nodes at random, and scores
+    its recovery as `result.chaos`.
+
+    `kills`, `seed`: number of kills, and the seed from which their kinds, targets and steps are drawn. The losses are
+    compared with a run of the job without faults.
+
+    Raises `BadInput` for a job with too few steps or restarts, `CommandFailed` if the job does not end.
+    """
+    read, text = _read_job(job)
+    booking, booked = _with_booking(session, read.trace_axis)
+    plan = node_faults.random_plan(read, nodes, kills, seed)
+    ended = node_faults.execute(read, text, nodes, plan, booked)
+    return booking.result(ended.run, booked, ended.failure)
+
+
 class _Booking:
     """Books a run's profiler files (assigns every interval to an account of the ledger), and keeps the measured trace
     for the analysis of the run."""
@@ -146,7 +195,21 @@ def _with_booking(session: Session | None, axis: str) -> tuple[_Booking, Session
     """(booking, session that books with it): the booking keeps the measured trace. `axis`: the only mesh axis of the
     layout, if there is one."""
     booking = _Booking(axis)
-    return booking, replace(session or Session(), book=booking)
+    return booking, replace(session or Session(), book=booking, reduce=_reduce)
+
+
+def _reduce(trace: Path, profile: Path, record: RankRecord) -> None:
+    """Reduces a profiler file with what is known of its rank, as `Session.reduce`."""
+    bound = record.bound
+    reduce_trace(
+        trace,
+        profile,
+        host_name=record.node,
+        rank=record.rank,
+        world_size=record.world_size,
+        clock_offset=bound
+        and ClockOffset(reference=bound.reference, low_ns=bound.low_ns, high_ns=bound.high_ns, at_ns=bound.at_ns),
+    )
 
 
 def _read_job(job: JobSource) -> tuple[Job, str]:

@@ -1,11 +1,13 @@
 """Time in a job's records: nanoseconds since the epoch on a clock that is never set.
 
 A wall clock is corrected by hours at times. The records of a job use the wall clock's reading when its supervisor
-started, plus the monotonic clock since: all processes of a host agree, and no duration is negative.
+started, plus the monotonic clock since: all processes of a host agree, and no duration is negative. Processes of other
+hosts measure the offset of their own monotonic clock to that (`supervisor/clock_exchange.py`).
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_TIME_NAMESPACE = "/proc/self/ns/time"
 
 
 class EpochClock(msgspec.Struct, frozen=True):
@@ -23,9 +26,10 @@ class EpochClock(msgspec.Struct, frozen=True):
 
 
 def _host() -> str:
-    """Identify the running kernel, whose processes share a monotonic clock."""
+    """Identify the running kernel and the time namespace, whose processes share a monotonic clock."""
     try:
-        return _BOOT.read_text().strip()
+        namespace = os.readlink(_TIME_NAMESPACE) if os.path.islink(_TIME_NAMESPACE) else ""
+        return f"{_BOOT.read_text().strip()} {namespace}".strip()
     except OSError:
         return socket.gethostname()
 
@@ -44,7 +48,18 @@ def start(after: int = 0) -> EpochClock:
     return _clock[0]
 
 
-def follow(clock: EpochClock) -> None:
-    """Use the clock that a supervisor started, if it runs on this host."""
+def follow(clock: EpochClock) -> bool:
+    """Use the clock that a supervisor started, if it runs on this host; return whether it does."""
     if clock.host == _host():
         _clock[0] = clock
+    return clock.host == _host()
+
+
+def follow_measured(offset_ns: int) -> None:
+    """Use the clock of a supervisor on another host. `offset_ns`: measured offset from this host's monotonic clock."""
+    _clock[0] = EpochClock(host=_host(), offset=offset_ns)
+
+
+def offset_ns() -> int:
+    """The offset from this host's monotonic clock to the clock of this process, in ns."""
+    return _clock[0].offset

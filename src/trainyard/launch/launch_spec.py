@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from trainyard.job import Recovery
 from trainyard.launch.epoch import EpochClock
 
 FILE = "launch.json"
+NODE_MODULE = "trainyard.cli.launch.node_main"
+"""Module that a launcher runs on each node of a job on several hosts, with `python -m`."""
+TOKEN = "TRAINYARD_JOB_TOKEN"  # noqa: S105 - the name of a variable
+"""Environment variable with the job's token, a random text that all nodes of a job share and no file contains."""
 
 FAILED = 4
-"""Exit code of a job that failed, and of an agent that lost its supervisor."""
+"""Exit code of a job that failed."""
+LOST = 69
+"""Exit code of an agent that lost its supervisor, or never reached it (EX_UNAVAILABLE of sysexits.h)."""
 LEFT = 75
 """Exit code of a rank that saved its state and left as requested (EX_TEMPFAIL of sysexits.h: try again)."""
+
+
+RUN_FOLDER = "{run_folder}"
+"""An argument of a rank's module that stands for the run's folder, which differs between hosts."""
+MIN_REPORT_S = 0.05
+"""Seconds between two reports of an agent to the supervisor in a small job."""
+_RANKS_REPORTED_PER_S = 20_000
+"""Reports on ranks that a supervisor processes in a second with a small part of a core (docs/measured.md)."""
+
+
+class HeadAddress(NamedTuple):
+    """The address `host`:`port` at which the nodes of job `job_id` meet, its secret `token`, and the time `gather_s` in
+    seconds to wait for them."""
+
+    host: str
+    port: int
+    job_id: str
+    token: str
+    gather_s: float
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,7 +49,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `max_restarts`: maximum number of restarts after faults. `hang_timeout_s`: seconds without progress of any rank
     after which the job counts as hung. `started`: number of agents, the first ones, that the supervisor starts
     itself (-1: all); the others are started externally, and the first launch waits `gather_s` seconds for them.
-    `preload`: modules that an agent imports before it forks ranks. `clock`: the supervisor's clock.
+    `preload`: modules that an agent imports before it forks ranks. `clock`: the supervisor's clock. `job_id`: id of a
+    job on several hosts, which all its nodes know; empty for a job on one host. `files`: names of the run folder's
+    files that agents on other hosts need.
     """
 
     ranks: int
@@ -38,11 +67,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gather_s: float = 60.0
     preload: tuple[str, ...] = ()
     clock: EpochClock = EpochClock()
+    job_id: str = ""
+    files: tuple[str, ...] = ()
 
     @property
     def ranks_per_node(self) -> int:
         """Number of ranks per node."""
         return self.ranks // self.nodes
+
+    @property
+    def report_s(self) -> float:
+        """Seconds between two reports of an agent: longer for many ranks, whose reports the supervisor has to read."""
+        return max(MIN_REPORT_S, self.ranks / _RANKS_REPORTED_PER_S)
 
     def size(self, available_nodes: int) -> int:
         """The largest number of nodes, out of the available ones, that the job can run on; 0 if there are too few."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,10 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, PortInUse, UnknownName
 from trainyard.job import Job
-from trainyard.launch.launch_spec import FILE, Spec
+from trainyard.launch.launch_spec import FILE, TOKEN, HeadAddress, Spec
 from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
 
@@ -30,7 +32,8 @@ class Local:
 
     `port`: port at which the job's agents meet; a free one if None. `environment`: variables for the ranks, unless this
     process's environment sets them. `sizes`: node counts with which the job can continue; only all nodes if empty.
-    `preload`: modules that are imported once for all ranks.
+    `preload`: modules that are imported once for all ranks. `head`: where nodes on other hosts connect; None if all
+    nodes are simulated on this machine. `files`: names of the job's files that those nodes need.
     """
 
     def __init__(
@@ -39,12 +42,16 @@ class Local:
         environment: Mapping[str, str] | None = None,
         sizes: Sequence[int] = (),
         preload: Sequence[str] = (),
+        head: HeadAddress | None = None,
+        files: Sequence[str] = (),
     ) -> None:
         """Keeps the settings, which the class describes; `submit` starts jobs."""
         self.port = port
         self.environment = environment or {}
         self.sizes = tuple(sizes)
         self.preload = tuple(preload)
+        self.head = head
+        self.files = tuple(files)
         self._started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
         """Job id, the supervisor's process id -> (its process, the folder of the job's files)."""
 
@@ -66,6 +73,16 @@ class Local:
             hang_timeout_s=job.recovery.hang_timeout_s,
             preload=self.preload,
         )
+        if self.head is not None:
+            spec = replace(
+                spec,
+                host=self.head.host,
+                port=self.head.port,
+                started=1,
+                gather_s=self.head.gather_s,
+                job_id=self.head.job_id,
+                files=self.files,
+            )
         return {FILE: msgspec.json.encode(spec).decode()}
 
     def submit(self, files: Path) -> str:
@@ -77,6 +94,7 @@ class Local:
         if find_spec("torch") is None:
             raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
         failures.forget(files)
+        token = self.head.token if self.head is not None else secrets.token_hex(16)
         logs = files / "logs"
         logs.mkdir(exist_ok=True)
         with (logs / "launcher.log").open("ab") as log:
@@ -92,7 +110,7 @@ class Local:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**self.environment, **os.environ},
+                env={**self.environment, **os.environ, TOKEN: token},
                 start_new_session=True,  # so that Ctrl-C reaches only this process, which ends the others in order
             )
         self._started[str(process.pid)] = (process, files)

@@ -14,6 +14,8 @@ from trainyard.store.run_summary import step_walls
 _MAX_SPREAD = 0.25
 """Range of the middle 80 % of the timed steps, relative to their median, above which the steps vary too much."""
 _MIN_STEPS = 5
+_MAX_SHARES = 8
+"""Nodes whose missing ranks are listed."""
 _MIN_SHOWN_CORES = 0.05
 """Fewer cores would be printed as 0.0."""
 
@@ -22,7 +24,20 @@ def measurement_warnings(run: Run) -> list[str]:
     """A sentence for each reason to distrust the run's times."""
     provenance = run.provenance
     reasons = (load_warning(provenance.load), throttle_warning(provenance.clocks), _spread_warning(run))
-    return [reason for reason in reasons if reason]
+    return [*missing_ranks_warnings(run), *run.part_notes, *(reason for reason in reasons if reason)]
+
+
+def missing_ranks_warnings(run: Run) -> list[str]:
+    """A sentence that lists the ranks of the job that the run lacks, by node; an empty list if it has all of them."""
+    missing = [share for share in run.nodes if share.missing]
+    if not missing:
+        return []
+    total, absent = sum(len(share.ranks) for share in run.nodes), len(run.missing_ranks)
+    shares = [f"{units.show_ranges(share.ranks)} on {share.node or 'an unknown node'}" for share in missing]
+    return [
+        f"{absent:,} of {total:,} ranks are missing: {units.listed(shares, _MAX_SHARES, between='; ')}. The figures are of "
+        "the other ranks; `trainyard runs join RUN PART...` adds parts of further nodes."
+    ]
 
 
 def loaded_runs_caveats(base: Sequence[Run], head: Sequence[Run]) -> list[str]:

@@ -316,7 +316,7 @@ class World:
         self.spec = spec
         self.ports = iter(range(5000, 6000))
         self.stacks: dict[int, str] = {}
-        self.supervision = Supervision(spec, self.now, lambda: next(self.ports), lambda: self.stacks)
+        self.supervision = Supervision(spec, self.now, lambda: next(self.ports))
         self.beats = Counter[int]()
         self.lives = {node: f"{node}a" for node in range(spec.nodes if here is None else here)}
         self.silent: set[int] = set()
@@ -391,11 +391,14 @@ class World:
         self.beats[node] += 1
         generation = self.generation.get(node, -1)
         runs = generation == self.plan.generation and node in {member.node for member in self.plan.members}
-        ranks = tuple(self.ranks[rank] for rank in self._own(node)) if runs and self.ranks else ()
+        ranks = tuple(self._with_stack(self.ranks[rank]) for rank in self._own(node)) if runs and self.ranks else ()
         return AgentReport(
             node=node, life=self.lives[node], beat=self.beats[node], generation=generation if runs else -1,
             serial=self.plan.serial, ranks=ranks,
         )  # fmt: skip
+
+    def _with_stack(self, report: RankReport) -> RankReport:
+        return msgspec.structs.replace(report, stack=self.stacks.get(report.rank, ""))
 
     @property
     def faults(self) -> list[JobEvent]:

@@ -11,6 +11,9 @@ command = DefaultGroup(
     modes={
         "resume": Mode("trainyard.cli.run.resume", "Resume an unfinished run, or start a new one from its checkpoint."),
         "chaos": Mode("trainyard.cli.run.chaos", "Run a job with injected faults, and score its recovery."),
+        "chaos-nodes": Mode(
+            "trainyard.cli.run.chaos_nodes", "Run a job on nodes that are killed, and score its recovery."
+        ),
     },
     replaced={
         "--resume": "resume RUN [JOB.toml]",

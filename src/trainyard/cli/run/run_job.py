@@ -7,7 +7,7 @@ from shutil import which
 
 import click
 
-from trainyard.cli.run.run_options import FULL, JSON, PORT, QUIET, TAG
+from trainyard.cli.run.run_options import COLLECT, FULL, JSON, PORT, QUIET, TAG
 
 
 @click.command()
@@ -25,6 +25,7 @@ from trainyard.cli.run.run_options import FULL, JSON, PORT, QUIET, TAG
     is_flag=True,
     help="Record shapes on a CPU too, for FLOPs and bytes of ops: profiled steps get several times as long.",
 )
+@COLLECT
 @JSON
 @FULL
 @QUIET
@@ -35,6 +36,7 @@ def command(
     profile: int,
     stacks: bool,
     shapes: bool,
+    collect: str,
     as_json: bool,
     full: bool,
     quiet: bool,
@@ -47,6 +49,8 @@ def command(
     To run a training script of your own, unchanged: `trainyard run -- python my_train.py --lr 3e-4`, or
     `-- torchrun --nproc-per-node 2 my_train.py`. A step ends when the optimizer steps, or at the end of
     `with trainyard.step():` if the script uses it.
+
+    On several nodes, start it on each of them: the node of rank 0 joins the parts of all nodes into one run.
     """
     from trainyard import api
     from trainyard.cli.run.print_run import show_run
@@ -58,7 +62,7 @@ def command(
     # its own ranks.
     if len(target) > 1 or _is_command(first_word):
         result = api.run_script(
-            target, profile=profile, stacks=stacks, shapes=shapes, session=script_session_of(tag, quiet)
+            target, profile=profile, stacks=stacks, shapes=shapes, session=script_session_of(tag, quiet, collect)
         )
     else:
         with session_of(tag, port, quiet) as session:

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 TAG = click.option("--tag", default="", help="Name of the run.")
 PORT = click.option("--port", type=int, help="Port on 127.0.0.1 for the ranks' rendezvous; default: a free port.")
+COLLECT = click.option(
+    "--collect",
+    default="",
+    envvar="TRAINYARD_COLLECT",
+    metavar="FOLDER|URL",
+    help="Where the nodes of a COMMAND exchange their parts; default: $TRAINYARD_COLLECT, else the job's network.",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the stored run and its analysis as JSON.")
 FULL = click.option("--full", is_flag=True, help="Print every table, not one screen.")
 QUIET = click.option("--quiet", is_flag=True, help="Print no progress and no messages.")
@@ -34,13 +41,13 @@ def session_of(tag: str, port: int | None, quiet: bool) -> Iterator[Session]:
         yield Session(Store(say=say), progress=progress, say=say_or_ignore, port=port, tag=tag)
 
 
-def script_session_of(tag: str, quiet: bool) -> Session:
+def script_session_of(tag: str, quiet: bool, collect: str) -> Session:
     """The session of a user's own command, without a progress display. `tag`: name of the run, or empty; `quiet`: print
-    no messages."""
+    no messages; `collect`: as in `Session`."""
     from trainyard.run.session import Session
     from trainyard.store.store import Store
 
-    return Session(Store(say=say), say=_ignore if quiet else say, tag=tag)
+    return Session(Store(say=say), say=_ignore if quiet else say, tag=tag, collect=collect)
 
 
 def _ignore(_: object) -> None:

@@ -3,7 +3,8 @@
 It starts, kills and watches its node's ranks according to the supervisor's plan, and reports their state; it makes no
 decisions. It can be started on any host that reaches the store named in SPEC, at any time and repeatedly. Ranks are
 forked from it with torch loaded, which takes milliseconds. It has no store of its own, and its ranks meet in a store of
-the supervisor: no host is special. Without the supervisor it ends, and its ranks with it.
+the supervisor: no host is special. Without the supervisor it ends, and its ranks with it (`lease.py`). On another host
+than the supervisor's it is started by `remote.py`.
 
 A generation is one launch of all ranks of the job, on all member nodes; after a fault the next one is launched. A local
 rank is a rank's number on its node.
@@ -15,15 +16,17 @@ import multiprocessing
 import os
 import secrets
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch._C._distributed_c10d import Store, TCPStore
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
@@ -41,27 +44,37 @@ from torch.distributed.elastic.rendezvous import (
 
 from trainyard.launch import epoch
 from trainyard.launch.agents import rank_process
+from trainyard.launch.agents.lease import Lease
 from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.agents.rank_progress import HeartbeatBoard
-from trainyard.launch.launch_spec import FAILED, Spec
+from trainyard.launch.launch_spec import LOST, RUN_FOLDER, Spec
 from trainyard.launch.supervisor import messages, resource_exhaustion
 from trainyard.launch.supervisor.failure_report import tail
 from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
+from trainyard.launch.supervisor.signed_store import BadSignature, SignedStore, take_token
 from trainyard.pdeathsig import die_with_parent
 
-_TURN_S = 0.05
-"""Seconds between two reports of an agent."""
 _STORE_TIMEOUT = timedelta(seconds=20)
-"""Time without an answer of the store, after which the supervisor counts as lost."""
+"""Time without an answer of the store, after which the supervisor counts as lost; a lease ends earlier."""
+_STACK_BYTES = 4096
+"""Size of a stack in a report, from its innermost call."""
 
 
 class SupervisorLink:
-    """The agent's connection to the supervisor: sends reports and receives the plan."""
+    """The agent's connection to the supervisor: sends reports and receives the plan.
 
-    def __init__(self, store: Store, node: int) -> None:
+    `notice`: set it when this host is asked to leave; the next report passes that on.
+    """
+
+    def __init__(self, store: SignedStore, node: int, lease: Lease) -> None:
+        """`lease`: renewed with every answer of the supervisor."""
         self.store = store
         self.member = Member(node=node, life=secrets.token_hex(8))
+        self.notice = False
+        self._lease = lease
+        self._plan = AgentPlan(serial=-1)
+        """The last plan received."""
         self._beat = 0
         """Number of reports sent so far."""
 
@@ -69,22 +82,39 @@ class SupervisorLink:
         """Report the state of this node through the store; return the supervisor's current plan.
 
         `generation`: the generation of `ranks`; `serial`: that of the last plan that this agent acted on; both -1 if
-        there is none yet. Raises `DistError` if the store does not answer.
+        there is none yet. Raises `DistError` if the store does not answer, `BadSignature` for a stranger's plan.
         """
         self._beat += 1
-        node, life = self.member.node, self.member.life
+        asked_s = time.monotonic()
         report = AgentReport(
-            node=node, life=life, beat=self._beat, pid=os.getpid(), generation=generation, serial=serial, ranks=ranks
+            node=self.member.node,
+            life=self.member.life,
+            beat=self._beat,
+            pid=os.getpid(),
+            generation=generation,
+            serial=serial,
+            ranks=ranks,
+            host=socket.gethostname(),
+            notice=self.notice,
         )
-        self.store.set(messages.key(node), msgspec.json.encode(report).decode())
-        return msgspec.json.decode(self.store.get(messages.PLAN), type=AgentPlan)
+        self.store.set(messages.key(self.member.node), msgspec.json.encode(report))
+        if int(self.store.get(messages.SERIAL)) != self._plan.serial:
+            self._plan = msgspec.json.decode(self.store.get(messages.PLAN), type=AgentPlan)
+        self._lease.renew(asked_s)
+        return self._plan
 
 
 class PlanRendezvous(RendezvousHandler):
     """A rendezvous that waits for the supervisor's plan, which names the members. `plan`: the last one it followed."""
 
-    def __init__(self, link: SupervisorLink, spec: Spec, run_id: str) -> None:
+    def __init__(
+        self, link: SupervisorLink, spec: Spec, run_id: str, before_launch: Callable[[], object] = lambda: None
+    ) -> None:
+        """`before_launch`: called before this agent starts ranks of a new generation."""
         self.link, self.spec, self.run_id = link, spec, run_id
+        self._before_launch = before_launch
+        self.exit_code = 0
+        """The job's exit code once it is over."""
         self.plan = AgentPlan()
         self._shut = False
         """Whether the ranks must stop."""
@@ -98,13 +128,15 @@ class PlanRendezvous(RendezvousHandler):
         while True:
             plan = self.link.report()
             if plan.do == "end":
+                self.exit_code = plan.exit_code
                 raise RendezvousGracefulExitError("the job is over")
             if plan.do == "run" and plan.generation > self.plan.generation and self.link.member in plan.members:
                 self.plan = plan
+                self._before_launch()
                 rank_store = RendezvousStoreInfo(self.spec.host, plan.port)
                 agent_rank = plan.members.index(self.link.member)
-                return RendezvousInfo(self.link.store, agent_rank, len(plan.members), rank_store)
-            time.sleep(_TURN_S)
+                return RendezvousInfo(self.link.store.store, agent_rank, len(plan.members), rank_store)
+            time.sleep(self.spec.report_s)
 
     def get_backend(self) -> str:
         return "trainyard"
@@ -138,19 +170,20 @@ class PlanRendezvous(RendezvousHandler):
 class Agent(SimpleElasticAgent):
     """The elastic agent of a node: forks, watches and ends ranks, which torch leaves to subclasses."""
 
-    def __init__(self, rendezvous: PlanRendezvous, spec: Spec, logs: Path) -> None:
-        """`logs`: folder of the ranks' output, failure and stack files."""
+    def __init__(self, rendezvous: PlanRendezvous, spec: Spec, folder: Path, heartbeats: HeartbeatBoard) -> None:
+        """`folder`: the run's folder on this host; its `logs/` gets the ranks' output, failure and stack files."""
         super().__init__(
             WorkerSpec(
                 role="trainyard",
                 local_world_size=spec.ranks_per_node,
                 rdzv_handler=rendezvous,
                 entrypoint=spec.module,
-                monitor_interval=_TURN_S,
+                monitor_interval=spec.report_s,
             )
         )
-        self.rendezvous, self.spec, self.logs = rendezvous, spec, logs
-        self.heartbeats = HeartbeatBoard(spec.ranks_per_node)
+        self.rendezvous, self.spec, self.logs = rendezvous, spec, folder / "logs"
+        self.arguments = tuple(str(folder) if argument == RUN_FOLDER else argument for argument in spec.args)
+        self.heartbeats = heartbeats
         self.processes: dict[int, ForkProcess] = {}
         """The generation's rank processes by local rank."""
         self.ends_ns: dict[int, int] = {}
@@ -160,6 +193,8 @@ class Agent(SimpleElasticAgent):
         """Local rank -> the resource that the kernel killed it for; empty if unknown."""
         self.acted_serial = -1
         """Serial of the last plan that this agent acted on while its ranks run."""
+        self._reports_stacks = False
+        """Whether the ranks of this generation were asked for their stacks."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         """Fork the ranks of a new generation, with torchrun's variables; return local rank -> process id.
@@ -168,7 +203,7 @@ class Agent(SimpleElasticAgent):
         """
         fork = multiprocessing.get_context("fork")
         generation = self.rendezvous.plan.generation
-        self.processes, self.ends_ns, self.shortages = {}, {}, {}
+        self.processes, self.ends_ns, self.shortages, self._reports_stacks = {}, {}, {}, False
         for worker in worker_group.workers:
             variables = {
                 "RANK": worker.global_rank,
@@ -191,14 +226,14 @@ class Agent(SimpleElasticAgent):
             heartbeat = self.heartbeats.heartbeat(worker.local_rank)
             process = fork.Process(
                 target=rank_process.main,
-                args=(self.logs, os.getpid(), environment, heartbeat, self.spec.module, self.spec.args),
+                args=(self.logs, os.getpid(), environment, heartbeat, self.spec.module, self.arguments),
             )
             process.start()
             self.processes[worker.local_rank] = process
         return {local_rank: process.pid for local_rank, process in self.processes.items()}
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Report the ranks' state and act on a new plan; called by torch's agent every `_TURN_S` seconds.
+        """Report the ranks' state and act on a new plan; called by torch's agent every `Spec.report_s` seconds.
 
         Always returns healthy: the supervisor judges. If the ranks must stop, the rendezvous is closed, whereupon
         torch's agent stops them.
@@ -218,6 +253,7 @@ class Agent(SimpleElasticAgent):
         A rank that has not updated its heartbeat yet cannot save its state, and is killed if it is to leave.
         """
         if plan.do == "stacks":
+            self._reports_stacks = True
             self._send_signal(signal.SIGUSR1)
         elif plan.do == "leave":
             for local_rank, process in self.processes.items():
@@ -285,6 +321,7 @@ class Agent(SimpleElasticAgent):
             reported_ns=reported_ns,
             reason=reason,
             shortage=self.shortages.get(local_rank, ""),
+            stack=_read_stack(self.logs / f"rank{global_rank}.stacks") if self._reports_stacks else "",
         )
 
 
@@ -298,38 +335,67 @@ def _read_process_state(pid: int) -> tuple[str, int]:
         return "", 0
 
 
-def main(path: Path, node: int, parent: int | None) -> int:
+def _read_stack(path: Path) -> str:
+    """Return the beginning of the stack that was written last, that of the main thread; empty if there is none."""
+    try:
+        stacks = path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    return stacks[stacks.rfind("hread 0x") :][:_STACK_BYTES] if stacks else ""
+
+
+def main(path: Path, node: int, parent: int | None, token: str) -> int:
     """Run the agent of `node` for the job whose SPEC is at `path`, until the job is over.
 
-    Returns the exit code: 0, or 4 if the supervisor is lost. `parent`: id of a process that it dies with, None if it
-    was started by hand. Ignores SIGTERM, and writes its process id to the logs.
+    Returns the job's exit code, or `LOST` if the supervisor is lost. `parent`: id of a process that it dies with, None
+    if it was started by hand. `token`: that of the job. Ignores SIGTERM, which the supervisor handles for all ranks.
     """
     if parent is not None:
         die_with_parent(parent, signal.SIGKILL)
-    set_process_name(f"agent{node}")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
     epoch.follow(spec.clock)
-    # All nodes have the same size, so that global ranks follow from a node's index without communication.
-    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a SIGTERM sent to all processes is handled by the supervisor
-    logs = path.parent / "logs"
-    logs.mkdir(exist_ok=True)
-    (logs / f"agent{node}.pid").write_text(str(os.getpid()))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         store = TCPStore(spec.host, spec.port, None, False, _STORE_TIMEOUT, wait_for_workers=False)
-        rendezvous = PlanRendezvous(SupervisorLink(store, node), spec, path.parent.name)
-        agent = Agent(rendezvous, spec, logs)
-        agent.run()
-    except DistError as error:
+        board = HeartbeatBoard(spec.ranks_per_node)
+        link = SupervisorLink(SignedStore(store, token), node, Lease(board))
+        return run(spec, link, board, path.parent, path.parent.name)
+    except (DistError, BadSignature) as error:
         sys.stderr.write(f"node {node}: the supervisor at {spec.host}:{spec.port} is lost: {error}\n")
-        return FAILED
-    return 0
+        return LOST
+
+
+def run(
+    spec: Spec,
+    link: SupervisorLink,
+    board: HeartbeatBoard,
+    folder: Path,
+    run_id: str,
+    before_launch: Callable[[], object] = lambda: None,
+) -> int:
+    """Run an agent that is connected to the supervisor until the job is over; return the job's exit code.
+
+    `folder`: the run's folder on this host; `board`: memory for the heartbeats of its ranks; `before_launch`: called
+    before it starts ranks of a new generation. Writes its process id to `logs/`. Raises `DistError` if the supervisor
+    is lost, `BadSignature` for a stranger's plan.
+    """
+    node = link.member.node
+    set_process_name(f"agent{node}")
+    # All nodes have the same size, so that global ranks follow from a node's index without communication.
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
+    logs = folder / "logs"
+    logs.mkdir(exist_ok=True)
+    (logs / f"agent{node}.pid").write_text(str(os.getpid()))
+    rendezvous = PlanRendezvous(link, spec, run_id, before_launch)
+    Agent(rendezvous, spec, folder, board).run()
+    return rendezvous.exit_code
 
 
 def alone(path: Path, node: int, parent: int | None) -> int:
     """Run an agent that was not forked by a supervisor of this machine."""
+    token = take_token()
     preload(msgspec.json.decode(path.read_bytes(), type=Spec).preload)
-    return main(path, node, parent)
+    return main(path, node, parent, token)
 
 
 if __name__ == "__main__":

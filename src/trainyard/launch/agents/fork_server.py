@@ -24,7 +24,8 @@ import msgspec
 
 from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import set_process_name
-from trainyard.launch.launch_spec import Spec
+from trainyard.launch.launch_spec import TOKEN, Spec
+from trainyard.launch.supervisor.signed_store import take_token
 from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.02
@@ -38,12 +39,13 @@ _INTERNAL_ERROR = 70
 class ForkServer:
     """The supervisor's handle of the fork server, a process that starts agents of the job at `path`, a SPEC.
 
-    `run`: runs an agent to its end, given its node and its parent's process id, and returns the exit code.
+    `run`: runs an agent to its end, given its node and its parent's process id, and returns the exit code. `token`:
+    that of the job.
     """
 
-    def __init__(self, path: Path, run: Callable[[int, int], int]) -> None:
+    def __init__(self, path: Path, run: Callable[[int, int], int], token: str) -> None:
         """Fork the fork server; this process keeps one end of the socket pair, the fork server the other."""
-        self._path = path
+        self._path, self._token = path, token
         self._nodes: set[int] = set()
         """Nodes whose agents were started and have not been reported as ended."""
         self._partial_line = b""
@@ -96,7 +98,7 @@ class ForkServer:
         child_socket.set_inheritable(True)
         # Not a fork, as the supervisor runs threads by now: a new Python, which imports torch itself.
         command = [sys.executable, "-P", "-m", __name__, str(self._path), str(os.getpid()), str(child_socket.fileno())]
-        self.pid = os.posix_spawn(sys.executable, command, os.environ)
+        self.pid = os.posix_spawn(sys.executable, command, {**os.environ, TOKEN: self._token})
         child_socket.close()
         self._socket.setblocking(False)
         self._partial_line = b""
@@ -114,15 +116,17 @@ def load(spec: Spec) -> None:
     preload((*spec.preload, "trainyard.launch.agents.elastic"))
 
 
-def agent(path: Path, node: int, parent: int) -> int:
-    """Run an agent of the job at `path`, in the process that was forked for it; return its exit code. `parent`: id of
-    the process that it dies with."""
+def agent(path: Path, token: str, node: int, parent: int) -> int:
+    """Run an agent of the job at `path`, in the process that was forked for it; return its exit code.
+
+    `token`: that of the job; `parent`: id of the process that the agent dies with.
+    """
     from trainyard.launch.agents import elastic
 
     log = os.open(path.parent / "logs" / f"agent{node}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    return elastic.main(path, node, parent)
+    return elastic.main(path, node, parent, token)
 
 
 def _serve_orders(supervisor_pid: int, supervisor_socket: socket.socket, run: Callable[[int, int], int]) -> NoReturn:
@@ -181,8 +185,9 @@ def main(path: Path, parent: int, socket_descriptor: int) -> NoReturn:
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    token = take_token()
     load(msgspec.json.decode(path.read_bytes(), type=Spec))
-    _serve_orders(parent, socket.socket(fileno=socket_descriptor), partial(agent, path))
+    _serve_orders(parent, socket.socket(fileno=socket_descriptor), partial(agent, path, token))
 
 
 if __name__ == "__main__":

@@ -4,22 +4,27 @@ Each rank has a row of integers. The agent can read it at any time, and writes t
 All ranks must leave before the same step, without spending a collective on that: on a request to hold, each rank stops
 before its next step. Ranks that have begun a step may need the others to finish it; so once it has seen all ranks, the
 supervisor names the first step that none has begun, and each rank continues up to that step.
+
+The agent also writes until when it may run ranks (`lease.py`): a rank that finds this time passed ends itself.
 """
 
 from __future__ import annotations
 
 import mmap
 import time
+from array import array
 from typing import Literal, NamedTuple, get_args
 
+from trainyard.errors import EnvironmentFailed
 from trainyard.launch import epoch
 
 Phase = Literal["starting", "stepping", "saving", "finishing"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-_ROW = 8
+_ROW = 9
 """Integers of 8 bytes in a rank's row."""
-_COUNT, _BEGUN, _DONE, _PHASE, _OWN, _AT, _HELD, _REQUEST = range(8)
-"""Columns of a rank's row; the first seven are the fields of `HeartbeatReading`."""
+_COUNT, _BEGUN, _DONE, _PHASE, _OWN, _AT, _HELD, _REQUEST, _LEASE = range(9)
+"""Columns of a rank's row; the first seven are the fields of `HeartbeatReading`. `_LEASE`: monotonic time in ns until
+which the agent may run ranks; 0 if that is not limited."""
 _HOLD, _STEP_OFFSET = 1, 2
 """Values of the column `_REQUEST`: 0 for no request, `_HOLD` to stop before the next step, `_STEP_OFFSET + N` to leave
 before step N."""
@@ -49,6 +54,7 @@ class HeartbeatBoard:
 
     def __init__(self, ranks: int) -> None:
         self._rows = memoryview(mmap.mmap(-1, ranks * _ROW * 8)).cast("q")
+        self._lease_ns = 0
 
     def heartbeat(self, local_rank: int) -> Heartbeat:
         """Reset the heartbeat of a rank, and return it for the rank to write to."""
@@ -56,7 +62,13 @@ class HeartbeatBoard:
         row[:] = memoryview(bytes(_ROW * 8)).cast("q")
         row[_BEGUN] = -1
         row[_AT] = epoch.now_ns()
+        row[_LEASE] = self._lease_ns
         return Heartbeat(row)
+
+    def lend(self, until_ns: int) -> None:
+        """Let all ranks run until `until_ns`, a monotonic time in ns."""
+        self._lease_ns = until_ns
+        self._rows[_LEASE::_ROW] = array("q", [until_ns]) * (len(self._rows) // _ROW)
 
     def read(self, local_rank: int) -> HeartbeatReading:
         """Read the current heartbeat of a rank of this node."""
@@ -112,9 +124,11 @@ class Heartbeat:
     def must_leave_before(self, step: int) -> bool:
         """Whether the rank must save and leave before `step`. Call before each step.
 
-        Blocks while the agent's request is to hold, until the step before which all ranks leave is known.
+        Blocks while the agent's request is to hold, until the step before which all ranks leave is known. Raises
+        `EnvironmentFailed` if the agent's lease has run out.
         """
         row = self._row
+        self._check_lease()
         row[_BEGUN] = step  # set before the check: a rank that is not held counts as having begun
         if not row[_REQUEST]:
             return False
@@ -122,6 +136,7 @@ class Heartbeat:
         self._count_update()
         while row[_REQUEST] == _HOLD:
             time.sleep(_WAIT_S)
+            self._check_lease()
         row[_HELD] = 0
         return step >= row[_REQUEST] - _STEP_OFFSET
 
@@ -132,6 +147,13 @@ class Heartbeat:
         self._row[_PHASE] = PHASES.index("stepping")
         self._step_end_ns = time.perf_counter_ns()
         self._count_update()
+
+    def _check_lease(self) -> None:
+        """Raise `EnvironmentFailed` if the agent's lease has run out: another agent may have started this rank."""
+        if 0 < self._row[_LEASE] < time.monotonic_ns():
+            raise EnvironmentFailed(
+                "the agent of this node has lost the supervisor, which may have replaced this rank."
+            )
 
     def _count_update(self) -> None:
         self._row[_AT] = epoch.now_ns()

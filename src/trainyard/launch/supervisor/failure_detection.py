@@ -89,8 +89,8 @@ class Supervision:
 
     `state`: the current state. `result`: exit code, None until the job is over and no rank is left: 0, 4 (see
     `failure`) or `LEFT`, if it was asked to leave. `lost`: nodes whose agents must be killed if they still run. `port`:
-    opens a store for a generation and returns its port, so that no rank reads keys of an earlier generation. `stacks`:
-    returns the stacks that ranks have written, by rank. `attempts`: number of attempts before this supervisor.
+    opens a store for a generation and returns its port, so that no rank reads keys of an earlier generation.
+    `attempts`: number of attempts before this supervisor.
     """
 
     def __init__(
@@ -98,7 +98,6 @@ class Supervision:
         spec: Spec,
         now: Now,
         port: Callable[[], int],
-        stacks: Callable[[], Mapping[int, str]],
         attempts: int = 0,
     ) -> None:
         """Begin in the state `GATHER`: wait `spec.gather_s` seconds for all nodes. The class describes the
@@ -111,7 +110,7 @@ class Supervision:
         self.lost: set[int] = set()
         self.restarts = 0
         """Number of restarts after faults so far."""
-        self._open_port, self._read_stacks = port, stacks
+        self._open_port = port
         self.state = State.GATHER
         self._settle_began_s, self._deadline_s = now.seconds, now.seconds + spec.gather_s
         """Monotonic times: the change to `SETTLE`; the end of the current state's wait."""
@@ -163,6 +162,10 @@ class Supervision:
             for node, heard in sorted(self._heard.items())
             if not heard.dead and now.seconds - heard.when.seconds < SILENT_S
         }
+
+    def live_nodes(self, now: Now) -> dict[int, str]:
+        """The `life` of each live agent, by node."""
+        return {node: report.life for node, report in self._live_agents(now).items()}
 
     def _missing(self, now: Now) -> list[int]:
         """Members that are lost, or whose agent was replaced since the launch."""
@@ -371,7 +374,8 @@ class Supervision:
         if now.seconds < self._deadline_s:
             return
         running = [rank for rank in self.ranks() if rank.exit_code is None]
-        stacks, missing = self._read_stacks(), self._missing(now)
+        missing = self._missing(now)
+        stacks = {rank.rank: rank.stack for rank in running}
         if stacks != self._stacks_read:  # the main thread's stack is written last
             self._stacks_read, self._stacks_settled_s = stacks, now.seconds + SETTLE_S
         incomplete = not all(stacks.get(rank.rank) for rank in running) or now.seconds < self._stacks_settled_s
@@ -483,7 +487,7 @@ class Supervision:
         self.lost |= running.keys()
         if self._ending:
             self.result, self.failure = self._ending
-            self._publish("end")
+            self._publish("end", exit_code=self.result)
             self.events.append(JobEvent(type="ended", at=now.epoch, attempt=max(0, self.plan.generation)))
         elif self._asked == "notice":
             self._end(now, LEFT, self._preempted(now))

@@ -162,9 +162,11 @@ class Slowness:
         )
         self._window_start = current_by_rank
         slow_ranks: list[tuple[int, float]] = []
+        sorted_ns = sorted(own_ns_per_step.values())
         for rank, own_ns in own_ns_per_step.items():
-            others_ns = sorted(own_ns_per_step[other] for other in own_ns_per_step if other != rank)
-            median_ns = others_ns[len(others_ns) // 2]
+            # The upper median of the others: removing a value at or below the middle shifts it by one.
+            middle = (len(sorted_ns) - 1) // 2
+            median_ns = sorted_ns[middle + (own_ns <= sorted_ns[middle])]
             is_slow = own_ns > self.FACTOR * median_ns and own_ns - median_ns > self.SHARE * step_ns
             self._slow_windows[rank] = self._slow_windows.get(rank, 0) + 1 if is_slow else 0
             if self._slow_windows[rank] == self.WINDOWS:

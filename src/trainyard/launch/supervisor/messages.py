@@ -10,8 +10,14 @@ from typing import Literal
 import msgspec
 
 from trainyard.launch.agents.rank_progress import Phase
+from trainyard.launch.launch_spec import Spec
 
 PLAN = "plan"
+SERIAL = "serial"
+"""The key of the serial of the current plan, which agents read often; they read the plan, which names all members, only
+when it has changed."""
+START = "start"
+"""The key of the `JobStart`."""
 
 
 def key(node: int) -> str:
@@ -25,7 +31,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `state`: process state letter of proc(5); T is stopped. `ticks`: CPU time used. `exit_code`: None while it runs,
     negative for a signal. `ended_ns`: when its end was seen, in ns since the epoch. `reported_ns`: when the rank
     reported its own failure, in ns since the epoch; 0 if it could not. `reason`: that report, else the end of its
-    stderr. `shortage`: the resource that the kernel killed it for, if known.
+    stderr. `shortage`: the resource that the kernel killed it for, if known. `stack`: the stack of its main thread as
+    faulthandler writes it, after a plan that asks for stacks.
     """
 
     rank: int
@@ -44,11 +51,13 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reported_ns: int = 0
     reason: str = ""
     shortage: str = ""
+    stack: str = ""
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of an agent. `life`: random id drawn at its start. `beat`: grows with every report. `generation`: that
-    of `ranks`, if any. `serial`: that of the last plan the agent acted on before it looked at the ranks."""
+    of `ranks`, if any. `serial`: that of the last plan the agent acted on before it looked at the ranks. `host`: name
+    of its host. `notice`: whether its host was asked to leave. `problem`: why this host cannot take part in the job."""
 
     node: int
     life: str
@@ -57,6 +66,18 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     generation: int = -1
     serial: int = -1
     ranks: tuple[RankReport, ...] = ()
+    host: str = ""
+    notice: bool = False
+    problem: str = ""
+
+
+class JobStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The data with which an agent on another host starts. `run`: id of the run. `files`: name of a file in the run's
+    folder -> its contents."""
+
+    spec: Spec
+    run: str
+    files: dict[str, str]
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -71,8 +92,8 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     By `do`: "wait": nothing yet. "run": the members, in this order, run the generation; its ranks meet at `port`.
     "leave": hold the ranks, and let them leave before step `before` once it is known (rank_progress.py); kill a rank
-    without a heartbeat. "stacks": have the ranks write their stacks. "stop": kill the ranks. "end": the job is over. An
-    agent that is not a member runs nothing.
+    without a heartbeat. "stacks": have the ranks write their stacks. "stop": kill the ranks. "end": the job is over,
+    with `exit_code`. An agent that is not a member runs nothing.
     """
 
     serial: int = 0
@@ -81,3 +102,4 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     members: tuple[Member, ...] = ()
     port: int = 0
     before: int = -1
+    exit_code: int = 0

@@ -2,7 +2,8 @@
 and keeps the job running.
 
 A separate process, so that the user's process never imports torch and can kill the whole job. It owns the store in
-which the agents meet, and one store per generation of ranks, so that no agent's death closes a store.
+which the agents meet, and one store per generation of ranks, so that no agent's death closes a store. Agents on other
+hosts connect at the address in SPEC, get what they need to start, and deliver their part of the run at the end.
 SIGTERM asks the job to save and leave; SIGINT ends it at once.
 Exit codes: 0: all ranks succeeded; 4: the job failed and could not be restarted, with the reason in failure.json next
 to SPEC; 75: the job left on request.
@@ -11,7 +12,6 @@ to SPEC; 75: the job left on request.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import sys
@@ -30,16 +30,17 @@ from trainyard.launch.agents.fork_server import ForkServer, agent, load
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.launch_spec import FAILED, LEFT, Spec
 from trainyard.launch.supervisor import event_log, messages
+from trainyard.launch.supervisor.clock_exchange import fork_clock_process
 from trainyard.launch.supervisor.event_log import SUPERVISOR, EventLogWriter, JobEvent
 from trainyard.launch.supervisor.failure_detection import Now, Supervision
 from trainyard.launch.supervisor.failure_report import Failure, tail, write
+from trainyard.launch.supervisor.listen import listen, raise_open_files_limit
+from trainyard.launch.supervisor.part_transfer import PartReceiver
+from trainyard.launch.supervisor.signed_store import SignedStore, take_token
 from trainyard.pdeathsig import die_with_parent
 
-_TURN_S = 0.05
-"""Seconds between two exchanges of plans and reports."""
 _STORE_TIMEOUT = timedelta(seconds=20)
-_MAX_WAITING_CONNECTIONS = 512
-"""Connections that may wait to be accepted: all ranks connect at once."""
+_POLL_S = 0.01
 _SHUTDOWN_S = 3.0
 """Seconds that agents have to end after the job."""
 _FAILED_STARTS = 3
@@ -49,11 +50,14 @@ _FAILED_STARTS = 3
 class SupervisorStore:
     """The supervisor's own store, and one store for the ranks of each generation. Each runs in a thread."""
 
-    def __init__(self, host: str, listening: socket.socket) -> None:
+    def __init__(self, host: str, listening: socket.socket, token: str, nodes: int) -> None:
+        """Serve at `host` on a socket that listens already; `token`: that of the job; `nodes`: number of nodes."""
         self._host = host
-        self._agents_store: Any = self._open_store(listening)
+        self.agents_store = SignedStore(self._open_store(listening), token)
         self._ranks_store: Any = None
         """The store of the current generation's ranks."""
+        self._report_keys = [messages.key(node) for node in range(nodes)]
+        self.agents_store.reserve(self._report_keys)
 
     def _open_store(self, listening: socket.socket) -> Any:
         """Open a torch TCPStore server on a socket that listens already."""
@@ -75,44 +79,25 @@ class SupervisorStore:
         self._ranks_store = self._open_store(listen(self._host, 0))
         return self._ranks_store.port
 
+    def offer(self, start: messages.JobStart) -> None:
+        """Publish the data with which agents on other hosts start."""
+        self.agents_store.set(messages.START, msgspec.json.encode(start))
+
     def publish(self, plan: messages.AgentPlan) -> None:
-        self._agents_store.set(messages.PLAN, msgspec.json.encode(plan).decode())
+        self.agents_store.set(messages.PLAN, msgspec.json.encode(plan))
+        self.agents_store.set(messages.SERIAL, b"%d" % plan.serial)
 
-    def reports(self, nodes: int) -> dict[int, messages.AgentReport]:
-        """The last report of each of the first `nodes` nodes that has sent one, by node."""
-        keys = {node: messages.key(node) for node in range(nodes)}
-        reported_nodes = [node for node in keys if self._agents_store.check([keys[node]])]
+    def reports(self) -> dict[int, messages.AgentReport]:
+        """The last report of each node that has sent one, by node. One exchange with the store, for all nodes."""
         return {
-            node: msgspec.json.decode(self._agents_store.get(keys[node]), type=messages.AgentReport)
-            for node in reported_nodes
+            node: msgspec.json.decode(value, type=messages.AgentReport)
+            for node, value in enumerate(self.agents_store.get_all(self._report_keys))
+            if value is not None
         }
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Listen at host:port. Raises `OSError` if the port is in use."""
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    listening = socket.socket(family)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(_MAX_WAITING_CONNECTIONS)
-    except OSError:
-        listening.close()
-        raise
-    return listening
 
 
 def now() -> Now:
     return Now(time.monotonic(), epoch.now_ns())
-
-
-def stacks(logs: Path) -> dict[int, str]:
-    """Return the stacks that faulthandler wrote, by rank."""
-    stack_by_rank: dict[int, str] = {}
-    for path in logs.glob("rank*.stacks"):
-        if match := re.fullmatch(r"rank(\d+)\.stacks", path.name):
-            stack_by_rank[int(match[1])] = path.read_text("utf-8", "replace")
-    return stack_by_rank
 
 
 def attempts(folder: Path) -> int:
@@ -148,7 +133,7 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
     `path`: the SPEC, which is written again with the actual port; `began`: when the supervisor started. Raises
     `_LeaveEarly` if SIGTERM arrives before any process was started; later ones ask the job to leave.
     """
-    folder, signals = path.parent, list[int]()
+    folder, signals, token = path.parent, list[int](), take_token()
 
     def leave(sign: int, _: object) -> NoReturn:
         signals.append(sign)  # in case a module being imported swallows the exception
@@ -156,6 +141,7 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
 
     signal.signal(signal.SIGTERM, leave)  # the signal may arrive during the imports, which take seconds
     (folder / "logs").mkdir(exist_ok=True)
+    (folder / "logs" / "supervisor.pid").write_text(str(os.getpid()))
     try:
         listening = listen(spec.host, spec.port)
     except OSError as error:
@@ -170,28 +156,35 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
 
     def run(node: int, parent: int) -> int:
         listening.close()
-        return agent(path, node, parent)
+        return agent(path, token, node, parent)
 
-    fork_server = ForkServer(path, run)
+    raise_open_files_limit()
+    fork_server = ForkServer(path, run, token)
+    clock_process = fork_clock_process(spec.host, spec.port, token, listening) if spec.job_id else 0
     try:
-        store = SupervisorStore(spec.host, listening)
-        job = Supervision(
-            spec,
-            began,
-            port=store.for_ranks,
-            stacks=lambda: stacks(folder / "logs"),
-            attempts=attempts(folder),
-        )
+        store = SupervisorStore(spec.host, listening, token, spec.nodes)
+        if spec.job_id:
+            store.offer(_job_start(spec, folder))
+        job = Supervision(spec, began, port=store.for_ranks, attempts=attempts(folder))
         return SupervisorLoop(job, store, fork_server, folder).follow(signals)
     finally:
         fork_server.end()
+        if clock_process:
+            os.kill(clock_process, signal.SIGKILL)
+            os.waitpid(clock_process, 0)
+
+
+def _job_start(spec: Spec, folder: Path) -> messages.JobStart:
+    """The data with which agents on other hosts start. `folder`: the run's, with the files that `spec` names."""
+    files = {name: (folder / name).read_text("utf-8") for name in spec.files if (folder / name).exists()}
+    return messages.JobStart(spec=spec, run=folder.name, files=files)
 
 
 def _record_early_leave(folder: Path, spec: Spec, began: Now) -> int:
     """Record in the event log and failure.json that the job was asked to leave before any process was started; return
     the exit code."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    job = Supervision(spec, began, port=lambda: 0, stacks=dict, attempts=attempts(folder))  # it launches nothing
+    job = Supervision(spec, began, port=lambda: 0, attempts=attempts(folder))  # it launches nothing
     job.notice(now())
     job.advance(now())
     _write_events(EventLogWriter(folder, SUPERVISOR), job.events)
@@ -219,6 +212,8 @@ class SupervisorLoop:
         """Node -> `life` in the last report when an agent of the node last ended."""
         self._failed_starts = dict.fromkeys(self.own_nodes, 0)
         """Node -> number of consecutive agents that ended without a report."""
+        self._noticed: set[str] = set()
+        """`life` of each agent whose notice was passed on."""
         self._sent_serial = -1
         """Serial of the last published plan."""
 
@@ -233,9 +228,10 @@ class SupervisorLoop:
         job = self.job
         while job.result is None:
             self._publish()
-            reports = self.store.reports(job.spec.nodes)
+            reports = self.store.reports()
             job.receive_reports(now(), reports)
             self._replace_agents(reports)
+            self._heed_hosts(reports)
             if signals:
                 signals.clear()
                 job.notice(now())
@@ -245,12 +241,30 @@ class SupervisorLoop:
             job.lost.clear()
             _write_events(self.log, job.events)
             if job.plan.serial == self._sent_serial:
-                time.sleep(_TURN_S)
+                time.sleep(job.spec.report_s)
         self._publish()
         if job.failure:
             write(self.folder, job.failure)
+        if job.spec.job_id:
+            PartReceiver(self.store.agents_store, self.folder).receive(self._other_nodes())
         self._shut_down()
         return job.result
+
+    def _other_nodes(self) -> set[int]:
+        """Nodes on other hosts whose agents still report, so that they deliver their part of the run."""
+        return set(self.job.live_nodes(now())) - set(self.own_nodes)
+
+    def _heed_hosts(self, reports: Mapping[int, messages.AgentReport]) -> None:
+        """Ask the job to leave if a host was asked to, and abort it if a host cannot take part. `reports`: by node."""
+        lives = self.job.live_nodes(now())
+        for node, report in reports.items():
+            if lives.get(node) != report.life:
+                continue
+            if report.problem:
+                self.job.abort(now(), f"node {node} ({report.host}) cannot take part: {report.problem}")
+            if report.notice and report.life not in self._noticed:
+                self._noticed.add(report.life)
+                self.job.notice(now())
 
     def _publish(self) -> None:
         if self.job.plan.serial > self._sent_serial:
@@ -282,7 +296,7 @@ class SupervisorLoop:
         deadline_s, running_agents = time.monotonic() + _SHUTDOWN_S, len(self.own_nodes)
         while running_agents > 0 and time.monotonic() < deadline_s:
             running_agents -= len(self.fork_server.ended())
-            time.sleep(_TURN_S / 5)
+            time.sleep(_POLL_S)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.fact_tables import run_tables, tables
 from trainyard.report.view.key_figures import figures_of_run, ideal_ns, profiled_step_warning, unit_of
 from trainyard.report.view.view import KernelRow, KeyFigure
+from trainyard.run.parts.part import joined_run_id
 from trainyard.store.measurement_warnings import measurement_warnings
 from trainyard.store.run_summary import summarise
 from trainyard.trace.flops.coverage import formula_coverage
@@ -150,6 +151,9 @@ def _headline(mean: Ledger, findings: Sequence[Finding], run: Run | None, interr
         return f"Run {run.id} is damaged: {run.failure}"
     if run and run.state != "complete":
         return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
+    if run and not run.ledgers and run.missing_ranks and run.id != (joined := joined_run_id(run.job_id)):
+        ranks = [rank for share in run.nodes if not share.missing for rank in share.ranks]
+        return f"Ranks {units.show_ranges(ranks)} of run {joined}, whose ledger is made over the parts of all nodes"
     if run and not run.ledgers:
         return f"Run {run.id} {_unprofiled(run)}: only its step samples are available"
     bound = _bound(mean, findings)

@@ -58,7 +58,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def blamed(self) -> str:
-        """The kind of incident (words.FAULTS) that should be reported for it."""
+        """The kind of incident (words.FAULTS) that should be reported for it. The supervisor runs on node 0."""
+        if self.kind == "kill_node" and self.node == 0:
+            return "supervisor_death"
         return words.INJECTIONS[self.kind].blamed
 
     @property
@@ -99,6 +101,10 @@ def _check(fault: Fault, job: Job, where: str) -> None:
     """Raise `BadInput` if the fault cannot be injected into `job`, for example because its rank, node or step does not
     exist, or the job does not save the checkpoint that the fault damages. `where`: the fault's kind and its path in the
     plan, for messages."""
+    if fault.kind in words.NODE_INJECTIONS:
+        raise BadInput(
+            f"{where}: needs nodes with processes of their own.", "Use `trainyard run chaos-nodes`, which draws a plan."
+        )
     last_step, checkpoint_interval = job.measure.in_all - 1, job.checkpoint.interval
     if fault.rank >= job.layout.ranks:
         raise BadInput(

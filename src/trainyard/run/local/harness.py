@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +21,9 @@ from msgspec.structs import replace
 
 from trainyard import job_file as jobs
 from trainyard import plugins
-from trainyard.errors import BadInput, Preempted, RankDied, RunInUse, TrainyardError, WrongRunState
+from trainyard.errors import BadInput, MissingLibrary, Preempted, RankDied, RunInUse, TrainyardError, WrongRunState
 from trainyard.job import SCRIPT, Job
+from trainyard.launch.launch_spec import RUN_FOLDER, HeadAddress
 from trainyard.launch.local import Local
 from trainyard.launch.supervisor import event_log
 from trainyard.launch.supervisor.failure_report import Failure
@@ -32,6 +34,9 @@ from trainyard.record import DeviceSeen, Origin, Run, Sample
 from trainyard.redact import redact
 from trainyard.run.local.progress_events import ProgressMessages
 from trainyard.run.local.rank_facts import read_facts
+from trainyard.run.nodes.collect import Collected, collect
+from trainyard.run.nodes.hosts import MARK, Hosts, mark_shared
+from trainyard.run.nodes.network import interface_of, own_address
 from trainyard.run.record import goodput, provenance, run_claims
 from trainyard.run.record.load_meter import LoadMeter, present_load
 from trainyard.run.resume import resume_hint, shrink_job
@@ -41,11 +46,12 @@ from trainyard.store.run_folder import decode_sample, rank_files, read_samples
 from trainyard.store.store import Store, new_id, now
 from trainyard.train.data import text
 from trainyard.train.rules import device_rules, memory_rules
-from trainyard.units import counted, show_time
+from trainyard.units import counted, show_size, show_time
 
 _POLL_S = 0.1
 """Seconds between two looks at the ranks' samples."""
-_PRELOAD = (
+_LOOPBACK = "127.0.0.1"
+PRELOAD = (
     "trainyard.run.local.checkpointing",
     "trainyard.run.local.capture",
     "trainyard.run.probe.matmul_rate",
@@ -78,19 +84,22 @@ def execute(
     devices = _devices(session, vendors)
     job_text = jobs.complete(job_text, job)
     jobs.check_secrets(job_text, "the job")
-    _check(job, devices)
+    _check(job, devices, session.hosts)
     for notice in device_rules.notices(job.recipe, devices[0].vendor):
         session.say(notice)
-    rank_variables = environment(job.layout.ranks, vendors)
+    rank_variables = _head_environment(job, session.hosts, vendors)
     launcher = _launcher(job, session, rank_variables)
     run_provenance = provenance.gather(devices, vendors, rank_variables)
-    run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=run_provenance)
-    files = launcher.render(job, [session.worker, str(session.store.runs / run.id), devices[0].vendor])
+    run_id = session.hosts.run_id if session.hosts is not None else new_id()
+    run = Run(id=run_id, job=job, started=now(), origin=origin, provenance=run_provenance)
+    files = launcher.render(job, [session.worker, RUN_FOLDER, devices[0].vendor])
     folder = session.store.begin(run, job_text)
     load = present_load_warning(present_load())
     with lock_folder(folder):
         try:
             begun(folder)
+            if session.hosts is not None:
+                mark_shared(folder, session.hosts.shared)
             messages = ProgressMessages(folder, job)
             job_id = _start(launcher, folder, files)
         except TrainyardError:
@@ -126,8 +135,8 @@ def resume(name: str, session: Session) -> Run:
         raise BadInput(f"{folder} is not in the store {store.root}.", "Only stored runs can be resumed.")
     vendors = plugins.load_all("vendors")
     devices = _devices(session, vendors)
-    _check(run.job, devices)
-    rank_variables = environment(run.job.layout.ranks, vendors)
+    _check(run.job, devices, session.hosts)
+    rank_variables = _head_environment(run.job, session.hosts, vendors)
     launcher = _launcher(run.job, session, rank_variables)
     with lock_folder(folder):
         # Differences from the provenance of the run's first start are printed; its record keeps that of the start.
@@ -138,9 +147,11 @@ def resume(name: str, session: Session) -> Run:
         if changed:
             parts = ", ".join(changed)
             session.say(f"run {run.id} resumes with different {parts}; its record keeps the original ones.")
-        files = launcher.render(run.job, [session.worker, str(folder), devices[0].vendor])
+        files = launcher.render(run.job, [session.worker, RUN_FOLDER, devices[0].vendor])
         # Store the run as unfinished; its samples are read from the folder again at the end.
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
+        if session.hosts is not None:
+            mark_shared(folder, session.hosts.shared)
         log = folder / "samples" / "rank0.jsonl"
         reported_bytes = log.stat().st_size if log.exists() else 0
         messages = ProgressMessages(folder, run.job)
@@ -178,26 +189,36 @@ def _devices(session: Session, vendors: Mapping[str, Vendor]) -> tuple[DeviceSee
     return tuple(session.devices) if session.devices is not None else find_devices(vendors)
 
 
-def _check(job: Job, devices: Sequence[DeviceSeen]) -> None:
+def _check(job: Job, devices: Sequence[DeviceSeen], hosts: Hosts | None) -> None:
     """Raise `BadJob` if the job does not fit these devices, or its workload, data, memory or device rules refuse it.
 
-    `devices`: at least one, all of one vendor.
+    `devices`: those of this machine, at least one, all of one vendor. `hosts`: of the job, which are assumed to be like
+    this machine; None for a job on this machine.
     """
-    job.check_fits(capacity(devices), f"this machine ({devices[0].name})")
+    machines = hosts.nodes if hosts is not None else 1
+    several = f" on each of {machines} nodes" if machines > 1 else ""
+    job.check_fits(capacity(devices) * machines, f"this machine ({devices[0].name}){several}")
     workload = plugins.load("workloads", job.workload)
     workload.expect(job)  # raises if it cannot train the job
     if job.model is not None:  # other workloads bring their own data
         text.check(job.recipe)
     device_rules.check(job.recipe, devices[0].vendor)
-    memory_rules.check(
-        job, workload.weights(job), devices[0].memory_bytes, devices[0].name, shared=devices[0].vendor == "cpu"
-    )
+    is_host_memory = devices[0].vendor == "cpu"
+    memory_bytes = devices[0].memory_bytes * (machines if is_host_memory else 1)
+    memory_rules.check(job, workload.weights(job), memory_bytes, devices[0].name + several, shared=is_host_memory)
 
 
 def _launcher(job: Job, session: Session, rank_variables: Mapping[str, str]) -> Local:
     """Return the launcher of the job. Raises `BadJob` if the job cannot continue on its `min_nodes`."""
     sizes = shrink_job.node_counts(job, plugins.load("workloads", job.workload).expect)
-    return Local(session.port, rank_variables, sizes, _PRELOAD if session.worker == WORKER else ())
+    preload = PRELOAD if session.worker == WORKER else ()
+    if session.hosts is None:
+        return Local(session.port, rank_variables, sizes, preload)
+    hosts = session.hosts
+    head = HeadAddress(
+        host=hosts.host, port=hosts.port, job_id=hosts.job_id, token=hosts.token, gather_s=hosts.gather_s
+    )
+    return Local(None, rank_variables, sizes, preload, head, ("job.toml", MARK))
 
 
 @contextmanager
@@ -234,6 +255,11 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
                 _follow(started, session.progress, lambda: _say_messages(started.messages, signals, session.say))
         finally:
             launcher.cancel(started.job_id)  # has an effect only after an interrupt
+        if session.hosts is not None:
+            ranks = goodput.last_ranks(event_log.read(folder), run.job) or run.job.layout.ranks
+            collected = collect(folder, session.hosts, ranks)
+            _say_collected(collected, session.say)
+            run = replace(run, job_id=session.hosts.job_id, nodes=collected.shares)
         measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
         if launcher.status(started.job_id) != "ended":
             raise _ended_early(launcher.failure(started.job_id), measured_run, folder, session.store)
@@ -241,6 +267,17 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(f"run {run.id}: {resume_hint.resume_sentence(folder, run.job)}")
         raise
+
+
+def _say_collected(collected: Collected, say: Callable[[str], None]) -> None:
+    """Print how many parts of other nodes were merged into the run, and which are missing."""
+    if collected.nodes:
+        say(
+            f"collected {counted(collected.nodes, 'part')} of {show_size(collected.bytes)} from other nodes in "
+            f"{collected.seconds:.2f} s"
+        )
+    for sentence in collected.missing:
+        say(sentence)
 
 
 def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> TrainyardError:
@@ -311,17 +348,31 @@ def capacity(devices: Sequence[DeviceSeen]) -> int:
     return len(devices)
 
 
-def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
-    """Default environment variables of `ranks` ranks on one host (name -> value), which the user's environment
-    overrides. `vendors`: by name.
+def _head_environment(job: Job, hosts: Hosts | None, vendors: Mapping[str, Vendor]) -> dict[str, str]:
+    """Default environment variables of the ranks on this machine (name -> value). `hosts`: of the job, None for a job
+    on this machine; `vendors`: by name."""
+    if hosts is None:
+        return environment(job.layout.ranks, vendors)
+    address = own_address(hosts.host, hosts.port)
+    return environment(max(1, job.layout.ranks // hosts.nodes), vendors, address)
 
-    Each rank gets its share of the cores; ranks of one host use the loopback interface, whatever the host name resolves
-    to.
+
+def environment(ranks: int, vendors: Mapping[str, Vendor], address: str = _LOOPBACK) -> dict[str, str]:
+    """Default environment variables of `ranks` ranks on one host (name -> value), which the user's environment
+    overrides. `vendors`: by name. `address`: that of this host at which ranks of other hosts reach it.
+
+    Each rank gets its share of the cores; ranks use the interface of `address`, whatever the host name resolves to.
     """
     variables = {"OMP_NUM_THREADS": str(max(1, capacity(vendors["cpu"].devices()) // ranks))}
-    if sys.platform.startswith("linux"):
-        variables["GLOO_SOCKET_IFNAME"] = "lo"
+    if sys.platform.startswith("linux") and (interface := interface_of(address)):
+        variables["GLOO_SOCKET_IFNAME"] = interface
     return variables
+
+
+def check_torch() -> None:
+    """Raise `MissingLibrary` if torch is not installed."""
+    if find_spec("torch") is None:
+        raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
 
 
 def _follow(started: _Started, progress: Callable[[Progress], None], after_poll: Callable[[], object]) -> None:
@@ -372,7 +423,9 @@ def read_measurements(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> 
     ranks = goodput.last_ranks(events, run.job)
     facts = [fact for fact in read_facts(folder) if not ranks or fact.rank < ranks]
     samples = tuple(read_samples(folder))
-    traces = [f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)]
+    traces = [f"profiles/{path.name}" for path in rank_files(folder / "profiles", ".profile", ranks=ranks)] or [
+        f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)
+    ]
     extended_provenance = provenance.with_facts(run.provenance, facts)
     measured_run = replace(
         run,

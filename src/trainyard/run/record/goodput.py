@@ -18,7 +18,7 @@ from trainyard.job import Job
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.record import Incident, Sample
 
-_FATAL = {"worker_death", "agent_death", "hang", "preempted"}
+_FATAL = {"worker_death", "agent_death", "supervisor_death", "hang", "preempted"}
 """Faults that end an attempt; it survives the others."""
 
 

@@ -11,19 +11,22 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from trainyard import plugins
 from trainyard.errors import BadInput, CommandFailed
-from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
+from trainyard.job import SCRIPT, Job, Measure, Recipe
 from trainyard.machine_load import present_load_warning
 from trainyard.pdeathsig import die_with_parent
-from trainyard.record import Run, Sample
+from trainyard.record import Run
 from trainyard.redact import redact_command
 from trainyard.run.local.harness import add_load, book_traces, find_devices, mark_failed, read_measurements
 from trainyard.run.record import provenance
 from trainyard.run.record.load_meter import LoadMeter, present_load
-from trainyard.run.script.watch_steps import FOLDER, MEASURE
+from trainyard.run.parts import network
+from trainyard.run.parts.end_node import NodeRun, end_node
+from trainyard.run.parts.node_part import read_node
+from trainyard.run.parts.part import FILE as PART_FILE
+from trainyard.run.script.script_layout import with_layout
+from trainyard.run.script.watch_steps import COLLECTOR, FOLDER, MEASURE
 from trainyard.run.session import Session
 from trainyard.store.run_folder import rank_files
 from trainyard.store.store import new_id, now
@@ -66,40 +69,69 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     if load:
         session.say(load)
     load_meter = LoadMeter()
+    receiver = network.Receiver()
     try:
-        exit_code = _run([program, *command[1:]], folder, measure)
+        exit_code = _run([program, *command[1:]], folder, measure, receiver.collector)
+        measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
+        part, records = read_node(folder, measured_run)
+        measured_run = with_layout(measured_run, part.world_size if part else 0)
+        if not measured_run.samples:
+            store.delete(run.id)
+            raise _no_step(shown_command, exit_code)
+        failure = f"{shown_command} ended with {_exit_status(exit_code)}." if exit_code else ""
+        if part is not None:
+            return _end_node(NodeRun(measured_run, part, records, folder, failure), session, receiver)
     finally:
-        if session.tag and rank_files(folder / "samples", ".jsonl"):
+        receiver.close()
+        if session.tag and rank_files(folder / "samples", ".jsonl") and _takes_tag(folder):
             store.tag(run.id, session.tag)
-    measured_run = _with_layout(add_load(read_measurements(run, folder, vendors), load_meter))
-    if not measured_run.samples:
-        store.delete(run.id)
-        if exit_code:
-            reason = f"{shown_command} ended with {_exit_status(exit_code)} before its second step."
-            raise CommandFailed(reason, "Its output is above.")
-        raise BadInput(
-            f"{shown_command} succeeded, but no step was seen: no torch.optim optimizer stepped twice in a Python that "
-            "has trainyard installed.",
-            "Run it with a Python that has trainyard, and mark each step with `with trainyard.step():` if needed.",
-        )
-    if exit_code:
-        reason = f"{shown_command} ended with {_exit_status(exit_code)}."
-        store.finish(mark_failed(measured_run, reason))
-        raise CommandFailed(reason, f"The measurements so far are stored as run {run.id}.")
+    if failure:
+        store.finish(mark_failed(measured_run, failure))
+        raise CommandFailed(failure, f"The measurements so far are stored as run {run.id}.")
     return book_traces(measured_run, folder, session)
 
 
-def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
+def _no_step(shown_command: str, exit_code: int) -> CommandFailed | BadInput:
+    """The error for a command in which no step was seen."""
+    if exit_code:
+        reason = f"{shown_command} ended with {_exit_status(exit_code)} before its second step."
+        return CommandFailed(reason, "Its output is above.")
+    return BadInput(
+        f"{shown_command} succeeded, but no step was seen: no torch.optim optimizer stepped twice in a Python that "
+        "has trainyard installed.",
+        "Run it with a Python that has trainyard, and mark each step with `with trainyard.step():` if needed.",
+    )
+
+
+def _takes_tag(folder: Path) -> bool:
+    """Whether the run in the folder gets the session's tag. On a store that several nodes share, only the part of the
+    node with rank 0 does."""
+    return (folder / "samples" / "rank0.jsonl").exists() or not (folder / PART_FILE).exists()
+
+
+def _end_node(node: NodeRun, session: Session, receiver: network.Receiver) -> Run:
+    """End a run of several nodes on this one; return the joined run, or this node's part if another node joins.
+
+    Raises `CommandFailed` if the command failed, after storing and collecting the measurements.
+    """
+    ended = end_node(node, session, receiver)
+    if node.failure:
+        raise CommandFailed(node.failure, f"The measurements so far are stored as run {ended.id}.")
+    return ended
+
+
+def _run(command: Sequence[str], folder: Path, measure: Measure, collector: str = "") -> int:
     """Run the command to its end; return its exit code, negative for a signal.
 
     Every Python that it starts is watched: PYTHONPATH leads to our sitecustomize, which reads the run's folder and the
-    numbers of steps from variables. An interrupt is passed on, and the command is killed if it does not end within 10
+    numbers of steps from variables, and the `collector` of parts of other nodes. An interrupt is passed on, and the command is killed if it does not end within 10
     seconds. If this process is killed, the command receives SIGTERM.
     """
     path = os.pathsep.join(part for part in (str(INJECT), os.environ.get("PYTHONPATH", "")) if part)
     watch_variables = {
         "PYTHONPATH": path,
         FOLDER: str(folder),
+        COLLECTOR: collector,
         MEASURE: f"{measure.warmup},{measure.steps},{measure.profiled},{measure.stacks:d},{measure.shapes:d}",
     }
     end_with_parent = partial(die_with_parent, os.getpid(), signal.SIGTERM)
@@ -115,22 +147,6 @@ def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
-
-
-def _with_layout(run: Run) -> Run:
-    """Return `run` with a layout of as many ranks as took steps, and the tokens per step if the script reports them."""
-    ranks = {sample.rank for sample in run.samples}
-    if not ranks:
-        return run
-    layout = Layout(dp_replicate=len(ranks))
-    recipe = replace(run.job.recipe, tokens_per_step=_tokens(run.samples))
-    return replace(run, job=replace(run.job, layout=layout, recipe=recipe))
-
-
-def _tokens(samples: Sequence[Sample]) -> int:
-    """Tokens of the last step, over all ranks."""
-    last = max(sample.step for sample in samples)
-    return sum(sample.tokens for sample in samples if sample.step == last)
 
 
 def _exit_status(code: int) -> str:

@@ -25,10 +25,13 @@ import msgspec
 
 from trainyard.job import PROFILER_WARMUP, Measure
 from trainyard.record import Sample
+from trainyard.run.parts import launcher_variables
+from trainyard.run.parts.job_member import JobMember, join_job
 from trainyard.run.script import step_mark
 
-FOLDER, MEASURE = "TRAINYARD_SCRIPT_FOLDER", "TRAINYARD_SCRIPT_MEASURE"
-"""Environment variables: the run's folder; `warmup,steps,profiled,stacks,shapes`."""
+FOLDER, MEASURE, COLLECTOR = "TRAINYARD_SCRIPT_FOLDER", "TRAINYARD_SCRIPT_MEASURE", "TRAINYARD_SCRIPT_COLLECTOR"
+"""Environment variables: the run's folder; `warmup,steps,profiled,stacks,shapes`; where parts of other nodes are received at
+the end if rank 0 is on this node, as in `RankRecord.collector`."""
 _STEPS_FROM = "torch.optim.optimizer"
 
 
@@ -42,7 +45,7 @@ def watch() -> None:
     measure = Measure(
         warmup=warmup, steps=steps, repeats=1, profiled=profiled, stacks=bool(stacks), shapes=bool(shapes)
     )
-    watcher = ScriptWatch(Path(os.environ[FOLDER]), int(os.environ.get("RANK", "0")), measure)
+    watcher = ScriptWatch(Path(os.environ[FOLDER]), launcher_variables.rank(os.environ), measure)
     step_mark.set_watcher(watcher)
     sys.meta_path.insert(0, _AfterImport(_STEPS_FROM, watcher.follow))
     atexit.register(watcher.close)
@@ -74,6 +77,8 @@ class ScriptWatch:
         """Whether the watching is over."""
         self.is_disturbed = False
         """Whether writing the trace has affected the current step, which then counts as warm-up."""
+        self.member: JobMember | None = None
+        """This rank in its job; None before the first recorded step, and if it is the only rank."""
         self.open_files, self.window = ExitStack(), ExitStack()
         self.profiler: Any = None
         """The profiler within the profiled window, else None."""
@@ -128,6 +133,8 @@ class ScriptWatch:
             self._write_sample(now_ns - began_ns, tokens, loss)
             self.recorded_steps += 1
             self.is_disturbed = False
+            if self.recorded_steps in (1, 2):
+                self._meet(self._join_job if self.recorded_steps == 1 else self._look)
             if self.profiler is not None:
                 self._end_profiled_step()
             if self.measure.profiled and self.recorded_steps == self.measure.warmup + self.measure.steps:
@@ -164,12 +171,36 @@ class ScriptWatch:
         self.log.write(msgspec.json.encode(sample) + b"\n")
         self.log.flush()
 
+    def _meet(self, work: Callable[[], None]) -> None:
+        """Call `work`, which communicates with other ranks; an error is printed and ends the membership only."""
+        try:
+            work()
+        except Exception as error:
+            self.member = None
+            print(f"trainyard: rank {self.rank} cannot communicate with the others: {error}", file=sys.stderr)  # noqa: T201
+
+    def _join_job(self) -> None:
+        self.member = join_job(self.folder, self.rank)
+        if self.member is not None:
+            self.member.publish_collector(os.environ.get(COLLECTOR, ""))
+
+    def _look(self) -> None:
+        """Read what other ranks published: every one that ended a second step has waited for all first steps."""
+        if self.member is not None:
+            self.member.look()
+
+    def _compare_clocks(self) -> None:
+        if self.member is not None:
+            self.member.look()
+            self.member.compare_clocks()
+
     def _start_profiling(self) -> None:
         """Start the profiled window: enter a torch.profiler that writes the rank's trace when the window is closed."""
         import torch
 
         from trainyard.run.local.capture import capture
 
+        self._meet(self._compare_clocks)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         window = capture(
             self.folder,

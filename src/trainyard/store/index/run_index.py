@@ -182,6 +182,13 @@ def _indexed(folder: Path) -> Indexed:
     return Indexed(stamp=_NO_STAMP if damage else stamp, row=row, tag_times=tag_times)
 
 
+def _present_ranks(run: Run) -> str:
+    """` (2 of 4 ranks)` for a run that lacks ranks of its job, else empty."""
+    missing = len(run.missing_ranks)
+    total = sum(len(share.ranks) for share in run.nodes)
+    return f" ({total - missing:,} of {total:,} ranks)" if missing else ""
+
+
 def _row(id: str, run: Run, damage: str) -> RunRow:
     """The row of the run `id`, without its tags. `damage`: as in `RunRow`."""
     summary = summarise(run)
@@ -189,7 +196,7 @@ def _row(id: str, run: Run, damage: str) -> RunRow:
         id=id,
         started=run.started,
         job=run.job.name,
-        layout=str(run.job.layout),
+        layout=str(run.job.layout) + _present_ranks(run),
         state=run.state,
         step_ns=summary.step_ns,
         tokens_per_s=summary.tokens_per_s,

@@ -1,7 +1,8 @@
 """Whether the ranks' clocks agree, or can be aligned.
 
 Ranks on one host share its clock. Across hosts, clock offsets are solved from the common ends of NCCL's and RCCL's
-symmetric collectives. Members of a gloo collective do not end together, so that gloo collectives are not used.
+symmetric collectives. Members of a gloo collective do not end together: offsets are bounded instead (`clock_bounds.py`),
+and used only if the bounds are tight compared with the waiting or the step.
 
 A survey is the part of a rank's trace that alignment needs: its metadata (`facts`), its window (start and stop of the
 recording, ns) and its collectives. A rank index is the position of a survey in the list. A meeting is a collective
@@ -18,25 +19,29 @@ import numpy as np
 from trainyard import units
 from trainyard.events import I64
 from trainyard.stats.medians import lower_median
+from trainyard.trace.align.clock_bounds import MAX_STAMP_NS, Comparison, bound_offsets
 from trainyard.trace.align.clocks import ClockCorrection, ClockResidual, solve_clocks
 from trainyard.trace.align.matching import Meetings, meetings
 from trainyard.trace.align.survey import Survey
 
-Aligned = Literal["no", "host", "collectives"]
+Aligned = Literal["no", "host", "collectives", "bounds"]
 
 _MIN_SHARED_COLLECTIVES = 3
+_MIN_WAIT_RATIO, _MIN_STEP_RATIO = 4, 200
+"""Offsets may be unknown by a quarter of the median wait, or by half a percent of a step."""
 _CONSEQUENCE = "waiting for late ranks is counted as communication, and no straggler is reported."
 
 
 class Alignment(NamedTuple):
     """`aligned`: a key of words.ALIGNMENTS; `why`: the reason in a sentence; `clocks`: the correction of the timestamps
     of each rank index. `residual`: how far the corrected ends of matched collectives differ, only if clocks were solved
-    from collectives."""
+    from collectives. `uncertainty_ns`: by how much offsets may be wrong, at most, only if they were bounded."""
 
     aligned: Aligned
     why: str
     clocks: tuple[ClockCorrection, ...]
     residual: ClockResidual | None = None
+    uncertainty_ns: int | None = None
 
 
 def align_clocks(surveys: Sequence[Survey]) -> Alignment:
@@ -50,11 +55,13 @@ def align_clocks(surveys: Sequence[Survey]) -> Alignment:
             return Alignment("no", f"The ranks' windows do not overlap; {_CONSEQUENCE}", identity)
         return Alignment("host", reason, identity)
     solved = _align_by_collectives(surveys)
-    if isinstance(solved, str):
-        return Alignment(
-            "no", f"The files do not show that the ranks share a clock, and {solved}; {_CONSEQUENCE}", identity
-        )
-    return solved
+    if isinstance(solved, Alignment):
+        return solved
+    bounded = _align_by_bounds(surveys)
+    if isinstance(bounded, Alignment):
+        return bounded
+    reason = f"The files do not show that the ranks share a clock, {solved}, and {bounded}; {_CONSEQUENCE}"
+    return Alignment("no", reason, identity)
 
 
 def _align_single_rank(only: Survey) -> Alignment:
@@ -85,9 +92,7 @@ def _align_by_collectives(surveys: Sequence[Survey]) -> Alignment | str:
     """The alignment with solved clocks, or the reason why they cannot be solved: a part of a sentence."""
     if not all(survey.on_device for survey in surveys):
         return "collectives on CPUs do not end at the same time on all members"
-    hosts = [survey.facts.host_name or f"rank {survey.facts.rank}" for survey in surveys]
-    number_of_host = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
-    clock_of_rank = np.array([number_of_host[host] for host in hosts], np.int64)  # number of the clock, by rank index
+    number_of_host, clock_of_rank = _number_clocks(surveys)
     meetings_between_clocks = _select_cross_clock(meetings(surveys), clock_of_rank)
     if not meetings_between_clocks.size:
         return "no collective could be matched across hosts"
@@ -107,6 +112,85 @@ def _align_by_collectives(surveys: Sequence[Survey]) -> Alignment | str:
     doubt = _reason_unreliable(surveys, meetings_between_clocks, clocks, solution.residual)
     reason = _describe_solution(solution.residual, len(number_of_host), clocks)
     return doubt or Alignment(aligned="collectives", why=reason, clocks=clocks, residual=solution.residual)
+
+
+def _number_clocks(surveys: Sequence[Survey]) -> tuple[dict[str, int], I64]:
+    """(host name, or `rank N` if it is unknown -> number of its clock; number of the clock of each rank index)."""
+    hosts = [survey.facts.host_name or f"rank {survey.facts.rank}" for survey in surveys]
+    number_of_host = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    return number_of_host, np.array([number_of_host[host] for host in hosts], np.int64)
+
+
+def _align_by_bounds(surveys: Sequence[Survey]) -> Alignment | str:
+    """The alignment with the middle of the bounds of each clock's offset, or the reason why the bounds cannot be used:
+    a part of a sentence."""
+    if any(abs(stamp) > MAX_STAMP_NS for survey in surveys for stamp in survey.facts.span):
+        return "their timestamps are too far apart to be aligned"
+    number_of_host, clock_of_rank = _number_clocks(surveys)
+    met = _select_cross_clock(meetings(surveys), clock_of_rank)
+    clock_by_rank = {survey.facts.rank: int(clock) for survey, clock in zip(surveys, clock_of_rank)}
+    # A rank that clocks were compared with may be missing: its clock still connects those that were.
+    for survey in surveys:
+        if survey.facts.clock_offset is not None:
+            clock_by_rank.setdefault(survey.facts.clock_offset.reference, len(number_of_host))
+    comparisons = [
+        Comparison(clock_by_rank[survey.facts.rank], clock_by_rank[offset.reference], offset)
+        for survey in surveys
+        if (offset := survey.facts.clock_offset) is not None
+    ]
+    middle = np.zeros(max(clock_by_rank.values()) + 1, np.int64)
+    for number in range(len(number_of_host)):
+        windows = [survey.window for survey, clock in zip(surveys, clock_of_rank) if clock == number]
+        middle[number] = (min(start for start, _ in windows) + max(stop for _, stop in windows)) // 2
+    bounds = bound_offsets(met, clock_of_rank, middle, comparisons)
+    bounds = bounds._replace(low=bounds.low[: len(number_of_host)], high=bounds.high[: len(number_of_host)])
+    if not bounds.is_consistent:
+        return "their collectives cannot have happened as recorded, whatever the clocks' offsets"
+    if not bounds.is_bounded:
+        unbounded = np.flatnonzero((bounds.low <= bounds.low.min()) | (bounds.high >= bounds.high.max()))
+        host = list(number_of_host)[int(unbounded[-1])]
+        return f"nothing bounds the offset of {host}'s clock: it has no collective with the others in the files"
+    clocks = tuple(ClockCorrection(int(bounds.middle[number])) for number in clock_of_rank)
+    return _describe_bounds(surveys, met, clocks, bounds.uncertainty_ns, len(comparisons))
+
+
+def _describe_bounds(
+    surveys: Sequence[Survey], met: Meetings, clocks: tuple[ClockCorrection, ...], uncertainty_ns: int, comparisons: int
+) -> Alignment | str:
+    """The alignment if the offsets are known well enough, else why not. `met`: meetings between clocks; `clocks`: by
+    rank index; `uncertainty_ns`: of the offsets; `comparisons`: number of clocks that were compared by messages."""
+    if not all(clock.covers(*survey.facts.span) for survey, clock in zip(surveys, clocks)):
+        return "their timestamps are too far apart to be aligned"
+    if not _windows_overlap(surveys, clocks):
+        return "their windows do not overlap after alignment"
+    aligned = met.on(
+        [clock.at(survey.start) for survey, clock in zip(surveys, clocks)],
+        [clock.at(survey.stop) for survey, clock in zip(surveys, clocks)],
+    )
+    waits_ns = (
+        aligned.arrived - np.minimum.reduceat(aligned.start, aligned.first[:-1]) if met.size else np.zeros(1, int)
+    )
+    wait_ns = int(lower_median(np.sort(waits_ns)))
+    step_ns = min(map(_part_ns, surveys))
+    shown = units.show_time(uncertainty_ns)
+    evidence = f"{met.size} collectives" + (f" and messages between {comparisons + 1} hosts" if comparisons else "")
+    if uncertainty_ns > max(wait_ns // _MIN_WAIT_RATIO, step_ns // _MIN_STEP_RATIO):
+        return (
+            f"{evidence} leave offsets unknown by {shown}, while the ranks wait {units.show_time(wait_ns)} in a collective "
+            f"(median) and a step takes {units.show_time(step_ns)}"
+        )
+    why = (
+        f"Offsets of clocks are known within ±{shown}: {evidence} bound them, since nobody leaves a collective before the "
+        "last rank has arrived. Shorter waits may be attributed to the wrong rank."
+    )
+    return Alignment(aligned="bounds", why=why, clocks=clocks, uncertainty_ns=uncertainty_ns)
+
+
+def _part_ns(survey: Survey) -> int:
+    """Length (ns) of a rank's steps, the lower median; of its window, if the file does not mark two steps."""
+    if len(survey.ends) > 1:
+        return int(lower_median(np.sort(np.diff(survey.ends))))
+    return survey.window[1] - survey.window[0]
 
 
 def _select_cross_clock(met: Meetings, clock_of_rank: I64) -> Meetings:

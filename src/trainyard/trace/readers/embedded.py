@@ -33,8 +33,13 @@ _MAX_TIME_NS = 2**62
 def encode_packet(events: Events, sequence: int) -> bytes:
     """An encoded packet with the columns of a rank. `sequence`: Perfetto's number of the writer whose packets
     these are."""
-    columns = msgspec.msgpack.encode(events, enc_hook=_encode_column)
+    columns = encode_profile(events)
     return message_field(_PACKET_FIELD, int_field(_SEQUENCE_FIELD, sequence), message_field(FIELD, columns))
+
+
+def encode_profile(events: Events) -> bytes:
+    """The columns of a rank as MessagePack, the inverse of `decode_profile`."""
+    return msgspec.msgpack.encode(events, enc_hook=_encode_column)
 
 
 def decode_profile(path: Path, profile: memoryview, notes: Sequence[str] = ()) -> Events:
@@ -129,6 +134,13 @@ def _find_nesting_problem(host: HostSpans) -> str:
 def _find_time_problem(events: Events) -> str:
     """The problem with the times of the recording and of its steps; empty if there is none."""
     spans = [events.span, *((mark.start, mark.stop) for mark in (*events.marks, *events.device_marks))]
+    offset = events.clock_offset
+    if offset and not (
+        -_MAX_TIME_NS < offset.low_ns <= offset.high_ns < _MAX_TIME_NS
+        and abs(offset.at_ns) < _MAX_TIME_NS
+        and 0 <= offset.reference < 2**31
+    ):
+        return "the measured offset of its clock is impossible"
     if any(not -_MAX_TIME_NS < start <= stop < _MAX_TIME_NS for start, stop in spans):
         return f"a step or the recording ends before it starts, or has times beyond {_MAX_TIME_NS} ns"
     if any(first.start > second.start for first, second in pairwise(events.marks)):

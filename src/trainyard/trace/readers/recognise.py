@@ -35,6 +35,8 @@ _MAX_KEPT_KEYS = 256
 """Keys of a JSON object that are kept for the decision, at most."""
 _SHOWN_KEYS = 6
 """Keys or formats that a message lists, at most."""
+PROFILE_MAGIC = b"\x89trainyard profile 1\n"
+"""The first bytes of a reduced profile (`columns.py`)."""
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _ROCPD_TABLE = re.compile(rb"CREATE TABLE\W{1,4}rocpd_", re.I)
 _PLANE_NAME = re.compile(r"/(host|device):|Task Environment|#Chip")
@@ -174,6 +176,8 @@ def recognise_text(text: UnpackedText) -> Recognised:
         return Recognised("kineto", is_certain=content[1:].lstrip(b" \t\r\n")[:1] == b"{")
     if content[:1] == b"{":
         return _recognise_json(chain([head], pieces), name)
+    if head.startswith(PROFILE_MAGIC):
+        return Recognised("columns")
     if head.startswith(_SQLITE_MAGIC):
         return _with_name(_ROCPD, name) if _ROCPD_TABLE.search(head) else Recognised("nsys")
     if reader := _recognise_protobuf(memoryview(head)):

@@ -27,7 +27,7 @@ _PACKED_CHUNK_BYTES, _RESCUE_CHUNK_BYTES = 1 << 18, 8
 _GZIP_WINDOW_BITS = 31
 """zlib's `wbits` for a stream with a gzip header and the largest window: 16 + 15."""
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
-ENDINGS = (".json", ".pb", ".pftrace", ".perfetto-trace", ".proto", ".sqlite")
+ENDINGS = (".json", ".pb", ".pftrace", ".perfetto-trace", ".profile", ".proto", ".sqlite")
 """Ends of profilers' file names, each possibly followed by `.gz`."""
 
 

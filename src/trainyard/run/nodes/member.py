@@ -1,0 +1,110 @@
+"""A node of a job other than the head: prepares this host for its ranks, and packs its part of the run at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from trainyard import job_file, plugins
+from trainyard.job import Job
+from trainyard.launch.supervisor.messages import JobStart
+from trainyard.launch.supervisor.part_transfer import FOLDER
+from trainyard.run.local import harness
+from trainyard.run.nodes.hosts import MARK, Hosts, check_shared
+from trainyard.run.parts.archive import pack
+from trainyard.run.parts.part import Part, write_part
+from trainyard.store.disk_space import write_whole, writing
+from trainyard.store.run_folder import PARTS
+from trainyard.store.store import now
+
+_RANK_FILE = re.compile(r"rank(\d{1,6})\.")
+
+
+def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object]) -> int:
+    """Take part in a job as node `index`, 1 and up, until it is over; return its exit code.
+
+    `folder`: this node's, for its share of runs; `say`: prints a line. Raises `MissingLibrary` without torch, and the
+    errors of `remote.run`.
+    """
+    harness.check_torch()
+    # Without it torch writes a C++ stack trace for each lost connection, which this node reports itself.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from trainyard.launch.agents import remote
+    from trainyard.launch.agents.preload import preload
+
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    preload(harness.PRELOAD)  # once, for all agents that are forked from here
+    node = remote.Node(
+        index=index,
+        host=hosts.host,
+        port=hosts.port,
+        folder=folder,
+        job_id=hosts.job_id,
+        token=hosts.token,
+        wait_s=hosts.gather_s,
+        prepare=partial(_prepare, hosts, folder),
+        pack=partial(_pack, hosts, index),
+        say=say,
+    )
+    return remote.run(node)
+
+
+def _prepare(hosts: Hosts, root: Path, start: JobStart, own_address: str) -> tuple[Mapping[str, str], Path]:
+    """Prepare this host for its ranks; return variables for their environment (name -> value) and the run's folder.
+
+    `root`: folder of this node's runs; `own_address`: of this host in the connection to the head. Raises `BadJob` if
+    this host has too few devices, and the errors of `check_shared`.
+    """
+    from trainyard.launch.agents.remote import write_files
+
+    folder = root / start.run
+    with writing(folder):
+        for name in PARTS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        write_files(folder, start.files)
+    check_shared(folder, hosts.shared, start.files.get(MARK))
+    vendors = plugins.load_all("vendors")
+    job = job_file.load(folder / "job.toml")
+    devices = harness.find_devices(vendors)
+    _node_share(job).check_fits(harness.capacity(devices), f"this host ({socket.gethostname()}, {devices[0].name})")
+    return harness.environment(start.spec.ranks_per_node, vendors, own_address), folder
+
+
+def _node_share(job: Job) -> Job:
+    """The job with the ranks of one node only, to compare with the devices of a host."""
+    from trainyard.run.resume.shrink_job import shrink
+
+    return shrink(job, 1) if job.recovery.nodes > 1 else replace(job)
+
+
+def _pack(hosts: Hosts, index: int, folder: Path) -> tuple[bytes, str]:
+    """Pack this node's part of the run in `folder`: its archive, and its name in the shared folder if it was left
+    there. Empty for a node that ran no rank."""
+    ranks = sorted({int(match[1]) for path in folder.glob("*/rank*") if (match := _RANK_FILE.match(path.name))})
+    if not ranks:
+        return b"", ""
+    job = job_file.load(folder / "job.toml")
+    part = Part(
+        job_id=hosts.job_id,
+        node=socket.gethostname(),
+        ranks=tuple(ranks),
+        world_size=job.layout.ranks,
+        started=now(),
+        run=folder.name,
+    )
+    write_part(folder, part)
+    archive = pack(folder, ranks)
+    if hosts.shared is None:
+        return archive, ""
+    path = hosts.shared / folder.name / FOLDER / f"node{index}.part"
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, archive)
+    return archive, path.name
