@@ -53,8 +53,8 @@ class Session:
     `port`: where the ranks meet on 127.0.0.1; a free port if None. `tag`: a name for the run, from its start.
     `devices`: the devices to run on; those that the vendor plugins report if None. `worker`: the Python module that
     each rank runs. A user's own command starts its ranks itself, and uses only `store`, `book`, `say`, `tag`, `reduce`
-    and `collect`. `reduce`: reduces profiler files on the node that recorded them. `collect`: folder or URL at which the
-    nodes of a command exchange their parts; empty to send them to rank 0's node directly.
+    and `collect`. `reduce`: reduces profiler files on the node that recorded them. `collect`: folder or URL at which
+    the nodes of a command exchange their parts; empty to send them to rank 0's node directly.
     """
 
     store: Store = field(default_factory=Store)

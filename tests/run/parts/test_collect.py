@@ -17,9 +17,9 @@ from trainyard.run.parts.part import read_part
 
 @pytest.fixture
 def receiver():
-    made = network.Receiver()
-    yield made
-    made.close()
+    reserved = network.Receiver()
+    yield reserved
+    reserved.close()
 
 
 def address(receiver):
@@ -117,21 +117,21 @@ def test_a_connection_that_stalls_does_not_hold_up_the_end(receiver):
     assert arrived == [b"data"]
 
 
-def parts(tmp_path, **of_b):
+def parts(tmp_path, **changes_of_b):
     a = make_part(tmp_path / "a", "aaaaaaaa", "node-a", (0, 1))
-    b = make_part(tmp_path / "b", "bbbbbbbb", "node-b", (2, 3), **of_b)
+    b = make_part(tmp_path / "b", "bbbbbbbb", "node-b", (2, 3), **changes_of_b)
     return a, b
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["folder", "network"])
 def test_the_node_of_rank_zero_gets_every_part(tmp_path, receiver, shared):
     a, b = parts(tmp_path)
-    place, messages = (str(tmp_path / "shared") if shared else ""), []
+    location, messages = (str(tmp_path / "shared") if shared else ""), []
     into = tmp_path / "into"
     into.mkdir()
-    sender = threading.Thread(target=send_part, args=(b, read_part(b), place, address(receiver), messages.append))
+    sender = threading.Thread(target=send_part, args=(b, read_part(b), location, address(receiver), messages.append))
     sender.start()
-    (folder,) = receive_parts(read_part(a), place, receiver, into, messages.append, 20)
+    (folder,) = receive_parts(read_part(a), location, receiver, into, messages.append, 20)
     sender.join(30)
     assert read_part(folder) == read_part(b)
     assert (folder / "samples" / "rank3.jsonl").read_bytes() == (b / "samples" / "rank3.jsonl").read_bytes()
@@ -161,8 +161,8 @@ def test_parts_that_do_not_belong_are_left_out(tmp_path, receiver):
 
 def test_a_part_that_never_comes_ends_the_wait(tmp_path):
     a, _ = parts(tmp_path)
-    for place in ("", str(tmp_path / "shared")):
-        assert receive_parts(read_part(a), place, network.Receiver(), tmp_path, lambda _: None, 0.3) == []
+    for location in ("", str(tmp_path / "shared")):
+        assert receive_parts(read_part(a), location, network.Receiver(), tmp_path, lambda _: None, 0.3) == []
 
 
 def test_an_unwritable_shared_folder_is_an_error(tmp_path):

@@ -73,7 +73,7 @@ def run_on_two_hosts(tmp_path, clock, *options, dies=-1, stores=("a", "b"), **va
                 stderr=subprocess.PIPE,
                 text=True,
                 env=environment,
-            )  # fmt: skip
+            )
         )
     ended = []
     for process in processes:
