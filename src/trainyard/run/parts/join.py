@@ -260,7 +260,7 @@ def _check_replaced(run: Run, store: Store) -> None:
     lost = set(read_part(folder).ranks) & set(run.missing_ranks)
     if lost:
         raise BadInput(
-            f"run {run.id} of this job exists, with the ranks {show_ranges(sorted(lost))}, which none of the parts has.",
+            f"run {run.id} of this job exists, with ranks {show_ranges(sorted(lost))}, which none of the parts has.",
             f"Add to it: `trainyard runs join {run.id} PART...`.",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from trainyard.errors import BadFile
 from trainyard.record import NodeShare, Run
 from trainyard.run.parts.part import ClockStamp, Part, ranks_by_node
+from trainyard.run.parts.rank_record import FOLDER as RECORDS
 from trainyard.run.parts.rank_record import RankRecord, read_records
 from trainyard.run.session import Reduce
 from trainyard.store.run_folder import rank_files
@@ -104,6 +106,10 @@ def record_of(part: Part, rank: int) -> RankRecord:
 
 def read_node(folder: Path, run: Run) -> tuple[Part | None, list[RankRecord]]:
     """(part of the node, records of its ranks), of a run whose command has ended; None for a job on this node alone.
-    Raises `BadFile` for records that cannot be read."""
+
+    Removes the records from the folder, since they contain the collector's token. Raises `BadFile` for records that
+    cannot be read.
+    """
     records = read_records(folder)
+    shutil.rmtree(folder / RECORDS, ignore_errors=True)
     return build_part(run, records), records
