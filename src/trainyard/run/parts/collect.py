@@ -75,6 +75,8 @@ def receive_parts(
     """
     start = time.perf_counter_ns()
     missing, folders, total = set(range(part.world_size)) - set(part.ranks), list[Path](), 0
+    if not missing:
+        return []
     say(f"waiting up to {limit_s:g} s for the parts of ranks {show_ranges(sorted(missing))}")
     archives = _poll(Remote(location), part, limit_s, say) if location else receiver.receive(limit_s)
     for data in archives:

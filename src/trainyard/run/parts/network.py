@@ -108,7 +108,9 @@ def send(collector: str, data: bytes, timeout_s: float) -> None:
     `collector`: addresses separated by commas, port and token, as rank 0 published them. Tries for `timeout_s` seconds,
     since the receiver listens only after its own command has ended. Raises `RemoteFailed`.
     """
-    addresses, port, token = collector.split(" ")
+    if len(words := collector.split(" ")) != 3:
+        raise RemoteFailed("rank 0 published an address for parts that cannot be read.", "Join the parts by hand.")
+    addresses, port, token = words
     until, reason = time.monotonic() + timeout_s, "it does not listen"
     while time.monotonic() < until:
         for address in addresses.split(","):

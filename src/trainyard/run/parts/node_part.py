@@ -20,16 +20,17 @@ from trainyard.units import counted, show_size, show_time
 
 
 def build_part(run: Run, records: list[RankRecord]) -> Part | None:
-    """The part of a node whose ranks left `records`; None if the job ran on this node alone.
+    """The part that the ranks of `records` recorded in one run folder; None if the job ran on one node alone.
 
-    `run`: the node's run with its samples. Ranks of another job in the same folder are left out.
+    `run`: the run with its samples. The ranks may be of several nodes, if these share the folder. Ranks of another job
+    in the same folder are left out.
     """
     if not records:
         return None
     first = records[0]
     own = [record for record in records if record.job_id == first.job_id]
     ranks = tuple(sorted({record.rank for record in own}))
-    if len(ranks) >= first.world_size:
+    if len(ranks) >= first.world_size and len({record.node for record in own}) == 1:
         return None
     hosts = {rank: host for record in own for rank, host in record.hosts.items()}
     return Part(
