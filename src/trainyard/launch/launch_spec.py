@@ -22,7 +22,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `max_restarts`: maximum number of restarts after faults. `hang_timeout_s`: seconds without progress of any rank
     after which the job counts as hung. `started`: number of agents, the first ones, that the supervisor starts
     itself (-1: all); the others are started externally, and the first launch waits `gather_s` seconds for them.
-    `preload`: modules that an agent imports before it forks ranks. `clock`: the supervisor's clock.
+    `preload`: modules that an agent imports before it forks ranks. `environment`: variables of the ranks, unless the
+    environment of the supervisor sets them. `clock`: the supervisor's clock.
     """
 
     ranks: int
@@ -37,6 +38,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     started: int = -1
     gather_s: float = 60.0
     preload: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
     clock: EpochClock = EpochClock()
 
     @property

@@ -9,62 +9,57 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
 from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, PortInUse, UnknownName
-from trainyard.job import Job
 from trainyard.launch.launch_spec import FILE, Spec
 from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
+from trainyard.launch_request import JobStatus, LaunchRequest
 
 _GRACE_S = 5.0
 """Seconds that the supervisor has to end every process before it is killed."""
 
 
 class Local:
-    """A `Launcher` for this machine.
+    """The launcher `local`: ranks on this machine, under a supervisor.
 
-    `port`: port at which the job's agents meet; a free one if None. `environment`: variables for the ranks, unless this
-    process's environment sets them. `sizes`: node counts with which the job can continue; only all nodes if empty.
-    `preload`: modules that are imported once for all ranks.
+    Only the process that started a job can query it, and the job ends with that process.
     """
 
-    def __init__(
-        self,
-        port: int | None = None,
-        environment: Mapping[str, str] | None = None,
-        sizes: Sequence[int] = (),
-        preload: Sequence[str] = (),
-    ) -> None:
-        """Keeps the settings, which the class describes; `submit` starts jobs."""
-        self.port = port
-        self.environment = environment or {}
-        self.sizes = tuple(sizes)
-        self.preload = tuple(preload)
+    starts = "ranks"
+
+    def __init__(self) -> None:
+        """A launcher that has not started a job yet."""
         self._started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
         """Job id, the supervisor's process id -> (its process, the folder of the job's files)."""
 
-    def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
+    def render(self, request: LaunchRequest) -> Mapping[str, str]:
         """Return the files that `submit` needs, name -> contents: `launch.json`.
 
-        `command`: a Python module, which each rank runs, and its arguments. Raises `PortInUse`.
+        `request.command`: a Python module, which each rank runs, and its arguments; `request.port`: port at which the
+        job's agents meet, a free one if None. Raises `PortInUse`.
         """
-        port = _check_port(self.port) if self.port is not None else 0
-        module, *args = command
+        job, options = request.job, request.ranks
+        port = _check_port(request.port, options.host) if request.port is not None else 0
+        module, *args = request.command
         spec = Spec(
             ranks=job.layout.ranks,
             port=port,
             module=module,
             args=tuple(args),
+            host=options.host,
             nodes=job.recovery.nodes,
-            sizes=self.sizes,
+            sizes=options.sizes,
             max_restarts=job.recovery.max_restarts,
             hang_timeout_s=job.recovery.hang_timeout_s,
-            preload=self.preload,
+            started=options.agents_started,
+            preload=options.preload,
+            environment={name: variable.value for name, variable in request.environment.items()},
         )
         return {FILE: msgspec.json.encode(spec).decode()}
 
@@ -92,18 +87,28 @@ class Local:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**self.environment, **os.environ},
                 start_new_session=True,  # so that Ctrl-C reaches only this process, which ends the others in order
             )
         self._started[str(process.pid)] = (process, files)
         return str(process.pid)
 
-    def status(self, id: str) -> str:
-        """Return `running`, `ended` or `failed: REASON`."""
-        code = self._find(id)[0].poll()
+    def status(self, id: str) -> JobStatus:
+        """Return the status of a job that this object started; a failed job's has the rank that failed and why."""
+        process, files = self._find(id)
+        code = process.poll()
         if code is None:
-            return "running"
-        return "ended" if code == 0 else f"failed: {self.failure(id).says}"
+            return JobStatus(state="running")
+        logs = tuple(map(str, sorted((files / "logs").glob("*.*"))))
+        if code == 0:
+            return JobStatus(state="ended", logs=logs)
+        failure = self.failure(id)
+        return JobStatus(
+            state="preempted" if failure.kind == "preempted" else "failed",
+            reason=failure.says,
+            next_step=failure.next_step,
+            rank=failure.rank,
+            logs=logs,
+        )
 
     def failure(self, id: str) -> Failure:
         """Return the failure of a job that failed: that of a rank, as the supervisor recorded it, else that of the
@@ -117,18 +122,17 @@ class Local:
             last_words=failures.tail(files / "logs" / "launcher.log"),
         )
 
-    def notice(self, id: str) -> None:
-        """Ask the job to save its state and leave; it then counts as failed, with the kind `preempted`."""
-        process, _ = self._find(id)
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-
-    def cancel(self, id: str) -> None:
+    def cancel(self, id: str, *, save: bool = False) -> None:
         """End every process of the job without saving: SIGINT to the supervisor, and after 5 seconds SIGKILL to all.
 
-        No effect on a job that has ended.
+        `save`: only ask the job to save its state and leave (SIGTERM); its state is then `preempted`. No effect on a
+        job that has ended.
         """
         process, _ = self._find(id)
+        if save:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            return
         for end_process in (lambda: process.send_signal(signal.SIGINT), lambda: os.killpg(process.pid, signal.SIGKILL)):
             if process.poll() is not None:
                 return
@@ -144,19 +148,21 @@ class Local:
         return self._started[id]
 
 
-def _check_port(port: int) -> int:
-    """Return `port` if it is free on the loopback address. Raises `BadInput`, `PortInUse` or `EnvironmentFailed`."""
+def _check_port(port: int, host: str) -> int:
+    """Return `port` if it is free on the address `host` of this machine. Raises `BadInput`, `PortInUse` or
+    `EnvironmentFailed`."""
     if not 0 < port < 65536:
         raise BadInput(f"{port} is not a port number.", "Use 1 to 65535, or omit --port to use a free port.")
-    with socket.socket() as probe:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(
-                    f"port {port} on 127.0.0.1 is in use by another program.",
+                    f"port {port} on {host} is in use by another program.",
                     "Omit --port to use a free port.",
                 ) from error
-            raise EnvironmentFailed(f"port {port} on 127.0.0.1 cannot be used: {error.strerror}.") from error
+            raise EnvironmentFailed(f"port {port} on {host} cannot be used: {error.strerror}.") from error
     return port

@@ -22,12 +22,11 @@ from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.errors import BadInput, Preempted, RankDied, RunInUse, TrainyardError, WrongRunState
 from trainyard.job import SCRIPT, Job
-from trainyard.launch.local import Local
 from trainyard.launch.supervisor import event_log
-from trainyard.launch.supervisor.failure_report import Failure
+from trainyard.launch_request import JobStatus, LaunchRequest, RankOptions, Variable
 from trainyard.ledger import Ledger
 from trainyard.machine_load import present_load_warning
-from trainyard.plugins import Vendor
+from trainyard.plugins import Launcher, Vendor
 from trainyard.record import DeviceSeen, Origin, Run, Sample
 from trainyard.redact import redact
 from trainyard.run.local.progress_events import ProgressMessages
@@ -82,10 +81,10 @@ def execute(
     for notice in device_rules.notices(job.recipe, devices[0].vendor):
         session.say(notice)
     rank_variables = environment(job.layout.ranks, vendors)
-    launcher = _launcher(job, session, rank_variables)
-    run_provenance = provenance.gather(devices, vendors, rank_variables)
+    launcher: Launcher = plugins.load("launchers", "local")
+    run_provenance = provenance.gather(devices, vendors, variable_values(rank_variables))
     run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=run_provenance)
-    files = launcher.render(job, [session.worker, str(session.store.runs / run.id), devices[0].vendor])
+    files = launcher.render(_request(job, session, session.store.runs / run.id, devices[0].vendor, rank_variables))
     folder = session.store.begin(run, job_text)
     load = present_load_warning(present_load())
     with lock_folder(folder):
@@ -128,17 +127,17 @@ def resume(name: str, session: Session) -> Run:
     devices = _devices(session, vendors)
     _check(run.job, devices)
     rank_variables = environment(run.job.layout.ranks, vendors)
-    launcher = _launcher(run.job, session, rank_variables)
+    launcher: Launcher = plugins.load("launchers", "local")
     with lock_folder(folder):
         # Differences from the provenance of the run's first start are printed; its record keeps that of the start.
-        current = provenance.gather(devices, vendors, rank_variables)
+        current = provenance.gather(devices, vendors, variable_values(rank_variables))
         changed = [
             part for part in ("code", "packages", "devices") if getattr(current, part) != getattr(run.provenance, part)
         ]
         if changed:
             parts = ", ".join(changed)
             session.say(f"run {run.id} resumes with different {parts}; its record keeps the original ones.")
-        files = launcher.render(run.job, [session.worker, str(folder), devices[0].vendor])
+        files = launcher.render(_request(run.job, session, folder, devices[0].vendor, rank_variables))
         # Store the run as unfinished; its samples are read from the folder again at the end.
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
         log = folder / "samples" / "rank0.jsonl"
@@ -166,7 +165,7 @@ class _Started(NamedTuple):
     """A run whose ranks have been started. `job_id`: its id at the launcher. `reported_bytes`: size of the part of rank
     0's samples that was reported in an earlier attempt."""
 
-    launcher: Local
+    launcher: Launcher
     job_id: str
     run: Run
     folder: Path
@@ -194,10 +193,20 @@ def _check(job: Job, devices: Sequence[DeviceSeen]) -> None:
     )
 
 
-def _launcher(job: Job, session: Session, rank_variables: Mapping[str, str]) -> Local:
-    """Return the launcher of the job. Raises `BadJob` if the job cannot continue on its `min_nodes`."""
+def _request(
+    job: Job, session: Session, folder: Path, vendor: str, rank_variables: Mapping[str, Variable]
+) -> LaunchRequest:
+    """The request to start the ranks of `job` on this host. `folder`: the run's; `vendor`: of the devices. Raises
+    `BadJob` if the job cannot continue on its `min_nodes`."""
     sizes = shrink_job.node_counts(job, plugins.load("workloads", job.workload).expect)
-    return Local(session.port, rank_variables, sizes, _PRELOAD if session.worker == WORKER else ())
+    return LaunchRequest(
+        job=job,
+        command=(session.worker, str(folder), vendor),
+        folder=str(folder),
+        port=session.port,
+        environment=rank_variables,
+        ranks=RankOptions(sizes=tuple(sizes), preload=_PRELOAD if session.worker == WORKER else ()),
+    )
 
 
 @contextmanager
@@ -211,7 +220,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def _start(launcher: Local, folder: Path, files: Mapping[str, str]) -> str:
+def _start(launcher: Launcher, folder: Path, files: Mapping[str, str]) -> str:
     """Write the launcher's files (name -> contents) into the run's folder and start the job; return the job's id."""
     for name, contents in files.items():
         write_whole(folder / name, contents.encode())
@@ -235,34 +244,35 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
         finally:
             launcher.cancel(started.job_id)  # has an effect only after an interrupt
         measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
-        if launcher.status(started.job_id) != "ended":
-            raise _ended_early(launcher.failure(started.job_id), measured_run, folder, session.store)
+        status = launcher.status(started.job_id)
+        if status.state != "ended":
+            raise _ended_early(status, measured_run, folder, session.store)
         return book_traces(measured_run, folder, session)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(f"run {run.id}: {resume_hint.resume_sentence(folder, run.job)}")
         raise
 
 
-def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> TrainyardError:
-    """Store `run`, the measurements so far, as failed; return the error to raise for the `failure`.
+def _ended_early(status: JobStatus, run: Run, folder: Path, store: Store) -> TrainyardError:
+    """Store `run`, the measurements so far, as failed; return the error to raise for the job's last `status`.
 
     Its advice contains the command that resumes the run.
     """
-    store.finish(mark_failed(run, failure.says))
+    store.finish(mark_failed(run, status.reason))
     resume_sentence, stored_sentence = (
         resume_hint.resume_sentence(folder, run.job),
         f"The measurements so far are stored as run {run.id}.",
     )
-    if failure.kind == "preempted":
-        return Preempted(failure.says, f"{resume_sentence} {stored_sentence}")
+    if status.state == "preempted":
+        return Preempted(status.reason, f"{resume_sentence} {stored_sentence}")
     if not run.job.recovery.max_restarts:
         resume_sentence += " With [recovery] max_restarts = N in the job it restarts automatically."
-    hints = (failure.next_step, _last_step(run, failure.rank), resume_sentence, stored_sentence)
-    return RankDied(failure.says, " ".join(filter(None, hints)))
+    hints = (status.next_step, _last_step(run, status.rank), resume_sentence, stored_sentence)
+    return RankDied(status.reason, " ".join(filter(None, hints)))
 
 
 @contextmanager
-def _forward_sigterm(launcher: Local, job_id: str) -> Iterator[list[int]]:
+def _forward_sigterm(launcher: Launcher, job_id: str) -> Iterator[list[int]]:
     """Turn a SIGTERM into a request to the job to save and leave, while the context lasts.
 
     Each signal number is appended to the yielded list. Without effect outside the main thread, which alone receives
@@ -275,7 +285,7 @@ def _forward_sigterm(launcher: Local, job_id: str) -> Iterator[list[int]]:
 
     def forward(signal_number: int, _: object) -> None:
         signals.append(signal_number)
-        launcher.notice(job_id)
+        launcher.cancel(job_id, save=True)
 
     previous_handler = signal.signal(signal.SIGTERM, forward)
     try:
@@ -311,17 +321,23 @@ def capacity(devices: Sequence[DeviceSeen]) -> int:
     return len(devices)
 
 
-def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
-    """Default environment variables of `ranks` ranks on one host (name -> value), which the user's environment
-    overrides. `vendors`: by name.
+def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, Variable]:
+    """Default environment variables of `ranks` ranks on one host, by name, which the user's environment overrides.
+    `vendors`: by name.
 
     Each rank gets its share of the cores; ranks of one host use the loopback interface, whatever the host name resolves
     to.
     """
-    variables = {"OMP_NUM_THREADS": str(max(1, capacity(vendors["cpu"].devices()) // ranks))}
+    threads = max(1, capacity(vendors["cpu"].devices()) // ranks)
+    variables = {"OMP_NUM_THREADS": Variable(value=str(threads), reason="Each rank gets its share of the cores.")}
     if sys.platform.startswith("linux"):
-        variables["GLOO_SOCKET_IFNAME"] = "lo"
+        variables["GLOO_SOCKET_IFNAME"] = Variable(value="lo", reason="Ranks of one host use the loopback interface.")
     return variables
+
+
+def variable_values(variables: Mapping[str, Variable]) -> dict[str, str]:
+    """Name -> value of each variable, without the reasons."""
+    return {name: variable.value for name, variable in variables.items()}
 
 
 def _follow(started: _Started, progress: Callable[[Progress], None], after_poll: Callable[[], object]) -> None:
@@ -334,7 +350,7 @@ def _follow(started: _Started, progress: Callable[[Progress], None], after_poll:
     appended = _read_appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
     while running:
-        running = started.launcher.status(started.job_id) == "running"
+        running = not started.launcher.status(started.job_id).is_over
         for sample in next(appended):
             tokens_per_s = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
             progress(
