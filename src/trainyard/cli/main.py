@@ -128,6 +128,14 @@ def answer(args: list[str]) -> int:
         return code or (EnvironmentFailed.exit_code if data.failed or messages.failed else 0)
 
 
+def exit_code_of(action: Callable[[], None]) -> int:
+    """Run `action` for a program other than `trainyard`, and return its exit code; errors are printed to stderr."""
+    with guarded() as (data, messages):
+        code = _exit_code(action, [])
+        code = _exit_code(data.flush, []) or code
+        return code or (EnvironmentFailed.exit_code if data.failed or messages.failed else 0)
+
+
 def _invoke(args: list[str]) -> None:
     """Parses the command line and runs its command."""
     with cli.make_context("trainyard", args) as context:

@@ -8,6 +8,10 @@ from trainyard.job import Recovery
 from trainyard.launch.epoch import EpochClock
 
 FILE = "launch.json"
+NODE_MODULE = "trainyard.cli.launch.node_main"
+"""Module that a launcher runs on each node of a job on several hosts, with `python -m`."""
+TOKEN = "TRAINYARD_JOB_TOKEN"  # noqa: S105 - the name of a variable
+"""Environment variable with the job's token, a random text that all nodes of a job share and no file contains."""
 
 FAILED = 4
 """Exit code of a job that failed, and of an agent that lost its supervisor."""
