@@ -22,9 +22,11 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """The container of each node's processes. `image`: reference or file; `mounts`: `HOST_PATH:CONTAINER_PATH`."""
+    """The container of each node's processes. `image`: reference or file; `vendor`: of the devices that it needs, empty
+    for none; `mounts`: `HOST_PATH:CONTAINER_PATH`."""
 
     image: str
+    vendor: str = ""
     runtime: Literal["pyxis", "apptainer"] = "pyxis"
     mounts: tuple[str, ...] = ()
 
@@ -33,14 +35,12 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of one kind in a job. `nodes`: number of nodes; `ranks_per_node`: ranks on each of them.
 
     `constraint`, `partition`: how the scheduler selects the nodes of this kind; empty for those of the request.
-    `batch_share`: the fraction of the global batch that the component processes, 0 if it is in proportion to its ranks.
     """
 
     nodes: int
     ranks_per_node: int
     partition: str = ""
     constraint: str = ""
-    batch_share: float = 0.0
 
 
 class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,18 +84,24 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A job to start and how to start it.
 
-    `command`: words of the command line, started once for each node or each rank, as the launcher's `starts` tells. For
+    `command`: words of the command line, started once for each node or each rank, as the launcher's `starts` says. For
     ranks it is a Python module and its arguments. For nodes the launcher appends
-    `--nodes M --node N --head HOST:PORT`: number of nodes, index of this node from 0, and the address of node 0.
-    `name`: of the job, as the scheduler lists it. `folder`: absolute path of the launch's folder, for logs.
+    `--job-id ID --folder NODE_FOLDER/nodeN --nodes M --node N --head HOST:PORT`: the id of the job, the folder of this
+    node, the number of nodes, the index of this node from 0, and the address of node 0; and `--shared SHARED_FOLDER`.
+    `id`: of the launch; `name`: of the job, as the scheduler lists it. `folder`: absolute path of the launch's folder,
+    which has `job.toml` and the rendered files. `node_folder`: folder on each node for its files; `folder`/nodes
+    if empty. `shared_folder`: folder that all nodes share, for checkpoints; empty if there is none.
     `port`: port on node 0 at which the nodes meet; chosen by the launcher if None. `environment`: variables of the
     started processes, which the user's environment overrides. `components`: kinds of nodes, at least one.
     """
 
     job: Job
     command: tuple[str, ...]
+    id: str = ""
     name: str = "trainyard"
     folder: str = ""
+    node_folder: str = ""
+    shared_folder: str = ""
     components: tuple[Component, ...] = ()
     port: int | None = None
     environment: Mapping[str, Variable] = {}
