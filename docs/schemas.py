@@ -34,6 +34,7 @@ from trainyard.report.view.parity_results import ParityResults
 from trainyard.report.view.run_result import RunResult
 from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
 from trainyard.run.chaos.experiment import ChaosScore
+from trainyard.run.launches.launch_record import LaunchList, LaunchLogs, LaunchReport, RenderedLaunch
 from trainyard.store.stored_changes import CopiedRuns, DeletedRun, ExportedWeights, RunList, RunTag
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -59,6 +60,10 @@ DOCUMENTS: dict[str, type] = {
     "fit": FittedMachine,  # trainyard probe fit
     "run": RunResult,  # trainyard run, its modes, and trainyard runs show
     "chaos": ChaosScore,  # chaos.json of a run with injected faults
+    "launch": LaunchReport,  # trainyard launch, trainyard launch status LAUNCH, trainyard launch cancel
+    "launches": LaunchList,  # trainyard launch status
+    "launch-files": RenderedLaunch,  # trainyard launch render
+    "launch-logs": LaunchLogs,  # trainyard launch logs
     "parity": ParityResults,  # trainyard numerics parity
     "report": WrittenReport,  # trainyard report
     "runs": RunList,  # trainyard runs

@@ -86,11 +86,13 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `command`: words of the command line, started once for each node or each rank, as the launcher's `starts` says. For
     ranks it is a Python module and its arguments. For nodes the launcher appends
-    `--job-id ID --folder NODE_FOLDER/nodeN --nodes M --node N --head HOST:PORT`: the id of the job, the folder of this
-    node, the number of nodes, the index of this node from 0, and the address of node 0; and `--shared SHARED_FOLDER`.
+    `--job JOB.toml --job-id ID --folder NODE_FOLDER/nodeN --nodes M --node N --head HOST:PORT`: the job file, the id of
+    the job, the folder of this node, the number of nodes, the index of this node from 0, and the address of node 0; and
+    `--shared SHARED_FOLDER`.
     `id`: of the launch; `name`: of the job, as the scheduler lists it. `folder`: absolute path of the launch's folder,
     which has `job.toml` and the rendered files. `node_folder`: folder on each node for its files; `folder`/nodes
-    if empty. `shared_folder`: folder that all nodes share, for checkpoints; empty if there is none.
+    if empty. `shared_folder`: folder that all nodes share, for checkpoints; if empty,
+    `folder`/shared for a launcher whose nodes share `folder`, else none.
     `port`: port on node 0 at which the nodes meet; chosen by the launcher if None. `environment`: variables of the
     started processes, which the user's environment overrides. `components`: kinds of nodes, at least one.
     """

@@ -41,7 +41,7 @@ def run(job: JobSource, *, stacks: bool = False, session: Session | None = None)
     Raises `BadJob` for a job that does not fit or cannot be trained, before anything starts; `RankDied` and `Preempted`
     after storing the measurements so far.
     """
-    read, text = _read_job(job)
+    read, text = read_job(job)
     if stacks and not read.measure.stacks:
         read = msgspec.structs.replace(read, measure=msgspec.structs.replace(read.measure, stacks=True))
         text = job_file.write(read)
@@ -81,7 +81,7 @@ def resume(name: str, job: JobSource | None = None, *, session: Session | None =
     if job is None:
         booking, booked = _with_booking(session, session.store.load(name).job.trace_axis)
         return booking.result(harness.resume(name, booked), booked)
-    read, text = _read_job(job)
+    read, text = read_job(job)
     booking, booked = _with_booking(session, read.trace_axis)
     return booking.result(fork_run.execute(name, read, text, booked), booked)
 
@@ -105,7 +105,7 @@ def chaos(
     Raises `BadInput` for a plan that does not fit the job, and the errors of `run` if nothing could be started.
     """
     faults = plan if isinstance(plan, FaultPlan) else fault_plan.load(os.fspath(plan))
-    read, text = _read_job(job)
+    read, text = read_job(job)
     booking, booked = _with_booking(session, read.trace_axis)
     ended = experiment.execute(read, text, faults, booked, against=against)
     return booking.result(ended.run, booked, ended.failure)
@@ -141,7 +141,7 @@ def _with_booking(session: Session | None, axis: str) -> tuple[_Booking, Session
     return booking, replace(session or Session(), book=booking)
 
 
-def _read_job(job: JobSource) -> tuple[Job, str]:
+def read_job(job: JobSource) -> tuple[Job, str]:
     """(job, text of its file); the text is written for a job that is passed as an object."""
     if isinstance(job, Job):
         return job, job_file.write(job)

@@ -10,6 +10,7 @@ from trainyard.redact import is_secret, redact
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}\Z")
 _EXPRESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+&|()*,:\[\]-]{0,255}\Z")
+_INDICES = re.compile(r"[0-9][0-9,:%-]{0,127}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _IMAGE = re.compile(r"[A-Za-z0-9/~.][A-Za-z0-9/~._:@#+-]{0,511}\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -28,6 +29,8 @@ def check_request(request: LaunchRequest) -> None:
         _check(_EXPRESSION, value, "constraint", "letters, digits and . _ @ + - & | ( ) * , : [ ]")
     for value in filter(None, (component.partition for component in request.components)):
         _check(_NAME, value.replace(",", ""), "partition", "letters, digits and . _ @ + -")
+    if options.array:
+        _check(_INDICES, options.array, "list of array indices", "numbers, such as 0-3, 1,5 or 0-7%2")
     for name in options.hosts:
         check_name(name.rpartition("@")[2], "host name")
     for path in (request.folder, request.node_folder, request.shared_folder, *request.command):

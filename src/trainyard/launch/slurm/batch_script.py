@@ -85,14 +85,12 @@ def _environment(request: LaunchRequest) -> Iterator[str]:
 def _folders(request: LaunchRequest) -> Iterator[str]:
     """Yields the lines that set the folders of the nodes and of checkpoints, and the id of the job."""
     yield f"node_folder={shlex.quote(request.node_folder or f'{request.folder}/nodes')}"
-    if request.shared_folder:
-        yield f"shared_folder={shlex.quote(request.shared_folder)}"
+    yield f"shared_folder={shlex.quote(request.shared_folder or f'{request.folder}/shared')}"
     yield f"id={shlex.quote(request.id)}"
     if request.scheduler.array:
         yield "# Each element of the array is a job of its own, with its own id and folders."
         yield 'node_folder="$node_folder/$SLURM_ARRAY_TASK_ID"'
-        if request.shared_folder:
-            yield 'shared_folder="$shared_folder/$SLURM_ARRAY_TASK_ID"'
+        yield 'shared_folder="$shared_folder/$SLURM_ARRAY_TASK_ID"'
         yield 'id="$id-$SLURM_ARRAY_TASK_ID"'
 
 
@@ -110,8 +108,8 @@ def _head(request: LaunchRequest) -> Iterator[str]:
 
 def _step(request: LaunchRequest) -> Iterator[str]:
     """Yields the srun command: one task per node, which adds its own index to the common command line."""
-    yield "# One task per node, which may use all cores of the node. If a node is lost, the supervisor of the job decides"
-    yield "# whether the job ends."
+    yield "# One task per node, which may use all cores of the node. If a node is lost, the supervisor of the job"
+    yield "# decides whether the job ends."
     options = [
         "--ntasks-per-node=1",
         "--cpu-bind=none",
@@ -125,19 +123,25 @@ def _step(request: LaunchRequest) -> Iterator[str]:
     if _continues_on_fewer(request):
         options.append("--no-kill")
     container, prefix = request.container, list[str]()
+    mounts = _mounts(request)
     if container and container.runtime == "pyxis":
         options.append(f"--container-image={shlex.quote(container.image)}")
-        if container.mounts:
-            options.append(f"--container-mounts={shlex.quote(','.join(container.mounts))}")
+        options.append(f"--container-mounts={shlex.quote(','.join(mounts))}")
     elif container:
         devices = {"nvidia": ["--nv"], "amd": ["--rocm"]}.get(container.vendor, [])
-        binds = [word for mount in container.mounts for word in ("--bind", mount)]
+        binds = [word for mount in mounts for word in ("--bind", mount)]
         prefix = ["apptainer", "exec", *devices, *binds, container.image]
-    shared = ' --shared "$shared_folder"' if request.shared_folder else ""
-    yield " ".join(["srun", *options, "\\"])
+    yield "srun \\"
+    yield from (f"  {option} \\" for option in options)
     yield f'  sh -c {shlex.quote(_TASK)} "$node_folder" \\'
-    yield f"  {shlex.join([*prefix, *request.command])} \\"
-    yield f'  --job-id "$id"{shared} --head "$head:$port"'
+    yield f"  {shlex.join([*prefix, *request.command, '--job', f'{request.folder}/job.toml'])} \\"
+    yield '  --job-id "$id" --shared "$shared_folder" --head "$head:$port"'
+
+
+def _mounts(request: LaunchRequest) -> list[str]:
+    """The mounts of the container: the user's, and the folders of the launch under their own names."""
+    folders = dict.fromkeys(filter(None, (request.folder, request.shared_folder, request.node_folder)))
+    return [*(request.container.mounts if request.container else ()), *(f"{folder}:{folder}" for folder in folders)]
 
 
 def _requeue(request: LaunchRequest) -> Iterator[str]:
