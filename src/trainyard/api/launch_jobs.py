@@ -79,9 +79,10 @@ def launch_logs(id: str, *, lines: int = 20, node: int | None = None, store: Roo
     Logs that the scheduler keeps itself are read by its own command.
     """
     record, launcher = find_launch(_root(store), id)
+    status = launcher.status(record.scheduler_id)  # some launchers fetch the logs with it
     paths = sorted((Path(record.folder) / "logs").glob("*.log" if node is None else f"node{node}.log"))
     logs = [LaunchLog(path=str(path), lines=last_lines(path, lines)) for path in paths]
-    if not logs and (words := launcher.status(record.scheduler_id).log_command):
+    if not logs and (words := status.log_command):
         printed = run_tool(words, install=f"Install {words[0]}.", next_steps={})
         logs = [LaunchLog(path=" ".join(words), lines=tuple(printed.splitlines()[-lines:]))]
     return LaunchLogs(launch=record, logs=tuple(logs))

@@ -20,7 +20,7 @@ def print_report(report: LaunchReport, as_json: bool) -> None:
         return
     launch, status = report.launch, report.status
     size = f"{counted(launch.ranks, 'rank')} on {counted(launch.nodes, 'node')}"
-    echo(f"launch {launch.id}: {launch.job}, {size}, {launch.on} job {launch.scheduler_id}")
+    console().print(f"launch {launch.id}: {launch.job}, {size}, {launch.on} job {launch.scheduler_id}")
     console().print(describe(status), soft_wrap=False)
     if status.next_step:
         console().print(status.next_step)
@@ -37,7 +37,8 @@ def print_launches(launches: LaunchList, as_json: bool, full: bool) -> None:
         return
     shown = rows if full or len(rows) <= _MOST else rows[:_MOST]
     columns = (
-        Column(head="id", id=True), Column(head="job", spare=True), Column(head="on"), Column(head="scheduler's id"),
+        Column(head="id", id=True), Column(head="job", spare=True), Column(head="on"),
+        Column(head="scheduler's id", spare=True),
         Column(head="nodes", digits=0), Column(head="ranks", digits=0),
         Column(head="when (UTC)", id=True, spare=True),
     )  # fmt: skip
