@@ -19,5 +19,5 @@ JOB = Job(
 def request(files: Path, command: Sequence[str], **options: Any) -> LaunchRequest:
     """A request to run `command` on two nodes with a rank each. `files`: folder of the launch; `options`: fields of the
     request that differ."""
-    fields: dict[str, Any] = {"components": (Component(nodes=2, ranks_per_node=1),), **options}
-    return LaunchRequest(job=JOB, command=tuple(command), id="a1b2c3d4", name="test", folder=str(files), **fields)
+    fields: dict[str, Any] = {"job": JOB, "components": (Component(nodes=2, ranks_per_node=1),), **options}
+    return LaunchRequest(command=tuple(command), id="a1b2c3d4", name="test", folder=str(files), **fields)

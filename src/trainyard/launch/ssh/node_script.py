@@ -55,7 +55,8 @@ def render_query(request_folder: str, offset: int) -> str:
     """
     return f"""cd {request_folder}/node"$node" 2>/dev/null || {{ echo lost 0; exit 0; }}
 if [ -e code ]; then echo over "$(cat code)"
-elif [ -e pid ] && kill -0 "$(cat pid)" 2>/dev/null; then echo running 0
+elif [ -e pid ] && kill -0 "$(cat pid)" 2>/dev/null && ! grep -q '^State:.Z' "/proc/$(cat pid)/status" 2>/dev/null
+then echo running 0
 else sleep 0.2; if [ -e code ]; then echo over "$(cat code)"; else echo lost 0; fi
 fi
 tail -c +{offset + 1} log 2>/dev/null | head -c 1048576

@@ -85,6 +85,7 @@ def submit_job(job: Job, job_text: str, on: str, options: LaunchOptions, root: P
         (folder / "logs").mkdir(parents=True)
     try:
         for name, text in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             write_whole(folder / name, text.encode())
         record = LaunchRecord(
             id=id,
