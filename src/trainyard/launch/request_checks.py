@@ -10,7 +10,7 @@ from trainyard.launch_request import LaunchRequest
 from trainyard.redact import is_secret, redact
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}\Z")
-_EXPRESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+&|()*,:\[\]-]{0,255}\Z")
+_EXPRESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=/&|()*,:\[\]-]{0,255}\Z")
 _INDICES = re.compile(r"[0-9][0-9,:%-]{0,127}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _IMAGE = re.compile(r"[A-Za-z0-9/~.][A-Za-z0-9/~._:@#+-]{0,511}\Z")
@@ -27,7 +27,7 @@ def check_request(request: LaunchRequest) -> None:
             _check(_NAME, value.replace(",", ""), what, "letters, digits and . _ @ + -")
     constraints = [options.constraint, *(component.constraint for component in request.components)]
     for value in filter(None, constraints):
-        _check(_EXPRESSION, value, "constraint", "letters, digits and . _ @ + - & | ( ) * , : [ ]")
+        _check(_EXPRESSION, value, "constraint", "letters, digits and . _ @ + = / - & | ( ) * , : [ ]")
     for value in filter(None, (component.partition for component in request.components)):
         _check(_NAME, value.replace(",", ""), "partition", "letters, digits and . _ @ + -")
     if options.array:

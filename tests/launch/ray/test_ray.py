@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -125,7 +126,7 @@ def test_every_node_runs_in_a_bundle_of_its_own(address: str, files: Path) -> No
     first, second = (json.loads((files / "nodes" / f"node{n}" / "options.json").read_text()) for n in range(2))
     assert [node["--node"] for node in (first, second)] == ["0", "1"]
     assert first["--head"] == second["--head"]
-    assert first["--head"].startswith("127.0.0.1:")
+    assert re.fullmatch(r"[0-9.]+:[0-9]+", first["--head"])
     assert first["NCCL_DEBUG"] == "INFO"
     assert first["TRAINYARD_JOB_TOKEN"] == second["TRAINYARD_JOB_TOKEN"]
     assert len(first["TRAINYARD_JOB_TOKEN"]) == 64

@@ -25,7 +25,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from trainyard.launch.launch_spec import FAILED, TOKEN
 from trainyard.launch.ray.nodes_file import FILE, Nodes
 
-
 _LAST_S = 60.0
 """Seconds that the other nodes have to end after node 0."""
 
