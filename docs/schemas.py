@@ -34,6 +34,7 @@ from trainyard.report.view.parity_results import ParityResults
 from trainyard.report.view.run_result import RunResult
 from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
 from trainyard.run.chaos.experiment import ChaosScore
+from trainyard.run.launches.launch_record import LaunchList, LaunchLogs, LaunchReport, RenderedLaunch
 from trainyard.run.parts.part import Part
 from trainyard.store.stored_changes import CopiedRuns, DeletedRun, ExportedWeights, RunList, RunTag
 
@@ -61,6 +62,10 @@ DOCUMENTS: dict[str, type] = {
     "run": RunResult,  # trainyard run, its modes, trainyard runs show, trainyard runs join
     "part": Part,  # part.json in a node's run folder, of a run on several nodes
     "chaos": ChaosScore,  # chaos.json of a run with injected faults
+    "launch": LaunchReport,  # trainyard launch, trainyard launch status LAUNCH, trainyard launch cancel
+    "launches": LaunchList,  # trainyard launch status
+    "launch-files": RenderedLaunch,  # trainyard launch render
+    "launch-logs": LaunchLogs,  # trainyard launch logs
     "parity": ParityResults,  # trainyard numerics parity
     "report": WrittenReport,  # trainyard report
     "runs": RunList,  # trainyard runs

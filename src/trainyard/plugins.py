@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from trainyard.booked import Booked
 from trainyard.cost import Operation
@@ -18,6 +18,7 @@ from trainyard.errors import BadInput, UnknownName, nearest
 from trainyard.events import Events
 from trainyard.finding import Finding
 from trainyard.job import Job, Recipe
+from trainyard.launch_request import JobStatus, LaunchRequest
 from trainyard.ledger import Account, Ledger
 from trainyard.machine import Claim
 from trainyard.record import DeviceSeen, Run
@@ -102,19 +103,26 @@ class Reader(Protocol):
 class Launcher(Protocol):
     """A way to start jobs, such as a batch scheduler."""
 
-    def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
-        """File name -> contents of the files to submit."""
+    starts: Literal["ranks", "nodes"]
+    """What `LaunchRequest.command` is started once for: each rank, under a supervisor, or each node."""
+
+    def render(self, request: LaunchRequest) -> Mapping[str, str]:
+        """File name -> contents of the files that `submit` needs: exactly what is submitted. Starts nothing. Raises
+        `BadInput` for a request that cannot be started this way."""
         ...
 
     def submit(self, files: Path) -> str:
-        """Submit the files that `render` produced, from a folder; returns the job's id."""
+        """Submit the files that `render` produced, from a folder; returns the job's id, with which any process on this
+        host can query the job. Logs are written to `logs/` in that folder, unless the launcher keeps them itself."""
         ...
 
-    def status(self, id: str) -> str:
-        """`running`, `ended` or `failed: why`."""
+    def status(self, id: str) -> JobStatus:
+        """The current status of a submitted job. Raises `UnknownName` if there is no such job."""
         ...
 
-    def cancel(self, id: str) -> None: ...
+    def cancel(self, id: str, *, save: bool = False) -> None:
+        """End the job; no effect if it is over. `save`: only ask it to save its state and leave (SIGTERM)."""
+        ...
 
 
 class Detector(Protocol):

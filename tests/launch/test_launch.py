@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from trainyard.launch.launch_spec import Spec
 from trainyard.launch.local import Local
 from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
+from trainyard.launch_request import LaunchRequest, RankOptions, Variable
 
 JOB = Job(
     model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),
@@ -71,8 +73,12 @@ def job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def start(job_folder: Path, how: str, launcher: Local) -> str:
-    for name, text in launcher.render(JOB, ["told_worker", str(job_folder), how]).items():
+def request(*command: str, port: int | None = None, **options: Any) -> LaunchRequest:
+    return LaunchRequest(job=JOB, command=command, port=port, **options)
+
+
+def start(job_folder: Path, how: str, launcher: Local, **options: Any) -> str:
+    for name, text in launcher.render(request("told_worker", str(job_folder), how, **options)).items():
         (job_folder / name).write_text(text)
     return launcher.submit(job_folder)
 
@@ -96,7 +102,7 @@ def pids(job_folder: Path) -> list[int]:
 
 
 def test_a_rendered_job_says_what_will_start() -> None:
-    files = Local().render(JOB, ["some.module", "a", "b"])
+    files = Local().render(request("some.module", "a", "b"))
     spec = msgspec.json.decode(files["launch.json"], type=Spec)
     assert spec == Spec(ranks=2, port=0, module="some.module", args=("a", "b"))
 
@@ -107,15 +113,15 @@ def test_a_port_in_use_is_refused_before_anything_starts() -> None:
         other.listen()
         port = other.getsockname()[1]
         with refused(PortInUse, port, "127.0.0.1") as caught:
-            Local(port).render(JOB, ["module"])
+            Local().render(request("module", port=port))
     assert caught.value.exit_code == 4
-    assert msgspec.json.decode(Local(port).render(JOB, ["module"])["launch.json"], type=Spec).port == port
+    assert msgspec.json.decode(Local().render(request("module", port=port))["launch.json"], type=Spec).port == port
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_number_that_is_no_port_is_bad_input(port: int) -> None:
     with refused(BadInput, port, "1 to 65535", "--port"):
-        Local(port).render(JOB, ["module"])
+        Local().render(request("module", port=port))
 
 
 def test_missing_torch_has_next_step(job_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,27 +138,28 @@ def test_an_unknown_job_is_refused() -> None:
 @pytest.mark.torch
 def test_ranks_that_end_well(job_folder: Path) -> None:
     pytest.importorskip("torch")
-    launcher = Local(environment={"GLOO_SOCKET_IFNAME": "lo"})
-    id = start(job_folder, "well", launcher)
-    assert until(lambda: launcher.status(id) != "running")
-    assert launcher.status(id) == "ended"
+    launcher = Local()
+    variable = Variable(value="lo", reason="The ranks share a host.")
+    id = start(job_folder, "well", launcher, environment={"GLOO_SOCKET_IFNAME": variable})
+    assert until(lambda: launcher.status(id).is_over)
+    assert launcher.status(id).state == "ended"
     assert (job_folder / "logs" / "rank1.err").read_text() == "rank 1 of 2 is here\n"
 
 
 @pytest.mark.torch
 def test_port_taken_at_last_moment_is_a_clear_failure(job_folder: Path) -> None:
     pytest.importorskip("torch")
-    launcher = Local(free_port())
-    files = launcher.render(JOB, ["told_worker", str(job_folder), "well"])
+    launcher, port = Local(), free_port()
+    files = launcher.render(request("told_worker", str(job_folder), "well", port=port))
     (job_folder / "launch.json").write_text(files["launch.json"])
     with socket.socket() as other:
-        other.bind(("127.0.0.1", launcher.port))
+        other.bind(("127.0.0.1", port))
         other.listen()
         id = launcher.submit(job_folder)
-        assert until(lambda: launcher.status(id) != "running")
-    pattern = rf"the ranks cannot meet at 127\.0\.0\.1:{launcher.port}: .*address already in use"
+        assert until(lambda: launcher.status(id).is_over)
+    pattern = rf"the ranks cannot meet at 127\.0\.0\.1:{port}: .*address already in use"
     assert launcher.failure(id).rank == -1
-    assert re.search(pattern, launcher.status(id))
+    assert re.search(pattern, launcher.status(id).reason)
     assert not (job_folder / "pid0").exists()
 
 
@@ -164,10 +171,10 @@ def test_concurrent_jobs_use_separate_ports(job_folder: Path, tmp_path: Path) ->
     ids = []
     for folder in folders:
         folder.mkdir()
-        (folder / "launch.json").write_text(launcher.render(JOB, ["asking_worker", str(folder)])["launch.json"])
+        (folder / "launch.json").write_text(launcher.render(request("asking_worker", str(folder)))["launch.json"])
         ids.append(launcher.submit(folder))
-    assert until(lambda: all(launcher.status(id) != "running" for id in ids))
-    assert [launcher.status(id) for id in ids] == ["ended", "ended"]
+    assert until(lambda: all(launcher.status(id).is_over for id in ids))
+    assert [launcher.status(id).state for id in ids] == ["ended", "ended"]
     places = [(folder / f"rank{rank}").read_text() for folder in folders for rank in range(2)]
     assert [text.split()[0] for text in places] == ["aaaa0001"] * 2 + ["aaaa0002"] * 2
     ports = [text.split()[1] for text in places]
@@ -189,12 +196,12 @@ def test_the_first_rank_to_die_is_named(job_folder: Path, how: str, code: int, s
     id = start(job_folder, how, launcher)
     assert until(lambda: (job_folder / "pid0").exists() and (job_folder / "pid1").exists())
     begun = time.monotonic()
-    assert until(lambda: launcher.status(id) != "running")
+    assert until(lambda: launcher.status(id).is_over)
     assert time.monotonic() - begun < 60, "a rank that waits two minutes is not waited for"
     failure = launcher.failure(id)
     assert (failure.rank, failure.exit_code, failure.last_words) == (1, code, words)
     assert failure.pid == pids(job_folder)[1]
-    assert launcher.status(id).startswith(f"failed: {says}")
+    assert launcher.status(id).reason.startswith(says)
     assert until(lambda: not any(map(alive, pids(job_folder))), 30)
 
 
@@ -212,11 +219,11 @@ while not (here / "go").exists():
 def test_job_asked_to_leave_before_start_leaves_at_once(job_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "slow_to_import.py").write_text(SLOW)
-    launcher = Local(preload=["slow_to_import"])
-    id = start(job_folder, "wait", launcher)
+    launcher = Local()
+    id = start(job_folder, "wait", launcher, ranks=RankOptions(preload=("slow_to_import",)))
     assert until((tmp_path / "importing").exists)
-    launcher.notice(id)
-    assert until(lambda: launcher.status(id) != "running"), "without an end of the import"
+    launcher.cancel(id, save=True)
+    assert until(lambda: launcher.status(id).is_over), "without an end of the import"
     assert launcher.failure(id).kind == "preempted"
     assert launcher.failure(id).summary.endswith("it was ended before its first step.")
     assert not (job_folder / "pid0").exists()
@@ -230,7 +237,7 @@ def test_cancel_ends_every_process(job_folder: Path, how: str) -> None:
     id = start(job_folder, how, launcher)
     assert until(lambda: all((job_folder / f"waiting{rank}").exists() for rank in range(2)))
     launcher.cancel(id)
-    assert launcher.status(id).startswith("failed")
+    assert launcher.status(id).state == "failed"
     assert until(lambda: not any(map(alive, [int(id), *pids(job_folder)])), 30)
 
 
@@ -264,8 +271,8 @@ def test_launcher_death_is_reported_with_its_output(job_folder: Path, monkeypatc
     (job_folder / "launch.json").write_text("{}")
     failures.write(job_folder, Failure(rank=3, pid=1, exit_code=1, when=0.0, last_words="of the run before"))
     id = launcher.submit(job_folder)
-    assert until(lambda: launcher.status(id) != "running")
-    assert launcher.status(id).startswith("failed: the launcher died: exit code 1")
+    assert until(lambda: launcher.status(id).is_over)
+    assert launcher.status(id).reason.startswith("the launcher died: exit code 1")
     assert launcher.failure(id).rank == -1
     assert launcher.failure(id).last_words
 

@@ -47,6 +47,12 @@ if TYPE_CHECKING:
     from trainyard.api.gate_revisions import gate_run as gate_run
     from trainyard.api.gate_stored_runs import gate as gate
     from trainyard.api.job_history import history as history
+    from trainyard.api.launch_jobs import launch as launch
+    from trainyard.api.launch_jobs import launch_cancel as launch_cancel
+    from trainyard.api.launch_jobs import launch_list as launch_list
+    from trainyard.api.launch_jobs import launch_logs as launch_logs
+    from trainyard.api.launch_jobs import launch_render as launch_render
+    from trainyard.api.launch_jobs import launch_status as launch_status
     from trainyard.api.run_jobs import chaos as chaos
     from trainyard.api.run_jobs import chaos_nodes as chaos_nodes
     from trainyard.api.run_jobs import join as join
@@ -64,10 +70,12 @@ if TYPE_CHECKING:
     from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
     from trainyard.report.view.analysis import Analysis
     from trainyard.report.view.comparison import Comparison
+    from trainyard.run.launches.launch_job import LaunchOptions as LaunchOptions
     from trainyard.run.session import Session as Session
 
 Path = str | os.PathLike[str]
 _ELSEWHERE = {
+    "LaunchOptions": "trainyard.run.launches.launch_job",
     "Session": "trainyard.run.session",
     "chaos": "trainyard.api.run_jobs",
     "chaos_nodes": "trainyard.api.run_jobs",
@@ -80,6 +88,12 @@ _ELSEWHERE = {
     "gate_self_check": "trainyard.api.gate_noise",
     "history": "trainyard.api.job_history",
     "join": "trainyard.api.run_jobs",
+    "launch": "trainyard.api.launch_jobs",
+    "launch_cancel": "trainyard.api.launch_jobs",
+    "launch_list": "trainyard.api.launch_jobs",
+    "launch_logs": "trainyard.api.launch_jobs",
+    "launch_render": "trainyard.api.launch_jobs",
+    "launch_status": "trainyard.api.launch_jobs",
     "measure_memory": "trainyard.api.trace_modes",
     "parity": "trainyard.api.check_parity",
     "query": "trainyard.api.trace_modes",

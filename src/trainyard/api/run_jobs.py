@@ -46,7 +46,7 @@ def run(job: JobSource, *, stacks: bool = False, shapes: bool = False, session: 
     Raises `BadJob` for a job that does not fit or cannot be trained, before anything starts; `RankDied` and `Preempted`
     after storing the measurements so far.
     """
-    read, text = _read_job(job)
+    read, text = read_job(job)
     measure = read.measure
     recorded = msgspec.structs.replace(measure, stacks=stacks or measure.stacks, shapes=shapes or measure.shapes)
     if recorded != measure:
@@ -120,7 +120,7 @@ def resume(name: str, job: JobSource | None = None, *, session: Session | None =
     if job is None:
         booking, booked = _with_booking(session, session.store.load(name).job.trace_axis)
         return booking.result(harness.resume(name, booked), booked)
-    read, text = _read_job(job)
+    read, text = read_job(job)
     booking, booked = _with_booking(session, read.trace_axis)
     return booking.result(fork_run.execute(name, read, text, booked), booked)
 
@@ -144,7 +144,7 @@ def chaos(
     Raises `BadInput` for a plan that does not fit the job, and the errors of `run` if nothing could be started.
     """
     faults = plan if isinstance(plan, FaultPlan) else fault_plan.load(os.fspath(plan))
-    read, text = _read_job(job)
+    read, text = read_job(job)
     booking, booked = _with_booking(session, read.trace_axis)
     ended = experiment.execute(read, text, faults, booked, against=against)
     return booking.result(ended.run, booked, ended.failure)
@@ -161,7 +161,7 @@ def chaos_nodes(
 
     Raises `BadInput` for a job with too few steps or restarts, `CommandFailed` if the job does not end.
     """
-    read, text = _read_job(job)
+    read, text = read_job(job)
     booking, booked = _with_booking(session, read.trace_axis)
     plan = node_faults.random_plan(read, nodes, kills, seed)
     ended = node_faults.execute(read, text, nodes, plan, booked)
@@ -212,7 +212,7 @@ def _reduce(trace: Path, profile: Path, record: RankRecord) -> None:
     )
 
 
-def _read_job(job: JobSource) -> tuple[Job, str]:
+def read_job(job: JobSource) -> tuple[Job, str]:
     """(job, text of its file); the text is written for a job that is passed as an object."""
     if isinstance(job, Job):
         return job, job_file.write(job)

@@ -40,6 +40,7 @@ TASKS = {
         "demo": _Command("demo", "Show the bundled sample trace: its ledger and its HTML page, without torch."),
         "trace": _Command("trace", "Analyse profiler files of one or more ranks: where every nanosecond went."),
         "run": _Command("run", "Run a job or a training script on this machine: time, profile and record it."),
+        "launch": _Command("launch", "Start a job on a cluster with Slurm, Ray, Kubernetes or SSH, and follow it."),
     },
     "Plan": {
         "plan": _Command("plan", "Find the fastest layouts of a model on a cluster: time, memory, days and dollars."),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from trainyard.job import Recovery
@@ -31,17 +29,6 @@ _RANKS_REPORTED_PER_S = 20_000
 """Reports on ranks that a supervisor processes in a second with a small part of a core (docs/measured.md)."""
 
 
-class HeadAddress(NamedTuple):
-    """The address `host`:`port` at which the nodes of job `job_id` meet, its secret `token`, and the time `gather_s` in
-    seconds to wait for them."""
-
-    host: str
-    port: int
-    job_id: str
-    token: str
-    gather_s: float
-
-
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`ranks` processes of `python -m MODULE ARGS`, split over `nodes` agents that meet at `host`:`port`.
 
@@ -49,9 +36,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `max_restarts`: maximum number of restarts after faults. `hang_timeout_s`: seconds without progress of any rank
     after which the job counts as hung. `started`: number of agents, the first ones, that the supervisor starts
     itself (-1: all); the others are started externally, and the first launch waits `gather_s` seconds for them.
-    `preload`: modules that an agent imports before it forks ranks. `clock`: the supervisor's clock. `job_id`: id of a
-    job on several hosts, which all its nodes know; empty for a job on one host. `files`: names of the run folder's
-    files that agents on other hosts need.
+    `preload`: modules that an agent imports before it forks ranks. `environment`: variables of the ranks on the
+    supervisor's host, unless its environment sets them. `clock`: the supervisor's clock. `job_id`: id of a job on
+    several hosts, which all its nodes know; empty for a job on one host. `files`: names of the run folder's files that
+    agents on other hosts need.
     """
 
     ranks: int
@@ -66,6 +54,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     started: int = -1
     gather_s: float = 60.0
     preload: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
     clock: EpochClock = EpochClock()
     job_id: str = ""
     files: tuple[str, ...] = ()

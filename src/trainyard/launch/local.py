@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,70 +18,58 @@ import msgspec
 from msgspec.structs import replace
 
 from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, PortInUse, UnknownName
-from trainyard.job import Job
-from trainyard.launch.launch_spec import FILE, TOKEN, HeadAddress, Spec
+from trainyard.launch.launch_spec import FILE, TOKEN, Spec
 from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
+from trainyard.launch_request import JobStatus, LaunchRequest
 
 _GRACE_S = 5.0
 """Seconds that the supervisor has to end every process before it is killed."""
 
 
 class Local:
-    """A `Launcher` for this machine.
+    """The launcher `local`: ranks on this machine, under a supervisor.
 
-    `port`: port at which the job's agents meet; a free one if None. `environment`: variables for the ranks, unless this
-    process's environment sets them. `sizes`: node counts with which the job can continue; only all nodes if empty.
-    `preload`: modules that are imported once for all ranks. `head`: where nodes on other hosts connect; None if all
-    nodes are simulated on this machine. `files`: names of the job's files that those nodes need.
+    Only the process that started a job can query it, and the job ends with that process.
     """
 
-    def __init__(
-        self,
-        port: int | None = None,
-        environment: Mapping[str, str] | None = None,
-        sizes: Sequence[int] = (),
-        preload: Sequence[str] = (),
-        head: HeadAddress | None = None,
-        files: Sequence[str] = (),
-    ) -> None:
-        """Keeps the settings, which the class describes; `submit` starts jobs."""
-        self.port = port
-        self.environment = environment or {}
-        self.sizes = tuple(sizes)
-        self.preload = tuple(preload)
-        self.head = head
-        self.files = tuple(files)
+    starts = "ranks"
+
+    def __init__(self) -> None:
+        """A launcher that has not started a job yet."""
         self._started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
         """Job id, the supervisor's process id -> (its process, the folder of the job's files)."""
 
-    def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
+    def render(self, request: LaunchRequest) -> Mapping[str, str]:
         """Return the files that `submit` needs, name -> contents: `launch.json`.
 
-        `command`: a Python module, which each rank runs, and its arguments. Raises `PortInUse`.
+        `request.command`: a Python module, which each rank runs, and its arguments; `request.port`: port at which the
+        job's agents meet, a free one if None. Raises `PortInUse`.
         """
-        port = _check_port(self.port) if self.port is not None else 0
-        module, *args = command
+        job, options = request.job, request.ranks
+        port = _check_port(request.port) if request.port is not None else 0
+        module, *args = request.command
         spec = Spec(
             ranks=job.layout.ranks,
             port=port,
             module=module,
             args=tuple(args),
             nodes=job.recovery.nodes,
-            sizes=self.sizes,
+            sizes=options.sizes,
             max_restarts=job.recovery.max_restarts,
             hang_timeout_s=job.recovery.hang_timeout_s,
-            preload=self.preload,
+            preload=options.preload,
+            environment={name: variable.value for name, variable in request.environment.items()},
         )
-        if self.head is not None:
+        if (head := options.head) is not None:
             spec = replace(
                 spec,
-                host=self.head.host,
-                port=self.head.port,
+                host=head.host,
+                port=head.port,
                 started=1,
-                gather_s=self.head.gather_s,
-                job_id=self.head.job_id,
-                files=self.files,
+                gather_s=head.gather_s,
+                job_id=head.job_id,
+                files=options.files,
             )
         return {FILE: msgspec.json.encode(spec).decode()}
 
@@ -94,7 +82,6 @@ class Local:
         if find_spec("torch") is None:
             raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
         failures.forget(files)
-        token = self.head.token if self.head is not None else secrets.token_hex(16)
         logs = files / "logs"
         logs.mkdir(exist_ok=True)
         with (logs / "launcher.log").open("ab") as log:
@@ -110,18 +97,29 @@ class Local:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**self.environment, **os.environ, TOKEN: token},
+                env={**os.environ, TOKEN: os.environ.get(TOKEN) or secrets.token_hex(32)},
                 start_new_session=True,  # so that Ctrl-C reaches only this process, which ends the others in order
             )
         self._started[str(process.pid)] = (process, files)
         return str(process.pid)
 
-    def status(self, id: str) -> str:
-        """Return `running`, `ended` or `failed: REASON`."""
-        code = self._find(id)[0].poll()
+    def status(self, id: str) -> JobStatus:
+        """Return the status of a job that this object started; a failed job's has the rank that failed and why."""
+        process, files = self._find(id)
+        code = process.poll()
         if code is None:
-            return "running"
-        return "ended" if code == 0 else f"failed: {self.failure(id).summary}"
+            return JobStatus(state="running")
+        logs = tuple(map(str, sorted((files / "logs").glob("*.*"))))
+        if code == 0:
+            return JobStatus(state="ended", logs=logs)
+        failure = self.failure(id)
+        return JobStatus(
+            state="preempted" if failure.kind == "preempted" else "failed",
+            reason=failure.summary,
+            next_step=failure.next_step,
+            rank=failure.rank,
+            logs=logs,
+        )
 
     def failure(self, id: str) -> Failure:
         """Return the failure of a job that failed: that of a rank, as the supervisor recorded it, else that of the
@@ -135,18 +133,17 @@ class Local:
             last_words=failures.tail(files / "logs" / "launcher.log"),
         )
 
-    def notice(self, id: str) -> None:
-        """Ask the job to save its state and leave; it then counts as failed, with the kind `preempted`."""
-        process, _ = self._find(id)
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-
-    def cancel(self, id: str) -> None:
+    def cancel(self, id: str, *, save: bool = False) -> None:
         """End every process of the job without saving: SIGINT to the supervisor, and after 5 seconds SIGKILL to all.
 
-        No effect on a job that has ended.
+        `save`: only ask the job to save its state and leave (SIGTERM); its state is then `preempted`. No effect on a
+        job that has ended.
         """
         process, _ = self._find(id)
+        if save:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            return
         for end_process in (lambda: process.send_signal(signal.SIGINT), lambda: os.killpg(process.pid, signal.SIGKILL)):
             if process.poll() is not None:
                 return

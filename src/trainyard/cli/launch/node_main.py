@@ -116,7 +116,7 @@ def _run_head(hosts: Hosts, job: str, tag: str) -> None:
         with session_of(tag, None, False) as session:
             result = api.run(job, session=replace(session, hosts=hosts))
     except Preempted as error:
-        say_error(f"error [{error.code}]: {error.says}", error.next_step)
+        say_error(f"error [{error.code}]: {error.message}", error.next_step)
         raise click.exceptions.Exit(LEFT) from error
     show_run(result, False, False)
 

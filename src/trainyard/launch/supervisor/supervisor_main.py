@@ -118,6 +118,7 @@ def main(path: Path, parent: int) -> int:
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("supervisor")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
+    os.environ.update({**spec.environment, **os.environ})  # before torch, which reads some of them, is loaded
     events = event_log.read(path.parent)
     spec = replace(spec, clock=epoch.start(max((event.noticed or event.at for event in events), default=0)))
     began = now()

@@ -7,6 +7,7 @@ to compute the ledgers of its steps. Vendors are plugins that report devices, by
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import sys
 import threading
@@ -23,13 +24,12 @@ from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.errors import BadInput, MissingLibrary, Preempted, RankDied, RunInUse, TrainyardError, WrongRunState
 from trainyard.job import SCRIPT, Job
-from trainyard.launch.launch_spec import RUN_FOLDER, HeadAddress
-from trainyard.launch.local import Local
+from trainyard.launch.launch_spec import RUN_FOLDER, TOKEN
 from trainyard.launch.supervisor import event_log
-from trainyard.launch.supervisor.failure_report import Failure
+from trainyard.launch_request import HeadAddress, JobStatus, LaunchRequest, RankOptions, Variable
 from trainyard.ledger import Ledger
 from trainyard.machine_load import present_load_warning
-from trainyard.plugins import Vendor
+from trainyard.plugins import Launcher, Vendor
 from trainyard.record import DeviceSeen, Origin, Run, Sample
 from trainyard.redact import redact
 from trainyard.run.local.progress_events import ProgressMessages
@@ -87,12 +87,12 @@ def execute(
     _check(job, devices, session.hosts)
     for notice in device_rules.notices(job.recipe, devices[0].vendor):
         session.say(notice)
-    rank_variables = _head_environment(job, session.hosts, vendors)
-    launcher = _launcher(job, session, rank_variables)
-    run_provenance = provenance.gather(devices, vendors, rank_variables)
+    rank_variables = _rank_environment(job, session.hosts, vendors)
+    launcher: Launcher = plugins.load("launchers", "local")
+    run_provenance = provenance.gather(devices, vendors, variable_values(rank_variables))
     run_id = session.hosts.run_id if session.hosts is not None else new_id()
     run = Run(id=run_id, job=job, started=now(), origin=origin, provenance=run_provenance)
-    files = launcher.render(job, [session.worker, RUN_FOLDER, devices[0].vendor])
+    files = launcher.render(_request(job, session, session.store.runs / run.id, devices[0].vendor, rank_variables))
     folder = session.store.begin(run, job_text)
     load = present_load_warning(present_load())
     with lock_folder(folder):
@@ -101,7 +101,7 @@ def execute(
             if session.hosts is not None:
                 mark_shared(folder, session.hosts.shared)
             messages = ProgressMessages(folder, job)
-            job_id = _start(launcher, folder, files)
+            job_id = _start(launcher, folder, files, session.hosts)
         except TrainyardError:
             session.store.delete(run.id)  # its ranks never started
             raise
@@ -136,18 +136,18 @@ def resume(name: str, session: Session) -> Run:
     vendors = plugins.load_all("vendors")
     devices = _devices(session, vendors)
     _check(run.job, devices, session.hosts)
-    rank_variables = _head_environment(run.job, session.hosts, vendors)
-    launcher = _launcher(run.job, session, rank_variables)
+    rank_variables = _rank_environment(run.job, session.hosts, vendors)
+    launcher: Launcher = plugins.load("launchers", "local")
     with lock_folder(folder):
         # Differences from the provenance of the run's first start are printed; its record keeps that of the start.
-        current = provenance.gather(devices, vendors, rank_variables)
+        current = provenance.gather(devices, vendors, variable_values(rank_variables))
         changed = [
             part for part in ("code", "packages", "devices") if getattr(current, part) != getattr(run.provenance, part)
         ]
         if changed:
             parts = ", ".join(changed)
             session.say(f"run {run.id} resumes with different {parts}; its record keeps the original ones.")
-        files = launcher.render(run.job, [session.worker, RUN_FOLDER, devices[0].vendor])
+        files = launcher.render(_request(run.job, session, folder, devices[0].vendor, rank_variables))
         # Store the run as unfinished; its samples are read from the folder again at the end.
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
         if session.hosts is not None:
@@ -155,7 +155,7 @@ def resume(name: str, session: Session) -> Run:
         log = folder / "samples" / "rank0.jsonl"
         reported_bytes = log.stat().st_size if log.exists() else 0
         messages = ProgressMessages(folder, run.job)
-        job_id = _start(launcher, folder, files)
+        job_id = _start(launcher, folder, files, session.hosts)
         ranks = f"{run.job.layout.ranks} x {devices[0].name}"
         point = resume_hint.describe_resume_point(resume_hint.saved_steps(folder), run.job)
         session.say(f"run {run.id}, {point}: {ranks}, in {folder}")
@@ -177,7 +177,7 @@ class _Started(NamedTuple):
     """A run whose ranks have been started. `job_id`: its id at the launcher. `reported_bytes`: size of the part of rank
     0's samples that was reported in an earlier attempt."""
 
-    launcher: Local
+    launcher: Launcher
     job_id: str
     run: Run
     folder: Path
@@ -208,17 +208,23 @@ def _check(job: Job, devices: Sequence[DeviceSeen], hosts: Hosts | None) -> None
     memory_rules.check(job, workload.weights(job), memory_bytes, devices[0].name + several, shared=is_host_memory)
 
 
-def _launcher(job: Job, session: Session, rank_variables: Mapping[str, str]) -> Local:
-    """Return the launcher of the job. Raises `BadJob` if the job cannot continue on its `min_nodes`."""
+def _request(
+    job: Job, session: Session, folder: Path, vendor: str, rank_variables: Mapping[str, Variable]
+) -> LaunchRequest:
+    """The request to start the ranks of `job` on this host. `folder`: the run's; `vendor`: of the devices. Raises
+    `BadJob` if the job cannot continue on its `min_nodes`."""
     sizes = shrink_job.node_counts(job, plugins.load("workloads", job.workload).expect)
-    preload = PRELOAD if session.worker == WORKER else ()
-    if session.hosts is None:
-        return Local(session.port, rank_variables, sizes, preload)
     hosts = session.hosts
-    head = HeadAddress(
-        host=hosts.host, port=hosts.port, job_id=hosts.job_id, token=hosts.token, gather_s=hosts.gather_s
+    head = hosts and HeadAddress(host=hosts.host, port=hosts.port, job_id=hosts.job_id, gather_s=hosts.gather_s)
+    preload = PRELOAD if session.worker == WORKER else ()
+    return LaunchRequest(
+        job=job,
+        command=(session.worker, RUN_FOLDER, vendor),
+        folder=str(folder),
+        port=None if hosts else session.port,
+        environment=rank_variables,
+        ranks=RankOptions(sizes=tuple(sizes), preload=preload, head=head, files=("job.toml", MARK) if head else ()),
     )
-    return Local(None, rank_variables, sizes, preload, head, ("job.toml", MARK))
 
 
 @contextmanager
@@ -232,11 +238,21 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def _start(launcher: Local, folder: Path, files: Mapping[str, str]) -> str:
-    """Write the launcher's files (name -> contents) into the run's folder and start the job; return the job's id."""
+def _start(launcher: Launcher, folder: Path, files: Mapping[str, str], hosts: Hosts | None) -> str:
+    """Write the launcher's files (name -> contents) into the run's folder and start the job; return the job's id.
+
+    `hosts`: of the job, None for a job on this machine. The launcher takes their token from the environment, as no file
+    may contain it.
+    """
     for name, contents in files.items():
         write_whole(folder / name, contents.encode())
-    return launcher.submit(folder)
+    if hosts is None:
+        return launcher.submit(folder)
+    os.environ[TOKEN] = hosts.token
+    try:
+        return launcher.submit(folder)
+    finally:
+        del os.environ[TOKEN]
 
 
 def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendor]) -> Run:
@@ -261,8 +277,9 @@ def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendo
             _say_collected(collected, session.say)
             run = replace(run, job_id=session.hosts.job_id, nodes=collected.shares)
         measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
-        if launcher.status(started.job_id) != "ended":
-            raise _ended_early(launcher.failure(started.job_id), measured_run, folder, session.store)
+        status = launcher.status(started.job_id)
+        if status.state != "ended":
+            raise _ended_early(status, measured_run, folder, session.store)
         return book_traces(measured_run, folder, session)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(f"run {run.id}: {resume_hint.resume_sentence(folder, run.job)}")
@@ -280,26 +297,26 @@ def _say_collected(collected: Collected, say: Callable[[str], None]) -> None:
         say(sentence)
 
 
-def _ended_early(failure: Failure, run: Run, folder: Path, store: Store) -> TrainyardError:
-    """Store `run`, the measurements so far, as failed; return the error to raise for the `failure`.
+def _ended_early(status: JobStatus, run: Run, folder: Path, store: Store) -> TrainyardError:
+    """Store `run`, the measurements so far, as failed; return the error to raise for the job's last `status`.
 
     Its advice contains the command that resumes the run.
     """
-    store.finish(mark_failed(run, failure.summary))
+    store.finish(mark_failed(run, status.reason))
     resume_sentence, stored_sentence = (
         resume_hint.resume_sentence(folder, run.job),
         f"The measurements so far are stored as run {run.id}.",
     )
-    if failure.kind == "preempted":
-        return Preempted(failure.summary, f"{resume_sentence} {stored_sentence}")
+    if status.state == "preempted":
+        return Preempted(status.reason, f"{resume_sentence} {stored_sentence}")
     if not run.job.recovery.max_restarts:
         resume_sentence += " With [recovery] max_restarts = N in the job it restarts automatically."
-    hints = (failure.next_step, _last_step(run, failure.rank), resume_sentence, stored_sentence)
-    return RankDied(failure.summary, " ".join(filter(None, hints)))
+    hints = (status.next_step, _last_step(run, status.rank), resume_sentence, stored_sentence)
+    return RankDied(status.reason, " ".join(filter(None, hints)))
 
 
 @contextmanager
-def _forward_sigterm(launcher: Local, job_id: str) -> Iterator[list[int]]:
+def _forward_sigterm(launcher: Launcher, job_id: str) -> Iterator[list[int]]:
     """Turn a SIGTERM into a request to the job to save and leave, while the context lasts.
 
     Each signal number is appended to the yielded list. Without effect outside the main thread, which alone receives
@@ -312,7 +329,7 @@ def _forward_sigterm(launcher: Local, job_id: str) -> Iterator[list[int]]:
 
     def forward(signal_number: int, _: object) -> None:
         signals.append(signal_number)
-        launcher.notice(job_id)
+        launcher.cancel(job_id, save=True)
 
     previous_handler = signal.signal(signal.SIGTERM, forward)
     try:
@@ -348,25 +365,32 @@ def capacity(devices: Sequence[DeviceSeen]) -> int:
     return len(devices)
 
 
-def _head_environment(job: Job, hosts: Hosts | None, vendors: Mapping[str, Vendor]) -> dict[str, str]:
-    """Default environment variables of the ranks on this machine (name -> value). `hosts`: of the job, None for a job
-    on this machine; `vendors`: by name."""
+def _rank_environment(job: Job, hosts: Hosts | None, vendors: Mapping[str, Vendor]) -> dict[str, Variable]:
+    """Default environment variables of the ranks on this machine, by name. `hosts`: of the job, None for a job on this
+    machine; `vendors`: by name."""
     if hosts is None:
         return environment(job.layout.ranks, vendors)
     address = own_address(hosts.host, hosts.port)
     return environment(max(1, job.layout.ranks // hosts.nodes), vendors, address)
 
 
-def environment(ranks: int, vendors: Mapping[str, Vendor], address: str = _LOOPBACK) -> dict[str, str]:
-    """Default environment variables of `ranks` ranks on one host (name -> value), which the user's environment
-    overrides. `vendors`: by name. `address`: that of this host at which ranks of other hosts reach it.
+def environment(ranks: int, vendors: Mapping[str, Vendor], address: str = _LOOPBACK) -> dict[str, Variable]:
+    """Default environment variables of `ranks` ranks on one host, by name, which the user's environment overrides.
+    `vendors`: by name. `address`: that of this host at which ranks of other hosts reach it.
 
     Each rank gets its share of the cores; ranks use the interface of `address`, whatever the host name resolves to.
     """
-    variables = {"OMP_NUM_THREADS": str(max(1, capacity(vendors["cpu"].devices()) // ranks))}
+    threads = max(1, capacity(vendors["cpu"].devices()) // ranks)
+    variables = {"OMP_NUM_THREADS": Variable(value=str(threads), reason="Each rank gets its share of the cores.")}
     if sys.platform.startswith("linux") and (interface := interface_of(address)):
-        variables["GLOO_SOCKET_IFNAME"] = interface
+        reason = f"The ranks reach each other through the interface of {address}."
+        variables["GLOO_SOCKET_IFNAME"] = Variable(value=interface, reason=reason)
     return variables
+
+
+def variable_values(variables: Mapping[str, Variable]) -> dict[str, str]:
+    """Name -> value of each variable, without the reasons."""
+    return {name: variable.value for name, variable in variables.items()}
 
 
 def check_torch() -> None:
@@ -386,7 +410,7 @@ def _follow(started: _Started, progress: Callable[[Progress], None], after_poll:
     appended = _read_appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
     while running:
-        running = started.launcher.status(started.job_id) == "running"
+        running = not started.launcher.status(started.job_id).is_over
         for sample in next(appended):
             tokens_per_s = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
             step, steps = sample.step + 1, job.measure.in_all

@@ -51,7 +51,7 @@ def execute(job: Job, job_text: str, session: Session) -> Run:
         except RankDied as error:
             if not restarts_left or failure_report.read(folder) is not None:  # the supervisor judged the job
                 raise
-            session.say(f"{error.says} The run is resumed.")
+            session.say(f"{error.message} The run is resumed.")
     raise AssertionError("the last attempt returns or raises")
 
 

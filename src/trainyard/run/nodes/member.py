@@ -74,7 +74,8 @@ def _prepare(hosts: Hosts, root: Path, start: JobStart, own_address: str) -> tup
     job = job_file.load(folder / "job.toml")
     devices = harness.find_devices(vendors)
     _node_share(job).check_fits(harness.capacity(devices), f"this host ({socket.gethostname()}, {devices[0].name})")
-    return harness.environment(start.spec.ranks_per_node, vendors, own_address), folder
+    variables = harness.environment(start.spec.ranks_per_node, vendors, own_address)
+    return harness.variable_values(variables), folder
 
 
 def _node_share(job: Job) -> Job:

@@ -11,7 +11,7 @@ from trainyard.errors import BadInput, MissingLibrary
 from trainyard.launch.fork_ranks import run_ranks
 from trainyard.predict.calibrate.probed_machine import ProbedTime
 from trainyard.record import DeviceSeen
-from trainyard.run.local.harness import capacity, environment, find_devices
+from trainyard.run.local.harness import capacity, environment, find_devices, variable_values
 
 _PATIENCE_S = 900.0
 """Seconds that all ranks may take together."""
@@ -40,7 +40,7 @@ def probe(vendor: str, ranks: int, dtype: str) -> list[ProbedTime]:
     words.check(dtype, _FORMATS, "dtype")
     if find_spec("torch") is None:
         raise MissingLibrary("a probe needs torch to multiply matrices.", "Install it: pip install torch")
-    variables = environment(ranks, plugins.load_all("vendors"))
+    variables = variable_values(environment(ranks, plugins.load_all("vendors")))
     work = partial(_measure, vendor, dtype, int(variables["OMP_NUM_THREADS"]))
     return run_ranks(ranks, work, ["trainyard.run.probe.probe_rank"], _PATIENCE_S, variables)[0]
 

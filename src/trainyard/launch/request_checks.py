@@ -1,0 +1,97 @@
+"""Checks of a launch request: names, paths and variables that go into files and command lines of a scheduler."""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+from trainyard.errors import BadInput
+from trainyard.launch_request import LaunchRequest
+from trainyard.redact import is_secret, redact
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}\Z")
+_EXPRESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=/&|()*,:\[\]-]{0,255}\Z")
+_INDICES = re.compile(r"[0-9][0-9,:%-]{0,127}\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_IMAGE = re.compile(r"[A-Za-z0-9/~.][A-Za-z0-9/~._:@#+-]{0,511}\Z")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check_request(request: LaunchRequest) -> None:
+    """Raises `BadInput` for a request with a name, path or variable that a scheduler would not take as it is, with a
+    secret in a variable, or whose nodes do not divide the job's ranks."""
+    check_name(request.name, "job name")
+    options = request.scheduler
+    for value, what in ((options.partition, "partition"), (options.account, "account"), (options.qos, "QOS")):
+        if value:
+            _check(_NAME, value.replace(",", ""), what, "letters, digits and . _ @ + -")
+    constraints = [options.constraint, *(component.constraint for component in request.components)]
+    for value in filter(None, constraints):
+        _check(_EXPRESSION, value, "constraint", "letters, digits and . _ @ + = / - & | ( ) * , : [ ]")
+    for value in filter(None, (component.partition for component in request.components)):
+        _check(_NAME, value.replace(",", ""), "partition", "letters, digits and . _ @ + -")
+    if options.array:
+        _check(_INDICES, options.array, "list of array indices", "numbers, such as 0-3, 1,5 or 0-7%2")
+    for name in options.hosts:
+        check_name(name.rpartition("@")[2], "host name")
+    for path in (request.folder, request.node_folder, request.shared_folder, *request.command):
+        if _CONTROL.search(path):
+            raise BadInput(f"{path!r} contains a control character.", "Use a path without line breaks and tabs.")
+    if request.container:
+        _check(_IMAGE, request.container.image, "container image", "letters, digits and / ~ . _ : @ # + -")
+        for mount in request.container.mounts:
+            if _CONTROL.search(mount) or not re.fullmatch(r"/[^:,]*(:/[^:,]*(:[a-z+,]+)?)?", mount):
+                raise BadInput(f"the container mount {mount!r} is not HOST_PATH:CONTAINER_PATH.", "Use absolute paths.")
+    for name, variable in request.environment.items():
+        check_variable(name, variable.value)
+    _check_nodes(request)
+
+
+def choose_port(id: str) -> int:
+    """A port from 20,000 to 29,999 that follows from the id of a launch: jobs on the same hosts rarely collide."""
+    return 20000 + zlib.crc32(id.encode()) % 10000
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises `BadInput` for a name with other characters than letters, digits and . _ @ + -. `what`: kind of the
+    name."""
+    _check(_NAME, name, what, "letters, digits and . _ @ + -")
+
+
+def check_variable(name: str, value: str) -> None:
+    """Raises `BadInput` for an environment variable with an impossible name, a control character, or a secret."""
+    if not _VARIABLE.match(name):
+        raise BadInput(f"{name!r} is not the name of an environment variable.", "Use letters, digits and _.")
+    if _CONTROL.search(value):
+        raise BadInput(f"the value of {name} contains a control character.", "Use one line of text.")
+    if is_secret(name) or redact(value) != value:
+        raise BadInput(
+            f"the value of {name} looks like a secret, and would be written into the files of the launch.",
+            "Set it in the environment from which you launch (slurm), in the hosts' own environment (ssh), or in a "
+            "secret of the cluster (k8s, ray).",
+        )
+
+
+def _check(pattern: re.Pattern[str], value: str, what: str, allowed: str) -> None:
+    if not pattern.match(value):
+        raise BadInput(f"{value!r} cannot be a {what}.", f"Use {allowed}.")
+
+
+def _check_nodes(request: LaunchRequest) -> None:
+    """Raises `BadInput` unless the components have the job's ranks, and the same number on each node."""
+    components, ranks = request.components, request.job.layout.ranks
+    if any(component.nodes < 1 or component.ranks_per_node < 1 for component in components):
+        raise BadInput("a component of the job has no nodes or no ranks.", "Use at least 1 node with 1 rank.")
+    if len({component.ranks_per_node for component in components}) > 1:
+        counts = ", ".join(str(component.ranks_per_node) for component in components)
+        raise BadInput(
+            f"the components have different numbers of ranks per node: {counts}.",
+            "Use the same number on all nodes: each node runs an equal part of the job's ranks.",
+        )
+    total = sum(component.nodes * component.ranks_per_node for component in components)
+    if components and total != ranks:
+        nodes, per_node = request.nodes, components[0].ranks_per_node
+        raise BadInput(
+            f"the job's layout has {ranks} ranks, but {nodes} nodes with {per_node} ranks each have {total}.",
+            f"Change [layout], or use {nodes} nodes with {max(1, ranks // nodes)} ranks each.",
+        )

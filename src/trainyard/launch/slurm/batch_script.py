@@ -1,0 +1,177 @@
+"""The batch script of a job for Slurm: `#SBATCH` options, variables with their reasons, one task per node by `srun`.
+
+All values from the user are validated (`request_checks.py`) and quoted. The nodes meet at the address by which Slurm
+itself reaches the first node, at a port that follows from the job's id, so that jobs on one host do not collide.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from trainyard.errors import BadInput
+from trainyard.launch.launch_spec import LEFT
+from trainyard.launch_request import Component, LaunchRequest
+
+STOP_FILE = "stop"
+"""File in the launch's folder that prevents the job from requeueing itself after it has left on request."""
+_TASK = 'exec "$@" --folder "$0/node$SLURM_NODEID" --nodes "$SLURM_NNODES" --node "$SLURM_NODEID"'
+"""Script of the shell of each task, which knows the index of its node. Its arguments: folder of the nodes, command."""
+
+
+def render_batch_script(request: LaunchRequest) -> str:
+    """The text of the batch script.
+
+    Raises `BadInput` for an array of heterogeneous jobs, which Slurm does not have.
+    """
+    if request.scheduler.array and len(request.components) > 1:
+        raise BadInput("Slurm has no arrays of heterogeneous jobs.", "Launch each element as a job of its own.")
+    lines = ["#!/bin/bash", *_options(request), "", *_environment(request), *_folders(request), *_head(request), ""]
+    lines += [*_step(request), *_requeue(request)]
+    return "\n".join(lines) + "\n"
+
+
+def _options(request: LaunchRequest) -> Iterator[str]:
+    """Yields the `#SBATCH` lines: those of the first component, then those of each further one after `hetjob`."""
+    for index, component in enumerate(request.components):
+        if index:
+            yield "#SBATCH hetjob"
+        yield from (f"#SBATCH {option}" for option in _component_options(request, component, index == 0))
+
+
+def _component_options(request: LaunchRequest, component: Component, is_first: bool) -> Iterator[str]:
+    """Yields the sbatch options of a component; those of the whole job only if it is the first."""
+    options = request.scheduler
+    if is_first:
+        log = "slurm-%A_%a.log" if options.array else "slurm-%j.log"
+        yield f"--job-name={request.name}"
+        yield f'--output="{_slurm_path(request.folder)}/logs/{log}"'
+        yield "--open-mode=append"
+        yield "--requeue" if options.requeue else "--no-requeue"
+        if options.array:
+            yield f"--array={options.array}"
+    yield f"--nodes={component.nodes}"
+    yield "--ntasks-per-node=1"
+    for name, value in (
+        ("partition", component.partition or options.partition),
+        ("account", options.account),
+        ("qos", options.qos),
+        ("constraint", component.constraint or options.constraint),
+    ):
+        if value:
+            yield f'--{name}="{value}"' if name == "constraint" else f"--{name}={value}"
+    if options.accelerators_per_node:
+        yield f"--gpus-per-node={options.accelerators_per_node}"
+    if options.exclusive:
+        yield "--exclusive"
+        yield "--mem=0"
+    if options.time_limit_s:
+        yield f"--time={show_limit(options.time_limit_s)}"
+        if options.notice_s:
+            yield f"--signal=TERM@{options.notice_s}"
+    if is_first and _continues_on_fewer(request):
+        yield "--no-kill"
+
+
+def _environment(request: LaunchRequest) -> Iterator[str]:
+    """Yields the variables, each after a comment with its reason. A variable of the user's environment wins."""
+    for name, variable in request.environment.items():
+        yield f"# {variable.reason}"
+        yield f"export {name}=${{{name}-{shlex.quote(variable.value)}}}"
+    if request.environment:
+        yield ""
+
+
+def _folders(request: LaunchRequest) -> Iterator[str]:
+    """Yields the lines that set the folders of the nodes and of checkpoints, and the id of the job."""
+    yield f"node_folder={shlex.quote(request.node_folder or f'{request.folder}/nodes')}"
+    yield f"shared_folder={shlex.quote(request.shared_folder or f'{request.folder}/shared')}"
+    yield f"id={shlex.quote(request.id)}"
+    if request.scheduler.array:
+        yield "# Each element of the array is a job of its own, with its own id and folders."
+        yield 'node_folder="$node_folder/$SLURM_ARRAY_TASK_ID"'
+        yield 'shared_folder="$shared_folder/$SLURM_ARRAY_TASK_ID"'
+        yield 'id="$id-$SLURM_ARRAY_TASK_ID"'
+
+
+def _head(request: LaunchRequest) -> Iterator[str]:
+    """Yields the lines that set `head`, the address of the first node as Slurm knows it, and `port`."""
+    yield 'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    yield "# The address by which Slurm reaches the node, which also works if the name of the node does not resolve."
+    yield r"""head=$(scontrol show node "$first" --oneliner | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')"""
+    if request.port is None:
+        yield "# Jobs that share a host get different ports."
+        yield "port=$((20000 + SLURM_JOB_ID % 10000))"
+    else:
+        yield f"port={request.port}"
+
+
+def _step(request: LaunchRequest) -> Iterator[str]:
+    """Yields the srun command: one task per node, which adds its own index to the common command line."""
+    yield "# One task per node, which may use all cores of the node. If a node is lost, the supervisor of the job"
+    yield "# decides whether the job ends."
+    options = [
+        "--ntasks-per-node=1",
+        "--cpu-bind=none",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--open-mode=append",
+        f"--output={shlex.quote(_slurm_path(request.folder))}/logs/node%t.log",
+    ]
+    if len(request.components) > 1:
+        options.append(f"--het-group=0-{len(request.components) - 1}")
+    if _continues_on_fewer(request):
+        options.append("--no-kill")
+    container, prefix = request.container, list[str]()
+    mounts = _mounts(request)
+    if container and container.runtime == "pyxis":
+        options.append(f"--container-image={shlex.quote(container.image)}")
+        options.append(f"--container-mounts={shlex.quote(','.join(mounts))}")
+    elif container:
+        devices = {"nvidia": ["--nv"], "amd": ["--rocm"]}.get(container.vendor, [])
+        binds = [word for mount in mounts for word in ("--bind", mount)]
+        prefix = ["apptainer", "exec", *devices, *binds, container.image]
+    yield "srun \\"
+    yield from (f"  {option} \\" for option in options)
+    yield f'  sh -c {shlex.quote(_TASK)} "$node_folder" \\'
+    yield f"  {shlex.join([*prefix, *request.command, '--job', f'{request.folder}/job.toml'])} \\"
+    yield '  --job-id "$id" --shared "$shared_folder" --head "$head:$port"'
+
+
+def _mounts(request: LaunchRequest) -> list[str]:
+    """The mounts of the container: the user's, and the folders of the launch under their own names."""
+    folders = dict.fromkeys(filter(None, (request.folder, request.shared_folder, request.node_folder)))
+    return [*(request.container.mounts if request.container else ()), *(f"{folder}:{folder}" for folder in folders)]
+
+
+def _requeue(request: LaunchRequest) -> Iterator[str]:
+    """Yields the end of the script: the exit code of the step, and the requeue of a job that left on notice."""
+    yield "code=$?"
+    if request.scheduler.requeue:
+        stop = shlex.quote(f"{request.folder}/{STOP_FILE}")
+        yield f'if [ "$code" -eq {LEFT} ] && [ ! -e {stop} ]; then'
+        yield "  # The job saved its state before its time limit or a preemption: it continues from there."
+        yield '  scontrol requeue "$SLURM_JOB_ID"'
+        yield "fi"
+    yield 'exit "$code"'
+
+
+def _continues_on_fewer(request: LaunchRequest) -> bool:
+    """Whether the job may continue after it has lost a node, so that Slurm must not end it."""
+    return 0 < request.job.recovery.min_nodes < request.nodes
+
+
+def _slurm_path(path: str) -> str:
+    """A path in which Slurm replaces nothing. Raises `BadInput` for quotes and backslashes, which it interprets."""
+    if any(character in path for character in '"\\'):
+        raise BadInput(
+            f"Slurm cannot write logs into the folder {path!r}.", "Use a path without quotes and backslashes."
+        )
+    return path.replace("%", "%%")
+
+
+def show_limit(seconds: int) -> str:
+    """A time limit as Slurm writes it, rounded up to minutes: `1-02:30:00` for 95,400 s."""
+    minutes = -(-seconds // 60)
+    days, minutes = divmod(minutes, 24 * 60)
+    return f"{f'{days}-' if days else ''}{minutes // 60:02}:{minutes % 60:02}:00"

@@ -1,0 +1,203 @@
+"""Start a job on a cluster: divide its ranks over nodes, render the launcher's files, and submit them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from trainyard import job_file, machine, plugins
+from trainyard.errors import BadInput, TrainyardError
+from trainyard.job import Job
+from trainyard.launch.fabric_environment import fabric_environment
+from trainyard.launch.launch_spec import NODE_MODULE
+from trainyard.launch_request import Component, Container, JobStatus, LaunchRequest, SchedulerOptions, Variable
+from trainyard.plugins import Launcher
+from trainyard.run.launches.launch_record import LaunchRecord, RenderedLaunch, find_record, write_record
+from trainyard.store.disk_space import write_whole, writing
+from trainyard.store.store import new_id, now
+
+_POLL_S = 2.0
+"""Seconds between two queries of a job's status; schedulers ask for few queries."""
+_RENDERED_FOLDER = "<launch folder>"
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How a job is started on a cluster.
+
+    `nodes`: number of nodes; 0 takes as many as the ranks need on the job's machine, else those of `[recovery]`.
+    `components`: kinds of nodes, in place of `nodes`. `scheduler`: options of the scheduler.
+    `accelerators_per_node`: accelerators to request on each node; one for each rank if None and the job names a
+    machine with accelerators. `container`: in which each node's processes run. `environment`: variables, name ->
+    value, which override those for the fabric. `port`: at which the nodes meet; the launcher's choice if None.
+    `shared_folder`: folder that all nodes share, for checkpoints; by default one in the launch's folder, if the
+    launcher's nodes share it. `node_folder`: folder on each node for its files. `python`: interpreter on the nodes;
+    by default this one, or `python3` in a container. `tag`: name of the run.
+    """
+
+    _: KW_ONLY
+    nodes: int = 0
+    components: tuple[Component, ...] = ()
+    scheduler: SchedulerOptions = SchedulerOptions()
+    accelerators_per_node: int | None = None
+    container: Container | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    port: int | None = None
+    shared_folder: str = ""
+    node_folder: str = ""
+    python: str = ""
+    tag: str = ""
+
+
+def render_job(job: Job, on: str, options: LaunchOptions) -> RenderedLaunch:
+    """The files that `submit_job` would submit; nothing is written or started. The folder and the id of the launch,
+    which do not exist yet, are placeholders."""
+    launcher = load_launcher(on)
+    request = build_request(job, options, "<launch id>", Path("/") / _RENDERED_FOLDER)
+    files = {
+        name: text.replace(f"/{_RENDERED_FOLDER}", _RENDERED_FOLDER) for name, text in launcher.render(request).items()
+    }
+    return RenderedLaunch(
+        on=on, nodes=request.nodes, ranks=job.layout.ranks, files=files, environment=dict(request.environment)
+    )
+
+
+def submit_job(job: Job, job_text: str, on: str, options: LaunchOptions, root: Path) -> LaunchRecord:
+    """Create a launch in the store at `root`, submit its files, and return its record.
+
+    `job_text`: the job file of `job`. If the submission fails, the launch's folder is removed and the error raised.
+    """
+    launcher = load_launcher(on)
+    job_file.check_secrets(job_text, "the job")
+    id = new_id()
+    folder = root.absolute() / "launches" / id
+    request = build_request(job, options, id, folder)
+    files = {"job.toml": job_file.complete(job_text, job), **launcher.render(request)}
+    with writing(folder):
+        (folder / "logs").mkdir(parents=True)
+    try:
+        for name, text in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_whole(folder / name, text.encode())
+        record = LaunchRecord(
+            id=id,
+            on=on,
+            job=job.name,
+            scheduler_id=launcher.submit(folder),
+            started=now(),
+            nodes=request.nodes,
+            ranks=job.layout.ranks,
+            folder=str(folder),
+        )
+        write_record(record)
+    except TrainyardError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return record
+
+
+def follow_job(record: LaunchRecord, say: Callable[[str], None], poll_s: float = _POLL_S) -> JobStatus:
+    """Report changes of a job's status, and the output of node 0, until the job is over; return its last status.
+
+    A job that is requeued is followed further.
+    """
+    launcher = load_launcher(record.on)
+    log, offset, reported = Path(record.folder) / "logs" / "node0.log", 0, ""
+    while True:
+        status = launcher.status(record.scheduler_id)
+        text = describe(status)
+        if text != reported:
+            say(f"launch {record.id}: {text}")
+            reported = text
+        if log.exists():
+            with log.open("rb") as file:
+                file.seek(offset)
+                data = file.read()
+            whole_lines = data if status.is_over else data[: data.rfind(b"\n") + 1]
+            offset += len(whole_lines)
+            for line in whole_lines.decode("utf-8", "replace").splitlines():
+                say(line)
+        if status.is_over:
+            return status
+        time.sleep(poll_s)
+
+
+def describe(status: JobStatus) -> str:
+    """A status as one line: state, nodes and reason."""
+    nodes = f" on {', '.join(status.nodes[:4])}{', ...' if len(status.nodes) > 4 else ''}" if status.nodes else ""
+    restarts = f", restart {status.restarts}" if status.restarts else ""
+    return f"{status.state}{nodes}{restarts}{f': {status.reason}' if status.reason else ''}"
+
+
+def load_launcher(on: str) -> Launcher:
+    """The launcher `on`, for nodes. Raises `UnknownName`, or `BadInput` for a launcher that only starts local ranks."""
+    launcher: Launcher = plugins.load("launchers", on)
+    if launcher.starts != "nodes":
+        raise BadInput(f"the launcher {on!r} starts ranks on this machine only.", "Use `trainyard run JOB.toml`.")
+    return launcher
+
+
+def find_launch(root: Path, name: str) -> tuple[LaunchRecord, Launcher]:
+    """The record of a launch by its id or a prefix of it, and its launcher. Raises as `find_record`."""
+    record = find_record(root, name)
+    return record, load_launcher(record.on)
+
+
+def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> LaunchRequest:
+    """The request for the launch `id` of `job`. Raises `BadInput` if the nodes do not divide the ranks."""
+    known_machine = machine.load(job.machine) if job.machine else None
+    components = options.components or (_one_kind(job, options, known_machine),)
+    nodes = sum(component.nodes for component in components)
+    variables = fabric_environment(known_machine, nodes) if known_machine else {}
+    given = {name: Variable(value=value, reason="Given by the user.") for name, value in options.environment.items()}
+    vendor = known_machine.device.vendor if known_machine else ""
+    accelerators = options.accelerators_per_node
+    if accelerators is None:
+        per_device = known_machine.device.ranks if known_machine else 1
+        accelerators = -(-components[0].ranks_per_node // per_device) if vendor in ("nvidia", "amd") else 0
+    scheduler = replace(options.scheduler, accelerators_per_node=accelerators)
+    container = options.container and replace(options.container, vendor=vendor)
+    python = options.python or ("python3" if container else sys.executable)
+    tag = ("--tag", options.tag) if options.tag else ()
+    return LaunchRequest(
+        job=job,
+        command=(python, "-m", NODE_MODULE, *tag),
+        id=id,
+        name=re.sub(r"[^A-Za-z0-9._-]", "-", job.name).strip("-._") or "trainyard",
+        folder=str(folder),
+        node_folder=os.path.expanduser(options.node_folder),
+        shared_folder=options.shared_folder,
+        components=components,
+        port=options.port,
+        environment={**variables, **given},
+        scheduler=scheduler,
+        container=container,
+    )
+
+
+def _one_kind(job: Job, options: LaunchOptions, known_machine: machine.Machine | None) -> Component:
+    """The nodes of a job on equal nodes. Raises `BadInput` if they do not divide the job's ranks."""
+    ranks = job.layout.ranks
+    nodes = options.nodes or (
+        max(1, -(-ranks // known_machine.ranks_per_node)) if known_machine else job.recovery.nodes
+    )
+    if ranks % nodes:
+        raise BadInput(
+            f"{ranks} ranks cannot be divided over {nodes} nodes equally.",
+            f"Use --nodes with a divisor of {ranks}, or change [layout].",
+        )
+    if known_machine and ranks // nodes > known_machine.ranks_per_node:
+        raise BadInput(
+            f"{nodes} nodes would have {ranks // nodes} ranks each, but a node of {known_machine.name} has "
+            f"{known_machine.ranks_per_node}.",
+            f"Use --nodes {-(-ranks // known_machine.ranks_per_node)} or more.",
+        )
+    return Component(nodes=nodes, ranks_per_node=ranks // nodes)

@@ -1,0 +1,208 @@
+"""Kubernetes manifests: valid by the schemas of their kinds, and executed by a small pod runner."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.k8s.pod_runner import run_pods
+from tests.launch.requests import request
+from tests.refused import refused
+from trainyard import job_file
+from trainyard.errors import BadInput, MissingProgram, UnknownName
+from trainyard.launch.k8s.launcher import Kubernetes
+from trainyard.launch.k8s.manifests import secret_name
+from trainyard.launch.k8s.pod_states import status_of
+from trainyard.launch_request import Component, Container, SchedulerOptions, Variable
+
+TOKEN = "f" * 64
+NODE = """
+import json, os, sys
+from pathlib import Path
+words = sys.argv[1:]
+options = dict(zip(words[1::2], words[2::2]))
+folder = Path(options["--folder"])
+(folder / "options.json").write_text(json.dumps(options | dict(os.environ)))
+print("node", options["--node"], "is here", flush=True)
+first = not (folder / "second").exists()
+(folder / "second").touch()
+if words[0] == "leave" and first:
+    sys.exit(75)
+sys.exit(int(words[0]) if words[0].isdecimal() else 0)
+"""
+
+
+def render(folder: Path, how: str = "0", kind: str = "jobset", **options: Any) -> list[dict[str, Any]]:
+    """The objects of the manifest of a stand-in for a node on two nodes."""
+    (folder / "node.py").write_text(NODE)
+    further = {"kind": kind, "rdma": "rdma/hca:8", "claim": "work", **options.pop("options", {})}
+    scheduler = SchedulerOptions(
+        options=further, accelerators_per_node=8, time_limit_s=3600, partition="team", constraint="gpu=h100"
+    )
+    fields = {
+        "scheduler": scheduler,
+        "container": Container(image="registry/image:1", vendor="nvidia", mounts=("/data:/inside",)),
+        "shared_folder": "/mnt/work",
+        "environment": {"NCCL_DEBUG": Variable(value="INFO", reason="A reason.")},
+        **options,
+    }
+    command = (sys.executable, str(folder / "node.py"), how)
+    return json.loads(Kubernetes().render(request(folder, command, **fields))["manifest.json"])["items"]
+
+
+def secrets(objects: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """The Secret of the job that `submit` creates."""
+    return {secret_name(objects[-1]["metadata"]["name"]): {"token": TOKEN}}
+
+
+@pytest.mark.parametrize("kind", ["jobset", "trainjob", "job"])
+def test_core_objects_are_valid(tmp_path: Path, kind: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    objects = render(tmp_path, kind=kind)
+    core = [each for each in objects if each["apiVersion"] in ("v1", "batch/v1")]
+    if kind == "jobset":  # the Job in a JobSet is one of the core kinds
+        metadata = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}
+        core.append(metadata | objects[-1]["spec"]["replicatedJobs"][0]["template"])
+    assert len(core) == {"jobset": 2, "trainjob": 1, "job": 3}[kind]
+    for each in core:
+        validate.validate(each, "1.31", strict=True)
+    with pytest.raises(validate.ValidationError):
+        validate.validate({**core[0], "colour": "red"}, "1.31", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"), [("jobset", "JobsetV1alpha2JobSet"), ("trainjob", "TrainerV1alpha1TrainJob")]
+)
+def test_custom_objects_have_only_known_properties(tmp_path: Path, kind: str, model: str) -> None:
+    models = pytest.importorskip("kubeflow_trainer_api.models")
+    custom = render(tmp_path, kind=kind)[-1]
+    known = getattr(models, model)
+    assert json.loads(known.from_dict(custom).to_json()) == custom
+    spoilt = {**custom, "spec": {**custom["spec"], "colour": "red"}}
+    assert json.loads(known.from_dict(spoilt).to_json()) != spoilt, "unknown properties are dropped"
+
+
+@pytest.mark.parametrize("kind", ["jobset", "job"])
+def test_pods_run_the_nodes(tmp_path: Path, kind: str) -> None:
+    objects = render(tmp_path, kind=kind)
+    outcome = run_pods(objects, secrets(objects), tmp_path)
+    assert outcome.complete, outcome.output
+    assert outcome.output == {0: "node 0 is here\n", 1: "node 1 is here\n"}
+    paths = [tmp_path / f"pod{index}" / "nodes" / f"node{index}" for index in range(2)]
+    first, second = (json.loads((path / "options.json").read_text()) for path in paths)
+    assert [each["--node"] for each in (first, second)] == ["0", "1"]
+    assert [each["--nodes"] for each in (first, second)] == ["2", "2"]
+    assert first["--head"] == second["--head"]
+    assert first["--head"].startswith("127.0.0.1:2")
+    assert first["--job-id"] == "a1b2c3d4"
+    assert first["--shared"] == str(tmp_path / "pod0" / "shared")
+    assert first["NCCL_DEBUG"] == "INFO"
+    assert first["TRAINYARD_JOB_TOKEN"] == second["TRAINYARD_JOB_TOKEN"] == TOKEN
+    assert job_file.load(paths[0] / "job.toml") == request(tmp_path, ()).job
+
+
+def test_pods_that_leave_on_notice_run_again(tmp_path: Path) -> None:
+    objects = render(tmp_path, "leave")
+    outcome = run_pods(objects, secrets(objects), tmp_path)
+    assert outcome.complete
+    assert outcome.codes == {0: [75, 0], 1: [75, 0]}
+
+
+def test_failed_pod_fails_the_job(tmp_path: Path) -> None:
+    objects = render(tmp_path, "4")
+    outcome = run_pods(objects, secrets(objects), tmp_path)
+    assert not outcome.complete
+    assert 4 in outcome.codes[0] + outcome.codes[1]
+
+
+def test_pod_has_shared_memory_devices_and_placement(tmp_path: Path) -> None:
+    objects = render(tmp_path, options={"shm": "64Gi", "topology": "cloud/rack"})
+    spec = objects[-1]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["volumes"][0]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
+    assert container["volumeMounts"][0]["mountPath"] == "/dev/shm"  # noqa: S108
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "8"}
+    assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert pod["nodeSelector"] == {"gpu": "h100"}
+    assert pod["affinity"]["podAntiAffinity"]
+    assert spec["activeDeadlineSeconds"] == 3600
+    metadata = objects[-1]["metadata"]
+    assert metadata["annotations"] == {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud/rack"}
+    assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+
+
+def test_no_secret_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB_TOKEN", TOKEN)
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    text = json.dumps(render(tmp_path))
+    assert TOKEN not in text
+    assert "0123456789abcdef" not in text
+    with refused(BadInput, "WANDB_API_KEY"):
+        render(tmp_path, environment={"WANDB_API_KEY": Variable(value="0123456789abcdef", reason="A reason.")})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"container": None},
+        {"options": {"kind": "cron"}},
+        {"options": {"colour": "red"}},
+        {"container": Container(image="x")},
+        {"components": (Component(nodes=1, ranks_per_node=1), Component(nodes=1, ranks_per_node=1))},
+        {"shared_folder": ""},
+    ],
+)
+def test_impossible_request_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        render(tmp_path, **change)
+
+
+def pod(phase: str, **status: Any) -> dict[str, Any]:
+    """A pod of the job in a phase."""
+    return {"metadata": {"name": "p-0"}, "spec": {"nodeName": "host"}, "status": {"phase": phase, **status}}
+
+
+UNSCHEDULED = pod(
+    "Pending",
+    conditions=[{"type": "PodScheduled", "status": "False", "message": "0/4 nodes: 4 Insufficient nvidia.com/gpu."}],
+)
+NO_IMAGE = pod(
+    "Pending", containerStatuses=[{"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}]
+)
+ENDED = pod("Failed", containerStatuses=[{"state": {"terminated": {"exitCode": 4, "reason": "Error"}}}])
+
+
+@pytest.mark.parametrize(
+    ("condition", "pods", "state", "words"),
+    [
+        (None, [], "pending", ""),
+        (None, [UNSCHEDULED], "pending", "4 Insufficient nvidia.com/gpu"),
+        (None, [NO_IMAGE, pod("Running")], "pending", "ErrImagePull"),
+        (None, [pod("Running"), pod("Running")], "running", ""),
+        ("Complete", [pod("Succeeded")], "ended", ""),
+        ("Completed", [pod("Succeeded")], "ended", ""),
+        ("Failed", [ENDED], "failed", "exit code 4"),
+        ("Suspended", [], "pending", "queue"),
+    ],
+)
+def test_state_of_a_job(condition: str | None, pods: list[dict[str, Any]], state: str, words: str) -> None:
+    conditions = [{"type": condition, "status": "True", "message": "why"}] if condition else []
+    status = status_of({"status": {"conditions": conditions, "restarts": 2}}, pods, ("kubectl", "logs"))
+    assert status.state == state
+    assert words in status.reason
+    assert status.restarts == 2
+    assert bool(status.next_step) == (state in ("failed",) or bool(words and state == "pending" and not condition))
+
+
+def test_no_kubectl_has_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    render(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with refused(MissingProgram, "kubectl"):
+        Kubernetes().status("default/jobset/x")
+    with refused(UnknownName, "'x'"):
+        Kubernetes().status("x")

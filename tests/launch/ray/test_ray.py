@@ -1,0 +1,185 @@
+"""Jobs on a real Ray cluster of two nodes on this host."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.launch.requests import JOB, request
+from tests.processes import until
+from tests.refused import refused
+from trainyard.errors import BadInput, EnvironmentFailed, UnknownName
+from trainyard.job import Layout, Recipe
+from trainyard.launch.ray.launcher import Ray
+from trainyard.launch_request import Component, SchedulerOptions, Variable
+
+pytestmark = pytest.mark.ray
+
+NODE = """
+import json, os, signal, sys, time
+from pathlib import Path
+words = sys.argv[1:]
+options = dict(zip(words[1::2], words[2::2]))
+names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+(Path(options["--folder"]) / "options.json").write_text(
+    json.dumps(options | {name: os.environ.get(name, "") for name in names})
+)
+print("node", options["--node"], "is here", flush=True)
+if words[0] == "wait":
+    time.sleep(120)
+sys.exit(int(words[0]) if words[0].isdecimal() else 0)
+"""
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the dashboard of a cluster of two nodes; skips the test if ray is not installed."""
+    pytest.importorskip("ray.job_submission", reason="ray is not installed")
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(2)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        port, dashboard = (each.getsockname()[1] for each in sockets)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RAY_AUTH_MODE": "disabled"}
+    env.pop("RAY_ADDRESS", None)
+    common = ["--block", "--num-cpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
+    head = [f"--port={port}", "--head", "--include-dashboard=true", f"--dashboard-port={dashboard}"]
+    head += ["--node-ip-address=127.0.0.1", f"--temp-dir={tmp_path_factory.mktemp('r')}"]
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "start"]
+    running: list[subprocess.Popen[bytes]] = []
+    url = f"http://127.0.0.1:{dashboard}"
+
+    def start(*words: str) -> None:
+        """Start a node of the cluster in the foreground."""
+        process = subprocess.Popen(
+            [*ray, *words, *common],
+            env=env,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+        )
+        running.append(process)
+
+    def answers() -> bool:
+        """Whether the dashboard takes jobs."""
+        try:
+            Ray().status(f"{url}#none")
+        except UnknownName:
+            return True
+        except EnvironmentFailed:
+            return False
+        return False
+
+    try:
+        start(*head)
+        assert until(answers, 90)
+        start(f"--address=127.0.0.1:{port}", "--node-ip-address=127.0.0.1")
+        yield url
+    finally:
+        for process in running:
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in running:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """The folder of a launch."""
+    (tmp_path / "node.py").write_text(NODE)
+    return tmp_path
+
+
+def submit(address: str, files: Path, how: str, wait_s: str = "60", **options: Any) -> str:
+    """Submit the stand-in for a node on two nodes; return the job's id."""
+    scheduler = SchedulerOptions(options={"address": address, "cpus": "0.5", "wait_s": wait_s})
+    fields = {"scheduler": scheduler, "node_folder": str(files / "nodes"), **options}
+    (files / "working_dir").mkdir()
+    command = (sys.executable, str(files / "node.py"), how)
+    rendered = Ray().render(request(files, command, **fields))
+    for name, text in rendered.items():
+        (files / name).write_text(text.replace("trainyard-a1b2c3d4", f"trainyard-{files.name}"))
+    return Ray().submit(files)
+
+
+def test_every_node_runs_in_a_bundle_of_its_own(address: str, files: Path) -> None:
+    id = submit(address, files, "0", environment={"NCCL_DEBUG": Variable(value="INFO", reason="A reason.")})
+    assert until(lambda: Ray().status(id).is_over, 120)
+    status = Ray().status(id)
+    assert status.state == "ended", status.reason
+    first, second = (json.loads((files / "nodes" / f"node{n}" / "options.json").read_text()) for n in range(2))
+    assert [node["--node"] for node in (first, second)] == ["0", "1"]
+    assert first["--head"] == second["--head"]
+    assert re.fullmatch(r"[0-9.]+:[0-9]+", first["--head"])
+    assert first["NCCL_DEBUG"] == "INFO"
+    assert first["TRAINYARD_JOB_TOKEN"] == second["TRAINYARD_JOB_TOKEN"]
+    assert len(first["TRAINYARD_JOB_TOKEN"]) == 64
+    assert (files / "nodes" / "node0" / "job.toml").exists()
+    printed = subprocess.run(
+        status.log_command, capture_output=True, text=True, check=True, timeout=60
+    )  # fmt: skip
+    assert "node 1 is here" in printed.stdout
+
+
+def test_failure_of_node_0_is_that_of_the_job(address: str, files: Path) -> None:
+    id = submit(address, files, "4")
+    assert until(lambda: Ray().status(id).is_over, 120)
+    assert Ray().status(id).state == "failed"
+
+
+def test_stopped_job_asks_its_nodes_to_leave(address: str, files: Path) -> None:
+    id = submit(address, files, "wait")
+    assert until(lambda: len(list((files / "nodes").glob("*/options.json"))) == 2, 120)
+    assert Ray().status(id).state == "running"
+    Ray().cancel(id, save=True)
+    assert until(lambda: Ray().status(id).is_over, 60)
+    assert Ray().status(id).state in ("cancelled", "preempted")
+
+
+def test_too_few_nodes_are_named(address: str, files: Path) -> None:
+    job = replace(JOB, layout=Layout(dp_replicate=3), recipe=Recipe(seq_len=8, tokens_per_step=24))
+    id = submit(address, files, "0", wait_s="3", job=job, components=(Component(nodes=3, ranks_per_node=1),))
+    assert until(lambda: Ray().status(id).is_over, 120)
+    status = Ray().status(id)
+    assert status.state == "failed"
+    assert "3 different nodes" in status.reason
+
+
+def test_unknown_job_and_dead_address_are_refused(address: str) -> None:
+    with refused(UnknownName, "trainyard-none"):
+        Ray().status(f"{address}#trainyard-none")
+    with refused(UnknownName, "'7'"):
+        Ray().status("7")
+    with refused(EnvironmentFailed, "http://127.0.0.1:9"):
+        Ray().status("http://127.0.0.1:9#trainyard-none")
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        SchedulerOptions(array="0-3"),
+        SchedulerOptions(partition="gpu"),
+        SchedulerOptions(hosts=("a", "b")),
+        SchedulerOptions(options={"cpus": "many"}),
+        SchedulerOptions(options={"colour": "red"}),
+    ],
+)
+def test_option_that_ray_lacks_is_refused(files: Path, scheduler: SchedulerOptions) -> None:
+    with pytest.raises(BadInput):
+        Ray().render(request(files, ("python",), scheduler=scheduler))

@@ -1,0 +1,212 @@
+"""Jobs on a real Slurm cluster: submit, status, logs, notice, requeue, cancel, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.requests import request
+from tests.processes import until
+from tests.refused import refused
+from tests.slurm_cluster import Cluster
+from trainyard.errors import MissingProgram, UnknownName
+from trainyard.launch.scheduler_tool import ToolFailed
+from trainyard.launch.slurm.launcher import Slurm
+from trainyard.launch_request import Component, SchedulerOptions, Variable
+
+pytestmark = pytest.mark.slurm
+
+NODE = """
+import json, os, signal, sys, time
+from pathlib import Path
+words = sys.argv[1:]
+options = dict(zip(words[1::2], words[2::2]))
+folder = Path(options["--folder"])
+folder.mkdir(parents=True, exist_ok=True)
+names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME")
+(folder / "options.json").write_text(json.dumps(options | {name: os.environ.get(name, "") for name in names}))
+print("node", options["--node"], "is here", flush=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+if words[0] == "wait" and not os.environ.get("SLURM_RESTART_COUNT"):
+    time.sleep(120)
+sys.exit(int(words[0]) if words[0].isdecimal() else 0)
+"""
+"""A stand-in for a node of a job: writes its options to its folder, leaves with 75 on SIGTERM, and does what its first
+argument says: exit code, or `wait`, which waits in the first attempt."""
+
+
+def submit(files: Path, how: str, **options: Any) -> str:
+    """Submit the stand-in on two nodes; return the job's id."""
+    (files / "node.py").write_text(NODE)
+    for name, text in Slurm().render(request(files, (sys.executable, str(files / "node.py"), how), **options)).items():
+        (files / name).write_text(text)
+    return Slurm().submit(files)
+
+
+def nodes(files: Path) -> list[dict[str, str]]:
+    """The options of each node that has started, by index."""
+    return [json.loads(path.read_text()) for path in sorted((files / "nodes").glob("**/options.json"))]
+
+
+def ended(id: str) -> bool:
+    return Slurm().status(id).is_over
+
+
+def test_every_node_gets_its_options(cluster: Cluster, files: Path) -> None:
+    reason = Variable(value="INFO", reason="NCCL prints its choice of network.")
+    id = submit(files, "0", environment={"NCCL_DEBUG": reason})
+    assert until(lambda: ended(id), 60)
+    status = Slurm().status(id)
+    assert (status.state, status.nodes, status.restarts) == ("ended", ("n1", "n2"), 0)
+    port = 20000 + int(id) % 10000
+    first, second = nodes(files)
+    assert [node["--node"] for node in (first, second)] == ["0", "1"]
+    assert {node["--head"] for node in (first, second)} == {f"127.0.0.1:{port}"}
+    assert {node["--nodes"] for node in (first, second)} == {"2"}
+    assert {node["--job-id"] for node in (first, second)} == {"a1b2c3d4"}
+    assert first["--shared"] == str(files / "shared")
+    assert first["NCCL_DEBUG"] == "INFO"
+    assert len(first["TRAINYARD_JOB_TOKEN"]) == 64
+    assert first["TRAINYARD_JOB_TOKEN"] == second["TRAINYARD_JOB_TOKEN"]
+    assert (files / "logs" / "node1.log").read_text() == "node 1 is here\n"
+    assert sorted(Path(path).name for path in status.logs) == ["node0.log", "node1.log", f"slurm-{id}.log"]
+    token = first["TRAINYARD_JOB_TOKEN"]
+    texts = [path.read_text() for path in [files / "job.sbatch", *(files / "logs").iterdir()]]
+    assert not any(token in text for text in texts)
+
+
+def test_a_variable_of_the_user_wins(cluster: Cluster, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    id = submit(files, "0", environment={"NCCL_DEBUG": Variable(value="INFO", reason="NCCL prints its choices.")})
+    assert until(lambda: ended(id), 60)
+    assert [node["NCCL_DEBUG"] for node in nodes(files)] == ["WARN", "WARN"]
+
+
+def test_failed_job_names_its_exit_code(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "4")
+    assert until(lambda: ended(id), 60)
+    status = Slurm().status(id)
+    assert status.state == "failed"
+    assert "4:0" in status.reason
+
+
+def test_cancelled_job_ends_without_requeue(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "wait")
+    assert until(lambda: len(nodes(files)) == 2, 60)
+    assert Slurm().status(id).state == "running"
+    Slurm().cancel(id)
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "cancelled"
+    Slurm().cancel(id)  # has ended: no effect
+
+
+def test_job_asked_to_save_is_preempted_and_not_requeued(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "wait")
+    assert until(lambda: len(nodes(files)) == 2, 60)
+    Slurm().cancel(id, save=True)
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "preempted"
+    assert Slurm().status(id).restarts == 0
+
+
+def test_job_that_leaves_on_notice_is_requeued(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "wait")
+    assert until(lambda: len(nodes(files)) == 2, 60)
+    cluster.run("scancel", "--signal=TERM", id)  # the notice that --signal sends before the time limit
+    assert until(lambda: Slurm().status(id).state == "pending", 60)
+    assert "requeued" in Slurm().status(id).reason
+    # Slurm waits two minutes; a node refuses a job that it killed in the same second.
+    cluster.run("scontrol", "update", f"JobId={id}", "StartTime=now+3")
+    assert until(lambda: ended(id), 60)
+    status = Slurm().status(id)
+    assert (status.state, status.restarts) == ("ended", 1)
+    assert [node["SLURM_RESTART_COUNT"] for node in nodes(files)] == ["1", "1"]
+    assert (files / "logs" / "node0.log").read_text().count("node 0 is here") == 2
+
+
+def test_array_elements_have_their_own_ids_and_folders(cluster: Cluster, files: Path) -> None:
+    options = SchedulerOptions(array="0-1", exclusive=False, time_limit_s=60)
+    id = submit(files, "0", scheduler=options, components=(Component(nodes=1, ranks_per_node=2),))
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "ended"
+    assert [node["--job-id"] for node in nodes(files)] == ["a1b2c3d4-0", "a1b2c3d4-1"]
+
+
+def test_components_of_different_nodes_are_one_job(cluster: Cluster, files: Path) -> None:
+    kinds = tuple(Component(nodes=1, ranks_per_node=1, constraint=feature) for feature in ("slow", "fast"))
+    id = submit(files, "0", components=kinds, scheduler=SchedulerOptions(time_limit_s=60))
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "ended"
+    assert [node["SLURMD_NODENAME"] for node in nodes(files)] == ["n2", "n1"]
+    assert [node["--node"] for node in nodes(files)] == ["0", "1"]
+    assert [node["--nodes"] for node in nodes(files)] == ["2", "2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partition": "nowhere"}, ("partition", "sinfo")),
+        ({"constraint": "unheard_of"}, ("feature", "--constraint")),
+        ({"accelerators_per_node": 8}, ("generic resource", "--accelerators")),
+    ],
+)
+def test_refused_submission_has_next_step(
+    cluster: Cluster, files: Path, options: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    with refused(ToolFailed, *words):
+        submit(files, "0", scheduler=SchedulerOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partition": "small"}, ("small", "2 nodes")),
+        ({"partition": "short", "time_limit_s": 3600}, ("short", "01:00:00")),
+    ],
+)
+def test_job_that_cannot_start_says_why(
+    cluster: Cluster, files: Path, options: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    id = submit(files, "0", scheduler=SchedulerOptions(**options))
+    assert until(lambda: bool(Slurm().status(id).reason), 30)
+    status = Slurm().status(id)
+    Slurm().cancel(id)
+    assert status.state == "pending"
+    assert [word for word in words if word not in status.reason] == []
+    assert status.next_step
+
+
+def test_drained_node_is_the_reason_to_wait(cluster: Cluster, files: Path) -> None:
+    cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=fan")
+    try:
+        id = submit(files, "0")
+        assert until(lambda: "drained" in Slurm().status(id).reason, 30)
+        assert "sinfo" in Slurm().status(id).next_step
+        Slurm().cancel(id)
+    finally:
+        cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")
+
+
+def test_unknown_job_is_refused(cluster: Cluster) -> None:
+    with refused(UnknownName, "999999"):
+        Slurm().status("999999")
+    with refused(UnknownName, "--all"):
+        Slurm().status("--all")
+
+
+def test_no_munge_has_next_step(cluster: Cluster, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = cluster.configuration.read_text().replace("/munge/socket", "/munge/absent")
+    (tmp_path / "slurm.conf").write_text(text)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    with refused(ToolFailed, "munge", "Start munged"):
+        submit(files, "0")
+
+
+def test_no_slurm_has_next_step(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(files))
+    with refused(MissingProgram, "sbatch", "login node"):
+        submit(files, "0")

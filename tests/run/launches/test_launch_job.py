@@ -1,0 +1,76 @@
+"""How a job's ranks are divided over nodes, and what a launch's request and record contain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.launch.requests import JOB
+from tests.refused import refused
+from trainyard.errors import BadInput, UnknownName
+from trainyard.job import Layout, Recipe
+from trainyard.launch_request import Container, JobStatus
+from trainyard.run.launches.launch_job import LaunchOptions, build_request, describe
+from trainyard.run.launches.launch_record import LaunchRecord, find_record, list_records, write_record
+
+SIXTEEN = replace(JOB, machine="h100", layout=Layout(dp_replicate=16), recipe=Recipe(seq_len=8, tokens_per_step=128))
+
+
+def test_machine_determines_nodes_accelerators_and_fabric(tmp_path: Path) -> None:
+    request = build_request(SIXTEEN, LaunchOptions(environment={"NCCL_NET": "Socket"}), "ab", tmp_path)
+    assert [(each.nodes, each.ranks_per_node) for each in request.components] == [(2, 8)]
+    assert request.scheduler.accelerators_per_node == 8
+    assert request.environment["NCCL_IB_TIMEOUT"].value == "22"
+    assert request.environment["NCCL_NET"].value == "Socket", "the user's variable wins"
+
+
+def test_job_without_a_machine_uses_the_nodes_of_recovery(tmp_path: Path) -> None:
+    job = replace(JOB, recovery=replace(JOB.recovery, nodes=2))
+    request = build_request(job, LaunchOptions(), "ab", tmp_path)
+    assert [(each.nodes, each.ranks_per_node) for each in request.components] == [(2, 1)]
+    assert request.scheduler.accelerators_per_node == 0
+    assert request.environment == {}
+
+
+@pytest.mark.parametrize(("nodes", "words"), [(3, (16, 3)), (1, (16, 8))])
+def test_nodes_that_do_not_fit_are_refused(tmp_path: Path, nodes: int, words: tuple[int, ...]) -> None:
+    with refused(BadInput, *words):
+        build_request(SIXTEEN, LaunchOptions(nodes=nodes), "ab", tmp_path)
+
+
+def test_container_gets_its_own_python_and_devices(tmp_path: Path) -> None:
+    request = build_request(SIXTEEN, LaunchOptions(container=Container(image="x"), tag="first"), "ab", tmp_path)
+    assert request.command[0] == "python3"
+    assert request.command[-2:] == ("--tag", "first")
+    assert request.container is not None
+    assert request.container.vendor == "nvidia"
+
+
+def record(root: Path, id: str, started: str) -> LaunchRecord:
+    """A stored record of a launch."""
+    folder = root / "launches" / id
+    folder.mkdir(parents=True)
+    stored = LaunchRecord(
+        id=id, on="slurm", job="j", scheduler_id="7", started=started, nodes=2, ranks=16, folder=str(folder)
+    )
+    write_record(stored)
+    return stored
+
+
+def test_records_are_found_by_prefix_newest_first(tmp_path: Path) -> None:
+    older, newer = record(tmp_path, "aa11", "2026-01-01"), record(tmp_path, "aa22", "2026-01-02")
+    (tmp_path / "launches" / "damaged").mkdir()
+    (tmp_path / "launches" / "damaged" / "launch-record.json").write_text("{")
+    assert list_records(tmp_path) == [newer, older]
+    assert find_record(tmp_path, "aa1") == older
+    with refused(BadInput, "'aa'", "aa11", "aa22"):
+        find_record(tmp_path, "aa")
+    with refused(UnknownName, "'b'"):
+        find_record(tmp_path, "b")
+
+
+def test_status_is_one_line() -> None:
+    status = JobStatus(state="running", nodes=tuple(f"n{n}" for n in range(100)), restarts=2)
+    assert describe(status) == "running on n0, n1, n2, n3, ..., restart 2"
