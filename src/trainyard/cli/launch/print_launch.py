@@ -37,10 +37,10 @@ def print_launches(launches: LaunchList, as_json: bool, full: bool) -> None:
         return
     shown = rows if full or len(rows) <= _MOST else rows[:_MOST]
     columns = (
-        Column(head="id", id=True), Column(head="job", spare=True), Column(head="on"),
-        Column(head="scheduler's id", spare=True),
-        Column(head="nodes", digits=0), Column(head="ranks", digits=0),
-        Column(head="when (UTC)", id=True, spare=True),
+        Column(title="id", id=True), Column(title="job", optional=True), Column(title="on"),
+        Column(title="scheduler's id", optional=True),
+        Column(title="nodes", digits=0), Column(title="ranks", digits=0),
+        Column(title="when (UTC)", id=True, optional=True),
     )  # fmt: skip
     cells = tuple(
         (row.id, row.job, row.on, row.scheduler_id, row.nodes, row.ranks, row.started[:16].replace("T", " "))
