@@ -171,7 +171,7 @@ def _describe_bounds(
         aligned.arrived - np.minimum.reduceat(aligned.start, aligned.first[:-1]) if met.size else np.zeros(1, int)
     )
     wait_ns = int(lower_median(np.sort(waits_ns)))
-    step_ns = min(map(_part_ns, surveys))
+    step_ns = min(_part_ns(survey, is_shared=met.size > 0) for survey in surveys)
     shown = units.show_time(uncertainty_ns)
     collectives = f"{met.size} collectives, which no rank leaves before the last one has arrived" if met.size else ""
     messages = f"messages between {comparisons + 1} hosts" if comparisons else ""
@@ -185,11 +185,12 @@ def _describe_bounds(
     return Alignment(aligned="bounds", why=why, clocks=clocks, uncertainty_ns=uncertainty_ns)
 
 
-def _part_ns(survey: Survey) -> int:
-    """Length (ns) of a rank's steps, the lower median; of its window, if the file does not mark two steps."""
+def _part_ns(survey: Survey, is_shared: bool) -> int:
+    """Length (ns) of a rank's steps, the lower median. If the file does not mark two steps, it is 0 for ranks that share
+    collectives between clocks (`is_shared`), whose waits then decide, else the length of the window."""
     if len(survey.ends) > 1:
         return int(lower_median(np.sort(np.diff(survey.ends))))
-    return survey.window[1] - survey.window[0]
+    return 0 if is_shared else survey.window[1] - survey.window[0]
 
 
 def _select_cross_clock(met: Meetings, clock_of_rank: I64) -> Meetings:
