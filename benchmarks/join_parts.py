@@ -1,9 +1,9 @@
 """Bytes, seconds and memory of joining the parts of many nodes: `python -m benchmarks.join_parts 1024`.
 
-The ranks are made from the different real ranks of the public traces (19 of them), in turn; each gets its own number and
-host, and each host a clock of its own, with the comparison of clocks that ranks record. A node has 8 ranks. Prints the cost of
-reducing a trace on its node, the size of all parts, and the cost of joining, booking and reporting them in one process
-and its workers.
+The ranks are made from the different real ranks of the public traces (19 of them), in turn; each gets its own number
+and host, and each host a clock of its own, with the comparison of clocks that ranks record. A node has 8 ranks. Prints
+the cost of reducing a trace on its node, the size of all parts, and the cost of joining, booking and analysing them in
+one process and its workers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainyard.trace.readers.columns import write_profile
 from trainyard.trace.reduce import reduce_trace
 
 RANKS_PER_NODE, STEPS = 8, 20
-START_NS, FARTHEST_NS, UNCERTAINTY_NS = 1_800_000_000 * 10**9, 10**12, 100_000
+START_NS, FARTHEST_NS, UNCERTAINTY_NS = 1_800_000_000 * 10**9, 10**12, 50_000
 """Start of all recordings; by how much clocks of hosts differ, at most, and how well the differences are known."""
 
 
@@ -147,8 +147,8 @@ def main(args: Sequence[str]) -> None:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             print(
-                f"join: {usage.ru_utime + usage.ru_stime:.1f} s of CPU time, peak {usage.ru_maxrss * 1024 / 1e6:.0f} MB "
-                f"of the largest process, exit code {process.returncode}",
+                f"join: {usage.ru_utime + usage.ru_stime:.1f} s of CPU time, peak "
+                f"{usage.ru_maxrss * 1024 / 1e6:.0f} MB of the largest process, exit code {process.returncode}",
                 flush=True,
             )
 

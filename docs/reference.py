@@ -31,6 +31,11 @@ PAGE = ROOT / "docs" / "reference.md"
 SETTINGS = {
     "TRAINYARD_STORE": "Holds the runs. Default: `$XDG_DATA_HOME/trainyard`, else `~/.local/share/trainyard`.",
     "TRAINYARD_INDEX": "A PostgreSQL database for the index of runs (docs/how-to/share-runs.md). Default: a file.",
+    "TRAINYARD_COLLECT": "Folder or URL at which the nodes of `run -- COMMAND` exchange their parts. Default: none, "
+    "they are sent to rank 0's node; `--collect`.",
+    "TRAINYARD_COLLECT_S": "Seconds that the node of rank 0 waits for the parts of other nodes, and these for it. "
+    "Default: 120.",
+    "TRAINYARD_NODE": "The name of this node, if several have the same host name. Default: the host name.",
     "TRAINYARD_REMOTE": "Where `runs push` and `runs pull` copy to and from. Default: none; `--to`, `--from`.",
     "TRAINYARD_SIGNING_KEY": "An SSH key with which `runs push` signs runs. Default: none; `--sign`.",
     "TRAINYARD_ALLOWED_SIGNERS": "A file of the keys whose runs `runs pull` takes. Default: any run; `--verify`.",
@@ -40,6 +45,7 @@ SETTINGS = {
     "TRAINYARD_JOB_TOKEN": "The secret of a job on several hosts, set by launchers (docs/how-to/run-on-several-hosts.md).",
     "TRAINYARD_SCRIPT_FOLDER": "Set by `trainyard run -- COMMAND` for what it starts: where ranks leave what they saw.",
     "TRAINYARD_SCRIPT_MEASURE": "Likewise: steps to warm up, to time and to profile, with commas.",
+    "TRAINYARD_SCRIPT_COLLECTOR": "Likewise: port and token of this node's receiver of parts.",
     "TRAINYARD_FAULT_POINT": "For tests: `NAME:N` kills a process at its Nth arrival at a point of `fault_points.py`.",
     "TRAINYARD_COMPLETE": "Set by the shell's completion (`trainyard completion`), with an underscore before it.",
     "TRAINYARD_DEBUG": "`1` prints the traceback of an error of ours (exit code 70). Default: only its message.",

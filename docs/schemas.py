@@ -34,6 +34,7 @@ from trainyard.report.view.parity_results import ParityResults
 from trainyard.report.view.run_result import RunResult
 from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
 from trainyard.run.chaos.experiment import ChaosScore
+from trainyard.run.parts.part import Part
 from trainyard.store.stored_changes import CopiedRuns, DeletedRun, ExportedWeights, RunList, RunTag
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -57,7 +58,8 @@ DOCUMENTS: dict[str, type] = {
     "catalogue": Catalogue,  # trainyard plan list
     "machine": ProbedMachine,  # trainyard probe
     "fit": FittedMachine,  # trainyard probe fit
-    "run": RunResult,  # trainyard run, its modes, and trainyard runs show
+    "run": RunResult,  # trainyard run, its modes, trainyard runs show, trainyard runs join
+    "part": Part,  # part.json in a node's run folder, of a run on several nodes
     "chaos": ChaosScore,  # chaos.json of a run with injected faults
     "parity": ParityResults,  # trainyard numerics parity
     "report": WrittenReport,  # trainyard report

@@ -142,9 +142,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     goodput: dict[str, float] = {}
     """Seconds by cause (words.TIMES), which sum to the job's total run time. Empty if the run was not monitored."""
     job_id: str = ""
-    """Of a job on several nodes: the id that they agreed on; empty for a run of one node."""
+    """The id on which the nodes of a job agreed; empty for a run of a single node."""
     nodes: tuple[NodeShare, ...] = ()
-    """Of a job on several nodes: who ran its ranks, and which ranks this run lacks."""
+    """The ranks of a job on several nodes, by node, and the ranks that this run lacks."""
     part_notes: tuple[str, ...] = ()
     """Differences between the parts that the run was joined from, such as other versions of the code."""
     digest: str = ""

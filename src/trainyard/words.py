@@ -181,7 +181,7 @@ ALIGNMENTS: Mapping[str, Word] = {
     "host": Word("host", "All ranks ran on one host and share its clock."),
     "collectives": Word("collectives", "Clocks were solved from the common ends of collectives."),
     "bounds": Word(
-        "bounds", "Clock offsets were bounded: nobody leaves a collective before the last rank has arrived."
+        "bounds", "Clock offsets were bounded: no rank leaves a collective before the last one has arrived."
     ),
 }
 

@@ -63,9 +63,9 @@ def run_script(
     `command`: the words of the command line. `profile`: number of steps to profile. `stacks`: sample the Python stacks
     in these steps, so that findings name files and lines. The command's output goes to stderr.
 
-    Of a job on several nodes, call it on each node: the result on the node of rank 0 is the joined run of all nodes, and
-    that on another node its part. `Session(collect=...)` is a folder or URL that all nodes can reach; without it, parts
-    are sent to rank 0's node.
+    For a job on several nodes, call it on each node: the result on the node of rank 0 is the joined run of all nodes,
+    and that on another node its part. `Session(collect=...)` is a folder or URL that all nodes can reach; without it,
+    parts are sent to rank 0's node.
 
         result = api.run_script(["torchrun", "--nproc-per-node", "2", "train.py"])
 

@@ -35,8 +35,8 @@ def missing_ranks_warnings(run: Run) -> list[str]:
     total, absent = sum(len(share.ranks) for share in run.nodes), len(run.missing_ranks)
     shares = [f"{units.show_ranges(share.ranks)} on {share.node or 'an unknown node'}" for share in missing]
     return [
-        f"{absent:,} of {total:,} ranks are missing: {units.listed(shares, _MAX_SHARES, between='; ')}. The figures are of "
-        "the other ranks; `trainyard runs join RUN PART...` adds parts of further nodes."
+        f"{absent:,} of {total:,} ranks are missing: {units.listed(shares, _MAX_SHARES, between='; ')}. The figures "
+        "are of the other ranks; `trainyard runs join RUN PART...` adds parts of further nodes."
     ]
 
 

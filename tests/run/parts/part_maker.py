@@ -19,7 +19,8 @@ def make_part(
     profiles: bool = False, state: str = "complete", hosts=None, code=None, started: str = "2026-01-01T00:00:00+00:00",
     **more,
 ) -> Path:  # fmt: skip
-    """A node's part in a store; returns its run folder. `late`: the rank that arrives late in each step's collective."""
+    """A node's part in a store; returns its run folder. `late`: the rank that arrives late in each step's
+    collective."""
     job = Job(
         name="train", workload=SCRIPT, sizes={"command": "python train.py"}, recipe=Recipe(tokens_per_step=0),
         layout=Layout(dp_replicate=world), measure=Measure(warmup=0, steps=4, repeats=1, profiled=2),

@@ -20,31 +20,33 @@ def connect():
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield lambda: TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=20))
+    return lambda: TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=20))
 
 
 def members(tmp_path, connect, monkeypatch, hosts, shifts=None):
     """The members of a job, one for each host name in `hosts`; `shifts`: ns that each host's clock is ahead."""
     import time
 
-    made = []
+    joined = []
     for rank, host in enumerate(hosts):
         monkeypatch.setenv(launcher_variables.NODE, host)
         folder = tmp_path / host
         folder.mkdir(exist_ok=True)
         shift = (shifts or {}).get(host, 0)
-        made.append(JobMember(folder, rank, connect(), len(hosts), read_ns=lambda shift=shift: time.time_ns() + shift))
-    return made
+        joined.append(
+            JobMember(folder, rank, connect(), len(hosts), read_ns=lambda shift=shift: time.time_ns() + shift)
+        )
+    return joined
 
 
 def test_all_ranks_agree_on_one_id_per_job(tmp_path, connect, monkeypatch):
-    made = members(tmp_path, connect, monkeypatch, ["a", "a", "b"])
-    ids = {member.record.job_id for member in made}
+    joined = members(tmp_path, connect, monkeypatch, ["a", "a", "b"])
+    ids = {member.record.job_id for member in joined}
     assert len(ids) == 1
-    assert {member.record.agreed_by for member in made} == {"process group"}
+    assert {member.record.agreed_by for member in joined} == {"process group"}
     records = read_records(tmp_path / "a")
     assert [record.rank for record in records] == [0, 1]
-    assert records[0] == made[0].record
+    assert records[0] == joined[0].record
     other = JobMember(tmp_path / "b", 2, None, 3)
     assert other.record.job_id not in ids
 
@@ -55,29 +57,29 @@ def test_two_jobs_with_one_address_have_different_ids(tmp_path, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "head")
     monkeypatch.setenv("MASTER_PORT", "29500")
     (tmp_path / "a").mkdir()
-    one, other = (JobMember(tmp_path / "a", 0, HashStore(), 2).record for _ in range(2))
-    assert one.job_id != other.job_id
-    assert one.job_id.startswith("master-head-29500.")
+    first, other = (JobMember(tmp_path / "a", 0, HashStore(), 2).record for _ in range(2))
+    assert first.job_id != other.job_id
+    assert first.job_id.startswith("master-head-29500.")
 
 
 def test_first_rank_of_each_node_learns_hosts_and_collector(tmp_path, connect, monkeypatch):
-    made = members(tmp_path, connect, monkeypatch, ["a", "a", "b"])
+    joined = members(tmp_path, connect, monkeypatch, ["a", "a", "b"])
     monkeypatch.setenv("MASTER_ADDR", "head")
-    made[1].publish_collector("1 token")  # only rank 0 may
-    made[0].publish_collector("1234 token")
-    for member in made:
+    joined[1].publish_collector("1 token")  # only rank 0 may
+    joined[0].publish_collector("1234 token")
+    for member in joined:
         member.look()
-    assert made[2].record.hosts == {0: "a", 1: "a", 2: "b"}
-    addresses, port, token = made[2].record.collector.split(" ")
+    assert joined[2].record.hosts == {0: "a", 1: "a", 2: "b"}
+    addresses, port, token = joined[2].record.collector.split(" ")
     assert (addresses.split(",")[0], port, token) == ("head", "1234", "token")
 
 
 def test_clock_offsets_are_bounded_by_messages(tmp_path, connect, monkeypatch):
     shifts = {"b": 1000 * 10**9, "c": -77 * 10**9}
-    made = members(tmp_path, connect, monkeypatch, ["a", "b", "b", "c", "a"], shifts)
-    with ThreadPoolExecutor(len(made)) as pool:
-        list(pool.map(JobMember.compare_clocks, made))
-    bounds = [member.record.bound for member in made]
+    joined = members(tmp_path, connect, monkeypatch, ["a", "b", "b", "c", "a"], shifts)
+    with ThreadPoolExecutor(len(joined)) as pool:
+        list(pool.map(JobMember.compare_clocks, joined))
+    bounds = [member.record.bound for member in joined]
     assert [bound is not None for bound in bounds] == [False, True, False, True, False]
     for bound, shift in ((bounds[1], shifts["b"]), (bounds[3], shifts["c"])):
         assert bound.low_ns <= -shift <= bound.high_ns
@@ -89,23 +91,23 @@ def test_clock_offsets_are_bounded_by_messages(tmp_path, connect, monkeypatch):
 def test_a_host_that_does_not_answer_has_no_bound(tmp_path, connect, monkeypatch):
     for name in ("_FIRST_WAIT", "_NEXT_WAIT"):
         monkeypatch.setattr(job_member, name, timedelta(milliseconds=50))
-    made = members(tmp_path, connect, monkeypatch, ["a", "b", "c"])
-    threads = [threading.Thread(target=member.compare_clocks) for member in made[:2]]
+    joined = members(tmp_path, connect, monkeypatch, ["a", "b", "c"])
+    threads = [threading.Thread(target=member.compare_clocks) for member in joined[:2]]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-    made[2].compare_clocks()  # too late: rank 0 has answered the others and gone
-    assert made[2].record.bound is None
-    assert made[1].record.bound is not None
+    joined[2].compare_clocks()  # too late: rank 0 has answered the others and gone
+    assert joined[2].record.bound is None
+    assert joined[1].record.bound is not None
 
 
 def test_one_host_needs_no_comparison(tmp_path, connect, monkeypatch):
-    made = members(tmp_path, connect, monkeypatch, ["a", "a"])
-    for member in made:
+    joined = members(tmp_path, connect, monkeypatch, ["a", "a"])
+    for member in joined:
         member.compare_clocks()
-    assert [member.record.bound for member in made] == [None, None]
+    assert [member.record.bound for member in joined] == [None, None]
 
 
 LAUNCHERS = {

@@ -27,27 +27,29 @@ def session(tmp_path, **more):
         return measured[-1].ledgers
 
     measured: list = []
-    made = Session(Store(tmp_path / "store", say=messages.append), book, say=messages.append, **more)
-    object.__setattr__(made, "messages", messages)
-    object.__setattr__(made, "measured", measured)
-    return made
+    opened = Session(Store(tmp_path / "store", say=messages.append), book, say=messages.append, **more)
+    object.__setattr__(opened, "messages", messages)
+    object.__setattr__(opened, "measured", measured)
+    return opened
 
 
-def two_parts(tmp_path, **of_b):
+def two_parts(tmp_path, **changes_of_b):
     a = make_part(tmp_path / "a", "aaaaaaaa", "node-a", A, profiles=True, late=3)
-    b = make_part(tmp_path / "b", "bbbbbbbb", "node-b", B, **{"profiles": True, "late": 3, "clock_ns": FAR_NS, **of_b})
+    b = make_part(
+        tmp_path / "b", "bbbbbbbb", "node-b", B, **{"profiles": True, "late": 3, "clock_ns": FAR_NS, **changes_of_b}
+    )
     return a, b
 
 
 def test_parts_become_one_run_that_names_the_late_rank(tmp_path):
     parts = two_parts(tmp_path)
-    made = session(tmp_path)
-    run = join(parts, made)
+    opened = session(tmp_path)
+    run = join(parts, opened)
     assert (run.id, run.state, run.job_id) == (joined_run_id("job.1"), "complete", "job.1")
     assert {sample.rank for sample in run.samples} == {0, 1, 2, 3}
     assert run.missing_ranks == ()
     assert [(share.node, share.ranks) for share in run.nodes] == [("node-a", A), ("node-b", B)]
-    (measured,) = made.measured
+    (measured,) = opened.measured
     assert measured.alignment.aligned == "collectives"
     assert max(measured.mean.late, key=measured.mean.late.get) == 3
     assert measured.mean.late[3] == 3 * 300_000
@@ -59,9 +61,9 @@ def test_parts_become_one_run_that_names_the_late_rank(tmp_path):
 def test_archives_and_folders_join_to_the_same_run(tmp_path):
     a, b = two_parts(tmp_path)
     (tmp_path / "b.part").write_bytes(archive.pack(b, B))
-    one = join([a, b], session(tmp_path / "one"))
+    first = join([a, b], session(tmp_path / "one"))
     other = join([tmp_path / "b.part", a], session(tmp_path / "other"))
-    assert one == other
+    assert first == other
 
 
 def test_unreduced_traces_are_reduced_when_parts_are_joined(tmp_path):
@@ -93,38 +95,38 @@ def test_missing_ranks_are_listed_with_their_node(tmp_path):
 
 def test_a_late_part_is_added_to_the_joined_run(tmp_path):
     a, b = two_parts(tmp_path)
-    made = session(tmp_path)
-    partial = join([a], made)
-    made.store.tag(partial.id, "first")
-    joined_folder = made.store.runs / partial.id
+    opened = session(tmp_path)
+    partial = join([a], opened)
+    opened.store.tag(partial.id, "first")
+    joined_folder = opened.store.runs / partial.id
     with pytest.raises(BadInput):
-        join([b], made)  # it would lose ranks 0 and 1
-    assert made.store.load(partial.id).missing_ranks == B
-    whole = join([joined_folder, b], made)
+        join([b], opened)  # it would lose ranks 0 and 1
+    assert opened.store.load(partial.id).missing_ranks == B
+    whole = join([joined_folder, b], opened)
     assert whole.missing_ranks == ()
     assert whole == join([a, b], session(tmp_path / "other"))
-    assert made.store.find("first").name == whole.id
-    assert [path.name for path in made.store.runs.iterdir()] == [whole.id]
-    assert not list(made.store.root.glob(".join-*"))
+    assert opened.store.find("first").name == whole.id
+    assert [path.name for path in opened.store.runs.iterdir()] == [whole.id]
+    assert not list(opened.store.root.glob(".join-*"))
 
 
 def test_own_part_is_replaced_by_the_joined_run(tmp_path):
-    made = session(tmp_path)
+    opened = session(tmp_path)
     a = make_part(tmp_path / "store", "aaaaaaaa", "node-a", A, profiles=True)
     b = make_part(tmp_path / "b", "bbbbbbbb", "node-b", B, profiles=True)
-    run = join([a, b], made, absorb=a)
-    assert [path.name for path in made.store.runs.iterdir() if not path.name.startswith(".")] == [run.id]
-    traces = made.store.runs / run.id / "traces"
+    run = join([a, b], opened, absorb=a)
+    assert [path.name for path in opened.store.runs.iterdir() if not path.name.startswith(".")] == [run.id]
+    traces = opened.store.runs / run.id / "traces"
     assert sorted(path.name for path in traces.iterdir()) == ["rank0.json", "rank1.json"]
 
 
 def test_a_part_that_is_given_twice_counts_once(tmp_path):
     a, b = two_parts(tmp_path)
-    made = session(tmp_path)
+    opened = session(tmp_path)
     (tmp_path / "copy.part").write_bytes(archive.pack(b, B))
-    run = join([a, b, tmp_path / "copy.part", a], made)
+    run = join([a, b, tmp_path / "copy.part", a], opened)
     assert {sample.rank for sample in run.samples} == {0, 1, 2, 3}
-    assert sum("same part" in message for message in made.messages) == 2
+    assert sum("same part" in message for message in opened.messages) == 2
 
 
 def test_a_failed_part_makes_a_failed_run(tmp_path):
@@ -153,12 +155,12 @@ def test_different_parts_are_joined_with_a_note(tmp_path, change, note):
 
 
 @pytest.mark.parametrize(
-    "of_b", [{"job_id": "job.2"}, {"world": 8}, {"ranks": (1, 2)}], ids=["other job", "other size", "same rank"]
+    "changes_of_b", [{"job_id": "job.2"}, {"world": 8}, {"ranks": (1, 2)}], ids=["other job", "other size", "same rank"]
 )
-def test_parts_of_two_jobs_are_refused(tmp_path, of_b):
+def test_parts_of_two_jobs_are_refused(tmp_path, changes_of_b):
     a = make_part(tmp_path / "a", "aaaaaaaa", "node-a", A)
-    ranks = of_b.pop("ranks", B)
-    b = make_part(tmp_path / "b", "bbbbbbbb", "node-b", ranks, **of_b)
+    ranks = changes_of_b.pop("ranks", B)
+    b = make_part(tmp_path / "b", "bbbbbbbb", "node-b", ranks, **changes_of_b)
     with pytest.raises(BadInput):
         join([a, b], session(tmp_path))
     assert not (tmp_path / "store").exists() or not list((tmp_path / "store").rglob("run.json"))
@@ -186,8 +188,8 @@ def test_folders_without_a_part_are_refused(tmp_path):
 
 
 def test_joined_run_is_a_part_of_all_its_ranks(tmp_path):
-    made = session(tmp_path)
-    run = join(two_parts(tmp_path), made)
-    part = read_part(made.store.runs / run.id)
+    opened = session(tmp_path)
+    run = join(two_parts(tmp_path), opened)
+    part = read_part(opened.store.runs / run.id)
     assert (part.ranks, part.world_size) == ((0, 1, 2, 3), 4)
     assert part.hosts == {0: "node-a", 1: "node-a", 2: "node-b", 3: "node-b"}

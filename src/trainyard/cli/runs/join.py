@@ -16,8 +16,8 @@ from trainyard.cli.run.run_options import FULL, JSON, QUIET, TAG
 def command(parts: tuple[str, ...], tag: str, as_json: bool, full: bool, quiet: bool) -> None:
     """Make one run of the parts that the nodes of a job recorded, and show it.
 
-    A PART is a node's run folder, an archive of it, or a stored run. Clocks are aligned, and the ledger and findings are
-    those of all ranks. Ranks whose part is not given are listed as missing: join the run again with further parts.
+    A PART is a node's run folder, an archive of it, or a stored run. Clocks are aligned, and the ledger and findings
+    are those of all ranks. Ranks whose part is not given are listed as missing: join the run again with further parts.
     """
     from trainyard import api
     from trainyard.cli.run.print_run import show_run

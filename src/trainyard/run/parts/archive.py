@@ -89,8 +89,8 @@ def unpack(data: bytes, into: Path, shown: str = "the archive") -> Part:
 
 
 def file_names(folder: Path, ranks: Collection[int]) -> Iterator[str]:
-    """The names, relative to the folder and in a fixed order, of the regular files of a part: those of `ranks`, and those
-    that belong to no rank. A trace whose reduced profile exists is left out."""
+    """Yield the names, relative to the folder, of the regular files of a part, in a fixed order: those of `ranks`, and
+    those that belong to no rank. A trace whose reduced profile exists is left out."""
     yield from (name for name in _TOP_FILES if is_regular(folder / name, links=False))
     reduced = {rank_of(path.name) for path in (folder / "profiles").glob("rank*")}
     for subfolder in _FOLDERS:

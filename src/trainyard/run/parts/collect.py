@@ -38,17 +38,17 @@ def timeout_s() -> float:
     return seconds
 
 
-def send_part(folder: Path, part: Part, place: str, collector: str, say: Callable[[str], None]) -> None:
+def send_part(folder: Path, part: Part, location: str, collector: str, say: Callable[[str], None]) -> None:
     """Pack a node's part and send it to where the node with rank 0 collects.
 
-    `folder`: the part's run folder; `place`: folder or URL, empty for the network; `collector`: as in `RankRecord`, for
-    the network. Raises `RemoteFailed` and the errors of `Remote` if it cannot be sent.
+    `folder`: the part's run folder; `location`: folder or URL, empty for the network; `collector`: as in `RankRecord`,
+    for the network. Raises `RemoteFailed` and the errors of `Remote` if it cannot be sent.
     """
     start = time.perf_counter_ns()
     data = archive.pack(folder, part.ranks)
-    if place:
+    if location:
         id, name = joined_run_id(part.job_id), f"parts/rank{part.ranks[0]}-{part.run}.part"
-        remote = Remote(place)
+        remote = Remote(location)
         remote.write(id, name, data)
         target = remote.path(id, name)
     else:
@@ -60,7 +60,7 @@ def send_part(folder: Path, part: Part, place: str, collector: str, say: Callabl
 
 def receive_parts(
     part: Part,
-    place: str,
+    location: str,
     receiver: network.Receiver,
     into: Path,
     say: Callable[[str], None],
@@ -69,13 +69,16 @@ def receive_parts(
     """Wait for the other parts of the job, on the node with rank 0; return the folders in `into` to which they were
     unpacked.
 
-    Ends when no rank is missing, or after `limit_s` seconds. `part`: of this node; `place`: folder or URL, empty for the
-    network; `receiver`: of this node. Archives that are damaged, hostile or of another job are reported and left out.
+    Ends when no rank is missing, or after `limit_s` seconds. `part`: of this node; `location`: folder or URL, empty for
+    the network; `receiver`: of this node. Archives that are damaged, hostile or of another job are reported and left
+    out.
     """
     start = time.perf_counter_ns()
     missing, folders, total = set(range(part.world_size)) - set(part.ranks), list[Path](), 0
+    if not missing:
+        return []
     say(f"waiting up to {limit_s:g} s for the parts of ranks {show_ranges(sorted(missing))}")
-    archives = _poll(Remote(place), part, limit_s, say) if place else receiver.receive(limit_s)
+    archives = _poll(Remote(location), part, limit_s, say) if location else receiver.receive(limit_s)
     for data in archives:
         target = into / str(len(folders))
         try:
@@ -111,7 +114,8 @@ def _mismatch(part: Part, other: Part, missing: set[int]) -> str:
 
 
 def _poll(remote: Remote, part: Part, limit_s: float, say: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield the archives of the job that other nodes write to the shared place, until `limit_s` seconds have passed."""
+    """Yield the archives of the job that other nodes write to the shared location, until `limit_s` seconds have
+    passed."""
     id, until, seen = joined_run_id(part.job_id), time.monotonic() + limit_s, set[str]()
     while True:
         sizes = remote.sizes(id)

@@ -52,9 +52,7 @@ def end_node(node: NodeRun, session: Session, receiver: network.Receiver) -> Run
             send_part(node.folder, node.part, session.collect, collector, session.say)
             session.say(f"run {joined_run_id(node.part.job_id)} of all nodes is stored on the node of rank 0")
             return part_run
-        session.say(
-            "no place to send the part to is known: the ranks have no process group, and --collect is not given"
-        )
+        session.say("the part cannot be sent: the ranks have no process group, and --collect is not given")
     except TrainyardError as error:
         session.say(f"the parts could not be brought together: {error}")
     return _keep_alone(node, part_run, session)
@@ -88,8 +86,8 @@ def _join_all(node: NodeRun, session: Session, receiver: network.Receiver) -> Ru
 def _keep_alone(node: NodeRun, run: Run, session: Session) -> Run:
     """Book the part alone, and print how it is joined later; return its run."""
     session.say(
-        f"this node's part, ranks {show_ranges(node.part.ranks)} of {node.part.world_size:,}, is in {node.folder}; join the "
-        f"parts of all nodes with `trainyard runs join {node.folder} PART...`"
+        f"this node's part, ranks {show_ranges(node.part.ranks)} of {node.part.world_size:,}, is in {node.folder}; "
+        f"join the parts of all nodes with `trainyard runs join {node.folder} PART...`"
     )
     if node.failure:
         return run

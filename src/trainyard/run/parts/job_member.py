@@ -35,7 +35,8 @@ class JobMember:
         self, folder: Path, rank: int, store: Any = None, world_size: int = 1, read_ns: Callable[[], int] = time.time_ns
     ) -> None:
         """`folder`: the node's run folder; `store`: the process group's `torch.distributed.Store`, None without one;
-        `world_size`: of the process group; `read_ns`: the host's clock, ns since the epoch. Writes the rank's record."""
+        `world_size`: of the process group; `read_ns`: the host's clock, ns since the epoch. Writes the rank's
+        record."""
         self._folder, self._store, self._read_ns = folder, store, read_ns
         environment = os.environ
         given = launcher_variables.launcher_id(environment)
@@ -56,8 +57,8 @@ class JobMember:
         write_record(folder, self.record)
 
     def publish_collector(self, collector: str) -> None:
-        """State where parts are sent at the end, if this is rank 0. `collector`: port and token of this node's receiver;
-        the addresses by which other nodes reach this one are added."""
+        """State where parts are sent at the end, if this is rank 0. `collector`: port and token of this node's
+        receiver; the addresses by which other nodes reach this one are added."""
         if self._store is not None and self.record.rank == 0 and collector:
             addresses = dict.fromkeys(filter(None, [os.environ.get("MASTER_ADDR", ""), socket.getfqdn()]))
             self._store.set(_COLLECTOR, f"{','.join(addresses)} {collector}")

@@ -152,24 +152,24 @@ def _distinct(sources: Iterator[Source], session: Session) -> list[Source]:
     return sorted(kept, key=lambda source: source.part.ranks)
 
 
-def _check_same_job(one: Source, other: Source) -> None:
+def _check_same_job(first: Source, other: Source) -> None:
     """Raise `BadInput` if two parts are not of one job."""
-    a, b = one.part, other.part
+    a, b = first.part, other.part
     if a.job_id != b.job_id:
         raise BadInput(
-            f"{one.shown} is a part of job {a.job_id}, and {other.shown} of job {b.job_id}.",
+            f"{first.shown} is a part of job {a.job_id}, and {other.shown} of job {b.job_id}.",
             "Join the parts of one job.",
         )
     if a.world_size != b.world_size:
         raise BadInput(
-            f"{one.shown} is of a job of {a.world_size:,} ranks, and {other.shown} of one of {b.world_size:,}, although "
-            f"both are called {a.job_id}.",
+            f"{first.shown} is of a job of {a.world_size:,} ranks, and {other.shown} of one of {b.world_size:,}, "
+            f"although both are called {a.job_id}.",
             "Two jobs used the same name or port: join the parts of one of them.",
         )
     if common := sorted(set(a.ranks) & set(b.ranks)):
         raise BadInput(
-            f"{one.shown} (run {a.run or '?'}, node {a.node}) and {other.shown} (run {b.run or '?'}, node {b.node}) both "
-            f"have the ranks {show_ranges(common)} of job {a.job_id}.",
+            f"{first.shown} (run {a.run or '?'}, node {a.node}) and {other.shown} (run {b.run or '?'}, node {b.node}) "
+            f"both have the ranks {show_ranges(common)} of job {a.job_id}.",
             "Two jobs used the same name or port, or a part was recorded twice: pass the parts of one of them.",
         )
 
@@ -182,12 +182,12 @@ def _joined_head(sources: Sequence[Source]) -> tuple[Run, str]:
         raise BadInput(f"{sources[0].shown}: none of the parts has a run.json.", "Pass the run folders of the nodes.")
     source, head = heads[0]
     parts = [each.part for each in sources]
-    failures = [_failure(each.part, one) for each, one in heads if one.state in ("failed", "incomplete")]
-    earlier = {share.run: share for _, one in heads for share in one.nodes if not share.missing}
+    failures = [_failure(each.part, run) for each, run in heads if run.state in ("failed", "incomplete")]
+    earlier = {share.run: share for _, run in heads for share in run.nodes if not share.missing}
     run = replace(
         head,
         id=joined_run_id(parts[0].job_id),
-        started=min(one.started for _, one in heads),
+        started=min(run.started for _, run in heads),
         state="incomplete",
         failure="; ".join(failures),
         samples=(),
@@ -244,10 +244,10 @@ def _show_code(part: Part) -> str:
     return f"{part.code.get('sha', 'no git checkout')[:12]}{changed}"
 
 
-def _seconds_between(one: str, other: str) -> float:
+def _seconds_between(time: str, other: str) -> float:
     """Seconds between two times in ISO 8601; 0 if either is not one."""
     try:
-        return abs((datetime.fromisoformat(one) - datetime.fromisoformat(other)).total_seconds())
+        return abs((datetime.fromisoformat(time) - datetime.fromisoformat(other)).total_seconds())
     except (ValueError, TypeError):
         return 0.0
 
@@ -260,7 +260,7 @@ def _check_replaced(run: Run, store: Store) -> None:
     lost = set(read_part(folder).ranks) & set(run.missing_ranks)
     if lost:
         raise BadInput(
-            f"run {run.id} of this job exists, with the ranks {show_ranges(sorted(lost))}, which are in none of the parts.",
+            f"run {run.id} of this job exists, with ranks {show_ranges(sorted(lost))}, which none of the parts has.",
             f"Add to it: `trainyard runs join {run.id} PART...`.",
         )
 

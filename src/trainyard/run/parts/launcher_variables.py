@@ -14,7 +14,7 @@ from typing import NamedTuple
 NODE = "TRAINYARD_NODE"
 """Environment variable: the name of this node, for hosts or containers that have the same host name."""
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
-# SLURM_STEP_NUM_TASKS is set by srun only; SLURM_NTASKS also in a batch script, whose process is no rank.
+# SLURM_STEP_NUM_TASKS is set by srun only; SLURM_NTASKS also in a batch script, whose process is not a rank.
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._:@+-]+")
 _MAX_ID_LENGTH = 96

@@ -1,12 +1,12 @@
 """Sends parts over the network: from the nodes' `trainyard run` processes to that of the node with rank 0.
 
-The receiving node reserves a port before the ranks start, and listens on it only after its command has ended, if the job
-has ranks on other nodes. Rank 0 publishes port and token through the store of the process group, so that only the job's
-ranks know them. The bytes are an archive (`archive.pack`), never code; they are not encrypted, as those of the job's own
-process group are not.
+The receiving node reserves a port before the ranks start, and listens on it only after its command has ended, if the
+job has ranks on other nodes. Rank 0 publishes port and token through the store of the process group, so that only the
+job's ranks know them. The bytes are an archive (`archive.pack`), never code; they are not encrypted, as those of the
+job's own process group are not.
 
-A sender connects and sends: magic, token, length and SHA-256 digest of the archive, and the archive. The receiver answers
-with one byte, or closes the connection.
+A sender connects and sends: magic, token, length and SHA-256 digest of the archive, and the archive. The receiver
+answers with one byte, or closes the connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Receiver:
 
     def receive(self, timeout_s: float) -> Iterator[bytes]:
         """Yield the archives that arrive within `timeout_s` seconds, each once it is complete; the caller ends the
-        iteration when it has all parts. Connections without the token, and archives that arrive damaged, are ignored."""
+        iteration when it has all parts. Connections without the token, and archives that arrive damaged, are
+        ignored."""
         until = time.monotonic() + timeout_s
         self._socket.listen(_MAX_CONNECTIONS)
         waiting: set[Future[bytes | None]] = set()
@@ -107,7 +108,9 @@ def send(collector: str, data: bytes, timeout_s: float) -> None:
     `collector`: addresses separated by commas, port and token, as rank 0 published them. Tries for `timeout_s` seconds,
     since the receiver listens only after its own command has ended. Raises `RemoteFailed`.
     """
-    addresses, port, token = collector.split(" ")
+    if len(words := collector.split(" ")) != 3:
+        raise RemoteFailed("rank 0 published an address for parts that cannot be read.", "Join the parts by hand.")
+    addresses, port, token = words
     until, reason = time.monotonic() + timeout_s, "it does not listen"
     while time.monotonic() < until:
         for address in addresses.split(","):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from trainyard.errors import BadFile
 from trainyard.record import NodeShare, Run
 from trainyard.run.parts.part import ClockStamp, Part, ranks_by_node
+from trainyard.run.parts.rank_record import FOLDER as RECORDS
 from trainyard.run.parts.rank_record import RankRecord, read_records
 from trainyard.run.session import Reduce
 from trainyard.store.run_folder import rank_files
@@ -18,16 +20,17 @@ from trainyard.units import counted, show_size, show_time
 
 
 def build_part(run: Run, records: list[RankRecord]) -> Part | None:
-    """The part of a node whose ranks left `records`; None if the job ran on this node alone.
+    """The part that the ranks of `records` recorded in one run folder; None if the job ran on one node alone.
 
-    `run`: the node's run with its samples. Ranks of another job in the same folder are left out.
+    `run`: the run with its samples. The ranks may be of several nodes, if these share the folder. Ranks of another job
+    in the same folder are left out.
     """
     if not records:
         return None
     first = records[0]
     own = [record for record in records if record.job_id == first.job_id]
     ranks = tuple(sorted({record.rank for record in own}))
-    if len(ranks) >= first.world_size:
+    if len(ranks) >= first.world_size and len({record.node for record in own}) == 1:
         return None
     hosts = {rank: host for record in own for rank, host in record.hosts.items()}
     return Part(
@@ -104,6 +107,10 @@ def record_of(part: Part, rank: int) -> RankRecord:
 
 def read_node(folder: Path, run: Run) -> tuple[Part | None, list[RankRecord]]:
     """(part of the node, records of its ranks), of a run whose command has ended; None for a job on this node alone.
-    Raises `BadFile` for records that cannot be read."""
+
+    Removes the records from the folder, since they contain the collector's token. Raises `BadFile` for records that
+    cannot be read.
+    """
     records = read_records(folder)
+    shutil.rmtree(folder / RECORDS, ignore_errors=True)
     return build_part(run, records), records

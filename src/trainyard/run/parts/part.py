@@ -1,7 +1,7 @@
 """A part: the share of one node in a run of many nodes, described by `part.json` in the node's run folder.
 
-All nodes of a job agree on its `job_id` (`agreement.py`); each stores its own part on its own disk, in a run folder with
-an id of its own. `join.py` makes one run of the parts.
+All nodes of a job agree on its `job_id` (`agreement.py`); each stores its own part on its own disk, in a run folder
+with an id of its own. `join.py` makes one run of the parts.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The share of one node in a run.
 
     `job_id`: agreed by all nodes of the job. `node`: the node's host name. `ranks`: the global numbers of its ranks,
-    ascending. `world_size`: number of ranks of the job. `started`: when the part began (ISO 8601, UTC). `trainyard`: the
-    version that recorded it. `code`: `sha` and `dirty` of the working tree, as in `Provenance`; empty outside of git.
-    `run`: id of the part's own run folder. `agreed_by`: how the nodes agreed on `job_id`: `process group`, or the names
-    of environment variables. `hosts`: rank -> host name, of ranks of all nodes as far as this node knows them. `clocks`:
-    rank -> its host's clocks at its first recorded step, of this node's ranks.
+    ascending. `world_size`: number of ranks of the job. `started`: when the part began (ISO 8601, UTC). `trainyard`:
+    the version that recorded it. `code`: `sha` and `dirty` of the working tree, as in `Provenance`; empty outside of
+    git. `run`: id of the part's own run folder. `agreed_by`: how the nodes agreed on `job_id`: `process group`, or the
+    names of environment variables. `hosts`: rank -> host name, of ranks of all nodes as far as this node knows them.
+    `clocks`: rank -> its host's clocks at its first recorded step, of this node's ranks.
     """
 
     job_id: str

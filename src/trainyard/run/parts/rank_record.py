@@ -29,9 +29,9 @@ class ClockBound(msgspec.Struct, frozen=True, kw_only=True):
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of a job. `job_id`, `agreed_by`, `world_size`, `node`: as in `Part`; `clock`: at its first recorded
-    step. `hosts`: rank -> host name, empty unless this rank has read them. `collector`: where the part of a node is sent
-    at the end: addresses separated by commas, port and token, separated by spaces (`network.py`); empty if unknown. `bound`: of its host's clock, None if it
-    was not measured."""
+    step. `hosts`: rank -> host name, empty unless this rank has read them. `collector`: where the part of a node is
+    sent at the end: addresses separated by commas, port and token, separated by spaces (`network.py`); empty if
+    unknown. `bound`: of its host's clock, None if it was not measured."""
 
     job_id: str
     agreed_by: str

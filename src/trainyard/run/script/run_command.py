@@ -19,12 +19,12 @@ from trainyard.pdeathsig import die_with_parent
 from trainyard.record import Run
 from trainyard.redact import redact_command
 from trainyard.run.local.harness import add_load, book_traces, find_devices, mark_failed, read_measurements
-from trainyard.run.record import provenance
-from trainyard.run.record.load_meter import LoadMeter, present_load
 from trainyard.run.parts import network
 from trainyard.run.parts.end_node import NodeRun, end_node
 from trainyard.run.parts.node_part import read_node
 from trainyard.run.parts.part import FILE as PART_FILE
+from trainyard.run.record import provenance
+from trainyard.run.record.load_meter import LoadMeter, present_load
 from trainyard.run.script.script_layout import with_layout
 from trainyard.run.script.watch_steps import COLLECTOR, FOLDER, MEASURE
 from trainyard.run.session import Session
@@ -124,8 +124,8 @@ def _run(command: Sequence[str], folder: Path, measure: Measure, collector: str 
     """Run the command to its end; return its exit code, negative for a signal.
 
     Every Python that it starts is watched: PYTHONPATH leads to our sitecustomize, which reads the run's folder and the
-    numbers of steps from variables, and the `collector` of parts of other nodes. An interrupt is passed on, and the command is killed if it does not end within 10
-    seconds. If this process is killed, the command receives SIGTERM.
+    numbers of steps from variables, and the `collector` of parts of other nodes. An interrupt is passed on, and the
+    command is killed if it does not end within 10 seconds. If this process is killed, the command receives SIGTERM.
     """
     path = os.pathsep.join(part for part in (str(INJECT), os.environ.get("PYTHONPATH", "")) if part)
     watch_variables = {

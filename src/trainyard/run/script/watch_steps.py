@@ -30,8 +30,8 @@ from trainyard.run.parts.job_member import JobMember, join_job
 from trainyard.run.script import step_mark
 
 FOLDER, MEASURE, COLLECTOR = "TRAINYARD_SCRIPT_FOLDER", "TRAINYARD_SCRIPT_MEASURE", "TRAINYARD_SCRIPT_COLLECTOR"
-"""Environment variables: the run's folder; `warmup,steps,profiled,stacks`; where parts of other nodes are received at the
-end if rank 0 is on this node, as in `RankRecord.collector`."""
+"""Environment variables: the run's folder; `warmup,steps,profiled,stacks`; where parts of other nodes are received at
+the end if rank 0 is on this node, as in `RankRecord.collector`."""
 _STEPS_FROM = "torch.optim.optimizer"
 
 

@@ -1,8 +1,8 @@
 """Whether the ranks' clocks agree, or can be aligned.
 
 Ranks on one host share its clock. Across hosts, clock offsets are solved from the common ends of NCCL's and RCCL's
-symmetric collectives. Members of a gloo collective do not end together: offsets are bounded instead (`clock_bounds.py`),
-and used only if the bounds are tight compared with the waiting or the step.
+symmetric collectives. Members of a gloo collective do not end together: offsets are bounded instead
+(`clock_bounds.py`), and used only if the bounds are tight compared with the waiting or the step.
 
 A survey is the part of a rank's trace that alignment needs: its metadata (`facts`), its window (start and stop of the
 recording, ns) and its collectives. A rank index is the position of a survey in the list. A meeting is a collective
@@ -27,8 +27,8 @@ from trainyard.trace.align.survey import Survey
 Aligned = Literal["no", "host", "collectives", "bounds"]
 
 _MIN_SHARED_COLLECTIVES = 3
-_MIN_WAIT_RATIO, _MIN_STEP_RATIO = 4, 200
-"""Offsets may be unknown by a quarter of the median wait, or by half a percent of a step."""
+_MIN_WAIT_RATIO, _MIN_STEP_RATIO = 4, 100
+"""Offsets may be unknown by a quarter of the median wait, or by one percent of a step."""
 _CONSEQUENCE = "waiting for late ranks is counted as communication, and no straggler is reported."
 
 
@@ -173,16 +173,15 @@ def _describe_bounds(
     wait_ns = int(lower_median(np.sort(waits_ns)))
     step_ns = min(map(_part_ns, surveys))
     shown = units.show_time(uncertainty_ns)
-    evidence = f"{met.size} collectives" + (f" and messages between {comparisons + 1} hosts" if comparisons else "")
+    collectives = f"{met.size} collectives, which no rank leaves before the last one has arrived" if met.size else ""
+    messages = f"messages between {comparisons + 1} hosts" if comparisons else ""
+    evidence = " and ".join(filter(None, [messages, collectives]))
     if uncertainty_ns > max(wait_ns // _MIN_WAIT_RATIO, step_ns // _MIN_STEP_RATIO):
         return (
-            f"{evidence} leave offsets unknown by {shown}, while the ranks wait {units.show_time(wait_ns)} in a collective "
-            f"(median) and a step takes {units.show_time(step_ns)}"
+            f"their offsets are known within ±{shown} only, by {evidence}, while the ranks wait "
+            f"{units.show_time(wait_ns)} in a collective (median) and a step takes {units.show_time(step_ns)}"
         )
-    why = (
-        f"Offsets of clocks are known within ±{shown}: {evidence} bound them, since nobody leaves a collective before the "
-        "last rank has arrived. Shorter waits may be attributed to the wrong rank."
-    )
+    why = f"Clock offsets are known within ±{shown}, by {evidence}. Shorter waits may be attributed to the wrong rank."
     return Alignment(aligned="bounds", why=why, clocks=clocks, uncertainty_ns=uncertainty_ns)
 
 

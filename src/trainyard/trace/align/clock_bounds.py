@@ -1,12 +1,13 @@
 """Bounds of clock offsets: no member leaves a symmetric collective before the last one has arrived.
 
 This holds for every backend, also for gloo, whose members do not end together. With o_u the offset that brings clock u
-to the common clock, each member's end e and each member's start s of one meeting satisfy s + o_v <= e + o_u. In addition
-a rank may have compared its clock with another one by messages (`Events.clock_offset`). From all of these together
-follow the lowest and the highest possible offset of each clock; the true one is between them, and the middle is used.
+to the common clock, each member's end e and each member's start s of one meeting satisfy s + o_v <= e + o_u. In
+addition a rank may have compared its clock with another one by messages (`Events.clock_offset`). From all of these
+together follow the lowest and the highest possible offset of each clock; the true one is between them, and the middle
+is used.
 
-If the same rank is late in every collective, the bounds are as far apart as it is late: then they do not show by how much,
-and the caller rejects them.
+If the same rank is late in every collective, the bounds are as far apart as it is late: then they do not show by how
+much, and the caller rejects them.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def bound_offsets(
     """The bounds of the offsets of clocks, relative to clock 0.
 
     `met`: meetings (matched collectives); `clock_of_rank[i]`: number of the clock of rank index i; `middle`: of the
-    recordings of each clock, ns, 0 for a clock without any; `comparisons`: measured offsets. The bounds are those at the
-    middle, and allow for a drift of `_MAX_DRIFT_NS_PER_S` from there.
+    recordings of each clock, ns, 0 for a clock without any; `comparisons`: measured offsets. The bounds are those at
+    the middle, and allow for a drift of `_MAX_DRIFT_NS_PER_S` from there.
     """
     unit = clock_of_rank[met.rank_index]
     clocks = len(middle)

@@ -23,7 +23,7 @@ from trainyard.trace.readers.recognise import PROFILE_MAGIC, recognise
 
 ENDING = ".profile"
 _PRESET = 1
-"""Of xz: the next ones take four times as long for a tenth less."""
+"""Level of compression: the next ones take four times as long for a tenth less."""
 _LENGTH_BYTES = 8
 _MAX_DICTIONARY_BYTES = 64 << 20
 _AGAIN = "Reduce the profiler's file again, or copy the complete one."
