@@ -32,13 +32,12 @@ _RANKS_REPORTED_PER_S = 20_000
 
 
 class HeadAddress(NamedTuple):
-    """The address `host`:`port` at which the nodes of job `job_id` meet, its secret `token`, and the time `gather_s` in
-    seconds to wait for them."""
+    """The address `host`:`port` at which the nodes of job `job_id` meet, and the time `gather_s` in seconds to wait for
+    them."""
 
     host: str
     port: int
     job_id: str
-    token: str
     gather_s: float
 
 

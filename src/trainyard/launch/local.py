@@ -94,7 +94,7 @@ class Local:
         if find_spec("torch") is None:
             raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
         failures.forget(files)
-        token = self.head.token if self.head is not None else secrets.token_hex(16)
+        token = os.environ.get(TOKEN) or secrets.token_hex(16)
         logs = files / "logs"
         logs.mkdir(exist_ok=True)
         with (logs / "launcher.log").open("ab") as log:

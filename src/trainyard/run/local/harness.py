@@ -215,9 +215,7 @@ def _launcher(job: Job, session: Session, rank_variables: Mapping[str, str]) -> 
     if session.hosts is None:
         return Local(session.port, rank_variables, sizes, preload)
     hosts = session.hosts
-    head = HeadAddress(
-        host=hosts.host, port=hosts.port, job_id=hosts.job_id, token=hosts.token, gather_s=hosts.gather_s
-    )
+    head = HeadAddress(host=hosts.host, port=hosts.port, job_id=hosts.job_id, gather_s=hosts.gather_s)
     return Local(None, rank_variables, sizes, preload, head, ("job.toml", MARK))
 
 
