@@ -42,6 +42,7 @@ SETTINGS = {
     "TRAINYARD_PRETEND": "A number of devices that do not exist, for trying things out. Default: none.",
     "TRAINYARD_PIPE_TIMEOUT_S": "How long a pipe named on the command line may be silent. Default: `60`.",
     "TRAINYARD_PURE": "Anything: reads traces without the compiled scanner. Default: it is used where it was built.",
+    "TRAINYARD_JOB_TOKEN": "The secret of a job on several hosts, which launchers set (how-to/run-on-several-hosts).",
     "TRAINYARD_SCRIPT_FOLDER": "Set by `trainyard run -- COMMAND` for what it starts: where ranks leave what they saw.",
     "TRAINYARD_SCRIPT_MEASURE": "Likewise: steps to warm up, to time and to profile, with commas.",
     "TRAINYARD_SCRIPT_COLLECTOR": "Likewise: port and token of this node's receiver of parts.",
@@ -76,6 +77,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "States of a run": words.STATES,
     "What can happen to a running job": words.FAULTS,
     "What can be done to one (`run chaos`)": words.INJECTIONS,
+    "Faults of nodes (`run chaos-nodes`)": words.NODE_INJECTIONS,
     "What a job's life goes into": words.TIMES,
     "Changes in a history": words.CHANGES,
 }

@@ -283,17 +283,19 @@ INJECTIONS: Mapping[str, Injection] = {
         "rank",
         "bad_checkpoint",
     ),
+    "preempt": Injection("pre-empt the job", "All its processes are asked to leave (SIGTERM).", "job", "preempted"),
+}
+"""Faults that `trainyard run chaos` can inject into a running job."""
+NODE_INJECTIONS: Mapping[str, Injection] = {
     "kill_supervisor": Injection(
         "kill the supervisor", "The supervisor of the job is killed (SIGKILL).", "job", "supervisor_death"
     ),
     "kill_node": Injection(
         "kill a node", "All processes of a node are killed at once (SIGKILL).", "node", "agent_death"
     ),
-    "preempt": Injection("pre-empt the job", "All its processes are asked to leave (SIGTERM).", "job", "preempted"),
 }
-"""Faults that `trainyard run chaos` can inject into a running job."""
-NODE_INJECTIONS = ("kill_supervisor", "kill_node")
-"""Those that need nodes with processes of their own (`trainyard run chaos-nodes`)."""
+"""Faults that need nodes with processes of their own (`trainyard run chaos-nodes`)."""
+ALL_INJECTIONS: Mapping[str, Injection] = {**INJECTIONS, **NODE_INJECTIONS}
 
 TIMES: Mapping[str, Word] = {
     "good": Word("steps", "Steps that count: each once."),

@@ -88,7 +88,7 @@ def command(
         nodes=nodes,
         host=host,
         port=port,
-        token=take_token(),
+        token=take_token() if node else os.environ.get(TOKEN, ""),  # the head's supervisor takes it
         shared=shared.absolute() if shared is not None else None,
         gather_s=gather_s,
     )

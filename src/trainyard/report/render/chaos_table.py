@@ -50,7 +50,7 @@ def table(score: ChaosScore, full: bool = True) -> Table:
         ),
         rows=tuple(
             (
-                f"{words.INJECTIONS[row.kind].label} ({target(row.rank, row.node)})",
+                f"{words.ALL_INJECTIONS[row.kind].label} ({target(row.rank, row.node)})",
                 row.injected_step if row.injected_step >= 0 else None,
                 ("" if row.correctly_blamed else "wrong: ") + (blamed(row) or "nothing"),
                 row.detect_s if row.blamed else None,

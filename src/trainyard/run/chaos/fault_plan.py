@@ -27,7 +27,7 @@ _RESTART_KINDS = {"worker_death", "agent_death", "hang", "bad_checkpoint"}
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One fault: `kind` (words.INJECTIONS), injected after `step` steps (0: before the first) into a rank or node.
+    """One fault: `kind` (words.ALL_INJECTIONS), injected after `step` steps (0: before the first) into a rank or node.
 
     `amount`: for a delay, how long the rank sleeps before each step, in percent of its recent step time.
     """
@@ -40,8 +40,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         """Raise `BadInput` for an unknown kind, and for a target, step or amount that the kind does not take."""
-        words.check(self.kind, words.INJECTIONS, "fault to inject")
-        strikes = words.INJECTIONS[self.kind].strikes
+        words.check(self.kind, words.ALL_INJECTIONS, "fault to inject")
+        strikes = words.ALL_INJECTIONS[self.kind].strikes
         for target in ("rank", "node"):
             if strikes == target and getattr(self, target) < 0:
                 raise BadInput(f"{self.kind} needs a {target}: it strikes one {target}.")
@@ -61,12 +61,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The kind of incident (words.FAULTS) that should be reported for it. The supervisor runs on node 0."""
         if self.kind == "kill_node" and self.node == 0:
             return "supervisor_death"
-        return words.INJECTIONS[self.kind].blamed
+        return words.ALL_INJECTIONS[self.kind].blamed
 
     @property
     def who(self) -> str:
         """The target: `rank 1`, `node 0` or `the job`."""
-        strikes = words.INJECTIONS[self.kind].strikes
+        strikes = words.ALL_INJECTIONS[self.kind].strikes
         return "the job" if strikes == "job" else f"{strikes} {getattr(self, strikes)}"
 
 

@@ -7,7 +7,6 @@ to compute the ledgers of its steps. Vendors are plugins that report devices, by
 from __future__ import annotations
 
 import fcntl
-import os
 import signal
 import sys
 import threading
@@ -24,7 +23,7 @@ from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.errors import BadInput, MissingLibrary, Preempted, RankDied, RunInUse, TrainyardError, WrongRunState
 from trainyard.job import SCRIPT, Job
-from trainyard.launch.launch_spec import RUN_FOLDER, TOKEN
+from trainyard.launch.launch_spec import RUN_FOLDER
 from trainyard.launch.supervisor import event_log
 from trainyard.launch_request import HeadAddress, JobStatus, LaunchRequest, RankOptions, Variable
 from trainyard.ledger import Ledger
@@ -101,7 +100,7 @@ def execute(
             if session.hosts is not None:
                 mark_shared(folder, session.hosts.shared)
             messages = ProgressMessages(folder, job)
-            job_id = _start(launcher, folder, files, session.hosts)
+            job_id = _start(launcher, folder, files)
         except TrainyardError:
             session.store.delete(run.id)  # its ranks never started
             raise
@@ -155,7 +154,7 @@ def resume(name: str, session: Session) -> Run:
         log = folder / "samples" / "rank0.jsonl"
         reported_bytes = log.stat().st_size if log.exists() else 0
         messages = ProgressMessages(folder, run.job)
-        job_id = _start(launcher, folder, files, session.hosts)
+        job_id = _start(launcher, folder, files)
         ranks = f"{run.job.layout.ranks} x {devices[0].name}"
         point = resume_hint.describe_resume_point(resume_hint.saved_steps(folder), run.job)
         session.say(f"run {run.id}, {point}: {ranks}, in {folder}")
@@ -238,21 +237,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def _start(launcher: Launcher, folder: Path, files: Mapping[str, str], hosts: Hosts | None) -> str:
-    """Write the launcher's files (name -> contents) into the run's folder and start the job; return the job's id.
-
-    `hosts`: of the job, None for a job on this machine. The launcher takes their token from the environment, as no file
-    may contain it.
-    """
+def _start(launcher: Launcher, folder: Path, files: Mapping[str, str]) -> str:
+    """Write the launcher's files (name -> contents) into the run's folder and start the job; return the job's id."""
     for name, contents in files.items():
         write_whole(folder / name, contents.encode())
-    if hosts is None:
-        return launcher.submit(folder)
-    os.environ[TOKEN] = hosts.token
-    try:
-        return launcher.submit(folder)
-    finally:
-        del os.environ[TOKEN]
+    return launcher.submit(folder)
 
 
 def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendor]) -> Run:

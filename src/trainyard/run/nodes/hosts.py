@@ -25,7 +25,8 @@ class Hosts:
     """The hosts of a job.
 
     `job_id`: id of the job, the same on all nodes and in later attempts; `nodes`: number of nodes; `host`, `port`: the
-    address of the head; `token`: known to the job's processes only. `shared`: a folder that all nodes share, for
+    address of the head; `token`: known to the job's processes only; the head's supervisor reads it from the environment
+    (`launch_spec.TOKEN`). `shared`: a folder that all nodes share, for
     checkpoints and parts; None if there is none. `gather_s`: seconds to wait for nodes.
     """
 
