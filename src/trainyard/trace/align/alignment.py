@@ -186,8 +186,8 @@ def _describe_bounds(
 
 
 def _part_ns(survey: Survey, is_shared: bool) -> int:
-    """Length (ns) of a rank's steps, the lower median. If the file does not mark two steps, it is 0 for ranks that share
-    collectives between clocks (`is_shared`), whose waits then decide, else the length of the window."""
+    """Length (ns) of a rank's steps, the lower median. If the file does not mark two steps, it is 0 for ranks that
+    share collectives between clocks (`is_shared`), whose waits then decide, else the length of the window."""
     if len(survey.ends) > 1:
         return int(lower_median(np.sort(np.diff(survey.ends))))
     return 0 if is_shared else survey.window[1] - survey.window[0]
