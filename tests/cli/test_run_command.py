@@ -185,7 +185,7 @@ def test_runs_are_listed_shown_tagged_and_deleted(store: Store, capsys: pytest.C
     assert answer(["runs", "--full"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [
-        "id", "job", "state", "tags", "step,", "ms", "when", "(UTC)", "layout", "tokens/s"
+        "id", "job", "state", "tags", "step,", "ms", "when", "(UTC)", "layout", "per", "second"
     ]  # fmt: skip
     assert {line.split()[0] for line in lines[1:]} == {first.id, second.id}
     assert "main" in next(line for line in lines if line.startswith(second.id)).split()
