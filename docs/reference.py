@@ -39,6 +39,7 @@ SETTINGS = {
     "TRAINYARD_PURE": "Anything: reads traces without the compiled scanner. Default: it is used where it was built.",
     "TRAINYARD_SCRIPT_FOLDER": "Set by `trainyard run -- COMMAND` for what it starts: where ranks leave what they saw.",
     "TRAINYARD_SCRIPT_MEASURE": "Likewise: steps to warm up, to time and to profile, with commas.",
+    "TRAINYARD_JOB_TOKEN": "The token of a job on several hosts, which its launcher sets. Default: a new token.",
     "TRAINYARD_FAULT_POINT": "For tests: `NAME:N` kills a process at its Nth arrival at a point of `fault_points.py`.",
     "TRAINYARD_COMPLETE": "Set by the shell's completion (`trainyard completion`), with an underscore before it.",
     "TRAINYARD_DEBUG": "`1` prints the traceback of an error of ours (exit code 70). Default: only its message.",

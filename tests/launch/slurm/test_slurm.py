@@ -13,8 +13,7 @@ from tests.launch.requests import request
 from tests.processes import until
 from tests.refused import refused
 from tests.slurm_cluster import Cluster
-from trainyard.errors import MissingProgram, UnknownName
-from trainyard.launch.scheduler_tool import ToolFailed
+from trainyard.errors import MissingProgram, SchedulerFailed, UnknownName
 from trainyard.launch.slurm.launcher import Slurm
 from trainyard.launch_request import Component, SchedulerOptions, Variable
 
@@ -35,12 +34,12 @@ if words[0] == "wait" and not os.environ.get("SLURM_RESTART_COUNT"):
     time.sleep(120)
 sys.exit(int(words[0]) if words[0].isdecimal() else 0)
 """
-"""A stand-in for a node of a job: writes its options to its folder, leaves with 75 on SIGTERM, and does what its first
-argument says: exit code, or `wait`, which waits in the first attempt."""
+"""A substitute for a node of a job: writes its options to its folder, leaves with 75 on SIGTERM, and does what its
+first argument means: an exit code, or `wait`, which waits in the first attempt."""
 
 
 def submit(files: Path, how: str, **options: Any) -> str:
-    """Submit the stand-in on two nodes; return the job's id."""
+    """Submit the substitute on two nodes; return the job's id."""
     (files / "node.py").write_text(NODE)
     for name, text in Slurm().render(request(files, (sys.executable, str(files / "node.py"), how), **options)).items():
         (files / name).write_text(text)
@@ -157,7 +156,7 @@ def test_components_of_different_nodes_are_one_job(cluster: Cluster, files: Path
 def test_refused_submission_has_next_step(
     cluster: Cluster, files: Path, options: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    with refused(ToolFailed, *words):
+    with refused(SchedulerFailed, *words):
         submit(files, "0", scheduler=SchedulerOptions(**options))
 
 
@@ -202,7 +201,7 @@ def test_no_munge_has_next_step(cluster: Cluster, files: Path, tmp_path: Path, m
     text = cluster.configuration.read_text().replace("/munge/socket", "/munge/absent")
     (tmp_path / "slurm.conf").write_text(text)
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    with refused(ToolFailed, "munge", "Start munged"):
+    with refused(SchedulerFailed, "munge", "Start munged"):
         submit(files, "0")
 
 

@@ -10,7 +10,6 @@ same job id, which resumes it; 2, 4 and 70: as `trainyard` has them.
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
