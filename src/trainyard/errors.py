@@ -159,8 +159,8 @@ class SchedulerFailed(EnvironmentFailed):
 
     code = "scheduler-failed"
 
-    def __init__(self, says: str, next_step: str = "", output: str = "") -> None:
-        super().__init__(says, next_step)
+    def __init__(self, message: str, next_step: str = "", output: str = "") -> None:
+        super().__init__(message, next_step)
         self.output = output
 
 

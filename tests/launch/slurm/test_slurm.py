@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import slurm_cluster
 from tests.launch.requests import request
 from tests.processes import until
 from tests.refused import refused
@@ -125,6 +126,27 @@ def test_job_that_leaves_on_notice_is_requeued(cluster: Cluster, files: Path) ->
     assert (status.state, status.restarts) == ("ended", 1)
     assert [node["SLURM_RESTART_COUNT"] for node in nodes(files)] == ["1", "1"]
     assert (files / "logs" / "node0.log").read_text().count("node 0 is here") == 2
+
+
+@pytest.mark.slow
+def test_job_of_a_killed_node_is_requeued(
+    tmp_path_factory: pytest.TempPathFactory, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := slurm_cluster.missing():
+        pytest.skip(reason)
+    with slurm_cluster.cluster(tmp_path_factory.mktemp("slurm"), nodes=3) as cluster:
+        monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
+        id = submit(files, "wait")
+        assert until(lambda: len(nodes(files)) == 2, 60)
+        lost = Slurm().status(id).nodes[1]
+        cluster.nodes[lost].kill()
+        assert until(lambda: Slurm().status(id).state == "pending", 120)
+        cluster.run("scontrol", "update", f"JobId={id}", "StartTime=now+3")
+        assert until(lambda: ended(id), 60)
+        status = Slurm().status(id)
+        assert (status.state, status.restarts) == ("ended", 1)
+        assert lost not in status.nodes
+        assert [node["SLURM_RESTART_COUNT"] for node in nodes(files)] == ["1", "1"]
 
 
 def test_array_elements_have_their_own_ids_and_folders(cluster: Cluster, files: Path) -> None:
