@@ -122,7 +122,7 @@ def cluster(folder: Path, nodes: int = 2) -> Iterator[Cluster]:
         def is_idle() -> bool:
             """Whether all nodes wait for work."""
             listed = subprocess.run(
-                ["sinfo", "-h", "-o", "%D %t", "-p", "main"], env=env, capture_output=True, text=True
+                ["sinfo", "-h", "-o", "%D %t", "-p", "main"], env=env, capture_output=True, text=True, check=False
             )
             return listed.stdout.strip() == f"{nodes} idle"
 
@@ -130,5 +130,7 @@ def cluster(folder: Path, nodes: int = 2) -> Iterator[Cluster]:
         try:
             yield running
         finally:
-            subprocess.run(["scancel", "--signal=KILL", "--user", user], env=env, capture_output=True, timeout=30)
-            until(lambda: not subprocess.run(["squeue", "-h"], env=env, capture_output=True).stdout, 10)
+            subprocess.run(
+                ["scancel", "--signal=KILL", "--user", user], env=env, capture_output=True, timeout=30, check=False
+            )
+            until(lambda: not subprocess.run(["squeue", "-h"], env=env, capture_output=True, check=False).stdout, 10)

@@ -42,6 +42,7 @@ def test_exit_codes_are_the_designs():
             ("CommandFailed", "DeviceUnusable", "DiskFull", "MissingProgram", "RemoteFailed", "RunInUse", "WorkerDied"),
             4,
         ),
+        **dict.fromkeys(("HostFailed", "SchedulerFailed"), 4),
     }
 
 

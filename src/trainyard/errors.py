@@ -16,6 +16,7 @@
         ├── CommandFailed                4  command-failed       a command or a run that was started ended with an error
         ├── DeviceUnusable               4  device-unusable      torch cannot use the machine's devices, or has too few
         ├── DiskFull                     4  disk-full            the disk is full
+        ├── HostFailed                   4  host-failed          a host of a job cannot be reached, or cannot run it
         ├── MissingLibrary               4  missing-library      an optional library is not installed
         ├── MissingProgram               4  missing-program      git or a compiler is not installed
         ├── PlaceUnwritable              4  not-writable         a file, a folder or stdout cannot be written
@@ -24,6 +25,7 @@
         ├── Preempted                    4  preempted            a running job saved its state and left on request
         ├── RemoteFailed                 4  remote-failed        the remote store cannot be reached, or failed
         ├── RunInUse                     4  run-in-use           another process is running the run
+        ├── SchedulerFailed              4  scheduler-failed     a scheduler refused a job, or does not answer
         └── WorkerDied                   4  worker-died          a worker process of an analysis died
 
 Codes are an interface: `--json` prints them, scripts compare them, and rewording a message does not change them.
@@ -146,6 +148,20 @@ class RemoteFailed(EnvironmentFailed):
 
 class RunInUse(EnvironmentFailed):
     code = "run-in-use"
+
+
+class HostFailed(EnvironmentFailed):
+    code = "host-failed"
+
+
+class SchedulerFailed(EnvironmentFailed):
+    """`output`: the end of the error output of the scheduler's tool, without secrets."""
+
+    code = "scheduler-failed"
+
+    def __init__(self, message: str, next_step: str = "", output: str = "") -> None:
+        super().__init__(message, next_step)
+        self.output = output
 
 
 class WorkerDied(EnvironmentFailed):

@@ -93,7 +93,7 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A job to start and how to start it.
 
-    `command`: words of the command line, started once for each node or each rank, as the launcher's `starts` says. For
+    `command`: words of the command line, started once for each node or rank, as the launcher's `starts` defines. For
     ranks it is a Python module and its arguments. For nodes the launcher appends
     `--job JOB.toml --job-id ID --folder NODE_FOLDER/nodeN --nodes M --node N --head HOST:PORT`: the job file, the id of
     the job, the folder of this node, the number of nodes, the index of this node from 0, and the address of node 0; and
@@ -129,7 +129,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Status of a job. `reason`: why it waits or why it failed, in full sentences; `next_step`: advice to the user.
 
-    `nodes`: names of the hosts, as far as they are known. `rank`: the rank that failed, -1 if it was no single one.
+    `nodes`: names of the hosts, as far as they are known. `rank`: the rank that failed, -1 if no single rank failed.
     `logs`: paths of the log files. `log_command`: words of the command that prints the logs, if they are not files.
     `restarts`: number of times that the scheduler started the job again.
     """

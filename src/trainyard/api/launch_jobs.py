@@ -42,7 +42,7 @@ def launch(
         report = api.launch("job.toml", on="slurm", options=api.LaunchOptions(nodes=2))
         print(report.launch.id, report.status.state)
 
-    Raises `BadInput` for a job that does not fit the nodes, `MissingProgram` or `ToolFailed` with the scheduler's
+    Raises `BadInput` for a job that does not fit the nodes, `MissingProgram` or `SchedulerFailed` with the scheduler's
     message if the submission fails.
     """
     read, text = read_job(job)

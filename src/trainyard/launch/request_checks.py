@@ -22,9 +22,9 @@ def check_request(request: LaunchRequest) -> None:
     secret in a variable, or whose nodes do not divide the job's ranks."""
     check_name(request.name, "job name")
     options = request.scheduler
-    for value, what in ((options.partition, "partition"), (options.account, "account"), (options.qos, "QOS")):
+    for value, kind in ((options.partition, "partition"), (options.account, "account"), (options.qos, "QOS")):
         if value:
-            _check(_NAME, value.replace(",", ""), what, "letters, digits and . _ @ + -")
+            _check(_NAME, value.replace(",", ""), kind, "letters, digits and . _ @ + -")
     constraints = [options.constraint, *(component.constraint for component in request.components)]
     for value in filter(None, constraints):
         _check(_EXPRESSION, value, "constraint", "letters, digits and . _ @ + = / - & | ( ) * , : [ ]")
@@ -52,10 +52,10 @@ def choose_port(id: str) -> int:
     return 20000 + zlib.crc32(id.encode()) % 10000
 
 
-def check_name(name: str, what: str) -> None:
-    """Raises `BadInput` for a name with other characters than letters, digits and . _ @ + -. `what`: kind of the
+def check_name(name: str, kind: str) -> None:
+    """Raises `BadInput` for a name with other characters than letters, digits and . _ @ + -. `kind`: the kind of
     name."""
-    _check(_NAME, name, what, "letters, digits and . _ @ + -")
+    _check(_NAME, name, kind, "letters, digits and . _ @ + -")
 
 
 def check_variable(name: str, value: str) -> None:
@@ -72,9 +72,9 @@ def check_variable(name: str, value: str) -> None:
         )
 
 
-def _check(pattern: re.Pattern[str], value: str, what: str, allowed: str) -> None:
+def _check(pattern: re.Pattern[str], value: str, kind: str, allowed: str) -> None:
     if not pattern.match(value):
-        raise BadInput(f"{value!r} cannot be a {what}.", f"Use {allowed}.")
+        raise BadInput(f"{value!r} cannot be a {kind}.", f"Use {allowed}.")
 
 
 def _check_nodes(request: LaunchRequest) -> None:

@@ -6,23 +6,12 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from trainyard.errors import EnvironmentFailed, MissingProgram
+from trainyard.errors import EnvironmentFailed, MissingProgram, SchedulerFailed
 from trainyard.redact import redact
 
 _TIMEOUT_S = 120
 _LINES = 6
 """Lines of a tool's error output in a message, at most."""
-
-
-class ToolFailed(EnvironmentFailed):
-    """A tool ended with an error. `output`: the end of its stderr, without secrets."""
-
-    code = "scheduler-failed"
-
-    def __init__(self, says: str, next_step: str = "", output: str = "") -> None:
-        """`says`, `next_step`: as in `TrainyardError`."""
-        super().__init__(says, next_step)
-        self.output = output
 
 
 def run_tool(
@@ -38,7 +27,7 @@ def run_tool(
 
     `install`: next step if the program is not installed. `next_steps`: text of an error message -> advice to the user;
     the first text that stderr contains counts, upper and lower case being equal. `variables`: environment variables in
-    addition to those of this process; `stdin`: the tool's input. Raises `MissingProgram` or `ToolFailed`.
+    addition to those of this process; `stdin`: the tool's input. Raises `MissingProgram` or `SchedulerFailed`.
     """
     try:
         done = subprocess.run(
@@ -56,11 +45,13 @@ def run_tool(
     except PermissionError as error:
         raise EnvironmentFailed(f"{words[0]} cannot be run: {error.strerror}.", install) from error
     except subprocess.TimeoutExpired:
-        raise ToolFailed(
+        raise SchedulerFailed(
             f"{words[0]} did not answer within {timeout_s:g} s.", "Check that the scheduler's controller is running."
         ) from None
     if done.returncode == 0:
         return done.stdout
     output = redact("\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-_LINES:]))
     advice = next((step for text, step in next_steps.items() if text.lower() in output.lower()), "")
-    raise ToolFailed(f"{words[0]} failed with exit code {done.returncode}: {output or 'no output'}", advice, output)
+    raise SchedulerFailed(
+        f"{words[0]} failed with exit code {done.returncode}: {output or 'no output'}", advice, output
+    )

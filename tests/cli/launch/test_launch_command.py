@@ -17,7 +17,7 @@ from trainyard import api
 from trainyard.cli.main import answer
 
 PYTHON = """#!/bin/sh
-# A stand-in for the Python of the nodes: `wait` in its folder's parent makes it wait.
+# A substitute for the Python of the nodes: `wait` in its folder's parent makes it wait.
 printf '%s\\n' "$@" > "$TRAINYARD_STORE/words$SLURM_NODEID"
 echo "node $SLURM_NODEID began"
 if [ -e "$TRAINYARD_STORE/wait" ]; then
@@ -111,7 +111,7 @@ def test_detached_job_is_cancelled(
     code, out, err = run(capsys, job, "--on", "slurm", "--nodes", "1", "--python", python, "--detach", "--json")
     assert code == 0, err
     id = valid("launch", out)["launch"]["id"]
-    assert until(lambda: (store / "words0").exists(), 60)
+    assert until((store / "words0").exists, 60)
     assert api.launch_status(id).status.state == "running"
     code, out, _ = run(capsys, "cancel", id, *option, "--json")
     assert code == 0
@@ -192,5 +192,5 @@ def test_unknown_launch_is_refused(store: Path, capsys: pytest.CaptureFixture[st
     for mode in ("status", "logs", "cancel"):
         code, out, _ = run(capsys, mode, "abcd", "--json")
         assert (code, json.loads(out)["code"]) == (2, "unknown-name")
-    code, out, err = run(capsys, "status")
+    code, out, _ = run(capsys, "status")
     assert (code, out) == (0, "")

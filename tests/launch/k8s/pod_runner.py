@@ -24,20 +24,20 @@ class Outcome(NamedTuple):
     output: dict[int, str]
 
 
-def pod_job(objects: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any], str]:
-    """(name, spec of the Job, host name of the pod with index 0) in a manifest with a JobSet or a Job."""
+def pod_job(objects: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str]:
+    """(spec of the Job, host name of the pod with index 0) in a manifest with a JobSet or a Job."""
     job = objects[-1]
     name = job["metadata"]["name"]
     if job["kind"] == "JobSet":
         group = job["spec"]["replicatedJobs"][0]
         assert job["spec"]["network"]["enableDNSHostnames"]
-        return name, group["template"]["spec"], f"{name}-{group['name']}-0-0.{job['spec']['network']['subdomain']}"
+        return group["template"]["spec"], f"{name}-{group['name']}-0-0.{job['spec']['network']['subdomain']}"
     service = next(each for each in objects if each["kind"] == "Service")
     template = job["spec"]["template"]
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     assert template["spec"]["subdomain"] == service["metadata"]["name"]
-    return name, job["spec"], f"{name}-0.{template['spec']['subdomain']}"
+    return job["spec"], f"{name}-0.{template['spec']['subdomain']}"
 
 
 def run_pods(
@@ -47,7 +47,7 @@ def run_pods(
 
     Asserts that it ends within `seconds`.
     """
-    name, spec, head = pod_job(objects)
+    spec, head = pod_job(objects)
     assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
     maps = {each["metadata"]["name"]: each["data"] for each in objects if each["kind"] == "ConfigMap"}
     pod = spec["template"]["spec"]

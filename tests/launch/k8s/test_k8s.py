@@ -37,7 +37,7 @@ sys.exit(int(words[0]) if words[0].isdecimal() else 0)
 
 
 def render(folder: Path, how: str = "0", kind: str = "jobset", **options: Any) -> list[dict[str, Any]]:
-    """The objects of the manifest of a stand-in for a node on two nodes."""
+    """The objects of the manifest of a substitute for a node on two nodes."""
     (folder / "node.py").write_text(NODE)
     further = {"kind": kind, "rdma": "rdma/hca:8", "claim": "work", **options.pop("options", {})}
     scheduler = SchedulerOptions(

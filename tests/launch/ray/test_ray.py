@@ -107,7 +107,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def submit(address: str, files: Path, how: str, wait_s: str = "60", **options: Any) -> str:
-    """Submit the stand-in for a node on two nodes; return the job's id."""
+    """Submit the substitute for a node on two nodes; return the job's id."""
     scheduler = SchedulerOptions(options={"address": address, "cpus": "0.5", "wait_s": wait_s})
     fields = {"scheduler": scheduler, "node_folder": str(files / "nodes"), **options}
     (files / "working_dir").mkdir()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests import slurm_cluster
 from tests.launch.requests import request
 from tests.processes import until
 from tests.refused import refused
 from tests.slurm_cluster import Cluster
-from trainyard.errors import MissingProgram, UnknownName
-from trainyard.launch.scheduler_tool import ToolFailed
+from trainyard.errors import MissingProgram, SchedulerFailed, UnknownName
 from trainyard.launch.slurm.launcher import Slurm
 from trainyard.launch_request import Component, SchedulerOptions, Variable
 
@@ -35,12 +35,12 @@ if words[0] == "wait" and not os.environ.get("SLURM_RESTART_COUNT"):
     time.sleep(120)
 sys.exit(int(words[0]) if words[0].isdecimal() else 0)
 """
-"""A stand-in for a node of a job: writes its options to its folder, leaves with 75 on SIGTERM, and does what its first
-argument says: exit code, or `wait`, which waits in the first attempt."""
+"""A substitute for a node of a job: writes its options to its folder, leaves with 75 on SIGTERM, and does what its
+first argument means: an exit code, or `wait`, which waits in the first attempt."""
 
 
 def submit(files: Path, how: str, **options: Any) -> str:
-    """Submit the stand-in on two nodes; return the job's id."""
+    """Submit the substitute on two nodes; return the job's id."""
     (files / "node.py").write_text(NODE)
     for name, text in Slurm().render(request(files, (sys.executable, str(files / "node.py"), how), **options)).items():
         (files / name).write_text(text)
@@ -128,6 +128,27 @@ def test_job_that_leaves_on_notice_is_requeued(cluster: Cluster, files: Path) ->
     assert (files / "logs" / "node0.log").read_text().count("node 0 is here") == 2
 
 
+@pytest.mark.slow
+def test_job_of_a_killed_node_is_requeued(
+    tmp_path_factory: pytest.TempPathFactory, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := slurm_cluster.missing():
+        pytest.skip(reason)
+    with slurm_cluster.cluster(tmp_path_factory.mktemp("slurm"), nodes=3) as cluster:
+        monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
+        id = submit(files, "wait")
+        assert until(lambda: len(nodes(files)) == 2, 60)
+        lost = Slurm().status(id).nodes[1]
+        cluster.nodes[lost].kill()
+        assert until(lambda: Slurm().status(id).state == "pending", 120)
+        cluster.run("scontrol", "update", f"JobId={id}", "StartTime=now+3")
+        assert until(lambda: ended(id), 60)
+        status = Slurm().status(id)
+        assert (status.state, status.restarts) == ("ended", 1)
+        assert lost not in status.nodes
+        assert [node["SLURM_RESTART_COUNT"] for node in nodes(files)] == ["1", "1"]
+
+
 def test_array_elements_have_their_own_ids_and_folders(cluster: Cluster, files: Path) -> None:
     options = SchedulerOptions(array="0-1", exclusive=False, time_limit_s=60)
     id = submit(files, "0", scheduler=options, components=(Component(nodes=1, ranks_per_node=2),))
@@ -157,7 +178,7 @@ def test_components_of_different_nodes_are_one_job(cluster: Cluster, files: Path
 def test_refused_submission_has_next_step(
     cluster: Cluster, files: Path, options: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    with refused(ToolFailed, *words):
+    with refused(SchedulerFailed, *words):
         submit(files, "0", scheduler=SchedulerOptions(**options))
 
 
@@ -202,7 +223,7 @@ def test_no_munge_has_next_step(cluster: Cluster, files: Path, tmp_path: Path, m
     text = cluster.configuration.read_text().replace("/munge/socket", "/munge/absent")
     (tmp_path / "slurm.conf").write_text(text)
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    with refused(ToolFailed, "munge", "Start munged"):
+    with refused(SchedulerFailed, "munge", "Start munged"):
         submit(files, "0")
 
 

@@ -53,9 +53,15 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         )
     Path("/run/sshd").mkdir(exist_ok=True) if os.geteuid() == 0 else None
     process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL)
+    config = folder / "config"
+
+    def answers() -> bool:
+        """Whether sshd accepts a connection."""
+        words = ["ssh", "-F", str(config), "first", "true"]
+        return subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
     try:
-        config = folder / "config"
-        assert until(lambda: subprocess.run(["ssh", "-F", str(config), "first", "true"], stderr=-3).returncode == 0, 20)
+        assert until(answers, 20)
         yield Sshd(config, folder)
     finally:
         process.kill()

@@ -14,9 +14,8 @@ from tests.launch.requests import request
 from tests.launch.ssh.conftest import Sshd
 from tests.processes import alive, until
 from tests.refused import refused
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput, HostFailed, UnknownName
 from trainyard.launch.ssh.launcher import Ssh
-from trainyard.launch.ssh.remote_host import HostFailed
 from trainyard.launch_request import Component, SchedulerOptions, Variable
 
 NODE = """
@@ -45,7 +44,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def submit(sshd: Sshd, files: Path, how: str, config: str = "config", **options: Any) -> str:
-    """Submit the stand-in for a node on two hosts; return the job's id."""
+    """Submit the substitute for a node on two hosts; return the job's id."""
     scheduler = SchedulerOptions(
         hosts=options.pop("hosts", ("first", "second")), options={"config": str(sshd.folder / config)}
     )

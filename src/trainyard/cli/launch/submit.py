@@ -18,7 +18,7 @@ def command(job: str, on: str, detach: bool, as_json: bool, **given: Any) -> Non
     """Start the job in JOB.toml on a cluster, and follow it until it is over.
 
     Each node runs its part of the ranks under the job's supervisor; the head stores one run over all of them. The files
-    of a launch are in $TRAINYARD_STORE/launches. Ctrl-C stops following; the job goes on.
+    of a launch are in $TRAINYARD_STORE/launches. Ctrl-C stops following; the job continues.
 
     Exit codes: 0 the job succeeded or was submitted, 2 bad input, 4 the job failed, was cancelled or left early.
     """
@@ -30,7 +30,7 @@ def command(job: str, on: str, detach: bool, as_json: bool, **given: Any) -> Non
     try:
         report = api.launch(job, on=on, options=options_of(given), follow=not detach, say=say)
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note("A submitted job goes on: `trainyard launch status` lists launches, `cancel` ends one.")
+        interrupt.add_note("A submitted job continues: `trainyard launch status` lists launches, `cancel` ends one.")
         raise
     print_report(report, as_json)
     if report.status.is_over and report.status.state != "ended":

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput, SchedulerFailed, UnknownName
 from trainyard.launch.k8s.manifests import OPTIONS, render_manifests, secret_name
 from trainyard.launch.k8s.pod_states import status_of
 from trainyard.launch.launch_spec import TOKEN
 from trainyard.launch.request_checks import check_request
-from trainyard.launch.scheduler_tool import ToolFailed, run_tool
+from trainyard.launch.scheduler_tool import run_tool
 from trainyard.launch_request import JobStatus, LaunchRequest
 
 MANIFEST = "manifest.json"
@@ -78,8 +78,8 @@ class Kubernetes:
         _kubectl(["create", "-f", "-"], stdin=json.dumps(secret))
         try:
             _kubectl(["apply", "-f", str(files / MANIFEST)])
-        except ToolFailed:
-            with suppress(ToolFailed):
+        except SchedulerFailed:
+            with suppress(SchedulerFailed):
                 self.cancel(f"{namespace}/{_RESOURCES[kind]}/{name}")
             raise
         return f"{namespace}/{_RESOURCES[kind]}/{name}"
@@ -89,7 +89,7 @@ class Kubernetes:
         namespace, resource, name = _split(id)
         try:
             job = json.loads(_kubectl(["get", resource, name, "-n", namespace, "-o", "json"]))
-        except ToolFailed as error:
+        except SchedulerFailed as error:
             if "not found" in error.output.lower():
                 raise UnknownName(f"there is no {resource} {name} in the namespace {namespace}.") from error
             raise

@@ -40,8 +40,8 @@ def status_of(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], log_com
     if any(name in true for name in _ENDED):
         return result("ended")
     if failed := true.get("Failed"):
-        says = f"{failed.get('reason', 'Failed')}: {failed.get('message', '')}".rstrip(": ")
-        return result("failed", f"{says}. {_failed_pod(pods)}".strip(), "`trainyard launch logs` prints its output.")
+        text = f"{failed.get('reason', 'Failed')}: {failed.get('message', '')}".rstrip(": ")
+        return result("failed", f"{text}. {_failed_pod(pods)}".strip(), "`trainyard launch logs` prints its output.")
     if suspended := true.get("Suspended"):
         return result("pending", f"The job waits in its queue: {suspended.get('message', 'it is suspended')}.")
     phases = [(pod.get("status") or {}).get("phase") for pod in pods]

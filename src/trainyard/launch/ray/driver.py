@@ -76,8 +76,11 @@ class Driver:
     def start(self, node: int) -> None:
         """Start a node in its bundle; node 0, which determines the address of the head, must be the first."""
         # Several calls at once, because `run` returns only at the end of the process.
-        actor = ray.remote(num_cpus=0, max_concurrency=3)(NodeProcess).options(
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node)
+        remote: Any = ray.remote(NodeProcess)
+        actor = remote.options(
+            num_cpus=0,
+            max_concurrency=3,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node),
         )
         self._actors[node] = actor.remote()
         if node == 0:

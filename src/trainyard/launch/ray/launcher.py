@@ -14,11 +14,10 @@ from typing import Any
 import msgspec
 
 from trainyard import job_file
-from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, UnknownName
+from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, SchedulerFailed, UnknownName
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.ray.nodes_file import FILE, Nodes
 from trainyard.launch.request_checks import check_request
-from trainyard.launch.scheduler_tool import ToolFailed
 from trainyard.launch_request import JobState, JobStatus, LaunchRequest
 from trainyard.redact import redact
 
@@ -112,7 +111,7 @@ class Ray:
                 metadata=submission.metadata,
             )
         except (RuntimeError, OSError) as error:
-            raise ToolFailed(
+            raise SchedulerFailed(
                 f"Ray refused the job: {_first_line(error)}", "Check the address and the job's id."
             ) from error
         return f"{submission.address}#{submission.submission_id}"
@@ -126,10 +125,10 @@ class Ray:
         if state == "failed" and code == LEFT:
             state = "preempted"
         words = (sys.executable, "-m", "ray.scripts.scripts", "job", "logs", "--address", address, submission)
-        says = _last_error(_client(address), submission) if state == "failed" else ""
+        error = _last_error(_client(address), submission) if state == "failed" else ""
         reason = {
             "pending": "Ray has not started the driver of the job yet.",
-            "failed": says or redact(info.message or "The job failed."),
+            "failed": error or redact(info.message or "The job failed."),
             "preempted": "The job saved its state and left on request.",
         }.get(state, "")
         next_step = "`trainyard launch logs` prints its output." if state == "failed" else ""

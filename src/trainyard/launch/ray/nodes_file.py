@@ -1,4 +1,4 @@
-"""The file that tells the driver of a job on Ray what to start on each node."""
+"""The file from which the driver of a job on Ray reads the command of each node."""
 
 from __future__ import annotations
 

@@ -105,15 +105,15 @@ class SlurmJob(NamedTuple):
         """(why the job waits or why it failed, next step); both empty if it does not wait and has not failed."""
         fields = _Known(self.fields)
         if self.state == "failed":
-            says, step = _FAILURES.get(self.fields.get("JobState", ""), ("Slurm reports the state {JobState}.", ""))
-            return says.format_map(fields), step
+            sentence, step = _FAILURES.get(self.fields.get("JobState", ""), ("Slurm reports the state {JobState}.", ""))
+            return sentence.format_map(fields), step
         if self.state == "pending":
             word = self.fields.get("Reason", "None")
             if word in ("None", "(null)", ""):
                 return "", ""
             known = next((_WAITS[start] for start in _WAITS if word.startswith(start)), None)
-            says, step = known or ("Slurm's reason why the job waits: {Reason}.", "")
-            return says.format_map(fields), step
+            sentence, step = known or ("Slurm's reason why the job waits: {Reason}.", "")
+            return sentence.format_map(fields), step
         if self.state == "preempted":
             return "The job saved its state and left on request.", ""
         return "", ""

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainyard.errors import EnvironmentFailed, PlaceUnwritable, UnknownName
+from trainyard.errors import EnvironmentFailed, PlaceUnwritable, SchedulerFailed, UnknownName
 from trainyard.launch.launch_spec import TOKEN
 from trainyard.launch.request_checks import check_request
-from trainyard.launch.scheduler_tool import ToolFailed, run_tool
+from trainyard.launch.scheduler_tool import run_tool
 from trainyard.launch.slurm.batch_script import STOP_FILE, render_batch_script
 from trainyard.launch.slurm.job_state import SlurmJob, parse_accounting, parse_jobs, status_of
 from trainyard.launch_request import JobStatus, LaunchRequest
@@ -52,7 +52,7 @@ class Slurm:
         """Submit `job.sbatch` in the folder `files`; return Slurm's job id.
 
         The job's environment is that of this process, plus the token by which the job's nodes know each other. Raises
-        `MissingProgram` without Slurm, `PlaceUnwritable`, or `ToolFailed` with Slurm's message.
+        `MissingProgram` without Slurm, `PlaceUnwritable`, or `SchedulerFailed` with Slurm's message.
         """
         try:
             (files / "logs").mkdir(exist_ok=True)
@@ -94,13 +94,13 @@ def _jobs(id: str) -> list[SlurmJob]:
         raise UnknownName(f"{id!r} is not the id of a Slurm job.", "Ids are decimal numbers, as `squeue` lists them.")
     try:
         jobs = parse_jobs(_run(["scontrol", "show", "job", id, "--oneliner"]))
-    except ToolFailed as error:
+    except SchedulerFailed as error:
         if "invalid job id" not in error.output.lower():
             raise
         jobs = []
     if not jobs:
         fields = "JobIDRaw,State,ExitCode,NodeList,Timelimit"
-        with suppress(ToolFailed):  # accounting may be disabled
+        with suppress(SchedulerFailed):  # accounting may be disabled
             jobs = parse_accounting(_run(["sacct", "-X", "-j", id, "--parsable2", "--noheader", f"--format={fields}"]))
     if not jobs:
         raise UnknownName(f"Slurm does not know the job {id}.", "It forgets a job minutes after its end (MinJobAge).")

@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput, HostFailed, UnknownName
 from trainyard.launch.launch_spec import LEFT, TOKEN
 from trainyard.launch.request_checks import check_request, choose_port
 from trainyard.launch.ssh.node_script import folder_word, render_node_script, render_query, render_signal
-from trainyard.launch.ssh.remote_host import HostFailed, run_on_host
+from trainyard.launch.ssh.remote_host import run_on_host
 from trainyard.launch_request import JobStatus, LaunchRequest
 
 HOSTS, SCRIPT, CANCELLED = "hosts.json", "node.sh", "cancelled"

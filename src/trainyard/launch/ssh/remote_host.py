@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from trainyard.errors import EnvironmentFailed, MissingProgram
+from trainyard.errors import HostFailed, MissingProgram
 from trainyard.launch.ssh.node_script import NO_FOLDER, NO_PYTHON, NO_TRAINYARD
 from trainyard.redact import redact
 
@@ -39,12 +39,6 @@ _EXIT_CODES = {
 }
 
 
-class HostFailed(EnvironmentFailed):
-    """A host cannot be reached, or cannot run the job."""
-
-    code = "host-failed"
-
-
 def run_on_host(host: str, script: str, options: Sequence[str] = ()) -> bytes:
     """Run `script` with `sh` on `host`; return its output.
 
@@ -63,8 +57,8 @@ def run_on_host(host: str, script: str, options: Sequence[str] = ()) -> bytes:
     stderr = " ".join(done.stderr.decode("utf-8", "replace").split())
     output = redact(stderr)[-400:]
     if done.returncode in _EXIT_CODES:
-        says, next_step = _EXIT_CODES[done.returncode]
-        raise HostFailed(f"{host}: {says}.", next_step)
+        problem, next_step = _EXIT_CODES[done.returncode]
+        raise HostFailed(f"{host}: {problem}.", next_step)
     step = next((step for text, step in _NEXT_STEPS.items() if text in stderr.lower()), "")
     kind = "cannot be reached" if done.returncode == _SSH_FAILED else f"ended with exit code {done.returncode}"
     raise HostFailed(f"{host}: {kind}: {output or 'no output'}", step.replace("HOST", host))

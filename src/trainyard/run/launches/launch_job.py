@@ -46,7 +46,7 @@ class LaunchOptions:
     _: KW_ONLY
     nodes: int = 0
     components: tuple[Component, ...] = ()
-    scheduler: SchedulerOptions = SchedulerOptions()
+    scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     accelerators_per_node: int | None = None
     container: Container | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
