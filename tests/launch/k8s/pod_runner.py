@@ -41,9 +41,14 @@ def pod_job(objects: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], st
 
 
 def run_pods(
-    objects: Sequence[Mapping[str, Any]], secrets: Mapping[str, Mapping[str, str]], folder: Path, seconds: float = 60
+    objects: Sequence[Mapping[str, Any]],
+    secrets: Mapping[str, Mapping[str, str]],
+    folder: Path,
+    seconds: float = 60,
+    variables: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run the pods of a manifest to the end of the job. `secrets`: name of a Secret -> its keys; `folder`: of the pods.
+    """Run the pods of a manifest to the end of the job. `secrets`: name of a Secret -> its keys; `folder`: of the pods;
+    `variables`: of the image's environment.
 
     Asserts that it ends within `seconds`.
     """
@@ -81,7 +86,7 @@ def run_pods(
         """Start a pod of this index."""
         for volume in mounts.values():
             (folder / f"pod{index}" / volume).mkdir(parents=True, exist_ok=True)
-        env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "JOB_COMPLETION_INDEX": str(index)}
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "JOB_COMPLETION_INDEX": str(index), **(variables or {})}
         env |= {entry["name"]: local(value(entry), index) for entry in container["env"]}
         words = [local(word, index) for word in (*container["command"], *container["args"])]
         with (folder / f"log{index}").open("ab") as log:

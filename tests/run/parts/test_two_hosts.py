@@ -2,48 +2,16 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.run.parts.two_hosts import LATE_SCRIPT, SHIFT_S
 from trainyard.run.parts.part import joined_run_id, read_part
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-SHIFT_S = 1000
-SCRIPT = """
-import sys, time, torch
-import torch.distributed as dist
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(20):
-    if rank == 3:
-        time.sleep(0.06)
-    if rank == int(sys.argv[1]) and step == 8:
-        raise SystemExit(7)
-    model(torch.randn(8, 64)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-dist.destroy_process_group()
-"""
-
-
-@pytest.fixture(scope="module")
-def shifted_clock(tmp_path_factory):
-    """The path of a library that shifts the wall clock of the processes that preload it."""
-    compiler = shutil.which("cc")
-    if compiler is None or not sys.platform.startswith("linux"):
-        pytest.skip("no C compiler to build the shifted clock with")
-    library = tmp_path_factory.mktemp("clock") / "shift.so"
-    source = Path(__file__).with_name("shift_clock.c")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
 
 
 def free_port():
@@ -54,7 +22,7 @@ def free_port():
 def run_on_two_hosts(tmp_path, clock, *options, dies=-1, stores=("a", "b"), **variables):
     """Run the script on hosts node-a (ranks 0, 1) and node-b (ranks 2, 3); returns their (stdout as JSON, stderr)."""
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(LATE_SCRIPT)
     port, processes = free_port(), []
     for number, store in enumerate(stores):
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]

@@ -29,8 +29,8 @@ class LauncherId(NamedTuple):
 
 
 def node_name() -> str:
-    """The name of this node: $TRAINYARD_NODE, else the host name."""
-    name = os.environ.get(NODE, "") or socket.gethostname()
+    """The name of this node: $TRAINYARD_NODE, else Slurm's name of it, else the host name."""
+    name = os.environ.get(NODE) or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     return "".join(letter for letter in name if letter.isprintable())[:255] or "unnamed"
 
 
