@@ -21,6 +21,7 @@ from trainyard import api
 from trainyard.api.run_jobs import read_job
 from trainyard.launch.k8s.launcher import Kubernetes
 from trainyard.launch.k8s.manifests import secret_name
+from trainyard.launch_request import Container
 from trainyard.record import Run
 from trainyard.run.launches.launch_job import LaunchOptions, build_request, load_launcher, submit_job
 from trainyard.run.parts.part import joined_run_id
@@ -99,7 +100,9 @@ def test_pods_have_the_losses_of_a_local_run(
     store: Store, job: Path, local_losses: Mapping[tuple[int, int], float | None], tmp_path: Path
 ) -> None:
     read, _ = read_job(job)
-    options = LaunchOptions(nodes=2, shared_folder="/mnt/work", python=sys.executable)
+    options = LaunchOptions(
+        nodes=2, container=Container(image="image"), shared_folder="/mnt/work", python=sys.executable
+    )
     request = build_request(read, options, "a1b2c3d4", tmp_path)
     objects = json.loads(Kubernetes().render(request)["manifest.json"])["items"]
     secrets = {secret_name(objects[-1]["metadata"]["name"]): {"token": "f" * 64}}
