@@ -1,9 +1,9 @@
 """Runs the pods of a rendered manifest as local processes, by the rules of an Indexed Job.
 
 Each index gets a process with the container's command, arguments and environment: values, keys of ConfigMaps and
-Secrets, and JOB_COMPLETION_INDEX. Mount paths become folders of the pod, and the host name of the head the loopback
-address. A pod that ends with an ignored exit code is started again without counting; other failures count against
-`backoffLimit`. The job is complete when every index has succeeded.
+Secrets, and JOB_COMPLETION_INDEX. Mount paths become folders of the pod, those of a volume claim folders that all pods
+share, and the host name of the head the loopback address. A pod that ends with an ignored exit code is started again
+without counting; other failures count against `backoffLimit`. The job is complete when every index has succeeded.
 """
 
 from __future__ import annotations
@@ -63,14 +63,19 @@ def run_pods(
         if rule["action"] == "Ignore" for code in rule.get("onExitCodes", {}).get("values", [])
     }  # fmt: skip
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    claims = {volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume}
     codes: dict[int, list[int]] = {index: [] for index in range(spec["completions"])}
     running: dict[int, subprocess.Popen[bytes]] = {}
     failures = 0
 
+    def volume_folder(volume: str, index: int) -> Path:
+        """The folder of a volume of a pod."""
+        return folder / "claims" / volume if volume in claims else folder / f"pod{index}" / volume
+
     def local(text: str, index: int) -> str:
         """A word of the command with the folders and the host of this pod."""
         for path, volume in mounts.items():
-            text = text.replace(path, str(folder / f"pod{index}" / volume)) if path != "/dev/shm" else text  # noqa: S108
+            text = text.replace(path, str(volume_folder(volume, index))) if path != "/dev/shm" else text  # noqa: S108
         return text.replace(head, "127.0.0.1")
 
     def value(entry: Mapping[str, Any]) -> str:
@@ -85,7 +90,7 @@ def run_pods(
     def start(index: int) -> None:
         """Start a pod of this index."""
         for volume in mounts.values():
-            (folder / f"pod{index}" / volume).mkdir(parents=True, exist_ok=True)
+            volume_folder(volume, index).mkdir(parents=True, exist_ok=True)
         env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "JOB_COMPLETION_INDEX": str(index), **(variables or {})}
         env |= {entry["name"]: local(value(entry), index) for entry in container["env"]}
         words = [local(word, index) for word in (*container["command"], *container["args"])]

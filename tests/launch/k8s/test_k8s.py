@@ -99,7 +99,7 @@ def test_pods_run_the_nodes(tmp_path: Path, kind: str) -> None:
     assert first["--head"] == second["--head"]
     assert first["--head"].startswith("127.0.0.1:2")
     assert first["--job-id"] == "a1b2c3d4"
-    assert first["--shared"] == str(tmp_path / "pod0" / "shared")
+    assert first["--shared"] == second["--shared"] == str(tmp_path / "claims" / "shared")
     assert first["NCCL_DEBUG"] == "INFO"
     assert first["TRAINYARD_JOB_TOKEN"] == second["TRAINYARD_JOB_TOKEN"] == TOKEN
     assert job_file.load(paths[0] / "job.toml") == request(tmp_path, ()).job

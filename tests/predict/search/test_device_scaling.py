@@ -239,7 +239,7 @@ def test_scaling_requires_a_token_budget(capsys: pytest.CaptureFixture[str]) -> 
         "Same batch",
         "Batch grows",
         "More devices pay up to",
-        "kWh: devices at their full 750 W",
+        "devices at their full 750 W",
         "efficiency",
     ):
         assert part in printed

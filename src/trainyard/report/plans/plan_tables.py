@@ -50,6 +50,7 @@ def layouts(plans: Plans) -> Table:
             + " Tensor parallelism includes sequence and loss parallelism unless the layout says otherwise."
             * (plans.best.plan.job.model is not None),
             *_unpriced(plans),
+            *_powered(plans),
             *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
             *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:_REASONS]),
         ),
@@ -101,14 +102,12 @@ def time_unit(plans: Plans) -> tuple[str, float]:
 
 
 def _spent_columns(plans: Plans, with_notes: bool = False) -> tuple[Column, ...]:
-    """Columns of the known costs of the token budget: days, dollars, kWh. `with_notes`: with their assumptions."""
+    """Columns of the known costs of the token budget: days, dollars, kWh. `with_notes`: with a note on lost time."""
     if not plans.tokens:
         return ()
-    days_note, energy_note = (
-        (_failure_note(plans, plans.best.bill.goodput), _powered(plans)) if with_notes else ("", "")
-    )
+    days_note = _failure_note(plans, plans.best.bill.goodput) if with_notes else ""
     dollars = (Column(title="$", digits=0),) if "price" in plans.claims else ()
-    energy = (Column(title="kWh", digits=0, optional=True, note=energy_note),) if "power" in plans.claims else ()
+    energy = (Column(title="kWh", digits=0, optional=True),) if "power" in plans.claims else ()
     return (Column(title="days", digits=1, note=days_note), *dollars, *energy)
 
 
@@ -139,14 +138,14 @@ def _unpriced(plans: Plans) -> tuple[str, ...]:
     return (f"No price of {plans.machine} is known. For dollars, copy its file, add `price` and pass the copy.",)
 
 
-def _powered(plans: Plans) -> str:
-    """A note on the assumptions of the energy figure; empty if they are unknown."""
-    if not {"power", "overhead"} <= plans.claims.keys():
-        return ""
+def _powered(plans: Plans) -> tuple[str, ...]:
+    """A note on the assumptions of the energy figures, of which other tables have some too; none if there are none."""
+    if not plans.tokens or not {"power", "overhead"} <= plans.claims.keys():
+        return ()
     power, overhead = plans.claims["power"], plans.claims["overhead"]
     return (
         f"kWh: devices at their full {power.value:,.0f} W ({power.source}), times {overhead.value:g} for hosts, "
-        f"networks and cooling ({overhead.source})."
+        f"networks and cooling ({overhead.source}).",
     )
 
 
