@@ -84,6 +84,9 @@ def _environment(request: LaunchRequest) -> Iterator[str]:
 
 def _folders(request: LaunchRequest) -> Iterator[str]:
     """Yields the lines that set the folders of the nodes and of checkpoints, and the id of the job."""
+    if request.store:
+        yield "# The store of the launch, in which node 0 stores the run."
+        yield f"export TRAINYARD_STORE={shlex.quote(request.store)}"
     yield f"node_folder={shlex.quote(request.node_folder or f'{request.folder}/nodes')}"
     yield f"shared_folder={shlex.quote(request.shared_folder or f'{request.folder}/shared')}"
     yield f"id={shlex.quote(request.id)}"
@@ -139,8 +142,9 @@ def _step(request: LaunchRequest) -> Iterator[str]:
 
 
 def _mounts(request: LaunchRequest) -> list[str]:
-    """The mounts of the container: the user's, and the folders of the launch under their own names."""
-    folders = dict.fromkeys(filter(None, (request.folder, request.shared_folder, request.node_folder)))
+    """The mounts of the container: the user's, and the store and the folders of the nodes under their own
+    names. The store has the launch's folder."""
+    folders = dict.fromkeys(filter(None, (request.store or request.folder, request.shared_folder, request.node_folder)))
     return [*(request.container.mounts if request.container else ()), *(f"{folder}:{folder}" for folder in folders)]
 
 

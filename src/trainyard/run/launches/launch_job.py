@@ -26,7 +26,7 @@ from trainyard.store.store import new_id, now
 
 _POLL_S = 2.0
 """Seconds between two queries of a job's status; schedulers ask for few queries."""
-_RENDERED_FOLDER = "<launch folder>"
+_RENDERED_STORE = "<store>"
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class LaunchOptions:
 
 
 def render_job(job: Job, on: str, options: LaunchOptions) -> RenderedLaunch:
-    """The files that `submit_job` would submit; nothing is written or started. The folder and the id of the launch,
-    which do not exist yet, are placeholders."""
+    """The files that `submit_job` would submit; nothing is written or started. The store and the id of the launch,
+    which does not exist yet, are placeholders."""
     launcher = load_launcher(on)
-    request = build_request(job, options, "<launch id>", Path("/") / _RENDERED_FOLDER)
+    request = build_request(job, options, "<launch id>", Path("/", _RENDERED_STORE, "launches", "<launch id>"))
     files = {
-        name: text.replace(f"/{_RENDERED_FOLDER}", _RENDERED_FOLDER) for name, text in launcher.render(request).items()
+        name: text.replace(f"/{_RENDERED_STORE}", _RENDERED_STORE) for name, text in launcher.render(request).items()
     }
     return RenderedLaunch(
         on=on, nodes=request.nodes, ranks=job.layout.ranks, files=files, environment=dict(request.environment)
@@ -152,7 +152,7 @@ def find_launch(root: Path, name: str) -> tuple[LaunchRecord, Launcher]:
 
 
 def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> LaunchRequest:
-    """The request for the launch `id` of `job`. Raises `BadInput` if the nodes do not divide the ranks."""
+    """The request for the launch `id` of `job`. `folder`: `<store>/launches/<id>`. Raises `BadInput` if the nodes do not divide the ranks."""
     known_machine = machine.load(job.machine) if job.machine else None
     components = options.components or (_one_kind(job, options, known_machine),)
     nodes = sum(component.nodes for component in components)
@@ -173,6 +173,7 @@ def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> La
         id=id,
         name=re.sub(r"[^A-Za-z0-9._-]", "-", job.name).strip("-._") or "trainyard",
         folder=str(folder),
+        store=str(folder.parents[1]),
         node_folder=os.path.expanduser(options.node_folder),
         shared_folder=options.shared_folder,
         components=components,
