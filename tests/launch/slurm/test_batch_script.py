@@ -8,8 +8,9 @@ from typing import Literal
 
 import pytest
 
-from tests.launch.requests import JOB, request
+from tests.launch.requests import JOB
 from trainyard.launch.slurm.batch_script import render_batch_script
+from trainyard.launch.slurm.container_words import image_word
 from trainyard.launch_request import Container
 from trainyard.run.launches.launch_job import LaunchOptions, build_request
 
@@ -34,3 +35,29 @@ def test_container_sees_the_store_of_the_launch(runtime: Literal["pyxis", "appta
     else:
         assert [srun[index + 1] for index, word in enumerate(srun) if word == "--bind"] == mounts
     assert ["export", "TRAINYARD_STORE=/shared/store"] in words_of(text, "export")
+
+
+@pytest.mark.parametrize(
+    ("image", "apptainer", "pyxis"),
+    [
+        ("repo/x:1", "docker://repo/x:1", "repo/x:1"),
+        (
+            "nvcr.io/nvidia/pytorch:25.01-py3",
+            "docker://nvcr.io/nvidia/pytorch:25.01-py3",
+            "nvcr.io#nvidia/pytorch:25.01-py3",
+        ),
+        (
+            "nvcr.io#nvidia/pytorch:25.01-py3",
+            "docker://nvcr.io/nvidia/pytorch:25.01-py3",
+            "nvcr.io#nvidia/pytorch:25.01-py3",
+        ),
+        ("host:5000/x", "docker://host:5000/x", "host:5000#x"),
+        ("oras://host/x:1", "oras://host/x:1", "oras://host/x:1"),
+        ("/images/x.sif", "/images/x.sif", "/images/x.sif"),
+        ("./x", "./x", "./x"),
+        ("images/x.sqsh", "images/x.sqsh", "images/x.sqsh"),
+    ],
+)
+def test_image_as_each_runtime_takes_it(image: str, apptainer: str, pyxis: str) -> None:
+    assert image_word(Container(image=image, runtime="apptainer")) == apptainer
+    assert image_word(Container(image=image, runtime="pyxis")) == pyxis

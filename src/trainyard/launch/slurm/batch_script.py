@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from trainyard.errors import BadInput
 from trainyard.launch.launch_spec import LEFT
+from trainyard.launch.slurm.container_words import command_prefix, srun_options
 from trainyard.launch_request import Component, LaunchRequest
 
 STOP_FILE = "stop"
@@ -125,27 +126,12 @@ def _step(request: LaunchRequest) -> Iterator[str]:
         options.append(f"--het-group=0-{len(request.components) - 1}")
     if _continues_on_fewer(request):
         options.append("--no-kill")
-    container, prefix = request.container, list[str]()
-    mounts = _mounts(request)
-    if container and container.runtime == "pyxis":
-        options.append(f"--container-image={shlex.quote(container.image)}")
-        options.append(f"--container-mounts={shlex.quote(','.join(mounts))}")
-    elif container:
-        devices = {"nvidia": ["--nv"], "amd": ["--rocm"]}.get(container.vendor, [])
-        binds = [word for mount in mounts for word in ("--bind", mount)]
-        prefix = ["apptainer", "exec", *devices, *binds, container.image]
+    options += map(shlex.quote, srun_options(request))
     yield "srun \\"
     yield from (f"  {option} \\" for option in options)
     yield f'  sh -c {shlex.quote(_TASK)} "$node_folder" \\'
-    yield f"  {shlex.join([*prefix, *request.command, '--job', f'{request.folder}/job.toml'])} \\"
+    yield f"  {shlex.join([*command_prefix(request), *request.command, '--job', f'{request.folder}/job.toml'])} \\"
     yield '  --job-id "$id" --shared "$shared_folder" --head "$head:$port"'
-
-
-def _mounts(request: LaunchRequest) -> list[str]:
-    """The mounts of the container: the user's, and the store and the folders of the nodes under their own
-    names. The store has the launch's folder."""
-    folders = dict.fromkeys(filter(None, (request.store or request.folder, request.shared_folder, request.node_folder)))
-    return [*(request.container.mounts if request.container else ()), *(f"{folder}:{folder}" for folder in folders)]
 
 
 def _requeue(request: LaunchRequest) -> Iterator[str]:
