@@ -11,7 +11,7 @@ import pytest
 from tests.launch.requests import JOB
 from trainyard.launch.slurm.batch_script import render_batch_script
 from trainyard.launch.slurm.container_words import image_word
-from trainyard.launch_request import Container
+from trainyard.launch_request import Component, Container
 from trainyard.run.launches.launch_job import LaunchOptions, build_request
 
 FOLDER = Path("/shared/store/launches/a1b2c3d4")
@@ -61,3 +61,13 @@ def test_container_sees_the_store_of_the_launch(runtime: Literal["pyxis", "appta
 def test_image_as_each_runtime_takes_it(image: str, apptainer: str, pyxis: str) -> None:
     assert image_word(Container(image=image, runtime="apptainer")) == apptainer
     assert image_word(Container(image=image, runtime="pyxis")) == pyxis
+
+
+def test_mounted_folders_are_created_on_all_nodes() -> None:
+    kinds = tuple(Component(nodes=1, ranks_per_node=1, constraint=feature) for feature in ("slow", "fast"))
+    options = LaunchOptions(components=kinds, container=Container(image="image"), node_folder="/local/x")
+    text = render_batch_script(build_request(JOB, options, "a1b2c3d4", FOLDER))
+    create, start = words_of(text, "srun")
+    assert create[1:3] == ["--ntasks-per-node=1", "--het-group=0-1"]
+    assert create[3:] == ["mkdir", "-p", "--", "$node_folder", "$shared_folder", "||", "exit"]
+    assert start[1:3] == create[1:3]

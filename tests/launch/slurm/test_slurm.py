@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.refused import refused
 from tests.slurm_cluster import Cluster
 from trainyard.errors import MissingProgram, SchedulerFailed, UnknownName
 from trainyard.launch.slurm.launcher import Slurm
-from trainyard.launch_request import Component, SchedulerOptions, Variable
+from trainyard.launch_request import Component, Container, SchedulerOptions, Variable
 
 pytestmark = pytest.mark.slurm
 
@@ -27,7 +28,7 @@ words = sys.argv[1:]
 options = dict(zip(words[1::2], words[2::2]))
 folder = Path(options["--folder"])
 folder.mkdir(parents=True, exist_ok=True)
-names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME")
+names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME", "TRAINYARD_STORE")
 (folder / "options.json").write_text(json.dumps(options | {name: os.environ.get(name, "") for name in names}))
 print("node", options["--node"], "is here", flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
@@ -37,6 +38,17 @@ sys.exit(int(words[0]) if words[0].isdecimal() else 0)
 """
 """A substitute for a node of a job: writes its options to its folder, leaves with 75 on SIGTERM, and does what its
 first argument means: an exit code, or `wait`, which waits in the first attempt."""
+
+APPTAINER = """#!/bin/sh
+shift
+while [ "$1" = --bind ]; do
+  [ -e "${2%%:*}" ] || { echo "no folder ${2%%:*}"; exit 9; }
+  shift 2
+done
+[ "$1" = docker://repo/x:1 ] || { echo "no image $1"; exit 9; }
+shift
+exec "$@"
+"""
 
 
 def submit(files: Path, how: str, **options: Any) -> str:
@@ -155,6 +167,24 @@ def test_array_elements_have_their_own_ids_and_folders(cluster: Cluster, files: 
     assert until(lambda: ended(id), 60)
     assert Slurm().status(id).state == "ended"
     assert [node["--job-id"] for node in nodes(files)] == ["a1b2c3d4-0", "a1b2c3d4-1"]
+
+
+def test_node_folders_of_a_container_are_created(
+    cluster: Cluster, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A substitute for apptainer starts the command only if all folders that it binds exist, as apptainer does."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "apptainer").write_text(APPTAINER)
+    (tools / "apptainer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    container = Container(image="repo/x:1", runtime="apptainer")
+    node_folder, store = tmp_path / "local" / "x", str(files.parent)
+    id = submit(files, "0", container=container, node_folder=str(node_folder), store=store)
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "ended", (files / "logs" / "node0.log").read_text()
+    options = [json.loads(path.read_text()) for path in sorted(node_folder.glob("*/options.json"))]
+    assert [(each["--node"], each["TRAINYARD_STORE"]) for each in options] == [("0", store), ("1", store)]
 
 
 def test_components_of_different_nodes_are_one_job(cluster: Cluster, files: Path) -> None:

@@ -112,26 +112,36 @@ def _head(request: LaunchRequest) -> Iterator[str]:
 
 def _step(request: LaunchRequest) -> Iterator[str]:
     """Yields the srun command: one task per node, which adds its own index to the common command line."""
+    nodes = _all_nodes(request)
+    if request.container and (request.node_folder or request.shared_folder):
+        yield "# What is mounted in a container must exist on each node."
+        yield f'srun {" ".join(nodes)} mkdir -p -- "$node_folder" "$shared_folder" || exit'
     yield "# One task per node, which may use all cores of the node. If a node is lost, the supervisor of the job"
     yield "# decides whether the job ends."
     options = [
-        "--ntasks-per-node=1",
+        *nodes,
         "--cpu-bind=none",
         "--kill-on-bad-exit=0",
         "--wait=0",
         "--open-mode=append",
         f"--output={shlex.quote(_slurm_path(request.folder))}/logs/node%t.log",
     ]
-    if len(request.components) > 1:
-        options.append(f"--het-group=0-{len(request.components) - 1}")
-    if _continues_on_fewer(request):
-        options.append("--no-kill")
     options += map(shlex.quote, srun_options(request))
     yield "srun \\"
     yield from (f"  {option} \\" for option in options)
     yield f'  sh -c {shlex.quote(_TASK)} "$node_folder" \\'
     yield f"  {shlex.join([*command_prefix(request), *request.command, '--job', f'{request.folder}/job.toml'])} \\"
     yield '  --job-id "$id" --shared "$shared_folder" --head "$head:$port"'
+
+
+def _all_nodes(request: LaunchRequest) -> list[str]:
+    """The options of srun for one task on each node of the job."""
+    options = ["--ntasks-per-node=1"]
+    if len(request.components) > 1:
+        options.append(f"--het-group=0-{len(request.components) - 1}")
+    if _continues_on_fewer(request):
+        options.append("--no-kill")
+    return options
 
 
 def _requeue(request: LaunchRequest) -> Iterator[str]:
