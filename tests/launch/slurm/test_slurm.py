@@ -16,8 +16,9 @@ from tests.processes import until
 from tests.refused import refused
 from tests.slurm_cluster import Cluster
 from trainyard.errors import MissingProgram, SchedulerFailed, UnknownName
+from trainyard.launch.slurm.job_state import parse_jobs, status_of
 from trainyard.launch.slurm.launcher import Slurm
-from trainyard.launch_request import Component, Container, SchedulerOptions, Variable
+from trainyard.launch_request import Component, Container, JobStatus, SchedulerOptions, Variable
 
 pytestmark = pytest.mark.slurm
 
@@ -28,7 +29,8 @@ words = sys.argv[1:]
 options = dict(zip(words[1::2], words[2::2]))
 folder = Path(options["--folder"])
 folder.mkdir(parents=True, exist_ok=True)
-names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME", "TRAINYARD_STORE")
+names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME", "SLURM_JOB_ID")
+names += ("TRAINYARD_STORE",)
 (folder / "options.json").write_text(json.dumps(options | {name: os.environ.get(name, "") for name in names}))
 print("node", options["--node"], "is here", flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
@@ -62,6 +64,16 @@ def submit(files: Path, how: str, **options: Any) -> str:
 def nodes(files: Path) -> list[dict[str, str]]:
     """The options of each node that has started, by index."""
     return [json.loads(path.read_text()) for path in sorted((files / "nodes").glob("**/options.json"))]
+
+
+def json_of(files: Path, element: int) -> dict[str, str]:
+    """The options of the only node of an array's element."""
+    return json.loads((files / "nodes" / str(element) / "node0" / "options.json").read_text())
+
+
+def job_of(cluster: Cluster, id: str) -> JobStatus:
+    """The status of an element of an array, or of a job."""
+    return status_of(parse_jobs(cluster.run("scontrol", "show", "job", id, "--oneliner")))
 
 
 def ended(id: str) -> bool:
@@ -167,6 +179,22 @@ def test_array_elements_have_their_own_ids_and_folders(cluster: Cluster, files: 
     assert until(lambda: ended(id), 60)
     assert Slurm().status(id).state == "ended"
     assert [node["--job-id"] for node in nodes(files)] == ["a1b2c3d4-0", "a1b2c3d4-1"]
+
+
+def test_element_that_leaves_is_requeued_without_the_others(cluster: Cluster, files: Path) -> None:
+    options = SchedulerOptions(array="0-1", exclusive=False)
+    id = submit(files, "wait", scheduler=options, components=(Component(nodes=1, ranks_per_node=2),))
+    assert until(lambda: len(nodes(files)) == 2, 60)
+    # The last element has the id of the whole array, by which Slurm would requeue all elements.
+    assert json_of(files, 1)["SLURM_JOB_ID"] == id
+    cluster.run("scancel", "--signal=TERM", f"{id}_1")
+    assert until(lambda: job_of(cluster, f"{id}_1").state == "pending", 60)
+    assert job_of(cluster, f"{id}_0").state == "running"
+    cluster.run("scontrol", "update", f"JobId={id}_1", "StartTime=now+3")
+    assert until(lambda: job_of(cluster, f"{id}_1").state == "ended", 60)
+    assert [job_of(cluster, f"{id}_{element}").restarts for element in (0, 1)] == [0, 1]
+    Slurm().cancel(id)
+    assert until(lambda: ended(id), 60)
 
 
 def test_node_folders_of_a_container_are_created(

@@ -151,7 +151,11 @@ def _requeue(request: LaunchRequest) -> Iterator[str]:
         stop = shlex.quote(f"{request.folder}/{STOP_FILE}")
         yield f'if [ "$code" -eq {LEFT} ] && [ ! -e {stop} ]; then'
         yield "  # The job saved its state before its time limit or a preemption: it continues from there."
-        yield '  scontrol requeue "$SLURM_JOB_ID"'
+        if request.scheduler.array:
+            yield "  # An element's job id may be that of the whole array."
+            yield '  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+        else:
+            yield '  scontrol requeue "$SLURM_JOB_ID"'
         yield "fi"
     yield 'exit "$code"'
 

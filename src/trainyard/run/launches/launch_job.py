@@ -152,7 +152,8 @@ def find_launch(root: Path, name: str) -> tuple[LaunchRecord, Launcher]:
 
 
 def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> LaunchRequest:
-    """The request for the launch `id` of `job`. `folder`: `<store>/launches/<id>`. Raises `BadInput` if the nodes do not divide the ranks."""
+    """The request for the launch `id` of `job`. `folder`: `<store>/launches/<id>`. Raises `BadInput` if the nodes do
+    not divide the ranks."""
     known_machine = machine.load(job.machine) if job.machine else None
     components = options.components or (_one_kind(job, options, known_machine),)
     nodes = sum(component.nodes for component in components)
