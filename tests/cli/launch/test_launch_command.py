@@ -90,6 +90,20 @@ def test_launch_follows_the_job_to_its_end(
 
 
 @pytest.mark.slurm
+def test_array_is_followed_and_has_logs_of_each_element(
+    cluster: Cluster, store: Path, job: str, python: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--on", "slurm", "--nodes", "1", "--array", "0-1", "--no-exclusive", "--python", python, "--json")
+    code, out, err = run(capsys, job, *words)
+    assert code == 0, err
+    assert sorted(line for line in err.splitlines() if "began" in line) == ["0: node 0 began", "1: node 0 began"]
+    id = valid("launch", out)["launch"]["id"]
+    code, out, _ = run(capsys, "logs", id, "--node", "0", "--json")
+    names = [Path(log["path"]).name for log in valid("launch-logs", out)["logs"]]
+    assert (code, names) == (0, ["node0-0.log", "node0-1.log"])
+
+
+@pytest.mark.slurm
 def test_failed_job_ends_with_exit_code_4(
     cluster: Cluster, store: Path, job: str, python: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from tests.processes import until
 from tests.refused import refused
 from tests.slurm_cluster import Cluster
 from trainyard.errors import MissingProgram, SchedulerFailed, UnknownName
+from trainyard.launch.node_logs import node_logs
 from trainyard.launch.slurm.job_state import parse_jobs, status_of
 from trainyard.launch.slurm.launcher import Slurm
 from trainyard.launch_request import Component, Container, JobStatus, SchedulerOptions, Variable
@@ -173,12 +174,14 @@ def test_job_of_a_killed_node_is_requeued(
         assert [node["SLURM_RESTART_COUNT"] for node in nodes(files)] == ["1", "1"]
 
 
-def test_array_elements_have_their_own_ids_and_folders(cluster: Cluster, files: Path) -> None:
+def test_array_elements_have_their_own_ids_folders_and_logs(cluster: Cluster, files: Path) -> None:
     options = SchedulerOptions(array="0-1", exclusive=False, time_limit_s=60)
     id = submit(files, "0", scheduler=options, components=(Component(nodes=1, ranks_per_node=2),))
     assert until(lambda: ended(id), 60)
     assert Slurm().status(id).state == "ended"
     assert [node["--job-id"] for node in nodes(files)] == ["a1b2c3d4-0", "a1b2c3d4-1"]
+    assert [path.name for path in node_logs(files / "logs", 0)] == ["node0-0.log", "node0-1.log"]
+    assert [path.read_text() for path in node_logs(files / "logs", 0)] == ["node 0 is here\n"] * 2
 
 
 def test_element_that_leaves_is_requeued_without_the_others(cluster: Cluster, files: Path) -> None:

@@ -118,13 +118,14 @@ def _step(request: LaunchRequest) -> Iterator[str]:
         yield f'srun {" ".join(nodes)} mkdir -p -- "$node_folder" "$shared_folder" || exit'
     yield "# One task per node, which may use all cores of the node. If a node is lost, the supervisor of the job"
     yield "# decides whether the job ends."
+    log = "node%t-%a.log" if request.scheduler.array else "node%t.log"
     options = [
         *nodes,
         "--cpu-bind=none",
         "--kill-on-bad-exit=0",
         "--wait=0",
         "--open-mode=append",
-        f"--output={shlex.quote(_slurm_path(request.folder))}/logs/node%t.log",
+        f"--output={shlex.quote(_slurm_path(request.folder))}/logs/{log}",
     ]
     options += map(shlex.quote, srun_options(request))
     yield "srun \\"

@@ -18,6 +18,7 @@ from trainyard.errors import BadInput, TrainyardError
 from trainyard.job import Job
 from trainyard.launch.fabric_environment import fabric_environment
 from trainyard.launch.launch_spec import NODE_MODULE
+from trainyard.launch.node_logs import FollowedLogs
 from trainyard.launch_request import Component, Container, JobStatus, LaunchRequest, SchedulerOptions, Variable
 from trainyard.plugins import Launcher
 from trainyard.run.launches.launch_record import LaunchRecord, RenderedLaunch, find_record, write_record
@@ -105,26 +106,21 @@ def submit_job(job: Job, job_text: str, on: str, options: LaunchOptions, root: P
 
 
 def follow_job(record: LaunchRecord, say: Callable[[str], None], poll_s: float = _POLL_S) -> JobStatus:
-    """Report changes of a job's status, and the output of node 0, until the job is over; return its last status.
+    """Report changes of a job's status, and the output of node 0 (of each element of an array), until the job is over;
+    return its last status.
 
     A job that is requeued is followed further.
     """
     launcher = load_launcher(record.on)
-    log, offset, reported = Path(record.folder) / "logs" / "node0.log", 0, ""
+    logs, reported = FollowedLogs(Path(record.folder) / "logs", 0), ""
     while True:
         status = launcher.status(record.scheduler_id)
         text = describe(status)
         if text != reported:
             say(f"launch {record.id}: {text}")
             reported = text
-        if log.exists():
-            with log.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
-            whole_lines = data if status.is_over else data[: data.rfind(b"\n") + 1]
-            offset += len(whole_lines)
-            for line in whole_lines.decode("utf-8", "replace").splitlines():
-                say(line)
+        for line in logs.new_lines(status.is_over):
+            say(line)
         if status.is_over:
             return status
         time.sleep(poll_s)
