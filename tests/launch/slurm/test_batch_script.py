@@ -8,10 +8,12 @@ from typing import Literal
 
 import pytest
 
-from tests.launch.requests import JOB
+from tests.launch.requests import JOB, request
+from tests.refused import refused
+from trainyard.errors import BadInput
 from trainyard.launch.slurm.batch_script import render_batch_script
 from trainyard.launch.slurm.container_words import image_word
-from trainyard.launch_request import Component, Container
+from trainyard.launch_request import Component, Container, SchedulerOptions
 from trainyard.run.launches.launch_job import LaunchOptions, build_request
 
 FOLDER = Path("/shared/store/launches/a1b2c3d4")
@@ -71,3 +73,43 @@ def test_mounted_folders_are_created_on_all_nodes() -> None:
     assert create[1:3] == ["--ntasks-per-node=1", "--het-group=0-1"]
     assert create[3:] == ["mkdir", "-p", "--", "$node_folder", "$shared_folder", "||", "exit"]
     assert start[1:3] == create[1:3]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partition": "gpu"}, ("partition", "--partition")),
+        ({"time": "1"}, ("time", "--time-limit")),
+        ({"export": "NONE"}, ("export",)),
+        ({"wrap": "id"}, ("wrap",)),
+        ({"a b": "1"}, ("'a b'",)),
+        ({"comment": 'x" --uid=0'}, ("comment",)),
+        ({"comment": "a\nb"}, ("comment",)),
+        ({"comment": "https://user:secret@host"}, ("comment", "secret")),
+    ],
+)
+def test_option_that_cannot_be_passed_is_refused(options: dict[str, str], words: tuple[str, ...]) -> None:
+    with refused(BadInput, *words):
+        render_batch_script(request(FOLDER, ("python3",), scheduler=SchedulerOptions(options=options)))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "requested", "started"),
+    [
+        (SchedulerOptions(), ["--mem=0"], []),
+        (SchedulerOptions(options={"mem-per-gpu": "32G"}), ['--mem-per-gpu="32G"'], []),
+        (SchedulerOptions(exclusive=False), ["--cpus-per-task=1"], ["--cpus-per-task=1"]),
+        (SchedulerOptions(exclusive=False, options={"cpus-per-gpu": "8"}), ['--cpus-per-gpu="8"'], []),
+        (
+            SchedulerOptions(exclusive=False, options={"cpus-per-task": "16"}),
+            ['--cpus-per-task="16"'],
+            ["--cpus-per-task=16"],
+        ),
+    ],
+)
+def test_cores_and_memory(scheduler: SchedulerOptions, requested: list[str], started: list[str]) -> None:
+    text = render_batch_script(request(FOLDER, ("python3",), scheduler=scheduler))
+    names = ("--mem", "--cpus-per")
+    lines = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert [line for line in lines if line.startswith(names)] == requested
+    assert [word for word in words_of(text, "srun")[-1] if word.startswith(names)] == started

@@ -30,8 +30,8 @@ words = sys.argv[1:]
 options = dict(zip(words[1::2], words[2::2]))
 folder = Path(options["--folder"])
 folder.mkdir(parents=True, exist_ok=True)
-names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME", "SLURM_JOB_ID")
-names += ("TRAINYARD_STORE",)
+names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME")
+names += ("SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "TRAINYARD_STORE")
 (folder / "options.json").write_text(json.dumps(options | {name: os.environ.get(name, "") for name in names}))
 print("node", options["--node"], "is here", flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
@@ -52,6 +52,8 @@ done
 shift
 exec "$@"
 """
+
+ON_ONE_NODE = (Component(nodes=1, ranks_per_node=2),)
 
 
 def submit(files: Path, how: str, **options: Any) -> str:
@@ -176,7 +178,7 @@ def test_job_of_a_killed_node_is_requeued(
 
 def test_array_elements_have_their_own_ids_folders_and_logs(cluster: Cluster, files: Path) -> None:
     options = SchedulerOptions(array="0-1", exclusive=False, time_limit_s=60)
-    id = submit(files, "0", scheduler=options, components=(Component(nodes=1, ranks_per_node=2),))
+    id = submit(files, "0", scheduler=options, components=ON_ONE_NODE)
     assert until(lambda: ended(id), 60)
     assert Slurm().status(id).state == "ended"
     assert [node["--job-id"] for node in nodes(files)] == ["a1b2c3d4-0", "a1b2c3d4-1"]
@@ -186,7 +188,7 @@ def test_array_elements_have_their_own_ids_folders_and_logs(cluster: Cluster, fi
 
 def test_element_that_leaves_is_requeued_without_the_others(cluster: Cluster, files: Path) -> None:
     options = SchedulerOptions(array="0-1", exclusive=False)
-    id = submit(files, "wait", scheduler=options, components=(Component(nodes=1, ranks_per_node=2),))
+    id = submit(files, "wait", scheduler=options, components=ON_ONE_NODE)
     assert until(lambda: len(nodes(files)) == 2, 60)
     # The last element has the id of the whole array, by which Slurm would requeue all elements.
     assert json_of(files, 1)["SLURM_JOB_ID"] == id
@@ -198,6 +200,26 @@ def test_element_that_leaves_is_requeued_without_the_others(cluster: Cluster, fi
     assert [job_of(cluster, f"{id}_{element}").restarts for element in (0, 1)] == [0, 1]
     Slurm().cancel(id)
     assert until(lambda: ended(id), 60)
+
+
+def test_shared_nodes_have_a_core_for_each_rank(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "0", scheduler=SchedulerOptions(exclusive=False), components=ON_ONE_NODE)
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "ended"
+    assert [node["SLURM_CPUS_ON_NODE"] for node in nodes(files)] == ["2"]
+    assert {"CPUs/Task=2", "OverSubscribe=OK"} <= set(cluster.run("scontrol", "show", "job", id).split())
+
+
+def test_further_options_reach_sbatch(cluster: Cluster, files: Path) -> None:
+    options = {"comment": "two words", "mem": "100", "nice": "7", "spread-job": ""}
+    id = submit(files, "0", scheduler=SchedulerOptions(options=options))
+    assert until(lambda: ended(id), 60)
+    (job,) = parse_jobs(cluster.run("scontrol", "show", "job", id, "--oneliner"))
+    assert (job.fields["Comment"].strip(), job.fields["Nice"], job.fields["MinMemoryNode"]) == (
+        "two words",
+        "7",
+        "100M",
+    )
 
 
 def test_node_folders_of_a_container_are_created(
@@ -234,6 +256,7 @@ def test_components_of_different_nodes_are_one_job(cluster: Cluster, files: Path
         ({"partition": "nowhere"}, ("partition", "sinfo")),
         ({"constraint": "unheard_of"}, ("feature", "--constraint")),
         ({"accelerators_per_node": 8}, ("generic resource", "--accelerators")),
+        ({"options": {"unheard-of": "1"}}, ("unheard-of", "sbatch --help")),
     ],
 )
 def test_refused_submission_has_next_step(

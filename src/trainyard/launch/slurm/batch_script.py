@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from trainyard.errors import BadInput
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.slurm.container_words import command_prefix, srun_options
+from trainyard.launch.slurm.further_options import sbatch_lines
 from trainyard.launch_request import Component, LaunchRequest
 
 STOP_FILE = "stop"
 """File in the launch's folder that prevents the job from requeueing itself after it has left on request."""
 _TASK = 'exec "$@" --folder "$0/node$SLURM_NODEID" --nodes "$SLURM_NNODES" --node "$SLURM_NODEID"'
 """Script of the shell of each task, which knows the index of its node. Its arguments: folder of the nodes, command."""
+
+_CORES = {"cpus-per-task", "cpus-per-gpu"}
+_MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
+"""Options of sbatch that choose cores and memory; each of a set excludes the others."""
 
 
 def render_batch_script(request: LaunchRequest) -> str:
@@ -65,11 +70,15 @@ def _component_options(request: LaunchRequest, component: Component, is_first: b
         yield f"--gpus-per-node={options.accelerators_per_node}"
     if options.exclusive:
         yield "--exclusive"
-        yield "--mem=0"
+        if not options.options.keys() & _MEMORY:
+            yield "--mem=0"
     if options.time_limit_s:
         yield f"--time={show_limit(options.time_limit_s)}"
         if options.notice_s:
             yield f"--signal=TERM@{options.notice_s}"
+    if cpus := _default_cpus(request):
+        yield f"--cpus-per-task={cpus}"
+    yield from sbatch_lines(options.options)
     if is_first and _continues_on_fewer(request):
         yield "--no-kill"
 
@@ -127,6 +136,8 @@ def _step(request: LaunchRequest) -> Iterator[str]:
         "--open-mode=append",
         f"--output={shlex.quote(_slurm_path(request.folder))}/logs/{log}",
     ]
+    if cpus := request.scheduler.options.get("cpus-per-task") or _default_cpus(request):
+        options.append(f"--cpus-per-task={shlex.quote(cpus)}")  # srun does not inherit it from sbatch
     options += map(shlex.quote, srun_options(request))
     yield "srun \\"
     yield from (f"  {option} \\" for option in options)
@@ -159,6 +170,15 @@ def _requeue(request: LaunchRequest) -> Iterator[str]:
             yield '  scontrol requeue "$SLURM_JOB_ID"'
         yield "fi"
     yield 'exit "$code"'
+
+
+def _default_cpus(request: LaunchRequest) -> str:
+    """Number of cores to request for each node's task: one for each rank on shared nodes; empty if the nodes are not
+    shared, or if the user chose it."""
+    options = request.scheduler
+    if options.exclusive or options.options.keys() & _CORES:
+        return ""
+    return str(request.components[0].ranks_per_node)
 
 
 def _continues_on_fewer(request: LaunchRequest) -> bool:

@@ -24,6 +24,7 @@ _NEXT_STEPS = {
     "munge": "Start munged on this host, with the key of the cluster (systemctl start munge).",
     "authentication": "Check that munged runs on this host with the key of the cluster, and that clocks agree.",
     "unable to contact slurm controller": "Check that slurmctld runs, and SLURM_CONF or /etc/slurm/slurm.conf.",
+    "unrecognized option": "`sbatch --help` lists the options that --option can set.",
     "invalid partition": "`sinfo` lists the partitions; pass one with --partition.",
     "invalid account": "`sacctmgr show user $USER -s` lists your accounts; pass one with --account.",
     "invalid qos": "`sacctmgr show qos` lists the QOS; pass one with --qos.",
