@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from trainyard.launch_request import Component, Container, JobStatus, SchedulerO
 pytestmark = pytest.mark.slurm
 
 NODE = """
-import json, os, signal, sys, time
+import json, os, resource, signal, sys, time
 from pathlib import Path
 words = sys.argv[1:]
 options = dict(zip(words[1::2], words[2::2]))
@@ -32,6 +33,7 @@ folder = Path(options["--folder"])
 folder.mkdir(parents=True, exist_ok=True)
 names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME")
 names += ("SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "TRAINYARD_STORE")
+options["open files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 (folder / "options.json").write_text(json.dumps(options | {name: os.environ.get(name, "") for name in names}))
 print("node", options["--node"], "is here", flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
@@ -111,6 +113,26 @@ def test_a_variable_of_the_user_wins(cluster: Cluster, files: Path, monkeypatch:
     id = submit(files, "0", environment={"NCCL_DEBUG": Variable(value="INFO", reason="NCCL prints its choices.")})
     assert until(lambda: ended(id), 60)
     assert [node["NCCL_DEBUG"] for node in nodes(files)] == ["WARN", "WARN"]
+
+
+def test_token_is_passed_if_exports_are_off(cluster: Cluster, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_EXPORT", "NONE")
+    monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")
+    id = submit(files, "0")
+    assert until(lambda: ended(id), 60)
+    assert [len(node["TRAINYARD_JOB_TOKEN"]) for node in nodes(files)] == [64, 64]
+
+
+def test_limits_of_the_submitting_host_are_left_behind(cluster: Cluster, files: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft > 300
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    try:
+        id = submit(files, "0")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert until(lambda: ended(id), 60)
+    assert [int(node["open files"]) > 300 for node in nodes(files)] == [True, True]
 
 
 def test_failed_job_names_its_exit_code(cluster: Cluster, files: Path) -> None:

@@ -53,6 +53,8 @@ def _component_options(request: LaunchRequest, component: Component, is_first: b
         yield f"--job-name={request.name}"
         yield f'--output="{_slurm_path(request.folder)}/logs/{log}"'
         yield "--open-mode=append"
+        if "propagate" not in options.options:
+            yield "--propagate=NONE"  # a login node's limits, such as a small one of locked memory, harm RDMA
         yield "--requeue" if options.requeue else "--no-requeue"
         if options.array:
             yield f"--array={options.array}"
@@ -130,6 +132,7 @@ def _step(request: LaunchRequest) -> Iterator[str]:
     log = "node%t-%a.log" if request.scheduler.array else "node%t.log"
     options = [
         *nodes,
+        "--export=ALL",  # also if SLURM_EXPORT_ENV=NONE
         "--cpu-bind=none",
         "--kill-on-bad-exit=0",
         "--wait=0",
