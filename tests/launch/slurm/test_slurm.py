@@ -29,6 +29,7 @@ import json, os, resource, signal, sys, time
 from pathlib import Path
 words = sys.argv[1:]
 options = dict(zip(words[1::2], words[2::2]))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 folder = Path(options["--folder"])
 folder.mkdir(parents=True, exist_ok=True)
 names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME")
@@ -36,13 +37,18 @@ names += ("SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "TRAINYARD_STORE")
 options["open files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 (folder / "options.json").write_text(json.dumps(options | {name: os.environ.get(name, "") for name in names}))
 print("node", options["--node"], "is here", flush=True)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 if words[0] == "wait" and not os.environ.get("SLURM_RESTART_COUNT"):
     time.sleep(120)
+if words[0].startswith("head"):
+    if options["--node"] == "1" or os.environ.get("SLURM_RESTART_COUNT"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    (folder / "exit-code").write_text(words[0].removeprefix("head"))
+    sys.exit(int(words[0].removeprefix("head")))
 sys.exit(int(words[0]) if words[0].isdecimal() else 0)
 """
 """A substitute for a node of a job: writes its options to its folder, leaves with 75 on SIGTERM, and does what its
-first argument means: an exit code, or `wait`, which waits in the first attempt."""
+first argument means: an exit code, `wait`, which waits in the first attempt, or `head` with the exit code of node 0 in
+the first attempt, in which node 1 is killed; later all are."""
 
 APPTAINER = """#!/bin/sh
 shift
@@ -141,6 +147,21 @@ def test_failed_job_names_its_exit_code(cluster: Cluster, files: Path) -> None:
     status = Slurm().status(id)
     assert status.state == "failed"
     assert "4:0" in status.reason
+
+
+def test_killed_node_does_not_hide_a_head_that_succeeded(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "head0")
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "ended"
+
+
+def test_killed_node_does_not_hide_a_head_that_left(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "head75")
+    assert until(lambda: len(nodes(files)) == 2, 60)
+    assert until(lambda: Slurm().status(id).state == "pending", 60)
+    cluster.run("scontrol", "update", f"JobId={id}", "StartTime=now+3")
+    assert until(lambda: ended(id), 60)
+    assert (Slurm().status(id).state, Slurm().status(id).restarts) == ("failed", 1)  # a killed head leaves no code
 
 
 def test_cancelled_job_ends_without_requeue(cluster: Cluster, files: Path) -> None:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 
 from trainyard.errors import BadInput
-from trainyard.launch.launch_spec import LEFT
+from trainyard.launch.launch_spec import EXIT_CODE, LEFT
 from trainyard.launch.slurm.container_words import command_prefix, srun_options
 from trainyard.launch.slurm.further_options import sbatch_lines
 from trainyard.launch_request import Component, LaunchRequest
@@ -127,6 +127,8 @@ def _step(request: LaunchRequest) -> Iterator[str]:
     if request.container and (request.node_folder or request.shared_folder):
         yield "# What is mounted in a container must exist on each node."
         yield f'srun {" ".join(nodes)} mkdir -p -- "$node_folder" "$shared_folder" || exit'
+    yield f'exit_code="$node_folder/node0/{EXIT_CODE}"'
+    yield 'rm -f -- "$exit_code"'
     yield "# One task per node, which may use all cores of the node. If a node is lost, the supervisor of the job"
     yield "# decides whether the job ends."
     log = "node%t-%a.log" if request.scheduler.array else "node%t.log"
@@ -160,8 +162,10 @@ def _all_nodes(request: LaunchRequest) -> list[str]:
 
 
 def _requeue(request: LaunchRequest) -> Iterator[str]:
-    """Yields the end of the script: the exit code of the step, and the requeue of a job that left on notice."""
+    """Yields the end of the script: the exit code of the head, and the requeue of a job that left on notice."""
     yield "code=$?"
+    yield "# srun's exit code is the highest of all nodes: that of a killed node would hide the head's."
+    yield '[ ! -s "$exit_code" ] || code=$(cat "$exit_code")'
     if request.scheduler.requeue:
         stop = shlex.quote(f"{request.folder}/{STOP_FILE}")
         yield f'if [ "$code" -eq {LEFT} ] && [ ! -e {stop} ]; then'
