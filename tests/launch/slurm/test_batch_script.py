@@ -113,3 +113,25 @@ def test_cores_and_memory(scheduler: SchedulerOptions, requested: list[str], sta
     lines = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
     assert [line for line in lines if line.startswith(names)] == requested
     assert [word for word in words_of(text, "srun")[-1] if word.startswith(names)] == started
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "notice_s", "is_refused"),
+    [
+        (300, 600, True),
+        (120, 120, True),
+        (121, 120, False),
+        (60, 0, False),
+        (0, 120, False),
+        (90_000, 65_535, False),
+        (90_000, 65_536, True),
+    ],
+)
+def test_notice_is_shorter_than_the_limit(limit_s: int, notice_s: int, is_refused: bool) -> None:
+    scheduler = SchedulerOptions(time_limit_s=limit_s, notice_s=notice_s)
+    asked = request(FOLDER, ("python3",), scheduler=scheduler)
+    if is_refused:
+        with refused(BadInput, str(min(notice_s, 65_535)), "--notice"):
+            render_batch_script(asked)
+    else:
+        assert (f"#SBATCH --signal=TERM@{notice_s}" in render_batch_script(asked)) == (limit_s > 0 and notice_s > 0)

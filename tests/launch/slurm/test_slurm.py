@@ -220,7 +220,7 @@ def test_job_of_a_killed_node_is_requeued(
 
 
 def test_array_elements_have_their_own_ids_folders_and_logs(cluster: Cluster, files: Path) -> None:
-    options = SchedulerOptions(array="0-1", exclusive=False, time_limit_s=60)
+    options = SchedulerOptions(array="0-1", exclusive=False, time_limit_s=60, notice_s=10)
     id = submit(files, "0", scheduler=options, components=ON_ONE_NODE)
     assert until(lambda: ended(id), 60)
     assert Slurm().status(id).state == "ended"
@@ -285,7 +285,7 @@ def test_node_folders_of_a_container_are_created(
 
 def test_components_of_different_nodes_are_one_job(cluster: Cluster, files: Path) -> None:
     kinds = tuple(Component(nodes=1, ranks_per_node=1, constraint=feature) for feature in ("slow", "fast"))
-    id = submit(files, "0", components=kinds, scheduler=SchedulerOptions(time_limit_s=60))
+    id = submit(files, "0", components=kinds, scheduler=SchedulerOptions(time_limit_s=60, notice_s=10))
     assert until(lambda: ended(id), 60)
     assert Slurm().status(id).state == "ended"
     assert [node["SLURMD_NODENAME"] for node in nodes(files)] == ["n2", "n1"]

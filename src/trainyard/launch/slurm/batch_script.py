@@ -13,13 +13,14 @@ from trainyard.errors import BadInput
 from trainyard.launch.launch_spec import EXIT_CODE, LEFT
 from trainyard.launch.slurm.container_words import command_prefix, srun_options
 from trainyard.launch.slurm.further_options import sbatch_lines
-from trainyard.launch_request import Component, LaunchRequest
+from trainyard.launch_request import Component, LaunchRequest, SchedulerOptions
 
 STOP_FILE = "stop"
 """File in the launch's folder that prevents the job from requeueing itself after it has left on request."""
 _TASK = 'exec "$@" --folder "$0/node$SLURM_NODEID" --nodes "$SLURM_NNODES" --node "$SLURM_NODEID"'
 """Script of the shell of each task, which knows the index of its node. Its arguments: folder of the nodes, command."""
-
+_MAX_NOTICE_S = 65_535
+"""Largest number of seconds that `--signal` takes."""
 _CORES = {"cpus-per-task", "cpus-per-gpu"}
 _MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
 """Options of sbatch that choose cores and memory; each of a set excludes the others."""
@@ -28,13 +29,27 @@ _MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
 def render_batch_script(request: LaunchRequest) -> str:
     """The text of the batch script.
 
-    Raises `BadInput` for an array of heterogeneous jobs, which Slurm does not have.
+    Raises `BadInput` for an array of heterogeneous jobs, which Slurm does not have, and for a notice that is not
+    shorter than the time limit.
     """
+    _check_notice(request.scheduler)
     if request.scheduler.array and len(request.components) > 1:
         raise BadInput("Slurm has no arrays of heterogeneous jobs.", "Launch each element as a job of its own.")
     lines = ["#!/bin/bash", *_options(request), "", *_environment(request), *_folders(request), *_head(request), ""]
     lines += [*_step(request), *_requeue(request)]
     return "\n".join(lines) + "\n"
+
+
+def _check_notice(options: SchedulerOptions) -> None:
+    """Raises `BadInput` for a notice that Slurm cannot give, or that it would give at the start of the job."""
+    if options.notice_s > _MAX_NOTICE_S:
+        raise BadInput(f"Slurm gives notice at most {_MAX_NOTICE_S} s before the limit.", "Use a shorter --notice.")
+    if 0 < options.time_limit_s <= options.notice_s:
+        raise BadInput(
+            f"the notice of {options.notice_s} s is not shorter than the time limit of {options.time_limit_s} s: the "
+            f"job would be asked to leave as soon as it starts.",
+            "Use a longer --time-limit or a shorter --notice.",
+        )
 
 
 def _options(request: LaunchRequest) -> Iterator[str]:
