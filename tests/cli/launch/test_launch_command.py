@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ if [ -e "$TRAINYARD_STORE/wait" ]; then
 fi
 exit "$(cat "$TRAINYARD_STORE/code" 2>/dev/null || echo 0)"
 """
+
+HOSTS = ("--host", "n1", "--host", "n2")
 
 
 @pytest.fixture
@@ -153,6 +156,30 @@ def test_render_prints_exactly_the_submitted_files(store: Path, job: str, capsys
     assert rendered["files"] == {"job.sbatch": out}
     assert "#SBATCH --time=1-12:00:00\n" in out
     assert not (store / "launches").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (("slurm",), []),
+        (("slurm", "--image", "x"), ["1800"]),
+        (("slurm", "--gather", "90m"), ["5400"]),
+        (("slurm", "--image", "x", "--gather", "9"), ["9"]),
+        (("k8s", "--image", "x"), ["1800"]),
+        (("k8s", "--image", "x", "--gather", "1h"), ["3600"]),
+        (("ray",), []),
+        (("ray", "--gather", "90m"), ["5400"]),
+        (("ssh", *HOSTS), []),
+        (("ssh", *HOSTS, "--gather", "90m"), ["5400"]),
+    ],
+)
+def test_time_that_nodes_wait_for_each_other(
+    store: Path, job: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], seconds: list[str]
+) -> None:
+    code, out, err = run(capsys, "render", job, "--nodes", "2", "--json", "--on", *words)
+    assert code == 0, err
+    text = "\n".join(valid("launch-files", out)["files"].values())
+    assert re.findall(r"--gather-s[\s\\\"',]+(\d+)", text) == seconds
 
 
 @pytest.mark.parametrize(

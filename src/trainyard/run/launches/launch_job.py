@@ -27,6 +27,8 @@ from trainyard.store.store import new_id, now
 
 _POLL_S = 2.0
 """Seconds between two queries of a job's status; schedulers ask for few queries."""
+_CONTAINER_GATHER_S = 1800
+"""Seconds in which all nodes pull and start a container, unless the user gives another time."""
 _RENDERED_STORE = "<store>"
 
 
@@ -41,7 +43,9 @@ class LaunchOptions:
     value, which override those for the fabric. `port`: at which the nodes meet; the launcher's choice if None.
     `shared_folder`: folder that all nodes share, for checkpoints; by default one in the launch's folder, if the
     launcher's nodes share it. `node_folder`: folder on each node for its files. `python`: interpreter on the nodes;
-    by default this one, or `python3` in a container. `tag`: name of the run.
+    by default this one, or `python3` in a container. `tag`: name of the run. `gather_s`: seconds that node 0 waits for
+    the others, and they for it, at the start and after a loss; 0 for the default: half an hour with a container, whose
+    image each node may have to pull, else that of the nodes' command.
     """
 
     _: KW_ONLY
@@ -56,6 +60,7 @@ class LaunchOptions:
     node_folder: str = ""
     python: str = ""
     tag: str = ""
+    gather_s: int = 0
 
 
 def render_job(job: Job, on: str, options: LaunchOptions) -> RenderedLaunch:
@@ -164,9 +169,11 @@ def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> La
     container = options.container and replace(options.container, vendor=vendor)
     python = options.python or ("python3" if container else sys.executable)
     tag = ("--tag", options.tag) if options.tag else ()
+    gather_s = options.gather_s or (_CONTAINER_GATHER_S if container else 0)
+    gather = ("--gather-s", str(gather_s)) if gather_s else ()
     return LaunchRequest(
         job=job,
-        command=(python, "-m", NODE_MODULE, *tag),
+        command=(python, "-m", NODE_MODULE, *gather, *tag),
         id=id,
         name=re.sub(r"[^A-Za-z0-9._-]", "-", job.name).strip("-._") or "trainyard",
         folder=str(folder),
