@@ -129,9 +129,9 @@ def test_cores_and_memory(scheduler: SchedulerOptions, requested: list[str], sta
 )
 def test_notice_is_shorter_than_the_limit(limit_s: int, notice_s: int, is_refused: bool) -> None:
     scheduler = SchedulerOptions(time_limit_s=limit_s, notice_s=notice_s)
-    asked = request(FOLDER, ("python3",), scheduler=scheduler)
+    launch = request(FOLDER, ("python3",), scheduler=scheduler)
     if is_refused:
         with refused(BadInput, str(min(notice_s, 65_535)), "--notice"):
-            render_batch_script(asked)
+            render_batch_script(launch)
     else:
-        assert (f"#SBATCH --signal=TERM@{notice_s}" in render_batch_script(asked)) == (limit_s > 0 and notice_s > 0)
+        assert (f"#SBATCH --signal=TERM@{notice_s}" in render_batch_script(launch)) == (limit_s > 0 and notice_s > 0)
