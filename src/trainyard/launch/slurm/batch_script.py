@@ -144,8 +144,8 @@ def _step(request: LaunchRequest) -> Iterator[str]:
         yield f'srun {" ".join(nodes)} mkdir -p -- "$node_folder" "$shared_folder" || exit'
     yield f'exit_code="$node_folder/node0/{EXIT_CODE}"'
     yield 'rm -f -- "$exit_code"'
-    yield "# One task per node, which may use all cores of the node. If a node is lost, the supervisor of the job"
-    yield "# decides whether the job ends."
+    yield "# One task per node, which may use all cores that the job has there. If a node is lost, the supervisor"
+    yield "# of the job decides whether the job ends."
     log = "node%t-%a.log" if request.scheduler.array else "node%t.log"
     options = [
         *nodes,

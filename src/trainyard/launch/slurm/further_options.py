@@ -39,8 +39,8 @@ _FIXED = frozenset(
 def sbatch_lines(options: Mapping[str, str]) -> list[str]:
     """The options, name -> value (empty for a flag), as they follow `#SBATCH`.
 
-    Raises `BadInput` for a name that options cannot have or that trainyard sets, and for a value that sbatch would not take as
-    it is, or that looks like a secret.
+    Raises `BadInput` for a name that options cannot have or that trainyard sets, and for a value that sbatch would
+    not take as it is, or that looks like a secret.
     """
     lines: list[str] = []
     for name, value in options.items():
