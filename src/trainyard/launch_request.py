@@ -99,7 +99,8 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     the job, the folder of this node, the number of nodes, the index of this node from 0, and the address of node 0; and
     `--shared SHARED_FOLDER`.
     `id`: of the launch; `name`: of the job, as the scheduler lists it. `folder`: absolute path of the launch's folder,
-    which has `job.toml` and the rendered files. `node_folder`: folder on each node for its files; `folder`/nodes
+    which has `job.toml` and the rendered files. `store`: absolute path of the store, in which node 0 stores the run;
+    the nodes' own choice if empty. `node_folder`: folder on each node for its files; `folder`/nodes
     if empty. `shared_folder`: folder that all nodes share, for checkpoints; if empty,
     `folder`/shared for a launcher whose nodes share `folder`, else none.
     `port`: port on node 0 at which the nodes meet; chosen by the launcher if None. `environment`: variables of the
@@ -111,6 +112,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     name: str = "trainyard"
     folder: str = ""
+    store: str = ""
     node_folder: str = ""
     shared_folder: str = ""
     components: tuple[Component, ...] = ()

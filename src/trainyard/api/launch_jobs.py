@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainyard.api.run_jobs import JobSource, read_job
 from trainyard.launch.log_tail import last_lines
+from trainyard.launch.node_logs import node_logs
 from trainyard.launch.scheduler_tool import run_tool
 from trainyard.run.launches import launch_job
 from trainyard.run.launches.launch_job import LaunchOptions, find_launch
@@ -74,13 +75,15 @@ def launch_status(id: str, *, store: Root = None) -> LaunchReport:
 
 
 def launch_logs(id: str, *, lines: int = 20, node: int | None = None, store: Root = None) -> LaunchLogs:
-    """Reads the last `lines` lines of each log of a launch; `node`: only of this node's log.
+    """Reads the last `lines` lines of each log of a launch; `node`: only of this node's
+    log, or logs if the launch is an array.
 
     Logs that the scheduler keeps itself are read by its own command.
     """
     record, launcher = find_launch(_root(store), id)
     status = launcher.status(record.scheduler_id)  # some launchers fetch the logs with it
-    paths = sorted((Path(record.folder) / "logs").glob("*.log" if node is None else f"node{node}.log"))
+    folder = Path(record.folder) / "logs"
+    paths = sorted(folder.glob("*.log")) if node is None else node_logs(folder, node)
     logs = [LaunchLog(path=str(path), lines=last_lines(path, lines)) for path in paths]
     if not logs and (words := status.log_command):
         printed = run_tool(words, install=f"Install {words[0]}.", next_steps={})

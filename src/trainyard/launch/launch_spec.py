@@ -20,6 +20,9 @@ LOST = 69
 LEFT = 75
 """Exit code of a rank that saved its state and left as requested (EX_TEMPFAIL of sysexits.h: try again)."""
 
+EXIT_CODE = "exit-code"
+"""File in the head's folder with the exit code of the head's process, for launchers that know only that of all."""
+
 
 RUN_FOLDER = "{run_folder}"
 """An argument of a rank's module that stands for the run's folder, which differs between hosts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ if [ -e "$TRAINYARD_STORE/wait" ]; then
 fi
 exit "$(cat "$TRAINYARD_STORE/code" 2>/dev/null || echo 0)"
 """
+
+HOSTS = ("--host", "n1", "--host", "n2")
 
 
 @pytest.fixture
@@ -90,6 +93,20 @@ def test_launch_follows_the_job_to_its_end(
 
 
 @pytest.mark.slurm
+def test_array_is_followed_and_has_logs_of_each_element(
+    cluster: Cluster, store: Path, job: str, python: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--on", "slurm", "--nodes", "1", "--array", "0-1", "--no-exclusive", "--python", python, "--json")
+    code, out, err = run(capsys, job, *words)
+    assert code == 0, err
+    assert sorted(line for line in err.splitlines() if "began" in line) == ["0: node 0 began", "1: node 0 began"]
+    id = valid("launch", out)["launch"]["id"]
+    code, out, _ = run(capsys, "logs", id, "--node", "0", "--json")
+    names = [Path(log["path"]).name for log in valid("launch-logs", out)["logs"]]
+    assert (code, names) == (0, ["node0-0.log", "node0-1.log"])
+
+
+@pytest.mark.slurm
 def test_failed_job_ends_with_exit_code_4(
     cluster: Cluster, store: Path, job: str, python: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +156,30 @@ def test_render_prints_exactly_the_submitted_files(store: Path, job: str, capsys
     assert rendered["files"] == {"job.sbatch": out}
     assert "#SBATCH --time=1-12:00:00\n" in out
     assert not (store / "launches").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (("slurm",), []),
+        (("slurm", "--image", "x"), ["1800"]),
+        (("slurm", "--gather", "90m"), ["5400"]),
+        (("slurm", "--image", "x", "--gather", "9"), ["9"]),
+        (("k8s", "--image", "x"), ["1800"]),
+        (("k8s", "--image", "x", "--gather", "1h"), ["3600"]),
+        (("ray",), []),
+        (("ray", "--gather", "90m"), ["5400"]),
+        (("ssh", *HOSTS), []),
+        (("ssh", *HOSTS, "--gather", "90m"), ["5400"]),
+    ],
+)
+def test_time_that_nodes_wait_for_each_other(
+    store: Path, job: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], seconds: list[str]
+) -> None:
+    code, out, err = run(capsys, "render", job, "--nodes", "2", "--json", "--on", *words)
+    assert code == 0, err
+    text = "\n".join(valid("launch-files", out)["files"].values())
+    assert re.findall(r"--gather-s[\s\\\"',]+(\d+)", text) == seconds
 
 
 @pytest.mark.parametrize(

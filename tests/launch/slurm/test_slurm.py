@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,28 +17,51 @@ from tests.processes import until
 from tests.refused import refused
 from tests.slurm_cluster import Cluster
 from trainyard.errors import MissingProgram, SchedulerFailed, UnknownName
+from trainyard.launch.node_logs import node_logs
+from trainyard.launch.slurm.job_state import parse_jobs, status_of
 from trainyard.launch.slurm.launcher import Slurm
-from trainyard.launch_request import Component, SchedulerOptions, Variable
+from trainyard.launch_request import Component, Container, JobStatus, SchedulerOptions, Variable
 
 pytestmark = pytest.mark.slurm
 
 NODE = """
-import json, os, signal, sys, time
+import json, os, resource, signal, sys, time
 from pathlib import Path
 words = sys.argv[1:]
 options = dict(zip(words[1::2], words[2::2]))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 folder = Path(options["--folder"])
 folder.mkdir(parents=True, exist_ok=True)
 names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "SLURM_RESTART_COUNT", "SLURMD_NODENAME")
+names += ("SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "TRAINYARD_STORE")
+options["open files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 (folder / "options.json").write_text(json.dumps(options | {name: os.environ.get(name, "") for name in names}))
 print("node", options["--node"], "is here", flush=True)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 if words[0] == "wait" and not os.environ.get("SLURM_RESTART_COUNT"):
     time.sleep(120)
+if words[0].startswith("head"):
+    if options["--node"] == "1" or os.environ.get("SLURM_RESTART_COUNT"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    (folder / "exit-code").write_text(words[0].removeprefix("head"))
+    sys.exit(int(words[0].removeprefix("head")))
 sys.exit(int(words[0]) if words[0].isdecimal() else 0)
 """
 """A substitute for a node of a job: writes its options to its folder, leaves with 75 on SIGTERM, and does what its
-first argument means: an exit code, or `wait`, which waits in the first attempt."""
+first argument means: an exit code, `wait`, which waits in the first attempt, or `head` with the exit code of node 0 in
+the first attempt, in which node 1 is killed; later all are."""
+
+APPTAINER = """#!/bin/sh
+shift
+while [ "$1" = --bind ]; do
+  [ -e "${2%%:*}" ] || { echo "no folder ${2%%:*}"; exit 9; }
+  shift 2
+done
+[ "$1" = docker://repo/x:1 ] || { echo "no image $1"; exit 9; }
+shift
+exec "$@"
+"""
+
+ON_ONE_NODE = (Component(nodes=1, ranks_per_node=2),)
 
 
 def submit(files: Path, how: str, **options: Any) -> str:
@@ -50,6 +75,16 @@ def submit(files: Path, how: str, **options: Any) -> str:
 def nodes(files: Path) -> list[dict[str, str]]:
     """The options of each node that has started, by index."""
     return [json.loads(path.read_text()) for path in sorted((files / "nodes").glob("**/options.json"))]
+
+
+def json_of(files: Path, element: int) -> dict[str, str]:
+    """The options of the only node of an array's element."""
+    return json.loads((files / "nodes" / str(element) / "node0" / "options.json").read_text())
+
+
+def job_of(cluster: Cluster, id: str) -> JobStatus:
+    """The status of an element of an array, or of a job."""
+    return status_of(parse_jobs(cluster.run("scontrol", "show", "job", id, "--oneliner")))
 
 
 def ended(id: str) -> bool:
@@ -86,12 +121,47 @@ def test_a_variable_of_the_user_wins(cluster: Cluster, files: Path, monkeypatch:
     assert [node["NCCL_DEBUG"] for node in nodes(files)] == ["WARN", "WARN"]
 
 
+def test_token_is_passed_if_exports_are_off(cluster: Cluster, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_EXPORT", "NONE")
+    monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")
+    id = submit(files, "0")
+    assert until(lambda: ended(id), 60)
+    assert [len(node["TRAINYARD_JOB_TOKEN"]) for node in nodes(files)] == [64, 64]
+
+
+def test_limits_of_the_submitting_host_are_left_behind(cluster: Cluster, files: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft > 300
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    try:
+        id = submit(files, "0")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert until(lambda: ended(id), 60)
+    assert [int(node["open files"]) > 300 for node in nodes(files)] == [True, True]
+
+
 def test_failed_job_names_its_exit_code(cluster: Cluster, files: Path) -> None:
     id = submit(files, "4")
     assert until(lambda: ended(id), 60)
     status = Slurm().status(id)
     assert status.state == "failed"
     assert "4:0" in status.reason
+
+
+def test_killed_node_does_not_hide_a_head_that_succeeded(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "head0")
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "ended"
+
+
+def test_killed_node_does_not_hide_a_head_that_left(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "head75")
+    assert until(lambda: len(nodes(files)) == 2, 60)
+    assert until(lambda: Slurm().status(id).state == "pending", 60)
+    cluster.run("scontrol", "update", f"JobId={id}", "StartTime=now+3")
+    assert until(lambda: ended(id), 60)
+    assert (Slurm().status(id).state, Slurm().status(id).restarts) == ("failed", 1)  # a killed head leaves no code
 
 
 def test_cancelled_job_ends_without_requeue(cluster: Cluster, files: Path) -> None:
@@ -149,17 +219,73 @@ def test_job_of_a_killed_node_is_requeued(
         assert [node["SLURM_RESTART_COUNT"] for node in nodes(files)] == ["1", "1"]
 
 
-def test_array_elements_have_their_own_ids_and_folders(cluster: Cluster, files: Path) -> None:
-    options = SchedulerOptions(array="0-1", exclusive=False, time_limit_s=60)
-    id = submit(files, "0", scheduler=options, components=(Component(nodes=1, ranks_per_node=2),))
+def test_array_elements_have_their_own_ids_folders_and_logs(cluster: Cluster, files: Path) -> None:
+    options = SchedulerOptions(array="0-1", exclusive=False, time_limit_s=60, notice_s=10)
+    id = submit(files, "0", scheduler=options, components=ON_ONE_NODE)
     assert until(lambda: ended(id), 60)
     assert Slurm().status(id).state == "ended"
     assert [node["--job-id"] for node in nodes(files)] == ["a1b2c3d4-0", "a1b2c3d4-1"]
+    assert [path.name for path in node_logs(files / "logs", 0)] == ["node0-0.log", "node0-1.log"]
+    assert [path.read_text() for path in node_logs(files / "logs", 0)] == ["node 0 is here\n"] * 2
+
+
+def test_element_that_leaves_is_requeued_without_the_others(cluster: Cluster, files: Path) -> None:
+    options = SchedulerOptions(array="0-1", exclusive=False)
+    id = submit(files, "wait", scheduler=options, components=ON_ONE_NODE)
+    assert until(lambda: len(nodes(files)) == 2, 60)
+    # The last element has the id of the whole array, by which Slurm would requeue all elements.
+    assert json_of(files, 1)["SLURM_JOB_ID"] == id
+    cluster.run("scancel", "--signal=TERM", f"{id}_1")
+    assert until(lambda: job_of(cluster, f"{id}_1").state == "pending", 60)
+    assert job_of(cluster, f"{id}_0").state == "running"
+    cluster.run("scontrol", "update", f"JobId={id}_1", "StartTime=now+3")
+    assert until(lambda: job_of(cluster, f"{id}_1").state == "ended", 60)
+    assert [job_of(cluster, f"{id}_{element}").restarts for element in (0, 1)] == [0, 1]
+    Slurm().cancel(id)
+    assert until(lambda: ended(id), 60)
+
+
+def test_shared_nodes_have_a_core_for_each_rank(cluster: Cluster, files: Path) -> None:
+    id = submit(files, "0", scheduler=SchedulerOptions(exclusive=False), components=ON_ONE_NODE)
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "ended"
+    assert [node["SLURM_CPUS_ON_NODE"] for node in nodes(files)] == ["2"]
+    assert {"CPUs/Task=2", "OverSubscribe=OK"} <= set(cluster.run("scontrol", "show", "job", id).split())
+
+
+def test_further_options_reach_sbatch(cluster: Cluster, files: Path) -> None:
+    options = {"comment": "two words", "mem": "100", "nice": "7", "spread-job": ""}
+    id = submit(files, "0", scheduler=SchedulerOptions(options=options))
+    assert until(lambda: ended(id), 60)
+    (job,) = parse_jobs(cluster.run("scontrol", "show", "job", id, "--oneliner"))
+    assert (job.fields["Comment"].strip(), job.fields["Nice"], job.fields["MinMemoryNode"]) == (
+        "two words",
+        "7",
+        "100M",
+    )
+
+
+def test_node_folders_of_a_container_are_created(
+    cluster: Cluster, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A substitute for apptainer starts the command only if all folders that it binds exist, as apptainer does."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "apptainer").write_text(APPTAINER)
+    (tools / "apptainer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    container = Container(image="repo/x:1", runtime="apptainer")
+    node_folder, store = tmp_path / "local" / "x", str(files.parent)
+    id = submit(files, "0", container=container, node_folder=str(node_folder), store=store)
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "ended", (files / "logs" / "node0.log").read_text()
+    options = [json.loads(path.read_text()) for path in sorted(node_folder.glob("*/options.json"))]
+    assert [(each["--node"], each["TRAINYARD_STORE"]) for each in options] == [("0", store), ("1", store)]
 
 
 def test_components_of_different_nodes_are_one_job(cluster: Cluster, files: Path) -> None:
     kinds = tuple(Component(nodes=1, ranks_per_node=1, constraint=feature) for feature in ("slow", "fast"))
-    id = submit(files, "0", components=kinds, scheduler=SchedulerOptions(time_limit_s=60))
+    id = submit(files, "0", components=kinds, scheduler=SchedulerOptions(time_limit_s=60, notice_s=10))
     assert until(lambda: ended(id), 60)
     assert Slurm().status(id).state == "ended"
     assert [node["SLURMD_NODENAME"] for node in nodes(files)] == ["n2", "n1"]
@@ -173,6 +299,7 @@ def test_components_of_different_nodes_are_one_job(cluster: Cluster, files: Path
         ({"partition": "nowhere"}, ("partition", "sinfo")),
         ({"constraint": "unheard_of"}, ("feature", "--constraint")),
         ({"accelerators_per_node": 8}, ("generic resource", "--accelerators")),
+        ({"options": {"unheard-of": "1"}}, ("unheard-of", "sbatch --help")),
     ],
 )
 def test_refused_submission_has_next_step(

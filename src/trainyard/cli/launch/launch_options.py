@@ -113,6 +113,12 @@ _OPTIONS = (
     click.option(
         "--option", "further", multiple=True, metavar="NAME=VALUE", callback=_variables, help="Launcher's own."
     ),
+    click.option(
+        "--gather",
+        callback=_duration,
+        metavar="TIME",
+        help="How long the nodes wait for each other. Default: 30m with --image, else 5m.",
+    ),
     click.option("--port", type=click.IntRange(1, 65535), help="Port at which the nodes meet."),
     click.option("--shared-folder", default="", help="Folder that all nodes share, for checkpoints."),
     click.option("--node-folder", default="", help="Folder on each node for its files."),
@@ -146,7 +152,7 @@ def options_of(given: dict[str, Any]) -> LaunchOptions:
         nodes=given["nodes"] or len(hosts), components=given["components"], scheduler=scheduler,
         accelerators_per_node=given["accelerators"], container=container, environment=given["variables"],
         port=given["port"], shared_folder=given["shared_folder"], node_folder=given["node_folder"],
-        python=given["python"], tag=given["tag"],
+        python=given["python"], tag=given["tag"], gather_s=given["gather"],
     )  # fmt: skip
 
 

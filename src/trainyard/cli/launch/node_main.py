@@ -5,7 +5,8 @@ the supervisor. All of them need the job's token in the environment variable `TR
 the launcher draws for each job.
 
 Exit codes: 0: the job is complete; 75: it saved its state and left on request, so that it can be started again with the
-same job id, which resumes it; 2, 4 and 70: as `trainyard` has them.
+same job id, which resumes it; 2, 4 and 70: as `trainyard` has them. The head also writes its exit code into
+FOLDER/exit-code.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -22,7 +24,7 @@ import click
 from trainyard.cli.main import exit_code_of
 from trainyard.cli.support.output import say, say_error
 from trainyard.errors import BadInput, Preempted
-from trainyard.launch.launch_spec import LEFT, TOKEN
+from trainyard.launch.launch_spec import EXIT_CODE, LEFT, TOKEN
 from trainyard.launch.supervisor.signed_store import take_token
 
 if TYPE_CHECKING:
@@ -141,12 +143,24 @@ def _leave_on(notice_signal: str) -> None:
 
 
 def main(args: list[str]) -> int:
-    """Run the command line `args` and return the exit code."""
-    return exit_code_of(lambda: _invoke(args))
+    """Run the command line `args` and return the exit code, which the head also writes into its folder."""
+    heads: list[Path] = []
+    try:
+        code = exit_code_of(lambda: _invoke(args, heads))
+    except SystemExit:  # SIGTERM before the job began
+        code = LEFT
+    for folder in heads:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / EXIT_CODE).write_text(f"{code}\n")
+    return code
 
 
-def _invoke(args: list[str]) -> None:
+def _invoke(args: list[str], heads: list[Path]) -> None:
+    """Parse the command line `args` and run the node; append its folder to `heads` if it is the head."""
     with command.make_context("node_main", args) as context:
+        if not context.params["node"]:
+            heads.append(context.params["folder"])
         command.invoke(context)
 
 

@@ -16,7 +16,7 @@ from trainyard.cli.launch.launch_options import JOB, JSON, launch_options, optio
 def command(job: str, on: str, as_json: bool, **given: Any) -> None:
     """Print the files that `trainyard launch` would submit, without submitting them.
 
-    Only the id of the launch and its folder, which do not exist yet, are placeholders.
+    Only the store and the id of the launch, which does not exist yet, are placeholders.
     """
     from trainyard import api
     from trainyard.cli.support.output import echo, print_json, say

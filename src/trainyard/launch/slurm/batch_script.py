@@ -10,25 +10,46 @@ import shlex
 from collections.abc import Iterator
 
 from trainyard.errors import BadInput
-from trainyard.launch.launch_spec import LEFT
-from trainyard.launch_request import Component, LaunchRequest
+from trainyard.launch.launch_spec import EXIT_CODE, LEFT
+from trainyard.launch.slurm.container_words import command_prefix, srun_options
+from trainyard.launch.slurm.further_options import sbatch_lines
+from trainyard.launch_request import Component, LaunchRequest, SchedulerOptions
 
 STOP_FILE = "stop"
 """File in the launch's folder that prevents the job from requeueing itself after it has left on request."""
 _TASK = 'exec "$@" --folder "$0/node$SLURM_NODEID" --nodes "$SLURM_NNODES" --node "$SLURM_NODEID"'
 """Script of the shell of each task, which knows the index of its node. Its arguments: folder of the nodes, command."""
+_MAX_NOTICE_S = 65_535
+"""Largest number of seconds that `--signal` takes."""
+_CORES = {"cpus-per-task", "cpus-per-gpu"}
+_MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
+"""Options of sbatch that choose cores and memory; each of a set excludes the others."""
 
 
 def render_batch_script(request: LaunchRequest) -> str:
     """The text of the batch script.
 
-    Raises `BadInput` for an array of heterogeneous jobs, which Slurm does not have.
+    Raises `BadInput` for an array of heterogeneous jobs, which Slurm does not have, and for a notice that is not
+    shorter than the time limit.
     """
+    _check_notice(request.scheduler)
     if request.scheduler.array and len(request.components) > 1:
         raise BadInput("Slurm has no arrays of heterogeneous jobs.", "Launch each element as a job of its own.")
     lines = ["#!/bin/bash", *_options(request), "", *_environment(request), *_folders(request), *_head(request), ""]
     lines += [*_step(request), *_requeue(request)]
     return "\n".join(lines) + "\n"
+
+
+def _check_notice(options: SchedulerOptions) -> None:
+    """Raises `BadInput` for a notice that Slurm cannot give, or that it would give at the start of the job."""
+    if options.notice_s > _MAX_NOTICE_S:
+        raise BadInput(f"Slurm gives notice at most {_MAX_NOTICE_S} s before the limit.", "Use a shorter --notice.")
+    if 0 < options.time_limit_s <= options.notice_s:
+        raise BadInput(
+            f"the notice of {options.notice_s} s is not shorter than the time limit of {options.time_limit_s} s: the "
+            f"job would be asked to leave as soon as it starts.",
+            "Use a longer --time-limit or a shorter --notice.",
+        )
 
 
 def _options(request: LaunchRequest) -> Iterator[str]:
@@ -47,6 +68,8 @@ def _component_options(request: LaunchRequest, component: Component, is_first: b
         yield f"--job-name={request.name}"
         yield f'--output="{_slurm_path(request.folder)}/logs/{log}"'
         yield "--open-mode=append"
+        if "propagate" not in options.options:
+            yield "--propagate=NONE"  # a login node's limits, such as a small one of locked memory, harm RDMA
         yield "--requeue" if options.requeue else "--no-requeue"
         if options.array:
             yield f"--array={options.array}"
@@ -64,11 +87,15 @@ def _component_options(request: LaunchRequest, component: Component, is_first: b
         yield f"--gpus-per-node={options.accelerators_per_node}"
     if options.exclusive:
         yield "--exclusive"
-        yield "--mem=0"
+        if not options.options.keys() & _MEMORY:
+            yield "--mem=0"
     if options.time_limit_s:
         yield f"--time={show_limit(options.time_limit_s)}"
         if options.notice_s:
             yield f"--signal=TERM@{options.notice_s}"
+    if cpus := _default_cpus(request):
+        yield f"--cpus-per-task={cpus}"
+    yield from sbatch_lines(options.options)
     if is_first and _continues_on_fewer(request):
         yield "--no-kill"
 
@@ -84,6 +111,9 @@ def _environment(request: LaunchRequest) -> Iterator[str]:
 
 def _folders(request: LaunchRequest) -> Iterator[str]:
     """Yields the lines that set the folders of the nodes and of checkpoints, and the id of the job."""
+    if request.store:
+        yield "# The store of the launch, in which node 0 stores the run."
+        yield f"export TRAINYARD_STORE={shlex.quote(request.store)}"
     yield f"node_folder={shlex.quote(request.node_folder or f'{request.folder}/nodes')}"
     yield f"shared_folder={shlex.quote(request.shared_folder or f'{request.folder}/shared')}"
     yield f"id={shlex.quote(request.id)}"
@@ -108,52 +138,69 @@ def _head(request: LaunchRequest) -> Iterator[str]:
 
 def _step(request: LaunchRequest) -> Iterator[str]:
     """Yields the srun command: one task per node, which adds its own index to the common command line."""
-    yield "# One task per node, which may use all cores of the node. If a node is lost, the supervisor of the job"
-    yield "# decides whether the job ends."
+    nodes = _all_nodes(request)
+    if request.container and (request.node_folder or request.shared_folder):
+        yield "# What is mounted in a container must exist on each node."
+        yield f'srun {" ".join(nodes)} mkdir -p -- "$node_folder" "$shared_folder" || exit'
+    yield f'exit_code="$node_folder/node0/{EXIT_CODE}"'
+    yield 'rm -f -- "$exit_code"'
+    yield "# One task per node, which may use all cores that the job has there. If a node is lost, the supervisor"
+    yield "# of the job decides whether the job ends."
+    log = "node%t-%a.log" if request.scheduler.array else "node%t.log"
     options = [
-        "--ntasks-per-node=1",
+        *nodes,
+        "--export=ALL",  # also if SLURM_EXPORT_ENV=NONE
         "--cpu-bind=none",
         "--kill-on-bad-exit=0",
         "--wait=0",
         "--open-mode=append",
-        f"--output={shlex.quote(_slurm_path(request.folder))}/logs/node%t.log",
+        f"--output={shlex.quote(_slurm_path(request.folder))}/logs/{log}",
     ]
+    if cpus := request.scheduler.options.get("cpus-per-task") or _default_cpus(request):
+        options.append(f"--cpus-per-task={shlex.quote(cpus)}")  # srun does not inherit it from sbatch
+    options += map(shlex.quote, srun_options(request))
+    yield "srun \\"
+    yield from (f"  {option} \\" for option in options)
+    yield f'  sh -c {shlex.quote(_TASK)} "$node_folder" \\'
+    yield f"  {shlex.join([*command_prefix(request), *request.command, '--job', f'{request.folder}/job.toml'])} \\"
+    yield '  --job-id "$id" --shared "$shared_folder" --head "$head:$port"'
+
+
+def _all_nodes(request: LaunchRequest) -> list[str]:
+    """The options of srun for one task on each node of the job."""
+    options = ["--ntasks-per-node=1"]
     if len(request.components) > 1:
         options.append(f"--het-group=0-{len(request.components) - 1}")
     if _continues_on_fewer(request):
         options.append("--no-kill")
-    container, prefix = request.container, list[str]()
-    mounts = _mounts(request)
-    if container and container.runtime == "pyxis":
-        options.append(f"--container-image={shlex.quote(container.image)}")
-        options.append(f"--container-mounts={shlex.quote(','.join(mounts))}")
-    elif container:
-        devices = {"nvidia": ["--nv"], "amd": ["--rocm"]}.get(container.vendor, [])
-        binds = [word for mount in mounts for word in ("--bind", mount)]
-        prefix = ["apptainer", "exec", *devices, *binds, container.image]
-    yield "srun \\"
-    yield from (f"  {option} \\" for option in options)
-    yield f'  sh -c {shlex.quote(_TASK)} "$node_folder" \\'
-    yield f"  {shlex.join([*prefix, *request.command, '--job', f'{request.folder}/job.toml'])} \\"
-    yield '  --job-id "$id" --shared "$shared_folder" --head "$head:$port"'
-
-
-def _mounts(request: LaunchRequest) -> list[str]:
-    """The mounts of the container: the user's, and the folders of the launch under their own names."""
-    folders = dict.fromkeys(filter(None, (request.folder, request.shared_folder, request.node_folder)))
-    return [*(request.container.mounts if request.container else ()), *(f"{folder}:{folder}" for folder in folders)]
+    return options
 
 
 def _requeue(request: LaunchRequest) -> Iterator[str]:
-    """Yields the end of the script: the exit code of the step, and the requeue of a job that left on notice."""
+    """Yields the end of the script: the exit code of the head, and the requeue of a job that left on notice."""
     yield "code=$?"
+    yield "# srun's exit code is the highest of all nodes: that of a killed node would hide the head's."
+    yield '[ ! -s "$exit_code" ] || code=$(cat "$exit_code")'
     if request.scheduler.requeue:
         stop = shlex.quote(f"{request.folder}/{STOP_FILE}")
         yield f'if [ "$code" -eq {LEFT} ] && [ ! -e {stop} ]; then'
         yield "  # The job saved its state before its time limit or a preemption: it continues from there."
-        yield '  scontrol requeue "$SLURM_JOB_ID"'
+        if request.scheduler.array:
+            yield "  # An element's job id may be that of the whole array."
+            yield '  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+        else:
+            yield '  scontrol requeue "$SLURM_JOB_ID"'
         yield "fi"
     yield 'exit "$code"'
+
+
+def _default_cpus(request: LaunchRequest) -> str:
+    """Number of cores to request for each node's task: one for each rank on shared nodes; empty if the nodes are not
+    shared, or if the user chose it."""
+    options = request.scheduler
+    if options.exclusive or options.options.keys() & _CORES:
+        return ""
+    return str(request.components[0].ranks_per_node)
 
 
 def _continues_on_fewer(request: LaunchRequest) -> bool:

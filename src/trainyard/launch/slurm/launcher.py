@@ -24,6 +24,7 @@ _NEXT_STEPS = {
     "munge": "Start munged on this host, with the key of the cluster (systemctl start munge).",
     "authentication": "Check that munged runs on this host with the key of the cluster, and that clocks agree.",
     "unable to contact slurm controller": "Check that slurmctld runs, and SLURM_CONF or /etc/slurm/slurm.conf.",
+    "unrecognized option": "`sbatch --help` lists the options that --option can set.",
     "invalid partition": "`sinfo` lists the partitions; pass one with --partition.",
     "invalid account": "`sacctmgr show user $USER -s` lists your accounts; pass one with --account.",
     "invalid qos": "`sacctmgr show qos` lists the QOS; pass one with --qos.",
@@ -51,8 +52,9 @@ class Slurm:
     def submit(self, files: Path) -> str:
         """Submit `job.sbatch` in the folder `files`; return Slurm's job id.
 
-        The job's environment is that of this process, plus the token by which the job's nodes know each other. Raises
-        `MissingProgram` without Slurm, `PlaceUnwritable`, or `SchedulerFailed` with Slurm's message.
+        The job's environment is that of this process, whatever $SBATCH_EXPORT is, plus the token by which the job's
+        nodes know each other. Raises `MissingProgram` without Slurm, `PlaceUnwritable`, or `SchedulerFailed` with
+        Slurm's message.
         """
         try:
             (files / "logs").mkdir(exist_ok=True)
@@ -62,7 +64,7 @@ class Slurm:
                 f"{files} cannot be written: {error.strerror}.", "Set TRAINYARD_STORE to a folder that all nodes share."
             ) from error
         token = {TOKEN: os.environ.get(TOKEN, secrets.token_hex(32))}
-        printed = _run(["sbatch", "--parsable", str(files / SCRIPT)], token)
+        printed = _run(["sbatch", "--parsable", "--export=ALL", str(files / SCRIPT)], token)
         id = printed.strip().partition(";")[0]
         if not _ID.match(id):
             raise EnvironmentFailed(f"sbatch printed {printed.strip()!r}, which is not a job id.")

@@ -18,6 +18,7 @@ from trainyard.errors import BadInput, TrainyardError
 from trainyard.job import Job
 from trainyard.launch.fabric_environment import fabric_environment
 from trainyard.launch.launch_spec import NODE_MODULE
+from trainyard.launch.node_logs import FollowedLogs
 from trainyard.launch_request import Component, Container, JobStatus, LaunchRequest, SchedulerOptions, Variable
 from trainyard.plugins import Launcher
 from trainyard.run.launches.launch_record import LaunchRecord, RenderedLaunch, find_record, write_record
@@ -26,7 +27,9 @@ from trainyard.store.store import new_id, now
 
 _POLL_S = 2.0
 """Seconds between two queries of a job's status; schedulers ask for few queries."""
-_RENDERED_FOLDER = "<launch folder>"
+_CONTAINER_GATHER_S = 1800
+"""Seconds in which all nodes pull and start a container, unless the user gives another time."""
+_RENDERED_STORE = "<store>"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,9 @@ class LaunchOptions:
     value, which override those for the fabric. `port`: at which the nodes meet; the launcher's choice if None.
     `shared_folder`: folder that all nodes share, for checkpoints; by default one in the launch's folder, if the
     launcher's nodes share it. `node_folder`: folder on each node for its files. `python`: interpreter on the nodes;
-    by default this one, or `python3` in a container. `tag`: name of the run.
+    by default this one, or `python3` in a container. `tag`: name of the run. `gather_s`: seconds that node 0 waits for
+    the others, and they for it, at the start and after a loss; 0 for the default: half an hour with a container, whose
+    image each node may have to pull, else that of the nodes' command.
     """
 
     _: KW_ONLY
@@ -55,15 +60,16 @@ class LaunchOptions:
     node_folder: str = ""
     python: str = ""
     tag: str = ""
+    gather_s: int = 0
 
 
 def render_job(job: Job, on: str, options: LaunchOptions) -> RenderedLaunch:
-    """The files that `submit_job` would submit; nothing is written or started. The folder and the id of the launch,
-    which do not exist yet, are placeholders."""
+    """The files that `submit_job` would submit; nothing is written or started. The store and the id of the launch,
+    which does not exist yet, are placeholders."""
     launcher = load_launcher(on)
-    request = build_request(job, options, "<launch id>", Path("/") / _RENDERED_FOLDER)
+    request = build_request(job, options, "<launch id>", Path("/", _RENDERED_STORE, "launches", "<launch id>"))
     files = {
-        name: text.replace(f"/{_RENDERED_FOLDER}", _RENDERED_FOLDER) for name, text in launcher.render(request).items()
+        name: text.replace(f"/{_RENDERED_STORE}", _RENDERED_STORE) for name, text in launcher.render(request).items()
     }
     return RenderedLaunch(
         on=on, nodes=request.nodes, ranks=job.layout.ranks, files=files, environment=dict(request.environment)
@@ -105,26 +111,21 @@ def submit_job(job: Job, job_text: str, on: str, options: LaunchOptions, root: P
 
 
 def follow_job(record: LaunchRecord, say: Callable[[str], None], poll_s: float = _POLL_S) -> JobStatus:
-    """Report changes of a job's status, and the output of node 0, until the job is over; return its last status.
+    """Report changes of a job's status, and the output of node 0 (of each element of an array), until the job is over;
+    return its last status.
 
     A job that is requeued is followed further.
     """
     launcher = load_launcher(record.on)
-    log, offset, reported = Path(record.folder) / "logs" / "node0.log", 0, ""
+    logs, reported = FollowedLogs(Path(record.folder) / "logs", 0), ""
     while True:
         status = launcher.status(record.scheduler_id)
         text = describe(status)
         if text != reported:
             say(f"launch {record.id}: {text}")
             reported = text
-        if log.exists():
-            with log.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
-            whole_lines = data if status.is_over else data[: data.rfind(b"\n") + 1]
-            offset += len(whole_lines)
-            for line in whole_lines.decode("utf-8", "replace").splitlines():
-                say(line)
+        for line in logs.new_lines(status.is_over):
+            say(line)
         if status.is_over:
             return status
         time.sleep(poll_s)
@@ -152,7 +153,8 @@ def find_launch(root: Path, name: str) -> tuple[LaunchRecord, Launcher]:
 
 
 def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> LaunchRequest:
-    """The request for the launch `id` of `job`. Raises `BadInput` if the nodes do not divide the ranks."""
+    """The request for the launch `id` of `job`. `folder`: `<store>/launches/<id>`. Raises `BadInput` if the nodes do
+    not divide the ranks."""
     known_machine = machine.load(job.machine) if job.machine else None
     components = options.components or (_one_kind(job, options, known_machine),)
     nodes = sum(component.nodes for component in components)
@@ -167,12 +169,15 @@ def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> La
     container = options.container and replace(options.container, vendor=vendor)
     python = options.python or ("python3" if container else sys.executable)
     tag = ("--tag", options.tag) if options.tag else ()
+    gather_s = options.gather_s or (_CONTAINER_GATHER_S if container else 0)
+    gather = ("--gather-s", str(gather_s)) if gather_s else ()
     return LaunchRequest(
         job=job,
-        command=(python, "-m", NODE_MODULE, *tag),
+        command=(python, "-m", NODE_MODULE, *gather, *tag),
         id=id,
         name=re.sub(r"[^A-Za-z0-9._-]", "-", job.name).strip("-._") or "trainyard",
         folder=str(folder),
+        store=str(folder.parents[1]),
         node_folder=os.path.expanduser(options.node_folder),
         shared_folder=options.shared_folder,
         components=components,
