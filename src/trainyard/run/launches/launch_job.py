@@ -187,17 +187,17 @@ def _one_kind(job: Job, options: LaunchOptions, known_machine: machine.Machine |
     """The nodes of a job on equal nodes. Raises `BadInput` if they do not divide the job's ranks."""
     ranks = job.layout.ranks
     nodes = options.nodes or (
-        max(1, -(-ranks // known_machine.ranks_per_node)) if known_machine else job.recovery.nodes
+        max(1, -(-ranks // known_machine.ranks_per_host)) if known_machine else job.recovery.nodes
     )
     if ranks % nodes:
         raise BadInput(
             f"{ranks} ranks cannot be divided over {nodes} nodes equally.",
             f"Use --nodes with a divisor of {ranks}, or change [layout].",
         )
-    if known_machine and ranks // nodes > known_machine.ranks_per_node:
+    if known_machine and ranks // nodes > known_machine.ranks_per_host:
         raise BadInput(
-            f"{nodes} nodes would have {ranks // nodes} ranks each, but a node of {known_machine.name} has "
-            f"{known_machine.ranks_per_node}.",
-            f"Use --nodes {-(-ranks // known_machine.ranks_per_node)} or more.",
+            f"{nodes} nodes would have {ranks // nodes} ranks each, but a host of {known_machine.name} has "
+            f"{known_machine.ranks_per_host}.",
+            f"Use --nodes {-(-ranks // known_machine.ranks_per_host)} or more.",
         )
     return Component(nodes=nodes, ranks_per_node=ranks // nodes)
