@@ -12,7 +12,8 @@ from tests.refused import refused
 from trainyard import machine
 from trainyard.errors import BadInput, UnknownName
 from trainyard.job import Layout, Recipe
-from trainyard.launch_request import Container, JobStatus
+from trainyard.launch.fabric_environment import Fabric
+from trainyard.launch_request import Container, JobStatus, SchedulerOptions
 from trainyard.run.launches.launch_job import LaunchOptions, build_request, describe
 from trainyard.run.launches.launch_record import LaunchRecord, find_record, list_records, write_record
 
@@ -102,3 +103,22 @@ def test_hosts_of_every_machine_divide_a_node(name: str) -> None:
     for per_host in (-1, known.per_node + 1):
         with refused(BadInput, f"{per_host:,}"):
             replace(known, per_host=per_host)
+
+
+@pytest.mark.parametrize(
+    ("on", "scheduler", "fabric", "network"),
+    [
+        ("slurm", {}, "", {"NCCL_IB_TIMEOUT"}),
+        ("slurm", {}, "none", set()),
+        ("k8s", {}, "", set()),
+        ("k8s", {"rdma": "rdma/hca:8"}, "", {"NCCL_IB_TIMEOUT"}),
+        ("k8s", {"rdma": "rdma/hca:8"}, "none", set()),
+        ("k8s", {}, "ib", {"NCCL_IB_TIMEOUT", "NCCL_NET"}),
+    ],
+)
+def test_network_variables_need_a_network(
+    tmp_path: Path, on: str, scheduler: dict[str, str], fabric: Fabric, network: set[str]
+) -> None:
+    options = LaunchOptions(scheduler=SchedulerOptions(options=scheduler), fabric=fabric)
+    request = build_request(SIXTEEN, options, "ab", tmp_path, on)
+    assert request.environment.keys() == {"NCCL_DEBUG", *network}

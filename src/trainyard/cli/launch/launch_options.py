@@ -113,6 +113,12 @@ _OPTIONS = (
     click.option(
         "--option", "further", multiple=True, metavar="NAME=VALUE", callback=_variables, help="Launcher's own."
     ),
+    click.option(
+        "--fabric",
+        type=click.Choice(["ib", "roce", "efa", "slingshot", "none"]),
+        default=None,
+        help="Network between the hosts. Default: that of the job's machine, if it has no other.",
+    ),
     click.option("--port", type=click.IntRange(1, 65535), help="Port at which the nodes meet."),
     click.option("--shared-folder", default="", help="Folder that all nodes share, for checkpoints."),
     click.option("--node-folder", default="", help="Folder on each node for its files."),
@@ -147,6 +153,7 @@ def options_of(given: dict[str, Any]) -> LaunchOptions:
         accelerators_per_node=given["accelerators"], container=container, environment=given["variables"],
         port=given["port"], shared_folder=given["shared_folder"], node_folder=given["node_folder"],
         python=given["python"], tag=given["tag"],
+        fabric=given["fabric"] or "",
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from trainyard import job_file, machine, plugins
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.job import Job
-from trainyard.launch.fabric_environment import fabric_environment
+from trainyard.launch.fabric_environment import Fabric, fabric_environment
 from trainyard.launch.launch_spec import NODE_MODULE
 from trainyard.launch_request import Component, Container, JobStatus, LaunchRequest, SchedulerOptions, Variable
 from trainyard.plugins import Launcher
@@ -40,7 +40,8 @@ class LaunchOptions:
     value, which override those for the fabric. `port`: at which the nodes meet; the launcher's choice if None.
     `shared_folder`: folder that all nodes share, for checkpoints; by default one in the launch's folder, if the
     launcher's nodes share it. `node_folder`: folder on each node for its files. `python`: interpreter on the nodes;
-    by default this one, or `python3` in a container. `tag`: name of the run.
+    by default this one, or `python3` in a container. `tag`: name of the run. `fabric`: the network between hosts; if
+    empty, that of the job's machine, or none for pods without RDMA adapters.
     """
 
     _: KW_ONLY
@@ -55,13 +56,14 @@ class LaunchOptions:
     node_folder: str = ""
     python: str = ""
     tag: str = ""
+    fabric: Fabric = ""
 
 
 def render_job(job: Job, on: str, options: LaunchOptions) -> RenderedLaunch:
     """The files that `submit_job` would submit; nothing is written or started. The folder and the id of the launch,
     which do not exist yet, are placeholders."""
     launcher = load_launcher(on)
-    request = build_request(job, options, "<launch id>", Path("/") / _RENDERED_FOLDER)
+    request = build_request(job, options, "<launch id>", Path("/") / _RENDERED_FOLDER, on)
     files = {
         name: text.replace(f"/{_RENDERED_FOLDER}", _RENDERED_FOLDER) for name, text in launcher.render(request).items()
     }
@@ -79,7 +81,7 @@ def submit_job(job: Job, job_text: str, on: str, options: LaunchOptions, root: P
     job_file.check_secrets(job_text, "the job")
     id = new_id()
     folder = root.absolute() / "launches" / id
-    request = build_request(job, options, id, folder)
+    request = build_request(job, options, id, folder, on)
     files = {"job.toml": job_file.complete(job_text, job), **launcher.render(request)}
     with writing(folder):
         (folder / "logs").mkdir(parents=True)
@@ -151,12 +153,15 @@ def find_launch(root: Path, name: str) -> tuple[LaunchRecord, Launcher]:
     return record, load_launcher(record.on)
 
 
-def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> LaunchRequest:
-    """The request for the launch `id` of `job`. Raises `BadInput` if the nodes do not divide the ranks."""
+def build_request(job: Job, options: LaunchOptions, id: str, folder: Path, on: str = "slurm") -> LaunchRequest:
+    """The request to the launcher `on` for the launch `id` of `job`. Raises `BadInput` if the nodes do not divide the
+    ranks."""
     known_machine = machine.load(job.machine) if job.machine else None
     components = options.components or (_one_kind(job, options, known_machine),)
     nodes = sum(component.nodes for component in components)
-    variables = fabric_environment(known_machine, nodes) if known_machine else {}
+    # A pod without RDMA adapters has an ordinary network, whatever its host has.
+    has_no_rdma = on == "k8s" and "rdma" not in options.scheduler.options
+    variables = fabric_environment(known_machine, nodes, options.fabric or ("none" if has_no_rdma else ""))
     given = {name: Variable(value=value, reason="Given by the user.") for name, value in options.environment.items()}
     vendor = known_machine.device.vendor if known_machine else ""
     accelerators = options.accelerators_per_node
