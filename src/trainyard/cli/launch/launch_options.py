@@ -122,7 +122,11 @@ _OPTIONS = (
     click.option("--port", type=click.IntRange(1, 65535), help="Port at which the nodes meet."),
     click.option("--shared-folder", default="", help="Folder that all nodes share, for checkpoints."),
     click.option("--node-folder", default="", help="Folder on each node for its files."),
-    click.option("--python", default="", help="Python on the nodes. Default: this one."),
+    click.option(
+        "--python",
+        default="",
+        help="Python on the nodes. Default: this one; python3 in a container, that of Ray's workers.",
+    ),
     click.option("--tag", default="", help="Name of the run."),
 )
 

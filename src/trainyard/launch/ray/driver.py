@@ -49,7 +49,17 @@ class NodeProcess:
         folder = parent / f"node{node}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.toml").write_text(job_toml, "utf-8")
-        words = [*spec.command, "--job", str(folder / "job.toml"), "--job-id", spec.id, "--folder", str(folder)]
+        python = spec.command[0] or sys.executable
+        words = [
+            python,
+            *spec.command[1:],
+            "--job",
+            str(folder / "job.toml"),
+            "--job-id",
+            spec.id,
+            "--folder",
+            str(folder),
+        ]
         words += ["--nodes", str(spec.nodes), "--node", str(node), "--head", head]
         words += ["--shared", spec.shared] if spec.shared else []
         self._process = subprocess.Popen(words, env={**os.environ, TOKEN: token}, stdin=subprocess.DEVNULL)
@@ -77,8 +87,10 @@ class Driver:
         """Start a node in its bundle; node 0, which determines the address of the head, must be the first."""
         # Several calls at once, because `run` returns only at the end of the process.
         remote: Any = ray.remote(NodeProcess)
+        resources = self._spec.resources
         actor = remote.options(
-            num_cpus=0,
+            num_cpus=resources["CPU"],
+            num_gpus=resources.get("GPU", 0),  # Ray hides the accelerators that an actor does not request
             max_concurrency=3,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node),
         )

@@ -40,8 +40,8 @@ class LaunchOptions:
     value, which override those for the fabric. `port`: at which the nodes meet; the launcher's choice if None.
     `shared_folder`: folder that all nodes share, for checkpoints; by default one in the launch's folder, if the
     launcher's nodes share it. `node_folder`: folder on each node for its files. `python`: interpreter on the nodes;
-    by default this one, or `python3` in a container. `tag`: name of the run. `fabric`: the network between hosts; if
-    empty, that of the job's machine, or none for pods without RDMA adapters.
+    by default this one, `python3` in a container, or that of Ray's workers. `tag`: name of the run. `fabric`: the
+    network between hosts; if empty, that of the job's machine, or none for pods without RDMA adapters.
     """
 
     _: KW_ONLY
@@ -170,7 +170,10 @@ def build_request(job: Job, options: LaunchOptions, id: str, folder: Path, on: s
         accelerators = -(-components[0].ranks_per_node // per_device) if vendor in ("nvidia", "amd") else 0
     scheduler = replace(options.scheduler, accelerators_per_node=accelerators)
     container = options.container and replace(options.container, vendor=vendor)
-    python = options.python or ("python3" if container else sys.executable)
+    default = (
+        "" if on == "ray" else "python3" if container else sys.executable
+    )  # Ray's workers have a Python of their own
+    python = options.python or default
     tag = ("--tag", options.tag) if options.tag else ()
     return LaunchRequest(
         job=job,
