@@ -21,7 +21,7 @@ from trainyard import api
 from trainyard.api.run_jobs import read_job
 from trainyard.launch.k8s.launcher import Kubernetes
 from trainyard.launch.k8s.manifests import secret_name
-from trainyard.launch_request import Container
+from trainyard.launch_request import Container, SchedulerOptions
 from trainyard.record import Run
 from trainyard.run.launches.launch_job import LaunchOptions, build_request, load_launcher, submit_job
 from trainyard.run.parts.part import joined_run_id
@@ -97,19 +97,23 @@ def test_a_job_requeued_on_notice_has_the_losses_of_a_local_run(
 
 
 def test_pods_have_the_losses_of_a_local_run(
-    store: Store, job: Path, local_losses: Mapping[tuple[int, int], float | None], tmp_path: Path
+    job: Path, local_losses: Mapping[tuple[int, int], float | None], tmp_path: Path
 ) -> None:
     read, _ = read_job(job)
     options = LaunchOptions(
-        nodes=2, container=Container(image="image"), shared_folder="/mnt/work", python=sys.executable
+        nodes=2,
+        container=Container(image="image"),
+        scheduler=SchedulerOptions(options={"claim": "work"}),
+        shared_folder="/mnt/work",
+        python=sys.executable,
     )
     request = build_request(read, options, "a1b2c3d4", tmp_path)
     objects = json.loads(Kubernetes().render(request)["manifest.json"])["items"]
     secrets = {secret_name(objects[-1]["metadata"]["name"]): {"token": "f" * 64}}
-    variables = {"TRAINYARD_STORE": str(store.root), "OMP_NUM_THREADS": "1"}
-    outcome = run_pods(objects, secrets, tmp_path / "pods", seconds=240, variables=variables)
+    outcome = run_pods(objects, secrets, tmp_path / "pods", seconds=240, variables={"OMP_NUM_THREADS": "1"})
     assert outcome.complete, outcome.output
-    assert losses(store.load(joined_run_id("a1b2c3d4"))) == local_losses
+    stored = Store(tmp_path / "pods" / "claims" / "work" / "store").load(joined_run_id("a1b2c3d4"))
+    assert losses(stored) == local_losses
 
 
 @pytest.mark.slurm

@@ -1,11 +1,11 @@
 """Runs the pods of a rendered manifest as local processes, by the rules of an Indexed Job and of a JobSet.
 
 Each index gets a process with the container's command, arguments and environment: values, keys of ConfigMaps and
-Secrets, and JOB_COMPLETION_INDEX. Mount paths become folders of the pod, and the host name of the head the loopback
-address. The first rule of the pod failure policy that matches an exit code decides: `Ignore` starts the pod again
-without counting, `FailJob` ends the Job; other failures count against `backoffLimit`. The Job is complete when the
-indexes of its success policy have succeeded. A JobSet starts a failed Job again up to `maxRestarts` times, unless a
-rule of its failure policy matches the reason.
+Secrets, and JOB_COMPLETION_INDEX. Mount paths become folders of the pod, or of all pods for a PersistentVolumeClaim,
+and the host name of the head the loopback address. The first rule of the pod failure policy that matches an exit code
+decides: `Ignore` starts the pod again without counting, `FailJob` ends the Job; other failures count against
+`backoffLimit`. The Job is complete when the index of its success policy has succeeded. A JobSet starts a failed Job
+again up to `maxRestarts` times, unless a rule of its failure policy matches the reason.
 """
 
 from __future__ import annotations
@@ -69,15 +69,24 @@ def run_pods(
     (success,) = (int(rule["succeededIndexes"]) for rule in spec["successPolicy"]["rules"])
     policy = objects[-1]["spec"].get("failurePolicy", {}) if objects[-1]["kind"] == "JobSet" else {}
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
     codes: dict[int, list[int]] = {index: [] for index in range(spec["completions"])}
     running: dict[int, subprocess.Popen[bytes]] = {}
     failures = restarts = 0
     reason = ""  # of the Job's failure
 
+    def volume_folder(volume: str, index: int) -> Path:
+        """The folder of a volume in this pod."""
+        return folder / "claims" / claims[volume] if volume in claims else folder / f"pod{index}" / volume
+
     def local(text: str, index: int) -> str:
         """A word of the command with the folders and the host of this pod."""
         for path, volume in mounts.items():
-            text = text.replace(path, str(folder / f"pod{index}" / volume)) if path != "/dev/shm" else text  # noqa: S108
+            text = text.replace(path, str(volume_folder(volume, index))) if path != "/dev/shm" else text  # noqa: S108
         return text.replace(head, "127.0.0.1")
 
     def value(entry: Mapping[str, Any]) -> str:
@@ -92,7 +101,7 @@ def run_pods(
     def start(index: int) -> None:
         """Start a pod of this index."""
         for volume in mounts.values():
-            (folder / f"pod{index}" / volume).mkdir(parents=True, exist_ok=True)
+            volume_folder(volume, index).mkdir(parents=True, exist_ok=True)
         env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "JOB_COMPLETION_INDEX": str(index), **(variables or {})}
         env |= {entry["name"]: local(value(entry), index) for entry in container["env"]}
         words = [local(word, index) for word in (*container["command"], *container["args"])]

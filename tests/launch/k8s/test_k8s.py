@@ -114,7 +114,7 @@ def test_pods_run_the_nodes(tmp_path: Path, kind: str) -> None:
     assert first["--head"] == second["--head"]
     assert first["--head"].startswith("127.0.0.1:2")
     assert first["--job-id"] == "a1b2c3d4"
-    assert first["--shared"] == str(tmp_path / "pod0" / "shared")
+    assert first["--shared"] == second["--shared"] == str(tmp_path / "claims" / "work")
     assert first["NCCL_DEBUG"] == "INFO"
     assert first["TRAINYARD_JOB_TOKEN"] == second["TRAINYARD_JOB_TOKEN"] == TOKEN
     assert job_file.load(paths[0] / "job.toml") == request(tmp_path, ()).job
@@ -308,6 +308,26 @@ def test_state_of_a_job(condition: str | None, pods: list[dict[str, Any]], state
     assert words in status.reason
     assert status.restarts == 2
     assert bool(status.next_step) == (state in ("failed",) or bool(words and state == "pending" and not condition))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"reason": "DeadlineExceeded", "message": "Job was active longer than specified deadline"},
+        {"reason": "FailJobSetFailurePolicyAction", "message": "(child job x failed with reason DeadlineExceeded)"},
+    ],
+)
+def test_time_limit_is_named(condition: dict[str, str]) -> None:
+    failed = {"type": "Failed", "status": "True", **condition}
+    status = status_of({"status": {"conditions": [failed]}}, [pod("Failed")], ("kubectl", "logs"))
+    assert status.state == "failed"
+    assert "--time-limit" in status.next_step
+
+
+def test_time_limit_holds_over_all_restarts(tmp_path: Path) -> None:
+    rules = render(tmp_path)[-1]["spec"]["failurePolicy"]["rules"]
+    final = {each for rule in rules if rule["action"] == "FailJobSet" for each in rule["onJobFailureReasons"]}
+    assert final == {"PodFailurePolicy", "DeadlineExceeded"}
 
 
 def test_no_kubectl_has_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
