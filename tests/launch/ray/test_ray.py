@@ -32,7 +32,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 words = sys.argv[1:]
 options = dict(zip(words[1::2], words[2::2]))
-names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES")
+names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 (Path(options["--folder"]) / "options.json").write_text(
     json.dumps(options | {"python": sys.executable} | {name: os.environ.get(name, "") for name in names})
@@ -122,7 +122,9 @@ def submit(
 
 
 def test_every_node_runs_in_a_bundle_of_its_own(address: str, files: Path) -> None:
-    id = submit(address, files, "0", environment={"NCCL_DEBUG": Variable(value="INFO", reason="A reason.")})
+    values = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "3"}
+    given = {name: Variable(value=value, reason="A reason.") for name, value in values.items()}
+    id = submit(address, files, "0", environment=given)
     assert until(lambda: Ray().status(id).is_over, 120)
     status = Ray().status(id)
     assert status.state == "ended", status.reason
@@ -130,7 +132,7 @@ def test_every_node_runs_in_a_bundle_of_its_own(address: str, files: Path) -> No
     assert [node["--node"] for node in (first, second)] == ["0", "1"]
     assert first["--head"] == second["--head"]
     assert re.fullmatch(r"[0-9.]+:[0-9]+", first["--head"])
-    assert first["NCCL_DEBUG"] == "INFO"
+    assert {name: first[name] for name in values} == values
     assert first["TRAINYARD_JOB_TOKEN"] == second["TRAINYARD_JOB_TOKEN"]
     assert len(first["TRAINYARD_JOB_TOKEN"]) == 64
     assert (files / "nodes" / "node0" / "job.toml").exists()
@@ -149,6 +151,7 @@ def test_nodes_see_the_accelerators_that_they_reserve(address: str, files: Path)
     for node in range(2):
         options = json.loads((files / "nodes" / f"node{node}" / "options.json").read_text())
         assert sorted(options["CUDA_VISIBLE_DEVICES"].split(",")) == ["0", "1"]
+        assert options["OMP_NUM_THREADS"] == "", "the ranks of a node share its cores"
         assert Path(options["python"]).parent == Path(sys.executable).parent, "the interpreter of the cluster"
 
 

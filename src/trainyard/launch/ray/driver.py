@@ -62,13 +62,22 @@ class NodeProcess:
         ]
         words += ["--nodes", str(spec.nodes), "--node", str(node), "--head", head]
         words += ["--shared", spec.shared] if spec.shared else []
-        self._process = subprocess.Popen(words, env={**os.environ, TOKEN: token}, stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(words, env={**_environment(), TOKEN: token}, stdin=subprocess.DEVNULL)
         return self._process.wait()
 
     def notice(self) -> None:
         """Ask the node's process to save its state and leave."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+
+
+def _environment() -> dict[str, str]:
+    """The environment of an actor for its node's process, without the number of threads that Ray chooses: it is the
+    number of the actor's CPUs, which all ranks of the node share."""
+    environment = dict(os.environ)
+    if "OMP_NUM_THREADS" not in (ray.get_runtime_context().runtime_env.get("env_vars") or {}):
+        environment.pop("OMP_NUM_THREADS", None)
+    return environment
 
 
 class Driver:
