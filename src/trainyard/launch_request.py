@@ -94,7 +94,8 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A job to start and how to start it.
 
     `command`: words of the command line, started once for each node or rank, as the launcher's `starts` defines. For
-    ranks it is a Python module and its arguments. For nodes the launcher appends
+    ranks it is a Python module and its arguments. For nodes its first word is the interpreter, which the launcher
+    chooses if it is empty, and the launcher appends
     `--job JOB.toml --job-id ID --folder NODE_FOLDER/nodeN --nodes M --node N --head HOST:PORT`: the job file, the id of
     the job, the folder of this node, the number of nodes, the index of this node from 0, and the address of node 0; and
     `--shared SHARED_FOLDER`.

@@ -135,6 +135,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`nodes` x `per_node` devices. `price`: US dollars per hour and device, if published. `power_overhead`: total
     power of devices, hosts, networks and cooling, divided by that of the devices. `host`: of each node, if known.
+    `per_host`: devices of one host, if a node (the devices of one fast link) has several hosts; 0 for all of a node.
 
     `calibration`: fitted constants of the cost model, by their names in `predict.constants`; `prediction_interval`: the
     80 % prediction interval (low, high) of measured over predicted step time, if it was calibrated.
@@ -143,6 +144,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str
     device: Device
     per_node: int = 1
+    per_host: int = 0
     nodes: int = 1
     intra_node: Link
     inter_node: Link | None = None
@@ -157,6 +159,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.per_node < 1 or self.nodes < 1:
             counts = f"{limits.show(self.nodes)} nodes of {limits.show(self.per_node)} devices"
             raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")
+        if self.per_host < 0 or (self.per_host and self.per_node % self.per_host):
+            raise BadInput(
+                f"{self.name} has per_host = {limits.show(self.per_host)}, which does not divide its per_node = "
+                f"{limits.show(self.per_node)}.",
+                "Set it to the number of devices of one host, or leave it out.",
+            )
         limits.check_value("nodes x per_node x ranks of a device =", self.devices * self.device.ranks, limits.DEVICES)
         if self.prediction_interval and not 0 < self.prediction_interval[0] <= self.prediction_interval[1] <= 100:
             raise BadInput(
@@ -181,6 +189,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def ranks_per_node(self) -> int:
         return self.per_node * self.device.ranks
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Ranks on one host, which is the largest unit that a scheduler allocates as one node."""
+        return (self.per_host or self.per_node) * self.device.ranks
 
     @property
     def rank_memory(self) -> float:

@@ -13,6 +13,8 @@ NODE_MODULE = "trainyard.cli.launch.node_main"
 TOKEN = "TRAINYARD_JOB_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable with the job's token, a random text that all nodes of a job share and no file contains."""
 
+BAD_INPUT = 2
+"""Exit code of a node whose options or job file are wrong, which another attempt does not change."""
 FAILED = 4
 """Exit code of a job that failed."""
 LOST = 69

@@ -47,6 +47,19 @@ def check_request(request: LaunchRequest) -> None:
     _check_nodes(request)
 
 
+def check_checkpoint_folder(request: LaunchRequest) -> None:
+    """Raises `BadInput` for a job on several nodes that saves checkpoints, but has no folder that the nodes share.
+
+    For launchers whose nodes do not share the launch's folder: the job would be refused when it has begun.
+    """
+    interval = request.job.checkpoint.interval
+    if interval and request.nodes > 1 and not request.shared_folder:
+        raise BadInput(
+            f"interval = {interval} at $.checkpoint, but the {request.nodes} nodes share no folder for checkpoints.",
+            "Pass --shared-folder DIR, a folder that all nodes can write to, or set interval = 0.",
+        )
+
+
 def choose_port(id: str) -> int:
     """A port from 20,000 to 29,999 that follows from the id of a launch: jobs on the same hosts rarely collide."""
     return 20000 + zlib.crc32(id.encode()) % 10000

@@ -54,7 +54,7 @@ def test_a_job_requeued_on_notice_has_the_losses_of_a_local_run(
 
 
 def test_pods_have_the_losses_of_a_local_run(
-    store: Store, job: Path, local_losses: Mapping[tuple[int, int], float | None], tmp_path: Path
+    job: Path, local_losses: Mapping[tuple[int, int], float | None], tmp_path: Path
 ) -> None:
     read, _ = read_job(job)
     options = LaunchOptions(
@@ -66,8 +66,8 @@ def test_pods_have_the_losses_of_a_local_run(
     secrets = {secret_name(objects[-1]["metadata"]["name"]): {"token": "f" * 64}}
     outcome = run_pods(objects, secrets, tmp_path / "pods", seconds=240, variables={"OMP_NUM_THREADS": "1"})
     assert outcome.complete, outcome.output
-    (folder,) = (tmp_path / "pods").rglob(f"runs/{joined_run_id('a1b2c3d4')}")
-    assert losses(Store(folder.parents[1]).load(folder.name)) == local_losses
+    stored = Store(tmp_path / "pods" / "claims" / "work" / "store").load(joined_run_id("a1b2c3d4"))
+    assert losses(stored) == local_losses
 
 
 @pytest.mark.slurm

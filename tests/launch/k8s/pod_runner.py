@@ -1,9 +1,11 @@
-"""Runs the pods of a rendered manifest as local processes, by the rules of an Indexed Job.
+"""Runs the pods of a rendered manifest as local processes, by the rules of an Indexed Job and of a JobSet.
 
 Each index gets a process with the container's command, arguments and environment: values, keys of ConfigMaps and
-Secrets, and JOB_COMPLETION_INDEX. Mount paths become folders of the pod, those of a volume claim folders that all pods
-share, and the host name of the head the loopback address. A pod that ends with an ignored exit code is started again
-without counting; other failures count against `backoffLimit`. The job is complete when every index has succeeded.
+Secrets, and JOB_COMPLETION_INDEX. Mount paths become folders of the pod, or of all pods for a PersistentVolumeClaim,
+and the host name of the head the loopback address. The first rule of the pod failure policy that matches an exit code
+decides: `Ignore` starts the pod again without counting, `FailJob` ends the Job; other failures count against
+`backoffLimit`. The Job is complete when the index of its success policy has succeeded. A JobSet starts a failed Job
+again up to `maxRestarts` times, unless a rule of its failure policy matches the reason.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from tests.processes import until
 
 
 class Outcome(NamedTuple):
-    """How a job ended: completed, exit codes of each index in the order of its pods, and the output by index."""
+    """How a job ended: completed, exit codes of each index in the order of its pods, the output by index, and the
+    number of restarts of the JobSet."""
 
     complete: bool
     codes: dict[int, list[int]]
     output: dict[int, str]
+    restarts: int = 0
 
 
 def pod_job(objects: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str]:
@@ -58,19 +62,26 @@ def run_pods(
     pod = spec["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
     (container,) = pod["containers"]
-    ignored = {
-        code for rule in spec.get("podFailurePolicy", {}).get("rules", [])
-        if rule["action"] == "Ignore" for code in rule.get("onExitCodes", {}).get("values", [])
-    }  # fmt: skip
+    actions: dict[int, str] = {}
+    for rule in reversed(spec["podFailurePolicy"]["rules"]):  # the first rule wins
+        actions |= dict.fromkeys(rule.get("onExitCodes", {}).get("values", []), rule["action"])
+    assert spec["podReplacementPolicy"] == "Failed", "required with a pod failure policy"
+    (success,) = (int(rule["succeededIndexes"]) for rule in spec["successPolicy"]["rules"])
+    policy = objects[-1]["spec"].get("failurePolicy", {}) if objects[-1]["kind"] == "JobSet" else {}
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    claims = {volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume}
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
     codes: dict[int, list[int]] = {index: [] for index in range(spec["completions"])}
     running: dict[int, subprocess.Popen[bytes]] = {}
-    failures = 0
+    failures = restarts = 0
+    reason = ""  # of the Job's failure
 
     def volume_folder(volume: str, index: int) -> Path:
-        """The folder of a volume of a pod."""
-        return folder / "claims" / volume if volume in claims else folder / f"pod{index}" / volume
+        """The folder of a volume in this pod."""
+        return folder / "claims" / claims[volume] if volume in claims else folder / f"pod{index}" / volume
 
     def local(text: str, index: int) -> str:
         """A word of the command with the folders and the host of this pod."""
@@ -97,26 +108,53 @@ def run_pods(
         with (folder / f"log{index}").open("ab") as log:
             running[index] = subprocess.Popen(words, env=env, stdout=log, stderr=log, cwd=folder)
 
-    def over() -> bool:
-        """Whether the job has ended; starts ignored pods again."""
-        nonlocal failures
+    def reap() -> None:
+        """Take the exit codes of pods that have ended; start pods again whose failure the Job tolerates."""
+        nonlocal failures, reason
         for index, process in list(running.items()):
             code = process.poll()
             if code is None:
                 continue
             codes[index].append(code)
             del running[index]
-            failures += code != 0 and code not in ignored
-            if code and failures <= spec["backoffLimit"]:
+            action = actions.get(code, "Count")
+            failures += code != 0 and action == "Count"
+            if code and action == "FailJob":
+                reason = "PodFailurePolicy"
+            elif failures > spec["backoffLimit"]:
+                reason = "BackoffLimitExceeded"
+            elif code:
                 start(index)
-        return failures > spec["backoffLimit"] or not running
+
+    def end_pods() -> None:
+        """Kill the pods that run."""
+        for index, process in running.items():
+            process.kill()
+            codes[index].append(process.wait())
+        running.clear()
+
+    def over() -> bool:
+        """Whether the job has ended; starts the Job of a JobSet again."""
+        nonlocal failures, reason, restarts
+        reap()
+        if not reason:
+            return codes[success][-1:] == [0]
+        end_pods()
+        final = {each for rule in policy.get("rules", []) for each in rule["onJobFailureReasons"]}
+        if restarts >= policy.get("maxRestarts", 0) or reason in final:
+            return True
+        restarts, failures, reason = restarts + 1, 0, ""
+        for index in codes:
+            start(index)
+        return False
 
     for index in codes:
         start(index)
     ended = until(over, seconds)
-    for process in running.values():
-        process.kill()
-        process.wait()
+    complete = not reason
+    if ended and complete:  # the others get time to end, but no longer decide
+        until(lambda: all(process.poll() is not None for process in running.values()), 5)
+    end_pods()
     assert ended, {index: (folder / f"log{index}").read_text() for index in codes}
-    complete = all(each and each[-1] == 0 for each in codes.values())
-    return Outcome(complete, codes, {index: (folder / f"log{index}").read_text() for index in codes})
+    output = {index: (folder / f"log{index}").read_text() for index in codes}
+    return Outcome(complete, codes, output, restarts)

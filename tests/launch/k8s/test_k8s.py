@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.launch.k8s.pod_runner import run_pods
-from tests.launch.requests import request
+from tests.launch.requests import JOB, request
 from tests.refused import refused
 from trainyard import job_file
 from trainyard.errors import BadInput, MissingProgram, UnknownName
+from trainyard.job import Checkpoint, Job
 from trainyard.launch.k8s.launcher import Kubernetes
 from trainyard.launch.k8s.manifests import secret_name
 from trainyard.launch.k8s.pod_states import status_of
@@ -32,6 +34,10 @@ first = not (folder / "second").exists()
 (folder / "second").touch()
 if words[0] == "leave" and first:
     sys.exit(75)
+if words[0] == "fail" and first:
+    sys.exit(4)
+if words[0] == "hang" and options["--node"] == "1":
+    __import__("time").sleep(300)
 sys.exit(int(words[0]) if words[0].isdecimal() else 0)
 """
 
@@ -39,13 +45,21 @@ sys.exit(int(words[0]) if words[0].isdecimal() else 0)
 def render(folder: Path, how: str = "0", kind: str = "jobset", **options: Any) -> list[dict[str, Any]]:
     """The objects of the manifest of a substitute for a node on two nodes."""
     (folder / "node.py").write_text(NODE)
-    further = {"kind": kind, "rdma": "rdma/hca:8", "claim": "work", **options.pop("options", {})}
+    pods = kind != "trainjob"  # the runtime of a TrainJob defines volumes and placement
+    further = {"kind": kind, "rdma": "rdma/hca:8", **({"claim": "work"} if pods else {}), **options.pop("options", {})}
+    further = {name: value for name, value in further.items() if value}
     scheduler = SchedulerOptions(
-        options=further, accelerators_per_node=8, time_limit_s=3600, partition="team", constraint="gpu=h100"
+        options=further,
+        accelerators_per_node=8,
+        time_limit_s=3600,
+        partition="team",
+        constraint="gpu=h100" if pods else "",
+        requeue=options.pop("requeue", True),
     )
+    mounts = ("/data:/inside",) if pods else ()
     fields = {
         "scheduler": scheduler,
-        "container": Container(image="registry/image:1", vendor="nvidia", mounts=("/data:/inside",)),
+        "container": Container(image="registry/image:1", vendor="nvidia", mounts=mounts),
         "shared_folder": "/mnt/work",
         "environment": {"NCCL_DEBUG": Variable(value="INFO", reason="A reason.")},
         **options,
@@ -59,10 +73,11 @@ def secrets(objects: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
     return {secret_name(objects[-1]["metadata"]["name"]): {"token": TOKEN}}
 
 
+@pytest.mark.parametrize("requeue", [True, False])
 @pytest.mark.parametrize("kind", ["jobset", "trainjob", "job"])
-def test_core_objects_are_valid(tmp_path: Path, kind: str) -> None:
+def test_core_objects_are_valid(tmp_path: Path, kind: str, requeue: bool) -> None:
     validate = pytest.importorskip("kubernetes_validate")
-    objects = render(tmp_path, kind=kind)
+    objects = render(tmp_path, kind=kind, requeue=requeue, options={"cpu": "32", "memory": "512Gi"})
     core = [each for each in objects if each["apiVersion"] in ("v1", "batch/v1")]
     if kind == "jobset":  # the Job in a JobSet is one of the core kinds
         metadata = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}
@@ -99,7 +114,7 @@ def test_pods_run_the_nodes(tmp_path: Path, kind: str) -> None:
     assert first["--head"] == second["--head"]
     assert first["--head"].startswith("127.0.0.1:2")
     assert first["--job-id"] == "a1b2c3d4"
-    assert first["--shared"] == second["--shared"] == str(tmp_path / "claims" / "shared")
+    assert first["--shared"] == second["--shared"] == str(tmp_path / "claims" / "work")
     assert first["NCCL_DEBUG"] == "INFO"
     assert first["TRAINYARD_JOB_TOKEN"] == second["TRAINYARD_JOB_TOKEN"] == TOKEN
     assert job_file.load(paths[0] / "job.toml") == request(tmp_path, ()).job
@@ -112,21 +127,63 @@ def test_pods_that_leave_on_notice_run_again(tmp_path: Path) -> None:
     assert outcome.codes == {0: [75, 0], 1: [75, 0]}
 
 
-def test_failed_pod_fails_the_job(tmp_path: Path) -> None:
-    objects = render(tmp_path, "4")
+@pytest.mark.parametrize("kind", ["jobset", "job"])
+@pytest.mark.parametrize("how", ["leave", "fail", "4", "2"])
+def test_pod_that_fails_without_requeue_is_final(tmp_path: Path, kind: str, how: str) -> None:
+    objects = render(tmp_path, how, kind, requeue=False, job=restarts(3))
     outcome = run_pods(objects, secrets(objects), tmp_path)
     assert not outcome.complete
-    assert 4 in outcome.codes[0] + outcome.codes[1]
+    assert outcome.restarts == 0
+    assert max(len(each) for each in outcome.codes.values()) == 1
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_jobset_restarts_as_often_as_the_job_may(tmp_path: Path, most: int) -> None:
+    objects = render(tmp_path, "4", job=restarts(most))
+    outcome = run_pods(objects, secrets(objects), tmp_path)
+    assert not outcome.complete
+    assert outcome.restarts == most
+    assert {len(each) for each in outcome.codes.values()} == {most + 1}, "failures of pods do not multiply"
+
+
+@pytest.mark.parametrize("kind", ["jobset", "job"])
+def test_job_that_failed_once_completes(tmp_path: Path, kind: str) -> None:
+    objects = render(tmp_path, "fail", kind, job=restarts(2))
+    outcome = run_pods(objects, secrets(objects), tmp_path)
+    assert outcome.complete
+    assert outcome.codes[0][-1] == 0
+
+
+@pytest.mark.parametrize("kind", ["jobset", "job"])
+def test_bad_input_is_not_tried_again(tmp_path: Path, kind: str) -> None:
+    objects = render(tmp_path, "2", kind, job=restarts(3))
+    outcome = run_pods(objects, secrets(objects), tmp_path)
+    assert not outcome.complete
+    assert outcome.restarts == 0
+    assert max(len(each) for each in outcome.codes.values()) == 1
+
+
+def test_job_is_complete_with_its_head(tmp_path: Path) -> None:
+    objects = render(tmp_path, "hang")
+    outcome = run_pods(objects, secrets(objects), tmp_path)
+    assert outcome.complete
+    assert outcome.codes == {0: [0], 1: [-9]}
+
+
+def restarts(most: int) -> Job:
+    """A job that may restart `most` times."""
+    return replace(JOB, recovery=replace(JOB.recovery, max_restarts=most))
 
 
 def test_pod_has_shared_memory_devices_and_placement(tmp_path: Path) -> None:
-    objects = render(tmp_path, options={"shm": "64Gi", "topology": "cloud/rack"})
+    objects = render(tmp_path, options={"shm": "64Gi", "topology": "cloud/rack", "cpu": "32", "memory": "512Gi"})
     spec = objects[-1]["spec"]["replicatedJobs"][0]["template"]["spec"]
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["volumes"][0]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert container["volumeMounts"][0]["mountPath"] == "/dev/shm"  # noqa: S108
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "8"}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "8", "memory": "512Gi"}
+    assert container["resources"]["requests"] == container["resources"]["limits"] | {"cpu": "32"}
     assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
     assert pod["nodeSelector"] == {"gpu": "h100"}
     assert pod["affinity"]["podAntiAffinity"]
@@ -155,11 +212,65 @@ def test_no_secret_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         {"container": Container(image="x")},
         {"components": (Component(nodes=1, ranks_per_node=1), Component(nodes=1, ranks_per_node=1))},
         {"shared_folder": ""},
+        {"options": {"claim": ""}},
+        {"options": {"claim": ""}, "container": Container(image="x", mounts=("/x:/mnt/workshop",))},
+        {"options": {"memory": "a lot"}},
+        {"options": {"cpu": "-1"}},
+        {"options": {"shm": "16GB"}},
+        {"options": {"claim": ""}, "shared_folder": "", "job": replace(JOB, checkpoint=Checkpoint(interval=1))},
     ],
 )
 def test_impossible_request_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         render(tmp_path, **change)
+
+
+@pytest.mark.parametrize("mount", ["/x:/mnt/work", "/x:/mnt", "/mnt", "/x:/mnt/work/:ro"])
+def test_mount_provides_the_shared_folder(tmp_path: Path, mount: str) -> None:
+    container = Container(image="x", vendor="nvidia", mounts=(mount,))
+    assert render(tmp_path, options={"claim": ""}, container=container)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"options": {"claim": "work"}}, "--option claim"),
+        ({"options": {"shm": "64Gi"}}, "--option shm"),
+        ({"options": {"topology": "rack"}}, "--option topology"),
+        ({"container": Container(image="x", vendor="nvidia", mounts=("/data",))}, "--mount"),
+        ({"scheduler": SchedulerOptions(options={"kind": "trainjob"}, constraint="gpu=h100")}, "--constraint"),
+    ],
+)
+def test_trainjob_refuses_options_of_its_runtime(tmp_path: Path, change: dict[str, Any], name: str) -> None:
+    with refused(BadInput, name):
+        render(tmp_path, kind="trainjob", **change)
+    assert render(tmp_path, kind="trainjob")[-1]["spec"]["trainer"]["resourcesPerNode"]["limits"]["rdma/hca"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("resource", "pods", "jobs"),
+    [
+        ("jobset", "trainyard-launch=x", True),
+        ("trainjob", "jobset.sigs.k8s.io/jobset-name=x", True),
+        ("job", "trainyard-launch=x", False),
+    ],
+)
+@pytest.mark.parametrize("save", [True, False])
+def test_cancel_shortens_the_grace_of_pods_unless_they_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str, pods: str, jobs: bool, save: bool
+) -> None:
+    program = tmp_path / "kubectl"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    Kubernetes().cancel(f"default/{resource}/x", save=save)
+    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    assert calls[0][:3] == ["delete", resource, "x"], "before its pods, which it would replace"
+    selected = {each[1]: each for each in calls if "-l" in each}
+    assert selected.keys() == (set() if save else {"pods", *(["jobs"] if jobs else [])})
+    assert all(("--grace-period=1" in each) == (not save) for each in calls)
+    if not save:
+        assert pods in selected["pods"]
 
 
 def pod(phase: str, **status: Any) -> dict[str, Any]:
@@ -197,6 +308,26 @@ def test_state_of_a_job(condition: str | None, pods: list[dict[str, Any]], state
     assert words in status.reason
     assert status.restarts == 2
     assert bool(status.next_step) == (state in ("failed",) or bool(words and state == "pending" and not condition))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"reason": "DeadlineExceeded", "message": "Job was active longer than specified deadline"},
+        {"reason": "FailJobSetFailurePolicyAction", "message": "(child job x failed with reason DeadlineExceeded)"},
+    ],
+)
+def test_time_limit_is_named(condition: dict[str, str]) -> None:
+    failed = {"type": "Failed", "status": "True", **condition}
+    status = status_of({"status": {"conditions": [failed]}}, [pod("Failed")], ("kubectl", "logs"))
+    assert status.state == "failed"
+    assert "--time-limit" in status.next_step
+
+
+def test_time_limit_holds_over_all_restarts(tmp_path: Path) -> None:
+    rules = render(tmp_path)[-1]["spec"]["failurePolicy"]["rules"]
+    final = {each for rule in rules if rule["action"] == "FailJobSet" for each in rule["onJobFailureReasons"]}
+    assert final == {"PodFailurePolicy", "DeadlineExceeded"}
 
 
 def test_no_kubectl_has_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ from tests.launch.requests import JOB, request
 from tests.processes import until
 from tests.refused import refused
 from trainyard.errors import BadInput, EnvironmentFailed, UnknownName
-from trainyard.job import Layout, Recipe
+from trainyard.job import Checkpoint, Layout, Recipe
 from trainyard.launch.ray.launcher import Ray
-from trainyard.launch_request import Component, SchedulerOptions, Variable
+from trainyard.launch_request import Component, Container, SchedulerOptions, Variable
 
 pytestmark = pytest.mark.ray
 
@@ -32,10 +32,10 @@ import json, os, signal, sys, time
 from pathlib import Path
 words = sys.argv[1:]
 options = dict(zip(words[1::2], words[2::2]))
-names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG")
+names = ("TRAINYARD_JOB_TOKEN", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 (Path(options["--folder"]) / "options.json").write_text(
-    json.dumps(options | {name: os.environ.get(name, "") for name in names})
+    json.dumps(options | {"python": sys.executable} | {name: os.environ.get(name, "") for name in names})
 )
 print("node", options["--node"], "is here", flush=True)
 if words[0] == "wait":
@@ -55,7 +55,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port, dashboard = (each.getsockname()[1] for each in sockets)
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RAY_AUTH_MODE": "disabled"}
     env.pop("RAY_ADDRESS", None)
-    common = ["--block", "--num-cpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
+    common = ["--block", "--num-cpus=2", "--num-gpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
     head = [f"--port={port}", "--head", "--include-dashboard=true", f"--dashboard-port={dashboard}"]
     head += ["--node-ip-address=127.0.0.1", f"--temp-dir={tmp_path_factory.mktemp('r')}"]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start"]
@@ -106,12 +106,15 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def submit(address: str, files: Path, how: str, wait_s: str = "60", **options: Any) -> str:
+def submit(
+    address: str, files: Path, how: str, wait_s: str = "60", accelerators: int = 0, python: str = "", **options: Any
+) -> str:
     """Submit the substitute for a node on two nodes; return the job's id."""
-    scheduler = SchedulerOptions(options={"address": address, "cpus": "0.5", "wait_s": wait_s})
+    further = {"address": address, "cpus": "0.5", "wait_s": wait_s}
+    scheduler = SchedulerOptions(options=further, accelerators_per_node=accelerators)
     fields = {"scheduler": scheduler, "node_folder": str(files / "nodes"), **options}
     (files / "working_dir").mkdir()
-    command = (sys.executable, str(files / "node.py"), how)
+    command = (python, str(files / "node.py"), how)
     rendered = Ray().render(request(files, command, **fields))
     for name, text in rendered.items():
         (files / name).write_text(text.replace("trainyard-a1b2c3d4", f"trainyard-{files.name}"))
@@ -119,7 +122,9 @@ def submit(address: str, files: Path, how: str, wait_s: str = "60", **options: A
 
 
 def test_every_node_runs_in_a_bundle_of_its_own(address: str, files: Path) -> None:
-    id = submit(address, files, "0", environment={"NCCL_DEBUG": Variable(value="INFO", reason="A reason.")})
+    values = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "3"}
+    given = {name: Variable(value=value, reason="A reason.") for name, value in values.items()}
+    id = submit(address, files, "0", environment=given)
     assert until(lambda: Ray().status(id).is_over, 120)
     status = Ray().status(id)
     assert status.state == "ended", status.reason
@@ -127,7 +132,7 @@ def test_every_node_runs_in_a_bundle_of_its_own(address: str, files: Path) -> No
     assert [node["--node"] for node in (first, second)] == ["0", "1"]
     assert first["--head"] == second["--head"]
     assert re.fullmatch(r"[0-9.]+:[0-9]+", first["--head"])
-    assert first["NCCL_DEBUG"] == "INFO"
+    assert {name: first[name] for name in values} == values
     assert first["TRAINYARD_JOB_TOKEN"] == second["TRAINYARD_JOB_TOKEN"]
     assert len(first["TRAINYARD_JOB_TOKEN"]) == 64
     assert (files / "nodes" / "node0" / "job.toml").exists()
@@ -135,6 +140,39 @@ def test_every_node_runs_in_a_bundle_of_its_own(address: str, files: Path) -> No
         status.log_command, capture_output=True, text=True, check=True, timeout=60
     )  # fmt: skip
     assert "node 1 is here" in printed.stdout
+
+
+def test_nodes_see_the_accelerators_that_they_reserve(address: str, files: Path) -> None:
+    # Nothing may depend on the interpreter from which the job is submitted.
+    assert json.loads(Ray().render(request(files, ("", "x")))["working_dir/nodes.json"])["command"] == ["", "x"]
+    id = submit(address, files, "0", accelerators=2)
+    assert until(lambda: Ray().status(id).is_over, 120)
+    assert Ray().status(id).state == "ended", Ray().status(id).reason
+    for node in range(2):
+        options = json.loads((files / "nodes" / f"node{node}" / "options.json").read_text())
+        assert sorted(options["CUDA_VISIBLE_DEVICES"].split(",")) == ["0", "1"]
+        assert options["OMP_NUM_THREADS"] == "", "the ranks of a node share its cores"
+        assert Path(options["python"]).parent == Path(sys.executable).parent, "the interpreter of the cluster"
+
+
+def test_python_of_the_nodes_can_be_chosen(address: str, files: Path) -> None:
+    id = submit(address, files, "0", python="/nowhere/python")
+    assert until(lambda: Ray().status(id).is_over, 120)
+    assert Ray().status(id).state == "failed"
+    assert "/nowhere/python" in Ray().status(id).reason
+
+
+def test_container_is_refused(files: Path) -> None:
+    # Ray takes no image together with a working directory.
+    with refused(BadInput, "--image"):
+        Ray().render(request(files, ("python",), container=Container(image="x")))
+
+
+def test_checkpoints_need_a_shared_folder(files: Path) -> None:
+    job = replace(JOB, checkpoint=Checkpoint(interval=7))
+    with refused(BadInput, 7, "--shared-folder"):
+        Ray().render(request(files, ("python",), job=job))
+    assert Ray().render(request(files, ("python",), job=job, shared_folder="/mnt/work"))
 
 
 def test_failure_of_node_0_is_that_of_the_job(address: str, files: Path) -> None:

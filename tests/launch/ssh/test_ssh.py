@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.launch.requests import request
+from tests.launch.requests import JOB, request
 from tests.launch.ssh.conftest import Sshd
 from tests.processes import alive, until
 from tests.refused import refused
 from trainyard.errors import BadInput, HostFailed, UnknownName
+from trainyard.job import Checkpoint
 from trainyard.launch.ssh.launcher import Ssh
 from trainyard.launch_request import Component, SchedulerOptions, Variable
 
@@ -157,6 +159,13 @@ def test_unreachable_host_leaves_the_state_unknown(sshd: Sshd, files: Path) -> N
 def test_impossible_request_is_refused(files: Path, scheduler: SchedulerOptions) -> None:
     with pytest.raises(BadInput):
         Ssh().render(request(files, ("python",), scheduler=scheduler))
+
+
+def test_checkpoints_need_a_shared_folder(files: Path) -> None:
+    fields = {"job": replace(JOB, checkpoint=Checkpoint(interval=7)), "scheduler": SchedulerOptions(hosts=("a", "b"))}
+    with refused(BadInput, 7, "--shared-folder"):
+        Ssh().render(request(files, ("python",), **fields))
+    assert Ssh().render(request(files, ("python",), shared_folder="/mnt/work", **fields))
 
 
 def test_values_are_quoted_in_the_script(files: Path) -> None:

@@ -9,9 +9,11 @@ from msgspec.structs import replace
 
 from tests.launch.requests import JOB
 from tests.refused import refused
+from trainyard import machine
 from trainyard.errors import BadInput, UnknownName
 from trainyard.job import Layout, Recipe
-from trainyard.launch_request import Container, JobStatus
+from trainyard.launch.fabric_environment import Fabric
+from trainyard.launch_request import Container, JobStatus, SchedulerOptions
 from trainyard.run.launches.launch_job import LaunchOptions, build_request, describe
 from trainyard.run.launches.launch_record import LaunchRecord, find_record, list_records, write_record
 
@@ -24,6 +26,18 @@ def test_machine_determines_nodes_accelerators_and_fabric(tmp_path: Path) -> Non
     assert request.scheduler.accelerators_per_node == 8
     assert request.environment["NCCL_IB_TIMEOUT"].value == "22"
     assert request.environment["NCCL_NET"].value == "Socket", "the user's variable wins"
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "nodes", "accelerators"),
+    [("gb200", 72, 18, 4), ("gb300", 8, 2, 4), ("trn2", 128, 2, 0), ("trn3", 64, 1, 0), ("h100", 8, 1, 8)],
+)
+def test_nodes_are_hosts_not_link_domains(tmp_path: Path, name: str, ranks: int, nodes: int, accelerators: int) -> None:
+    recipe = Recipe(seq_len=8, tokens_per_step=8 * ranks)
+    job = replace(JOB, machine=name, layout=Layout(dp_replicate=ranks), recipe=recipe)
+    request = build_request(job, LaunchOptions(), "ab", tmp_path)
+    assert request.nodes == nodes
+    assert request.scheduler.accelerators_per_node == accelerators
 
 
 def test_job_without_a_machine_uses_the_nodes_of_recovery(tmp_path: Path) -> None:
@@ -74,3 +88,37 @@ def test_records_are_found_by_prefix_newest_first(tmp_path: Path) -> None:
 def test_status_is_one_line() -> None:
     status = JobStatus(state="running", nodes=tuple(f"n{n}" for n in range(100)), restarts=2)
     assert describe(status) == "running on n0, n1, n2, n3, ..., restart 2"
+
+
+def test_more_ranks_than_a_host_has_are_refused(tmp_path: Path) -> None:
+    job = replace(SIXTEEN, machine="gb200")
+    with refused(BadInput, 16, 4, "--nodes 4"):
+        build_request(job, LaunchOptions(nodes=1), "ab", tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(machine.known()))
+def test_hosts_of_every_machine_divide_a_node(name: str) -> None:
+    known = machine.load(name)
+    assert known.ranks_per_node % known.ranks_per_host == 0
+    for per_host in (-1, known.per_node + 1):
+        with refused(BadInput, f"{per_host:,}"):
+            replace(known, per_host=per_host)
+
+
+@pytest.mark.parametrize(
+    ("on", "scheduler", "fabric", "network"),
+    [
+        ("slurm", {}, "", {"NCCL_IB_TIMEOUT"}),
+        ("slurm", {}, "none", set()),
+        ("k8s", {}, "", set()),
+        ("k8s", {"rdma": "rdma/hca:8"}, "", {"NCCL_IB_TIMEOUT"}),
+        ("k8s", {"rdma": "rdma/hca:8"}, "none", set()),
+        ("k8s", {}, "ib", {"NCCL_IB_TIMEOUT", "NCCL_NET"}),
+    ],
+)
+def test_network_variables_need_a_network(
+    tmp_path: Path, on: str, scheduler: dict[str, str], fabric: Fabric, network: set[str]
+) -> None:
+    options = LaunchOptions(scheduler=SchedulerOptions(options=scheduler), fabric=fabric)
+    request = build_request(SIXTEEN, options, "ab", tmp_path, on)
+    assert request.environment.keys() == {"NCCL_DEBUG", *network}

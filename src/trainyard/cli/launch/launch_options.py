@@ -119,10 +119,20 @@ _OPTIONS = (
         metavar="TIME",
         help="How long the nodes wait for each other. Default: 30m with --image, else 5m.",
     ),
+    click.option(
+        "--fabric",
+        type=click.Choice(["ib", "roce", "efa", "slingshot", "none"]),
+        default=None,
+        help="Network between the hosts. Default: that of the job's machine, if it has no other.",
+    ),
     click.option("--port", type=click.IntRange(1, 65535), help="Port at which the nodes meet."),
     click.option("--shared-folder", default="", help="Folder that all nodes share, for checkpoints."),
     click.option("--node-folder", default="", help="Folder on each node for its files."),
-    click.option("--python", default="", help="Python on the nodes. Default: this one."),
+    click.option(
+        "--python",
+        default="",
+        help="Python on the nodes. Default: this one; python3 in a container, that of Ray's workers.",
+    ),
     click.option("--tag", default="", help="Name of the run."),
 )
 
@@ -152,7 +162,7 @@ def options_of(given: dict[str, Any]) -> LaunchOptions:
         nodes=given["nodes"] or len(hosts), components=given["components"], scheduler=scheduler,
         accelerators_per_node=given["accelerators"], container=container, environment=given["variables"],
         port=given["port"], shared_folder=given["shared_folder"], node_folder=given["node_folder"],
-        python=given["python"], tag=given["tag"], gather_s=given["gather"],
+        python=given["python"], tag=given["tag"], gather_s=given["gather"], fabric=given["fabric"] or "",
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from trainyard.errors import BadInput, SchedulerFailed, UnknownName
 from trainyard.launch.k8s.manifests import OPTIONS, render_manifests, secret_name
 from trainyard.launch.k8s.pod_states import status_of
 from trainyard.launch.launch_spec import TOKEN
-from trainyard.launch.request_checks import check_request
+from trainyard.launch.request_checks import check_checkpoint_folder, check_request
 from trainyard.launch.scheduler_tool import run_tool
 from trainyard.launch_request import JobStatus, LaunchRequest
 
@@ -39,7 +39,8 @@ class Kubernetes:
 
     Options (`SchedulerOptions.options`): `kind` (jobset, trainjob, job), `namespace`, `shm` (size of /dev/shm), `rdma`
     (resource name of RDMA adapters and their number, as `rdma/hca:8`), `topology` (topology key of which the job gets a
-    domain for itself), `claim` (PersistentVolumeClaim mounted at the shared folder), `runtime` (of a TrainJob).
+    domain for itself), `claim` (PersistentVolumeClaim mounted at the shared folder), `runtime` (of a TrainJob), `cpu`
+    (CPUs to request for each pod), `memory` (of each pod, requested and its limit).
     """
 
     starts = "nodes"
@@ -47,6 +48,7 @@ class Kubernetes:
     def render(self, request: LaunchRequest) -> Mapping[str, str]:
         """Return `manifest.json`, a List of the job's objects. Raises `BadInput` for options that Kubernetes lacks."""
         check_request(request)
+        check_checkpoint_folder(request)
         scheduler = request.scheduler
         if unknown := scheduler.options.keys() - set(OPTIONS):
             raise BadInput(f"the launcher k8s has no option {min(unknown)!r}.", f"It has: {', '.join(OPTIONS)}.")
@@ -93,7 +95,7 @@ class Kubernetes:
             if "not found" in error.output.lower():
                 raise UnknownName(f"there is no {resource} {name} in the namespace {namespace}.") from error
             raise
-        selector = f"trainyard-launch={name}" if resource != "trainjob" else f"jobset.sigs.k8s.io/jobset-name={name}"
+        selector = _pod_selector(resource, name)
         pods = json.loads(_kubectl(["get", "pods", "-n", namespace, "-l", selector, "-o", "json"]))["items"]
         logs = ("kubectl", "logs", "-n", namespace, "-l", selector, "--prefix", "--tail=-1", "--max-log-requests=1000")
         return status_of(job, pods, logs)
@@ -105,6 +107,17 @@ class Kubernetes:
         grace = [] if save else ["--grace-period=1"]
         for word, each in ((resource, name), ("service", name), ("configmap", name), ("secret", secret_name(name))):
             _kubectl(["delete", word, each, "-n", namespace, "--ignore-not-found", "--wait=false", *grace])
+        if not save:
+            # The grace period of a job does not apply to its pods; the Job of a JobSet would replace deleted pods.
+            kinds = ("pods",) if resource == "job" else ("jobs", "pods")
+            selected = {"jobs": f"jobset.sigs.k8s.io/jobset-name={name}", "pods": _pod_selector(resource, name)}
+            for kind in kinds:
+                _kubectl(["delete", kind, "-l", selected[kind], "-n", namespace, "--wait=false", *grace])
+
+
+def _pod_selector(resource: str, name: str) -> str:
+    """The label of a job's pods. Those of a TrainJob have that of the JobSet that Kubeflow Trainer creates for it."""
+    return f"jobset.sigs.k8s.io/jobset-name={name}" if resource == "trainjob" else f"trainyard-launch={name}"
 
 
 def _kubectl(words: Sequence[str], stdin: str | None = None) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 
 from trainyard import job_file
 from trainyard.errors import BadInput
-from trainyard.launch.launch_spec import LEFT, TOKEN
+from trainyard.launch.launch_spec import BAD_INPUT, LEFT, TOKEN
 from trainyard.launch.request_checks import choose_port
 from trainyard.launch_request import LaunchRequest
 
 KINDS = ("jobset", "trainjob", "job")
-OPTIONS = ("kind", "namespace", "shm", "rdma", "topology", "claim", "runtime")
+OPTIONS = ("kind", "namespace", "shm", "rdma", "topology", "claim", "runtime", "cpu", "memory")
 POD_GROUP = "node"
 """Name of the replicated job in a JobSet, as Kubeflow's runtimes name it, and of the container."""
 _JOB_TEXT = "JOB_TOML"
@@ -26,6 +26,7 @@ _JOB_TEXT = "JOB_TOML"
 _INDEX = "JOB_COMPLETION_INDEX"
 """Environment variable with the index of a pod, which Kubernetes sets."""
 _NAME_LABEL = "trainyard-launch"
+_QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,3})?(m|k|[MGTP]|[KMGTP]i)?\Z")
 _DEVICES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 
 
@@ -47,8 +48,36 @@ def render_manifests(request: LaunchRequest) -> list[dict[str, Any]]:
         raise BadInput(f"--option kind={kind} is not a kind of job.", f"Use one of: {', '.join(KINDS)}.")
     if request.container is None:
         raise BadInput("Kubernetes needs a container image.", "Pass --image with an image that has trainyard.")
+    _check_options(request, kind)
     render = {"jobset": _job_set, "trainjob": _train_job, "job": _indexed_job}[kind]
     return [_config_map(request), *render(request)]
+
+
+def _check_options(request: LaunchRequest, kind: str) -> None:
+    """Raises `BadInput` for amounts that Kubernetes does not read, for options of the pods of a TrainJob, which its
+    runtime defines, and for a shared folder that no volume provides."""
+    scheduler, options = request.scheduler, request.scheduler.options
+    mounts = request.container.mounts if request.container else ()
+    for name in ("cpu", "memory", "shm"):
+        if name in options and not _QUANTITY.match(options[name]):
+            raise BadInput(f"--option {name}={options[name]} is not an amount.", f"Write --option {name}=64Gi or 32.")
+    if kind == "trainjob":
+        given = [f"--option {name}" for name in ("claim", "shm", "topology") if options.get(name)]
+        given += ["--constraint"] if scheduler.constraint else []
+        given += ["--mount"] if mounts else []
+        if given:
+            raise BadInput(
+                f"a TrainJob takes its pods' volumes and placement from its runtime, and would ignore {given[0]}.",
+                f"Omit {given[0]} and define it in the runtime (--option runtime=NAME), or use --option kind=jobset.",
+            )
+        return
+    folders = [(mount.split(":") * 2)[1].rstrip("/") for mount in mounts]
+    shared = request.shared_folder.rstrip("/")
+    if shared and not options.get("claim") and not any(f"{shared}/".startswith(f"{folder}/") for folder in folders):
+        raise BadInput(
+            f"no volume is mounted at --shared-folder {shared}: it would be a folder of each pod, and end with it.",
+            "Pass --option claim=NAME, a PersistentVolumeClaim with access mode ReadWriteMany, or --mount HOST:INSIDE.",
+        )
 
 
 def _metadata(request: LaunchRequest, name: str = "") -> dict[str, Any]:
@@ -74,12 +103,22 @@ def _job_set(request: LaunchRequest) -> list[dict[str, Any]]:
         metadata["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": topology}
     spec = {
         "network": {"enableDNSHostnames": True, "subdomain": name},
-        "failurePolicy": {"maxRestarts": request.job.recovery.max_restarts},
+        "failurePolicy": {
+            "maxRestarts": _restarts(request),
+            # A new attempt has the same input and the same time limit.
+            "rules": [
+                {
+                    "name": "final",
+                    "action": "FailJobSet",
+                    "onJobFailureReasons": ["PodFailurePolicy", "DeadlineExceeded"],
+                }
+            ],
+        },
         "replicatedJobs": [
             {
                 "name": POD_GROUP,
                 "replicas": 1,
-                "template": {"spec": _job_spec(request, f"{name}-{POD_GROUP}-0-0.{name}")},
+                "template": {"spec": _job_spec(request, f"{name}-{POD_GROUP}-0-0.{name}", backoff=0)},
             }
         ],
     }
@@ -100,7 +139,7 @@ def _indexed_job(request: LaunchRequest) -> list[dict[str, Any]]:
             "ports": [{"name": "meet", "port": request.port or choose_port(request.id)}],
         },
     }
-    spec = _job_spec(request, f"{name}-0.{name}")
+    spec = _job_spec(request, f"{name}-0.{name}", backoff=_restarts(request))
     spec["template"]["spec"]["subdomain"] = name
     return [service, {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(request), "spec": spec}]
 
@@ -132,25 +171,35 @@ def _train_job(request: LaunchRequest) -> list[dict[str, Any]]:
     ]
 
 
-def _job_spec(request: LaunchRequest, head: str) -> dict[str, Any]:
-    """The spec of the Job whose pods are the nodes. `head`: host name of the pod with index 0.
+def _restarts(request: LaunchRequest) -> int:
+    """Number of times that Kubernetes starts the job, or a pod of it, again after a failure."""
+    return request.job.recovery.max_restarts if request.scheduler.requeue else 0
 
-    A pod that leaves on notice (exit code 75) or is evicted is started again without counting as a failure.
+
+def _job_spec(request: LaunchRequest, head: str, backoff: int) -> dict[str, Any]:
+    """The spec of the Job whose pods are the nodes. `head`: host name of the pod with index 0. `backoff`: number of
+    failures of pods that the Job tolerates.
+
+    A pod that leaves on notice (exit code 75) or is evicted is started again without counting as a failure, or ends the
+    job if it is not requeued. Bad input (exit code 2) ends the job. The job is complete when its head is.
     """
-    nodes = request.nodes
-    ignored = [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [LEFT]}},
+    action = "Ignore" if request.scheduler.requeue else "FailJob"
+    rules = [
+        # The first rule that matches a pod decides; a pod that is evicted may have left on notice.
+        {"action": action, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": action, "onExitCodes": {"operator": "In", "values": [LEFT]}},
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [BAD_INPUT]}},
     ]
     spec: dict[str, Any] = {
         "completionMode": "Indexed",
-        "completions": nodes,
-        "parallelism": nodes,
-        "backoffLimit": request.job.recovery.max_restarts,
+        "completions": request.nodes,
+        "parallelism": request.nodes,
+        "backoffLimit": backoff,
+        "podFailurePolicy": {"rules": rules},
+        "podReplacementPolicy": "Failed",  # never two pods of an index at once
+        "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
         "template": {"metadata": {"labels": {_NAME_LABEL: object_name(request)}}, "spec": _pod_spec(request, head)},
     }
-    if request.scheduler.requeue:
-        spec["podFailurePolicy"] = {"rules": ignored}
     if request.scheduler.time_limit_s:
         spec["activeDeadlineSeconds"] = request.scheduler.time_limit_s
     return spec
@@ -227,8 +276,11 @@ def _container(request: LaunchRequest, head: str) -> dict[str, Any]:
         limits[resource] = count or "1"
         # RDMA registers memory, which must be locked.
         container["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
-    if limits:
-        container["resources"] = {"limits": limits, "requests": dict(limits)}
+    if memory := options.get("memory"):
+        limits["memory"] = memory
+    requests = limits | ({"cpu": options["cpu"]} if options.get("cpu") else {})  # a limit of CPUs would throttle ranks
+    if requests:
+        container["resources"] = {"limits": limits, "requests": requests}
     return container
 
 

@@ -40,6 +40,12 @@ def status_of(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], log_com
     if any(name in true for name in _ENDED):
         return result("ended")
     if failed := true.get("Failed"):
+        if failed.get("reason") == "DeadlineExceeded" or "DeadlineExceeded" in failed.get("message", ""):
+            return result(
+                "failed",
+                "The job reached its time limit: its pods had their grace period to save, and do not start again.",
+                "Launch it with a longer --time-limit.",
+            )
         text = f"{failed.get('reason', 'Failed')}: {failed.get('message', '')}".rstrip(": ")
         return result("failed", f"{text}. {_failed_pod(pods)}".strip(), "`trainyard launch logs` prints its output.")
     if suspended := true.get("Suspended"):

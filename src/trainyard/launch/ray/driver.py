@@ -49,16 +49,35 @@ class NodeProcess:
         folder = parent / f"node{node}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.toml").write_text(job_toml, "utf-8")
-        words = [*spec.command, "--job", str(folder / "job.toml"), "--job-id", spec.id, "--folder", str(folder)]
+        python = spec.command[0] or sys.executable
+        words = [
+            python,
+            *spec.command[1:],
+            "--job",
+            str(folder / "job.toml"),
+            "--job-id",
+            spec.id,
+            "--folder",
+            str(folder),
+        ]
         words += ["--nodes", str(spec.nodes), "--node", str(node), "--head", head]
         words += ["--shared", spec.shared] if spec.shared else []
-        self._process = subprocess.Popen(words, env={**os.environ, TOKEN: token}, stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(words, env={**_environment(), TOKEN: token}, stdin=subprocess.DEVNULL)
         return self._process.wait()
 
     def notice(self) -> None:
         """Ask the node's process to save its state and leave."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+
+
+def _environment() -> dict[str, str]:
+    """The environment of an actor for its node's process, without the number of threads that Ray chooses: it is the
+    number of the actor's CPUs, which all ranks of the node share."""
+    environment = dict(os.environ)
+    if "OMP_NUM_THREADS" not in (ray.get_runtime_context().runtime_env.get("env_vars") or {}):
+        environment.pop("OMP_NUM_THREADS", None)
+    return environment
 
 
 class Driver:
@@ -77,8 +96,10 @@ class Driver:
         """Start a node in its bundle; node 0, which determines the address of the head, must be the first."""
         # Several calls at once, because `run` returns only at the end of the process.
         remote: Any = ray.remote(NodeProcess)
+        resources = self._spec.resources
         actor = remote.options(
-            num_cpus=0,
+            num_cpus=resources["CPU"],
+            num_gpus=resources.get("GPU", 0),  # Ray hides the accelerators that an actor does not request
             max_concurrency=3,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node),
         )

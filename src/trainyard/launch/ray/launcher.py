@@ -17,7 +17,7 @@ from trainyard import job_file
 from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, SchedulerFailed, UnknownName
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.ray.nodes_file import FILE, Nodes
-from trainyard.launch.request_checks import check_request
+from trainyard.launch.request_checks import check_checkpoint_folder, check_request
 from trainyard.launch_request import JobState, JobStatus, LaunchRequest
 from trainyard.redact import redact
 
@@ -55,9 +55,15 @@ class Ray:
         """Return `submission.json`, and the files of the job's working directory. Raises `BadInput` for options that
         Ray does not have."""
         check_request(request)
+        check_checkpoint_folder(request)
         options, scheduler = request.scheduler.options, request.scheduler
         if unknown := options.keys() - {"address", "cpus", "wait_s"}:
             raise BadInput(f"the launcher ray has no option {min(unknown)!r}.", "It has: address, cpus, wait_s.")
+        if request.container:
+            raise BadInput(
+                "Ray cannot run a job with files in a container of its own.",
+                "Omit --image, and start the nodes of the Ray cluster in the image.",
+            )
         for value, name in (
             (scheduler.array, "--array"),
             (scheduler.partition, "--partition"),
@@ -82,14 +88,11 @@ class Ray:
         variables = {name: variable.value for name, variable in request.environment.items()}
         # Seconds between SIGTERM and SIGKILL for a job that is stopped; Ray's default is 3.
         variables["RAY_JOB_STOP_WAIT_TIME_S"] = str(max(3, scheduler.notice_s))
-        runtime_env: dict[str, Any] = {"env_vars": variables}
-        if request.container:
-            runtime_env["image_uri"] = request.container.image
         submission = _Submission(
             address=options.get("address") or os.environ.get("RAY_ADDRESS") or _DEFAULT_ADDRESS,
             entrypoint="python -m trainyard.launch.ray.driver",
             submission_id=f"trainyard-{request.id}",
-            runtime_env=runtime_env,
+            runtime_env={"env_vars": variables},
             metadata={"name": request.name},
         )
         return {

@@ -17,7 +17,7 @@ import msgspec
 
 from trainyard.errors import BadInput, HostFailed, UnknownName
 from trainyard.launch.launch_spec import LEFT, TOKEN
-from trainyard.launch.request_checks import check_request, choose_port
+from trainyard.launch.request_checks import check_checkpoint_folder, check_request, choose_port
 from trainyard.launch.ssh.node_script import folder_word, render_node_script, render_query, render_signal
 from trainyard.launch.ssh.remote_host import run_on_host
 from trainyard.launch_request import JobStatus, LaunchRequest
@@ -58,6 +58,7 @@ class Ssh:
         """Return `node.sh`, the script for each host, and `hosts.json`. Raises `BadInput` without hosts, or for options
         that only a scheduler has."""
         check_request(request)
+        check_checkpoint_folder(request)
         scheduler = request.scheduler
         if unknown := scheduler.options.keys() - {"config", "head"}:
             raise BadInput(f"the launcher ssh has no option {min(unknown)!r}.", "It has: config, head.")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from trainyard import job_file, machine, plugins
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.job import Job
-from trainyard.launch.fabric_environment import fabric_environment
+from trainyard.launch.fabric_environment import Fabric, fabric_environment
 from trainyard.launch.launch_spec import NODE_MODULE
 from trainyard.launch.node_logs import FollowedLogs
 from trainyard.launch_request import Component, Container, JobStatus, LaunchRequest, SchedulerOptions, Variable
@@ -43,9 +43,10 @@ class LaunchOptions:
     value, which override those for the fabric. `port`: at which the nodes meet; the launcher's choice if None.
     `shared_folder`: folder that all nodes share, for checkpoints; by default one in the launch's folder, if the
     launcher's nodes share it. `node_folder`: folder on each node for its files. `python`: interpreter on the nodes;
-    by default this one, or `python3` in a container. `tag`: name of the run. `gather_s`: seconds that node 0 waits for
-    the others, and they for it, at the start and after a loss; 0 for the default: half an hour with a container, whose
-    image each node may have to pull, else that of the nodes' command.
+    by default this one, `python3` in a container, or that of Ray's workers. `tag`: name of the run. `fabric`: the
+    network between hosts; if empty, that of the job's machine, or none for pods without RDMA adapters. `gather_s`:
+    seconds that node 0 waits for the others, and they for it, at the start and after a loss; 0 for the default: half an
+    hour with a container, whose image each node may have to pull, else that of the nodes' command.
     """
 
     _: KW_ONLY
@@ -61,13 +62,14 @@ class LaunchOptions:
     python: str = ""
     tag: str = ""
     gather_s: int = 0
+    fabric: Fabric = ""
 
 
 def render_job(job: Job, on: str, options: LaunchOptions) -> RenderedLaunch:
     """The files that `submit_job` would submit; nothing is written or started. The store and the id of the launch,
     which does not exist yet, are placeholders."""
     launcher = load_launcher(on)
-    request = build_request(job, options, "<launch id>", Path("/", _RENDERED_STORE, "launches", "<launch id>"))
+    request = build_request(job, options, "<launch id>", Path("/", _RENDERED_STORE, "launches", "<launch id>"), on)
     files = {
         name: text.replace(f"/{_RENDERED_STORE}", _RENDERED_STORE) for name, text in launcher.render(request).items()
     }
@@ -85,7 +87,7 @@ def submit_job(job: Job, job_text: str, on: str, options: LaunchOptions, root: P
     job_file.check_secrets(job_text, "the job")
     id = new_id()
     folder = root.absolute() / "launches" / id
-    request = build_request(job, options, id, folder)
+    request = build_request(job, options, id, folder, on)
     files = {"job.toml": job_file.complete(job_text, job), **launcher.render(request)}
     with writing(folder):
         (folder / "logs").mkdir(parents=True)
@@ -152,13 +154,15 @@ def find_launch(root: Path, name: str) -> tuple[LaunchRecord, Launcher]:
     return record, load_launcher(record.on)
 
 
-def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> LaunchRequest:
-    """The request for the launch `id` of `job`. `folder`: `<store>/launches/<id>`. Raises `BadInput` if the nodes do
-    not divide the ranks."""
+def build_request(job: Job, options: LaunchOptions, id: str, folder: Path, on: str = "slurm") -> LaunchRequest:
+    """The request to the launcher `on` for the launch `id` of `job`. `folder`: `<store>/launches/<id>`. Raises
+    `BadInput` if the nodes do not divide the ranks."""
     known_machine = machine.load(job.machine) if job.machine else None
     components = options.components or (_one_kind(job, options, known_machine),)
     nodes = sum(component.nodes for component in components)
-    variables = fabric_environment(known_machine, nodes) if known_machine else {}
+    # A pod without RDMA adapters has an ordinary network, whatever its host has.
+    has_no_rdma = on == "k8s" and "rdma" not in options.scheduler.options
+    variables = fabric_environment(known_machine, nodes, options.fabric or ("none" if has_no_rdma else ""))
     given = {name: Variable(value=value, reason="Given by the user.") for name, value in options.environment.items()}
     vendor = known_machine.device.vendor if known_machine else ""
     accelerators = options.accelerators_per_node
@@ -167,7 +171,8 @@ def build_request(job: Job, options: LaunchOptions, id: str, folder: Path) -> La
         accelerators = -(-components[0].ranks_per_node // per_device) if vendor in ("nvidia", "amd") else 0
     scheduler = replace(options.scheduler, accelerators_per_node=accelerators)
     container = options.container and replace(options.container, vendor=vendor)
-    python = options.python or ("python3" if container else sys.executable)
+    # Ray's workers have a Python of their own.
+    python = options.python or ("" if on == "ray" else "python3" if container else sys.executable)
     tag = ("--tag", options.tag) if options.tag else ()
     gather_s = options.gather_s or (_CONTAINER_GATHER_S if container else 0)
     gather = ("--gather-s", str(gather_s)) if gather_s else ()
@@ -192,17 +197,17 @@ def _one_kind(job: Job, options: LaunchOptions, known_machine: machine.Machine |
     """The nodes of a job on equal nodes. Raises `BadInput` if they do not divide the job's ranks."""
     ranks = job.layout.ranks
     nodes = options.nodes or (
-        max(1, -(-ranks // known_machine.ranks_per_node)) if known_machine else job.recovery.nodes
+        max(1, -(-ranks // known_machine.ranks_per_host)) if known_machine else job.recovery.nodes
     )
     if ranks % nodes:
         raise BadInput(
             f"{ranks} ranks cannot be divided over {nodes} nodes equally.",
             f"Use --nodes with a divisor of {ranks}, or change [layout].",
         )
-    if known_machine and ranks // nodes > known_machine.ranks_per_node:
+    if known_machine and ranks // nodes > known_machine.ranks_per_host:
         raise BadInput(
-            f"{nodes} nodes would have {ranks // nodes} ranks each, but a node of {known_machine.name} has "
-            f"{known_machine.ranks_per_node}.",
-            f"Use --nodes {-(-ranks // known_machine.ranks_per_node)} or more.",
+            f"{nodes} nodes would have {ranks // nodes} ranks each, but a host of {known_machine.name} has "
+            f"{known_machine.ranks_per_host}.",
+            f"Use --nodes {-(-ranks // known_machine.ranks_per_host)} or more.",
         )
     return Component(nodes=nodes, ranks_per_node=ranks // nodes)
