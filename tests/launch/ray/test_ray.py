@@ -85,7 +85,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     try:
         start(*head)
-        assert until(answers, 90)
+        assert until(answers, 200)
         start(f"--address=127.0.0.1:{port}", "--node-ip-address=127.0.0.1")
         yield url
     finally:
