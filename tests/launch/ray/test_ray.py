@@ -1,4 +1,8 @@
-"""Jobs on a real Ray cluster of two nodes on this host."""
+"""Jobs on a real Ray cluster of two nodes on this host.
+
+All tests that need the cluster are in this file, which one worker of pytest runs: two heads on one host disturb each
+other.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -17,13 +21,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.launch.real_job import losses
 from tests.launch.requests import JOB, request
 from tests.processes import until
 from tests.refused import refused
+from trainyard.api.run_jobs import read_job
 from trainyard.errors import BadInput, EnvironmentFailed, UnknownName
 from trainyard.job import Checkpoint, Layout, Recipe
 from trainyard.launch.ray.launcher import Ray
 from trainyard.launch_request import Component, Container, SchedulerOptions, Variable
+from trainyard.run.launches.launch_job import LaunchOptions, submit_job
+from trainyard.run.parts.part import joined_run_id
+from trainyard.store.store import Store
 
 pytestmark = pytest.mark.ray
 
@@ -221,3 +230,20 @@ def test_unknown_job_and_dead_address_are_refused(address: str) -> None:
 def test_option_that_ray_lacks_is_refused(files: Path, scheduler: SchedulerOptions) -> None:
     with pytest.raises(BadInput):
         Ray().render(request(files, ("python",), scheduler=scheduler))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_real_job_has_the_losses_of_a_local_run(
+    address: str, store: Store, job: Path, local_losses: Mapping[tuple[int, int], float | None]
+) -> None:
+    options = LaunchOptions(
+        nodes=2, scheduler=SchedulerOptions(options={"address": address, "cpus": "0.5", "wait_s": "60"}),
+        node_folder=str(store.root / "nodes"), shared_folder=str(store.root / "shared"),
+        environment={"TRAINYARD_STORE": str(store.root)},
+    )  # fmt: skip
+    record = submit_job(*read_job(job), "ray", options, store.root)
+    assert until(lambda: Ray().status(record.scheduler_id).is_over, 240)
+    status = Ray().status(record.scheduler_id)
+    assert status.state == "ended", status.reason
+    assert losses(store.load(joined_run_id(record.id))) == local_losses
