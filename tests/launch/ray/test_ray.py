@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -54,7 +56,7 @@ sys.exit(int(words[0]) if words[0].isdecimal() else 0)
 
 
 @pytest.fixture(scope="session")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address() -> Iterator[str]:
     """Address of the dashboard of a cluster of two nodes; skips the test if ray is not installed."""
     pytest.importorskip("ray.job_submission", reason="ray is not installed")
     with ExitStack() as stack:
@@ -66,7 +68,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     env.pop("RAY_ADDRESS", None)
     common = ["--block", "--num-cpus=2", "--num-gpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
     head = [f"--port={port}", "--head", "--include-dashboard=true", f"--dashboard-port={dashboard}"]
-    head += ["--node-ip-address=127.0.0.1", f"--temp-dir={tmp_path_factory.mktemp('r')}"]
+    # Ray puts sockets into its folder, whose paths may have 107 bytes; pytest's folders are longer.
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # noqa: S108
+    head += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start"]
     running: list[subprocess.Popen[bytes]] = []
     url = f"http://127.0.0.1:{dashboard}"
@@ -106,6 +110,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
