@@ -69,7 +69,7 @@ def address() -> Iterator[str]:
     common = ["--block", "--num-cpus=2", "--num-gpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
     head = [f"--port={port}", "--head", "--include-dashboard=true", f"--dashboard-port={dashboard}"]
     # Ray puts sockets into its folder, whose paths may have 107 bytes; pytest's folders are longer.
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # noqa: S108
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     head += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start"]
     running: list[subprocess.Popen[bytes]] = []
