@@ -40,7 +40,7 @@ def folder(tmp_path_factory, root):
     folder = tmp_path_factory.mktemp("readme")
     for name in ("examples", "src/trainyard/data/demo"):
         shutil.copytree(root / name, folder / name)
-    for job in (folder / "examples").glob("*.toml"):  # fewer steps: what they measure is not tested here
+    for job in (folder / "examples").glob("*.toml"):  # fewer steps: their figures are not tested here
         job.write_text(re.sub(r"^steps = \d+$", "steps = 2", job.read_text("utf-8"), flags=re.MULTILINE), "utf-8")
     return folder
 

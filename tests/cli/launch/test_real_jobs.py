@@ -58,7 +58,7 @@ def test_pods_have_the_losses_of_a_local_run(
 ) -> None:
     read, _ = read_job(job)
     options = LaunchOptions(
-        nodes=2, container=Container(image="image"), shared_folder="/mnt/work", python=sys.executable,
+        nodes=2, container=Container(image="image"), shared_folder="/mnt/team", python=sys.executable,
         scheduler=SchedulerOptions(options={"claim": "work"}),
     )  # fmt: skip
     request = build_request(read, options, "a1b2c3d4", tmp_path)

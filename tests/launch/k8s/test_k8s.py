@@ -60,7 +60,7 @@ def render(folder: Path, how: str = "0", kind: str = "jobset", **options: Any) -
     fields = {
         "scheduler": scheduler,
         "container": Container(image="registry/image:1", vendor="nvidia", mounts=mounts),
-        "shared_folder": "/mnt/work",
+        "shared_folder": "/mnt/team",
         "environment": {"NCCL_DEBUG": Variable(value="INFO", reason="A reason.")},
         **options,
     }
@@ -213,7 +213,7 @@ def test_no_secret_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         {"components": (Component(nodes=1, ranks_per_node=1), Component(nodes=1, ranks_per_node=1))},
         {"shared_folder": ""},
         {"options": {"claim": ""}},
-        {"options": {"claim": ""}, "container": Container(image="x", mounts=("/x:/mnt/workshop",))},
+        {"options": {"claim": ""}, "container": Container(image="x", mounts=("/x:/mnt/teams",))},
         {"options": {"memory": "a lot"}},
         {"options": {"cpu": "-1"}},
         {"options": {"shm": "16GB"}},
@@ -225,7 +225,7 @@ def test_impossible_request_is_refused(tmp_path: Path, change: dict[str, Any]) -
         render(tmp_path, **change)
 
 
-@pytest.mark.parametrize("mount", ["/x:/mnt/work", "/x:/mnt", "/mnt", "/x:/mnt/work/:ro"])
+@pytest.mark.parametrize("mount", ["/x:/mnt/team", "/x:/mnt", "/mnt", "/x:/mnt/team/:ro"])
 def test_mount_provides_the_shared_folder(tmp_path: Path, mount: str) -> None:
     container = Container(image="x", vendor="nvidia", mounts=(mount,))
     assert render(tmp_path, options={"claim": ""}, container=container)

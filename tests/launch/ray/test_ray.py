@@ -186,7 +186,7 @@ def test_checkpoints_need_a_shared_folder(files: Path) -> None:
     job = replace(JOB, checkpoint=Checkpoint(interval=7))
     with refused(BadInput, 7, "--shared-folder"):
         Ray().render(request(files, ("python",), job=job))
-    assert Ray().render(request(files, ("python",), job=job, shared_folder="/mnt/work"))
+    assert Ray().render(request(files, ("python",), job=job, shared_folder="/mnt/team"))
 
 
 def test_failure_of_node_0_is_that_of_the_job(address: str, files: Path) -> None:

@@ -165,7 +165,7 @@ def test_checkpoints_need_a_shared_folder(files: Path) -> None:
     fields = {"job": replace(JOB, checkpoint=Checkpoint(interval=7)), "scheduler": SchedulerOptions(hosts=("a", "b"))}
     with refused(BadInput, 7, "--shared-folder"):
         Ssh().render(request(files, ("python",), **fields))
-    assert Ssh().render(request(files, ("python",), shared_folder="/mnt/work", **fields))
+    assert Ssh().render(request(files, ("python",), shared_folder="/mnt/team", **fields))
 
 
 def test_values_are_quoted_in_the_script(files: Path) -> None:

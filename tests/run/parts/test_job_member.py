@@ -51,6 +51,24 @@ def test_all_ranks_agree_on_one_id_per_job(tmp_path, connect, monkeypatch):
     assert other.record.job_id not in ids
 
 
+def test_a_store_without_compare_set_leaves_the_launchers_id(tmp_path, monkeypatch):
+    """As torch's EtcdStore, which implements neither `compare_set` nor `append`."""
+    import torch.distributed as dist
+
+    class SetAndGet(dist.Store):
+        pass
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", SetAndGet)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job7")
+    record = job_member.join_job(tmp_path, 1).record
+    assert (record.job_id, record.agreed_by) == ("torchelastic-job7", "TORCHELASTIC_RUN_ID")
+    assert (record.rank, record.world_size) == (1, 2)
+    assert read_records(tmp_path) == [record]
+
+
 def test_two_jobs_with_one_address_have_different_ids(tmp_path, monkeypatch):
     from torch.distributed import HashStore
 

@@ -21,11 +21,11 @@ def test_bytes_of_pairs_are_sums_over_calls(calls, aligned):
         return collective("all_to_all", ranks=(0, 1, 2), seq=number, sent=sent), 100 * number, 100 * number + 50
 
     surveys = [made_survey(rank, [row(number, rank) for number in range(len(calls))]) for rank in range(3)]
-    found = {(pair.sender, pair.receiver): (pair.bytes, pair.calls) for pair in measure_traffic(surveys, aligned)}
+    measured = {(pair.sender, pair.receiver): (pair.bytes, pair.calls) for pair in measure_traffic(surveys, aligned)}
     for sender in range(3):
         for receiver in range(3):
             sizes = [sent[sender][receiver] for sent in calls if sent[sender][receiver] and sender != receiver]
-            assert found.get((sender, receiver), (0, 0)) == (sum(sizes), len(sizes))
+            assert measured.get((sender, receiver), (0, 0)) == (sum(sizes), len(sizes))
 
 
 def test_an_all_to_all_with_unknown_shares_has_no_matrix():

@@ -110,11 +110,10 @@ def join_job(folder: Path, rank: int) -> JobMember | None:
         return None
     from torch.distributed.distributed_c10d import _get_default_store
 
-    store, world_size = _get_default_store(), dist.get_world_size()
     try:
-        return JobMember(folder, rank, store, world_size)
-    except (RuntimeError, NotImplementedError):  # a store without compare_set or append
-        return JobMember(folder, rank, None, world_size)
+        return JobMember(folder, rank, _get_default_store(), dist.get_world_size())
+    except RuntimeError:  # torch's EtcdStore has no compare_set: the launcher's variables identify the job
+        return JobMember(folder, rank)
 
 
 def _parse_hosts(text: str) -> dict[int, str]:
