@@ -5,8 +5,6 @@ The processes do not depend on the connections: the launcher may end. The job's 
 
 from __future__ import annotations
 
-import os
-import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +18,7 @@ from trainyard.launch.launch_spec import LEFT, TOKEN
 from trainyard.launch.request_checks import check_checkpoint_folder, check_request, choose_port
 from trainyard.launch.ssh.node_script import folder_word, render_node_script, render_query, render_signal
 from trainyard.launch.ssh.remote_host import run_on_host
+from trainyard.launch.supervisor.signed_store import draw_token
 from trainyard.launch_request import JobStatus, LaunchRequest
 
 HOSTS, SCRIPT, CANCELLED = "hosts.json", "node.sh", "cancelled"
@@ -88,7 +87,7 @@ class Ssh:
         """Start the node's process on every host; return the path of `files`. If a host fails, the processes on the
         others are ended and the error is raised."""
         job, script = _read(files), (files / SCRIPT).read_text("utf-8")
-        token = os.environ.get(TOKEN, secrets.token_hex(32))
+        token = draw_token()
         (files / CANCELLED).unlink(missing_ok=True)
 
         def start(node: int) -> HostFailed | None:
