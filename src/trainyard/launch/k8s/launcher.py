@@ -13,7 +13,7 @@ from pathlib import Path
 from trainyard.errors import BadInput, SchedulerFailed, UnknownName
 from trainyard.launch.k8s.manifests import OPTIONS, render_manifests, secret_name
 from trainyard.launch.k8s.pod_states import status_of
-from trainyard.launch.request_checks import check_checkpoint_folder, check_request
+from trainyard.launch.request_checks import check_checkpoint_folder, check_options, check_request
 from trainyard.launch.scheduler_tool import run_tool
 from trainyard.launch.supervisor.signed_store import draw_token
 from trainyard.launch_request import JobStatus, LaunchRequest
@@ -47,16 +47,7 @@ class Kubernetes:
         """Return `manifest.json`, a List of the job's objects. Raises `BadInput` for options that Kubernetes lacks."""
         check_request(request)
         check_checkpoint_folder(request)
-        scheduler = request.scheduler
-        if unknown := scheduler.options.keys() - set(OPTIONS):
-            raise BadInput(f"the launcher k8s has no option {min(unknown)!r}.", f"It has: {', '.join(OPTIONS)}.")
-        for value, name in (
-            (scheduler.array, "--array"),
-            (scheduler.hosts, "--host"),
-            (scheduler.account, "--account"),
-        ):
-            if value:
-                raise BadInput(f"Kubernetes has nothing like {name}.", f"Omit {name}.")
+        check_options(request, "Kubernetes", OPTIONS, ("--account", "--array", "--host", "--qos"))
         if len(request.components) > 1:
             raise BadInput("components of different nodes are not supported on Kubernetes.", "Use --nodes.")
         objects = {"apiVersion": "v1", "kind": "List", "items": render_manifests(request)}

@@ -15,7 +15,7 @@ import msgspec
 
 from trainyard.errors import BadInput, HostFailed, UnknownName
 from trainyard.launch.launch_spec import LEFT, TOKEN
-from trainyard.launch.request_checks import check_checkpoint_folder, check_request, choose_port
+from trainyard.launch.request_checks import check_checkpoint_folder, check_options, check_request, choose_port
 from trainyard.launch.ssh.node_script import folder_word, render_node_script, render_query, render_signal
 from trainyard.launch.ssh.remote_host import run_on_host
 from trainyard.launch.supervisor.signed_store import draw_token
@@ -58,9 +58,9 @@ class Ssh:
         that only a scheduler has."""
         check_request(request)
         check_checkpoint_folder(request)
+        lacks = ("--account", "--array", "--constraint", "--partition", "--qos", "--time-limit")
+        check_options(request, "SSH", ("config", "head"), lacks)
         scheduler = request.scheduler
-        if unknown := scheduler.options.keys() - {"config", "head"}:
-            raise BadInput(f"the launcher ssh has no option {min(unknown)!r}.", "It has: config, head.")
         if len(scheduler.hosts) != request.nodes:
             raise BadInput(
                 f"the job has {request.nodes} nodes, but {len(scheduler.hosts)} hosts are given.",
@@ -68,13 +68,8 @@ class Ssh:
             )
         if len(set(scheduler.hosts)) < len(scheduler.hosts):
             raise BadInput("a host is given twice.", "Give each host once.")
-        for value, name in (
-            (scheduler.array, "--array"),
-            (scheduler.partition, "--partition"),
-            (request.container, "--image"),
-        ):
-            if value:
-                raise BadInput(f"{name} needs a scheduler, and ssh has none.", f"Omit {name}.")
+        if request.container:
+            raise BadInput("SSH has nothing like --image.", "Omit --image.")
         port = request.port or choose_port(request.id)
         head = scheduler.options.get("head") or scheduler.hosts[0].rpartition("@")[2]
         hosts = _Hosts(hosts=scheduler.hosts, folder=folder_word(request), config=scheduler.options.get("config", ""))
