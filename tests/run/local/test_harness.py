@@ -29,7 +29,7 @@ from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
-from trainyard.run.local.follow_ranks import _read_appended
+from trainyard.run.local.follow_ranks import _read_samples
 from trainyard.run.local.harness import execute
 from trainyard.run.local.host_devices import capacity, find_devices
 from trainyard.run.local.rank_facts import RankFacts, write_facts
@@ -350,7 +350,7 @@ def test_unusable_devices_fail_the_run_with_next_step(store: Store, monkeypatch:
 
 def test_incomplete_line_is_read_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "rank0.jsonl"
-    appended = _read_appended(path)
+    appended = _read_samples(path)
     assert next(appended) == []
     sample = Sample(step=0, rank=0, repeat=0, wall_ns=1, tokens=1, loss=1.0, memory_bytes=1)
     line = msgspec.json.encode(sample) + b"\n"

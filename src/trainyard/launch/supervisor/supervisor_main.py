@@ -102,7 +102,7 @@ def now() -> Now:
 
 def attempts(folder: Path) -> int:
     """Number of earlier attempts of a resumed run."""
-    return max((event.attempt + 1 for event in event_log.read(folder) if event.type == "launched"), default=0)
+    return event_log.last_attempt(event_log.read(folder)) + 1
 
 
 class _LeaveEarly(BaseException):

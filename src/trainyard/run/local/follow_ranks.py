@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard import plugins
+from trainyard.formats.appended_lines import read_appended
 from trainyard.plugins import Launcher
 from trainyard.record import Run, Sample
 from trainyard.run.local.progress_events import ProgressMessages
@@ -44,7 +45,7 @@ def follow_ranks(started: StartedRun, progress: Callable[[Progress], None], afte
     """
     job = started.run.job
     unit = plugins.load("workloads", job.workload).unit
-    appended = _read_appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
+    appended = _read_samples(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
     while running:
         running = not started.launcher.status(started.job_id).is_over
@@ -57,21 +58,16 @@ def follow_ranks(started: StartedRun, progress: Callable[[Progress], None], afte
             time.sleep(_POLL_S)
 
 
-def _read_appended(path: Path, offset: int = 0) -> Iterator[list[Sample]]:
+def _read_samples(path: Path, offset: int = 0) -> Iterator[list[Sample]]:
     """Yield, at each `next`, the samples that were appended to the file since the previous `next`; it never ends.
 
     The first time, those from byte `offset` on. A last line that is still incomplete is left for the next time; a file
     that does not exist yet is empty.
     """
     while True:
-        data = b""
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
-        whole_lines = data[: data.rfind(b"\n") + 1]
-        offset += len(whole_lines)
-        yield [decode_sample(line) for line in whole_lines.splitlines()]
+        lines = read_appended(path, offset)
+        offset += len(lines)
+        yield [decode_sample(line) for line in lines.splitlines()]
 
 
 @contextmanager
