@@ -23,7 +23,7 @@ from trainyard.cli.support.default_group import DefaultGroup
 from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.trace.export import schema
-from trainyard.trace.flops import expressions, formula_file, inductor, lists, products, traffic
+from trainyard.trace.flops import expressions, formula_file, inductor, lists, lookups, products, reductions, traffic
 from trainyard.trace.whatif import changes
 
 ROOT = Path(__file__).parents[1]
@@ -295,7 +295,7 @@ def _formulas() -> Iterable[str]:
     yield _table(("expression", "value"), ((f"`{name}`", text) for name, text in rows))
 
 
-_ATEN_ASSUMPTIONS = (traffic.ASSUMES_SMALL_RESULT, traffic.ASSUMES_SMALL_INDEX, products.ASSUMES_SMALL_SCALES,
+_ATEN_ASSUMPTIONS = (reductions.ASSUMES_SMALL_RESULT, lookups.ASSUMES_SMALL_INDEX, products.ASSUMES_SMALL_SCALES,
                      inductor.ASSUMES_TRANSFERS)  # fmt: skip
 
 

@@ -104,6 +104,8 @@ GAPS: Mapping[str, Word] = {
     "init": Word("Idle: initialisation", "A library or the driver was initialised at its first use.", "#a9c9b4"),
     "edge": Word("Idle: edge of the profile", "Work waited for work from before the profile began.", "#b9c7c4"),
 }
+LAUNCHED_GAPS = ("queue", "stream_wait", "edge")
+"""Keys of GAPS for idle time after the launch of the next work, of which the host is not the cause."""
 
 _NONE: Mapping[str, Word] = {}
 

@@ -18,7 +18,7 @@ from trainyard import plugins
 from trainyard.events import KERNEL
 from trainyard.machine import find_device
 from trainyard.record import DeviceSeen, Run
-from trainyard.run.local.harness import find_devices
+from trainyard.run.local.host_devices import find_devices
 from trainyard.run.local.step_clock import StepClock
 from trainyard.store.run_summary import summarise
 from trainyard.store.store import Store

@@ -18,6 +18,7 @@ def ranks(tmp_path):
             at = 100 * step
             spans = [(f"ProfilerStep#{step}", 0, 100), ("aten::mm", 1, 9), ("gloo:all_reduce", arrival_ms, 90)]
             spans += [("Optimizer.step#SGD.step", 91, 99), ("aten::add_", 92, 95)]
+            spans += [(f"<built-in method tolist of Tensor object at 0x7f{step}>", 96, 97)]
             for name, start, stop in spans:
                 times = {"ts": 1e3 * (at + start), "dur": 1e3 * (stop - start)}
                 category = "user_annotation" if name.startswith("Prof") else "cpu_op"
@@ -56,6 +57,8 @@ def test_a_named_interval_must_last_as_long(ranks):
     evidence = "largest: aten::mm {} ms, Python 50.0 ms"
     assert answers(ranks, "unknown", 1, "", evidence.format("8.0")) == {"aten::mm lasts 8.0 ms": True}
     assert answers(ranks, "unknown", 1, "", evidence.format("9.0")) == {"aten::mm lasts 9.0 ms": False}
+    name = "<built-in method tolist of Tensor object>"
+    assert answers(ranks, "unknown", 1, "", f"largest: {name} 2.0 ms") == {f"{name} lasts 2.0 ms": False}
 
 
 def test_steps_and_step_time_are_counted(ranks):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 MARK = "ProfilerStep#"
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Addresses of objects in names of built-in functions, which findings leave out."""
 
 
 class Trace(NamedTuple):
@@ -73,7 +76,8 @@ def load(path: Path) -> Trace:
     begins = np.array([float(event["ts"]) for event in marks])
     threads = [str(event["tid"]) for event in events]
     own = _own_time(start, stop, threads)
-    return Trace([event["name"] for event in events], start, stop, len(spans), bool(marks), last - first, own, begins)
+    names = [_ADDRESS.sub("", event["name"]) for event in events]
+    return Trace(names, start, stop, len(spans), bool(marks), last - first, own, begins)
 
 
 def _own_time(start: F64, stop: F64, threads: list[str]) -> F64:

@@ -30,7 +30,7 @@ ABSENT = "absent"
 
 class Difference(msgspec.Struct, frozen=True):
     """A setting that differs between two runs. `kind`: a key of `KINDS`; `key`: its name within the kind, empty if the
-    kind is a single value; `was`, `now`: its values, as text."""
+    kind is a single value; `before`, `after`: its values, as text."""
 
     kind: str
     key: str

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from trainyard import units
+from trainyard import units, words
 from trainyard.booked import Booked
 from trainyard.code_location import (
     LIBRARY,
@@ -28,16 +28,14 @@ from trainyard.code_location import (
 )
 from trainyard.events import I32, I64, PYTHON, StackSamples
 from trainyard.finding import CodeShare
+from trainyard.recorded_stacks import MODULE_PREFIX
 
 MAIN_SHARE = 0.5
 """Share of a finding's time from which its sentence names the function."""
-_NOT_ON_HOST = ("queue", "stream_wait", "edge")
-"""Subdivisions of launch_gap in which the host is not the cause."""
 _MIN_SHARE = 0.05
 _MIN_SAMPLES = 5
 """Samples of a finding from which its sentence names a function: of three with one value, half may have another."""
 _MAX_SHARES = 3
-_MODULE_PREFIX = "nn.Module: "
 _MAX_MODULE_DEPTH = 64
 _Key = TypeVar("_Key")
 
@@ -76,7 +74,7 @@ _frames_cache: WeakKeyDictionary[Booked, _Frames] = WeakKeyDictionary()
 def idle_time(booked: Booked, rows: I64) -> HostTime:
     """The idle intervals `rows` of a rank, without those in which the host had launched the next work already."""
     idle = booked.idle
-    is_host = booked.keys(lambda account, _: account.what not in _NOT_ON_HOST)
+    is_host = booked.keys(lambda account, _: account.what not in words.LAUNCHED_GAPS)
     rows = rows[is_host[idle.key[rows]]] if len(rows) else rows
     return HostTime(idle.start[rows], idle.stop[rows], idle.ns[rows], idle.host[rows])
 
@@ -196,8 +194,8 @@ def _locate_by_frames(booked: Booked, time: HostTime) -> list[_Part]:
     callee[is_other] = np.where(main_frame >= 0, main_callee, callee[is_other])
     frame[is_other] = np.where(main_frame >= 0, main_frame, frame[is_other])
     ns_of: dict[tuple[int, int, int], int] = {}
-    for *rows, ns in zip(frame.tolist(), callee.tolist(), time.host.tolist(), time.ns.tolist()):
-        ns_of[rows[0], rows[1], rows[2]] = ns_of.get((rows[0], rows[1], rows[2]), 0) + ns
+    for row, below, span, ns in zip(frame.tolist(), callee.tolist(), time.host.tolist(), time.ns.tolist()):
+        ns_of[row, below, span] = ns_of.get((row, below, span), 0) + ns
     parts = []
     for (row, below, span), ns in ns_of.items():
         location = _location(booked, row)
@@ -266,7 +264,7 @@ def _module_path(booked: Booked, row: int) -> str:
     host, names = booked.events.host, booked.events.names
     path: list[str] = []
     while row >= 0 and len(path) < _MAX_MODULE_DEPTH:
-        name = names[host.name[row]].removeprefix(_MODULE_PREFIX)
+        name = names[host.name[row]].removeprefix(MODULE_PREFIX)
         if name != names[host.name[row]] and not (path and path[-1].startswith(f"{name}.")):
             path.append(name)
         row = int(host.parent[row])

@@ -67,6 +67,7 @@ def finding(
     level: str = "",
     change: Change | None = None,
     largest: LargestIntervals | None = None,
+    code: tuple[CodeShare, ...] | None = None,
     remark: str = "",
 ) -> tuple[Finding]:
     """Builds a finding of `rule` as a tuple of one, the result of a rule's `check`.
@@ -76,12 +77,12 @@ def finding(
     the probability that the finding is right. `wins`: 0 if no remedy recovers the time. `level`: the severity (a key
     of words.SEVERITIES); empty if the cost determines it. `change`: the change of the steps that removes the cause,
     with which a replay prices it. `largest`: the largest intervals of the cost: the sentence names one that dominates,
-    the evidence all, and the code in which they were spent.
+    the evidence all. `code`: the functions in which the host spent the cost; None for those of `largest`.
     """
-    code: tuple[CodeShare, ...] = largest.code if largest else ()
-    if largest is not None:
-        evidence = "; ".join(filter(None, (evidence, largest.evidence, describe_code(code))))
-        remark += describe_main_code(code) + largest.headline
+    if code is None:
+        code = largest.code if largest else ()
+    evidence = "; ".join(filter(None, (evidence, largest.evidence if largest else "", describe_code(code))))
+    remark += describe_main_code(code) + (largest.headline if largest else "")
     unpriced = Finding(
         rule=rule,
         severity=level or severity(cost_ns, ledger.wall_ns),

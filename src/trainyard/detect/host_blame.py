@@ -16,6 +16,7 @@ from trainyard.booked import Booked
 from trainyard.detect.finding_text import count_per_step, shorten
 from trainyard.events import CALL, I32, I64, OP, PYTHON
 from trainyard.ledger import Account
+from trainyard.recorded_stacks import MODULE_PREFIX
 from trainyard.step_marks import INFERRED_MARK
 
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
@@ -23,8 +24,6 @@ from trainyard.step_marks import INFERRED_MARK
 # interrupted work). `keys(test)` is a mask over `pairs`, `names(test)` one over names; index them with these columns.
 # `idle` has one row per idle interval of the device (on a CPU: of the training thread). `full(times)`: mask of the
 # times in full steps.
-
-_MODULE_PREFIX = "nn.Module: "
 
 
 def time_by_culprit(booked: Booked, host_rows: I64 | I32, ns: I64) -> Counter[str]:
@@ -49,7 +48,7 @@ def time_by_culprit(booked: Booked, host_rows: I64 | I32, ns: I64) -> Counter[st
 
 def _describe(name: str, frame: str) -> str:
     """A culprit as text: `aten::item in train.py(52): log`."""
-    name, frame = name.removeprefix(_MODULE_PREFIX), frame.removeprefix(_MODULE_PREFIX)
+    name, frame = name.removeprefix(MODULE_PREFIX), frame.removeprefix(MODULE_PREFIX)
     return shorten(name) if frame in ("", name) else f"{shorten(name)} in {shorten(frame)}"
 
 
@@ -72,7 +71,7 @@ def _innermost_frames(booked: Booked, rows: I64) -> I64:
     """For each of the host rows `rows`, the index in `events.names` of the innermost Python frame or module around it,
     else of the module it ran for; -1 for none."""
     host = booked.events.host
-    is_frame = (host.what == PYTHON) | booked.names(lambda name: name.startswith(_MODULE_PREFIX))[host.name]
+    is_frame = (host.what == PYTHON) | booked.names(lambda name: name.startswith(MODULE_PREFIX))[host.name]
     name_numbers = booked.host_module[rows].astype(np.int64)
     # `positions`: positions in `rows` without a frame so far; `ancestor`: the host row reached from there.
     ancestor, positions = rows.copy(), np.arange(len(rows))

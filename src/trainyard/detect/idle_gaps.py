@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from trainyard import words
 from trainyard.booked import Booked, Mask
 from trainyard.change import Change
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
@@ -216,7 +217,7 @@ def _is_refill(booked: Booked, claimant: I8) -> Mask:
     begins_with_sync = (claimant[opens_gap] == Claimant.SYNC) & (open_span >= 0)
     waited_ns = np.where(begins_with_sync, gap_start - host.start[open_span], 0)
     # A lead of the host does not shorten the time after a launch.
-    on_host = booked.keys(lambda account, _: account.what not in ("queue", "stream_wait", "edge"))[idle.key]
+    on_host = booked.keys(lambda account, _: account.what not in words.LAUNCHED_GAPS)[idle.key]
     host_ns = np.bincount(gap_of_row, weights=np.where(on_host, idle.stop - idle.start, 0)).astype(np.int64)
     # The lead after each gap is max(0, lead before + waited - gap). A lead that was never cut at 0 since the last sync
     # covers the whole gap: the running sum of changes is then not below its lowest value before.

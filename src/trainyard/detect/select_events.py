@@ -8,7 +8,7 @@ to it), `name` (index into `events.names`, -1 for none) and `key` (index into `p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from re import Pattern
 
 import numpy as np
@@ -28,6 +28,12 @@ def select_work(booked: Booked, kind: str, *subdivisions: str) -> I64:
         lambda account, _: account.kind == kind and (not subdivisions or account.what in subdivisions)
     )
     return np.flatnonzero(is_selected_key[booked.key] & booked.full(booked.start))
+
+
+def select_idle(booked: Booked, is_selected: Callable[[Account], bool]) -> I64:
+    """Rows in `booked.idle`, of the idle intervals in full steps whose account satisfies `is_selected`."""
+    is_selected_key = np.append(booked.keys(lambda account, _: is_selected(account)), False)
+    return np.flatnonzero(is_selected_key[booked.idle.key] & booked.full(booked.idle.start))
 
 
 def select_by_name(booked: Booked, rows: I64, pattern: Pattern[str]) -> I64:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, PortIn
 from trainyard.launch.launch_spec import FILE, TOKEN, Spec
 from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
+from trainyard.launch.supervisor.signed_store import draw_token
 from trainyard.launch_request import JobStatus, LaunchRequest
 
 _GRACE_S = 5.0
@@ -79,8 +79,7 @@ class Local:
         The id is the process id of the supervisor, whose agents start the ranks. Output goes to `logs/`. Raises
         `MissingLibrary` without torch.
         """
-        if find_spec("torch") is None:
-            raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
+        check_torch()
         failures.forget(files)
         logs = files / "logs"
         logs.mkdir(exist_ok=True)
@@ -97,7 +96,7 @@ class Local:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, TOKEN: os.environ.get(TOKEN) or secrets.token_hex(32)},
+                env={**os.environ, TOKEN: draw_token()},
                 start_new_session=True,  # so that Ctrl-C reaches only this process, which ends the others in order
             )
         self._started[str(process.pid)] = (process, files)
@@ -157,6 +156,12 @@ class Local:
         if id not in self._started:
             raise UnknownName(f"this launcher has not started a job {id!r}.")
         return self._started[id]
+
+
+def check_torch() -> None:
+    """Raise `MissingLibrary` if torch is not installed."""
+    if find_spec("torch") is None:
+        raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
 
 
 def _check_port(port: int) -> int:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainyard.formats.appended_lines import read_appended
+
 _ELEMENT = re.compile(r"node\d+-(\d+)\.log\Z")
 
 
@@ -27,12 +29,9 @@ class FollowedLogs:
         with the index of their element."""
         for path in node_logs(self._logs, self._node):
             offset, element = self._offsets.get(path, 0), _element_of(path)
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
-            whole_lines = data if is_over else data[: data.rfind(b"\n") + 1]
-            self._offsets[path] = offset + len(whole_lines)
-            for line in whole_lines.decode("utf-8", "replace").splitlines():
+            lines = read_appended(path, offset, incomplete=is_over)
+            self._offsets[path] = offset + len(lines)
+            for line in lines.decode("utf-8", "replace").splitlines():
                 yield line if element is None else f"{element}: {line}"
 
 

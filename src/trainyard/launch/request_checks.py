@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Callable, Collection, Mapping
 
 from trainyard.errors import BadInput
-from trainyard.launch_request import LaunchRequest
+from trainyard.launch_request import LaunchRequest, SchedulerOptions
 from trainyard.redact import is_secret, redact
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}\Z")
@@ -15,6 +16,16 @@ _INDICES = re.compile(r"[0-9][0-9,:%-]{0,127}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _IMAGE = re.compile(r"[A-Za-z0-9/~.][A-Za-z0-9/~._:@#+-]{0,511}\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_GIVEN: Mapping[str, Callable[[SchedulerOptions], object]] = {
+    "--account": lambda options: options.account,
+    "--array": lambda options: options.array,
+    "--constraint": lambda options: options.constraint,
+    "--host": lambda options: options.hosts,
+    "--partition": lambda options: options.partition,
+    "--qos": lambda options: options.qos,
+    "--time-limit": lambda options: options.time_limit_s,
+}
+"""Option of `trainyard launch` -> its value in a request, which is false if it is not given."""
 
 
 def check_request(request: LaunchRequest) -> None:
@@ -58,6 +69,20 @@ def check_checkpoint_folder(request: LaunchRequest) -> None:
             f"interval = {interval} at $.checkpoint, but the {request.nodes} nodes share no folder for checkpoints.",
             "Pass --shared-folder DIR, a folder that all nodes can write to, or set interval = 0.",
         )
+
+
+def check_options(request: LaunchRequest, launcher: str, known: Collection[str], lacks: Collection[str]) -> None:
+    """Raises `BadInput` for an option that the launcher does not have, and would ignore.
+
+    `launcher`: its name in messages; `known`: names that `--option` can have; `lacks`: options of `trainyard launch`
+    that the launcher does not have, of `_GIVEN`.
+    """
+    options = request.scheduler.options
+    if unknown := options.keys() - set(known):
+        raise BadInput(f"{launcher} has no option {min(unknown)!r}.", f"It has: {', '.join(sorted(known))}.")
+    for flag in lacks:
+        if _GIVEN[flag](request.scheduler):
+            raise BadInput(f"{launcher} has nothing like {flag}.", f"Omit {flag}.")
 
 
 def choose_port(id: str) -> int:

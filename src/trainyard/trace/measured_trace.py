@@ -17,7 +17,7 @@ import numpy as np
 from trainyard import ledger as ledgers_of
 from trainyard import units, words
 from trainyard.events import I64, Events
-from trainyard.ledger import AFTER, BEFORE, WINDOW, Ledger
+from trainyard.ledger import WINDOW, Ledger
 from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Alignment
 from trainyard.trace.align.bandwidth import Bandwidth
@@ -85,9 +85,9 @@ class MeasuredTrace(NamedTuple):
     """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: a ledger for each part
     of each rank, rank by rank; `lateness`: of each rank, if clocks are aligned; `ranks`: may be on disk, and are loaded
     on access; `unread`: files that could not be read, each of which may be a rank; `read_files`: number of the files
-    that were read, 0 if none is unread; `steps`: how the window divides into
-    steps; `by_model`: a mean for each device model if the ranks run on unlike devices, most ranks first: `mean` is then
-    the first of them. `formulas`: those that gave the FLOPs and bytes of ops.
+    that were read, 0 if none is unread; `steps`: how the window divides into steps; `by_model`: a mean for each device
+    model if the ranks run on unlike devices, most ranks first: `mean` is then the first of them. `formulas`: those that
+    gave the FLOPs and bytes of ops.
     """
 
     ranks: Sequence[RankTrace]
@@ -168,8 +168,7 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
     """Summarises the booked ranks: mean ledger, lateness, bandwidths, overview of steps and notes.
 
     `ranks`: in order of rank, each loaded once; `agreement`: the alignment of all ranks; `window`: whether the window
-    was cut into steps; `source`: the name of the mean ledger. The mean covers full steps; if there are none, steps that
-    are cut off; if there are none either, all parts.
+    was cut into steps; `source`: the name of the mean ledger. The mean covers the parts of `steps.select_averaged`.
     """
     parts: list[tuple[StepPart, ...]] = []
     booked: list[Ledger] = []
@@ -185,10 +184,8 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         _add_waits(rank, exposed_ns, waited_ns)
     lateness = _rank_lateness([share.rank for share in agreement.shares], parts, agreement.met, exposed_ns, waited_ns)
     full_steps = max(1, *(sum(not part.partial for part in rank_parts) for rank_parts in parts))
-    kinds = [part.kind for rank_parts in parts for part in rank_parts]
-    full = [ledger for ledger, kind in zip(booked, kinds, strict=True) if kind == "step"]
-    cut_off = [ledger for ledger, kind in zip(booked, kinds, strict=True) if kind == "cut"]
-    averaged = full or [ledger for ledger in cut_off if ledger.scope.steps[0] not in (BEFORE, AFTER)] or booked
+    masks = np.concatenate(steps.select_averaged(parts)).tolist()
+    averaged = [ledger for ledger, is_averaged in zip(booked, masks, strict=True) if is_averaged]
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
     by_model = tuple(
         ModelMean(model, tuple(model_ranks), ledgers_of.mean(own, source=source))

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from trainyard.recorded_stacks import MODULE_PREFIX
 from trainyard.trace.align.steps import in_full
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.classify.context import PHASES
@@ -69,7 +70,7 @@ def _add_rank(rank: RankTrace, by: str, totals: dict[tuple[str, str, str], list[
         row_key = (
             (text, str(account), PHASES[phase])
             if by == "kernels"
-            else (text.removeprefix("nn.Module: "), account.kind, PHASES[phase])
+            else (text.removeprefix(MODULE_PREFIX), account.kind, PHASES[phase])
         )
         row = totals.setdefault(row_key, [0, 0])
         row[0] += total_ns

@@ -12,7 +12,7 @@ from trainyard.errors import EnvironmentFailed
 from trainyard.launch.agents import lease as leases
 from trainyard.launch.agents.lease import Lease
 from trainyard.launch.agents.rank_progress import HeartbeatBoard
-from trainyard.launch.supervisor.failure_detection import SILENT_S
+from trainyard.launch.supervisor.agent_reports import SILENT_S
 
 
 def test_a_lease_ends_before_the_agent_is_replaced() -> None:

@@ -209,6 +209,8 @@ def test_no_secret_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         {"container": None},
         {"options": {"kind": "cron"}},
         {"options": {"colour": "red"}},
+        {"scheduler": SchedulerOptions(qos="high", options={"claim": "work"})},
+        {"scheduler": SchedulerOptions(array="0-3", options={"claim": "work"})},
         {"container": Container(image="x")},
         {"components": (Component(nodes=1, ranks_per_node=1), Component(nodes=1, ranks_per_node=1))},
         {"shared_folder": ""},

@@ -227,6 +227,10 @@ def test_unknown_job_and_dead_address_are_refused(address: str) -> None:
     [
         SchedulerOptions(array="0-3"),
         SchedulerOptions(partition="gpu"),
+        SchedulerOptions(account="mine"),
+        SchedulerOptions(qos="high"),
+        SchedulerOptions(constraint="h100"),
+        SchedulerOptions(time_limit_s=3600),
         SchedulerOptions(hosts=("a", "b")),
         SchedulerOptions(options={"cpus": "many"}),
         SchedulerOptions(options={"colour": "red"}),

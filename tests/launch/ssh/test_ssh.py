@@ -153,6 +153,8 @@ def test_unreachable_host_leaves_the_state_unknown(sshd: Sshd, files: Path) -> N
         SchedulerOptions(hosts=("first", "first")),
         SchedulerOptions(hosts=("first", "-oProxyCommand=id")),
         SchedulerOptions(hosts=("first", "second"), array="0-3"),
+        SchedulerOptions(hosts=("first", "second"), partition="gpu"),
+        SchedulerOptions(hosts=("first", "second"), time_limit_s=3600),
         SchedulerOptions(hosts=("first", "second"), options={"colour": "red"}),
     ],
 )

@@ -29,8 +29,9 @@ from trainyard.launch.agents import rank_progress
 from trainyard.launch.launch_spec import FILE, LEFT, Spec
 from trainyard.launch.supervisor import event_log, find_cause, supervisor_main
 from trainyard.launch.supervisor import failure_report as failures
+from trainyard.launch.supervisor.agent_reports import SILENT_S, Now
 from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
-from trainyard.launch.supervisor.failure_detection import HANDLERS, SILENT_S, Now, State, Supervision
+from trainyard.launch.supervisor.failure_detection import HANDLERS, State, Supervision
 from trainyard.launch.supervisor.messages import AgentReport, RankReport
 from trainyard.model import Model
 from trainyard.record import DeviceSeen, Run, Sample
@@ -341,7 +342,7 @@ class World:
             before = self.plan.serial
             self._act()
             reports = {node: self._report(node) for node in self.lives if node not in self.silent}
-            self.supervision.receive_reports(self.now, reports)
+            self.supervision.reports.receive(self.now, reports)
             state = self.supervision.state
             self.supervision.advance(self.now)
             assert self.supervision.state in {state, *FOLLOWING[state]}
@@ -360,7 +361,7 @@ class World:
     def die(self, node: int) -> None:
         del self.lives[node]
         self.generation.pop(node, None)
-        self.supervision.mark_agent_dead(node)
+        self.supervision.reports.mark_dead(node)
 
     def _own(self, node: int) -> list[int]:
         index = [member.node for member in self.plan.members].index(node)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.launch.launch_spec import TOKEN
-from trainyard.launch.supervisor.signed_store import BadSignature, SignedStore, take_token
+from trainyard.launch.supervisor.signed_store import BadSignature, SignedStore, draw_token, take_token
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +55,12 @@ def test_token_is_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv(TOKEN, "secret")
     assert take_token() == "secret"
     assert take_token() == ""
+
+
+def test_token_of_a_job_is_given_or_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, "secret")
+    assert draw_token() == "secret"
+    monkeypatch.setenv(TOKEN, "")
+    first, second = draw_token(), draw_token()
+    assert first != second
+    assert min(len(first), len(second)) == 64

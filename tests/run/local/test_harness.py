@@ -30,10 +30,12 @@ from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim
 from trainyard.model import Model
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
-from trainyard.run.local import harness
-from trainyard.run.local.harness import execute, find_devices
+from trainyard.run.local.follow_ranks import _read_samples
+from trainyard.run.local.harness import execute
+from trainyard.run.local.host_devices import capacity, find_devices
 from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.record import run_claims
+from trainyard.run.record.finish_run import read_measurements
 from trainyard.run.session import Book, Progress, Session
 from trainyard.store.store import Store, new_id
 from trainyard.vendors import cpu_vendor
@@ -240,7 +242,7 @@ def test_traces_are_complete_files_in_rank_order(tmp_path: Path) -> None:
     ):
         (tmp_path / "traces" / name).touch()
     bare = Run(id=new_id(), job=job(), started="2025-01-01")
-    traces = harness.read_measurements(bare, tmp_path, {}).trace
+    traces = read_measurements(bare, tmp_path, {}).trace
     assert traces == ("traces/rank2.json", "traces/rank9.json.gz", "traces/rank10.json.gz")
 
 
@@ -323,11 +325,11 @@ def test_accelerators_go_before_cores_and_pretended_ones_first(monkeypatch: pyte
     monkeypatch.setenv("TRAINYARD_PRETEND", "3")
     vendors = plugins.load_all("vendors")
     assert [device.vendor for device in find_devices(vendors)] == ["pretend"] * 3
-    assert harness.capacity(find_devices(vendors)) == 3
+    assert capacity(find_devices(vendors)) == 3
     monkeypatch.delenv("TRAINYARD_PRETEND")
     only = {"cpu": vendors["cpu"], "pretend": vendors["pretend"]}
     assert [device.vendor for device in find_devices(only)] == ["cpu"]
-    assert harness.capacity(find_devices(only)) == cpu_vendor.cores()
+    assert capacity(find_devices(only)) == cpu_vendor.cores()
 
 
 def facts(vendor: str, device: str) -> RankFacts:
@@ -349,7 +351,7 @@ def test_unusable_devices_fail_the_run_with_next_step(store: Store, monkeypatch:
 
 def test_incomplete_line_is_read_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "rank0.jsonl"
-    appended = harness._read_appended(path)
+    appended = _read_samples(path)
     assert next(appended) == []
     sample = Sample(step=0, rank=0, repeat=0, wall_ns=1, tokens=1, loss=1.0, memory_bytes=1)
     line = msgspec.json.encode(sample) + b"\n"
@@ -391,6 +393,6 @@ def test_peak_is_that_of_the_training_device(tmp_path: Path, vendor: str, device
     bare = Run(id=new_id(), job=half, started="2025-01-01", provenance=Provenance(devices=(driver,)))
     write_facts(tmp_path, facts(vendor, device))
     (tmp_path / "samples").mkdir()
-    kept = harness.read_measurements(bare, tmp_path, plugins.load_all("vendors"))
+    kept = read_measurements(bare, tmp_path, plugins.load_all("vendors"))
     assert [(device_seen.vendor, device_seen.name) for device_seen in kept.provenance.devices] == [(vendor, device)]
     assert ("peak" in kept.claims) == peak

@@ -24,8 +24,8 @@ from trainyard.record import DeviceSeen, Sample
 from trainyard.run.chaos import node_faults
 from trainyard.run.nodes import head, hosts
 from trainyard.run.nodes.collect import collect, merge
+from trainyard.run.nodes.host_address import interface_of
 from trainyard.run.nodes.hosts import Hosts, parse_address
-from trainyard.run.nodes.network import interface_of
 from trainyard.run.session import Session
 from trainyard.store.store import Store
 

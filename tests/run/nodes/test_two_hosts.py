@@ -19,7 +19,7 @@ from trainyard.job_file import parse
 from trainyard.launch.agents.lease import FENCE_S
 from trainyard.launch.launch_spec import LEFT, NODE_MODULE, TOKEN
 from trainyard.launch.supervisor import event_log
-from trainyard.launch.supervisor.failure_detection import SILENT_S
+from trainyard.launch.supervisor.agent_reports import SILENT_S
 from trainyard.record import DeviceSeen, Run
 from trainyard.run.local.harness import execute
 from trainyard.run.parts.part import joined_run_id

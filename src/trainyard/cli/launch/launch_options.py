@@ -86,7 +86,7 @@ _OPTIONS = (
         metavar="TIME",
         help="How long before the limit the job is asked to save and leave; 0 for never.",
     ),
-    click.option("--partition", default="", help="Partition of the scheduler; for ray and k8s, the queue."),
+    click.option("--partition", default="", help="Partition of the scheduler; the queue of Kueue (k8s)."),
     click.option("--account", default="", help="Account that the job is charged to."),
     click.option("--qos", default="", help="Quality of service."),
     click.option("--constraint", default="", help="Features that the nodes must have."),

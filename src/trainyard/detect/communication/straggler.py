@@ -25,6 +25,7 @@ from trainyard.detect.communication.own_time import doubt_of_kernels, explained_
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.largest_intervals import largest_waits
+from trainyard.detect.select_events import select_idle
 from trainyard.finding import CodeShare, Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -213,10 +214,7 @@ def _largest_difference(late: int, ranks: Sequence[Booked]) -> tuple[str, int]:
 def _code_of(late: int, ranks: Sequence[Booked], account: str) -> tuple[CodeShare, ...]:
     """The functions in which the late rank's host spends the time of an account; empty if it is not idle time."""
     late_ranks = [rank for rank in ranks if rank.events.rank == late]
-    times = []
-    for rank in late_ranks:
-        is_account = np.append(rank.keys(lambda own, _: str(own) == account), False)
-        times.append(idle_time(rank, np.flatnonzero(is_account[rank.idle.key] & rank.full(rank.idle.start))))
+    times = [idle_time(rank, select_idle(rank, lambda own: str(own) == account)) for rank in late_ranks]
     return code_shares(late_ranks, times)
 
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from trainyard import units, words
 from trainyard.booked import Booked
 from trainyard.change import Change
 from trainyard.detect.confidence import confidence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.largest_intervals import largest_idle
-from trainyard.events import I64
+from trainyard.detect.select_events import select_idle
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.record import Run
@@ -43,6 +41,7 @@ class CheckpointStall:
             f"{words.CHECKPOINTS[account.what].label.lower()} {units.show_time(ns)}" for account, ns in stalls.items()
         )
         account = max(stalls, key=lambda account: stalls[account])
+        rows_by_rank = [select_idle(rank, lambda account: account.kind == "checkpoint") for rank in ranks or ()]
         return finding(
             self.rule,
             ledger,
@@ -54,12 +53,6 @@ class CheckpointStall:
             if account.what == "load"
             else "Save in the background (async_save), sharded by rank, or less often.",
             confidence=confidence(),
-            largest=largest_idle(ranks or (), [_stalled_rows(rank) for rank in ranks or ()]),
+            largest=largest_idle(ranks or (), rows_by_rank),
             change=Change(text="checkpoint=0"),
         )
-
-
-def _stalled_rows(booked: Booked) -> I64:
-    """Rows in `booked.idle` in full steps that are booked as checkpoint."""
-    is_stall = booked.keys(lambda account, _: account.kind == "checkpoint")
-    return np.flatnonzero(np.append(is_stall, False)[booked.idle.key] & booked.full(booked.idle.start))

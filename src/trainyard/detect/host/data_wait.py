@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from trainyard.booked import Booked
 from trainyard.change import Change
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.largest_intervals import largest_idle
-from trainyard.events import I64
+from trainyard.detect.select_events import select_idle
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -44,7 +42,7 @@ class DataWait:
         cost_ns = ledger.by_account().get(account, 0)
         if not matters(ledger, cost_ns):
             return ()
-        rows_by_rank = [_data_wait_rows(rank) for rank in ranks or ()]
+        rows_by_rank = [select_idle(rank, lambda account: account.kind == "data_wait") for rank in ranks or ()]
         largest = largest_idle(ranks or (), rows_by_rank)
         return finding(
             self.rule,
@@ -60,12 +58,6 @@ class DataWait:
             largest=largest,
             change=Change(text=f"{account}=0"),
         )
-
-
-def _data_wait_rows(booked: Booked) -> I64:
-    """Rows in `booked.idle` in full steps that are booked as data_wait."""
-    is_wait = booked.keys(lambda account, _: account.kind == "data_wait")
-    return np.flatnonzero(np.append(is_wait, False)[booked.idle.key] & booked.full(booked.idle.start))
 
 
 def _remedy(ranks: Sequence[Booked]) -> str:

@@ -14,12 +14,11 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.change import Change
-from trainyard.detect.code_shares import code_shares, cpu_time, describe_code, describe_main_code
+from trainyard.detect.code_shares import code_shares, cpu_time
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import count_per_step, finding, matters
 from trainyard.detect.host_blame import describe_calls, idle_causing_calls, time_by_culprit, top_culprits
@@ -83,30 +82,26 @@ class SyncInStep:
         call = ("host sync", "host syncs") if on_device else ("read of a single value", "reads of single values")
         sync_count = count_per_step(ranks, (len(rows) for rows in sync_rows_by_rank))
         largest = largest_idle(ranks, [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks])
-        code = largest.code if largest else ()
+        code = None  # that of the idle time
         if busy_ns > gaps_ns:
             account = dominant_account(ranks, read_rows_by_rank)
             code = code_shares(ranks, [cpu_time(rank, rows) for rank, rows in zip(ranks, read_rows_by_rank)])
-        if largest:
-            largest = largest._replace(code=code)
-        (sync_finding,) = finding(
+        return finding(
             self.rule,
             ledger,
             account,
             gaps_ns + busy_ns,
             f"{units.counted(sync_count, *call)} per step cost{'s' if sync_count == 1 else ''}",
-            evidence=_describe_syncs(ranks, sync_rows_by_rank)
-            + ("" if largest or not code else f"; {describe_code(code)}"),
+            evidence=_describe_syncs(ranks, sync_rows_by_rank),
             remedy=_remedy(ranks, sync_rows_by_rank),
             confidence=confidence(
                 doubt_of_recurrence(largest.steps_with, largest.steps, largest.is_single) if largest else 0,
                 _doubt_of_refill(ranks),
             ),
             largest=largest,
+            code=code,
             change=_change_without_syncs(self.rule, ranks, read_rows_by_rank),
-            remark="" if largest else describe_main_code(code),
         )
-        return (replace(sync_finding, code=code),)
 
 
 _FEWER_READS = "Read values (.item(), print, `if` on a tensor, blocking copies) at most once a step, or asynchronously."

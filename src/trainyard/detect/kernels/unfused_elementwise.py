@@ -24,6 +24,7 @@ from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
+from trainyard.recorded_stacks import MODULE_PREFIX
 
 # `Booked` is one rank's profile. Its columns have one row per interval of work: `start`, `stop`, `owned` (ns booked to
 # it), `name` (index into `events.names`), `key` (index into `pairs`: account and phase), `begins` (False if it resumes
@@ -143,7 +144,7 @@ def _describe_worst_module(ranks: Sequence[Booked], chains_by_rank: Sequence[lis
         for chain in rank_chains:
             name_index = int(rank.module[chain[0]])
             if name_index >= 0:
-                name = rank.events.names[name_index].removeprefix("nn.Module: ")
+                name = rank.events.names[name_index].removeprefix(MODULE_PREFIX)
                 saved_by_module[name] = saved_by_module.get(name, 0) + _fusion_savings_ns(rank, [chain])
     if not saved_by_module:
         return ""

@@ -14,7 +14,7 @@ import time
 from trainyard.launch.agents.rank_progress import HeartbeatBoard
 
 FENCE_S = 6.0
-"""Length of a lease. It is shorter than `failure_detection.SILENT_S`, the time after which the supervisor replaces a
+"""Length of a lease. It is shorter than `agent_reports.SILENT_S`, the time after which the supervisor replaces a
 silent agent, so that two agents never run the same ranks."""
 _MIN_TIMER_S = 0.001
 """Shortest time of the timer: 0 would disarm it."""

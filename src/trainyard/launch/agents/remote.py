@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -25,7 +26,6 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed import DistError
 
 from trainyard.errors import EnvironmentFailed, TrainyardError
-from trainyard.formats.atomic import replacing_own
 from trainyard.launch import epoch
 from trainyard.launch.agents import elastic
 from trainyard.launch.agents.lease import FENCE_S, Lease
@@ -193,8 +193,9 @@ def _run_agent(node: Node, deadline_s: float) -> int:
         link.notice = True
 
     signal.signal(signal.SIGTERM, pass_on)
-    clock = EpochFollower(store, spec.clock)
-    exit_code = elastic.run(spec, link, board, folder, start.run, clock.follow)
+    follow_clock = partial(_follow_clock, store, spec.clock)
+    follow_clock()
+    exit_code = elastic.run(spec, link, board, folder, start.run, follow_clock)
     lease.end()
     store.store.set_timeout(_PART_TIMEOUT)
     _deliver(node, store, folder)
@@ -230,24 +231,16 @@ def _report_problem(store: SignedStore, node: int, problem: str) -> None:
     store.set(messages.key(node), msgspec.json.encode(report))
 
 
-class EpochFollower:
-    """Keeps this process on the supervisor's clock."""
+def _follow_clock(store: SignedStore, clock: epoch.EpochClock) -> None:
+    """Measure the supervisor's clock and use it in this process. `clock`: as the supervisor started it.
 
-    def __init__(self, store: SignedStore, clock: epoch.EpochClock) -> None:
-        """`clock`: the supervisor's, which is used directly if the supervisor runs on this host."""
-        self._store, self._clock = store, clock
-        self.error_ns = 0
-        """Largest error of the last measurement."""
-        self.follow()
-
-    def follow(self) -> None:
-        """Measure the supervisor's clock and use it. On the supervisor's own host its offset is used exactly, unless
-        the measurement contradicts it, as with a process whose clocks are simulated."""
-        measured = clock_exchange.measure(self._store)
-        self.error_ns = measured.error_ns
-        is_same_host = epoch.follow(self._clock)
-        if not is_same_host or abs(measured.offset_ns - epoch.offset_ns()) > measured.error_ns:
-            epoch.follow_measured(measured.offset_ns)
+    On the supervisor's own host `clock` is used exactly, unless the measurement contradicts it, as with a process whose
+    clocks are simulated.
+    """
+    measured = clock_exchange.measure(store)
+    is_same_host = epoch.follow(clock)
+    if not is_same_host or abs(measured.offset_ns - epoch.offset_ns()) > measured.error_ns:
+        epoch.follow_measured(measured.offset_ns)
 
 
 def _deliver(node: Node, store: SignedStore, folder: Path) -> None:
@@ -262,15 +255,3 @@ def _deliver(node: Node, store: SignedStore, folder: Path) -> None:
     node.say(
         f"node {node.index}: its part of {len(archive):,} bytes was delivered in {time.monotonic() - began_s:.2f} s"
     )
-
-
-def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write the files of a run, name -> contents, into its folder on this host. Raises `EnvironmentFailed` for a name
-    that leads out of the folder."""
-    for name, text in files.items():
-        path = folder / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise EnvironmentFailed(f"{name!r} leads out of the run's folder.", "Use the same version on all nodes.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing_own(path) as part:
-            part.write_text(text, "utf-8")

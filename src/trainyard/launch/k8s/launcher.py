@@ -6,8 +6,6 @@ The job's id is `NAMESPACE/RESOURCE/NAME`, such as `default/jobset/trainyard-1a2
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +13,9 @@ from pathlib import Path
 from trainyard.errors import BadInput, SchedulerFailed, UnknownName
 from trainyard.launch.k8s.manifests import OPTIONS, render_manifests, secret_name
 from trainyard.launch.k8s.pod_states import status_of
-from trainyard.launch.launch_spec import TOKEN
-from trainyard.launch.request_checks import check_checkpoint_folder, check_request
+from trainyard.launch.request_checks import check_checkpoint_folder, check_options, check_request
 from trainyard.launch.scheduler_tool import run_tool
+from trainyard.launch.supervisor.signed_store import draw_token
 from trainyard.launch_request import JobStatus, LaunchRequest
 
 MANIFEST = "manifest.json"
@@ -49,16 +47,7 @@ class Kubernetes:
         """Return `manifest.json`, a List of the job's objects. Raises `BadInput` for options that Kubernetes lacks."""
         check_request(request)
         check_checkpoint_folder(request)
-        scheduler = request.scheduler
-        if unknown := scheduler.options.keys() - set(OPTIONS):
-            raise BadInput(f"the launcher k8s has no option {min(unknown)!r}.", f"It has: {', '.join(OPTIONS)}.")
-        for value, name in (
-            (scheduler.array, "--array"),
-            (scheduler.hosts, "--host"),
-            (scheduler.account, "--account"),
-        ):
-            if value:
-                raise BadInput(f"Kubernetes has nothing like {name}.", f"Omit {name}.")
+        check_options(request, "Kubernetes", OPTIONS, ("--account", "--array", "--host", "--qos"))
         if len(request.components) > 1:
             raise BadInput("components of different nodes are not supported on Kubernetes.", "Use --nodes.")
         objects = {"apiVersion": "v1", "kind": "List", "items": render_manifests(request)}
@@ -70,7 +59,7 @@ class Kubernetes:
         items = json.loads((files / MANIFEST).read_text("utf-8"))["items"]
         metadata, kind = items[-1]["metadata"], items[-1]["kind"]
         namespace, name = metadata["namespace"], metadata["name"]
-        token = {"token": os.environ.get(TOKEN, secrets.token_hex(32))}
+        token = {"token": draw_token()}
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",

@@ -17,7 +17,7 @@ from trainyard import job_file
 from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, SchedulerFailed, UnknownName
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.ray.nodes_file import FILE, Nodes
-from trainyard.launch.request_checks import check_checkpoint_folder, check_request
+from trainyard.launch.request_checks import check_checkpoint_folder, check_options, check_request
 from trainyard.launch_request import JobState, JobStatus, LaunchRequest
 from trainyard.redact import redact
 
@@ -56,21 +56,14 @@ class Ray:
         Ray does not have."""
         check_request(request)
         check_checkpoint_folder(request)
+        lacks = ("--account", "--array", "--constraint", "--host", "--partition", "--qos", "--time-limit")
+        check_options(request, "Ray", ("address", "cpus", "wait_s"), lacks)
         options, scheduler = request.scheduler.options, request.scheduler
-        if unknown := options.keys() - {"address", "cpus", "wait_s"}:
-            raise BadInput(f"the launcher ray has no option {min(unknown)!r}.", "It has: address, cpus, wait_s.")
         if request.container:
             raise BadInput(
                 "Ray cannot run a job with files in a container of its own.",
                 "Omit --image, and start the nodes of the Ray cluster in the image.",
             )
-        for value, name in (
-            (scheduler.array, "--array"),
-            (scheduler.partition, "--partition"),
-            (scheduler.hosts, "--host"),
-        ):
-            if value:
-                raise BadInput(f"Ray has nothing like {name}.", f"Omit {name}.")
         resources = {"CPU": _number(options, "cpus", 1.0)}
         if scheduler.accelerators_per_node:
             resources["GPU"] = float(scheduler.accelerators_per_node)

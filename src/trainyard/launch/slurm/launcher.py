@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from trainyard.launch.request_checks import check_request
 from trainyard.launch.scheduler_tool import run_tool
 from trainyard.launch.slurm.batch_script import STOP_FILE, render_batch_script
 from trainyard.launch.slurm.job_state import SlurmJob, parse_accounting, parse_jobs, status_of
+from trainyard.launch.supervisor.signed_store import draw_token
 from trainyard.launch_request import JobStatus, LaunchRequest
 
 SCRIPT = "job.sbatch"
@@ -63,7 +62,7 @@ class Slurm:
             raise PlaceUnwritable(
                 f"{files} cannot be written: {error.strerror}.", "Set TRAINYARD_STORE to a folder that all nodes share."
             ) from error
-        token = {TOKEN: os.environ.get(TOKEN, secrets.token_hex(32))}
+        token = {TOKEN: draw_token()}
         printed = _run(["sbatch", "--parsable", "--export=ALL", str(files / SCRIPT)], token)
         id = printed.strip().partition(";")[0]
         if not _ID.match(id):

@@ -5,8 +5,6 @@ The processes do not depend on the connections: the launcher may end. The job's 
 
 from __future__ import annotations
 
-import os
-import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +15,10 @@ import msgspec
 
 from trainyard.errors import BadInput, HostFailed, UnknownName
 from trainyard.launch.launch_spec import LEFT, TOKEN
-from trainyard.launch.request_checks import check_checkpoint_folder, check_request, choose_port
+from trainyard.launch.request_checks import check_checkpoint_folder, check_options, check_request, choose_port
 from trainyard.launch.ssh.node_script import folder_word, render_node_script, render_query, render_signal
 from trainyard.launch.ssh.remote_host import run_on_host
+from trainyard.launch.supervisor.signed_store import draw_token
 from trainyard.launch_request import JobStatus, LaunchRequest
 
 HOSTS, SCRIPT, CANCELLED = "hosts.json", "node.sh", "cancelled"
@@ -59,9 +58,9 @@ class Ssh:
         that only a scheduler has."""
         check_request(request)
         check_checkpoint_folder(request)
+        lacks = ("--account", "--array", "--constraint", "--partition", "--qos", "--time-limit")
+        check_options(request, "SSH", ("config", "head"), lacks)
         scheduler = request.scheduler
-        if unknown := scheduler.options.keys() - {"config", "head"}:
-            raise BadInput(f"the launcher ssh has no option {min(unknown)!r}.", "It has: config, head.")
         if len(scheduler.hosts) != request.nodes:
             raise BadInput(
                 f"the job has {request.nodes} nodes, but {len(scheduler.hosts)} hosts are given.",
@@ -69,13 +68,8 @@ class Ssh:
             )
         if len(set(scheduler.hosts)) < len(scheduler.hosts):
             raise BadInput("a host is given twice.", "Give each host once.")
-        for value, name in (
-            (scheduler.array, "--array"),
-            (scheduler.partition, "--partition"),
-            (request.container, "--image"),
-        ):
-            if value:
-                raise BadInput(f"{name} needs a scheduler, and ssh has none.", f"Omit {name}.")
+        if request.container:
+            raise BadInput("SSH has nothing like --image.", "Omit --image.")
         port = request.port or choose_port(request.id)
         head = scheduler.options.get("head") or scheduler.hosts[0].rpartition("@")[2]
         hosts = _Hosts(hosts=scheduler.hosts, folder=folder_word(request), config=scheduler.options.get("config", ""))
@@ -88,7 +82,7 @@ class Ssh:
         """Start the node's process on every host; return the path of `files`. If a host fails, the processes on the
         others are ended and the error is raised."""
         job, script = _read(files), (files / SCRIPT).read_text("utf-8")
-        token = os.environ.get(TOKEN, secrets.token_hex(32))
+        token = draw_token()
         (files / CANCELLED).unlink(missing_ok=True)
 
         def start(node: int) -> HostFailed | None:

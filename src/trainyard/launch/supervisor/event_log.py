@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from trainyard import renamed_keys, words
+from trainyard.formats.appended_lines import read_appended
 from trainyard.launch import epoch
 from trainyard.redact import redact_json
 
@@ -97,6 +98,11 @@ def read(folder: Path) -> list[JobEvent]:
     return sorted(events, key=lambda event: event.noticed or event.at)
 
 
+def last_attempt(events: Iterable[JobEvent]) -> int:
+    """The last attempt that was launched, counted from 0; -1 if there was none."""
+    return max((event.attempt for event in events if event.type == "launched"), default=-1)
+
+
 class EventLogReader:
     """Reads the events that are added to a run's log from now on."""
 
@@ -110,12 +116,9 @@ class EventLogReader:
         events: list[JobEvent] = []
         for path in sorted(self._folder.glob("*.jsonl")):
             read_bytes = self._read_bytes.get(path, 0)
-            with path.open("rb") as file:
-                file.seek(read_bytes)
-                data = file.read()
-            whole_lines = data[: data.rfind(b"\n") + 1]
-            self._read_bytes[path] = read_bytes + len(whole_lines)
-            events += _decode_events(whole_lines)
+            lines = read_appended(path, read_bytes)
+            self._read_bytes[path] = read_bytes + len(lines)
+            events += _decode_events(lines)
         return sorted(events, key=lambda event: event.noticed or event.at)
 
 

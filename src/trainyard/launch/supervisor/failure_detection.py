@@ -19,18 +19,15 @@ from msgspec.structs import replace
 
 from trainyard.launch.launch_spec import FAILED, LEFT, Spec
 from trainyard.launch.supervisor import find_cause
+from trainyard.launch.supervisor.agent_reports import SILENT_S, AgentReports, Now
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.launch.supervisor.failure_report import Failure
-from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
+from trainyard.launch.supervisor.messages import AgentPlan, Member, RankReport
 
-SILENT_S = 8.0
-"""An agent without a new report for this long is lost; agents report 20 times a second."""
 GIVE_UP_S = 60.0
 """Additional time to wait for the minimum number of nodes, after the wait for all of them."""
 SETTLE_S = 0.3
 """Time for other reports to arrive after a failure was seen, or after the stacks last changed."""
-TWICE_S = 1.0
-"""Time without a report of a node's agent after which a second agent of that node replaces it."""
 TOGETHER_S = 0.5
 """Additional time without progress, in which ranks that hang together all exceed the limit."""
 STACKS_S, STACKS_MOST_S = 0.7, 6.0
@@ -61,13 +58,6 @@ class State(Enum):
     asked to leave in the meantime."""
 
 
-class Now(NamedTuple):
-    """A moment: `seconds` of a monotonic clock, and `epoch` in ns since the epoch."""
-
-    seconds: float
-    epoch: int
-
-
 class _Cause(NamedTuple):
     """A failure and its time `at` in ns since the epoch. `node`: the failed node if no single rank is to blame."""
 
@@ -76,16 +66,9 @@ class _Cause(NamedTuple):
     node: int = -1
 
 
-class LastReport(NamedTuple):
-    """The last report of an agent, and when it arrived. `dead`: the agent has ended since."""
-
-    when: Now
-    report: AgentReport
-    dead: bool = False
-
-
 class Supervision:
-    """Supervision of a job. Call `advance` repeatedly; it updates `plan` for the agents and appends to `events`.
+    """Supervision of a job. Pass the agents' reports to `reports` and call `advance`, repeatedly; it updates `plan` for
+    the agents and appends to `events`.
 
     `state`: the current state. `result`: exit code, None until the job is over and no rank is left: 0, 4 (see
     `failure`) or `LEFT`, if it was asked to leave. `lost`: nodes whose agents must be killed if they still run. `port`:
@@ -114,10 +97,7 @@ class Supervision:
         self.state = State.GATHER
         self._settle_began_s, self._deadline_s = now.seconds, now.seconds + spec.gather_s
         """Monotonic times: the change to `SETTLE`; the end of the current state's wait."""
-        self._heard: dict[int, LastReport] = {}
-        """The last report by node."""
-        self._last_heard: dict[str, Now] = {}
-        """When an agent last reported, by its `life`."""
+        self.reports = AgentReports()
         self._progress: dict[int, tuple[int, float]] = {}
         """Rank -> (its last heartbeat count, monotonic seconds at which that changed)."""
         self._slowness = find_cause.Slowness()
@@ -134,53 +114,14 @@ class Supervision:
         self._ending: tuple[int, Failure | None] | None = None
         """Exit code and failure with which the job ends once its ranks have stopped; None if it goes on."""
 
-    # Reports
-
-    def receive_reports(self, now: Now, reports: Mapping[int, AgentReport]) -> None:
-        """Take the last report of each agent, node -> report, and note when a new one arrived.
-
-        Ignores a second agent of a node while the first one still reports.
-        """
-        for node, report in reports.items():
-            known = self._heard.get(node)
-            is_other_agent = known is not None and known.report.life != report.life
-            if known and is_other_agent and not known.dead and now.seconds - known.when.seconds < TWICE_S:
-                continue
-            if known is None or (known.report.life, known.report.beat) != (report.life, report.beat):
-                self._heard[node] = LastReport(when=now, report=report)
-                self._last_heard[report.life] = now
-
-    def mark_agent_dead(self, node: int) -> None:
-        """Note that the agent of this node has ended, which the supervisor knows at once as its parent."""
-        if node in self._heard:
-            self._heard[node] = self._heard[node]._replace(dead=True)
-
-    def _live_agents(self, now: Now) -> dict[int, AgentReport]:
-        """The last report of each agent that has not ended and has reported in the last `SILENT_S` seconds, by node."""
-        return {
-            node: heard.report
-            for node, heard in sorted(self._heard.items())
-            if not heard.dead and now.seconds - heard.when.seconds < SILENT_S
-        }
-
-    def live_nodes(self, now: Now) -> dict[int, str]:
-        """The `life` of each live agent, by node."""
-        return {node: report.life for node, report in self._live_agents(now).items()}
-
     def _missing(self, now: Now) -> list[int]:
         """Members that are lost, or whose agent was replaced since the launch."""
-        live = self._live_agents(now)
+        live = self.reports.live(now)
         return [m.node for m in self.plan.members if m.node not in live or live[m.node].life != m.life]
 
     def ranks(self) -> list[RankReport]:
         """All ranks of the generation that were reported; for a lost node, as in its last report."""
-        members = {member.node: member.life for member in self.plan.members}
-        return [
-            rank
-            for node, (_, report, _) in self._heard.items()
-            if report.generation == self.plan.generation and members.get(node) == report.life
-            for rank in report.ranks
-        ]
+        return self.reports.ranks(self.plan)
 
     def _node(self, rank: int) -> int:
         """The node of a rank of the current generation; -1 for rank -1."""
@@ -208,7 +149,7 @@ class Supervision:
     def _gather(self, now: Now) -> None:
         """Launch the ranks as soon as as many nodes are available as the job can use, or after the wait on as many as
         there are; abort the job after `GIVE_UP_S` more seconds without enough nodes."""
-        live = self._live_agents(now)
+        live = self.reports.live(now)
         size, sizes = self.spec.size(len(live)), self.spec.sizes or (self.spec.nodes,)
         if size == max(sizes) or (size and now.seconds >= self._deadline_s):
             self._launch(now, [Member(node=node, life=report.life) for node, report in live.items()][:size])
@@ -262,7 +203,7 @@ class Supervision:
 
     def _all_asked(self) -> bool:
         """Whether each member has held its ranks and reported them after that."""
-        return all(self._heard[member.node].report.serial >= self.plan.serial for member in self.plan.members)
+        return all(self.reports.last[member.node].report.serial >= self.plan.serial for member in self.plan.members)
 
     def _watch(self, now: Now, ranks: list[RankReport]) -> None:
         """Change the state if a rank or agent failed, all ranks have ended, or none makes progress."""
@@ -329,7 +270,7 @@ class Supervision:
     def _can_grow(self, now: Now, ranks: list[RankReport]) -> bool:
         """Whether the job can run on more nodes, and every rank has trained since its start and still does."""
         is_steady = ranks and all(rank.phase == "stepping" and rank.exit_code is None and rank.done for rank in ranks)
-        return bool(is_steady and self.spec.size(len(self._live_agents(now))) > len(self.plan.members))
+        return bool(is_steady and self.spec.size(len(self.reports.live(now))) > len(self.plan.members))
 
     def _ask_to_leave(self) -> None:
         self._publish("leave", before=-1)
@@ -347,7 +288,7 @@ class Supervision:
         failed = self._failed(ranks)
         stopped = find_cause.stopped_ranks(ranks)
         is_agent_late = any(
-            self._heard[member.node].when.seconds <= self._settle_began_s for member in self.plan.members
+            self.reports.last[member.node].when.seconds <= self._settle_began_s for member in self.plan.members
         )
         if now.seconds < self._deadline_s or (is_agent_late and not missing and not stopped):
             return
@@ -417,16 +358,16 @@ class Supervision:
 
         A silent agent is added to `lost`, so that it is killed.
         """
-        heard = self._heard[node]
+        last = self.reports.last[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
         message = f"node {node} is lost with its ranks"
-        if heard.report.life == life and not heard.dead:  # a dead agent is being replaced already
+        if last.report.life == life and not last.dead:  # a dead agent is being replaced already
             self.lost.add(node)
             message += f": its agent has not reported for {SILENT_S:g} s"
         failure = Failure(
             rank=-1, pid=0, exit_code=FAILED, when=now.epoch / 1e9, last_words=message, kind="agent_death"
         )
-        return _Cause(at=self._last_heard[life].epoch, failure=failure, node=node)
+        return _Cause(at=self.reports.last_heard[life].epoch, failure=failure, node=node)
 
     def _fault(self, now: Now, causes: list[_Cause]) -> None:
         """Record each cause as a separate fault, and stop the ranks; together they take one restart.
@@ -479,7 +420,7 @@ class Supervision:
         """
         running = {
             node: report
-            for node, report in self._live_agents(now).items()
+            for node, report in self.reports.live(now).items()
             if report.generation == self.plan.generation and any(rank.exit_code is None for rank in report.ranks)
         }
         if running and now.seconds < self._deadline_s:
@@ -494,7 +435,7 @@ class Supervision:
         else:
             # Do not wait if the job can continue with the available nodes; others can join later.
             self.state, self._deadline_s = State.GATHER, now.seconds
-            if not self.spec.size(len(self._live_agents(now))):
+            if not self.spec.size(len(self.reports.live(now))):
                 self._deadline_s += self.spec.gather_s
 
     def _publish(self, do: Literal["run", "leave", "stacks", "stop", "end"], **changed: Any) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,11 @@ def take_token() -> str:
     """Return the job's token and remove it from the environment, so that ranks and logs do not contain it; empty if
     there is none."""
     return os.environ.pop(TOKEN, "")
+
+
+def draw_token() -> str:
+    """Return the token for a job that is about to start: that of the environment, else a random one."""
+    return os.environ.get(TOKEN) or secrets.token_hex(32)
 
 
 class SignedStore:

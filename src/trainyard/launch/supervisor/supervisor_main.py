@@ -30,9 +30,10 @@ from trainyard.launch.agents.fork_server import ForkServer, agent, load
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.launch_spec import FAILED, LEFT, Spec
 from trainyard.launch.supervisor import event_log, messages
+from trainyard.launch.supervisor.agent_reports import Now
 from trainyard.launch.supervisor.clock_exchange import fork_clock_process
 from trainyard.launch.supervisor.event_log import SUPERVISOR, EventLogWriter, JobEvent
-from trainyard.launch.supervisor.failure_detection import Now, Supervision
+from trainyard.launch.supervisor.failure_detection import Supervision
 from trainyard.launch.supervisor.failure_report import Failure, tail, write
 from trainyard.launch.supervisor.listen import listen, raise_open_files_limit
 from trainyard.launch.supervisor.part_transfer import PartReceiver
@@ -102,7 +103,7 @@ def now() -> Now:
 
 def attempts(folder: Path) -> int:
     """Number of earlier attempts of a resumed run."""
-    return max((event.attempt + 1 for event in event_log.read(folder) if event.type == "launched"), default=0)
+    return event_log.last_attempt(event_log.read(folder)) + 1
 
 
 class _LeaveEarly(BaseException):
@@ -230,7 +231,7 @@ class SupervisorLoop:
         while job.result is None:
             self._publish()
             reports = self.store.reports()
-            job.receive_reports(now(), reports)
+            job.reports.receive(now(), reports)
             self._replace_agents(reports)
             self._heed_hosts(reports)
             if signals:
@@ -253,11 +254,11 @@ class SupervisorLoop:
 
     def _other_nodes(self) -> set[int]:
         """Nodes on other hosts whose agents still report, so that they deliver their part of the run."""
-        return set(self.job.live_nodes(now())) - set(self.own_nodes)
+        return set(self.job.reports.live_nodes(now())) - set(self.own_nodes)
 
     def _heed_hosts(self, reports: Mapping[int, messages.AgentReport]) -> None:
         """Ask the job to leave if a host was asked to, and abort it if a host cannot take part. `reports`: by node."""
-        lives = self.job.live_nodes(now())
+        lives = self.job.reports.live_nodes(now())
         for node, report in reports.items():
             if lives.get(node) != report.life:
                 continue
@@ -280,7 +281,7 @@ class SupervisorLoop:
         one.
         """
         for node in self.fork_server.ended():
-            self.job.mark_agent_dead(node)
+            self.job.reports.mark_dead(node)
             life = reports[node].life if node in reports else ""
             reported = life != self._lives.get(node, "")
             self._lives[node] = life

@@ -139,9 +139,7 @@ class Nodes:
         Raises `CommandFailed` if that does not happen.
         """
         steps = self._wait_until_training(fault.step)
-        attempt = max(
-            (event.attempt for event in event_log.read(self.run_folder) if event.type == "launched"), default=0
-        )
+        attempt = event_log.last_attempt(event_log.read(self.run_folder))
         at = time.time_ns()
         if fault.kind == "kill_worker":
             node = fault.rank // (self.job.layout.ranks // self.hosts.nodes)
@@ -201,15 +199,15 @@ class Nodes:
 
     def _newest_steps(self) -> Mapping[int, int]:
         """Rank -> number of steps taken, for ranks that have taken a step in the newest attempt."""
-        launched = [event for event in event_log.read(self.run_folder) if event.type == "launched"]
+        newest_attempt = event_log.last_attempt(event_log.read(self.run_folder))
         per_node = self.job.layout.ranks // self.hosts.nodes
-        if not launched:
+        if newest_attempt < 0:
             return {}
         taken: dict[int, int] = {}
         for rank in range(self.job.layout.ranks):
             path = self._logs(rank // per_node).parent / "samples" / f"rank{rank}.jsonl"
             attempt, steps = _last_sample(path)
-            if attempt == launched[-1].attempt:
+            if attempt == newest_attempt:
                 taken[rank] = steps
         return taken
 

@@ -111,7 +111,7 @@ def record_supervisor_death(folder: Path) -> None:
             kind="supervisor_death",
             at=at,
             noticed=max(at, epoch.now_ns()),
-            attempt=max((event.attempt for event in events if event.type == "launched"), default=0),
+            attempt=max(0, event_log.last_attempt(events)),
             node=0,
             step=max((event.step for event in events if event.type == "saved"), default=-1),
             message="the supervisor on node 0 was lost, and all ranks with it",

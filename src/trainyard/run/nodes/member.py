@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from trainyard import job_file, plugins
+from trainyard.errors import EnvironmentFailed
+from trainyard.formats.atomic import replacing_own
 from trainyard.job import Job
+from trainyard.launch.local import check_torch
 from trainyard.launch.supervisor.messages import JobStart
 from trainyard.launch.supervisor.part_transfer import FOLDER
-from trainyard.run.local import harness
+from trainyard.run.local.host_devices import capacity, find_devices
+from trainyard.run.local.rank_environment import PRELOAD, environment, variable_values
 from trainyard.run.nodes.hosts import MARK, Hosts, check_shared
-from trainyard.run.parts.archive import pack
+from trainyard.run.parts.archive import pack, rank_of
 from trainyard.run.parts.part import Part, write_part
 from trainyard.store.disk_space import write_whole, writing
 from trainyard.store.run_folder import PARTS
 from trainyard.store.store import now
-
-_RANK_FILE = re.compile(r"rank(\d{1,6})\.")
 
 
 def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object]) -> int:
@@ -32,7 +31,7 @@ def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object]) ->
     `folder`: this node's, for its share of runs; `say`: prints a line. Raises `MissingLibrary` without torch, and the
     errors of `remote.run`.
     """
-    harness.check_torch()
+    check_torch()
     # Without it torch writes a C++ stack trace for each lost connection, which this node reports itself.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from trainyard.launch.agents import remote
@@ -40,7 +39,7 @@ def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object]) ->
 
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    preload(harness.PRELOAD)  # once, for all agents that are forked from here
+    preload(PRELOAD)  # once, for all agents that are forked from here
     node = remote.Node(
         index=index,
         host=hosts.host,
@@ -62,33 +61,43 @@ def _prepare(hosts: Hosts, root: Path, start: JobStart, own_address: str) -> tup
     `root`: folder of this node's runs; `own_address`: of this host in the connection to the head. Raises `BadJob` if
     this host has too few devices, and the errors of `check_shared`.
     """
-    from trainyard.launch.agents.remote import write_files
-
     folder = root / start.run
     with writing(folder):
         for name in PARTS:
             (folder / name).mkdir(parents=True, exist_ok=True)
-        write_files(folder, start.files)
+        _write_files(folder, start.files)
     check_shared(folder, hosts.shared, start.files.get(MARK))
     vendors = plugins.load_all("vendors")
     job = job_file.load(folder / "job.toml")
-    devices = harness.find_devices(vendors)
-    _node_share(job).check_fits(harness.capacity(devices), f"this host ({socket.gethostname()}, {devices[0].name})")
-    variables = harness.environment(start.spec.ranks_per_node, vendors, own_address)
-    return harness.variable_values(variables), folder
+    devices = find_devices(vendors)
+    _node_share(job).check_fits(capacity(devices), f"this host ({socket.gethostname()}, {devices[0].name})")
+    variables = environment(start.spec.ranks_per_node, vendors, own_address)
+    return variable_values(variables), folder
+
+
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the files of a run, name -> contents, into its folder on this host. Raises `EnvironmentFailed` for a name
+    that leads out of the folder."""
+    for name, text in files.items():
+        path = folder / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise EnvironmentFailed(f"{name!r} leads out of the run's folder.", "Use the same version on all nodes.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_own(path) as part:
+            part.write_text(text, "utf-8")
 
 
 def _node_share(job: Job) -> Job:
     """The job with the ranks of one node only, to compare with the devices of a host."""
     from trainyard.run.resume.shrink_job import shrink
 
-    return shrink(job, 1) if job.recovery.nodes > 1 else replace(job)
+    return shrink(job, 1) if job.recovery.nodes > 1 else job
 
 
 def _pack(hosts: Hosts, index: int, folder: Path) -> tuple[bytes, str]:
     """Pack this node's part of the run in `folder`: its archive, and its name in the shared folder if it was left
     there. Empty for a node that ran no rank."""
-    ranks = sorted({int(match[1]) for path in folder.glob("*/rank*") if (match := _RANK_FILE.match(path.name))})
+    ranks = sorted({rank for path in folder.glob("*/rank*") if (rank := rank_of(path.name)) is not None})
     if not ranks:
         return b"", ""
     job = job_file.load(folder / "job.toml")

@@ -30,7 +30,10 @@ MAX_FILES = 50_000
 MAX_FILE_BYTES = 1 << 32
 MAX_TOTAL_BYTES = 1 << 34
 """Limits of an unpacked part: number of files, size of each file, and their total size."""
-_TOP_FILES = (parts.FILE, "run.json", "job.toml", "ledgers.json")
+MAX_PACKED_BYTES = 1 << 32
+"""Largest archive of a part that is read."""
+TOP_FILES = (parts.FILE, "run.json", "job.toml", "ledgers.json")
+"""Files that describe a part as a whole, and are not copied to a joined run."""
 _FOLDERS = ("samples", "facts", "traces", "profiles", "logs", "life")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
 _RANK = re.compile(r"rank(\d{1,6})\.")
@@ -91,7 +94,7 @@ def unpack(data: bytes, into: Path, shown: str = "the archive") -> Part:
 def file_names(folder: Path, ranks: Collection[int]) -> Iterator[str]:
     """Yield the names, relative to the folder, of the regular files of a part, in a fixed order: those of `ranks`, and
     those that belong to no rank. A trace whose reduced profile exists is left out."""
-    yield from (name for name in _TOP_FILES if is_regular(folder / name, links=False))
+    yield from (name for name in TOP_FILES if is_regular(folder / name, links=False))
     reduced = {rank_of(path.name) for path in (folder / "profiles").glob("rank*")}
     for subfolder in _FOLDERS:
         for path in sorted((folder / subfolder).glob("*")):
@@ -171,7 +174,7 @@ def _refusal(entry: tarfile.TarInfo, seen: Collection[str]) -> str:
     if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         return "which is not a regular file"
     folder, slash, name = entry.name.rpartition("/")
-    if entry.name not in _TOP_FILES and not (slash and folder in _FOLDERS and _NAME.match(name)):
+    if entry.name not in TOP_FILES and not (slash and folder in _FOLDERS and _NAME.match(name)):
         return "which is not the name of a file of a part"
     if entry.name in seen:
         return "a second time"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.run.parts import archive, network
-from trainyard.run.parts.join import MAX_PACKED_BYTES
 from trainyard.run.parts.part import Part, joined_run_id
 from trainyard.store.exchange.remote_store import Remote
 from trainyard.units import show_ranges, show_size, show_time
@@ -122,7 +121,7 @@ def _poll(remote: Remote, part: Part, limit_s: float, say: Callable[[str], None]
         for name in sorted(name for name in sizes if _PACKED_NAME.match(name) and name not in seen):
             seen.add(name)
             try:
-                data = remote.read(id, name, MAX_PACKED_BYTES)
+                data = remote.read(id, name, archive.MAX_PACKED_BYTES)
             except BadFile as error:
                 say(f"left out: {error}")
                 continue

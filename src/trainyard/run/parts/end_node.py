@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from trainyard.errors import TrainyardError
 from trainyard.record import Run
-from trainyard.run.local.harness import book_traces, mark_failed
 from trainyard.run.parts import network
 from trainyard.run.parts.collect import receive_parts, send_part, timeout_s
 from trainyard.run.parts.join import join
 from trainyard.run.parts.node_part import as_part, reduce_traces
 from trainyard.run.parts.part import Part, joined_run_id, write_part
 from trainyard.run.parts.rank_record import RankRecord
+from trainyard.run.record.finish_run import book_traces, mark_failed
 from trainyard.run.session import Session
 from trainyard.store.run_folder import rank_files
 from trainyard.units import show_ranges

@@ -20,11 +20,12 @@ from msgspec.structs import replace
 from trainyard import plugins
 from trainyard.errors import BadFile, BadInput, FileTooLarge
 from trainyard.formats.regular_files import open_regular, read_bytes
+from trainyard.job import SCRIPT
 from trainyard.record import NodeShare, Run
-from trainyard.run.local import harness
 from trainyard.run.parts import archive
 from trainyard.run.parts.node_part import record_of, shares
 from trainyard.run.parts.part import FILE, Part, joined_run_id, read_part, write_part
+from trainyard.run.record.finish_run import book_traces, mark_failed, read_measurements
 from trainyard.run.script.script_layout import with_layout
 from trainyard.run.session import Session
 from trainyard.store import run_folder, tags
@@ -33,11 +34,7 @@ from trainyard.store.store import Store
 from trainyard.store.unfinished_writes import writer
 from trainyard.units import counted, show_ranges, show_time
 
-MAX_PACKED_BYTES = 1 << 32
-"""Largest archive of a part that is read."""
 _MAX_START_DIFFERENCE_S = 600
-_OWN_FILES = (FILE, "run.json", "job.toml", "ledgers.json")
-"""Files of a part that describe the part, and are not copied to the joined run."""
 
 
 class Source(NamedTuple):
@@ -65,9 +62,9 @@ def join(parts: Sequence[Path], session: Session, *, absorb: Path | None = None)
         with _staging_store(session.store) as staging:
             folder = staging.begin(run, job_text)
             _copy(sources, folder, session)
-            measured = harness.read_measurements(run, folder, plugins.load_all("vendors"))
+            measured = read_measurements(run, folder, plugins.load_all("vendors"))
             _check_samples(measured)
-            if run.job.workload == harness.SCRIPT:
+            if run.job.workload == SCRIPT:
                 measured = with_layout(measured, sources[0].part.world_size)
             if absorb is not None:
                 _link_traces(absorb, folder)
@@ -130,9 +127,9 @@ def _open(paths: Sequence[Path], temporary: Path) -> Iterator[Source]:
 def _read_archive(path: Path) -> bytes:
     """Read an archive of a part. Raises `BadFile`."""
     with open_regular(path) as file:
-        data = file.read(MAX_PACKED_BYTES + 1)
-    if len(data) > MAX_PACKED_BYTES:
-        raise FileTooLarge(f"{path}: more than {MAX_PACKED_BYTES:,} bytes.")
+        data = file.read(archive.MAX_PACKED_BYTES + 1)
+    if len(data) > archive.MAX_PACKED_BYTES:
+        raise FileTooLarge(f"{path}: more than {archive.MAX_PACKED_BYTES:,} bytes.")
     return data
 
 
@@ -272,7 +269,7 @@ def _copy(sources: Sequence[Source], folder: Path, session: Session) -> None:
     """
     for source in sources:
         for name in archive.file_names(source.folder, source.part.ranks):
-            if name in _OWN_FILES:
+            if name in archive.TOP_FILES:
                 continue
             subfolder, _, file = name.rpartition("/")
             rank = archive.rank_of(file)
@@ -326,5 +323,5 @@ def _book(run: Run, folder: Path, session: Session, failure: str) -> Run:
         f"run {run.id}: joined {counted(len({share.run for share in run.nodes if not share.missing}), 'part')}, "
         f"{counted(len({sample.rank for sample in run.samples}), 'rank')}"
     )
-    booked = harness.book_traces(replace(run, failure=""), folder, session)
-    return session.store.finish(harness.mark_failed(booked, failure)) if failure else booked
+    booked = book_traces(replace(run, failure=""), folder, session)
+    return session.store.finish(mark_failed(booked, failure)) if failure else booked

@@ -21,7 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from trainyard.errors import EnvironmentFailed, RemoteFailed
-from trainyard.run.parts.join import MAX_PACKED_BYTES
+from trainyard.run.parts.archive import MAX_PACKED_BYTES
 
 _MAGIC, _ACCEPTED = b"trainyard part 1\n", b"\x06"
 _TOKEN_BYTES, _LENGTH_BYTES, _DIGEST_BYTES = 64, 8, 32

@@ -1,6 +1,6 @@
 """A part: the share of one node in a run of many nodes, described by `part.json` in the node's run folder.
 
-All nodes of a job agree on its `job_id` (`agreement.py`); each stores its own part on its own disk, in a run folder
+All nodes of a job agree on its `job_id` (`job_member.py`); each stores its own part on its own disk, in a run folder
 with an id of its own. `join.py` makes one run of the parts.
 """
 

@@ -11,7 +11,8 @@ from trainyard.errors import BadInput, MissingLibrary
 from trainyard.launch.fork_ranks import run_ranks
 from trainyard.predict.calibrate.probed_machine import ProbedTime
 from trainyard.record import DeviceSeen
-from trainyard.run.local.harness import capacity, environment, find_devices, variable_values
+from trainyard.run.local.host_devices import capacity, find_devices
+from trainyard.run.local.rank_environment import environment, variable_values
 
 _PATIENCE_S = 900.0
 """Seconds that all ranks may take together."""

@@ -18,12 +18,13 @@ from trainyard.machine_load import present_load_warning
 from trainyard.pdeathsig import die_with_parent
 from trainyard.record import Run
 from trainyard.redact import redact_command
-from trainyard.run.local.harness import add_load, book_traces, find_devices, mark_failed, read_measurements
+from trainyard.run.local.host_devices import find_devices
 from trainyard.run.parts import network
 from trainyard.run.parts.end_node import NodeRun, end_node
 from trainyard.run.parts.node_part import read_node
 from trainyard.run.parts.part import FILE as PART_FILE
 from trainyard.run.record import provenance
+from trainyard.run.record.finish_run import add_load, book_traces, mark_failed, read_measurements
 from trainyard.run.record.load_meter import LoadMeter, present_load
 from trainyard.run.script.script_layout import with_layout
 from trainyard.run.script.watch_steps import COLLECTOR, FOLDER, MEASURE

@@ -146,9 +146,8 @@ def _align_by_bounds(surveys: Sequence[Survey]) -> Alignment | str:
     bounds = bounds._replace(low=bounds.low[: len(number_of_host)], high=bounds.high[: len(number_of_host)])
     if not bounds.is_consistent:
         return "their collectives cannot have happened as recorded, whatever the clocks' offsets"
-    if not bounds.is_bounded:
-        unbounded = np.flatnonzero((bounds.low <= bounds.low.min()) | (bounds.high >= bounds.high.max()))
-        host = list(number_of_host)[int(unbounded[-1])]
+    if len(bounds.unbounded):
+        host = list(number_of_host)[int(bounds.unbounded[-1])]
         return f"nothing bounds the offset of {host}'s clock: it has no collective with the others in the files"
     clocks = tuple(ClockCorrection(int(bounds.middle[number])) for number in clock_of_rank)
     return _describe_bounds(surveys, met, clocks, bounds.uncertainty_ns, len(comparisons))

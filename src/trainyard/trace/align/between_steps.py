@@ -250,12 +250,12 @@ def _kinds_without_training(
     return {mark: str(kinds[mark]) for mark in np.flatnonzero(~trains & (kinds != "step")).tolist()}
 
 
-# `before`, `after`: pieces by position of the step; `whole`: position of a step without training work -> its kind.
 def _rebuild(
     steps: list[StepMark], before: list[list[_Piece]], after: list[list[_Piece]], whole: dict[int, str]
 ) -> list[StepMark]:
     """The marks without the pieces `before` and `after` their training work, and those pieces as marks of their own,
-    named after the step that precedes them. Time after the last piece of a mark belongs to the next mark."""
+    named after the step that precedes them. Time after the last piece of a mark belongs to the next mark. `before`,
+    `after`: pieces by position of the step; `whole`: position of a step without training work -> its kind."""
     marks: list[StepMark] = []
     taken = {mark.label for mark in steps}
     last_label, next_start = "", steps[0].start

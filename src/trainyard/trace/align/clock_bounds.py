@@ -50,8 +50,9 @@ class OffsetBounds(NamedTuple):
         return (self.low + self.high) // 2
 
     @property
-    def is_bounded(self) -> bool:
-        return bool((self.low > -_FAR).all() and (self.high < _FAR).all())
+    def unbounded(self) -> I64:
+        """The numbers of the clocks without bounds."""
+        return np.flatnonzero((self.low <= -_FAR) | (self.high >= _FAR))
 
     @property
     def uncertainty_ns(self) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.events import I64, NOTE, Events
-from trainyard.recorded_stacks import CLOCK_MARK
+from trainyard.recorded_stacks import CLOCK_MARK, MODULE_PREFIX
 from trainyard.trace.align.host_timeline import HostTimeline, work_items
 from trainyard.trace.classify.context import Context
 from trainyard.trace.readers.gather import OWN_RANGES
@@ -22,7 +22,7 @@ from trainyard.trace.readers.nesting import outermost_rows
 
 _LOADER = "enumerate(DataLoader)"
 _FRAMEWORK = (
-    "Optimizer.", _LOADER, "nccl:", "gloo:", "MPI_", "record_param_comms", "nn.Module: ", "Python GC", "FSDP",
+    "Optimizer.", _LOADER, "nccl:", "gloo:", "MPI_", "record_param_comms", MODULE_PREFIX, "Python GC", "FSDP",
     "DistributedDataParallel", "FullyShardedDataParallel", "Torch-Compiled Region", "TorchDynamo", "Pregraph bytecode",
     "PythonSubclass", CLOCK_MARK, *OWN_RANGES,
 )  # fmt: skip

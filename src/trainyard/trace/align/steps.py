@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I64, TRAINING_KINDS, Events
-from trainyard.ledger import BEFORE, WINDOW
+from trainyard.ledger import AFTER, BEFORE, WINDOW
 from trainyard.trace.classify.kernels import Classified
 
+Mask = NDArray[np.bool_]
 BETWEEN_STEPS = tuple(kind for kind in words.PARTS if kind not in (*TRAINING_KINDS, "cut"))
 """Kinds of parts between training steps."""
 
@@ -195,13 +196,29 @@ def part_of_interval(events: Events, classified: Classified) -> I64:
     return interval_part
 
 
-def in_full(parts: Sequence[StepPart], time: I64) -> NDArray[np.bool_]:
+def select_averaged(parts_by_rank: Sequence[Sequence[StepPart]]) -> list[Mask]:
+    """A mask over the parts of each rank: those that the mean covers. These are full steps; if no rank has any, steps
+    that are cut off; if there are none either, all parts."""
+    full = [np.array([part.kind == "step" for part in parts], bool) for parts in parts_by_rank]
+    if any(mask.any() for mask in full):
+        return full
+    cut_off = [
+        np.array([part.kind == "cut" and part.label not in (BEFORE, AFTER) for part in parts], bool)
+        for parts in parts_by_rank
+    ]
+    return cut_off if any(mask.any() for mask in cut_off) else [np.ones(len(parts), bool) for parts in parts_by_rank]
+
+
+def in_full(parts: Sequence[StepPart], time: I64) -> Mask:
     """Whether each time, ns, lies in a full step; if no part is a full step, in any part. `parts`: of one rank, in
     order, without gaps between them."""
+    is_full = np.array([not part.partial for part in parts])
+    return in_parts(parts, is_full if is_full.any() else np.ones(len(parts), bool), time)
+
+
+def in_parts(parts: Sequence[StepPart], is_selected: Mask, time: I64) -> Mask:
+    """Whether each time, ns, lies in a selected part. `parts`: as for `in_full`; `is_selected`: mask over them."""
     bounds = np.array([parts[0].start, *(part.stop for part in parts)], np.int64)
-    is_counted = np.array([not part.partial for part in parts])
-    if not is_counted.any():
-        is_counted[:] = True
     index = np.searchsorted(bounds, time, "right") - 1
     in_window = (index >= 0) & (index < len(parts))
-    return in_window & is_counted[np.clip(index, 0, len(parts) - 1)]
+    return in_window & is_selected[np.clip(index, 0, len(parts) - 1)]

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.events import I64, NOTE, OP, PYTHON, HostSpans
+from trainyard.recorded_stacks import MODULE_PREFIX
 from trainyard.trace.classify.passes import NO_ROWS, Mask, Passes, creating_rows, is_node
 from trainyard.trace.readers.nesting import nearest_ancestor, outermost_rows
 
-MODULE_PREFIX = "nn.Module: "
 _NO_TIMES: I64 = np.empty(0, np.int64)
 
 

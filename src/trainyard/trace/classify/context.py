@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
-from trainyard.recorded_stacks import CLOCK_MARK
+from trainyard.recorded_stacks import CLOCK_MARK, MODULE_PREFIX
 from trainyard.step_marks import INFERRED_MARK, STEP_MARK
-from trainyard.trace.classify.closures import MODULE_PREFIX, Evaluations, find_evaluations, rows_of_evaluations
+from trainyard.trace.classify.closures import Evaluations, find_evaluations, rows_of_evaluations
 from trainyard.trace.classify.first_use import mark_first_use
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.ops import class_of

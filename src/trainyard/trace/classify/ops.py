@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 
 from trainyard import words
+from trainyard.recorded_stacks import MODULE_PREFIX
 from trainyard.trace.readers.gather import STATED
 from trainyard.vendors.kernel_names import class_of_inductor
 
@@ -137,7 +138,7 @@ _BY_WORD = (
     ("optimizer", re.compile(r"fused_?(adam|lamb|sgd|adagrad)|adam_?w?_?step")),
 )
 # Most names in a file are those of Python frames and kernels, not of ops.
-_NON_OP_PREFIXES = ("<", "void ", "nn.Module: ")
+_NON_OP_PREFIXES = ("<", "void ", MODULE_PREFIX)
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _BACKWARD_NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backward\d*$")
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from trainyard.events import I32, I64, OP
 from trainyard.ledger import Ledger
+from trainyard.recorded_stacks import MODULE_PREFIX
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES
@@ -27,7 +28,6 @@ from trainyard.trace.readers.collectives import group_of
 from trainyard.trace.readers.nesting import nearest_ancestor
 
 _HOST_KINDS = ("op", "call", "note", "python")
-_MODULE_PREFIX = "nn.Module: "
 
 
 def build_tables(measured: MeasuredTrace) -> dict[str, Columns]:
@@ -283,7 +283,7 @@ def _account_columns(rank: RankTrace, key: I32) -> dict[str, Column]:
 
 def _module_column(rank: RankTrace, name: I32) -> Column:
     names = text_column_from_codes(name, rank.events.names)
-    return text_column_from_codes(names.codes, [word.removeprefix(_MODULE_PREFIX) for word in names.words])
+    return text_column_from_codes(names.codes, [word.removeprefix(MODULE_PREFIX) for word in names.words])
 
 
 def _take_or_minus_one(column: np.ndarray, rows: I32) -> np.ndarray:

@@ -29,9 +29,8 @@ _REDUCTIONS = ("red", "per", "mix", "split_scan", "spl")
 _SEVERAL_LOADS = ("pool", "upsample", "im2col", "unfold", "conv")
 """Source ops that read an element in several iterations, or several elements in one."""
 _KNOWN_OPS = {
-    *products.FORMULAS, *traffic.FORMULAS, *lists.FORMULAS, *signatures.SIGNATURES, "slice", "flex_attention",
-    "flex_attention_backward", "_to_copy", "copy", "clone", "iota", "arange", "embedding_dense_backward", "index",
-    "index_put", "scatter", "constant_pad_nd",
+    *products.FORMULAS, *traffic.FORMULAS, *lists.FORMULAS, *signatures.SIGNATURES, "flex_attention",
+    "flex_attention_backward", "copy", "iota", "arange", "index_put", "scatter", "constant_pad_nd",
 }  # fmt: skip
 
 

@@ -137,7 +137,7 @@ def _adam_formula(update_flops: int) -> Callable[[OpArguments], Cost]:
         parameters, gradients, *moments = (args.group(index) for index in range(4))
         moments += _optional_group(args, 4)
         written = [parameters, *moments, *([gradients] if args.maybe(13) else [])]
-        decays = update_flops == ADAM_FLOPS and args.given_number(9)
+        decays = update_flops == ADAM_FLOPS and args.is_nonzero(9)
         per_parameter = update_flops + (DECAY_FLOPS if decays else 0)
         return _list_cost(args, [parameters, gradients, *moments], written, per_parameter * parameters.numel)
 
@@ -148,14 +148,14 @@ def _cost_sgd(args: OpArguments) -> Cost:
     """`_fused_sgd_` (self, grads, momentum_buffer_list, weight_decay, momentum, ...)."""
     parameters, gradients = args.group(0), args.group(1)
     buffers = _optional_group(args, 2)
-    per_parameter = SGD_FLOPS + MOMENTUM_FLOPS * bool(buffers) + DECAY_FLOPS * args.given_number(3)
+    per_parameter = SGD_FLOPS + MOMENTUM_FLOPS * bool(buffers) + DECAY_FLOPS * args.is_nonzero(3)
     return _list_cost(args, [parameters, gradients, *buffers], [parameters, *buffers], per_parameter * parameters.numel)
 
 
 def _cost_adagrad(args: OpArguments) -> Cost:
     """`_fused_adagrad_` (self, grads, state_sums, state_steps, lr, lr_decay, weight_decay, ...)."""
     parameters, gradients, sums = (args.group(index) for index in range(3))
-    per_parameter = ADAGRAD_FLOPS + DECAY_FLOPS * args.given_number(6)
+    per_parameter = ADAGRAD_FLOPS + DECAY_FLOPS * args.is_nonzero(6)
     return _list_cost(args, [parameters, gradients, sums], [parameters, sums], per_parameter * parameters.numel)
 
 
@@ -166,6 +166,9 @@ def _optional_group(args: OpArguments, index: int) -> list[TensorGroup]:
     except UnknownOperand:
         return []
 
+
+READS_RESULT = frozenset(("cat",))
+"""Names of ops, without `aten::`, whose result determines their cost if the file does not record their lists."""
 
 FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
     **dict.fromkeys([f"_foreach_{name}" for name in _FOREACH_NAMES.split()], _cost_foreach),

@@ -11,6 +11,7 @@ from trainyard.trace.flops.inductor import cost_of_inductor_kernel, is_inductor_
 from trainyard.trace.flops.operands import NO_FACTS, CallFacts, Cost, OpArguments, UnknownOperand
 from trainyard.trace.flops.signatures import SIGNATURES
 
+_READS_RESULT = products.READS_RESULT | lists.READS_RESULT | traffic.READS_RESULT
 MAX_COST = 2**62
 """Costs are below this: columns are 64 bits wide, and real costs are smaller."""
 
@@ -34,9 +35,7 @@ class Formulas(NamedTuple):
         """Whether a formula of the op may read the arguments of its other half: an op's node in the backward pass, or
         such a node's forward op."""
         return (
-            op.removeprefix("aten::") in products.READS_RESULT | traffic.READS_RESULT
-            or self.own.reads_partner(op)
-            or self.built_in.reads_partner(op)
+            op.removeprefix("aten::") in _READS_RESULT or self.own.reads_partner(op) or self.built_in.reads_partner(op)
         )
 
     def covers(self, op: str) -> bool:

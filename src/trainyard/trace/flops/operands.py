@@ -238,7 +238,7 @@ class OpArguments:
             raise UnknownOperand
         return values[0]
 
-    def given_number(self, key: Key) -> bool:
+    def is_nonzero(self, key: Key) -> bool:
         """Whether a numeric argument is recorded as other than zero; raises for one that is not recorded."""
         try:
             return float(self._value(key)) != 0

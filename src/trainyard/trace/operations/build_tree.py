@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I64, OP, Events
-from trainyard.ledger import AFTER, BEFORE
 from trainyard.operation_tree import OP as OP_NODE
 from trainyard.operation_tree import PHASE, STEP, OperationNode, OperationTree
+from trainyard.trace.align.steps import Mask, select_averaged
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.operations.owned_time import OWN, find_owned_time
@@ -25,7 +25,6 @@ _MAX_NODES = 20_000
 """Nodes of a tree; the time of further ones is added to their ancestors, least time first."""
 _MAX_SHAPES = 32
 """Operand shapes of a node that are kept."""
-Mask = NDArray[np.bool_]
 
 
 def build_operation_tree(measured: MeasuredTrace) -> OperationTree | None:
@@ -33,7 +32,7 @@ def build_operation_tree(measured: MeasuredTrace) -> OperationTree | None:
 
     The `own_ns` of the nodes sum to `measured.mean.wall_ns`.
     """
-    masks = _averaged_parts(measured)
+    masks = select_averaged([rank.parts for rank in measured.ranks])
     builder = _TreeBuilder()
     part_count = 0
     has_ops = False
@@ -44,16 +43,6 @@ def build_operation_tree(measured: MeasuredTrace) -> OperationTree | None:
             part_count += int(masks[index].sum())
             _add_rank(builder, rank, masks[index])
     return builder.build(part_count, measured.mean.wall_ns) if has_ops else None
-
-
-def _averaged_parts(measured: MeasuredTrace) -> list[Mask]:
-    """A mask over the parts of each rank: those that the mean covers, by the rule of `measured_trace.conclude`."""
-    parts = [rank.parts for rank in measured.ranks]
-    full = [np.array([part.kind == "step" for part in own], bool) for own in parts]
-    if any(mask.any() for mask in full):
-        return full
-    cut = [np.array([part.kind == "cut" and part.label not in (BEFORE, AFTER) for part in own], bool) for own in parts]
-    return cut if any(mask.any() for mask in cut) else [np.ones(len(own), bool) for own in parts]
 
 
 class _TreeBuilder:

@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard import words
 from trainyard.events import I8, I32, I64, OP
 from trainyard.ledger import Account
 from trainyard.operation_tree import IDLE, KERNEL
+from trainyard.trace.align.steps import Mask, in_parts
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.intervals import cut_at_bounds
 from trainyard.trace.booking.owners import find_owners
@@ -26,9 +28,6 @@ from trainyard.trace.readers.nesting import split_by_innermost
 OWN = -1
 """Leaf kind of time that belongs to the span itself, such as an op on a CPU."""
 _OTHER = PHASES.index("other")
-_QUEUED = ("queue", "stream_wait", "edge")
-"""Idle time after the launch of the next work."""
-Mask = NDArray[np.bool_]
 
 
 class OwnedTime(NamedTuple):
@@ -77,7 +76,7 @@ def find_owned_time(rank: RankTrace, is_counted: Mask) -> OwnedTime:
     # Kernels and collectives that begin in a counted part are calls, including those that own no time.
     rows = np.flatnonzero(
         rank.classified.begins
-        & _lies_in_parts(rank, rank.classified.start, is_counted)
+        & in_parts(rank.parts, is_counted, rank.classified.start)
         & (is_comm[rank.classified.key] | on_device)
     )
     return OwnedTime(
@@ -94,7 +93,7 @@ def find_owned_time(rank: RankTrace, is_counted: Mask) -> OwnedTime:
 def _find_stretches(rank: RankTrace, is_counted: Mask) -> _Stretches:
     """The stretches of the counted parts, each with the host row that it belongs to."""
     owners = find_owners(rank)
-    counted = _lies_in_parts(rank, owners.start, is_counted)
+    counted = in_parts(rank.parts, is_counted, owners.start)
     begin, end, key, interval = owners.start[counted], owners.stop[counted], owners.key[counted], owners.work[counted]
     phases = _phases(rank)
     host = np.full(len(begin), -1, np.int32)
@@ -145,7 +144,7 @@ def _place_gaps(rank: RankTrace, gaps: _Stretches) -> _Stretches:
 def _hosts_of_idle_time(rank: RankTrace, key: I32, phase: I8, innermost: I32, following: I32) -> tuple[I32, I8]:
     """(host row, phase) of idle time. `key`, `phase`: as booked; `innermost`: the innermost host row, -1 for none;
     `following`: the device work that ends the idle time."""
-    is_queued = np.array([account.what in _QUEUED for account, _ in rank.keys.pairs] + [False], bool)[key]
+    is_queued = np.array([account.what in words.LAUNCHED_GAPS for account, _ in rank.keys.pairs] + [False], bool)[key]
     launcher = rank.classified.launcher[following]
     is_queued |= (innermost < 0) & (launcher >= 0)
     host = np.where(is_queued, launcher, innermost).astype(np.int32)
@@ -171,10 +170,3 @@ def _launching_rows(rank: RankTrace, intervals: NDArray[np.integer]) -> I32:
     innermost = np.append(owner, -1)[position]
     is_foreign = (rows >= 0) & (host.thread[rows] != rank.events.main)
     return np.where(is_foreign, np.where(position >= 0, innermost, -1), rows).astype(np.int32)
-
-
-def _lies_in_parts(rank: RankTrace, time: I64, is_counted: Mask) -> Mask:
-    """Whether each time (ns) lies in a counted part of the window."""
-    bounds = np.array([rank.parts[0].start, *(part.stop for part in rank.parts)], np.int64)
-    index = np.searchsorted(bounds, time, "right") - 1
-    return (index >= 0) & (index < len(is_counted)) & is_counted[np.clip(index, 0, len(is_counted) - 1)]

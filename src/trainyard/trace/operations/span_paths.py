@@ -17,8 +17,8 @@ from trainyard import words
 from trainyard.events import I8, I32, I64, NOTE, OP, PYTHON, Events
 from trainyard.operation_tree import MODULE
 from trainyard.operation_tree import OP as OP_NODE
+from trainyard.recorded_stacks import MODULE_PREFIX
 from trainyard.step_marks import INFERRED_MARK, STEP_MARK
-from trainyard.trace.classify.closures import MODULE_PREFIX
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.passes import ENGINE_PREFIX
 from trainyard.trace.readers.gather import OWN_RANGES

@@ -16,10 +16,10 @@ import msgspec
 
 from trainyard.change import Change
 from trainyard.events import I64, Events
-from trainyard.ledger import AFTER, BEFORE, WINDOW
+from trainyard.ledger import WINDOW
 from trainyard.machine import Device
 from trainyard.stats import student_t
-from trainyard.trace.align.steps import StepPart
+from trainyard.trace.align.steps import StepPart, select_averaged
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.apply_change import Supposed
 from trainyard.trace.whatif.dependencies import build_profile, whole_intervals
@@ -109,10 +109,14 @@ def compare_steps(before: Sequence[Sequence[StepPart]], after: Sequence[Sequence
 
 
 def full_parts(parts_by_rank: Sequence[Sequence[StepPart]]) -> list[StepPart]:
-    """The parts that count in a mean: full steps; if there are none, steps that are cut off, else all."""
-    parts = [part for rank_parts in parts_by_rank for part in rank_parts]
-    full = [part for part in parts if part.kind == "step"]
-    return full or [part for part in parts if part.kind == "cut" and part.label not in (BEFORE, AFTER)] or parts
+    """The parts that a mean over these ranks covers, rank by rank."""
+    masks = select_averaged(parts_by_rank)
+    return [
+        part
+        for parts, is_averaged in zip(parts_by_rank, masks)
+        for part, averages in zip(parts, is_averaged)
+        if averages
+    ]
 
 
 def _mean_ns(parts_by_rank: Sequence[Sequence[StepPart]]) -> int:

@@ -27,7 +27,6 @@ from trainyard.recorded_stacks import CLOCK_MARK, MAX_FRAMES, MAX_SAMPLES, STACK
 from trainyard.redact import redact
 from trainyard.trace.readers.tables import HostTable
 
-_MAX_TABLE_ROWS = MAX_FRAMES
 _MAX_ERROR_NS = 1_000_000
 """Error of the clock with which a sample can be assigned to an interval, if it is more than the period of sampling."""
 
@@ -94,8 +93,8 @@ def _find_problem(recorded: RecordedStacks) -> str:
     count = len(recorded.frame)
     if count != len(recorded.gap_ns):
         return f"there are {count:,} samples and {len(recorded.gap_ns):,} times"
-    if count > MAX_SAMPLES or max(map(len, tables)) > _MAX_TABLE_ROWS:
-        return f"there are more than {MAX_SAMPLES:,} samples or {_MAX_TABLE_ROWS:,} frames"
+    if count > MAX_SAMPLES or max(map(len, tables)) > MAX_FRAMES:
+        return f"there are more than {MAX_SAMPLES:,} samples or {MAX_FRAMES:,} frames"
     if sum(recorded.gap_ns) >= 2**62:
         return "their times are not in nanoseconds"
     columns: tuple[tuple[str, Iterable[int], int], ...] = (

@@ -1,4 +1,4 @@
-"""The network interface of an address of this host."""
+"""The address at which other hosts reach this one, and the network interface of an address."""
 
 from __future__ import annotations
 
