@@ -18,7 +18,8 @@ from statistics import median
 from typing import Any
 
 from trainyard import plugins, units
-from trainyard.job import Checkpoint, Job, Layout, Model, Recipe
+from trainyard.job import Checkpoint, Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
 _TEXT = str(Path(plugins.__file__).parent / "words.py")

@@ -17,7 +17,8 @@ from time import process_time_ns
 
 import torch
 
-from trainyard.job import Job, Measure, Model, Recipe
+from trainyard.job import Job, Measure, Recipe
+from trainyard.model import Model
 from trainyard.run.local.step_clock import StepClock
 from trainyard.run.local.worker import PlannedStep, Rank
 from trainyard.train.model import initial_weights

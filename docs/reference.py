@@ -20,6 +20,7 @@ import msgspec
 from trainyard import errors, job, limits, machine, plugins, units, words
 from trainyard.cli.main import cli
 from trainyard.cli.support.default_group import DefaultGroup
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.trace.export import schema
 from trainyard.trace.flops import expressions, formula_file, inductor, lists, lookups, products, reductions, traffic
@@ -152,7 +153,7 @@ def _job_keys() -> Iterable[str]:
     yield _sentence(job.Job.__doc__)
     for name, kind in (
         ("", job.Job),
-        ("model", job.Model),
+        ("model", Model),
         ("layout", job.Layout),
         ("recipe", job.Recipe),
         ("measure", job.Measure),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.job import Job, Layout, Measure, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
+from trainyard.model import Model
 from trainyard.record import Run, Sample
 from trainyard.store.store import Store, new_id
 

@@ -14,6 +14,7 @@ from trainyard.errors import BadFile, BadInput, BadJob, MissingFile, TrainyardEr
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim, Device, Link, RateCurve
+from trainyard.model import Model
 from trainyard.plan import Plan
 from trainyard.record import Run, Sample
 
@@ -239,7 +240,7 @@ def test_a_job_file_that_cannot_be_read(tmp_path):
 
 
 def test_a_layout_larger_than_the_machine_shows_the_arithmetic():
-    model = job.Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
+    model = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
     wide = job.Job(
         model=model,
         recipe=job.Recipe(seq_len=8, tokens_per_step=64),
@@ -290,7 +291,7 @@ def test_the_window_of_events_is_the_devices_then_the_marks_then_the_span():
 
 
 def small_job():
-    model = job.Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
+    model = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
     return job.Job(model=model, recipe=job.Recipe(seq_len=8, tokens_per_step=8))
 
 

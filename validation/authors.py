@@ -12,7 +12,7 @@ import msgspec
 
 from trainyard import machine
 from trainyard.errors import BadJob
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput

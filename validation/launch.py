@@ -21,7 +21,8 @@ from typing import Any
 
 import msgspec
 
-from trainyard.job import Job, Model
+from trainyard.job import Job
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.framework_support import FRAMEWORKS

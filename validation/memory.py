@@ -19,7 +19,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.inputs import cases
 from trainyard.predict.memory import native_memory

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from trainyard import job_file as jobs
 from trainyard.api.named_inputs import find
-from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.job import Job, Layout, Measure, Recipe
 from trainyard.machine import Machine
+from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, probed_machine
 from trainyard.predict.calibrate.fit_constants import MeasuredRun
 from trainyard.predict.inputs import constant_sets

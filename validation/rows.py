@@ -19,8 +19,8 @@ import msgspec
 
 from trainyard import machine as machines
 from trainyard.errors import BadFile
-from trainyard.job import Model
 from trainyard.machine import Machine
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, PLAIN, of_model

@@ -16,7 +16,8 @@ import msgspec
 from trainyard import renamed_keys
 from trainyard.errors import BadFile, BadInput, BadJob, MissingFile, near, nearest
 from trainyard.formats import toml
-from trainyard.job import Job, Model
+from trainyard.job import Job
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.redact import secret_paths
 

@@ -72,8 +72,6 @@ CHAOS_KEYS: Mapping[str, str] = {"against": "reference", "rows": "faults", "stra
 """Old key of a stored chaos.json -> new key."""
 FAULT_SCORE_KEYS: Mapping[str, str] = {"right": "correctly_blamed"}
 """Old key of the score of a fault in chaos.json -> new key."""
-
-
 ACCEPTED_KEYS: Mapping[str, str] = {"why": "reason"}
 """Old key of an entry of trainyard-history.toml -> new key."""
 POINT_KEYS: Mapping[str, str] = {"when": "time"}

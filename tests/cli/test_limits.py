@@ -15,7 +15,8 @@ from tests.refused import missing_values
 from trainyard import job_file, limits, machine
 from trainyard.cli.main import answer
 from trainyard.errors import BadInput, BadJob
-from trainyard.job import Layout, Model, Recipe
+from trainyard.job import Layout, Recipe
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.economics import failures
 from trainyard.predict.economics.failures import goodput

@@ -11,8 +11,9 @@ from trainyard.compare.account_changes import compare_accounts
 from trainyard.compare.comparable import check_comparability
 from trainyard.compare.same_work import sum_forward_flops
 from trainyard.compare.side import Side, count_operations, measure_similarity
-from trainyard.job import SCRIPT, Job, Model, Recipe
+from trainyard.job import SCRIPT, Job, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope, mean
+from trainyard.model import Model
 from trainyard.record import Run, Sample
 from trainyard.report.render.diff_terminal import print_comparison
 from trainyard.report.view.comparison import compare

@@ -6,8 +6,9 @@ from tests.refused import refused
 from trainyard import words
 from trainyard.compare.metric import compute_metrics
 from trainyard.errors import UnknownName
-from trainyard.job import Job, Model, Recipe
+from trainyard.job import Job, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
+from trainyard.model import Model
 from trainyard.record import Run, Sample
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainyard import errors, plugins, words
-from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
+from trainyard.job import Checkpoint, Job, Layout, Measure, Recipe, Recovery
+from trainyard.model import Model
 
 SETTING = re.compile(r"TRAINYARD_[A-Z_]+")
 

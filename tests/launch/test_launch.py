@@ -18,13 +18,14 @@ import pytest
 from tests.processes import alive, until
 from tests.refused import missing_values, refused
 from trainyard.errors import BadInput, MissingLibrary, PortInUse, UnknownName
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
 from trainyard.launch import local
 from trainyard.launch.launch_spec import Spec
 from trainyard.launch.local import Local
 from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
 from trainyard.launch_request import LaunchRequest, RankOptions, Variable
+from trainyard.model import Model
 
 JOB = Job(
     model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),

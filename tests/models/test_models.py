@@ -12,8 +12,8 @@ from tests.refused import refused
 from trainyard import job_file as jobs
 from trainyard import limits
 from trainyard.errors import BadFile, BadInput, BadJob, FileTooLarge, UnknownName
-from trainyard.job import Model
 from trainyard.job_file import parse
+from trainyard.model import Model
 from trainyard.models import hugging_face_architectures, presets
 from trainyard.workloads.ops.matrices import parameters
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from tests.refused import code_of, missing_values, refused
 from trainyard import job_file as jobs
 from trainyard.errors import BadInput, BadJob, RankDied
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.numerics.parity import TOLERANCE, ParityMix, alone, compare
 from trainyard.numerics.parity_trial import Trial
 from trainyard.train.rules.recipe_rules import DTYPES

@@ -26,9 +26,10 @@ from trainyard import machine
 from trainyard.cli.main import answer
 from trainyard.cli.plan import command
 from trainyard.errors import BadInput, BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
 from trainyard.ledger import diff
 from trainyard.machine import Machine
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.economics import step_cost
 from trainyard.predict.inputs import cases, constant_sets, hardware, layout_space

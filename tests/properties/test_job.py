@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.refused import missing_values, refused
 from trainyard import words
 from trainyard.errors import BadJob, nearest
-from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
+from trainyard.job import Checkpoint, Job, Layout, Measure, Recipe, Recovery
 from trainyard.job_file import choices, parse
+from trainyard.model import Model
 
 SECTIONS = {"": Job, "model": Model, "layout": Layout, "recipe": Recipe, "measure": Measure} | {
     "checkpoint": Checkpoint,

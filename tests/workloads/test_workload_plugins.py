@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from trainyard import plugins
-from trainyard.job import Job, Model, Recipe
+from trainyard.job import Job, Recipe
+from trainyard.model import Model
 from trainyard.models import presets
 
 MODEL = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)

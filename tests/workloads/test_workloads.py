@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.ranks import on_ranks
 from tests.refused import refused
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.workloads.ops.matmul_ops import widths
 from trainyard.workloads.ops.transformer_ops import model_flops, operations, parameters

@@ -208,7 +208,7 @@ def _config(data: bytes, folder: Path) -> bool:
 def _context() -> tuple[Any, ...]:
     import msgspec
 
-    from trainyard.job import Model
+    from trainyard.model import Model
     from trainyard.models import presets
     from trainyard.predict.configs.config_keys import CommandArguments
 

@@ -281,6 +281,8 @@ def diff(before: Path, after: Path, *, strict: bool = False) -> Comparison:
     from trainyard.report.view.comparison import compare
 
     notes: list[str] = []
-    first, second = (find(os.fspath(name), strict, say=notes.append).side(True) for name in (before, after))
+    first, second = (
+        find(os.fspath(name), strict, say=notes.append).side(with_operations=True) for name in (before, after)
+    )
     comparison = compare(first, second)
     return replace(comparison, caveats=(*comparison.caveats, *notes))

@@ -8,7 +8,8 @@ import msgspec
 
 from trainyard import machine, plugins
 from trainyard.errors import BadInput
-from trainyard.job import Job, Model, Recipe
+from trainyard.job import Job, Recipe
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.models.presets import Preset
 from trainyard.predict.inputs import cases

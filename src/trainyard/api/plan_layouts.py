@@ -12,8 +12,9 @@ from trainyard import machine as machines
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
 from trainyard.errors import BadInput, BadJob, MissingLibrary, UnknownName, nearest
-from trainyard.job import Job, Model
+from trainyard.job import Job
 from trainyard.machine import Machine
+from trainyard.model import Model
 from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework

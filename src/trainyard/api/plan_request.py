@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from trainyard import job_file
 from trainyard.errors import BadFile, BadInput, described
 from trainyard.formats.regular_files import unreadable
-from trainyard.job import Job, Model, Recipe
+from trainyard.job import Job, Recipe
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.configs import detect_format
 from trainyard.predict.configs.config_keys import LARGEST, CommandArguments

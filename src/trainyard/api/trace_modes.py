@@ -172,10 +172,17 @@ def measure_paths(
     files = [os.fspath(path) for path in listed]
     how = ReadOptions(limit, mark)
     op_formulas = Formulas(read_formulas(os.fspath(formulas))) if formulas is not None else Formulas()
-    if len(files) == 1 and (run := _stored_run(files[0])):
-        axis = run.job.trace_axis
-        return measure_files(run.traces, window, run.id, axis, engine, how, strict, op_formulas)
-    return measure_files(files, window, engine=engine, how=how, strict=strict, formulas=op_formulas)
+    run = _stored_run(files[0]) if len(files) == 1 else None
+    return measure_files(
+        run.traces if run else files,
+        window,
+        source=run.id if run else "",
+        axis=run.job.trace_axis if run else "",
+        engine=engine,
+        how=how,
+        strict=strict,
+        formulas=op_formulas,
+    )
 
 
 class _StoredTraces(NamedTuple):

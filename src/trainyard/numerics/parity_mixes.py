@@ -12,8 +12,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
 from trainyard.job_file import parse
+from trainyard.model import Model
 from trainyard.numerics.parity import ParityMix
 
 _MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)

@@ -34,8 +34,9 @@ from trainyard.compare.gate.verdict import Rule, Verdict, find_lower_bound, judg
 from trainyard.compare.history.sources.benchmark_files import load
 from trainyard.errors import BadInput, NotEnoughEvidence, UnknownName, WrongRunState
 from trainyard.events import CALL, OperandShape
-from trainyard.job import Job, Measure, Model, Recipe
+from trainyard.job import Job, Measure, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
+from trainyard.model import Model
 from trainyard.record import Provenance, Run, Sample
 from trainyard.report.gate import ci_formats, sentences
 from trainyard.report.gate.gate_report import report_gate

@@ -23,7 +23,7 @@ from tests.refused import missing_values, refused
 from tests.tiny_job import TWO_REPLICAS
 from trainyard import words
 from trainyard.errors import BadJob, UnknownName
-from trainyard.job import Job, Layout, Model, Recipe, Recovery
+from trainyard.job import Job, Layout, Recipe, Recovery
 from trainyard.job_file import parse
 from trainyard.launch.agents import rank_progress
 from trainyard.launch.launch_spec import FILE, LEFT, Spec
@@ -33,6 +33,7 @@ from trainyard.launch.supervisor.agent_reports import SILENT_S, Now
 from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
 from trainyard.launch.supervisor.failure_detection import HANDLERS, State, Supervision
 from trainyard.launch.supervisor.messages import AgentReport, RankReport
+from trainyard.model import Model
 from trainyard.record import DeviceSeen, Run, Sample
 from trainyard.run.local.harness import execute
 from trainyard.run.record import goodput

@@ -14,8 +14,9 @@ from trainyard import machine
 from trainyard.api.probe_machine import fit, timed_call
 from trainyard.cli.probe import command
 from trainyard.errors import BadInput, UnknownName
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
 from trainyard.machine import Claim
+from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, machine_file, probed_machine
 from trainyard.predict.calibrate.fit_constants import MeasuredRun
 from trainyard.predict.calibrate.least_squares import solve

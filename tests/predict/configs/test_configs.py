@@ -20,7 +20,8 @@ from trainyard import job_file as jobs
 from trainyard import machine
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput
-from trainyard.job import Job, Model
+from trainyard.job import Job
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.configs import detect_format
 from trainyard.predict.configs.config_keys import CommandArguments, FrameworkConfig

@@ -21,8 +21,8 @@ from tests.predict.test_plan import DENSE, EXPERTS, LATENT, spent
 from tests.refused import code_of, missing_values
 from trainyard import machine
 from trainyard.cli.main import answer
-from trainyard.job import Model
 from trainyard.machine import Machine
+from trainyard.model import Model
 from trainyard.predict.configs import uneven_stages
 from trainyard.predict.configs.megatron import megatron_stages
 from trainyard.predict.hetero import best_pipelines, fleet, pipeline_step, pipelines

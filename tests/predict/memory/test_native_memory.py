@@ -14,7 +14,8 @@ from tests import fake_runs
 from tests.refused import refused
 from trainyard.cli.plan import command
 from trainyard.errors import BadJob, MissingLibrary
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.memory import framework_memory, native_memory

@@ -14,7 +14,8 @@ from msgspec.structs import replace as replace_
 
 from tests.predict.test_plan import DENSE, EXPERTS, H100, MODELS, WHERE, spent
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.predict.inputs import cases, constant_sets, layout_space
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, Cases, column
 from trainyard.predict.inputs.constants import Constants

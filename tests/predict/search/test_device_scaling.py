@@ -19,8 +19,9 @@ from tests.refused import refused
 from trainyard import machine
 from trainyard.cli.main import answer
 from trainyard.errors import BadInput, BadJob
-from trainyard.job import Job, Layout, Model
+from trainyard.job import Job, Layout
 from trainyard.machine import Claim
+from trainyard.model import Model
 from trainyard.predict.calibrate.machine_file import write
 from trainyard.predict.economics import step_cost
 from trainyard.predict.economics.step_cost import Bill

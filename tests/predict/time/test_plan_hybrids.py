@@ -20,7 +20,8 @@ from tests.refused import code_of, missing_values, refused
 from trainyard import machine
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput, BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.models import hugging_face_architectures, presets
 from trainyard.predict.configs import detect_format
 from trainyard.predict.configs.config_keys import CommandArguments

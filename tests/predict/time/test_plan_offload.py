@@ -19,8 +19,8 @@ from trainyard import job_file as jobs
 from trainyard import machine, units
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadJob
-from trainyard.job import Model
 from trainyard.machine import Machine
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.hetero import best_pipelines, fleet
 from trainyard.predict.inputs import constant_sets, hardware, layout_space

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from trainyard import machine
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constants import Constants

@@ -4,8 +4,9 @@ for a missing MFU."""
 import pytest
 from msgspec.structs import replace
 
-from trainyard.job import SCRIPT, Job, Model, Recipe
+from trainyard.job import SCRIPT, Job, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.record import Run, Sample
 from trainyard.report.view.build_analysis import analyse_run

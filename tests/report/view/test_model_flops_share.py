@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.machine import Claim
+from trainyard.model import Model
 from trainyard.printable import encode_json
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.report.render import html, markdown

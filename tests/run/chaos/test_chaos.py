@@ -31,9 +31,10 @@ from trainyard.errors import (
     UnknownName,
     WrongRunState,
 )
-from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
+from trainyard.job import Checkpoint, Job, Layout, Measure, Recipe, Recovery
 from trainyard.launch.supervisor import find_cause
 from trainyard.launch.supervisor.event_log import JobEvent
+from trainyard.model import Model
 from trainyard.record import Incident, Run, Sample
 from trainyard.report.render.chaos_table import table
 from trainyard.run.chaos import chaos_files, experiment, fault_plan

@@ -25,9 +25,10 @@ from trainyard.errors import (
     TrainyardError,
     UnknownName,
 )
-from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.job import Job, Layout, Measure, Recipe
 from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim
+from trainyard.model import Model
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.run.local.follow_ranks import _read_samples
 from trainyard.run.local.harness import execute

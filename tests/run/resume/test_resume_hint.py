@@ -18,10 +18,11 @@ from msgspec.structs import replace
 from tests.refused import refused
 from tests.train.checkpoint.test_checkpoint import MANIFEST
 from trainyard.errors import BadInput, BadJob, RankDied
-from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
+from trainyard.job import Checkpoint, Job, Layout, Measure, Recipe, Recovery
 from trainyard.job_file import parse, write
 from trainyard.launch.supervisor import event_log
 from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
+from trainyard.model import Model
 from trainyard.record import DeviceSeen, Origin, Run
 from trainyard.run.local import harness
 from trainyard.run.local.progress_events import ENDS, ProgressMessages

@@ -20,7 +20,8 @@ from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.cli.runs import command as runs_command
 from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed, RunInUse, WrongRunState
-from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe
+from trainyard.job import Checkpoint, Job, Layout, Measure, Recipe
+from trainyard.model import Model
 from trainyard.record import DeviceSeen, Run
 from trainyard.run.local import harness
 from trainyard.run.session import Session

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from tests.ranks import on_ranks
 from tests.refused import refused
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.train.rules import expert_parallel_rules as rules
 
 MODEL = Model(

@@ -14,7 +14,8 @@ from tests.refused import refused
 from tests.train.language_model import small_job, train
 from trainyard import plugins
 from trainyard.errors import BadJob
-from trainyard.job import Layout, Model, Recipe
+from trainyard.job import Layout, Recipe
+from trainyard.model import Model
 from trainyard.train.rules import data_parallel_rules, recipe_rules, trainable
 
 MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from tests.refused import refused
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.train.rules import pipeline_rules as rules
 
 MODEL = Model(layers=4, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)

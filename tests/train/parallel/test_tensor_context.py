@@ -7,7 +7,8 @@ import pytest
 
 from tests.refused import refused
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.train.rules import context_parallel_rules, tensor_parallel_rules
 
 MODEL: dict[str, Any] = {

@@ -13,7 +13,8 @@ from tests.ranks import PRELOAD
 from tests.refused import missing_values, refused
 from tests.train.language_model import small_job, train, trainer_of
 from trainyard.errors import BadJob, MissingLibrary, MissingProgram
-from trainyard.job import Layout, Model, Recipe
+from trainyard.job import Layout, Recipe
+from trainyard.model import Model
 from trainyard.train.rules import device_rules, trainable
 
 MODEL = Model(layers=4, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)

@@ -13,7 +13,8 @@ from tests.ranks import on_ranks
 from tests.refused import refused
 from tests.train.language_model import trainer_of
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.job import Job, Layout, Measure, Recipe
+from trainyard.model import Model
 from trainyard.train.data import text as texts
 from trainyard.train.rules import trainable
 from trainyard.workloads.ops import transformer_ops

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from trainyard.errors import BadFile, near
-from trainyard.job import Job, Model
+from trainyard.job import Job
+from trainyard.model import Model
 from trainyard.models.typed_keys import TypedKeys
 
 LARGEST = 1 << 20

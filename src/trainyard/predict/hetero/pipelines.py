@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import BadJob
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.predict.hetero import fleet
 from trainyard.predict.hetero.assign_layers import Costs
 from trainyard.predict.hetero.fleet import FleetPart, PartModel

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard import words
-from trainyard.job import ATTENTION, MLP, SPACE, Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import ATTENTION, MLP, SPACE, Model
 from trainyard.predict.inputs import vision_models
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import schedules

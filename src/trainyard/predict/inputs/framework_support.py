@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from trainyard import job_file, words
 from trainyard.errors import BadJob
-from trainyard.job import Job, Model
+from trainyard.job import Job
+from trainyard.model import Model
 from trainyard.predict.configs.deepspeed import deepspeed_json
 from trainyard.predict.configs.megatron import megatron_write
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_write

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from trainyard import words
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, Cases
 from trainyard.predict.inputs.vision_models import VisionModel

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.predict.inputs.cases import Cases, Column, column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware

@@ -9,8 +9,8 @@ import numpy as np
 
 from trainyard import limits
 from trainyard.errors import BadJob
-from trainyard.job import Model
 from trainyard.machine import Machine
+from trainyard.model import Model
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import Framework

@@ -99,9 +99,8 @@ def space_products(cases: Cases) -> list[Product]:
     state_inputs = np.where(mamba1, 0.0, 2 * cases.ssm_groups * cases.ssm_state_size + cases.ssm_heads)
     steps = np.where(mamba1, cases.ssm_dt_rank + 2 * cases.ssm_state_size, 0.0)
     return [
-        Product(
-            cases.tokens, (2 * inner + state_inputs) / tp, cases.width
-        ),  # input, gate and, in Mamba-2, B, C and step sizes
+        # Input, gate and, in Mamba-2, B, C and step sizes.
+        Product(cases.tokens, (2 * inner + state_inputs) / tp, cases.width),
         Product(cases.tokens, steps, inner / tp),  # Mamba-1: low-rank step sizes, and the state's input and output
         Product(cases.tokens, np.where(mamba1, inner / tp, 0.0), cases.ssm_dt_rank),  # Mamba-1: step sizes
         Product(cases.tokens, cases.width, inner / tp),  # output

@@ -133,7 +133,7 @@ def _lasting(history: History) -> list[SeriesChange]:
 
 def _change(judged: JudgedChange, history: History) -> dict[str, Any]:
     """A change as the page's script reads it. `look`: its style; `at` to `until`: points that it covers; `low` to
-    `high`: points at which it may have begun; `says`, `short`, `range`, `lines`: texts."""
+    `high`: points at which it may have begun; `summary`, `short`, `range`, `lines`: texts."""
     change, label = judged.change, words.CHANGES[judged.change.kind].label
     look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
     sentence = f"{label} at {name_point(history, change.at)}: {show_change(change)}"

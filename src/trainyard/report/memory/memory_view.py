@@ -247,7 +247,7 @@ def _figures(memory: MeasuredMemory) -> tuple[KeyFigure, ...]:
 
 
 def _size_figure(label: str, size: int, description: str) -> KeyFigure:
-    """A key figure of `size` bytes; `means`: its definition."""
+    """A key figure of `size` bytes; `description`: its definition."""
     value, _, unit = units.show_size(size).partition(" ")
     return KeyFigure(label=label, value=value, unit=unit, description=description)
 

@@ -108,9 +108,8 @@ def headline(result: CriticalPath) -> str:
     ordered = sorted(total_by_resource.items(), key=lambda item: -item[1])
     parts = [f"{units.show_share(ns, result.total_ns)} {texts[resource]}" for resource, ns in ordered if ns]
     step_ns = result.total_ns // max(1, result.steps)
-    return f"Critical path of {units.counted(result.steps, 'step')} ({units.show_time(step_ns)} each): " + (
-        ", ".join(parts) + "."
-    )
+    steps = f"{units.counted(result.steps, 'step')} ({units.show_time(step_ns)} each)"
+    return f"Critical path of {steps}: {', '.join(parts)}."
 
 
 def tables(result: CriticalPath, full: bool = False) -> tuple[Table, ...]:

@@ -367,8 +367,7 @@ def with_notes(table: Table, notes: Sequence[str]) -> Table:
 
 def _columns_with_decimals(*texts: str, **numbers: int) -> tuple[Column, ...]:
     """Columns of text with the heads `texts`, then columns of numbers with the heads and decimals of `numbers`."""
-    heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
     return (
         *(Column(title=head, prose=head in ("Says", "Means")) for head in texts),
-        *(Column(title=heads.get(head, head), digits=digits) for head, digits in numbers.items()),
+        *(Column(title=head, digits=digits) for head, digits in numbers.items()),
     )

@@ -106,9 +106,9 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """`digits`: decimals of numbers, whose unit is in the title; None for text. `prose`: text that wraps, while names
-    are cut in the middle. `id`: never cut or, unless it is `optional`, left out: ids that users copy, dates, and the
-    figures that a table is about. `optional`: left out first if
-    not all columns fit. `note`: the definition of the column, printed below the table if the column is."""
+    are cut in the middle. `id`: never cut and, unless it is `optional`, never left out: ids that users copy, dates,
+    and the figures that a table is about. `optional`: left out first if not all columns fit. `note`: the definition
+    of the column, printed below the table if the column is."""
 
     title: str
     digits: int | None = None

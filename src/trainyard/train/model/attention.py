@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.train.model.layers import Linear, RmsNorm
 from trainyard.train.model.rope import rotate
 

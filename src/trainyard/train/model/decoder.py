@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.train.model import expert_balance
 from trainyard.train.model.attention import Attention
 from trainyard.train.model.layers import Embedding, LayerNorm, Linear, RmsNorm, Tied

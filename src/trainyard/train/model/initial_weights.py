@@ -40,9 +40,8 @@ def normal(name: str, shape: torch.Size, seed: int, deviation: float) -> Tensor:
     """Normal random numbers (float32) with mean 0 and standard deviation `deviation`, from a generator seeded by (seed,
     name)."""
     digest = hashlib.blake2b(struct.pack("<Q", seed) + name.encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(
-        int.from_bytes(digest, "little") >> 1
-    )  # 63 bits: never negative as an int64
+    own_seed = int.from_bytes(digest, "little") >> 1  # 63 bits: never negative as an int64
+    generator = torch.Generator().manual_seed(own_seed)
     return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
 

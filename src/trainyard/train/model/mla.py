@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.train.model.attention import Core
 from trainyard.train.model.layers import Linear, RmsNorm
 from trainyard.train.model.rope import rotate

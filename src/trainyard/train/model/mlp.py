@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.train.model.layers import Linear
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.train.model.mlp import Mlp
 from trainyard.train.model.router import Router
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.train.model.expert_balance import Load, add_auxiliary_loss, update_bias
 
 

@@ -7,7 +7,8 @@ that share a sequence.
 from __future__ import annotations
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Model
+from trainyard.job import Job
+from trainyard.model import Model
 
 
 def check(job: Job) -> None:

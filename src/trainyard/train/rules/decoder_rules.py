@@ -6,7 +6,8 @@ In messages, `$` is the root of the job file: `$.layout` is its table [layout].
 from __future__ import annotations
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Model
+from trainyard.job import Job
+from trainyard.model import Model
 
 BYTES = 256
 """Token ids used by byte-level text; those of a larger vocabulary are unused."""

@@ -8,7 +8,8 @@ In messages, `$` is the root of the job file: `$.layout` is its table [layout].
 from __future__ import annotations
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 
 ONE_STAGE = ("gpipe", "1f1b")
 """Schedules with one stage per rank."""

@@ -9,7 +9,7 @@ of the group that repeat it.
 from __future__ import annotations
 
 from trainyard.cost import Operation
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.workloads.ops.matrices import LayerGroup
 from trainyard.workloads.ops.sample_group import SampleGroup
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 
 from trainyard import words
 from trainyard.cost import Operation
-from trainyard.job import Job, Model
+from trainyard.job import Job
+from trainyard.model import Model
 from trainyard.workloads.ops.matrices import Matrix
 from trainyard.workloads.ops.sample_group import FLOAT32, SampleGroup
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from trainyard.job import Model
+from trainyard.model import Model
 
 
 class Matrix(NamedTuple):

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from trainyard.errors import BadFile, BadInput
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.deepspeed import deepspeed_keys
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainyard.errors import BadFile
-from trainyard.job import PARTS, Model
+from trainyard.model import PARTS, Model
 from trainyard.predict.configs.config_keys import ConfigKeys
 
 _SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")

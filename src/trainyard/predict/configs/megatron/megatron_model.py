@@ -6,7 +6,7 @@ import re
 from typing import Any, Literal
 
 from trainyard.errors import BadFile
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.predict.configs.config_keys import ConfigKeys
 from trainyard.predict.configs.megatron import megatron_hybrid
 

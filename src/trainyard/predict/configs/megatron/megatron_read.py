@@ -10,7 +10,8 @@ import shlex
 from typing import Any, Literal
 
 from trainyard.errors import BadFile, BadInput, FileTooLarge
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig
 from trainyard.predict.configs.megatron import megatron_keys, megatron_model, megatron_stages
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from trainyard.errors import BadFile, nearest
-from trainyard.job import Model
+from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.inputs.vision_models import VisionModel
 

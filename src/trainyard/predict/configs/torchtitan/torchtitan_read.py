@@ -8,7 +8,8 @@ from typing import Literal
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats import toml
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Recipe
+from trainyard.model import Model
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
 
