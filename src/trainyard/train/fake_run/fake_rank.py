@@ -292,7 +292,7 @@ def _storage_tracking(storages: _Storages) -> Iterator[None]:
             storages.ignores_new = ignored_new
 
     with (
-        mock.patch.object(PipelineSchedule, "_warmup_p2p", _skip_shape_exchange),
+        mock.patch.object(PipelineSchedule, _SHAPE_EXCHANGE, _skip_shape_exchange),
         mock.patch.object(F, "rms_norm", _fused_norm),
         mock.patch.object(Core, "forward", partialmethod(partial(_attention, Core.forward))),
         mock.patch.object(data_parallelism, "replicate", lambda module, _: module),
@@ -300,6 +300,12 @@ def _storage_tracking(storages: _Storages) -> Iterator[None]:
         mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagate_uncounted),
     ):
         yield
+
+
+_SHAPE_EXCHANGE = (
+    "_warmup_p2p" if hasattr(PipelineSchedule, "_warmup_p2p") else "_initialize_pipeline_distributed_state"
+)
+"""Method of torch's schedules in which stages agree on shapes; renamed in torch 2.15."""
 
 
 def _skip_shape_exchange(_: object, stages: Iterable[Any], *__: object) -> None:
