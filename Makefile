@@ -10,7 +10,7 @@ READY := .venv/.ready
 LIGHT_READY := .venv-light/.ready
 # A file's tests stay together: some share what takes long to make.
 WORKERS ?= 2
-SPREAD := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
+SPREAD := -m pytest --dist loadfile --no-loadscope-reorder --durations=20
 CARRY := .carry
 THERE = $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 # Pure wheels are the same for every Python; numpy comes with torch.
@@ -53,19 +53,20 @@ demo-trace: $(RUNS)  ## record anew the trace that `trainyard demo` shows
 native:  ## compile the trace scanner, where a C compiler is there
 	@$(PYTHON) src/trainyard/trace/readers/kineto/native/build.py
 
-# Both environments are made at once, and the linters, which use one core, run at the same time as the tests.
+# Both environments are made at once, and the linters, which use one core, run at the same time as the tests. Many tests
+# of the second call wait, for a lease or a dead rank, so that another worker has processor time.
 PASSED := .passed-light.json
 test: native  ## lint, the tests that pass without torch, then all others
 	@$(MAKE) --no-print-directory -j2 lint test-light
-	$(BIN)/python $(SPREAD) --not-those-of=$(PASSED) --skip-table
+	$(BIN)/python $(SPREAD) -n $$(($(WORKERS) + 1)) --not-those-of=$(PASSED) --skip-table
 
 test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
 	$(LIGHT)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") and "torch is in .venv-light")'
-	$(LIGHT)/python $(SPREAD) -m "not torch and not device and not slow" --passed-to=$(PASSED)
+	$(LIGHT)/python $(SPREAD) -n $(WORKERS) -m "not torch and not device and not slow" --passed-to=$(PASSED)
 
 # Not part of `test`: it takes two thirds more time.
 coverage: native $(READY)  ## all tests, with the lines and branches that they reach
-	$(BIN)/python $(SPREAD) --cov --cov-report=term:skip-covered
+	$(BIN)/python $(SPREAD) -n $(WORKERS) --cov --cov-report=term:skip-covered
 
 lint: $(READY)  ## ruff, types, layers
 	$(BIN)/ruff check .
