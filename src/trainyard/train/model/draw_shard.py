@@ -34,8 +34,10 @@ def draw(
 
     `seed`: the lowest 64 bits are used; `device`: computes the values, and may differ from that of `local`. Needs
     working memory for a limited number of elements at a time, whatever the size of the shard; of the whole shard if
-    `local` is not contiguous.
+    `local` is not contiguous. Raises `ValueError` if the shapes differ.
     """
+    if local.shape != shard.local_shape:
+        raise ValueError(f"{name}: the shard has the shape {shard.local_shape}, but its memory {tuple(local.shape)}")
     if isinstance(distribution, Constant):
         local.fill_(distribution.value)
     elif local.numel() and not local.is_contiguous():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import cast
@@ -29,8 +29,8 @@ _IS_SKIPPED: ContextVar[bool] = ContextVar("initial weights are skipped", defaul
 
 @contextmanager
 def skipped() -> Iterator[None]:
-    """Context in which models are built without initial weights, since a checkpoint will overwrite them. Without one in
-    the end, call `Trainer.draw_weights`."""
+    """Context in which models are built without initial weights, since a checkpoint will overwrite them. If none can
+    be loaded, `Trainer.draw_weights` draws them."""
     token = _IS_SKIPPED.set(True)
     try:
         yield
@@ -43,10 +43,16 @@ def are_skipped() -> bool:
     return _IS_SKIPPED.get()
 
 
-def clear_buffers(module: nn.Module) -> None:
-    """Sets all buffers of a module to zero."""
-    for buffer in module.buffers():
-        buffer.zero_()
+def clear(tensors: Iterable[Tensor]) -> None:
+    """Sets the values of tensors, this rank's shards of them, to zero."""
+    with torch.no_grad():
+        for values in tensors:
+            _local(values).zero_()
+
+
+def _local(values: Tensor) -> Tensor:
+    """This rank's shard of a parameter or buffer: the same memory. Call it without gradients."""
+    return values.to_local() if isinstance(values, DTensor) else values
 
 
 def fill(module: nn.Module, task: Task, device: torch.device | None = None) -> None:
@@ -56,10 +62,10 @@ def fill(module: nn.Module, task: Task, device: torch.device | None = None) -> N
     `device`: draws the values; that of each shard if None. An offloaded shard is in host memory, but drawn faster on
     the rank's device.
     """
-    clear_buffers(module)
+    clear(module.buffers())
     with torch.no_grad():
         for name, values in module.state_dict(keep_vars=True).items():
-            local = values.to_local() if isinstance(values, DTensor) else values
+            local = _local(values)
             distribution = task.distribution(name, values.shape)
             draw(local, find_shard(values), distribution, task.seed, name, device or local.device)
 

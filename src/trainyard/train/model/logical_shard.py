@@ -39,6 +39,11 @@ class LogicalShard:
         ]
         return max(partial, default=-1)
 
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape of the shard."""
+        return tuple(len(index) for index in self.indices)
+
     @cached_property
     def run_length(self) -> int:
         """Number of elements of each run."""

@@ -33,11 +33,11 @@ writes its initial values. `initialize`, except in a run without memory."""
 
 
 def initialize(module: nn.Module, task: Task, device: torch.device, offload: bool) -> None:
-    """Allocates a module on `device`, or on the CPU if offloaded (`offload`), and draws the task's initial values,
-    unless they are skipped (`initial_weights.skipped`)."""
+    """Allocates a module on `device`, or on the CPU if offloaded (`offload`), and draws the task's initial values. In
+    the context `initial_weights.skipped`, all values are zero."""
     module.to_empty(device="cpu" if offload else device)
     if initial_weights.are_skipped():
-        initial_weights.clear_buffers(module)
+        initial_weights.clear((*module.parameters(), *module.buffers()))
     else:
         initial_weights.fill(module, task, device)
     for part in module.modules():
