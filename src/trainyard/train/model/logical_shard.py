@@ -103,5 +103,5 @@ def _along(placement: Placement, dimension: int) -> Placement:
 
 
 def _is_range(indices: Tensor) -> bool:
-    """Whether the indices are consecutive and ascending; they are distinct and in the order of the shard."""
-    return len(indices) == 0 or int(indices[-1]) - int(indices[0]) == len(indices) - 1
+    """Whether the indices are consecutive and ascending."""
+    return bool((indices.diff() == 1).all())
