@@ -116,7 +116,7 @@ def test_pieces_and_runs_do_not_change_values(monkeypatch):
     from trainyard.train.model.distributions import Normal
 
     shape = (37, 129)
-    expected = {elements: None for elements in (16, 64, 1 << 22)}
+    expected = dict.fromkeys((16, 64, 1 << 22))
     for elements in expected:
         monkeypatch.setattr(draw_shard, "_MAX_ELEMENTS", elements)
         columns = draw_shard.LogicalShard(shape, [torch.arange(37), torch.arange(5, 100)])

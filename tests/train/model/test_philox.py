@@ -40,7 +40,9 @@ def test_known_answers(counter, key, words):
     assert tuple(int(word) for word in philox(tensors, key[0] | key[1] << 32)) == words
 
 
-@given(st.lists(st.tuples(WORDS, WORDS, WORDS, WORDS), min_size=1, max_size=5), WORDS, WORDS, st.sets(st.integers(1, 3)))
+@given(
+    st.lists(st.tuples(WORDS, WORDS, WORDS, WORDS), min_size=1, max_size=5), WORDS, WORDS, st.sets(st.integers(1, 3))
+)
 def test_words_equal_the_reference(counters, key0, key1, shared):
     """`shared`: the counter words that are ints, equal for all blocks."""
     torch = pytest.importorskip("torch")
