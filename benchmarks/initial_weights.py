@@ -1,9 +1,9 @@
 """`python -m benchmarks.initial_weights`: the initial weights of a rank drawn as its shard only, against whole tensors.
 
 The first table draws a tensor of Llama 3 70B in both ways, each in a process of its own: elements a second of the
-generator, and the seconds and peak host memory until a rank of FSDP 64 x TP 8 has its shard. The second builds one rank
+generator, and the CPU time and peak host memory until a rank of FSDP 64 x TP 8 has its shard. The second builds one rank
 of a job with a fake process group and draws its real shard on the CPU; the old way, which drew every tensor of the
-model on every rank, is extrapolated from the speed and memory of the first table. One thread.
+model on every rank, is extrapolated from the speed and memory of the first table. One thread, CPU time.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ CPU = torch.device("cpu")
 
 
 class Cost(NamedTuple):
-    """What a way costs a rank: `elements` drawn in `seconds`, and the peak of host memory above that before it, in
-    `bytes`. `build_s`: seconds for the model without weights. `shard`: elements of the rank; `whole`: of the model;
-    `largest`: of its largest tensor."""
+    """Cost of initial weights to a rank: `elements` drawn in `cpu_s` seconds of CPU time, and the peak of host memory in
+    `bytes` above that before it. `shard`: elements of the rank; `build_cpu_s`: for the model without weights; `whole`:
+    elements of the model; `largest`: of its largest tensor."""
 
     elements: int
-    seconds: float
+    cpu_s: float
     bytes: int
     shard: int
-    build_s: float = 0.0
+    build_cpu_s: float = 0.0
     whole: int = 0
     largest: int = 0
 
@@ -89,14 +89,14 @@ def measure_tensor(name: str, way: str) -> Cost:
         like = distribute_tensor(torch.empty(shape), mesh, placements, src_data_rank=None)
     local = torch.zeros(like.to_local().shape)
     draw(torch.empty(8), find_shard(torch.empty(8)), Normal(DEVIATION), 1, "warm-up", CPU)
-    before, began = peak_bytes(), time.perf_counter()
+    before, began = peak_bytes(), time.process_time()
     if way == "whole":
         draw_whole(local, like, name)
     else:
         draw(local, find_shard(like), Normal(DEVIATION), 1, name, CPU)
-    seconds = time.perf_counter() - began
+    cpu_s = time.process_time() - began
     drawn = like.numel() if way == "whole" else local.numel()
-    return Cost(drawn, seconds, peak_bytes() - before, local.numel())
+    return Cost(drawn, cpu_s, peak_bytes() - before, local.numel())
 
 
 def measure_job(name: str, way: str) -> Cost:
@@ -110,17 +110,17 @@ def measure_job(name: str, way: str) -> Cost:
 
     def timed(module: nn.Module, task: Task, device: torch.device, offload: bool) -> None:
         nonlocal spent, rise
-        before, began = peak_bytes(), time.perf_counter()
+        before, began = peak_bytes(), time.process_time()
         initialize(module, task, device, offload)
-        spent, rise = spent + time.perf_counter() - began, rise + peak_bytes() - before
+        spent, rise = spent + time.process_time() - began, rise + peak_bytes() - before
 
-    began = time.perf_counter()
+    began = time.process_time()
     with initial_weights.skipped() if way == "skipped" else nullcontext():
         model = ParallelModel(job, Ranks(0, 0, layout.ranks, 1, "cpu", CPU), Language(job), timed)
-    build_s = time.perf_counter() - began - spent
+    build_cpu_s = time.process_time() - began - spent
     shard = sum(p.to_local().numel() if isinstance(p, DTensor) else p.numel() for p in model.parameters)
     largest = max(parameter.numel() for parameter in model.parameters)
-    return Cost(shard, spent, rise, shard, build_s, initial_weights.count_parameters(model.modules, None), largest)
+    return Cost(shard, spent, rise, shard, build_cpu_s, initial_weights.count_parameters(model.modules, None), largest)
 
 
 def in_process(*args: str) -> Cost:
@@ -133,59 +133,57 @@ def in_process(*args: str) -> Cost:
 
 
 def compare_tensors(names: list[str], repeats: int) -> float:
-    """Prints the first table, the fastest of `repeats` of each. Returns the elements a second of the old way over all
-    tensors."""
-    print(f"{'tensor':<26}{'way':<8}{'elements drawn':>16}{'million/s':>11}{'seconds':>10}{'host memory':>13}")
-    elements, seconds = 0, 0.0
+    """Prints the first table, the fastest of `repeats` of each. Returns the elements a second of the old way on the
+    tensor for which it is fastest."""
+    print(f"{'tensor':<26}{'way':<8}{'elements drawn':>16}{'million/s':>11}{'CPU s':>10}{'host memory':>13}")
+    whole_rates: list[float] = []
     for name in names:
         for way in ("whole", "shard"):
-            cost = min((in_process("tensor", name, way) for _ in range(repeats)), key=lambda cost: cost.seconds)
-            rate = cost.elements / cost.seconds / 1e6
-            print(
-                f"{name:<26}{way:<8}{cost.elements:>16,}{rate:>11.0f}{cost.seconds:>10.3f}{cost.bytes / 1e6:>10,.0f} MB"
-            )
+            cost = min((in_process("tensor", name, way) for _ in range(repeats)), key=lambda cost: cost.cpu_s)
+            rate, memory = cost.elements / cost.cpu_s, cost.bytes / 1e6
+            print(f"{name:<26}{way:<8}{cost.elements:>16,}{rate / 1e6:>11.0f}{cost.cpu_s:>10.3f}{memory:>10,.0f} MB")
             if way == "whole":
-                elements, seconds = elements + cost.elements, seconds + cost.seconds
-    return elements / seconds
+                whole_rates.append(rate)
+    return max(whole_rates)
 
 
 def compare_jobs(names: list[str], rate: float) -> None:
     """Prints the second table. `rate`: elements a second of the old way."""
-    print(f"\nthe old way is extrapolated from {rate / 1e6:.0f} million elements a second and a whole tensor in memory")
+    print(
+        f"\nWhole tensors are extrapolated: at least the time at {rate / 1e6:.0f} million elements a second, the fastest "
+        "above, and\nat least the memory of the rank's weights and of the largest tensor. The rest is measured."
+    )
     for name in names:
         layout, cost, restart = JOBS[name], in_process("job", name, "shard"), in_process("job", name, "skipped")
         axes = " x ".join(f"{axis} {size}" for axis in ("dp_shard", "tp", "ep") if (size := getattr(layout, axis)) > 1)
         weights = 4 * cost.shard
         print(f"{name}, {axes} ({layout.ranks:,} ranks), {cost.whole:,} parameters, rank 0 has {cost.shard:,}")
-        print(f"  model without weights  {cost.build_s:10.1f} s")
-        old_bytes = weights + 4 * cost.largest
-        print(
-            f"  whole tensors          {cost.whole / rate:10,.0f} s {old_bytes / 1e6:10,.0f} MB   (extrapolated; at least)"
-        )
-        print(
-            f"  this rank's shard      {cost.seconds:10.1f} s {cost.bytes / 1e6:10,.0f} MB"
-            f"   (measured; {weights / 1e6:,.0f} MB are the weights)"
-        )
-        print(f"  skipped at a restart   {restart.seconds:10.1f} s {restart.bytes / 1e6:10,.0f} MB   (measured: zeros)")
+        rows = {
+            "model without weights": (cost.build_cpu_s, 0),
+            "whole tensors (at least)": (cost.whole / rate, weights + 4 * cost.largest),
+            "this rank's shard": (cost.cpu_s, cost.bytes),
+            "skipped at a restart": (restart.cpu_s, restart.bytes),
+        }
+        for title, (cpu_s, size) in rows.items():
+            print(f"  {title:<26}{cpu_s:>9,.1f} CPU s" + (f"{size / 1e6:>10,.0f} MB" if size else ""))
+        print(f"  the weights of the rank are {weights / 1e6:,.0f} MB")
 
 
 def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "what", nargs="*", help="tensor NAME whole|shard, or job NAME shard|skipped: one measurement, as JSON"
-    )
+    help_text = "tensor NAME whole|shard, or job NAME shard|skipped: one measurement, as JSON"
+    parser.add_argument("measurement", nargs="*", help=help_text)
     parser.add_argument("--repeats", type=int, default=2, help="of each tensor")
     arguments = parser.parse_args()
-    match arguments.what:
+    match arguments.measurement:
         case ["tensor", name, way]:
             print(msgspec.json.encode(measure_tensor(name, way)).decode())
         case ["job", name, way]:
             print(msgspec.json.encode(measure_job(name, way)).decode())
         case _:
-            print(
-                f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, Python {platform.python_version()}, 1 thread"
-            )
+            versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+            print(f"{datetime.now(UTC):%Y-%m-%d}, {versions}, 1 thread")
             compare_jobs(list(JOBS), compare_tensors(list(TENSORS), arguments.repeats))
 
 

@@ -49,8 +49,8 @@ def a_job(spread=None, every=0, mode="sync", keep=2, model=MODEL, **recipe):
 
 
 def train(ranks, job, run, until=UNTIL):
-    """Trains from the last good checkpoint: (first step, losses and norms, notices, digest of the weights). As in a run,
-    no weights are drawn if there is a checkpoint."""
+    """Trains from the last good checkpoint: (first step, losses and norms, notices, digest of the weights). As in a
+    run, no weights are drawn if there is a checkpoint."""
     from trainyard.train.checkpoint.checkpoint_saver import Saver
     from trainyard.train.model import initial_weights
 

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.torch
 
 @contextmanager
 def fake_ranks(rank, world):
-    """A process group of which this process is `rank`; nothing may be sent. torch caches DTensor's placements with their
-    mesh, in which this process would keep its rank of an earlier group."""
+    """A process group of which this process is `rank`; nothing may be sent. torch caches DTensor's placements with
+    their mesh, in which this process would keep its rank of an earlier group."""
     import torch.distributed as dist
     from torch.distributed.tensor.debug import _clear_fast_path_sharding_prop_cache, _clear_python_sharding_prop_cache
     from torch.testing._internal.distributed.fake_pg import FakeStore

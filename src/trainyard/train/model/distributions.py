@@ -1,8 +1,8 @@
 """The distributions of initial weights, and values of them for random words.
 
-Beyond integer operations, only additions, subtractions, multiplications, divisions and square roots of float32 are used,
-each in an operation of its own. IEEE 754 rounds these correctly, so values do not depend on the device, on the number
-of values or on vector instructions; `torch.log` and `torch.cos` differ by an ulp between devices.
+Beyond integer operations, only additions, subtractions, multiplications, divisions and square roots of float32 are
+used, each in an operation of its own. IEEE 754 rounds these correctly, so values do not depend on the device, on the
+number of values or on vector instructions; `torch.log` and `torch.cos` differ by an ulp between devices.
 """
 
 from __future__ import annotations

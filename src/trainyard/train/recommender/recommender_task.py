@@ -54,8 +54,8 @@ class Predict:
                 )
 
     def distribution(self, name: str, shape: torch.Size) -> Distribution:
-        """DLRM's initialization: biases are zero, tables uniform with the bound 1 / sqrt(rows), and matrices normal with
-        the variance of Glorot and Bengio (2010)."""
+        """DLRM's initialization: biases are zero, tables uniform with the bound 1 / sqrt(rows), and matrices normal
+        with the variance of Glorot and Bengio (2010)."""
         if len(shape) == 1:
             return Constant(0.0)
         if name.startswith("embed."):
