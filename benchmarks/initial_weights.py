@@ -1,8 +1,8 @@
 """`python -m benchmarks.initial_weights`: the initial weights of a rank drawn as its shard only, against whole tensors.
 
 The first table draws a tensor of Llama 3 70B in both ways, each in a process of its own: elements a second of the
-generator, and the CPU time and peak host memory until a rank of FSDP 64 x TP 8 has its shard. The second builds one rank
-of a job with a fake process group and draws its real shard on the CPU; the old way, which drew every tensor of the
+generator, and the CPU time and peak host memory until a rank of FSDP 64 x TP 8 has its shard. The second builds one
+rank of a job with a fake process group and draws its real shard on the CPU; the old way, which drew every tensor of the
 model on every rank, is extrapolated from the speed and memory of the first table. One thread, CPU time.
 """
 
@@ -56,9 +56,9 @@ CPU = torch.device("cpu")
 
 
 class Cost(NamedTuple):
-    """Cost of initial weights to a rank: `elements` drawn in `cpu_s` seconds of CPU time, and the peak of host memory in
-    `bytes` above that before it. `shard`: elements of the rank; `build_cpu_s`: for the model without weights; `whole`:
-    elements of the model; `largest`: of its largest tensor."""
+    """Cost of initial weights to a rank: `elements` drawn in `cpu_s` seconds of CPU time, and the peak of host memory
+    in `bytes` above that before it. `shard`: elements of the rank; `build_cpu_s`: CPU time for the model without
+    weights; `whole`: elements of the model; `largest`: of its largest tensor."""
 
     elements: int
     cpu_s: float
@@ -150,8 +150,8 @@ def compare_tensors(names: list[str], repeats: int) -> float:
 def compare_jobs(names: list[str], rate: float) -> None:
     """Prints the second table. `rate`: elements a second of the old way."""
     print(
-        f"\nWhole tensors are extrapolated: at least the time at {rate / 1e6:.0f} million elements a second, the fastest "
-        "above, and\nat least the memory of the rank's weights and of the largest tensor. The rest is measured."
+        f"\nWhole tensors are extrapolated: at least the time at {rate / 1e6:.0f} million elements a second, the "
+        "fastest above,\nand at least the memory of the rank's weights and of the largest tensor. The rest is measured."
     )
     for name in names:
         layout, cost, restart = JOBS[name], in_process("job", name, "shard"), in_process("job", name, "skipped")
