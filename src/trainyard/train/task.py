@@ -53,7 +53,7 @@ class Task(Protocol):
     """A workload's model and loss. Modules are built on the meta device; weights are initialized later, by name."""
 
     seed: int
-    """Of the initial weights."""
+    """Seed of the initial weights."""
 
     def module(self) -> nn.Module:
         """The complete model, from the inputs of a batch to outputs."""

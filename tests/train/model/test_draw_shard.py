@@ -27,7 +27,7 @@ def fake_ranks(rank, world):
         dist.destroy_process_group()
 
 
-def whole(shape, name="w", seed=3, kind=None):
+def draw_whole(shape, name="w", seed=3, kind=None):
     """All values of a logical tensor."""
     import torch
 
@@ -75,13 +75,13 @@ def test_any_shard_equals_the_slice_of_the_whole(case, kind):
     distribution = {"normal": Normal(1.0), "truncated": Normal(1.0, 1.0), "uniform": Uniform(2.0)}[kind]
     with fake_ranks(rank, prod(mesh_shape)):
         mesh = init_device_mesh("cpu", tuple(mesh_shape))
-        made = {
+        placement_types = {
             "replicate": lambda _: Replicate(),
             "shard": Shard,
             "strided": lambda dimension: _StridedShard(dimension, split_factor=mesh_shape[-1]),
         }
-        placements = [made[name](dimension) for name, dimension in kinds]
-        full = whole(shape, kind=distribution)
+        placements = [placement_types[name](dimension) for name, dimension in kinds]
+        full = draw_whole(shape, kind=distribution)
         expected = distribute_tensor(full, mesh, placements, src_data_rank=None)
         shard = find_shard(expected)
         local = torch.full_like(expected.to_local(), torch.nan)
@@ -106,7 +106,7 @@ def test_arbitrary_index_sets_equal_fancy_indexing(data):
     ]
     local = torch.empty([len(index) for index in indices])
     draw(local, LogicalShard(shape, indices), Normal(0.02), 3, "w", torch.device("cpu"))
-    assert torch.equal(local, whole(shape)[torch.meshgrid(*indices, indexing="ij")])
+    assert torch.equal(local, draw_whole(shape)[torch.meshgrid(*indices, indexing="ij")])
 
 
 def test_pieces_and_runs_do_not_change_values(monkeypatch):
@@ -122,7 +122,7 @@ def test_pieces_and_runs_do_not_change_values(monkeypatch):
         columns = draw_shard.LogicalShard(shape, [torch.arange(37), torch.arange(5, 100)])
         part = torch.empty(37, 95)
         draw_shard.draw(part, columns, Normal(0.02), 3, "w", torch.device("cpu"))
-        expected[elements] = (whole(shape), part)
+        expected[elements] = (draw_whole(shape), part)
     values = list(expected.values())
     assert all(torch.equal(full, values[0][0]) and torch.equal(part, values[0][0][:, 5:100]) for full, part in values)
 
@@ -154,7 +154,7 @@ def test_non_contiguous_parameters_get_the_same_values():
 
     local = torch.empty(6, 3, 5, 5).to(memory_format=torch.channels_last)
     draw(local, find_shard(local), Normal(0.02), 3, "w", torch.device("cpu"))
-    assert torch.equal(local, whole((6, 3, 5, 5)))
+    assert torch.equal(local, draw_whole((6, 3, 5, 5)))
 
 
 def test_lower_precision_is_the_rounded_value():
@@ -165,4 +165,4 @@ def test_lower_precision_is_the_rounded_value():
 
     local = torch.empty(65, 3, dtype=torch.bfloat16)
     draw(local, find_shard(local), Normal(0.02), 3, "w", torch.device("cpu"))
-    assert torch.equal(local, whole((65, 3)).bfloat16())
+    assert torch.equal(local, draw_whole((65, 3)).bfloat16())
