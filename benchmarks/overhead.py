@@ -38,7 +38,7 @@ def bare() -> Callable[[int], float]:
     """A hand-written training loop with the same model, batches and update."""
     task, samples = Language(JOB), Bytes(JOB)
     model = task.module()
-    initial_weights.fill(model, task.draw)
+    initial_weights.fill(model, task)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=JOB.recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )

@@ -240,7 +240,7 @@ def test_flops_and_parameters_match_torch(name, activation_checkpoint):
     task = Language(job)
     module = task.module()
     blocks.prepare(task.blocks(module), job.recipe)
-    initial_weights.fill(module, task.draw)
+    initial_weights.fill(module, task)
     assert initial_weights.count_parameters([module], None) == parameters(model, job.recipe.seq_len)
     tokens = torch.randint(256, (8, 16))
     counted = products_counted(lambda: task.loss(module(tokens), (tokens,)).backward())
@@ -257,7 +257,7 @@ def test_muon_flops_match_torch():
     job = a_job(decoder("tiny-mla"), micro_batch_size=8, optimizer="muon")
     task = Language(job)
     module = task.module()
-    initial_weights.fill(module, task.draw)
+    initial_weights.fill(module, task)
     for parameter in module.parameters():
         parameter.grad = parameter.detach().clone()
     step = make_optimizer.make([module], job.recipe, None).step

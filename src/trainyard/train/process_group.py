@@ -116,6 +116,15 @@ def barrier(ranks: Ranks) -> None:
         dist.barrier()
 
 
+def on_any(ranks: Ranks, value: bool) -> bool:
+    """Whether `value` is true on any rank. Collective."""
+    if ranks.world == 1:
+        return value
+    flag = torch.tensor(int(value), device=ranks.device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    return bool(flag)
+
+
 def patient_barrier(ranks: Ranks) -> None:
     """A barrier for ranks that arrive minutes apart. Uses a separate gloo group, since timeouts are set per group."""
     if ranks.world > 1:

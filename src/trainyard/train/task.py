@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from trainyard.train.model.distributions import Distribution
 from trainyard.train.parallel.mesh import Meshes
 
 
@@ -51,6 +52,9 @@ class Samples(Protocol):
 class Task(Protocol):
     """A workload's model and loss. Modules are built on the meta device; weights are initialized later, by name."""
 
+    seed: int
+    """Seed of the initial weights."""
+
     def module(self) -> nn.Module:
         """The complete model, from the inputs of a batch to outputs."""
         ...
@@ -59,8 +63,9 @@ class Task(Protocol):
         """The repeated blocks by name, in order. Each is sharded, checkpointed and compiled separately."""
         ...
 
-    def draw(self, name: str, shape: torch.Size) -> Tensor:
-        """The initial value of a parameter or buffer, float32 on the host; a function of (seed, name) only."""
+    def distribution(self, name: str, shape: torch.Size) -> Distribution:
+        """The distribution of the initial values of a parameter or persistent buffer. `shape`: of the unsharded
+        tensor."""
         ...
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:

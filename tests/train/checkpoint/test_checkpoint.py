@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -48,10 +49,13 @@ def a_job(spread=None, every=0, mode="sync", keep=2, model=MODEL, **recipe):
 
 
 def train(ranks, job, run, until=UNTIL):
-    """Trains from the last good checkpoint: (first step, losses and norms, notices, digest of the weights)."""
+    """Trains from the last good checkpoint: (first step, losses and norms, notices, digest of the weights). As in a
+    run, no weights are drawn if there is a checkpoint."""
     from trainyard.train.checkpoint.checkpoint_saver import Saver
+    from trainyard.train.model import initial_weights
 
-    training = plugins.load("workloads", job.workload).build(job, "cpu")
+    with initial_weights.skipped() if steps_of(run) else nullcontext():
+        training = plugins.load("workloads", job.workload).build(job, "cpu")
     saver = Saver(Path(run), job, ranks, training)
     first = saver.resume()
     outcomes = []
@@ -695,6 +699,32 @@ def test_killed_rank_resumes_at_its_step(tmp_path, monkeypatch):
     losses = {sample.step: sample.loss for sample in samples if sample.attempt == 0}
     assert [s.loss for s in samples if (s.step, s.attempt) == (2, 1)] == [losses[2]]
     assert steps_of(tmp_path) == [6, 5], "the last is saved, whatever every says"
+
+
+@pytest.mark.torch
+def test_restart_draws_no_weights_and_keeps_their_digest(tmp_path, monkeypatch):
+    """The digest of the initial weights is that of the first attempt; without it in the checkpoint, it is unknown."""
+    pytest.importorskip("torch")
+    from trainyard.run.local import worker
+    from trainyard.run.local.rank_facts import read_facts
+    from trainyard.train.model import initial_weights
+
+    (tmp_path / "job.toml").write_text(TOML)
+    monkeypatch.chdir(tmp_path)
+    worker.main(tmp_path)
+    (first,) = read_facts(tmp_path)
+    shutil.rmtree(folder_of(tmp_path, 6))
+    monkeypatch.setattr(initial_weights, "draw", lambda *_: pytest.fail("a weight was drawn"))
+    worker.main(tmp_path)
+    (second,) = read_facts(tmp_path)
+    assert second.digests == first.digests
+    store = CheckpointStore(tmp_path)
+    shutil.rmtree(folder_of(tmp_path, 6))
+    older = msgspec.structs.replace(store.read(5), digests={})
+    (folder_of(tmp_path, 5) / manifests.NAME).write_bytes(manifests.seal(older))
+    worker.main(tmp_path)
+    (third,) = read_facts(tmp_path)
+    assert third.digests == {name: value for name, value in first.digests.items() if name != "weights_initial"}
 
 
 @pytest.mark.parametrize(

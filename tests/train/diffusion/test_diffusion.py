@@ -235,7 +235,7 @@ def test_text_and_time_change_the_output(preset):
 
     task, samples = parts(a_job(preset))
     model = task.module()
-    initial_weights.fill(model, task.draw)
+    initial_weights.fill(model, task)
     given = samples.batch(0, range(2)).inputs
     with torch.no_grad():
         plain = model(*given)

@@ -242,7 +242,7 @@ def test_initial_norms_are_one_and_biases_zero(option):
     model = a_model(**{"vocab": 256, **OPTIONS[option], "layers": 2})
     task = Language(Job(model=model, recipe=Recipe(seq_len=8, tokens_per_step=8)))
     decoder = task.module()
-    initial_weights.fill(decoder, task.draw)
+    initial_weights.fill(decoder, task)
     for name, values in decoder.state_dict().items():
         if name.endswith("bias"):
             assert not values.any(), name

@@ -189,7 +189,7 @@ def test_tokens_are_counted_once_per_step():
         task = Language(job)
         decoder = task.module()
         blocks.prepare(task.blocks(decoder), job.recipe)
-        initial_weights.fill(decoder, task.draw)
+        initial_weights.fill(decoder, task)
         assert decoder.tokens_per_expert() == {}
         tokens = torch.arange(14).view(2, 7)
         with torch.no_grad():

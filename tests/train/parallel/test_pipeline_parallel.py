@@ -235,7 +235,7 @@ def drawn(task, module):
     from trainyard.train.model import initial_weights
 
     module.to_empty(device="cpu")
-    initial_weights.fill(module, task.draw)
+    initial_weights.fill(module, task)
     return module
 
 

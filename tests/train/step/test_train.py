@@ -225,7 +225,7 @@ def test_attention_is_causal():
 
     task = Language(a_job())
     decoder = task.module()
-    initial_weights.fill(decoder, task.draw)
+    initial_weights.fill(decoder, task)
     tokens = torch.randint(256, (1, 16))
     other = tokens.clone()
     other[0, 9] = (tokens[0, 9] + 1) % 256

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -41,12 +42,15 @@ from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.local.step_clock import StepClock
 from trainyard.run.probe.matmul_rate import matmul_rate
 from trainyard.run.resume.shrink_job import shrink
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
+from trainyard.train.model import initial_weights
 from trainyard.train.process_group import (
     TIMEOUT,
     Ranks,
     barrier,
     detect_vendor,
     find_ranks,
+    on_any,
     patient_barrier,
     process_group_context,
     synchronize,
@@ -291,7 +295,8 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
     object that holds a process group outlives this call.
     """
     clock = StepClock(synchronize=lambda: synchronize(ranks))
-    training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
+    with _skip_weights_for_checkpoint(folder, ranks):
+        training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
     dtype = compute_dtype(job.recipe)
     measured_rate = matmul_rate(ranks.device, dtype, clock, ranks=ranks.local_world, together=lambda: barrier(ranks))
     forget_peak(ranks.device)
@@ -333,6 +338,14 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
         experts={layer: list(tokens) for layer, tokens in facts.experts.items()},
         clocks=rank.telemetry,
     )
+
+
+def _skip_weights_for_checkpoint(folder: Path, ranks: Ranks) -> AbstractContextManager[None]:
+    """The context in which to build the training: initial weights are skipped on all ranks if any of them sees a
+    checkpoint in the run's `folder`. If that turns out to be damaged, they are drawn when loading it fails. Collective.
+    """
+    has_checkpoint = on_any(ranks, bool(CheckpointStore(folder).steps()))
+    return initial_weights.skipped() if has_checkpoint else nullcontext()
 
 
 def _print_line(line: str) -> None:

@@ -24,7 +24,7 @@ from trainyard.train.checkpoint.manifest import File, Manifest
 from trainyard.train.checkpoint.rank_group import CheckpointGroup
 from trainyard.train.checkpoint.resume_checkpoint import Notice, Resume
 from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree_on_plan, stream_contents
-from trainyard.train.checkpoint.training_state import Stateful
+from trainyard.train.checkpoint.training_state import SkipsInitialWeights, Stateful
 from trainyard.train.process_group import Ranks
 from trainyard.train.step.profiler_span import span
 
@@ -235,6 +235,7 @@ class Saver:
                 files={f"rank{rank}.bin": file for rank, file in enumerate(outcomes) if isinstance(file, File)},
                 tensors=dict(plan.table),  # dtype, shape and pieces of each tensor, which rank 0's plan has
                 numbers=dict(scalars),
+                digests=dict(self.training.digests()) if isinstance(self.training, SkipsInitialWeights) else {},
             )
             try:
                 self._store.commit(manifest)

@@ -92,6 +92,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Weights, buffers, optimizer state and generators by name (see training_state.py)."""
     numbers: dict[str, float] = {}
     """Scalar state by name, such as the loss scale."""
+    digests: dict[str, str] = {}
+    """Digests by name, such as `weights_initial`. Empty in older checkpoints."""
     schema: str = SCHEMA
 
 

@@ -16,7 +16,7 @@ from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.manifest import Manifest, damage
 from trainyard.train.checkpoint.rank_group import CheckpointGroup
 from trainyard.train.checkpoint.same_training import differences
-from trainyard.train.checkpoint.training_state import Stateful
+from trainyard.train.checkpoint.training_state import SkipsInitialWeights, Stateful
 from trainyard.train.process_group import Ranks
 
 
@@ -41,7 +41,8 @@ class Resume(NamedTuple):
     notices: SimpleQueue[Notice]
 
     def load_last_good(self) -> int:
-        """Loads the newest undamaged checkpoint into the training and returns its last step; -1 without a checkpoint.
+        """Loads the newest undamaged checkpoint into the training and returns its last step; -1 without a checkpoint:
+        then a training that was built without initial weights draws them.
 
         A damaged checkpoint is set aside with a `bad_checkpoint` notice, and the previous one is tried. Raises `BadJob`
         if an undamaged one is of another model.
@@ -52,6 +53,8 @@ class Resume(NamedTuple):
             if manifest := self._verified(step):
                 self._load(manifest)
                 break
+        if step < 0 and isinstance(self.training, SkipsInitialWeights):
+            self.training.draw_weights()
         return step
 
     def _verified(self, step: int) -> Manifest | None:
@@ -95,6 +98,8 @@ class Resume(NamedTuple):
         read_into(state, self.store.folder(manifest.step), manifest, self.group)
         training_state.finish_load(self.training, state)
         self.training.set_numbers(manifest.numbers)
+        if isinstance(self.training, SkipsInitialWeights):
+            self.training.set_digests(manifest.digests)
         if generators.keys() <= state.keys():
             try:
                 training_state.set_generators(generators, self.ranks.device)

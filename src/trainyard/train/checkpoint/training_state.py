@@ -37,6 +37,24 @@ class Stateful(Protocol):
         ...
 
 
+@runtime_checkable
+class SkipsInitialWeights(Stateful, Protocol):
+    """A `Stateful` training that can be built without initial weights, if a checkpoint is expected to provide them."""
+
+    def draw_weights(self) -> None:
+        """Draws the initial weights if the training was built without them. Called if no checkpoint was loaded.
+        Collective."""
+        ...
+
+    def digests(self) -> Mapping[str, str]:
+        """Digests that a later process cannot compute, by name, such as that of the initial weights."""
+        ...
+
+    def set_digests(self, digests: Mapping[str, str]) -> None:
+        """Restores the digests of a checkpoint; `digests` is empty if it has none."""
+        ...
+
+
 def weights(training: Stateful) -> dict[str, Tensor]:
     """Weights and persistent buffers by name. A tensor with several names (tied weights) is listed once."""
     by_id: dict[int, tuple[str, Tensor]] = {}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
+from trainyard.train.model.draw_shard import draw
+from trainyard.train.model.logical_shard import find_shard
 from trainyard.train.parallel.mesh import Meshes
-from trainyard.train.task import SelfSharded
+from trainyard.train.task import SelfSharded, Task
 
 _WEIGHT_BYTES = 4
 """Weights are float32."""
@@ -21,28 +24,50 @@ MAX_DIGEST_BYTES = 2 * 10**9
 """Maximum bytes of weights for a digest: gathering and hashing more would take seconds."""
 
 
-def fill(module: nn.Module, draw: Callable[[str, torch.Size], Tensor]) -> None:
-    """Initializes a module: draws each unsharded parameter and persistent buffer on the host and keeps this rank's
-    shard. Other buffers are zero. `draw`: (name, unsharded shape) -> values, equal on every rank."""
-    state = module.state_dict(keep_vars=True)
+_IS_SKIPPED: ContextVar[bool] = ContextVar("initial weights are skipped", default=False)
+
+
+@contextmanager
+def skipped() -> Iterator[None]:
+    """Context in which models are built without initial weights, since a checkpoint will overwrite them. If none can
+    be loaded, `Trainer.draw_weights` draws them."""
+    token = _IS_SKIPPED.set(True)
+    try:
+        yield
+    finally:
+        _IS_SKIPPED.reset(token)
+
+
+def are_skipped() -> bool:
+    """Whether this is called in the context `skipped`."""
+    return _IS_SKIPPED.get()
+
+
+def clear(tensors: Iterable[Tensor]) -> None:
+    """Sets the values of tensors, this rank's shards of them, to zero."""
     with torch.no_grad():
-        for buffer in module.buffers():
-            buffer.zero_()
-        for name, values in state.items():
-            value = draw(name, values.shape).to(values.device)
-            if isinstance(values, DTensor):
-                # src_data_rank=None: each rank takes its part of its own `value`, which is equal on all; none is sent.
-                value = distribute_tensor(value, values.device_mesh, values.placements, src_data_rank=None)
-            values.copy_(value)
+        for values in tensors:
+            _local(values).zero_()
 
 
-def normal(name: str, shape: torch.Size, seed: int, deviation: float) -> Tensor:
-    """Normal random numbers (float32) with mean 0 and standard deviation `deviation`, from a generator seeded by (seed,
-    name)."""
-    digest = hashlib.blake2b(struct.pack("<Q", seed) + name.encode(), digest_size=8).digest()
-    own_seed = int.from_bytes(digest, "little") >> 1  # 63 bits: never negative as an int64
-    generator = torch.Generator().manual_seed(own_seed)
-    return torch.empty(shape).normal_(0.0, deviation, generator=generator)
+def _local(values: Tensor) -> Tensor:
+    """This rank's shard of a parameter or buffer: the same memory. Call it without gradients."""
+    return values.to_local() if isinstance(values, DTensor) else values
+
+
+def fill(module: nn.Module, task: Task, device: torch.device | None = None) -> None:
+    """Initializes a module: draws this rank's shard of each parameter and persistent buffer by the task's distribution
+    of its name and unsharded shape, and sets other buffers to zero. Sends nothing.
+
+    `device`: draws the values; that of each shard if None. An offloaded shard is in host memory, but drawn faster on
+    the rank's device.
+    """
+    clear(module.buffers())
+    with torch.no_grad():
+        for name, values in module.state_dict(keep_vars=True).items():
+            local = _local(values)
+            distribution = task.distribution(name, values.shape)
+            draw(local, find_shard(values), distribution, task.seed, name, device or local.device)
 
 
 def count_parameters(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:

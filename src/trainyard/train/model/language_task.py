@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from trainyard.job import Job
 from trainyard.train.data import text
-from trainyard.train.model import initial_weights
 from trainyard.train.model.decoder import Decoder
+from trainyard.train.model.distributions import Constant, Distribution, Normal
 from trainyard.train.parallel import context_parallel, expert_parallel, tensor_parallel
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.step.precision import compute_dtype
@@ -72,14 +72,14 @@ class Language:
     def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
         return {f"layers.{name}": block for name, block in cast(Decoder, module).layers.items()}
 
-    def draw(self, name: str, shape: torch.Size) -> Tensor:
+    def distribution(self, name: str, shape: torch.Size) -> Distribution:
         """GPT-2's initialization: normal with standard deviation 0.02, divided by sqrt(2 * layers) for projections into
         the residual stream; norms are one, biases zero."""
         if len(shape) == 1:
-            return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
+            return Constant(0.0 if name.endswith("bias") else 1.0)
         into_residual = name.endswith(_RESIDUAL_PROJECTIONS)
         deviation = INITIAL_DEVIATION / (2 * self.model.layers) ** 0.5 if into_residual else INITIAL_DEVIATION
-        return initial_weights.normal(name, shape, self.seed, deviation)
+        return Normal(deviation)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
         """Cross-entropy in nats per token."""

@@ -33,9 +33,13 @@ writes its initial values. `initialize`, except in a run without memory."""
 
 
 def initialize(module: nn.Module, task: Task, device: torch.device, offload: bool) -> None:
-    """Allocates a module on `device`, or on the CPU if offloaded (`offload`), and sets the task's initial values."""
+    """Allocates a module on `device`, or on the CPU if offloaded (`offload`), and draws the task's initial values. In
+    the context `initial_weights.skipped`, all values are zero."""
     module.to_empty(device="cpu" if offload else device)
-    initial_weights.fill(module, task.draw)
+    if initial_weights.are_skipped():
+        initial_weights.clear((*module.parameters(), *module.buffers()))
+    else:
+        initial_weights.fill(module, task, device)
     for part in module.modules():
         for name, buffer in part.named_buffers(recurse=False):
             setattr(part, name, buffer.to(device))  # buffers are never offloaded
@@ -103,6 +107,11 @@ class ParallelModel:
             data_parallelism.shard(module, parts.values(), self.meshes, compute_dtype(recipe), recipe.offload)
         self.fill(module, self.task, self.ranks.device, recipe.offload)
         return module
+
+    def draw_weights(self) -> None:
+        """Draws the initial weights of a model that was built without them."""
+        for module in self.modules:
+            initial_weights.fill(module, self.task, self.ranks.device)
 
     def forward_backward(self, batch: Batch) -> Tensor:
         """Runs all micro-batches and returns this rank's mean loss. Gradients accumulate in the parameters."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from trainyard.job import Job
-from trainyard.train.model import initial_weights
+from trainyard.train.model.distributions import Constant, Distribution, Normal, Uniform
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.recommender.clicks import Planted, hot_share
 from trainyard.train.recommender.dlrm import ClickModel
@@ -53,16 +53,16 @@ class Predict:
                     self.sizes, self.dtype, _ranks(meshes)
                 )
 
-    def draw(self, name: str, shape: torch.Size) -> Tensor:
-        """Biases are zero. Tables have the variance of DLRM's uniform initialization; matrices that of Glorot and
-        Bengio (2010)."""
+    def distribution(self, name: str, shape: torch.Size) -> Distribution:
+        """DLRM's initialization: biases are zero, tables uniform with the bound 1 / sqrt(rows), and matrices normal
+        with the variance of Glorot and Bengio (2010)."""
         if len(shape) == 1:
-            return torch.zeros(shape)
+            return Constant(0.0)
         if name.startswith("embed."):
-            return initial_weights.normal(name, shape, self.seed, (3 * shape[0]) ** -0.5)
+            return Uniform(shape[0] ** -0.5)
         if name == f"top.{len(self.sizes.top) - 1}.weight":
-            return initial_weights.normal(name, shape, self.seed, _LAST_DEVIATION)
-        return initial_weights.normal(name, shape, self.seed, (2 / sum(shape)) ** 0.5)
+            return Normal(_LAST_DEVIATION)
+        return Normal((2 / sum(shape)) ** 0.5)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
         """Cross-entropy in nats per sample."""

@@ -39,9 +39,10 @@ class Trainer:
     def __init__(self, job: Job, ranks: Ranks, task: Task, samples: Samples, model_flops: int) -> None:
         """Builds model, optimizer and loader of this rank. `model_flops`: FLOPs of a step over all ranks, for MFU.
 
-        `initial`: digest of the initial weights, None if they are too large. `unshared`: the parameters that exist on
-        this rank only. `auxiliary_losses`, `step_updates`: the submodules with an auxiliary loss, and those to update
-        after each step. Replaces `task.loss` by the scaled loss.
+        `initial`: digest of the initial weights, None if they are too large or unknown. `unshared`: the parameters that
+        exist on this rank only. `auxiliary_losses`, `step_updates`: the submodules with an auxiliary loss, and those to
+        update after each step. Replaces `task.loss` by the scaled loss. Draws no weights in the context
+        `initial_weights.skipped`.
         """
         self.job = job
         self.ranks = ranks
@@ -53,7 +54,8 @@ class Trainer:
         self.parallel_model = ParallelModel(job, ranks, task)
         self.loader = Loader(job, samples, self.parallel_model.batch_rank)
         self.optimizer = make_optimizer.make(self.parallel_model.modules, job.recipe, self.parallel_model.meshes)
-        self.initial = initial_weights.digest(self.parallel_model.modules, self.parallel_model.meshes)
+        self._lacks_weights = initial_weights.are_skipped()
+        self.initial = None if self._lacks_weights else self._digest()
         # Cached: searching all modules in each step took 3 % of a small model's step time.
         self.unshared = initial_weights.unshared(self.parallel_model.modules)
         self.auxiliary_losses, self.step_updates = self._parts(HasAuxiliaryLoss), self._parts(UpdatesAfterStep)
@@ -81,6 +83,10 @@ class Trainer:
             loss.item() / factor / self.parallel_model.loss_ranks, norm.nan_to_num(nan=inf, posinf=inf).item()
         )
 
+    def _digest(self) -> str | None:
+        """The digest of the current weights; None if they are too large. Collective."""
+        return initial_weights.digest(self.parallel_model.modules, self.parallel_model.meshes)
+
     def _parts(self, part_type: type[PartT]) -> list[PartT]:
         """The submodules of the given type."""
         return [
@@ -96,9 +102,8 @@ class Trainer:
         """Facts about data and model for the run's record: digests of samples and weights, seeds, parameter count, and
         tokens per expert by layer. Collective."""
         digests = {"text": self.samples.sha256}
-        final = initial_weights.digest(self.parallel_model.modules, self.parallel_model.meshes)
-        if self.initial and final:
-            digests |= {"weights_initial": self.initial, "weights_final": final}
+        if final := self._digest():
+            digests |= self.digests() | {"weights_final": final}
         else:
             digests["weights"] = f"none: they are larger than {initial_weights.MAX_DIGEST_BYTES / 1e9:.0f} GB"
         seed = self.job.recipe.seed
@@ -115,7 +120,8 @@ class Trainer:
             experts=experts,
         )
 
-    # The state in a checkpoint: the `Stateful` protocol of train/checkpoint/training_state.py.
+    # The state in a checkpoint: the protocols `Stateful` and `SkipsInitialWeights` of
+    # train/checkpoint/training_state.py.
 
     def modules(self) -> Sequence[nn.Module]:
         return self.parallel_model.modules
@@ -129,3 +135,15 @@ class Trainer:
 
     def set_numbers(self, numbers: Mapping[str, float]) -> None:
         self.scaling.restore(numbers)
+
+    def draw_weights(self) -> None:
+        if self._lacks_weights:
+            self.parallel_model.draw_weights()
+            self._lacks_weights, self.initial = False, self._digest()
+
+    def digests(self) -> dict[str, str]:
+        """`weights_initial`: digest of the initial weights, if known."""
+        return {"weights_initial": self.initial} if self.initial else {}
+
+    def set_digests(self, digests: Mapping[str, str]) -> None:
+        self._lacks_weights, self.initial = False, digests.get("weights_initial")

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trainyard.job import Job
+from trainyard.train.model.distributions import Distribution
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.step.precision import compute_dtype
-from trainyard.train.vision.vision_weights import initial
+from trainyard.train.vision.vision_weights import find_distribution
 from trainyard.train.vision.vit_tensor_parallel import split
 
 Sizes = TypeVar("Sizes")
@@ -32,5 +33,5 @@ class ImageTask(Generic[Sizes]):
         if meshes.layout.tp > 1:
             split(module, meshes)
 
-    def draw(self, name: str, shape: torch.Size) -> Tensor:
-        return initial(name, shape, self.seed)
+    def distribution(self, name: str, shape: torch.Size) -> Distribution:
+        return find_distribution(name, shape)
