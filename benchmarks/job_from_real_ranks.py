@@ -10,7 +10,7 @@ after the last arrival. Their hosts wait for it. The late rank takes `LATE_FACTO
 from __future__ import annotations
 
 import random
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -145,10 +145,8 @@ def _with_all_reduce(
     """
     length = step.span[1]
     busy_ns = own_ns - _MARGIN_NS
-    host, work = (
-        _at(table, begin + table.start * busy_ns // length, begin + table.stop * busy_ns // length)
-        for table in (step.host, step.work)
-    )
+    host = _at(step.host, begin + step.host.start * busy_ns // length, begin + step.host.stop * busy_ns // length)
+    work = _at(step.work, begin + step.work.start * busy_ns // length, begin + step.work.stop * busy_ns // length)
     launched_at = begin + busy_ns
     call = _row(
         HostSpans,
@@ -193,7 +191,7 @@ def _row(table: type[_Table], **values: int) -> _Table:
     wide = ("start", "stop", "bytes", "seq")
     small = ("what", "occupancy", "backward")
     values = {"backward": 0, **values}
-    columns = {
+    columns: dict[str, Any] = {
         name: np.array([values.get(name, -1)], np.int64 if name in wide else np.int8 if name in small else np.int32)
         for name in table.__struct_fields__
         if name != "collectives"
@@ -208,13 +206,15 @@ def _at(table: _Table, start: I64, stop: I64) -> _Table:
 
 def _rows(table: _Table, rows: I64) -> _Table:
     """The table with these rows only, without collectives."""
-    columns = {name: getattr(table, name)[rows] for name in table.__struct_fields__ if name != "collectives"}
+    columns: dict[str, Any] = {
+        name: getattr(table, name)[rows] for name in table.__struct_fields__ if name != "collectives"
+    }
     return replace(table, **columns, collectives={})
 
 
 def _concatenated(tables: list[_Table]) -> _Table:
     """The rows of all tables, one after the other, with their collectives."""
-    columns = {
+    columns: dict[str, Any] = {
         name: np.concatenate([getattr(table, name) for table in tables])
         for name in tables[0].__struct_fields__
         if name != "collectives"
