@@ -1,9 +1,10 @@
 """Bytes, seconds and memory of joining the parts of many nodes: `python -m benchmarks.join_parts 1024`.
 
-The ranks are made from the different real ranks of the public traces (19 of them), in turn; each gets its own number
-and host, and each host a clock of its own, with the comparison of clocks that ranks record. A node has 8 ranks. Prints
-the cost of reducing a trace on its node, the size of all parts, and the cost of joining, booking and analysing them in
-one process and its workers.
+The ranks are made from the steps of the 16 different real ranks of the public traces that have device work, in turn:
+`job_from_real_ranks.py` describes how their collectives meet, and which rank is late. A node has 8 ranks and a
+clock of its own. Prints the cost of reducing a trace on its node, the size of all parts, the cost of joining, booking
+and analysing them in one process and its workers, the late rank as the analysis names it, and the cost of its page.
+Fails if the clocks are not aligned or another rank is named.
 """
 
 from __future__ import annotations
@@ -17,23 +18,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-
+from benchmarks.job_from_real_ranks import RANKS_PER_NODE, STEPS, job_rank, make_schedule, recorded_step
 from benchmarks.ranks import PUBLIC
-from trainyard.events import ClockOffset, Events
+from trainyard.events import Events
 from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
 from trainyard.record import Run, Sample
 from trainyard.run.parts import archive
 from trainyard.run.parts.part import Part, write_part
 from trainyard.store.store import Store
-from trainyard.trace.align.clocks import ClockCorrection
 from trainyard.trace.measure import read
 from trainyard.trace.readers.columns import write_profile
 from trainyard.trace.reduce import reduce_trace
 
-RANKS_PER_NODE, STEPS = 8, 20
-START_NS, FARTHEST_NS, UNCERTAINTY_NS = 1_800_000_000 * 10**9, 10**12, 50_000
-"""Start of all recordings; by how much clocks of hosts differ, at most, and how well the differences are known."""
+SAMPLED_STEPS = 20
+FARTHEST_NS = 10**12
+"""By how much clocks of hosts differ, at most."""
 
 
 def real_ranks() -> list[Path]:
@@ -60,9 +59,11 @@ def reduce_all(files: Sequence[Path], folder: Path) -> None:
 
 def make_parts(folder: Path, ranks: int) -> None:
     """Write the archives of all nodes of a job of `ranks` ranks to the folder, and print their size."""
+    files = real_ranks()
     with tempfile.TemporaryDirectory() as scratch:
-        reduce_all(real_ranks(), Path(scratch))
-    sources = [read([path])[0] for path in real_ranks()]
+        reduce_all(files, Path(scratch))
+    steps = [step for path in files if (step := _step_of(path)) is not None]
+    schedule = make_schedule(ranks)
     chance, total, pack_s = random.Random(0), 0, 0.0
     for first in range(0, ranks, RANKS_PER_NODE):
         own = range(first, min(ranks, first + RANKS_PER_NODE))
@@ -70,7 +71,7 @@ def make_parts(folder: Path, ranks: int) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             part, run_folder = _node_folder(Path(scratch), own, ranks)
             for rank in own:
-                events = _as_rank(sources[rank % len(sources)], rank, ranks, part.node, shift_ns, rank == first)
+                events = job_rank(steps[rank % len(steps)], rank, schedule, part.node, shift_ns)
                 write_profile(run_folder / "profiles" / f"rank{rank}.profile", [events])
             begun = time.perf_counter()
             data = archive.pack(run_folder, own)
@@ -79,10 +80,18 @@ def make_parts(folder: Path, ranks: int) -> None:
         total += len(data)
     nodes = -(-ranks // RANKS_PER_NODE)
     print(
-        f"parts: {ranks} ranks on {nodes} nodes, {total / 1e6:.1f} MB ({total / ranks / 1e3:.0f} kB a rank), "
-        f"packed in {1e3 * pack_s / nodes:.0f} ms a node",
+        f"parts: {ranks} ranks on {nodes} nodes, from {len(steps)} different real ranks with device work, "
+        f"{total / 1e6:.1f} MB ({total / ranks / 1e3:.0f} kB a rank), packed in {1e3 * pack_s / nodes:.0f} ms a node",
         flush=True,
     )
+
+
+def _step_of(path: Path) -> Events | None:
+    """The recorded step of a real rank; None if it has no device work, as ranks on CPUs."""
+    try:
+        return recorded_step(read([path])[0])
+    except ValueError:
+        return None
 
 
 def _node_folder(root: Path, own: range, ranks: int) -> tuple[Part, Path]:
@@ -90,12 +99,12 @@ def _node_folder(root: Path, own: range, ranks: int) -> tuple[Part, Path]:
     node, run_id = f"node{own.start // RANKS_PER_NODE:04}", f"{own.start:08x}"
     job = Job(
         name="train", workload=SCRIPT, sizes={"command": "torchrun train.py"}, recipe=Recipe(tokens_per_step=0),
-        layout=Layout(dp_replicate=ranks), measure=Measure(warmup=0, steps=STEPS, repeats=1, profiled=3),
+        layout=Layout(dp_replicate=ranks), measure=Measure(warmup=0, steps=SAMPLED_STEPS, repeats=1, profiled=STEPS),
     )  # fmt: skip
     samples = tuple(
         Sample(step=step, rank=rank, repeat=0, wall_ns=10**8 + rank, tokens=4096, memory_bytes=10**9)
         for rank in own
-        for step in range(STEPS)
+        for step in range(SAMPLED_STEPS)
     )
     run = Run(id=run_id, job=job, started="2026-01-01T00:00:00+00:00", state="complete", samples=samples)
     store = Store(root)
@@ -107,20 +116,9 @@ def _node_folder(root: Path, own: range, ranks: int) -> tuple[Part, Path]:
     return part, folder
 
 
-def _as_rank(events: Events, rank: int, ranks: int, node: str, shift_ns: int, leads: bool) -> Events:
-    """A real rank as rank `rank` of the job on the host `node`, whose clock is `shift_ns` ahead. `leads`: its host's
-    clock was compared with that of rank 0."""
-    begin = START_NS + shift_ns
-    moved = ClockCorrection(offset=begin - events.window[0]).corrected(events)
-    offset = ClockOffset(
-        reference=0, low_ns=-shift_ns - UNCERTAINTY_NS, high_ns=-shift_ns + UNCERTAINTY_NS, at_ns=begin
-    )
-    compared = offset if leads and rank else None
-    return replace(moved, rank=rank, world=ranks, host_name=node, clock_offset=compared)
-
-
-def join_parts(folder: Path) -> None:
-    """Join the archives in the folder into a store in it, analyse the run and print seconds."""
+def join_parts(folder: Path, ranks: int) -> int:
+    """Join the archives in the folder into a store in it, analyse the run, and print seconds and the late rank with its
+    price. Returns 1 if clocks were not aligned by collectives, or if another rank than the late one is named."""
     from trainyard import api
 
     start = time.perf_counter()
@@ -129,29 +127,50 @@ def join_parts(folder: Path) -> None:
     print(f"joined and analysed in {time.perf_counter() - start:.1f} s: {result.headline}", flush=True)
     for line in (*result.warnings, *result.notes, *result.limits):
         print(f"  {line[:300]}")
+    schedule, scope = make_schedule(ranks), result.ledgers[-1].scope
+    print(f"clocks: aligned by {scope.aligned}")
+    for finding in result.findings:
+        print(f"  {finding.rule}: {finding.cost_ns / 1e6:.2f} ms a step ({finding.priced}): {finding.summary}")
+    blamed = [finding for finding in result.findings if finding.rule == "straggler"]
+    changes = [finding.change.text for finding in blamed if finding.change is not None]
+    print(f"late: rank {schedule.late}, which costs {schedule.price_ns / 1e6:.2f} ms a step; named: {changes}")
+    return int(scope.aligned != "collectives" or changes != [f"rank:{schedule.late}=typical"])
 
 
-def main(args: Sequence[str]) -> None:
-    """Run one stage, or all stages as processes of their own, and print the memory of joining."""
-    if args[0] == "make":
-        make_parts(Path(args[1]), int(args[2]))
-        return
-    if args[0] == "join":
-        join_parts(Path(args[1]))
-        return
+def draw_page(folder: Path) -> None:
+    """Draw the page of the joined run, and print its bytes and seconds."""
+    from trainyard import api
+
+    (run_folder,) = (folder / "store" / "runs").iterdir()
+    start = time.perf_counter()
+    api.report(run_folder, out=folder / "page.html")
+    size = (folder / "page.html").stat().st_size
+    print(f"page: {size / 1e6:.2f} MB in {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def main(args: Sequence[str]) -> int:
+    """Run one stage, or all stages as processes of their own, and print the CPU time and memory of each. Returns 1 if a
+    stage failed."""
+    if args[0] in ("make", "join", "page"):
+        folder, ranks = Path(args[1]), int(args[2])
+        if args[0] == "join":
+            return join_parts(folder, ranks)
+        return make_parts(folder, ranks) or 0 if args[0] == "make" else draw_page(folder) or 0
+    failed = 0
     for ranks in args:
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
-            command = [sys.executable, "-m", "benchmarks.join_parts"]
-            subprocess.run([*command, "make", folder, ranks], check=True)
-            process = subprocess.Popen([*command, "join", folder])
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            print(
-                f"join: {usage.ru_utime + usage.ru_stime:.1f} s of CPU time, peak "
-                f"{usage.ru_maxrss * 1024 / 1e6:.0f} MB of the largest process, exit code {process.returncode}",
-                flush=True,
-            )
+            for stage in ("make", "join", "page"):
+                process = subprocess.Popen([sys.executable, "-m", "benchmarks.join_parts", stage, folder, ranks])
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+                failed |= process.returncode != 0
+                print(
+                    f"{stage}: {usage.ru_utime + usage.ru_stime:.1f} s of CPU time, peak "
+                    f"{usage.ru_maxrss * 1024 / 1e6:.0f} MB of the process, exit code {process.returncode}",
+                    flush=True,
+                )
+    return int(failed)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

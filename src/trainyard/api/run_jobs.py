@@ -195,10 +195,10 @@ def _with_booking(session: Session | None, axis: str) -> tuple[_Booking, Session
     """(booking, session that books with it): the booking keeps the measured trace. `axis`: the only mesh axis of the
     layout, if there is one."""
     booking = _Booking(axis)
-    return booking, replace(session or Session(), book=booking, reduce=_reduce)
+    return booking, replace(session or Session(), book=booking, reduce=reduce_rank_trace)
 
 
-def _reduce(trace: Path, profile: Path, record: RankRecord) -> None:
+def reduce_rank_trace(trace: Path, profile: Path, record: RankRecord) -> None:
     """Reduces a profiler file with what is known of its rank, as `Session.reduce`."""
     bound = record.bound
     reduce_trace(

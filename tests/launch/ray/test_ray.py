@@ -27,6 +27,8 @@ from tests.launch.real_job import losses
 from tests.launch.requests import JOB, request
 from tests.processes import until
 from tests.refused import refused
+from tests.run.parts.test_two_hosts import free_port
+from tests.run.parts.two_hosts import LATE_SCRIPT
 from trainyard.api.run_jobs import read_job
 from trainyard.errors import BadInput, EnvironmentFailed, UnknownName
 from trainyard.job import Checkpoint, Layout, Recipe
@@ -251,3 +253,56 @@ def test_a_real_job_has_the_losses_of_a_local_run(
     status = Ray().status(record.scheduler_id)
     assert status.state == "ended", status.reason
     assert losses(store.load(joined_run_id(record.id))) == local_losses
+
+
+TASKS = """
+import os, subprocess, sys
+import ray
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+folder, port = sys.argv[1:]
+ray.init(address="auto", log_to_driver=True)
+group = placement_group([{"CPU": 0.5}] * 2, strategy="STRICT_SPREAD")
+ray.get(group.ready(), timeout=60)
+
+
+@ray.remote(num_cpus=0.5, max_retries=0)
+def run(node):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    launcher += ["--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", port]
+    variables = {"TRAINYARD_STORE": f"{folder}/{node}", "TRAINYARD_NODE": f"node{node}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "trainyard.cli.main", "run", "--json", "--", *launcher, f"{folder}/train.py", "-1"]
+    with open(f"{folder}/node{node}.json", "w") as output:
+        code = subprocess.run(command, stdout=output, env={**os.environ, **variables}).returncode
+    return code, ray.get_runtime_context().get_node_id()
+
+
+placed = [PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=node) for node in range(2)]
+ended = ray.get([run.options(scheduling_strategy=placed[node]).remote(node) for node in range(2)])
+print(ended)
+sys.exit(0 if [code for code, _ in ended] == [0, 0] and len({id for _, id in ended}) == 2 else 1)
+"""
+"""Driver of a Ray job: one task on each of two nodes runs torchrun under `trainyard run`. Arguments: folder, port."""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_command_in_tasks_on_two_nodes_gives_one_run(address: str, tmp_path: Path) -> None:
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+    (tmp_path / "train.py").write_text(LATE_SCRIPT)
+    (tmp_path / "driver.py").write_text(TASKS)
+    client = JobSubmissionClient(address)
+    id = client.submit_job(entrypoint=f"{sys.executable} {tmp_path}/driver.py {tmp_path} {free_port()}")
+    assert until(lambda: client.get_job_status(id).is_terminal(), 240), client.get_job_logs(id)
+    assert client.get_job_status(id) == JobStatus.SUCCEEDED, client.get_job_logs(id)
+    joined, part = (json.loads((tmp_path / f"node{node}.json").read_text()) for node in range(2))
+    assert joined["id"] == joined_run_id(joined["job_id"])
+    assert part["job_id"] == joined["job_id"]
+    shares = [(share["node"], share["ranks"]) for share in joined["nodes"]]
+    assert shares == [("node0", [0, 1]), ("node1", [2, 3])]
+    late = joined["ledgers"][-1]["late"]
+    assert max(late, key=late.get) == "3"
+    costs = {finding["rule"]: finding["cost_ns"] for finding in joined["findings"]}
+    assert costs["straggler"] > 20e6  # of 60 ms, also on a loaded machine

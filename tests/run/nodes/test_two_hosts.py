@@ -176,7 +176,7 @@ def test_a_cut_host_ends_its_ranks_and_comes_back(
 
 
 def test_notice_on_any_node_saves_and_a_requeue_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = Hosts(tmp_path, f"127.0.0.1:{_free_port()}", {}, steps=40)
+    hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=40)
     try:
         for node in (0, 1):
             hosts.start(node)
@@ -198,7 +198,7 @@ def test_notice_on_any_node_saves_and_a_requeue_resumes(tmp_path: Path, monkeypa
 
 
 def test_agent_without_the_token_takes_no_part(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, f"127.0.0.1:{_free_port()}", {})
+    hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {})
     try:
         hosts.start(0)
         assert until(lambda: bool(hosts.pid(0, "agent0")), PATIENCE_S), hosts.logs
@@ -221,7 +221,7 @@ def _faults(hosts: Hosts) -> list[event_log.JobEvent]:
     return [event for event in event_log.read(hosts.run_folder) if event.type == "fault"]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

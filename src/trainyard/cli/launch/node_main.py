@@ -100,9 +100,10 @@ def command(
             "Set it to the same random text on all nodes; launchers do so.",
         )
     if node:
+        from trainyard.api.run_jobs import reduce_rank_trace
         from trainyard.run.nodes import member
 
-        raise click.exceptions.Exit(member.run(hosts, node, folder.absolute(), say))
+        raise click.exceptions.Exit(member.run(hosts, node, folder.absolute(), say, reduce_rank_trace))
     _run_head(hosts, job or str(folder / "job.toml"), tag)
 
 

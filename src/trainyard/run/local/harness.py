@@ -29,12 +29,14 @@ from trainyard.run.local.progress_events import ProgressMessages
 from trainyard.run.local.rank_environment import PRELOAD, job_environment, variable_values
 from trainyard.run.nodes.collect import Collected, collect
 from trainyard.run.nodes.hosts import MARK, Hosts, mark_shared
+from trainyard.run.nodes.reduce_rank_traces import reduce_rank_traces
 from trainyard.run.record import goodput, provenance
 from trainyard.run.record.finish_run import add_load, book_traces, mark_failed, read_measurements
 from trainyard.run.record.load_meter import LoadMeter, present_load
 from trainyard.run.resume import resume_hint, shrink_job
 from trainyard.run.session import WORKER, Session
 from trainyard.store.disk_space import write_whole
+from trainyard.store.run_folder import rank_files
 from trainyard.store.store import Store, new_id, now
 from trainyard.train.data import text
 from trainyard.train.rules import device_rules, memory_rules
@@ -234,6 +236,8 @@ def _run_to_end(started: StartedRun, session: Session, vendors: Mapping[str, Ven
             ranks = goodput.last_ranks(event_log.read(folder), run.job) or run.job.layout.ranks
             collected = collect(folder, session.hosts, ranks)
             _say_collected(collected, session.say)
+            if rank_files(folder / "profiles", ".profile"):  # of other nodes: all ranks are booked from profiles
+                reduce_rank_traces(folder, session.hosts.job_id, ranks, session.reduce, session.say)
             run = replace(run, job_id=session.hosts.job_id, nodes=collected.shares)
         measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
         status = launcher.status(started.job_id)

@@ -113,7 +113,11 @@ def merge(part: Path, folder: Path) -> tuple[int, ...]:
 
 
 def _copy_rank(part: Path, folder: Path, rank: str) -> None:
-    """Copy the facts, traces and logs of `rank`, such as `rank3`, from a part to the run's folder."""
+    """Copy the facts, trace and logs of `rank`, such as `rank3`, from a part to the run's folder. The trace and the
+    reduced profile that the run has of an earlier attempt are removed."""
+    for subfolder in ("traces", "profiles"):
+        for path in (folder / subfolder).glob(f"{rank}.*"):
+            path.unlink()
     for subfolder in (*_COPIED, "logs"):
         for path in (part / subfolder).glob(f"{rank}.*"):
             (folder / subfolder).mkdir(exist_ok=True)

@@ -18,18 +18,20 @@ from trainyard.launch.supervisor.part_transfer import FOLDER
 from trainyard.run.local.host_devices import capacity, find_devices
 from trainyard.run.local.rank_environment import PRELOAD, environment, variable_values
 from trainyard.run.nodes.hosts import MARK, Hosts, check_shared
+from trainyard.run.nodes.reduce_rank_traces import reduce_rank_traces
 from trainyard.run.parts.archive import pack, rank_of
 from trainyard.run.parts.part import Part, write_part
+from trainyard.run.session import Reduce
 from trainyard.store.disk_space import write_whole, writing
 from trainyard.store.run_folder import PARTS
 from trainyard.store.store import now
 
 
-def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object]) -> int:
+def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object], reduce: Reduce) -> int:
     """Take part in a job as node `index`, 1 and up, until it is over; return its exit code.
 
-    `folder`: this node's, for its share of runs; `say`: prints a line. Raises `MissingLibrary` without torch, and the
-    errors of `remote.run`.
+    `folder`: this node's, for its share of runs; `say`: prints a line; `reduce`: as in `Session`. Raises
+    `MissingLibrary` without torch, and the errors of `remote.run`.
     """
     check_torch()
     # Without it torch writes a C++ stack trace for each lost connection, which this node reports itself.
@@ -49,7 +51,7 @@ def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object]) ->
         token=hosts.token,
         wait_s=hosts.gather_s,
         prepare=partial(_prepare, hosts, folder),
-        pack=partial(_pack, hosts, index),
+        pack=partial(_pack, hosts, index, reduce, say),
         say=say,
     )
     return remote.run(node)
@@ -94,13 +96,14 @@ def _node_share(job: Job) -> Job:
     return shrink(job, 1) if job.recovery.nodes > 1 else job
 
 
-def _pack(hosts: Hosts, index: int, folder: Path) -> tuple[bytes, str]:
-    """Pack this node's part of the run in `folder`: its archive, and its name in the shared folder if it was left
-    there. Empty for a node that ran no rank."""
+def _pack(hosts: Hosts, index: int, reduce: Reduce, say: Callable[[str], object], folder: Path) -> tuple[bytes, str]:
+    """Reduce the traces of the run in `folder` and pack this node's part: its archive, and its name in the shared
+    folder if it was left there. Empty for a node that ran no rank."""
     ranks = sorted({rank for path in folder.glob("*/rank*") if (rank := rank_of(path.name)) is not None})
     if not ranks:
         return b"", ""
     job = job_file.load(folder / "job.toml")
+    reduce_rank_traces(folder, hosts.job_id, job.layout.ranks, reduce, say)
     part = Part(
         job_id=hosts.job_id,
         node=socket.gethostname(),

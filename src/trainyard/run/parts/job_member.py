@@ -20,7 +20,9 @@ from msgspec.structs import replace
 
 from trainyard.run.parts import launcher_variables
 from trainyard.run.parts.part import ClockStamp
+from trainyard.run.parts.rank_record import FOLDER as RECORDS
 from trainyard.run.parts.rank_record import ClockBound, RankRecord, write_record
+from trainyard.store.run_folder import rank_files
 
 _JOB, _HOSTS, _COLLECTOR = "trainyard/job", "trainyard/hosts", "trainyard/collector"
 _ROUNDS = 12
@@ -53,7 +55,6 @@ class JobMember:
         self.record = RankRecord(
             job_id=agreed or "unnamed", agreed_by=agreed_by, rank=rank, world_size=world_size, node=node, clock=clock
         )
-        self._leads = environment.get("LOCAL_RANK", "0") == "0"
         write_record(folder, self.record)
 
     def publish_collector(self, collector: str) -> None:
@@ -64,8 +65,12 @@ class JobMember:
             self._store.set(_COLLECTOR, f"{','.join(addresses)} {collector}")
 
     def look(self) -> None:
-        """Read the hosts of all ranks and the collector, if this rank is the first of its node by LOCAL_RANK."""
-        if self._store is None or not self._leads:
+        """Read the hosts of all ranks and the collector, if this rank is the lowest with a record in its run folder.
+
+        LOCAL_RANK does not show this: a launcher may start the command for each rank, so that each has a folder.
+        """
+        lowest = rank_files(self._folder / RECORDS, ".json")[0].name
+        if self._store is None or lowest != f"rank{self.record.rank}.json":
             return
         hosts = _parse_hosts(self._store.get(_HOSTS).decode())
         collector = self._store.get(_COLLECTOR).decode() if self._store.check([_COLLECTOR]) else ""

@@ -67,7 +67,7 @@ def as_part(run: Run, part: Part) -> Run:
     return replace(run, job_id=part.job_id, nodes=shares([part]))
 
 
-def reduce_traces(folder: Path, records: list[RankRecord], reduce: Reduce, say: Callable[[str], None]) -> None:
+def reduce_traces(folder: Path, records: list[RankRecord], reduce: Reduce, say: Callable[[str], object]) -> None:
     """Reduce the traces of the ranks in `records`, from `traces/` to `profiles/` of the run's folder.
 
     `reduce`: as in `Session`. Traces that are reduced already are left out. A trace that cannot be read stays as it is.
