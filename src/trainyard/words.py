@@ -161,6 +161,13 @@ STEP_SOURCES: Mapping[str, Word] = {
 }
 """Evidence from which steps are inferred, if the file does not mark them."""
 
+STEP_CLOCKS: Mapping[str, Word] = {
+    "host": Word("host clock", "The host's clock, without waiting for a device."),
+    "synchronized": Word("host clock, synchronized", "The host's clock, read after the device had ended all work."),
+    "events": Word("device events", "Events in the device's stream at both ends of a step."),
+}
+"""Clocks that time the steps of a run."""
+
 MISSING_COSTS: Mapping[str, Word] = {
     "no_formula": Word("no formula", "No built-in formula or formula of the user has the op's name."),
     "no_arguments": Word(

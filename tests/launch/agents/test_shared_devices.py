@@ -80,7 +80,8 @@ def test_ranks_of_two_agents_on_a_host_get_different_devices(tmp_path: Path, mon
 def test_too_few_devices_for_agents_of_a_host_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     for error in devices_of_ranks(tmp_path, monkeypatch, device_count=2):
-        assert "4 ranks" in error and "torch sees 2" in error
+        assert "4 ranks" in error
+        assert "torch sees 2" in error
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     from trainyard.train import process_group
 

@@ -13,6 +13,7 @@ import pytest
 
 import trainyard
 from tests.refused import code_of, missing_values, refused
+from tests.simulated_device import SimulatedDevice
 from trainyard.errors import BadInput
 from trainyard.job import SCRIPT, Job, Measure, Recipe
 from trainyard.record import Run, Sample
@@ -124,6 +125,32 @@ def test_without_profile_only_warmup_steps_are_discarded(tmp_path, monkeypatch):
     samples, output = watched(tmp_path, monkeypatch, Measure(warmup=1, steps=2, repeats=1, profiled=0), [1] * 6)
     assert [sample.warmup for sample in samples] == [True] + [False] * 5
     assert output == 0
+
+
+@pytest.mark.torch
+def test_steps_on_a_device_take_its_time_not_the_hosts(tmp_path):
+    pytest.importorskip("torch")
+    from trainyard.run.script.watch_steps import ScriptWatch
+
+    (tmp_path / "samples").mkdir()
+    device, optimizer = SimulatedDevice(), Profiler()
+    measure = Measure(warmup=1, steps=3, repeats=1, profiled=0)
+    watch = ScriptWatch(tmp_path, 0, measure, read_ns=device.read_ns, device_module=lambda: device)
+    for step in range(6):
+        device.captures = step == 3  # a step that is captured into a graph is not executed
+        device.launch(1_000, 0 if device.captures else 10_000_000)
+        watch._optimizer_stepped(optimizer)
+    assert (device.host_ns, device.waits) == (6_000, 0)
+    device.synchronize()
+    watch.close()
+    lines = (tmp_path / "samples" / "rank0.jsonl").read_bytes().splitlines()
+    samples = [msgspec.json.decode(line, type=Sample) for line in lines]
+    assert [(sample.step, sample.wall_ns, sample.clock) for sample in samples] == [
+        (step, 10_000_000, "events") for step in range(4)
+    ]
+    run = Run(id="a", job=Job(name="a", workload=SCRIPT, recipe=Recipe(tokens_per_step=0)), started=now(),
+              samples=tuple(samples))  # fmt: skip
+    assert run.step_clocks == ("events",)
 
 
 @pytest.mark.torch

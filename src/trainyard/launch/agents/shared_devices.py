@@ -45,5 +45,5 @@ def device_share(members: Sequence[Member], member: Member, ranks_per_node: int)
 
     Agents without a `device_host` share with no other agent.
     """
-    sharing = [other for other in members if other.device_host == member.device_host] if member.device_host else [member]
+    sharing = [other for other in members if other == member or other.device_host == member.device_host != ""]
     return DeviceShare(first=sharing.index(member) * ranks_per_node, ranks=len(sharing) * ranks_per_node)
