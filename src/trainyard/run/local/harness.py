@@ -174,7 +174,10 @@ def _check(job: Job, devices: Sequence[DeviceSeen], hosts: Hosts | None) -> None
     device_rules.check(job.recipe, devices[0].vendor)
     is_host_memory = devices[0].vendor == "cpu"
     memory_bytes = devices[0].memory_bytes * (machines if is_host_memory else 1)
-    memory_rules.check(job, workload.weights(job), memory_bytes, devices[0].name + several, shared=is_host_memory)
+    limit = " (memory limited by a cgroup)" if "memory_limit" in devices[0].facts else ""
+    memory_rules.check(
+        job, workload.weights(job), memory_bytes, devices[0].name + limit + several, shared=is_host_memory
+    )
 
 
 def _request(
