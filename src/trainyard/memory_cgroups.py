@@ -1,4 +1,4 @@
-"""The memory cgroups of a process, version 1 and 2, and the memory limit of a container. Linux only; empty elsewhere."""
+"""The memory cgroups of a process, version 1 and 2, and the memory limit of a container. Linux only."""
 
 from __future__ import annotations
 

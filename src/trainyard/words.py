@@ -271,6 +271,7 @@ FAULTS: Mapping[str, Word] = {
     "worker_death": Word("worker death", "A rank's process ended early."),
     "agent_death": Word("agent death", "The agent of a node ended, and its ranks with it."),
     "supervisor_death": Word("supervisor death", "The supervisor of the job ended, and all ranks with it."),
+    "command_death": Word("command death", "The command of `trainyard run -- COMMAND` failed."),
     "hang": Word("hang", "A rank took no step for longer than it may."),
     "slow": Word("slow rank", "A rank takes longer than its peers, step after step."),
     "disk_full": Word("full disk", "A checkpoint found no room."),

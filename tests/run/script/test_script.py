@@ -14,7 +14,7 @@ import pytest
 import trainyard
 from tests.refused import code_of, missing_values, refused
 from tests.simulated_device import SimulatedDevice
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, CommandFailed
 from trainyard.job import SCRIPT, Job, Measure, Recipe
 from trainyard.record import Run, Sample
 from trainyard.report.view.build_analysis import analyse_run
@@ -335,13 +335,30 @@ def test_a_marked_script_says_its_tokens_and_losses(tmp_path):
     ],
     ids=["fails late", "fails at once", "takes no step"],
 )
-def test_a_script_that_fails_or_takes_no_step(tmp_path, text, code, error, values):
+def test_a_script_that_fails_or_takes_no_step(tmp_path, request, text, code, error, values):
     pytest.importorskip("torch")
     stored, done = run(tmp_path, [sys.executable, written(tmp_path, text), "8"])
     assert done.returncode == code
     assert (stored["schema"], stored["code"], stored["exit_code"]) == ("trainyard/error/1", error, code)
     assert code_of(done.stderr) == error
     assert missing_values(done.stderr, *values) == []
+    rows = Store(tmp_path / "store").rows()
+    assert len(rows) == ("fails late" in request.node.name)
+    for row in rows:
+        (incident,) = Store(tmp_path / "store").load(row.id).incidents
+        assert (incident.kind, incident.rank) == ("command_death", -1)
+        assert missing_values(incident.summary, *values) == []
+
+
+def test_memory_kills_during_a_command_are_named(tmp_path, monkeypatch):
+    from trainyard.run.script import run_command
+
+    counts = iter([3, 5])
+    monkeypatch.setattr(run_command, "_memory_kills", lambda: next(counts))
+    monkeypatch.setattr(run_command, "memory_limit_bytes", lambda _: 1 << 30)
+    command = [sys.executable, "-c", "raise SystemExit(9)"]
+    with refused(CommandFailed, "exit code 9", "2 processes", "1.0 GiB"):
+        run_command.execute(command, Measure(), Session(Store(tmp_path), lambda _: ()))
 
 
 def test_a_command_is_not_gone_on_with(tmp_path):
