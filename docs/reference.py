@@ -67,6 +67,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Vendors": words.VENDORS,
     "How an entry is known": words.HOWS,
     "Bases of a ledger": words.BASES,
+    "Clocks that time the steps of a run": words.STEP_CLOCKS,
     "Reasons why FLOPs and bytes are not known": words.MISSING_COSTS,
     "Clock alignment": words.ALIGNMENTS,
     "What memory is held for": words.MEMORY,

@@ -40,6 +40,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of restarts of the job before this step; a step may have one sample per attempt."""
     ended_ns: Int = 0
     """When the step ended, in ns since the epoch; 0 if not reported."""
+    clock: Literal["", "host", "synchronized", "events"] = ""
+    """The clock of `wall_ns`, as in words.STEP_CLOCKS; empty if not recorded."""
 
 
 class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -162,6 +164,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for sample in self.samples:
             last_attempt[sample.step] = max(last_attempt.get(sample.step, 0), sample.attempt)
         return [sample for sample in self.samples if sample.attempt == last_attempt[sample.step]]
+
+    @property
+    def step_clocks(self) -> tuple[str, ...]:
+        """The clocks that timed the measured steps, as in words.STEP_CLOCKS, sorted; empty if not recorded."""
+        return tuple(sorted({sample.clock for sample in self.measured()} - {""}))
 
     def measured(self) -> list[Sample]:
         """The samples that figures are computed from: last attempts, without warm-up and profiled steps."""

@@ -161,6 +161,13 @@ STEP_SOURCES: Mapping[str, Word] = {
 }
 """Evidence from which steps are inferred, if the file does not mark them."""
 
+STEP_CLOCKS: Mapping[str, Word] = {
+    "host": Word("host clock", "The host's clock, without waiting for a device."),
+    "synchronized": Word("host clock, synchronized", "The host's clock, read after the device had ended all work."),
+    "events": Word("device events", "Events in the device's stream at both ends of a step."),
+}
+"""Clocks that time the steps of a run."""
+
 MISSING_COSTS: Mapping[str, Word] = {
     "no_formula": Word("no formula", "No built-in formula or formula of the user has the op's name."),
     "no_arguments": Word(
@@ -264,6 +271,7 @@ FAULTS: Mapping[str, Word] = {
     "worker_death": Word("worker death", "A rank's process ended early."),
     "agent_death": Word("agent death", "The agent of a node ended, and its ranks with it."),
     "supervisor_death": Word("supervisor death", "The supervisor of the job ended, and all ranks with it."),
+    "command_death": Word("command death", "The command of `trainyard run -- COMMAND` failed."),
     "hang": Word("hang", "A rank took no step for longer than it may."),
     "slow": Word("slow rank", "A rank takes longer than its peers, step after step."),
     "disk_full": Word("full disk", "A checkpoint found no room."),

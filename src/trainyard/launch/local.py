@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, PortInUse, UnknownName
 from trainyard.launch.launch_spec import FILE, TOKEN, Spec
+from trainyard.launch.process_lock import lock_for_processes
 from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
 from trainyard.launch.supervisor.signed_store import draw_token
@@ -77,13 +78,13 @@ class Local:
         """Start the job in the folder `files`, which has the files of `render`; return the job's id.
 
         The id is the process id of the supervisor, whose agents start the ranks. Output goes to `logs/`. Raises
-        `MissingLibrary` without torch.
+        `MissingLibrary` without torch, and `RunInUse` if processes of an earlier attempt do not end.
         """
         check_torch()
         failures.forget(files)
         logs = files / "logs"
         logs.mkdir(exist_ok=True)
-        with (logs / "launcher.log").open("ab") as log:
+        with (logs / "launcher.log").open("ab") as log, lock_for_processes(files) as lock:
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -97,6 +98,7 @@ class Local:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, TOKEN: draw_token()},
+                pass_fds=(lock,),
                 start_new_session=True,  # so that Ctrl-C reaches only this process, which ends the others in order
             )
         self._started[str(process.pid)] = (process, files)

@@ -17,7 +17,7 @@ from trainyard.formats.regular_files import is_regular, sha256_of, unreadable
 FILE = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"
 HEAD = "run.json"
-_LOCAL = ("tags.json", "lock", "checkpoints", FILE, SIGNATURE)
+_LOCAL = ("tags.json", "lock", "processes.lock", "checkpoints", FILE, SIGNATURE)
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)\Z")
 _MAX_NAME_BYTES, _MAX_PART_BYTES, _MAX_PARTS = 1024, 255, 16
 """Limits of a file's name, of one part of it between slashes (as of most file systems), and of the number of parts."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainyard import units
+from trainyard import units, words
 from trainyard.machine_load import load_warning, throttle_warning
 from trainyard.record import Run
 from trainyard.store.run_summary import step_walls
@@ -23,8 +23,24 @@ _MIN_SHOWN_CORES = 0.05
 def measurement_warnings(run: Run) -> list[str]:
     """A sentence for each reason to distrust the run's times."""
     provenance = run.provenance
-    reasons = (load_warning(provenance.load), throttle_warning(provenance.clocks), _spread_warning(run))
+    reasons = (
+        load_warning(provenance.load),
+        throttle_warning(provenance.clocks),
+        _clock_warning(run),
+        _spread_warning(run),
+    )
     return [*missing_ranks_warnings(run), *run.part_notes, *(reason for reason in reasons if reason)]
+
+
+def _clock_warning(run: Run) -> str:
+    """A sentence if different clocks timed the measured steps, which are not comparable then; else empty."""
+    if len(run.step_clocks) < 2:
+        return ""
+    counts = [
+        f"{sum(sample.clock == clock for sample in run.measured())} by {words.STEP_CLOCKS[clock].label}"
+        for clock in run.step_clocks
+    ]
+    return f"Different clocks timed the measured steps of the ranks: {', '.join(counts)}."
 
 
 def missing_ranks_warnings(run: Run) -> list[str]:

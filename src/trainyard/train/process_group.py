@@ -21,7 +21,8 @@ PATIENCE = timedelta(minutes=30)
 
 class Ranks(NamedTuple):
     """A process's rank in the job and its device. `world`, `local_world`: number of ranks in the job and on this host;
-    `local_rank`: index on this host and of `device`. `vendor` of the device: nvidia, amd or cpu."""
+    `local_rank`: index on this host, over all its agents, and of `device`. `vendor` of the device: nvidia, amd or
+    cpu."""
 
     rank: int
     local_rank: int
@@ -64,7 +65,7 @@ def find_ranks(vendor: str) -> Ranks:
     elif local_world > torch.cuda.device_count():
         raise DeviceUnusable(
             f"{local_world} ranks on this host need a device each, but torch sees {torch.cuda.device_count()}.",
-            "Lower $.layout, or set CUDA_VISIBLE_DEVICES to an empty string to train on the CPU.",
+            "Lower $.layout, use more hosts, or set CUDA_VISIBLE_DEVICES to an empty string to train on the CPU.",
         )
     else:
         device = torch.device("cuda", local_rank)

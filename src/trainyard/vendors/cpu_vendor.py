@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 
+from trainyard.memory_cgroups import memory_groups, memory_limit_bytes
 from trainyard.record import DeviceSeen
+from trainyard.units import show_size
 from trainyard.vendors.driver import Catalogue, parse_int
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -19,14 +21,22 @@ class Cpu(Catalogue):
     """The `Vendor` of the host: all its cores together are one device."""
 
     def devices(self) -> Sequence[DeviceSeen]:
-        """One device: the host's CPU with its cores, threads, instruction set and vector extensions as facts."""
+        """One device: the host's CPU with its cores, threads, instruction set and vector extensions as facts.
+
+        `memory_bytes`: the host's memory, or the limit of the process's cgroups if that is lower, which the fact
+        `memory_limit` then states.
+        """
         facts = {
             "cores": str(cores()),
             "threads": str(os.cpu_count() or 1),
             "isa": platform.machine(),
             **_vector_extensions(),
         }
-        return (DeviceSeen(index=0, name=_cpu_name(), vendor="cpu", memory_bytes=_memory_bytes(), facts=facts),)
+        host_bytes, limit_bytes = _memory_bytes(), memory_limit_bytes(memory_groups())
+        if limit_bytes and (limit_bytes < host_bytes or not host_bytes):
+            facts["memory_limit"] = f"{show_size(limit_bytes)} of {show_size(host_bytes)}, by a cgroup"
+            host_bytes = limit_bytes
+        return (DeviceSeen(index=0, name=_cpu_name(), vendor="cpu", memory_bytes=host_bytes, facts=facts),)
 
     def telemetry(self) -> Mapping[str, str]:
         """`governor` and `frequency`, if the kernel reports them, and the `load` of the last minute."""

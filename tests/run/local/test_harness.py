@@ -26,6 +26,7 @@ from trainyard.errors import (
     UnknownName,
 )
 from trainyard.job import Job, Layout, Measure, Recipe
+from trainyard.launch.supervisor import event_log
 from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim
 from trainyard.model import Model
@@ -36,6 +37,7 @@ from trainyard.run.local.host_devices import capacity, find_devices
 from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.record import run_claims
 from trainyard.run.record.finish_run import read_measurements
+from trainyard.run.record.supervisor_death import record_supervisor_death
 from trainyard.run.session import Book, Progress, Session
 from trainyard.store.store import Store, new_id
 from trainyard.vendors import cpu_vendor
@@ -273,6 +275,25 @@ def test_interrupted_it_leaves_no_process_and_an_incomplete_run(store: Store, si
     kept = store.load(folder.name)
     assert kept.state == "incomplete"
     assert kept.samples
+    record_supervisor_death(folder)  # as a resumption does
+    faults = [event.kind for event in event_log.read(folder) if event.type == "fault"]
+    assert faults == (["supervisor_death"] if sign == signal.SIGKILL else [])
+
+
+@pytest.mark.torch
+def test_killed_supervisor_leaves_an_incident(store: Store) -> None:
+    pytest.importorskip("torch")
+
+    def kill_supervisor(at: Progress) -> None:
+        if at.step == 3:
+            (path,) = store.runs.glob("*/logs/supervisor.pid")
+            os.kill(int(path.read_text()), signal.SIGKILL)
+
+    with refused(RankDied, "SIGKILL"):
+        run(store, "hang", progress=kill_supervisor)
+    kept = store.load(store.rows()[0].id)
+    assert kept.state == "failed"
+    assert [(incident.kind, incident.rank) for incident in kept.incidents] == [("supervisor_death", -1)]
 
 
 def test_a_layout_that_does_not_fit_starts_nothing(store: Store) -> None:

@@ -15,9 +15,7 @@ from tests.refused import refused
 from tests.tiny_job import TWO_REPLICAS
 from trainyard import job_file
 from trainyard.errors import BadInput, BadJob, EnvironmentFailed
-from trainyard.launch import epoch
-from trainyard.launch.supervisor import event_log, find_cause
-from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
+from trainyard.launch.supervisor import find_cause
 from trainyard.launch.supervisor.listen import is_loopback, listen
 from trainyard.launch.supervisor.messages import RankReport
 from trainyard.record import DeviceSeen, Sample
@@ -165,26 +163,6 @@ def test_missing_and_hostile_parts_are_named_and_the_rest_kept(tmp_path: Path) -
     assert [(share.ranks, share.missing) for share in collected.shares] == [((0,), False), ((1, 2), True)]
     assert len((run / "samples" / "rank0.jsonl").read_bytes().splitlines()) == 1
     assert not (run / "parts" / "node1.part").exists()
-
-
-# The supervisor's death
-
-
-def test_supervisor_that_ended_without_a_word_is_recorded_once(tmp_path: Path) -> None:
-    log = EventLogWriter(tmp_path, event_log.SUPERVISOR)
-    head.record_supervisor_death(tmp_path)
-    assert event_log.read(tmp_path) == [], "nothing ran"
-    write_samples(tmp_path, 0, [(0, 0), (0, 1)])
-    (tmp_path / "life" / "rank0.jsonl").unlink()
-    for event in (JobEvent(type="started", at=100), JobEvent(type="launched", at=200, nodes=2)):
-        log.add(event)
-    head.record_supervisor_death(tmp_path)
-    (fault,) = [event for event in event_log.read(tmp_path) if event.type == "fault"]
-    assert (fault.kind, fault.node, fault.at) == ("supervisor_death", 0, 200)
-    assert fault.noticed <= epoch.now_ns()
-    log.add(JobEvent(type="ended", at=fault.noticed + 1))
-    head.record_supervisor_death(tmp_path)
-    assert len([event for event in event_log.read(tmp_path) if event.type == "fault"]) == 1
 
 
 # Chaos on nodes

@@ -13,7 +13,8 @@ import pytest
 
 import trainyard
 from tests.refused import code_of, missing_values, refused
-from trainyard.errors import BadInput
+from tests.simulated_device import SimulatedDevice
+from trainyard.errors import BadInput, CommandFailed
 from trainyard.job import SCRIPT, Job, Measure, Recipe
 from trainyard.record import Run, Sample
 from trainyard.report.view.build_analysis import analyse_run
@@ -124,6 +125,32 @@ def test_without_profile_only_warmup_steps_are_discarded(tmp_path, monkeypatch):
     samples, output = watched(tmp_path, monkeypatch, Measure(warmup=1, steps=2, repeats=1, profiled=0), [1] * 6)
     assert [sample.warmup for sample in samples] == [True] + [False] * 5
     assert output == 0
+
+
+@pytest.mark.torch
+def test_steps_on_a_device_take_its_time_not_the_hosts(tmp_path):
+    pytest.importorskip("torch")
+    from trainyard.run.script.watch_steps import ScriptWatch
+
+    (tmp_path / "samples").mkdir()
+    device, optimizer = SimulatedDevice(), Profiler()
+    measure = Measure(warmup=1, steps=3, repeats=1, profiled=0)
+    watch = ScriptWatch(tmp_path, 0, measure, read_ns=device.read_ns, device_module=lambda: device)
+    for step in range(6):
+        device.captures = step == 3  # a step that is captured into a graph is not executed
+        device.launch(1_000, 0 if device.captures else 10_000_000)
+        watch._optimizer_stepped(optimizer)
+    assert (device.host_ns, device.waits) == (6_000, 0)
+    device.synchronize()
+    watch.close()
+    lines = (tmp_path / "samples" / "rank0.jsonl").read_bytes().splitlines()
+    samples = [msgspec.json.decode(line, type=Sample) for line in lines]
+    assert [(sample.step, sample.wall_ns, sample.clock) for sample in samples] == [
+        (step, 10_000_000, "events") for step in range(4)
+    ]
+    run = Run(id="a", job=Job(name="a", workload=SCRIPT, recipe=Recipe(tokens_per_step=0)), started=now(),
+              samples=tuple(samples))  # fmt: skip
+    assert run.step_clocks == ("events",)
 
 
 @pytest.mark.torch
@@ -308,13 +335,30 @@ def test_a_marked_script_says_its_tokens_and_losses(tmp_path):
     ],
     ids=["fails late", "fails at once", "takes no step"],
 )
-def test_a_script_that_fails_or_takes_no_step(tmp_path, text, code, error, values):
+def test_a_script_that_fails_or_takes_no_step(tmp_path, request, text, code, error, values):
     pytest.importorskip("torch")
     stored, done = run(tmp_path, [sys.executable, written(tmp_path, text), "8"])
     assert done.returncode == code
     assert (stored["schema"], stored["code"], stored["exit_code"]) == ("trainyard/error/1", error, code)
     assert code_of(done.stderr) == error
     assert missing_values(done.stderr, *values) == []
+    rows = Store(tmp_path / "store").rows()
+    assert len(rows) == ("fails late" in request.node.name)
+    for row in rows:
+        (incident,) = Store(tmp_path / "store").load(row.id).incidents
+        assert (incident.kind, incident.rank) == ("command_death", -1)
+        assert missing_values(incident.summary, *values) == []
+
+
+def test_memory_kills_during_a_command_are_named(tmp_path, monkeypatch):
+    from trainyard.run.script import run_command
+
+    counts = iter([3, 5])
+    monkeypatch.setattr(run_command, "_memory_kills", lambda: next(counts))
+    monkeypatch.setattr(run_command, "memory_limit_bytes", lambda _: 1 << 30)
+    command = [sys.executable, "-c", "raise SystemExit(9)"]
+    with refused(CommandFailed, "exit code 9", "2 processes", "1.0 GiB"):
+        run_command.execute(command, Measure(), Session(Store(tmp_path), lambda _: ()))
 
 
 def test_a_command_is_not_gone_on_with(tmp_path):

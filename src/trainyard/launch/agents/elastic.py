@@ -48,6 +48,7 @@ from trainyard.launch.agents.lease import Lease
 from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.agents.rank_progress import HeartbeatBoard
+from trainyard.launch.agents.shared_devices import device_host, device_share
 from trainyard.launch.launch_spec import LOST, RUN_FOLDER, Spec
 from trainyard.launch.supervisor import messages, resource_exhaustion
 from trainyard.launch.supervisor.failure_report import tail
@@ -70,7 +71,7 @@ class SupervisorLink:
     def __init__(self, store: SignedStore, node: int, lease: Lease) -> None:
         """`lease`: renewed with every answer of the supervisor."""
         self.store = store
-        self.member = Member(node=node, life=secrets.token_hex(8))
+        self.member = Member(node=node, life=secrets.token_hex(8), device_host=device_host())
         self.notice = False
         self._lease = lease
         self._plan = AgentPlan(serial=-1)
@@ -96,6 +97,7 @@ class SupervisorLink:
             ranks=ranks,
             host=socket.gethostname(),
             notice=self.notice,
+            device_host=self.member.device_host,
         )
         self.store.set(messages.key(self.member.node), msgspec.json.encode(report))
         if int(self.store.get(messages.SERIAL)) != self._plan.serial:
@@ -199,20 +201,23 @@ class Agent(SimpleElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         """Fork the ranks of a new generation, with torchrun's variables; return local rank -> process id.
 
-        Called by torch's agent after a rendezvous. Forgets the processes of the last generation.
+        Called by torch's agent after a rendezvous. Forgets the processes of the last generation. LOCAL_RANK counts the
+        ranks of all agents that see the same devices, so that each rank has a device of its own.
         """
         fork = multiprocessing.get_context("fork")
-        generation = self.rendezvous.plan.generation
+        plan = self.rendezvous.plan
+        generation = plan.generation
+        share = device_share(plan.members, self.rendezvous.link.member, self.spec.ranks_per_node)
         self.processes, self.ends_ns, self.shortages, self._reports_stacks = {}, {}, {}, False
         for worker in worker_group.workers:
             variables = {
                 "RANK": worker.global_rank,
-                "LOCAL_RANK": worker.local_rank,
+                "LOCAL_RANK": share.first + worker.local_rank,
                 "ROLE_RANK": worker.role_rank,
                 "ROLE_NAME": self.spec.module,
                 "GROUP_RANK": worker_group.group_rank,
                 "WORLD_SIZE": worker.world_size,
-                "LOCAL_WORLD_SIZE": self.spec.ranks_per_node,
+                "LOCAL_WORLD_SIZE": share.ranks,
                 "GROUP_WORLD_SIZE": worker_group.group_world_size,
                 "ROLE_WORLD_SIZE": worker.role_world_size,
                 "MASTER_ADDR": worker_group.master_addr,

@@ -152,7 +152,10 @@ class Supervision:
         live = self.reports.live(now)
         size, sizes = self.spec.size(len(live)), self.spec.sizes or (self.spec.nodes,)
         if size == max(sizes) or (size and now.seconds >= self._deadline_s):
-            self._launch(now, [Member(node=node, life=report.life) for node, report in live.items()][:size])
+            members = [
+                Member(node=node, life=report.life, device_host=report.device_host) for node, report in live.items()
+            ]
+            self._launch(now, members[:size])
         elif now.seconds >= self._deadline_s + GIVE_UP_S:
             self.abort(now, f"{len(live)} of {self.spec.nodes} nodes are available, but the job needs {min(sizes)}")
 

@@ -57,7 +57,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of an agent. `life`: random id drawn at its start. `beat`: grows with every report. `generation`: that
     of `ranks`, if any. `serial`: that of the last plan the agent acted on before it looked at the ranks. `host`: name
-    of its host. `notice`: whether its host was asked to leave. `problem`: why this host cannot take part in the job."""
+    of its host. `notice`: whether its host was asked to leave. `problem`: why this host cannot take part in the job.
+    `device_host`: as in `Member`."""
 
     node: int
     life: str
@@ -69,6 +70,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     host: str = ""
     notice: bool = False
     problem: str = ""
+    device_host: str = ""
 
 
 class JobStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +83,12 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """An agent that takes part in a generation: its node, and the `life` of its reports."""
+    """An agent that takes part in a generation: its node, and the `life` of its reports. `device_host`: the same text
+    for all agents that see the same devices (`shared_devices.device_host`); empty if unknown."""
 
     node: int
     life: str
+    device_host: str = ""
 
 
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

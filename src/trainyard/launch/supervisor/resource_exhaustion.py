@@ -10,15 +10,13 @@ import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from trainyard.memory_cgroups import memory_groups, memory_limit_bytes
 from trainyard.units import show_size
 
-_GROUPS = Path("/sys/fs/cgroup")
 _COUNTERS = ("memory.events", "memory.oom_control")
 """Files of cgroup version 2 and version 1."""
 _HOST = "/proc/vmstat"
 _SHARED = "/dev/shm"  # noqa: S108  only measured, never written
-_UNLIMITED = 1 << 60
-"""Version 1 reports a limit of nearly 2^63 bytes if there is none."""
 _STORAGE_WORDS = ("no space left", "shared memory", "unable to write to file", "bus error", "dataloader worker")
 _LOADER = "torch/utils/data/dataloader.py"
 """Raises errors of many types when its workers end."""
@@ -30,19 +28,7 @@ _COUNT_INTERVAL_S, _WINDOW_S = 1.0, 10.0
 
 def memory_group(pid: int) -> str:
     """Return the folder of a running process's memory cgroup; empty if there is none, or it has no counter of kills."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        return ""
-    # Lines of /proc/PID/cgroup are NUMBER:CONTROLLERS:PATH; those of version 2 have no controllers.
-    controllers_and_paths = {tuple(line.split(":", 2)[1:]) for line in lines if line.count(":") >= 2}
-    for controllers, path in sorted(controllers_and_paths, reverse=True):  # version 2 has no name, and comes last
-        if not controllers or "memory" in controllers.split(","):
-            mount = _GROUPS / "memory" if controllers else _GROUPS
-            for folder in (mount / path.lstrip("/"), mount):  # a container may see its own group as the root
-                if kills(str(folder)) >= 0:
-                    return str(folder)
-    return ""
+    return next((str(folder) for folder in memory_groups(pid) if kills(str(folder)) >= 0), "")
 
 
 def kills(counter: str) -> int:
@@ -70,6 +56,8 @@ class Kills:
     def __init__(self) -> None:
         self._groups: dict[int, str] = {}
         """Process id -> the folder of its memory cgroup; empty if there is none."""
+        self._limits: dict[int, int] = {}
+        """Process id -> the memory limit of its cgroups in bytes; 0 if there is none."""
         self._readings: list[tuple[float, dict[str, int]]] = []
         """(monotonic seconds, counter -> number of kills, -1 if unknown), oldest first."""
 
@@ -79,6 +67,7 @@ class Kills:
         if self._readings and now_s - self._readings[-1][0] < _COUNT_INTERVAL_S:
             return
         self._groups = {pid: memory_group(pid) for pid in pids}
+        self._limits = {pid: memory_limit_bytes(memory_groups(pid)) for pid in self._groups}
         while len(self._readings) > 1 and now_s - self._readings[1][0] > _WINDOW_S:
             del self._readings[0]
         self._readings.append((now_s, {counter: kills(counter) for counter in {*self._groups.values(), _HOST}}))
@@ -88,7 +77,7 @@ class Kills:
         seconds; else an empty string."""
         group = self._groups.get(pid, "")
         if self._has_grown(group):
-            limit = _limit(group)
+            limit = self._limits.get(pid, 0)
             return "out of memory" + (f" in a cgroup that is limited to {show_size(limit)}" if limit else "")
         if self._has_grown(_HOST):
             return f"probably out of memory, as the kernel killed a process for it in the last {_WINDOW_S:g} s"
@@ -98,17 +87,6 @@ class Kills:
         """Whether the number of kills of this counter is larger than in the oldest reading that has it."""
         before = next((counts[counter] for _, counts in self._readings if counter in counts), -1)
         return 0 <= before < kills(counter)
-
-
-def _limit(group: str) -> int:
-    """The memory limit of a cgroup in bytes; 0 if there is none."""
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        try:
-            text = (Path(group) / name).read_text().strip()
-        except OSError:
-            continue
-        return int(text) if text.isdecimal() and int(text) < _UNLIMITED else 0
-    return 0
 
 
 def storage(error: BaseException, folders: Sequence[str] = ()) -> str:

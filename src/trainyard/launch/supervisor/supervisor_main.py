@@ -127,6 +127,10 @@ def main(path: Path, parent: int) -> int:
         return _supervise(path, spec, began)
     except _LeaveEarly:
         return _record_early_leave(path.parent, spec, began)
+    except KeyboardInterrupt:  # the job is cancelled, which is not a fault
+        attempt = max(0, event_log.last_attempt(event_log.read(path.parent)))
+        EventLogWriter(path.parent, SUPERVISOR).add(JobEvent(type="ended", at=now().epoch, attempt=attempt))
+        raise
 
 
 def _supervise(path: Path, spec: Spec, began: Now) -> int:

@@ -98,7 +98,7 @@ def _analysis(
             *(_unmatched_formulas(roofline) if roofline else ()),
             *_warnings(mean, run),
         ),
-        notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
+        notes=(*(measured.notes if measured else ()), *((*_no_mfu(run), *_device_clocks(run)) if run else ())),
         limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
     )
 
@@ -223,6 +223,13 @@ def _no_mfu(run: Run) -> list[str]:
     summary = summarise(run)
     notes = [f"No MFU: {summary.no_mfu}."] if summary.no_mfu and not (summary.mfu or summary.matmul_share) else []
     return [*notes, *([f"No share of the matmul rate: {why}."] if (why := summary.no_matmul_share) else [])]
+
+
+def _device_clocks(run: Run) -> list[str]:
+    """Notes on the clocks that timed the steps, unless the host's clock timed all of them."""
+    if run.step_clocks in ((), ("host",)):
+        return []
+    return [f"Steps are timed by {words.STEP_CLOCKS[clock].label}." for clock in run.step_clocks]
 
 
 def _rows(rows: list[Busy], wall_ns: int) -> tuple[KernelRow, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard import plugins, units
+from trainyard import plugins, units, words
 from trainyard.job import Job
 from trainyard.record import Run
 from trainyard.report.view.view import KeyFigure
@@ -40,7 +40,8 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
             figure(
                 "step time",
                 units.show_time(summary.step_ns),
-                "Median over unprofiled steps of the slowest rank; half the range of the repeats' medians.",
+                "Median over unprofiled steps of the slowest rank; half the range of the repeats' medians."
+                + "".join(f" Clock: {words.STEP_CLOCKS[clock].label}." for clock in run.step_clocks),
                 f"± {100 * spread:.1f} % over {len(summary.repeats_ns)} repeats" if len(summary.repeats_ns) > 1 else "",
             )
         )

@@ -33,6 +33,7 @@ from trainyard.run.nodes.reduce_rank_traces import reduce_rank_traces
 from trainyard.run.record import goodput, provenance
 from trainyard.run.record.finish_run import add_load, book_traces, mark_failed, read_measurements
 from trainyard.run.record.load_meter import LoadMeter, present_load
+from trainyard.run.record.supervisor_death import record_supervisor_death
 from trainyard.run.resume import resume_hint, shrink_job
 from trainyard.run.session import WORKER, Session
 from trainyard.store.disk_space import write_whole
@@ -122,6 +123,7 @@ def resume(name: str, session: Session) -> Run:
     rank_variables = job_environment(run.job, session.hosts, vendors)
     launcher: Launcher = plugins.load("launchers", "local")
     with lock_folder(folder):
+        record_supervisor_death(folder)  # of an attempt that was killed with its command
         # Differences from the provenance of the run's first start are printed; its record keeps that of the start.
         current = provenance.gather(devices, vendors, variable_values(rank_variables))
         changed = [
@@ -176,7 +178,10 @@ def _check(job: Job, devices: Sequence[DeviceSeen], hosts: Hosts | None) -> None
     device_rules.check(job.recipe, devices[0].vendor)
     is_host_memory = devices[0].vendor == "cpu"
     memory_bytes = devices[0].memory_bytes * (machines if is_host_memory else 1)
-    memory_rules.check(job, workload.weights(job), memory_bytes, devices[0].name + several, shared=is_host_memory)
+    limit = " (memory limited by a cgroup)" if "memory_limit" in devices[0].facts else ""
+    memory_rules.check(
+        job, workload.weights(job), memory_bytes, devices[0].name + limit + several, shared=is_host_memory
+    )
 
 
 def _request(
@@ -239,8 +244,10 @@ def _run_to_end(started: StartedRun, session: Session, vendors: Mapping[str, Ven
             if rank_files(folder / "profiles", ".profile"):  # of other nodes: all ranks are booked from profiles
                 reduce_rank_traces(folder, session.hosts.job_id, ranks, session.reduce, session.say)
             run = replace(run, job_id=session.hosts.job_id, nodes=collected.shares)
-        measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
         status = launcher.status(started.job_id)
+        if status.state == "failed":
+            record_supervisor_death(folder)
+        measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
         if status.state != "ended":
             raise _ended_early(status, measured_run, folder, session.store)
         return book_traces(measured_run, folder, session)

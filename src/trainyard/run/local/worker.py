@@ -226,6 +226,7 @@ class Rank:
             warmup=planned.warmup,
             attempt=self.attempt,
             ended_ns=epoch.now_ns(),
+            clock="synchronized" if self.ranks.device.type == "cuda" else "host",
         )
         self.log.write(msgspec.json.encode(sample) + b"\n")
         self.log.flush()

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec.structs import replace
 
 from trainyard import job_file
 from trainyard.errors import BadInput, BadJob, RankDied
 from trainyard.formats import toml
 from trainyard.job import Job
-from trainyard.launch import epoch
-from trainyard.launch.supervisor import event_log, failure_report
-from trainyard.launch.supervisor.event_log import SUPERVISOR, EventLogWriter, JobEvent
+from trainyard.launch.supervisor import failure_report
 from trainyard.record import Run
 from trainyard.run.local import harness
 from trainyard.run.nodes.hosts import Hosts
 from trainyard.run.session import Session
-from trainyard.store.run_folder import read_samples
 
 
 def execute(job: Job, job_text: str, session: Session) -> Run:
@@ -46,7 +41,6 @@ def execute(job: Job, job_text: str, session: Session) -> Run:
             if run.state == "complete":
                 session.say(f"run {run.id} of job {hosts.job_id} is complete already")
                 return run
-            record_supervisor_death(folder)
             return harness.resume(run.id, session)
         except RankDied as error:
             if not restarts_left or failure_report.read(folder) is not None:  # the supervisor judged the job
@@ -94,26 +88,3 @@ def recovery_notice(job: Job, hosts: Hosts) -> str:
     if not restarts:
         return f"a lost rank or node ends the job (max_restarts = 0); started again with its job id, it resumes {begin}"
     return f"after the loss of a rank or node the job restarts {begin},{fewer}, at most {restarts} times"
-
-
-def record_supervisor_death(folder: Path) -> None:
-    """Record that the last supervisor of the run in `folder` ended without a word, if it did, with its time: that of
-    the last known event or sample."""
-    events = event_log.read(folder)
-    own = [event for event in events if event.type in ("started", "launched", "ended", "fault")]
-    if not own or own[-1].type == "ended":
-        return
-    times = [event.noticed or event.at for event in events] + [sample.ended_ns for sample in read_samples(folder)]
-    at = max(times)
-    EventLogWriter(folder, SUPERVISOR).add(
-        JobEvent(
-            type="fault",
-            kind="supervisor_death",
-            at=at,
-            noticed=max(at, epoch.now_ns()),
-            attempt=max(0, event_log.last_attempt(events)),
-            node=0,
-            step=max((event.step for event in events if event.type == "saved"), default=-1),
-            message="the supervisor on node 0 was lost, and all ranks with it",
-        )
-    )

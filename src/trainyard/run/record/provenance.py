@@ -139,7 +139,6 @@ def host(vendors: Mapping[str, Vendor]) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "python": sys.version.split("\n")[0],
         "cgroup_cpu": _read("/sys/fs/cgroup/cpu.max"),
-        "cgroup_memory": _read("/sys/fs/cgroup/memory.max"),
         "transparent_hugepage": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
     }
     return {name: value for name, value in facts.items() if value}

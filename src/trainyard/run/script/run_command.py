@@ -14,7 +14,10 @@ from pathlib import Path
 from trainyard import plugins
 from trainyard.errors import BadInput, CommandFailed
 from trainyard.job import SCRIPT, Job, Measure, Recipe
+from trainyard.launch.supervisor.event_log import EventLogWriter
+from trainyard.launch.supervisor.resource_exhaustion import kills, memory_group
 from trainyard.machine_load import present_load_warning
+from trainyard.memory_cgroups import memory_groups, memory_limit_bytes
 from trainyard.pdeathsig import die_with_parent
 from trainyard.record import Run
 from trainyard.redact import redact_command
@@ -31,6 +34,7 @@ from trainyard.run.script.watch_steps import COLLECTOR, FOLDER, MEASURE
 from trainyard.run.session import Session
 from trainyard.store.run_folder import rank_files
 from trainyard.store.store import new_id, now
+from trainyard.units import counted, show_size
 
 INJECT = Path(__file__).with_name("inject")
 _STDERR = 2
@@ -72,14 +76,18 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     load_meter = LoadMeter()
     receiver = network.Receiver()
     try:
+        memory_kills = _memory_kills()
         exit_code = _run([program, *command[1:]], folder, measure, receiver.collector)
+        ending = f"{shown_command} ended with {_exit_status(exit_code)}{_shortage(_memory_kills() - memory_kills)}"
+        if exit_code:
+            EventLogWriter(folder, "command").fault("command_death", ending)
         measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
         part, records = read_node(folder, measured_run)
         measured_run = with_layout(measured_run, part.world_size if part else 0)
         if not measured_run.samples:
             store.delete(run.id)
-            raise _no_step(shown_command, exit_code)
-        failure = f"{shown_command} ended with {_exit_status(exit_code)}." if exit_code else ""
+            raise _no_step(shown_command, ending if exit_code else "")
+        failure = f"{ending}." if exit_code else ""
         if part is not None:
             return _end_node(NodeRun(measured_run, part, records, folder, failure), session, receiver)
     finally:
@@ -92,11 +100,10 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     return book_traces(measured_run, folder, session)
 
 
-def _no_step(shown_command: str, exit_code: int) -> CommandFailed | BadInput:
-    """The error for a command in which no step was seen."""
-    if exit_code:
-        reason = f"{shown_command} ended with {_exit_status(exit_code)} before its second step."
-        return CommandFailed(reason, "Its output is above.")
+def _no_step(shown_command: str, failure: str) -> CommandFailed | BadInput:
+    """The error for a command in which no step was seen. `failure`: how it failed; empty if it succeeded."""
+    if failure:
+        return CommandFailed(f"{failure} before its second step.", "Its output is above.")
     return BadInput(
         f"{shown_command} succeeded, but no step was seen: no torch.optim optimizer stepped twice in a Python that "
         "has trainyard installed.",
@@ -148,6 +155,23 @@ def _run(command: Sequence[str], folder: Path, measure: Measure, collector: str 
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
+
+
+def _memory_kills() -> int:
+    """Number of processes that the kernel has killed for memory in this process's cgroup, which the command shares; 0
+    if unknown."""
+    group = memory_group(os.getpid())
+    return max(0, kills(group)) if group else 0
+
+
+def _shortage(memory_kills: int) -> str:
+    """The part of a sentence on a command during which the kernel killed `memory_kills` processes of its cgroup for
+    memory; empty if it killed none."""
+    if memory_kills < 1:
+        return ""
+    limit_bytes = memory_limit_bytes(memory_groups())
+    limit = f" (limited to {show_size(limit_bytes)})" if limit_bytes else ""
+    return f", after the kernel killed {counted(memory_kills, 'process', 'processes')} of its cgroup{limit} for memory"
 
 
 def _exit_status(code: int) -> str:

@@ -22,9 +22,11 @@ from typing import IO, Any
 from weakref import ref
 
 import msgspec
+from msgspec.structs import replace
 
 from trainyard.job import PROFILER_WARMUP, Measure
 from trainyard.record import Sample
+from trainyard.run.local.step_timer import Clock, Mark, PendingSteps, StepTimer
 from trainyard.run.parts import launcher_variables
 from trainyard.run.parts.job_member import JobMember, join_job
 from trainyard.run.script import step_mark
@@ -51,21 +53,38 @@ def watch() -> None:
     atexit.register(watcher.close)
 
 
+def _device_module() -> Any:
+    """`torch.cuda` if this process uses a device, else None. Neither imports torch nor initialises the device."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+
+
 class ScriptWatch:
     """Records the samples of one rank, and a profiled window after `measure.warmup` and `measure.steps` steps.
 
     An error in here is printed and ends the watching; the script continues. A process forked from a rank is not a rank,
-    and writes nothing. `read_ns`: returns monotonic time in ns.
+    and writes nothing. Steps are timed by the device's events if the script uses one; a sample is written once the
+    device has ended its step, so that the last ones are written some steps later.
     """
 
-    def __init__(self, folder: Path, rank: int, measure: Measure, read_ns: Callable[[], int] = perf_counter_ns) -> None:
-        """`folder`: the run's folder. `rank`: that of the environment; the script's process group may have another."""
-        self.folder, self.rank, self.measure, self.read_ns = folder, rank, measure, read_ns
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        measure: Measure,
+        read_ns: Callable[[], int] = perf_counter_ns,
+        device_module: Callable[[], Any] = _device_module,
+    ) -> None:
+        """`folder`: the run's folder. `rank`: that of the environment; the script's process group may have another.
+        `read_ns`, `device_module`: as in `StepTimer`."""
+        self.folder, self.rank, self.measure = folder, rank, measure
+        self.timer = StepTimer(device_module, read_ns)
+        self.pending = PendingSteps[Sample](self._write_sample)
         self.recorded_steps = 0
-        """Number of steps with a sample so far."""
+        """Number of steps with a sample so far, written or pending."""
         self.log: IO[bytes] | None = None
         """The file of samples, once a step has ended."""
-        self.began_ns: int | None = None
+        self.began: Mark | None = None
         """When the current step began; None if unknown."""
         self.process_id: int | None = None
         """Id of the process that opened `log`."""
@@ -98,18 +117,25 @@ class ScriptWatch:
     def step(self, tokens: int, loss: float | None) -> Iterator[None]:
         """A step marked by the script. `tokens`: of this rank; `loss`: of the step if it is known."""
         self.is_marked = True
-        if self.began_ns is None:
-            self.began_ns = self.read_ns()
+        if self.began is None:
+            self._call_safely(self._begin_step)
         yield
         self._call_safely(lambda: self._end_step(tokens, loss))
+
+    def _begin_step(self) -> None:
+        if not self.timer.is_capturing():
+            self.began = self.timer.mark()
 
     def close(self) -> None:
         """End the watching at the script's end; an unfinished profiled window is kept up to here."""
         self._call_safely(self._close)
 
     def _close(self) -> None:
+        """Write the trace and the pending samples, and close the files."""
         self.has_ended = True
         self.window.close()
+        if dropped := self.pending.finish():
+            print(f"trainyard: rank {self.rank}: the device did not end the last {dropped} steps", file=sys.stderr)  # noqa: T201
         self.open_files.close()
 
     def _call_safely(self, work: Callable[[], None]) -> None:
@@ -126,11 +152,13 @@ class ScriptWatch:
         """End a step: write its sample, and start or end the profiled window if it is time for that.
 
         `tokens`: of this rank, 0 if unknown; `loss`: None if unknown. The first step without a mark is not recorded, as
-        its beginning is unknown.
+        its beginning is unknown; nor is one that is captured into a graph, which is not executed yet.
         """
-        now_ns, began_ns = self.read_ns(), self.began_ns
-        if began_ns is not None:
-            self._write_sample(now_ns - began_ns, tokens, loss)
+        if self.timer.is_capturing():
+            return
+        now = self.timer.mark()
+        if self.began is not None:
+            self.pending.add(self.began, now, self._describe_step(tokens, loss))
             self.recorded_steps += 1
             self.is_disturbed = False
             if self.recorded_steps in (1, 2):
@@ -139,10 +167,18 @@ class ScriptWatch:
                 self._end_profiled_step()
             if self.measure.profiled and self.recorded_steps == self.measure.warmup + self.measure.steps:
                 self._start_profiling()
-        self.began_ns = self.read_ns()
+        if self.profiler is None or now.event is None:  # a query in the profiled window would be in the trace
+            self.pending.drain()
+        self.began = self.timer.mark()
 
-    def _write_sample(self, wall_ns: int, tokens: int, loss: float | None) -> None:
-        """Write the sample of a step that took `wall_ns`; the first one opens the rank's file.
+    def _write_sample(self, sample: Sample, wall_ns: int, clock: Clock) -> None:
+        """Write the sample of a step that took `wall_ns` by `clock`."""
+        if self.log is not None:
+            self.log.write(msgspec.json.encode(replace(sample, wall_ns=wall_ns, clock=clock)) + b"\n")
+            self.log.flush()
+
+    def _describe_step(self, tokens: int, loss: float | None) -> Sample:
+        """The sample of the step that just ended, without its time; the first one opens the rank's file.
 
         `tokens`: of this rank; `loss`: None if unknown. Warm-up steps, whose times are discarded, are the first ones,
         the first ones under the profiler, and the one that writing the trace disturbed.
@@ -155,11 +191,11 @@ class ScriptWatch:
             self.process_id = os.getpid()
         in_window = self.profiler is not None
         first_profiled = self.measure.warmup + self.measure.steps
-        sample = Sample(
+        return Sample(
             step=self.recorded_steps,
             rank=self.rank,
             repeat=int(self.recorded_steps >= first_profiled),
-            wall_ns=wall_ns,
+            wall_ns=0,
             tokens=tokens,
             loss=loss,
             memory_bytes=_memory(),
@@ -168,8 +204,6 @@ class ScriptWatch:
             or self.is_disturbed
             or (in_window and self.recorded_steps < first_profiled + PROFILER_WARMUP),
         )
-        self.log.write(msgspec.json.encode(sample) + b"\n")
-        self.log.flush()
 
     def _meet(self, work: Callable[[], None]) -> None:
         """Call `work`, which communicates with other ranks; an error is printed and ends the membership only."""
