@@ -38,7 +38,7 @@ from trainyard.trace.memory.measure_snapshot import measure, record
 from trainyard.trace.memory.recognise import is_snapshot
 from trainyard.trace.memory.replay_allocations import bytes_at_moments
 from trainyard.trace.memory.snapshot import ACTIONS, Frame, load
-from trainyard.trace.memory.unpickle import loads
+from trainyard.formats.plain_pickle import loads
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
