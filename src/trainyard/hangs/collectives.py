@@ -156,7 +156,10 @@ def _distinct(operations: list[Operation]) -> list[Operation]:
 
 def _state(record: FlightRecord, group: str, sequence: int, is_p2p: bool, operations: list[Operation]) -> int:
     """State of a call. Only the entry `coalesced` of coalesced operations is updated, so that the furthest state of any
-    entry counts. The group's status counts collectives only."""
+    entry counts. The group's status counts collectives only. A process that ended without an error has ended them all,
+    whatever its last record shows."""
+    if record.state.exit_code == 0:
+        return COMPLETED
     status = record.status.get(group)
     if not is_p2p and status is not None and status.completed >= sequence > 0:
         return COMPLETED

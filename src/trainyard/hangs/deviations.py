@@ -67,11 +67,17 @@ def kind_of_order(table: CollectiveTable, call: Call, expected: Call) -> tuple[s
     if any(is_same_call(other, expected) for other in issued_later[: len(following)]):
         return "wrong_order", ()
     lines = [is_same_line(other, call) for other in is_later]
-    if True in lines or issued_later:
+    if issued_later:
         return "missing_collective", ()
+    if True in lines:  # a line in a loop does not show in which order the loop runs
+        return "missing_collective", ("wrong_order",) if _is_same_location(call, expected) else ()
     if None in lines:
         return "missing_collective", ("wrong_order",)
     return "wrong_order", ()
+
+
+def _is_same_location(call: Call, other: Call) -> bool:
+    return call.first.location is not None and call.first.location == other.first.location
 
 
 def _is_further_down(call: Call, expected: Call) -> bool:
@@ -91,12 +97,14 @@ def _kind(table: CollectiveTable, call: Call, expected: Call) -> tuple[str, tupl
     if "operation" in differs:
         return kind_of_order(table, call, expected)
     later = [other for other in _following(table, call, expected) if is_same_call(other, call)]
-    if later and not is_same_line(call, expected):
-        kind, alternatives = kind_of_order(table, call, expected)
-        if kind == "missing_collective" and is_same_line(call, expected) is not None:
-            return kind, alternatives
-        if is_same_line(call, expected) is None:
-            return kind, (*alternatives, _unequal_kind(differs))
+    if later:
+        lines, is_expected_line = [is_same_line(other, call) for other in later], is_same_line(call, expected)
+        if True in lines:  # the rank is at a later collective, which a line in a loop shares with the expected one
+            return "missing_collective", (_unequal_kind(differs),) if is_expected_line else ()
+        if None in lines:
+            return "missing_collective", (_unequal_kind(differs), "wrong_order")
+        if not is_expected_line:
+            return "wrong_order", ()
     return _unequal_kind(differs), ()
 
 

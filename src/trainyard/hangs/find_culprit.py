@@ -41,12 +41,15 @@ def _decide(table: CollectiveTable, unfinished: list[Unfinished]) -> tuple[Culpr
         missed = [item for item in unfinished if set(culprits.ranks) & {*item.absent, *item.entered}]
         return culprits, min(missed, key=lambda item: (not item.waits, item.created_ns), default=None)
     waiting = [item for item in unfinished if item.waits]
+    differing = [item for item in unfinished if item.differs and not _is_transfer(item)]
     if free := independent(table, unfinished):
         judged = [(_judge(table, item), item) for item in free]
-        return next((pair for pair in judged if pair[0].kind != "cannot_tell"), judged[0])
-    if waiting:
+        decided = [pair for pair in judged if pair[0].kind != "cannot_tell"]
+        if decided or not differing:
+            return (decided or judged)[0]
+    elif waiting:
         return _judge_cycle(table, waiting), waiting[0]
-    if differing := [item for item in unfinished if item.differs]:
+    if differing:
         first = min(differing, key=lambda item: item.created_ns)
         return deviating_ranks(table, first.entered), first
     return _judge_without_waits(table, unfinished)

@@ -39,8 +39,12 @@ def unfinished_collectives(table: CollectiveTable) -> list[Unfinished]:
 
 def _first_of_group(table: CollectiveTable, group: int) -> Unfinished | None:
     """The first collective of a group that some rank waits in; without such, the first one that ranks do not agree on,
-    or that a member did not enter; None if there is neither."""
-    weak = None
+    or that a member did not enter; None if there is neither.
+
+    gloo marks a collective as ended a moment after it has ended. One that all members entered and some have ended only
+    counts if there is nothing else.
+    """
+    weak = lagging = None
     for sequence, entered in sorted(table.groups[group].calls.items()):
         members = table.groups[group].members
         absent = tuple(rank for rank in members if rank not in entered and not table.passed(rank, group, sequence))
@@ -48,11 +52,17 @@ def _first_of_group(table: CollectiveTable, group: int) -> Unfinished | None:
         differs = frozenset(respect for call in calls[1:] for respect in differences(calls[0], call))
         waits = any(not call.is_ended for call in calls)
         unfinished = Unfinished(group, sequence, members, entered, absent, differs, waits)
-        if waits or "operation" in differs:
+        if waits and not absent and not differs and any(call.is_ended for call in calls) and _is_gloo(calls):
+            lagging = lagging or unfinished
+        elif waits or "operation" in differs:
             return weak._replace(waits=waits) if weak is not None and weak.differs else unfinished
-        if (differs or absent) and weak is None:
+        elif (differs or absent) and weak is None:
             weak = unfinished
-    return weak
+    return weak or lagging
+
+
+def _is_gloo(calls: list[Call]) -> bool:
+    return all(call.first.backend == "gloo" for call in calls)
 
 
 def _unfinished_transfers(table: CollectiveTable) -> list[Unfinished]:

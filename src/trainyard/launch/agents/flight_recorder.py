@@ -4,6 +4,9 @@ A thread waits for SIGUSR2, so that a record is written while the main thread is
 synchronization. The record is a document of schema `trainyard/flight-record/1` (`hangs/decode_record.py`): torch's
 dump, decoded as plain data, with the rank, the members of its groups and the stack of its main thread, which the dump
 lacks. torch has one recorder for NCCL and one for the other backends; their entries are joined.
+
+The stack of each collective is recorded as addresses, and torch needs its compiler's modules to name them, which take
+seconds to import. A record is therefore written without these stacks at once, and again with them.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ SIGNAL = signal.SIGUSR2
 BUFFER_VARIABLE = "TORCH_FR_BUFFER_SIZE"
 _DUMPS = ("_dump_nccl_trace", "_dump_fr_trace")
 """Functions of torch that return the recorders' pickles: NCCL's, which only builds with CUDA have, and gloo's."""
+NAMING_MODULE = "torch._inductor.standalone_compile"
+"""The last module that torch imports to name the calls of a stack."""
 _MAX_ENTRIES = 1000
 """Entries of a record: the last ones, which span several steps."""
 
@@ -55,6 +60,8 @@ class FlightRecorder:
         while True:
             signal.sigwait({SIGNAL})
             self.write()
+            if NAMING_MODULE not in sys.modules:
+                self.write(with_stacks=True)
 
     def _write_before_abort(self) -> None:
         """Have SIGABRT write the record before it ends the process.
@@ -71,16 +78,17 @@ class FlightRecorder:
         with suppress(AttributeError, OSError):
             ctypes.CDLL(None).signal(int(signal.SIGABRT), self._abort_handler)
 
-    def write(self, error: str = "", exit_code: int | None = None) -> None:
+    def write(self, error: str = "", exit_code: int | None = None, with_stacks: bool = False) -> None:
         """Write the record, in place of an earlier one. `error`, `exit_code`: how the process ends, empty and None
-        while it runs. Does nothing if torch has no recorder, or the file cannot be written."""
+        while it runs. `with_stacks`: name the calls that issued each collective even if that takes seconds. Does
+        nothing if torch has no recorder, or the file cannot be written."""
         with self._lock, suppress(OSError, BadFile, RuntimeError, ValueError):
-            document = self.document(error, exit_code)
+            document = self.document(error, exit_code, with_stacks or NAMING_MODULE in sys.modules)
             part = self.path.with_name(f"{self.path.name}.part")
             part.write_bytes(msgspec.json.encode(document))
             part.replace(self.path)
 
-    def document(self, error: str = "", exit_code: int | None = None) -> dict[str, Any]:
+    def document(self, error: str, exit_code: int | None, with_stacks: bool) -> dict[str, Any]:
         """The record as plain data; the arguments are those of `write`."""
         begun, done = self.heartbeat()
         return {
@@ -95,7 +103,7 @@ class FlightRecorder:
             "steps_done": done,
             "stack": format_stack(sys._current_frames().get(threading.main_thread().ident or 0)),
             "groups": group_members(),
-            "dump": torch_dump(),
+            "dump": torch_dump(with_stacks),
         }
 
 
@@ -118,14 +126,14 @@ def group_members() -> dict[str, list[int]]:
     return {name: list(distributed.get_process_group_ranks(group)) for group, name in dict(names).items()}
 
 
-def torch_dump() -> dict[str, Any]:
+def torch_dump(with_stacks: bool) -> dict[str, Any]:
     """The dumps of torch's recorders as plain data, joined in the order of their entries; without entries if torch was
-    not imported or records nothing."""
+    not imported or records nothing. `with_stacks`: with the calls that issued each collective."""
     bindings = sys.modules.get("torch._C._distributed_c10d")
     dumps = []
     for name in _DUMPS:
         if (dump := getattr(bindings, name, None)) is not None:
-            dumps.append(loads(dump(includeCollectives=True, includeStackTraces=True, onlyActive=False), name))
+            dumps.append(loads(dump(includeCollectives=True, includeStackTraces=with_stacks, onlyActive=False), name))
     entries = [entry for dump in dumps for entry in dump.get("entries", ())]
     if sum(bool(dump.get("entries")) for dump in dumps) > 1:
         entries.sort(key=lambda entry: entry["time_created_ns"])
