@@ -166,11 +166,11 @@ def _state(record: FlightRecord, group: str, sequence: int, is_p2p: bool, operat
     return max((operation.state for operation in operations), default=SCHEDULED)
 
 
-def differences(call: Call, other: Call) -> set[str]:
+def differences(call: Call, other: Call, exact: bool = False) -> set[str]:
     """The respects in which two calls of one collective do not match: "operation", "dtype" and "size".
 
     Sizes are compared as numbers of elements, as the communication libraries do. Collectives that allow ranks to send
-    different numbers of elements are compared by operation and number format only.
+    different numbers of elements are compared by operation and number format only, unless `exact` is true.
     """
     if [_kind(operation) for operation in call.operations] != [_kind(operation) for operation in other.operations]:
         return {"operation"}
@@ -178,7 +178,7 @@ def differences(call: Call, other: Call) -> set[str]:
     for mine, theirs in zip(call.operations, other.operations, strict=True):
         if _dtypes(mine) and _dtypes(theirs) and _dtypes(mine) != _dtypes(theirs):
             found.add("dtype")
-        if not _sizes_match(mine, theirs):
+        if not _sizes_match(mine, theirs, exact):
             found.add("size")
     return found
 
@@ -196,9 +196,9 @@ def _dtypes(operation: Operation) -> set[str]:
     return {*operation.input_dtypes, *operation.output_dtypes}
 
 
-def _sizes_match(mine: Operation, theirs: Operation) -> bool:
+def _sizes_match(mine: Operation, theirs: Operation, exact: bool) -> bool:
     if mine.name in _UNEVEN:
-        return True
+        return not exact or mine.input_elements == theirs.input_elements
     if mine.name in _BY_OUTPUT:
         return mine.output_elements == theirs.output_elements
     if mine.name in _BY_INPUT:

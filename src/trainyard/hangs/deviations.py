@@ -50,6 +50,22 @@ def irregular_ranks(table: CollectiveTable, calls: Mapping[int, Call]) -> tuple[
     return irregular if all(regular is not None for regular in verdicts.values()) and len(irregular) < len(calls) else ()
 
 
+def uneven_culprits(table: CollectiveTable, calls: Mapping[int, Call]) -> Culprits | None:
+    """The ranks that pass another size than in earlier steps to a collective that allows different sizes, such as an
+    all-to-all, if the other ranks pass the same sizes as before; None if there are none."""
+    verdicts = {rank: conforms(table.by_rank[rank], call.index, exact=True) for rank, call in calls.items()}
+    irregular = tuple(sorted(rank for rank, regular in verdicts.items() if regular is False))
+    if not irregular or len(irregular) == len(calls) or None in verdicts.values():
+        return None
+    rank = irregular[0]
+    own = expected_calls(table.by_rank[rank], calls[rank].index)
+    if calls[rank].group != own[0].group or differences(calls[rank], own[0]):
+        return None
+    is_skipped = any(is_same_call(other, calls[rank], exact=True) for other in _until_repeated(own[1:], own[0]))
+    kinds = ("missing_collective", "wrong_size") if is_skipped else ("wrong_size", "missing_collective")
+    return Culprits(kinds[0], irregular, "its size differs from its earlier steps, which its peers repeat", kinds[1:])
+
+
 def kind_of_order(table: CollectiveTable, call: Call, expected: Call) -> tuple[str, tuple[str, ...]]:
     """(Kind, alternatives) of a call in place of the `expected` one: `missing_collective` if the rank skipped that one,
     else `wrong_order`.

@@ -21,38 +21,45 @@ def expected_calls(calls: Sequence[Call], end: int) -> list[Call]:
     """Predict the calls that follow `calls[:end]`: those that followed the last position with the longest equal
     context, at most `_AHEAD`; empty if the last call occurs only once.
 
-    `calls`: of one rank, oldest first. The context is compared by group, operation and line of code, not by size, which
-    may vary from step to step.
+    `calls`: of one rank, oldest first. The context is compared by group, operation, size and line of code; if sizes
+    vary from step to step, so that less than two calls are equal, without them.
     """
-    if end <= 0:
-        return []
-    keys = [_key(call) for call in calls[:end]]
-    best_length, best_position = 0, -1
-    for position in range(end - 2, max(-1, end - 2 - _HISTORY), -1):
-        if keys[position] != keys[end - 1]:
-            continue
-        length = 1
-        while length < _CONTEXT and position >= length and keys[position - length] == keys[end - 1 - length]:
+    for with_sizes in (True, False):
+        position, length = _previous_position([_key(call, with_sizes) for call in calls[:end]])
+        if length > 1 or (length and not with_sizes):
+            return list(calls[position + 1 : end][:_AHEAD])
+    return []
+
+
+def _previous_position(keys: Sequence[object]) -> tuple[int, int]:
+    """(Position, length) of the longest sequence of `keys` that equals the last ones and ends before the last position;
+    (-1, 0) if the last key occurs once. Of several, the latest."""
+    last = len(keys) - 1
+    best_position, best_length = -1, 0
+    for position in range(last - 1, max(-1, last - 1 - _HISTORY), -1):
+        length = 0
+        while length < min(_CONTEXT, position + 1) and keys[position - length] == keys[last - length]:
             length += 1
         if length > best_length:
-            best_length, best_position = length, position
+            best_position, best_length = position, length
         if length == _CONTEXT:
             break
-    return list(calls[best_position + 1 : end][:_AHEAD]) if best_position >= 0 else []
+    return best_position, best_length
 
 
-def conforms(calls: Sequence[Call], index: int) -> bool | None:
+def conforms(calls: Sequence[Call], index: int, exact: bool = False) -> bool | None:
     """Whether `calls[index]` is the call that the rank's history predicts, in operation, group, size and number format;
-    None if the history predicts nothing."""
+    None if the history predicts nothing. `exact`: as for `differences`."""
     expected = expected_calls(calls, index)
     if not expected:
         return None
-    return is_same_call(expected[0], calls[index])
+    return is_same_call(expected[0], calls[index], exact)
 
 
-def is_same_call(call: Call, other: Call) -> bool:
-    """Whether two calls issue the same operation with the same sizes and number formats in the same group."""
-    return call.group == other.group and not differences(call, other)
+def is_same_call(call: Call, other: Call, exact: bool = False) -> bool:
+    """Whether two calls issue the same operation with the same sizes and number formats in the same group. `exact`: as
+    for `differences`."""
+    return call.group == other.group and not differences(call, other, exact)
 
 
 def is_same_line(call: Call, other: Call) -> bool | None:
@@ -62,6 +69,6 @@ def is_same_line(call: Call, other: Call) -> bool | None:
     return call.first.stack == other.first.stack
 
 
-def _key(call: Call) -> tuple[object, ...]:
-    location = call.first.location
-    return (call.group, call.name, (location.file, location.line) if location else None)
+def _key(call: Call, with_sizes: bool) -> tuple[object, ...]:
+    sizes = call.first.input_sizes if with_sizes else None
+    return (call.group, call.name, call.first.source, call.first.target, sizes, call.first.stack)

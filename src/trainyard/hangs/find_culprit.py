@@ -16,7 +16,7 @@ from itertools import combinations
 from trainyard.hangs.absent_ranks import ended_or_stopped, why_absent
 from trainyard.hangs.collectives import Call, CollectiveTable
 from trainyard.hangs.describe_hang import describe
-from trainyard.hangs.deviations import Culprits, deviating_ranks, irregular_ranks, kind_of_order
+from trainyard.hangs.deviations import Culprits, deviating_ranks, irregular_ranks, kind_of_order, uneven_culprits
 from trainyard.hangs.expected_calls import expected_calls
 from trainyard.hangs.flight_record import SCHEDULED, STARTED, FlightRecord
 from trainyard.hangs.unfinished import Unfinished, independent, unfinished_collectives
@@ -69,7 +69,7 @@ def _judge(table: CollectiveTable, item: Unfinished) -> Culprits:
             kind, alternatives = kind_of_order(table, next(iter(item.entered.values())), expected)
             return Culprits(kind, extra, "it departs from its earlier steps, and its peers do not enter", alternatives)
         return why_absent(table, item)
-    return _judge_device(table, item)
+    return uneven_culprits(table, item.entered) or _judge_device(table, item)
 
 
 def _is_transfer(item: Unfinished) -> bool:
@@ -164,7 +164,10 @@ def _judge_without_waits(
     table: CollectiveTable, unfinished: list[Unfinished]
 ) -> tuple[Culprits, Unfinished | None]:
     """The verdict if no recorded collective is unfinished: a rank may be stuck in its own code, or have ended."""
-    late = [item for item in unfinished if item.absent and any(rank in table.records for rank in item.absent)]
+    failed = {rank for rank, record in table.records.items() if record.state.exit_code}
+    if failed and (uneven := _uneven(table)) is not None:
+        return uneven
+    late = [item for item in unfinished if any(rank in table.records and rank not in failed for rank in item.absent)]
     if late:
         first = min(late, key=lambda item: item.created_ns)
         return why_absent(table, first), first
@@ -174,4 +177,18 @@ def _judge_without_waits(
     if missing:
         reason = f"no record shows an unfinished collective, and {len(missing)} of {table.world} ranks left none"
         return Culprits("cannot_tell", (), reason), None
+    if failed:
+        ranks = ", ".join(map(str, sorted(failed)))
+        return Culprits("cannot_tell", (), f"ranks {ranks} failed, and the ranks agree on all collectives"), None
     return Culprits("no_hang", (), "every recorded collective has ended, and the ranks agree on all of them"), None
+
+
+def _uneven(table: CollectiveTable) -> tuple[Culprits, Unfinished] | None:
+    """The culprits in the last collective of a group, if it allows different sizes and a rank changed its size; None if
+    there is none."""
+    for index, group in enumerate(table.groups):
+        sequence = max(group.calls, default=-1)
+        entered = group.calls.get(sequence, {})
+        if len(entered) > 1 and (culprits := uneven_culprits(table, entered)) is not None:
+            return culprits, Unfinished(index, sequence, group.members, entered, (), frozenset({"size"}), waits=False)
+    return None

@@ -58,7 +58,7 @@ def _first_of_group(table: CollectiveTable, group: int) -> Unfinished | None:
             return weak._replace(waits=waits) if weak is not None and weak.differs else unfinished
         elif (differs or absent) and weak is None:
             weak = unfinished
-    return weak or lagging
+    return lagging or weak
 
 
 def _is_gloo(calls: list[Call]) -> bool:

@@ -101,10 +101,16 @@ class FlightRecorder:
             "exit_code": exit_code,
             "steps_begun": begun,
             "steps_done": done,
-            "stack": format_stack(sys._current_frames().get(threading.main_thread().ident or 0)),
+            # After an exception, the main thread is in the code that handles it.
+            "stack": "" if (exit_code or 0) > 0 else main_thread_stack(),
             "groups": group_members(),
             "dump": torch_dump(with_stacks),
         }
+
+
+def main_thread_stack() -> str:
+    """The calls of the main thread, as `format_stack` writes them."""
+    return format_stack(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
 def format_stack(frame: FrameType | None) -> str:
