@@ -95,7 +95,8 @@ def _takes_effect(plan: HangPlan) -> bool:
         return False
     other = plan.collectives[plan.slot + 1]
     if other.group == planned.group:
-        return (other.operation, other.elements) != (planned.operation, planned.elements)
+        is_barrier = other.operation == planned.operation == "barrier"
+        return not is_barrier and (other.operation, other.elements) != (planned.operation, planned.elements)
     shared = set(members) & set(plan.groups[other.group])
     return plan.rank in shared and len(shared) > 1
 

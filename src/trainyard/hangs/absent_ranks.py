@@ -63,7 +63,9 @@ def why_absent(table: CollectiveTable, item: Unfinished) -> Culprits:
     Ranks whose record shows that they did not enter are to blame before ranks without a record. Without a Python stack,
     a rank that skipped the collective cannot be distinguished from a rank that is stuck before it.
     """
-    recorded = [rank for rank in item.absent if rank in table.records]
+    recorded = [rank for rank in item.absent if rank in table.records and not table.records[rank].state.exit_code]
+    if not recorded and (failed := [rank for rank in item.absent if rank in table.records]):
+        return Culprits("cannot_tell", (), f"{len(failed)} ranks ended with the error of a peer before they entered")
     if not recorded:
         reason = "it left no flight record, and a live process can write one"
         if 2 * len(item.absent) > max(2, len(item.members)):

@@ -42,17 +42,16 @@ def _decide(table: CollectiveTable, unfinished: list[Unfinished]) -> tuple[Culpr
         return culprits, min(missed, key=lambda item: (not item.waits, item.created_ns), default=None)
     waiting = [item for item in unfinished if item.waits]
     differing = [item for item in unfinished if item.differs and not _is_transfer(item)]
-    if free := independent(table, unfinished):
-        judged = [(_judge(table, item), item) for item in free]
-        decided = [pair for pair in judged if pair[0].kind != "cannot_tell"]
-        if decided or not differing:
-            return (decided or judged)[0]
-    elif waiting:
+    judged = [(_judge(table, item), item) for item in independent(table, unfinished)]
+    if decided := [pair for pair in judged if pair[0].kind != "cannot_tell"]:
+        return decided[0]
+    if waiting and not judged:
         return _judge_cycle(table, waiting), waiting[0]
     if differing:
         first = min(differing, key=lambda item: item.created_ns)
         return deviating_ranks(table, first.entered), first
-    return _judge_without_waits(table, unfinished)
+    culprits, item = _judge_without_waits(table, unfinished)
+    return judged[0] if judged and culprits.kind in ("cannot_tell", "no_hang") else (culprits, item)
 
 
 def _judge(table: CollectiveTable, item: Unfinished) -> Culprits:
