@@ -66,6 +66,9 @@ def why_absent(table: CollectiveTable, item: Unfinished) -> Culprits:
     recorded = [rank for rank in item.absent if rank in table.records and not table.records[rank].state.exit_code]
     if not recorded and (failed := [rank for rank in item.absent if rank in table.records]):
         return Culprits("cannot_tell", (), f"{len(failed)} ranks ended with the error of a peer before they entered")
+    if not recorded and (damaged := sorted(table.unreadable & set(item.absent))):
+        ranks = ", ".join(map(str, damaged))
+        return Culprits("cannot_tell", (), f"only ranks {ranks} may not have entered, and their records are damaged")
     if not recorded:
         reason = "it left no flight record, and a live process can write one"
         if 2 * len(item.absent) > max(2, len(item.members)):

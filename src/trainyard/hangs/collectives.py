@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard.hangs.flight_record import COMPLETED, SCHEDULED, FlightRecord, Operation
@@ -58,16 +58,19 @@ class GroupCalls(NamedTuple):
 class CollectiveTable:
     """The collectives of a job. `groups`: all process groups with a collective; `by_rank`: global rank -> its calls,
     oldest first; `transfers`: the sends and receives of all ranks; `records`: global rank -> its flight record;
-    `world`: number of ranks, as far as is known."""
+    `world`: number of ranks, as far as is known; `unreadable`: ranks whose record is damaged."""
 
-    def __init__(self, records: Sequence[FlightRecord]) -> None:
-        """`records`: those of the job's ranks; some ranks may be missing."""
+    def __init__(self, records: Sequence[FlightRecord], unreadable: Iterable[int] = ()) -> None:
+        """`records`: those of the job's ranks; some ranks may be missing. `unreadable`: ranks with a damaged record."""
+        self.unreadable = frozenset(unreadable)
         self.records = {record.rank: record for record in records}
         ranks_of_groups = {rank for record in records for group in record.groups.values() for rank in group.ranks}
         stated_world = max((record.world for record in records), default=0)
-        highest_rank = max({*self.records, *ranks_of_groups}, default=-1)
+        highest_rank = max({*self.records, *ranks_of_groups, *self.unreadable}, default=-1)
         self.world = max(stated_world, highest_rank + 1)
-        self._is_world_known = bool(stated_world or ranks_of_groups)
+        self.is_world_known = bool(stated_world or ranks_of_groups)
+        """Whether a record states the number of ranks or the members of the groups; else ranks above the highest one
+        may be missing."""
         self.groups: list[GroupCalls] = []
         self.transfers: list[Call] = []
         self._indices: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -89,7 +92,7 @@ class CollectiveTable:
             if len(listed) == 1:
                 members[name] = listed.pop()
             elif self._is_default(name):
-                members[name] = tuple(range(self.world)) if self._is_world_known else tuple(sorted(self.records))
+                members[name] = tuple(range(self.world))
             else:
                 members[name] = tuple(sorted(ranks))
         return members

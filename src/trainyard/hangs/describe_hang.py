@@ -36,7 +36,7 @@ def describe(
     missing = tuple(rank for rank in range(table.world) if rank not in table.records)
     notes = [*warnings]
     if missing and culprits.kind != "dead_process":
-        notes.append(f"{_name_ranks(missing)} left no flight record; a verdict on them may be missing.")
+        notes.append(f"{_name_ranks(missing)} left no readable flight record.")
     notes += [
         f"{record.source or f'rank {rank}'}: {record.skipped:,} entries could not be read."
         for rank, record in sorted(table.records.items())
@@ -94,7 +94,6 @@ def _summarize(culprits: Culprits, item: Unfinished | None, call: Call | None, g
     if culprits.kind in ("no_hang", "cannot_tell") or (not culprits.ranks and culprits.kind != "network"):
         return f"{title}: {culprits.reason}."
     subject = _name_ranks(culprits.ranks) if culprits.ranks else f"{len(item.members) if item else 0} ranks"
-    subject = subject[0].upper() + subject[1:]
     where = f"{_describe_call(call)}, number {item.sequence} of group {group}" if item and call else "a collective"
     mine = item.entered.get(culprits.ranks[0]) if item and culprits.ranks else None
     verb = {
@@ -124,7 +123,8 @@ def _evidence(culprits: Culprits, item: Unfinished | None, call: Call | None) ->
     if culprits.alternatives:
         labels = " or ".join(words.HANGS[kind].label for kind in culprits.alternatives)
         parts.append(f"the records also allow: {labels}")
-    return "; ".join(parts) + "."
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _activity(table: CollectiveTable, item: Unfinished, rank: int) -> RankActivity:

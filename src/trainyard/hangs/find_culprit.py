@@ -23,13 +23,15 @@ from trainyard.hangs.unfinished import Unfinished, independent, unfinished_colle
 from trainyard.hangs.verdict import HangAnalysis
 
 
-def find_culprit(records: Sequence[FlightRecord], warnings: Iterable[str] = ()) -> HangAnalysis:
+def find_culprit(
+    records: Sequence[FlightRecord], warnings: Iterable[str] = (), unreadable: Iterable[int] = ()
+) -> HangAnalysis:
     """Determine why the ranks of a job hang, and which ranks are to blame.
 
     `records`: one for each rank, in any order; some may be missing, and some may hold the state of a process only.
-    `warnings`: on files that could not be read, which are passed on.
+    `warnings`: on files that could not be read, which are passed on; `unreadable`: the ranks of these files.
     """
-    table = CollectiveTable(records)
+    table = CollectiveTable(records, unreadable)
     unfinished = unfinished_collectives(table)
     culprits, item = _decide(table, unfinished)
     return describe(table, culprits, item, tuple(warnings))
@@ -85,6 +87,10 @@ def _expected_by_peers(table: CollectiveTable, item: Unfinished) -> Call | None:
 
 def _judge_device(table: CollectiveTable, item: Unfinished) -> Culprits:
     """The culprit of a collective that all members entered with matching calls, by the state of each device."""
+    if len(item.members) < 2 or (table.world > len(table.records) and not table.is_world_known):
+        missing = table.world - len(table.records)
+        reason = f"the records of {missing or 'other'} ranks are missing, which may not have entered the collective"
+        return Culprits("cannot_tell", (), reason)
     unended = {rank: call for rank, call in item.entered.items() if not call.is_ended}
     scheduled = tuple(sorted(rank for rank, call in unended.items() if call.state == SCHEDULED))
     started = tuple(sorted(rank for rank, call in unended.items() if call.state == STARTED))

@@ -27,10 +27,11 @@ _STACKS = (".stacks", ".stack")
 
 
 class LoadedRecords(NamedTuple):
-    """The flight records of a job by rank, and warnings on files that could not be read."""
+    """The flight records of a job by rank, warnings on files that could not be read, and the ranks of these files."""
 
     records: tuple[FlightRecord, ...]
     warnings: tuple[str, ...]
+    unreadable: tuple[int, ...] = ()
 
 
 def load_records(paths: Sequence[str | os.PathLike[str]], limit: int = DEFAULT_MAX_BYTES) -> LoadedRecords:
@@ -44,8 +45,7 @@ def load_records(paths: Sequence[str | os.PathLike[str]], limit: int = DEFAULT_M
     and `BadInput` for two records of one rank or records of different jobs.
     """
     records: dict[int, FlightRecord] = {}
-    warnings: list[str] = []
-    failures: list[BadFile] = []
+    failures: dict[Path, BadFile] = {}
     stacks: dict[int, str] = {}
     for path, is_named in _list_files(paths):
         if path.name.endswith(_STACKS):
@@ -57,7 +57,7 @@ def load_records(paths: Sequence[str | os.PathLike[str]], limit: int = DEFAULT_M
         except BadFile as error:
             # A file of another kind in a folder is not worth a warning, unlike a damaged record.
             if is_named or isinstance(error, DamagedFile | FileTooLarge) or _looks_like_record(path):
-                failures.append(error)
+                failures[path] = error
             continue
         if record.rank in records:
             raise BadInput(
@@ -67,18 +67,19 @@ def load_records(paths: Sequence[str | os.PathLike[str]], limit: int = DEFAULT_M
         records[record.rank] = record
     if not records:
         if failures:
-            raise failures[0]
+            raise next(iter(failures.values()))
         raise MissingFile(
             f"{', '.join(map(str, paths))}: no flight records.",
             "Set TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=20000; torch then writes nccl_trace_rank_<N>.",
         )
-    warnings += [f"{error.message} Its rank counts as one without a record." for error in failures]
+    warnings = tuple(error.message for error in failures.values())
+    unreadable = tuple(rank for path in failures if (rank := rank_of_name(path.name)) >= 0 and rank not in records)
     for rank, text in stacks.items():
         record = records.get(rank)
         if record is not None and not record.state.stack:
             records[rank] = record._replace(state=record.state._replace(stack=parse_stack(text)))
     check_same_job(list(records.values()))
-    return LoadedRecords(tuple(records[rank] for rank in sorted(records)), tuple(warnings))
+    return LoadedRecords(tuple(records[rank] for rank in sorted(records)), warnings, unreadable)
 
 
 def rank_of_name(name: str) -> int:
