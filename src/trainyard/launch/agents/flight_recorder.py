@@ -12,6 +12,7 @@ seconds to import. A record is therefore written without these stacks at once, a
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -47,6 +48,8 @@ class FlightRecorder:
         """Nothing is started or written yet. `job`: id of the job."""
         self.path, self.job, self.heartbeat = path, job, heartbeat
         self._lock = threading.Lock()
+        self._pid = os.getpid()
+        """The process whose record this is: loader workers, which it forks, write none."""
         self._abort_handler: Any = None
 
     def start(self) -> None:
@@ -72,6 +75,7 @@ class FlightRecorder:
 
         def write(sign: int) -> None:
             signal.alarm(5)  # ends the process if the record cannot be written, for example for lack of memory
+            faulthandler.dump_traceback()  # as faulthandler's own handler, which this one replaces
             self.write(f"ended by {signal.Signals(sign).name}", exit_code=-sign)
 
         self._abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(write)
@@ -82,6 +86,8 @@ class FlightRecorder:
         """Write the record, in place of an earlier one. `error`, `exit_code`: how the process ends, empty and None
         while it runs. `with_stacks`: name the calls that issued each collective even if that takes seconds. Does
         nothing if torch has no recorder, or the file cannot be written."""
+        if os.getpid() != self._pid:
+            return
         with self._lock, suppress(OSError, BadFile, RuntimeError, ValueError):
             document = self.document(error, exit_code, with_stacks or NAMING_MODULE in sys.modules)
             part = self.path.with_name(f"{self.path.name}.part")

@@ -148,6 +148,10 @@ class Heartbeat:
         self._step_end_ns = time.perf_counter_ns()
         self._count_update()
 
+    def steps(self) -> tuple[int, int]:
+        """Numbers of steps that have begun and that have ended."""
+        return self._row[_BEGUN] + 1, self._row[_DONE]
+
     def _check_lease(self) -> None:
         """Raise `EnvironmentFailed` if the agent's lease has run out: another agent may have started this rank."""
         if 0 < self._row[_LEASE] < time.monotonic_ns():
