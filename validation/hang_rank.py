@@ -90,7 +90,11 @@ class PlannedRank:
     def _batches(self) -> Iterator[torch.Tensor]:
         starves = self.plan.kind == "data_loader" and self.rank == self.plan.rank
         stuck = self.plan.step if starves else -1
-        return iter(DataLoader(Batches(self.plan.steps, stuck), num_workers=int(starves), prefetch_factor=1 if starves else None))
+        return iter(
+            DataLoader(
+                Batches(self.plan.steps, stuck), num_workers=int(starves), prefetch_factor=1 if starves else None
+            )
+        )
 
     def train(self) -> None:
         for self.step in range(self.plan.steps):

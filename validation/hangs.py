@@ -213,7 +213,9 @@ def report(number: int, seed: int) -> int:
     for kind in KINDS:
         if totals[kind]:
             by_outcome = ", ".join(
-                f"{count} {name.partition(': ')[2]}" for name, count in sorted(outcomes.items()) if name.startswith(kind)
+                f"{count} {name.partition(': ')[2]}"
+                for name, count in sorted(outcomes.items())
+                if name.startswith(kind)
             )
             print(f"{kind:20} {exact[kind]:3} of {totals[kind]:3} exact   ({by_outcome})")
     print(f"all                  {exact.total():3} of {totals.total():3} exact, {seconds / number:.1f} s each")

@@ -281,7 +281,9 @@ HANGS: Mapping[str, Word] = {
     "dead_process": Word("dead process", "A rank's process ended, and its peers wait for it."),
     "data_loader": Word("data loader", "A rank waits for a batch of its data loader."),
     "stopped_process": Word("stopped process", "A rank's process is stopped, as by SIGSTOP."),
-    "device_stuck": Word("device stuck", "All ranks entered a collective, and the device of a rank does not reach its end."),
+    "device_stuck": Word(
+        "device stuck", "All ranks entered a collective, and the device of a rank does not reach its end."
+    ),
     "network": Word("network", "All ranks entered and started a collective, and it ends on none."),
     "cannot_tell": Word("cannot tell", "The records do not decide why the ranks wait."),
     "no_hang": Word("no hang", "Every recorded collective has ended, and the ranks agree on all of them."),

@@ -165,9 +165,7 @@ def _minority(table: CollectiveTable, first_calls: dict[int, Call]) -> tuple[int
     return tuple(sorted(outvoted))
 
 
-def _judge_without_waits(
-    table: CollectiveTable, unfinished: list[Unfinished]
-) -> tuple[Culprits, Unfinished | None]:
+def _judge_without_waits(table: CollectiveTable, unfinished: list[Unfinished]) -> tuple[Culprits, Unfinished | None]:
     """The verdict if no recorded collective is unfinished: a rank may be stuck in its own code, or have ended."""
     failed = {rank for rank, record in table.records.items() if record.state.exit_code}
     if failed and (uneven := _uneven(table)) is not None:

@@ -110,8 +110,8 @@ class FlightRecord(NamedTuple):
 
     rank: int
     operations: tuple[Operation, ...] = ()
-    groups: dict[str, Group] = {}  # noqa: RUF012  never changed
-    status: dict[str, GroupStatus] = {}  # noqa: RUF012  never changed
+    groups: dict[str, Group] = {}
+    status: dict[str, GroupStatus] = {}
     world: int = 0
     job: str = ""
     version: str = ""

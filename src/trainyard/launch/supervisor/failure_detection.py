@@ -421,9 +421,7 @@ class Supervision:
             self._ending = FAILED, replace(first, others=tuple(others))
         self._stop_ranks(now)
 
-    def _record(
-        self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1, verdict: str = ""
-    ) -> None:
+    def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1, verdict: str = "") -> None:
         """Append a fault to `events`.
 
         `kind`: as in words.FAULTS; `at`: when it occurred, in ns since the epoch; `rank`, `node`: to blame, -1 for

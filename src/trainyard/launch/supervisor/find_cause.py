@@ -63,9 +63,7 @@ def hung_ranks(
     return [_hung_rank(ranks, earlier_ticks, stacks)]
 
 
-def hang_kind(
-    hung: Sequence[tuple[int, str]], ranks: Sequence[RankReport], stacks: Mapping[int, str]
-) -> str:
+def hang_kind(hung: Sequence[tuple[int, str]], ranks: Sequence[RankReport], stacks: Mapping[int, str]) -> str:
     """The verdict on a hang by stacks and process states, a key of words.HANGS; empty if these do not decide. `hung`:
     the result of `hung_ranks`, whose other arguments are those of that function."""
     if stopped_ranks(ranks):

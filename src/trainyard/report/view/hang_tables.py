@@ -23,7 +23,9 @@ def activity_table(result: HangAnalysis, full: bool = False) -> Table:
     ordered = sorted(result.activities, key=lambda activity: (activity.rank not in result.ranks, activity.rank))
     shown = ordered if full else ordered[:_ROWS_ON_SCREEN]
     hidden = len(ordered) - len(shown)
-    notes = [f"Collective {result.sequence} of group {result.group}. A rank that did not enter has its last collective."]
+    notes = [
+        f"Collective {result.sequence} of group {result.group}. A rank that did not enter has its last collective."
+    ]
     if hidden:
         notes.append(f"{units.counted(hidden, 'more rank')} with --full.")
     return Table(
