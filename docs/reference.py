@@ -78,6 +78,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Prices of findings": words.PRICES,
     "States of a run": words.STATES,
     "What can happen to a running job": words.FAULTS,
+    "Verdicts on a hang": words.HANGS,
     "What can be done to one (`run chaos`)": words.INJECTIONS,
     "Faults of nodes (`run chaos-nodes`)": words.NODE_INJECTIONS,
     "What a job's life goes into": words.TIMES,

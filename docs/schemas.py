@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from trainyard.error_report import ErrorReport
+from trainyard.hangs.verdict import HangAnalysis
 from trainyard.ledger import Ledgers
 from trainyard.report.gate.gate_report import (
     BisectReport,
@@ -45,6 +46,7 @@ DOCUMENTS: dict[str, type] = {
     "critical-path": CriticalPath,  # trainyard trace critical-path
     "sql": QueryResult,  # trainyard trace sql
     "reconcile": Reconciliation,  # trainyard trace reconcile
+    "hangs": HangAnalysis,  # trainyard trace hangs
     "memory": MemorySnapshot,  # trainyard trace memory
     "ledgers": Ledgers,  # ledgers.json of a run
     "comparison": Comparison,  # trainyard diff

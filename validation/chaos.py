@@ -48,7 +48,7 @@ CALM = "calm"
 HEAD = """# Chaos
 
 How jobs recover from injected faults. Each trial trains `examples/chaos.toml` (two ranks on two nodes, a
-checkpoint every {every} steps, `hang_timeout_s = {hang:g}`) and injects one fault before one of three steps chosen at
+checkpoint every {every} steps, `hang_timeout_s = {hang:g}`, backend {backend}) and injects one fault before one of three steps chosen at
 random; then the losses of every step after the fault, including repeated steps, are compared with those of a run
 without faults. `make chaos` runs the missing trials, `python -m validation.chaos --write` writes this page,
 and `trainyard run chaos PLAN.toml JOB.toml` does the same for your own job.
@@ -68,7 +68,7 @@ the time until detection.
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Trial `number` of a fault at a step. `load`: of the machine at its start. `error`: the reason if there is no
-    `row`. `strays`: false alarms."""
+    `row`. `strays`: false alarms. `backend`: that of the ranks' collectives."""
 
     kind: str
     step: int
@@ -80,6 +80,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     row: FaultScore | None = None
     strays: tuple[str, ...] = ()
     error: str = ""
+    backend: str = "gloo"
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -141,10 +142,11 @@ def calm(job: Job, text: str, store: Store) -> str:
 
 def run_trial(job: Job, text: str, fault: Fault, number: int, store: Store, against: str) -> Trial:
     began, load = time.monotonic(), os.getloadavg()[0]
-    run, row, alarms, error = "", None, (), ""
+    run, row, alarms, error, backend = "", None, (), "", "gloo"
     try:
         result = experiment.execute(job, text, FaultPlan(fault=(fault,)), Session(store, lambda _: []), against=against)
         run, (row,) = result.run.id, result.score.faults
+        backend = result.score.backend or backend
         alarms = tuple(f"{alarm.kind} of rank {alarm.rank}, node {alarm.node}" for alarm in result.score.unplanned)
         if row.correct and not alarms:
             store.delete(run)
@@ -161,6 +163,7 @@ def run_trial(job: Job, text: str, fault: Fault, number: int, store: Store, agai
         row=row,
         strays=alarms,
         error=error,
+        backend=backend,
     )
 
 
@@ -215,6 +218,7 @@ def page(trials: Sequence[Trial], job: Job) -> str:
     head = HEAD.format(
         every=job.checkpoint.interval,
         hang=job.recovery.hang_timeout_s,
+        backend=" and ".join(sorted({trial.backend for trial in trials})),
         count=len(trials),
         date=max(trial.when for trial in trials)[:10],
         torch=version("torch"),

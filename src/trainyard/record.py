@@ -88,7 +88,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `rank`, `node`: the culprit (-1: none, or not a single one); `step`: the last that had completed. `detect_s`: from
     the fault, if its time is known, to its detection; `restart_s`: from then until all ranks train again; `lost_s`:
     training repeated after the restart, 0 if a simultaneous incident already counts it. `resumed_step`: the step from
-    which training resumed, -1 if none.
+    which training resumed, -1 if none. `verdict`: on a hang, a key of words.HANGS; empty if undecided.
     """
 
     kind: str
@@ -102,6 +102,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     restart_s: float = 0.0
     lost_s: float = 0.0
     resumed_step: int = -1
+    verdict: str = ""
 
     def __post_init__(self) -> None:
         words.check(self.kind, words.FAULTS, "fault")

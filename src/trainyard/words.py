@@ -280,6 +280,24 @@ FAULTS: Mapping[str, Word] = {
 }
 """Faults of a running job."""
 
+HANGS: Mapping[str, Word] = {
+    "missing_collective": Word("missing collective", "A rank did not enter a collective that its peers wait in."),
+    "wrong_order": Word("wrong order", "A rank entered another collective than its peers at the same position."),
+    "wrong_size": Word("wrong size", "A rank entered a collective with another number of elements than its peers."),
+    "wrong_dtype": Word("wrong dtype", "A rank entered a collective with another number format than its peers."),
+    "host_stuck": Word("host stuck", "A rank's Python code is stuck before a collective that its peers wait in."),
+    "dead_process": Word("dead process", "A rank's process ended, and its peers wait for it."),
+    "data_loader": Word("data loader", "A rank waits for a batch of its data loader."),
+    "stopped_process": Word("stopped process", "A rank's process is stopped, as by SIGSTOP."),
+    "device_stuck": Word(
+        "device stuck", "All ranks entered a collective, and the device of a rank does not reach its end."
+    ),
+    "network": Word("network", "All ranks entered and started a collective, and it ends on none."),
+    "cannot_tell": Word("cannot tell", "The records do not decide why the ranks wait."),
+    "no_hang": Word("no hang", "Every recorded collective has ended, and the ranks agree on all of them."),
+}
+"""Verdicts on ranks that hang, or that fail because their collectives do not match."""
+
 INJECTIONS: Mapping[str, Injection] = {
     "kill_worker": Injection("kill a worker", "A rank's process is killed (SIGKILL).", "rank", "worker_death"),
     "kill_agent": Injection("kill an agent", "The agent of a node is killed (SIGKILL).", "node", "agent_death"),

@@ -370,7 +370,7 @@ READERS: dict[str, Reader] = {
     ),
     "snapshot": Reader(
         _snapshot,
-        (f"{_TRACE}.memory.snapshot", f"{_TRACE}.memory.unpickle"),
+        (f"{_TRACE}.memory.snapshot", "trainyard.formats.plain_pickle"),
         trees.pickle_document,
         (f"{_TRACE}.memory.snapshot:_SnapshotReading.segments",),
         _ALLOCATOR_KEYS,

@@ -69,7 +69,7 @@ def toml_document(data: bytes, chance: Random, words: Words) -> bytes:
 
 def pickle_document(data: bytes, chance: Random, words: Words) -> bytes:
     """Only plain data is unpickled, with the project's own reader: a pickle with changed bytes is a hostile one."""
-    from trainyard.trace.memory.unpickle import loads  # here, so that a worker can instrument it first
+    from trainyard.formats.plain_pickle import loads  # here, so that a worker can instrument it first
 
     try:
         if data[:1] != b"\x80":

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from trainyard.api.run_jobs import run as run
     from trainyard.api.run_jobs import run_script as run_script
     from trainyard.api.trace_modes import critical_path as critical_path
+    from trainyard.api.trace_modes import hangs as hangs
     from trainyard.api.trace_modes import measure_memory as measure_memory
     from trainyard.api.trace_modes import query as query
     from trainyard.api.trace_modes import reconcile as reconcile
@@ -86,6 +87,7 @@ _ELSEWHERE = {
     "gate_reference_points": "trainyard.api.gate_losses",
     "gate_run": "trainyard.api.gate_revisions",
     "gate_self_check": "trainyard.api.gate_noise",
+    "hangs": "trainyard.api.trace_modes",
     "history": "trainyard.api.job_history",
     "join": "trainyard.api.run_jobs",
     "launch": "trainyard.api.launch_jobs",

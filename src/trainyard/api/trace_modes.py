@@ -1,4 +1,4 @@
-"""Further analyses of a trace: `what_if`, `critical_path`, `query`, `reconcile`; and `measure_memory`."""
+"""Further analyses of a trace: `what_if`, `critical_path`, `query`, `reconcile`; and `hangs` and `measure_memory`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from trainyard.errors import UnknownName
 from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
+    from trainyard.hangs.verdict import HangAnalysis
     from trainyard.job import Job
     from trainyard.report.view.critical_path import CriticalPath
     from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
@@ -129,6 +130,26 @@ def reconcile(
     from trainyard.report.view.trace_results import reconciled_ranks
 
     return reconciled_ranks(measure_paths(paths, mark=mark, limit=limit, engine=engine, strict=strict), tool)
+
+
+def hangs(dumps: Path | Sequence[Path], *, limit: int = 512 * 2**20) -> HangAnalysis:
+    """Finds the ranks that make a job hang, from the dumps of torch's flight recorder.
+
+    `dumps`: the files of the ranks, or folders of them. `limit`: maximum bytes of a file.
+
+    ```python
+    verdict = api.hangs("/tmp/nccl_traces")
+    print(verdict.kind, verdict.ranks, verdict.summary)
+    ```
+
+    Raises `BadFile` if no file is a flight record, `BadInput` for records of different jobs or two of one rank.
+    """
+    from trainyard.hangs.find_culprit import find_culprit
+    from trainyard.hangs.load_records import load_records
+
+    listed = [dumps] if isinstance(dumps, str | os.PathLike) else dumps
+    loaded = load_records(listed, limit)
+    return find_culprit(loaded.records, loaded.warnings, loaded.unreadable)
 
 
 def measure_memory(snapshot: Path, *, limit: int = AS_WRITTEN.limit) -> MemorySnapshot:

@@ -28,6 +28,7 @@ from tests.refused import missing_values, refused
 from tests.report.render.test_html import BROWSER, Elements, drawn
 from trainyard import units, words
 from trainyard.errors import BadFile, DamagedFile, FileTooLarge, MissingFile
+from trainyard.formats.plain_pickle import loads
 from trainyard.plugins import AS_WRITTEN
 from trainyard.report.memory import memory_view as report
 from trainyard.report.memory.memory_terminal import print_memory, sparkline
@@ -38,7 +39,6 @@ from trainyard.trace.memory.measure_snapshot import measure, record
 from trainyard.trace.memory.recognise import is_snapshot
 from trainyard.trace.memory.replay_allocations import bytes_at_moments
 from trainyard.trace.memory.snapshot import ACTIONS, Frame, load
-from trainyard.trace.memory.unpickle import loads
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

@@ -20,6 +20,7 @@ command = DefaultGroup(
             "trainyard.cli.trace.reconcile",
             "Show figures by the definitions of HTA or TraceLens, and why they differ.",
         ),
+        "hangs": Mode("trainyard.cli.trace.hangs", "Find the ranks that make a job hang, from flight-recorder dumps."),
         "memory": Mode("trainyard.cli.trace.memory", "Show what held the peak of a torch memory snapshot."),
     },
     replaced={

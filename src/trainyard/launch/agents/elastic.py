@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -43,14 +44,14 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from trainyard.launch import epoch
-from trainyard.launch.agents import rank_process
+from trainyard.launch.agents import flight_recorder, rank_process
 from trainyard.launch.agents.lease import Lease
 from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.agents.rank_progress import HeartbeatBoard
 from trainyard.launch.agents.shared_devices import device_host, device_share
 from trainyard.launch.launch_spec import LOST, RUN_FOLDER, Spec
-from trainyard.launch.supervisor import messages, resource_exhaustion
+from trainyard.launch.supervisor import hang_records, messages, resource_exhaustion
 from trainyard.launch.supervisor.failure_report import tail
 from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
 from trainyard.launch.supervisor.signed_store import BadSignature, SignedStore, take_token
@@ -197,6 +198,8 @@ class Agent(SimpleElasticAgent):
         """Serial of the last plan that this agent acted on while its ranks run."""
         self._reports_stacks = False
         """Whether the ranks of this generation were asked for their stacks."""
+        self._recorded_ns: dict[int, int] = {}
+        """Local rank -> time of its flight record that was published last, in ns since the epoch."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         """Fork the ranks of a new generation, with torchrun's variables; return local rank -> process id.
@@ -209,6 +212,7 @@ class Agent(SimpleElasticAgent):
         generation = plan.generation
         share = device_share(plan.members, self.rendezvous.link.member, self.spec.ranks_per_node)
         self.processes, self.ends_ns, self.shortages, self._reports_stacks = {}, {}, {}, False
+        self._recorded_ns = {}
         for worker in worker_group.workers:
             variables = {
                 "RANK": worker.global_rank,
@@ -253,13 +257,14 @@ class Agent(SimpleElasticAgent):
         return RunResult(WorkerState.HEALTHY)
 
     def _act(self, plan: AgentPlan) -> None:
-        """Pass a new plan on to the ranks: SIGUSR1 for "stacks", a request to hold or to leave for "leave".
+        """Pass a new plan on to the ranks: SIGUSR1 and SIGUSR2 for "stacks", a request to hold or to leave for "leave".
 
         A rank that has not updated its heartbeat yet cannot save its state, and is killed if it is to leave.
         """
         if plan.do == "stacks":
             self._reports_stacks = True
             self._send_signal(signal.SIGUSR1)
+            self._send_signal(flight_recorder.SIGNAL)
         elif plan.do == "leave":
             for local_rank, process in self.processes.items():
                 if not self.heartbeats.read(local_rank).count:
@@ -327,7 +332,21 @@ class Agent(SimpleElasticAgent):
             reason=reason,
             shortage=self.shortages.get(local_rank, ""),
             stack=_read_stack(self.logs / f"rank{global_rank}.stacks") if self._reports_stacks else "",
+            recorded_ns=self._publish_record(local_rank, global_rank) if self._reports_stacks or exit_code else 0,
         )
+
+    def _publish_record(self, local_rank: int, global_rank: int) -> int:
+        """Publish the flight record of a rank if it has written a new one; return the time of the last one, in ns since
+        the epoch, 0 for none."""
+        path = self.logs / f"rank{global_rank}.flight"
+        published_ns = self._recorded_ns.get(local_rank, 0)
+        with suppress(OSError):  # a rank that cannot write one
+            written_ns = path.stat().st_mtime_ns
+            if written_ns != published_ns:
+                generation = self.rendezvous.plan.generation
+                hang_records.publish_record(self.rendezvous.link.store, generation, global_rank, path.read_bytes())
+                self._recorded_ns[local_rank] = written_ns
+        return self._recorded_ns.get(local_rank, 0)
 
 
 def _read_process_state(pid: int) -> tuple[str, int]:

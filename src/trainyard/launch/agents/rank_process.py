@@ -2,7 +2,7 @@
 
 Its output goes to `LOGS/rank<N>.out` and `.err`, its process id to `.pid`; it dies with the agent. It writes when and
 why it failed to `.failed`: the earliest failure is the cause, the others follow from it. On SIGUSR1 it writes the
-stacks of all its threads to `.stacks`.
+stacks of all its threads to `.stacks`, on SIGUSR2 and at a failure its flight record to `.flight`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import FrameType
 
 from trainyard.launch import epoch
 from trainyard.launch.agents import rank_progress
+from trainyard.launch.agents.flight_recorder import FlightRecorder
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.agents.rank_progress import Heartbeat
 from trainyard.launch.launch_spec import LEFT
@@ -48,12 +49,14 @@ def main(
         os.dup2(target, 1 if suffix == "out" else 2)
         os.close(target)
     (logs / f"{name}.pid").write_text(str(os.getpid()))
-    for suffix in ("failed", "stacks"):
+    for suffix in ("failed", "stacks", "flight"):
         (logs / f"{name}.{suffix}").unlink(missing_ok=True)  # from an earlier attempt
     faulthandler.enable()
     stacks = os.open(logs / f"{name}.stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     rank_progress.set_own_heartbeat(heartbeat)
+    recorder = FlightRecorder(logs / f"{name}.flight", logs.parent.name, heartbeat.steps)
+    recorder.start()
     sys.argv = [module, *args]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -61,9 +64,11 @@ def main(
         # If a loader's worker has ended, torch's SIGCHLD handler raises an exception in whatever runs at the time.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if not isinstance(error, SystemExit) or error.code not in (None, 0, LEFT):
+            failed_ns = epoch.now_ns()
             reason = "".join(traceback.format_exception_only(error)).strip()
             reason = "\n".join(filter(None, (reason, resource_exhaustion.storage(error, [str(logs)]))))
-            (logs / f"{name}.failed").write_text(f"{epoch.now_ns()}\n{redact(reason)}", "utf-8")
+            recorder.write(reason, exit_code=1)  # before the report, after which the agent reads it
+            (logs / f"{name}.failed").write_text(f"{failed_ns}\n{redact(reason)}", "utf-8")
         raise
 
 

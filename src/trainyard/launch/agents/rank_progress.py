@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, get_args
 
 from trainyard.errors import EnvironmentFailed
 from trainyard.launch import epoch
+from trainyard.launch.agents.own_time import CpuClock, OwnClock
 
 Phase = Literal["starting", "stepping", "saving", "finishing"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -95,7 +96,7 @@ class HeartbeatBoard:
 class Heartbeat:
     """One rank's heartbeat, as the rank writes it.
 
-    A rank's own time is the CPU time of its steps plus the wall time between steps: in a collective every rank waits
+    A rank's own time is that of its steps by `clock` plus the wall time between steps: in a collective every rank waits
     for the slowest one, so that the step time does not show which rank is slow.
     """
 
@@ -104,8 +105,8 @@ class Heartbeat:
         self._row = row
         self._step_end_ns = 0
         """Wall clock at the end of the last step; 0 if the time since then is not the rank's own."""
-        self._cpu_begin_ns = 0
-        """CPU time of this process at the beginning of the current step."""
+        self.clock: OwnClock = CpuClock()
+        """Measures the own time of a step; set it before the first step, for ranks on a device."""
 
     def phase(self, phase: Phase) -> None:
         """Set the current phase; the time until the next step does not count as the rank's own time."""
@@ -118,7 +119,7 @@ class Heartbeat:
         if self._step_end_ns and not fresh:
             self._row[_OWN] += time.perf_counter_ns() - self._step_end_ns
         self._row[_BEGUN] = step
-        self._cpu_begin_ns = time.process_time_ns()
+        self.clock.begin()
         self._count_update()
 
     def must_leave_before(self, step: int) -> bool:
@@ -141,12 +142,16 @@ class Heartbeat:
         return step >= row[_REQUEST] - _STEP_OFFSET
 
     def end(self) -> None:
-        """End a step: count it, and add its CPU time to the rank's own time."""
-        self._row[_OWN] += time.process_time_ns() - self._cpu_begin_ns
+        """End a step: count it, and add the own time that is known by now."""
+        self._row[_OWN] += self.clock.end()
         self._row[_DONE] += 1
         self._row[_PHASE] = PHASES.index("stepping")
         self._step_end_ns = time.perf_counter_ns()
         self._count_update()
+
+    def steps(self) -> tuple[int, int]:
+        """Numbers of steps that have begun and that have ended."""
+        return self._row[_BEGUN] + 1, self._row[_DONE]
 
     def _check_lease(self) -> None:
         """Raise `EnvironmentFailed` if the agent's lease has run out: another agent may have started this rank."""

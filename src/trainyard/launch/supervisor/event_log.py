@@ -24,7 +24,7 @@ SUPERVISOR = "supervisor"
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event. `at`: ns since the epoch, at the end of an event that took `ns`; for a fault, when it occurred.
-    `noticed`: when a fault was noticed, in ns since the epoch.
+    `noticed`: when a fault was noticed, in ns since the epoch. `verdict`: on a hang, a key of words.HANGS.
 
     By `type`: "started": the supervisor started. "launched": an attempt is about to start on `nodes` nodes; `message`
     names the nodes that joined or left. "fault": of a `kind` in words.FAULTS, with the rank or node to blame. "loaded":
@@ -43,6 +43,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     noticed: int = 0
     ns: int = 0
     message: str = ""
+    verdict: str = ""
 
     def __post_init__(self) -> None:
         if self.type == "fault":

@@ -11,14 +11,15 @@ heartbeats, which their node's agent reports. Arguments `now` are the current ti
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from trainyard.hangs.flight_record import FlightRecord
 from trainyard.launch.launch_spec import FAILED, LEFT, Spec
-from trainyard.launch.supervisor import find_cause
+from trainyard.launch.supervisor import find_cause, hang_records
 from trainyard.launch.supervisor.agent_reports import SILENT_S, AgentReports, Now
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.launch.supervisor.failure_report import Failure
@@ -73,7 +74,8 @@ class Supervision:
     `state`: the current state. `result`: exit code, None until the job is over and no rank is left: 0, 4 (see
     `failure`) or `LEFT`, if it was asked to leave. `lost`: nodes whose agents must be killed if they still run. `port`:
     opens a store for a generation and returns its port, so that no rank reads keys of an earlier generation.
-    `attempts`: number of attempts before this supervisor.
+    `attempts`: number of attempts before this supervisor. `records`: returns the flight records by rank that the ranks
+    of a generation published; None if ranks write none.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Supervision:
         now: Now,
         port: Callable[[], int],
         attempts: int = 0,
+        records: Callable[[int, Sequence[RankReport]], Mapping[int, FlightRecord]] | None = None,
     ) -> None:
         """Begin in the state `GATHER`: wait `spec.gather_s` seconds for all nodes. The class describes the
         arguments."""
@@ -94,6 +97,7 @@ class Supervision:
         self.restarts = 0
         """Number of restarts after faults so far."""
         self._open_port = port
+        self._read_records = records
         self.state = State.GATHER
         self._settle_began_s, self._deadline_s = now.seconds, now.seconds + spec.gather_s
         """Monotonic times: the change to `SETTLE`; the end of the current state's wait."""
@@ -105,6 +109,8 @@ class Supervision:
         """CPU ticks by rank when the ranks were found to hang."""
         self._only_still_rank = -1
         """The rank without progress if its peers made some, else -1."""
+        self._hang_kind = ""
+        """The verdict on the current hang, a key of words.HANGS; empty if undecided."""
         self._stacks_read: Mapping[int, str] = {}
         """The stacks by rank as last read."""
         self._stacks_settled_s = 0.0
@@ -304,7 +310,12 @@ class Supervision:
             for rank in blamed_ranks
         ]
         if not causes and failed:
-            causes = [self._died(now, find_cause.first_to_die(failed))]
+            cause = self._died(now, find_cause.first_to_die(failed))
+            verdict = hang_records.judge_hang(ranks, self._records(ranks))
+            if verdict is not None and verdict.kind in hang_records.MISMATCHES:
+                words_of_rank = f"{hang_records.describe_verdict(verdict)}\n{cause.failure.last_words}"
+                cause = cause._replace(failure=replace(cause.failure, last_words=words_of_rank))
+            causes = [cause]
         if causes:
             self._fault(now, causes)
         else:
@@ -323,18 +334,37 @@ class Supervision:
         if stacks != self._stacks_read:  # the main thread's stack is written last
             self._stacks_read, self._stacks_settled_s = stacks, now.seconds + SETTLE_S
         incomplete = not all(stacks.get(rank.rank) for rank in running) or now.seconds < self._stacks_settled_s
+        incomplete |= self._read_records is not None and not all(rank.recorded_ns for rank in running)
         must_wait = incomplete and not missing and not find_cause.stopped_ranks(running)
         if must_wait and now.seconds < self._deadline_s + STACKS_MOST_S - STACKS_S:
             return
         if missing:  # a replacement agent knows nothing of the ranks
             causes = [self._agent_died(now, node) for node in missing]
         else:
+            self._hang_kind = ""
             if self._only_still_rank >= 0 and not find_cause.waits_for_data(stacks.get(self._only_still_rank, "")):
                 hung_ranks = [(self._only_still_rank, "it makes no progress, while its peers do")]
             else:
-                hung_ranks = find_cause.hung_ranks(running, self._ticks, stacks)
+                hung_ranks = self._judge_hang(running, stacks)
             causes = [self._hung(now, rank, evidence) for rank, evidence in hung_ranks]
         self._fault(now, causes)
+
+    def _judge_hang(self, running: list[RankReport], stacks: Mapping[int, str]) -> list[tuple[int, str]]:
+        """The hung ranks with their evidence, as `find_cause.hung_ranks`: by the flight records of all ranks, and by
+        stacks and CPU time if these do not decide. `running`: the ranks that have not ended; `stacks`: by rank."""
+        by_stacks = find_cause.hung_ranks(running, self._ticks, stacks)
+        self._hang_kind = find_cause.hang_kind(by_stacks, running, stacks)
+        verdict = hang_records.judge_hang(self.ranks(), self._records(running))
+        if verdict is None or find_cause.stopped_ranks(running):
+            return by_stacks
+        if verdict.kind == "network" and by_stacks[0][0] >= 0:
+            return by_stacks
+        self._hang_kind = verdict.kind
+        return [(rank, hang_records.describe_verdict(verdict)) for rank in verdict.ranks or (-1,)]
+
+    def _records(self, ranks: Sequence[RankReport]) -> Mapping[int, FlightRecord]:
+        """The flight records of `ranks` by rank; empty if ranks write none."""
+        return self._read_records(self.plan.generation, ranks) if self._read_records is not None else {}
 
     def _died(self, now: Now, rank: RankReport) -> _Cause:
         """The failure of a rank that ended, at the time (ns since the epoch) that it reported or its end was seen."""
@@ -353,7 +383,15 @@ class Supervision:
         reports = [report for report in self.ranks() if report.rank == rank]
         failed_at_ns = max(report.at for report in reports or self.ranks())
         pid = reports[0].pid if reports else 0
-        failure = Failure(rank=rank, pid=pid, exit_code=FAILED, when=now.epoch / 1e9, last_words=evidence, kind="hang")
+        failure = Failure(
+            rank=rank,
+            pid=pid,
+            exit_code=FAILED,
+            when=now.epoch / 1e9,
+            last_words=evidence,
+            kind="hang",
+            verdict="stopped_process" if evidence == find_cause.STOPPED_EVIDENCE else self._hang_kind,
+        )
         return _Cause(at=failed_at_ns, failure=failure)
 
     def _agent_died(self, now: Now, node: int) -> _Cause:
@@ -379,18 +417,18 @@ class Supervision:
         """
         causes = sorted(causes, key=lambda cause: cause.at)
         for at, failure, node in causes:
-            self._record(now, failure.kind, at, failure.rank, failure.summary, node)
+            self._record(now, failure.kind, at, failure.rank, failure.summary, node, failure.verdict)
         self.restarts += 1
         if self.restarts > self.spec.max_restarts:
             first, *others = (cause.failure for cause in causes)
             self._ending = FAILED, replace(first, others=tuple(others))
         self._stop_ranks(now)
 
-    def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1) -> None:
+    def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1, verdict: str = "") -> None:
         """Append a fault to `events`.
 
         `kind`: as in words.FAULTS; `at`: when it occurred, in ns since the epoch; `rank`, `node`: to blame, -1 for
-        none. Its step is the last one that all ranks can have completed.
+        none; `verdict`: on a hang, as in words.HANGS. Its step is the last one that all ranks can have completed.
         """
         step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
@@ -403,6 +441,7 @@ class Supervision:
             node=self._node(rank) if node < 0 else node,
             step=step,
             message=message,
+            verdict=verdict,
         )
         self.events.append(event)
 

@@ -31,6 +31,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """As in words.FAULTS; for the other kinds, `last_words` is the supervisor's evidence."""
     shortage: str = ""
     """The resource that a killed rank ran out of, by the kernel's counters."""
+    verdict: str = ""
+    """The verdict on a hang, a key of words.HANGS; empty if undecided."""
     others: tuple[Failure, ...] = ()
     """Simultaneous failures, each with its own cause."""
 

@@ -63,6 +63,17 @@ def hung_ranks(
     return [_hung_rank(ranks, earlier_ticks, stacks)]
 
 
+def hang_kind(hung: Sequence[tuple[int, str]], ranks: Sequence[RankReport], stacks: Mapping[int, str]) -> str:
+    """The verdict on a hang by stacks and process states, a key of words.HANGS; empty if these do not decide. `hung`:
+    the result of `hung_ranks`, whose other arguments are those of that function."""
+    if stopped_ranks(ranks):
+        return "stopped_process"
+    if any(waits_for_data(stacks.get(rank, "")) for rank, _ in hung):
+        return "data_loader"
+    rank, _ = hung[0]
+    return "host_stuck" if stacks.get(rank) and not waits_in_collective(stacks[rank]) else ""
+
+
 def _hung_rank(
     ranks: Sequence[RankReport], earlier_ticks: Mapping[int, int], stacks: Mapping[int, str]
 ) -> tuple[int, str]:

@@ -32,7 +32,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     negative for a signal. `ended_ns`: when its end was seen, in ns since the epoch. `reported_ns`: when the rank
     reported its own failure, in ns since the epoch; 0 if it could not. `reason`: that report, else the end of its
     stderr. `shortage`: the resource that the kernel killed it for, if known. `stack`: the stack of its main thread as
-    faulthandler writes it, after a plan that asks for stacks.
+    faulthandler writes it, after a plan that asks for stacks. `recorded_ns`: when the rank wrote the flight record that
+    its agent published last (`hang_records.py`), in ns since the epoch; 0 if none.
     """
 
     rank: int
@@ -52,6 +53,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     shortage: str = ""
     stack: str = ""
+    recorded_ns: int = 0
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,7 +98,7 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     By `do`: "wait": nothing yet. "run": the members, in this order, run the generation; its ranks meet at `port`.
     "leave": hold the ranks, and let them leave before step `before` once it is known (rank_progress.py); kill a rank
-    without a heartbeat. "stacks": have the ranks write their stacks. "stop": kill the ranks. "end": the job is over,
+    without a heartbeat. "stacks": have the ranks write their stacks and flight records. "stop": kill the ranks. "end": the job is over,
     with `exit_code`. An agent that is not a member runs nothing.
     """
 

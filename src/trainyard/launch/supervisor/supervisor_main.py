@@ -35,6 +35,7 @@ from trainyard.launch.supervisor.clock_exchange import fork_clock_process
 from trainyard.launch.supervisor.event_log import SUPERVISOR, EventLogWriter, JobEvent
 from trainyard.launch.supervisor.failure_detection import Supervision
 from trainyard.launch.supervisor.failure_report import Failure, tail, write
+from trainyard.launch.supervisor.hang_records import StoredRecords
 from trainyard.launch.supervisor.listen import listen, raise_open_files_limit
 from trainyard.launch.supervisor.part_transfer import PartReceiver
 from trainyard.launch.supervisor.signed_store import SignedStore, take_token
@@ -171,7 +172,8 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
         store = SupervisorStore(spec.host, listening, token, spec.nodes)
         if spec.job_id:
             store.offer(_job_start(spec, folder))
-        job = Supervision(spec, began, port=store.for_ranks, attempts=attempts(folder))
+        records = StoredRecords(store.agents_store).read
+        job = Supervision(spec, began, port=store.for_ranks, attempts=attempts(folder), records=records)
         return SupervisorLoop(job, store, fork_server, folder).follow(signals)
     finally:
         fork_server.end()

@@ -30,6 +30,7 @@ def table(score: ChaosScore, full: bool = True) -> Table:
         "Each fault was injected after the given step (0: before the first). Times: from the fault to its detection, "
         "from detection until all ranks trained again, and of training that was repeated."
     )
+    backend = f"The ranks communicate with {score.backend}." if score.backend else ""
     # `strays`: incidents that no planned fault explains.
     strays = (
         f"Not a planned fault: {words.FAULTS[incident.kind].label}: {incident.summary}"
@@ -37,7 +38,7 @@ def table(score: ChaosScore, full: bool = True) -> Table:
     )
     return Table(
         title="Fault",
-        notes=tuple(filter(None, (more, explained, *strays))),
+        notes=tuple(filter(None, (more, backend, explained, *strays))),
         columns=(
             Column(title="fault"),
             Column(title="after step", digits=0, optional=True),

@@ -17,6 +17,7 @@ from trainyard.run.chaos import chaos_files
 from trainyard.run.chaos.fault_plan import FaultPlan
 from trainyard.run.chaos.score_recovery import FaultScore, score_faults, strays
 from trainyard.run.local import harness
+from trainyard.run.local.rank_facts import read_facts
 from trainyard.run.session import Session
 from trainyard.store.disk_space import write_whole
 from trainyard.store.run_folder import write_digests
@@ -26,12 +27,14 @@ SCHEMA = "trainyard/chaos/2"
 
 class ChaosScore(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of chaos.json. `reference`: id of the run without faults; `faults`: the score of each planned fault;
-    `unplanned`: incidents that belong to no planned fault."""
+    `unplanned`: incidents that belong to no planned fault; `backend`: that of the ranks' collectives, such as gloo,
+    empty for a single rank or a run that did not reach its end."""
 
     reference: str
     plan: FaultPlan
     faults: tuple[FaultScore, ...]
     unplanned: tuple[Incident, ...]
+    backend: str = ""
     schema: Literal["trainyard/chaos/2"] = SCHEMA
 
 
@@ -97,6 +100,7 @@ def execute(
         plan=plan,
         faults=score_faults(run, reference, plan, injected, event_log.read(folder)),
         unplanned=strays(run, plan, injected),
+        backend=next((facts.backend for facts in read_facts(folder)), ""),
     )
     write_whole(folder / chaos_files.SCORE, msgspec.json.format(msgspec.json.encode(chaos_score), indent=1) + b"\n")
     write_digests(folder)  # the score is kept with the run

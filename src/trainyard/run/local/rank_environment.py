@@ -42,6 +42,9 @@ def environment(ranks: int, vendors: Mapping[str, Vendor], address: str = _LOOPB
     if sys.platform.startswith("linux") and (interface := interface_of(address)):
         reason = f"The ranks reach each other through the interface of {address}."
         variables["GLOO_SOCKET_IFNAME"] = Variable(value=interface, reason=reason)
+    if any(vendor.devices() for name, vendor in vendors.items() if name in ("nvidia", "amd")):
+        reason = "Collectives are timed on the device, so that slow ranks are detected."
+        variables["TORCH_NCCL_ENABLE_TIMING"] = Variable(value="1", reason=reason)
     return variables
 
 

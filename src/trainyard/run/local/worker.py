@@ -37,6 +37,7 @@ from trainyard.record import Sample
 from trainyard.run.chaos import inject_faults
 from trainyard.run.local.capture import capture
 from trainyard.run.local.checkpointing import RunCheckpoints, attempt, drop_partial_line
+from trainyard.run.local.own_clock import own_clock
 from trainyard.run.local.peak_memory import forget_peak, peak_memory
 from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.local.step_clock import StepClock
@@ -148,6 +149,7 @@ class Rank:
         self.attempt = attempt
         self.fault_injector = fault_injector
         self.heartbeat = rank_progress.own_heartbeat()
+        self.heartbeat.clock = own_clock(ranks)
         self.telemetry: dict[str, str] = {}
         """`<device>.<fact>` -> value with its unit, such as `0.clocks.sm` -> `1980 MHz`: what rank 0's vendor reports
         right after the warm-up steps, before the barrier in front of the measured ones. Empty on other ranks."""

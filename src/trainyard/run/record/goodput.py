@@ -66,6 +66,7 @@ def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Inciden
         time=datetime.fromtimestamp(event.at / 1e9, UTC).isoformat(timespec="milliseconds"),
         attempt=event.attempt,
         summary=event.message,
+        verdict=event.verdict,
         rank=event.rank,
         node=event.node,
         step=earlier_steps[-1] if earlier_steps else event.step,

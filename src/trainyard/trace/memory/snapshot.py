@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadFile, DamagedFile
+from trainyard.formats.plain_pickle import loads
 from trainyard.plugins import AS_WRITTEN
 from trainyard.redact import redact
-from trainyard.trace.memory.unpickle import loads
 from trainyard.trace.readers.kineto.unpack import no_collection, open_documents
 
 ACTIONS = (

@@ -31,22 +31,22 @@ class _Truncated(Exception):
     """The data ends inside an opcode."""
 
 
-def loads(data: bytes, source: str) -> Any:
-    """Decodes the plain data in `data`, a pickle of protocol 2 to 5. `source`: the file's name, for messages. Raises
-    `BadFile`, with opcode and byte, for other data."""
+def loads(data: bytes, source: str, contents: str = "memory snapshot") -> Any:
+    """Decodes the plain data in `data`, a pickle of protocol 2 to 5. `source`: the file's name, `contents`: the kind of
+    document that it should be, both for messages. Raises `BadFile`, with opcode and byte, for other data."""
     reader = _PickleReader(data)
     try:
         return reader.run()
     except _Refused as error:
         raise BadFile(
             f"{source}: not plain data: {error} at byte {reader.position - 1:,}.",
-            "Memory snapshots are dicts, lists, text and numbers only; do not load this file with pickle.",
+            f"A {contents} holds dicts, lists, text and numbers only; do not load this file with pickle.",
         ) from error
     except (_Truncated, IndexError, KeyError, ValueError) as error:
         raise DamagedFile(
             f"{source}: the pickle is damaged or cut short at byte {min(reader.position, len(data)):,} of "
             f"{len(data):,}.",
-            "Was the copy or the run cut short? Dump the snapshot again.",
+            f"Was the copy or the run cut short? Dump the {contents} again.",
         ) from error
 
 

@@ -1,0 +1,197 @@
+"""Find the ranks that cause a hang, and how, from the flight records of all ranks. Pure functions, without torch.
+
+1. A stopped or dead process is the cause, since it cannot enter anything.
+2. Otherwise the first collective is sought that does not wait for another one (`unfinished.py`).
+3. If its calls do not match, the ranks that deviate are the cause (`deviations.py`); if ranks did not enter it, they
+   are (`absent_ranks.py`); if all entered it with matching calls, a device or the network is.
+4. If all unfinished collectives wait for each other, ranks entered them in different orders.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from trainyard.hangs.absent_ranks import ended_or_stopped, why_absent
+from trainyard.hangs.collectives import Call, CollectiveTable
+from trainyard.hangs.describe_hang import describe
+from trainyard.hangs.deviations import Culprits, deviating_ranks, irregular_ranks, kind_of_order, uneven_culprits
+from trainyard.hangs.expected_calls import expected_calls
+from trainyard.hangs.flight_record import SCHEDULED, STARTED, FlightRecord
+from trainyard.hangs.unfinished import Unfinished, independent, unfinished_collectives
+from trainyard.hangs.verdict import HangAnalysis
+
+
+def find_culprit(
+    records: Sequence[FlightRecord], warnings: Iterable[str] = (), unreadable: Iterable[int] = ()
+) -> HangAnalysis:
+    """Determine why the ranks of a job hang, and which ranks are to blame.
+
+    `records`: one for each rank, in any order; some may be missing, and some may hold the state of a process only.
+    `warnings`: on files that could not be read, which are passed on; `unreadable`: the ranks of these files.
+    """
+    table = CollectiveTable(records, unreadable)
+    unfinished = unfinished_collectives(table)
+    culprits, item = _decide(table, unfinished)
+    return describe(table, culprits, item, tuple(warnings))
+
+
+def _decide(table: CollectiveTable, unfinished: list[Unfinished]) -> tuple[Culprits, Unfinished | None]:
+    """The culprits, and the collective in which they are missed; None if no collective shows them."""
+    if (culprits := ended_or_stopped(table)) is not None:
+        missed = [item for item in unfinished if set(culprits.ranks) & {*item.absent, *item.entered}]
+        return culprits, min(missed, key=lambda item: (not item.waits, item.created_ns), default=None)
+    waiting = [item for item in unfinished if item.waits]
+    differing = [item for item in unfinished if item.differs and not _is_transfer(item)]
+    judged = [(_judge(table, item), item) for item in independent(table, unfinished)]
+    if decided := [pair for pair in judged if pair[0].kind != "cannot_tell"]:
+        return decided[0]
+    if waiting and not judged:
+        return _judge_cycle(table, waiting), waiting[0]
+    if differing:
+        first = min(differing, key=lambda item: item.created_ns)
+        return deviating_ranks(table, first.entered), first
+    culprits, item = _judge_without_waits(table, unfinished)
+    return judged[0] if judged and culprits.kind in ("cannot_tell", "no_hang") else (culprits, item)
+
+
+def _judge(table: CollectiveTable, item: Unfinished) -> Culprits:
+    """The culprits of a collective that does not wait for another one."""
+    if item.differs and not _is_transfer(item):
+        return deviating_ranks(table, item.entered)
+    if item.differs:
+        ranks = irregular_ranks(table, item.entered) or item.members
+        return Culprits("wrong_size", tuple(ranks), "sender and receiver use different numbers of elements")
+    if item.absent:
+        extra = irregular_ranks(table, item.entered)
+        is_minority = 0 < len(extra) == len(item.entered) < len(item.absent)
+        if is_minority and (expected := _expected_by_peers(table, item)):
+            kind, alternatives = kind_of_order(table, next(iter(item.entered.values())), expected)
+            return Culprits(kind, extra, "it departs from its earlier steps, and its peers do not enter", alternatives)
+        return why_absent(table, item)
+    return uneven_culprits(table, item.entered) or _judge_device(table, item)
+
+
+def _is_transfer(item: Unfinished) -> bool:
+    return any(call.first.is_p2p for call in item.entered.values())
+
+
+def _expected_by_peers(table: CollectiveTable, item: Unfinished) -> Call | None:
+    """The call that the history of the ranks which entered `item` predicts in its place; None if it predicts none."""
+    for rank, call in item.entered.items():
+        if expected := expected_calls(table.by_rank[rank], call.index):
+            return expected[0]
+    return None
+
+
+def _judge_device(table: CollectiveTable, item: Unfinished) -> Culprits:
+    """The culprit of a collective that all members entered with matching calls, by the state of each device."""
+    if len(item.members) < 2 or (table.world > len(table.records) and not table.is_world_known):
+        missing = table.world - len(table.records)
+        reason = f"the records of {missing or 'other'} ranks are missing, which may not have entered the collective"
+        return Culprits("cannot_tell", (), reason)
+    unended = {rank: call for rank, call in item.entered.items() if not call.is_ended}
+    scheduled = tuple(sorted(rank for rank, call in unended.items() if call.state == SCHEDULED))
+    started = tuple(sorted(rank for rank, call in unended.items() if call.state == STARTED))
+    has_states = any(call.first.backend != "gloo" for call in unended.values())
+    everyone = len(item.entered)
+    if has_states and scheduled and len(scheduled) < everyone:
+        reason = "its device has not started the collective, which the other devices have: earlier work does not end"
+        return Culprits("device_stuck", scheduled, reason)
+    if started and len(started) < everyone:
+        return Culprits("device_stuck", started, "the collective has ended on the other devices")
+    if started:
+        reason = "all ranks entered and started the collective with matching calls, and it has ended on none"
+        return Culprits("network", (), reason)
+    if not has_states and len(unended) == everyone:
+        return Culprits(
+            "network", (), "all ranks entered the collective with matching calls, and it has ended on none", ()
+        )
+    if not has_states:
+        return Culprits("cannot_tell", (), "all ranks entered the collective, and some have ended it")
+    reason = "all ranks entered the collective with matching calls, and no device has started it"
+    return Culprits("cannot_tell", (), reason, ("device_stuck", "network"))
+
+
+def _judge_cycle(table: CollectiveTable, waiting: list[Unfinished]) -> Culprits:
+    """The ranks that entered collectives of several groups in another order than their peers.
+
+    A rank that departs from its earlier steps deviates; without such, the rank whose first unfinished collective
+    differs from that of most ranks which are members of the same groups.
+    """
+    first_calls: dict[int, Call] = {}
+    for item in waiting:
+        for rank, call in item.entered.items():
+            if not call.is_ended and (rank not in first_calls or call.index < first_calls[rank].index):
+                first_calls[rank] = call
+    ranks, reason = irregular_ranks(table, first_calls), "it departs from its earlier steps, which its peers repeat"
+    if not ranks:
+        ranks, reason = _minority(table, first_calls), "most ranks of the same groups enter them in another order"
+    if not ranks:
+        involved = tuple(sorted(first_calls))
+        return Culprits("wrong_order", involved, "they wait for each other in collectives of different groups")
+    call = first_calls[ranks[0]]
+    expected = next(iter(expected_calls(table.by_rank[ranks[0]], call.index)), None)
+    if expected is None:
+        expected = next(
+            (
+                other
+                for item in waiting
+                for other in item.entered.values()
+                if ranks[0] in item.absent and other.rank not in ranks
+            ),
+            None,
+        )
+    if expected is None:
+        return Culprits("wrong_order", ranks, reason)
+    kind, alternatives = kind_of_order(table, call, expected)
+    return Culprits(kind, ranks, reason, alternatives)
+
+
+def _minority(table: CollectiveTable, first_calls: dict[int, Call]) -> tuple[int, ...]:
+    """The ranks that wait in another group than most ranks which are members of both groups; none on a tie."""
+    groups = Counter(call.group for call in first_calls.values())
+    outvoted: set[int] = set()
+    for one_group, other_group in combinations(groups, 2):
+        shared = set(table.groups[one_group].members) & set(table.groups[other_group].members)
+        sides = [
+            {rank for rank, call in first_calls.items() if call.group == group and rank in shared}
+            for group in (one_group, other_group)
+        ]
+        smaller, larger = sorted(sides, key=len)
+        if len(smaller) < len(larger):
+            outvoted |= smaller
+    return tuple(sorted(outvoted))
+
+
+def _judge_without_waits(table: CollectiveTable, unfinished: list[Unfinished]) -> tuple[Culprits, Unfinished | None]:
+    """The verdict if no recorded collective is unfinished: a rank may be stuck in its own code, or have ended."""
+    failed = {rank for rank, record in table.records.items() if record.state.exit_code}
+    if failed and (uneven := _uneven(table)) is not None:
+        return uneven
+    late = [item for item in unfinished if any(rank in table.records and rank not in failed for rank in item.absent)]
+    if late:
+        first = min(late, key=lambda item: item.created_ns)
+        return why_absent(table, first), first
+    if not any(table.by_rank.values()):
+        return Culprits("cannot_tell", (), "the records hold no collective"), None
+    missing = tuple(rank for rank in range(table.world) if rank not in table.records)
+    if missing:
+        reason = f"no record shows an unfinished collective, and {len(missing)} of {table.world} ranks left none"
+        return Culprits("cannot_tell", (), reason), None
+    if failed:
+        ranks = ", ".join(map(str, sorted(failed)))
+        return Culprits("cannot_tell", (), f"ranks {ranks} failed, and the ranks agree on all collectives"), None
+    return Culprits("no_hang", (), "every recorded collective has ended, and the ranks agree on all of them"), None
+
+
+def _uneven(table: CollectiveTable) -> tuple[Culprits, Unfinished] | None:
+    """The culprits in the last collective of a group, if it allows different sizes and a rank changed its size; None if
+    there is none."""
+    for index, group in enumerate(table.groups):
+        sequence = max(group.calls, default=-1)
+        entered = group.calls.get(sequence, {})
+        if len(entered) > 1 and (culprits := uneven_culprits(table, entered)) is not None:
+            return culprits, Unfinished(index, sequence, group.members, entered, (), frozenset({"size"}), waits=False)
+    return None
