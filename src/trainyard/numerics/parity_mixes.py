@@ -142,6 +142,8 @@ def _recipes() -> Iterator[ParityMix]:
     yield _mix("Muon, DDP", dp_replicate=2, optimizer="muon")
     yield _mix("Muon, FSDP2", dp_shard=2, optimizer="muon")
     yield _mix("Muon, ZeRO-1", dp_shard=2, zero=1, optimizer="muon")
+    yield _mix("Muon, MoE, FSDP2", _MOE, dp_shard=2, optimizer="muon")
+    yield _mix("Muon, MoE, EP x FSDP2", _MOE, dp_shard=4, ep=2, optimizer="muon")
     yield _mix("Shampoo, FSDP2", dp_shard=2, optimizer="shampoo")
     yield _mix("bfloat16, FSDP2", dp_shard=2, dtype="bfloat16")
     yield _mix("bfloat16, TP", tp=2, dtype="bfloat16")

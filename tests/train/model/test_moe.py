@@ -255,9 +255,9 @@ def _trained(ranks, job, steps):
 
 
 @cache
-def _alone(model):
+def _alone(model, optimizer):
     """Outcomes and facts of a single rank."""
-    return on_ranks(1, _trained, a_job(model), 3)[0]
+    return on_ranks(1, _trained, a_job(model, optimizer=optimizer), 3)[0]
 
 
 SPREADS = {
@@ -271,6 +271,8 @@ SPREADS = {
     "ep of all": (replace(DEEPSEEK, load_balancing="aux_loss"), Layout(dp_shard=4, ep=4), {}),
     "ep in hsdp": (replace(MODEL, load_balancing="bias"), Layout(dp_replicate=2, dp_shard=2, ep=2), {}),
     "ep in stages": (replace(MODEL, load_balancing="aux_loss"), Layout(pp=2, dp_shard=2, ep=2), {"schedule": "1f1b"}),
+    "muon, fsdp": (MODEL, Layout(dp_shard=2), {"optimizer": "muon"}),
+    "muon, ep in fsdp": (MODEL, Layout(dp_shard=4, ep=2), {"optimizer": "muon"}),
 }
 
 
@@ -281,7 +283,7 @@ def test_parallel_training_matches_one_rank(spread):
     """The same losses, gradient norms and exact token counts of each expert."""
     pytest.importorskip("torch")
     model, layout, recipe = SPREADS[spread]
-    alone, known = _alone(model)
+    alone, known = _alone(model, recipe.get("optimizer", "adamw"))
     results = on_ranks(layout.ranks, _trained, a_job(model, layout, **recipe), 3)
     for outcomes, _ in results:
         assert outcomes == results[0][0]

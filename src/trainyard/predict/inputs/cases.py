@@ -185,6 +185,9 @@ class Cases:
     """Bytes of a gradient as it is kept."""
     state_bytes: Column
     """Bytes of the optimizer's state per weight, with a float32 copy of the weight if there is one."""
+    extra_table_state_bytes: Column
+    """Bytes of the optimizer's state per weight of the embedding and the head, in addition to `state_bytes`: with Muon,
+    AdamW updates them."""
     reduce_bytes: Column
     """Bytes of a gradient in a reduction over data-parallel ranks."""
     native: Column
@@ -271,8 +274,10 @@ _VISION = (
     "head_rows",
     "input_values",
 )
-PLAIN = dict.fromkeys(("attention_layers", "space_layers", "ssm_state_size", *_STATE_SPACE, *_VISION), 0.0)
-"""Columns that are 0 in a decoder whose layers each have attention and an MLP."""
+PLAIN = dict.fromkeys(
+    ("attention_layers", "space_layers", "ssm_state_size", "extra_table_state_bytes", *_STATE_SPACE, *_VISION), 0.0
+)
+"""Columns that are 0 in a decoder whose layers each have attention and an MLP, and whose optimizer is not Muon."""
 
 
 def column(values: Any) -> Column:
@@ -329,7 +334,7 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
     float32, whatever the compute dtype."""
     is_low_precision = recipe.dtype.startswith("float8")
     value_bytes = words.DTYPES["bfloat16" if is_low_precision else recipe.dtype]
-    state_bytes_of_optimizer = {"adamw": 8, "sgd": 4, "muon": 4}  # per weight: two float32 moments, or one
+    state_values = 2 if recipe.state_values is None else recipe.state_values  # of an unknown optimizer: as AdamW
     return {
         "seq_len": recipe.seq_len,
         "samples": recipe.tokens_per_step / recipe.seq_len,
@@ -343,7 +348,8 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "width_bytes": value_bytes,
         "weight_bytes": 4,
         "gradient_bytes": 4,
-        "state_bytes": state_bytes_of_optimizer.get(recipe.optimizer, 8),
+        "state_bytes": 4 * state_values,
+        "extra_table_state_bytes": 4 if recipe.optimizer == "muon" else 0,
         "reduce_bytes": 4,
         "adapters": 0,
         "recomputed_share": 0,

@@ -135,7 +135,12 @@ def build_stage(cases: Cases, first: bool) -> NativeStage:
         head_weights=head_weights,
         all_weights=common_weights + expert_weights,
         parameter_bytes=is_on_device * _FLOAT32 * own_weights,
-        state_bytes=is_on_device * cases.state_bytes * own_weights / state_shards,
+        state_bytes=is_on_device
+        * (
+            cases.state_bytes * own_weights
+            + cases.extra_table_state_bytes * (embedding_weights + head_weights) / shards
+        )
+        / state_shards,
         in_flight=micro_batches,
         delayed_micro_batches=in_flight.native_delayed_weight_gradients(cases, first),
         product_gradient_bytes=cases.width_bytes
