@@ -25,6 +25,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     also parameters (3). `sequence_parallel`: `tp` also splits the activations between its matrices, along the sequence.
     `loss_parallel`: it also splits the logits, along the vocabulary. `cp_method`: how attention gets the keys and
     values of the other context-parallel ranks.
+
+    `reshard_after_forward`: whether FSDP frees the gathered weights of the embedding and of each block after the
+    forward pass, and gathers them again for the backward pass: `default` with ZeRO-3 and without pp; `never`: as
+    ZeRO-2; `always`: also in a pipeline and for the norm and the head. `forward_prefetch`, `backward_prefetch`: number
+    of units that FSDP gathers ahead of the current one; 0 forward: the host runs ahead instead. `bucket_cap_mb`: size
+    of DDP's gradient buckets in MiB.
     """
 
     dp_replicate: int = 1
@@ -38,12 +44,27 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sequence_parallel: bool = False
     loss_parallel: bool = False
     cp_method: Literal["all_gather", "ulysses", "ring"] = "all_gather"
+    reshard_after_forward: Literal["default", "always", "never"] = "default"
+    forward_prefetch: int = 0
+    backward_prefetch: int = 1
+    bucket_cap_mb: int = 25
 
     def __post_init__(self) -> None:
-        for field in (*words.AXES, "interleave"):
+        """Raises `BadJob` if a degree or number is out of range."""
+        if self.forward_prefetch < 0:
+            raise BadJob(f"forward_prefetch = {limits.show(self.forward_prefetch)} must not be negative.")
+        for field in (*words.AXES, "interleave", "backward_prefetch", "bucket_cap_mb"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
-        limits.check(self, {"ranks": limits.DEVICES, "ep": limits.DEVICES, "interleave": limits.LAYERS})
+        limits.check(
+            self,
+            {
+                "ranks": limits.DEVICES,
+                "ep": limits.DEVICES,
+                **dict.fromkeys(("interleave", "forward_prefetch", "backward_prefetch"), limits.LAYERS),
+                "bucket_cap_mb": limits.WIDTH,
+            },
+        )
 
     @property
     def ranks(self) -> int:
@@ -61,6 +82,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.dp_replicate * self.dp_shard
 
     @property
+    def reshards(self) -> bool:
+        """Whether FSDP frees the weights of the embedding and of each block between forward and backward pass."""
+        if self.reshard_after_forward == "default":
+            return self.zero == 3 and self.pp == 1
+        return self.zero == 3 and self.reshard_after_forward == "always"
+
+    @property
     def token_ranks(self) -> int:
         """Number of ranks that the tokens of a step are divided over: the ranks whose losses are averaged."""
         return self.batch_ranks * self.cp
@@ -73,6 +101,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             text += f", ZeRO-{self.zero}"
         if self.cp > 1:
             text += f", {self.cp_method}"
+        if self.reshard_after_forward != "default":
+            text += f", resharded {self.reshard_after_forward}"
         return text + ", sequence parallel" * self.sequence_parallel + ", loss parallel" * self.loss_parallel
 
 

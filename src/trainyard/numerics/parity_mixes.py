@@ -58,6 +58,9 @@ def _data() -> Iterator[ParityMix]:
     yield _mix("ZeRO-1 x DDP", dp_replicate=2, dp_shard=2, zero=1, optimizer_implementation="for-loop")
     yield _mix("FSDP2, ZeRO-2", dp_shard=2, zero=2)
     yield _mix("FSDP2, ZeRO-3", dp_shard=2)
+    yield _mix("FSDP2, resharded always", dp_shard=2, reshard_after_forward="always")
+    yield _mix("FSDP2, prefetching two units", dp_shard=2, forward_prefetch=2, backward_prefetch=2)
+    yield _mix("FSDP2: GPT", _GPT, dp_shard=2)
     yield _mix("FSDP2 on 4", dp_shard=4)
     yield _mix("HSDP", dp_replicate=2, dp_shard=2)
 
@@ -106,6 +109,7 @@ def _products() -> Iterator[ParityMix]:
     yield _mix("CP x TP, SP", cp=2, tp=2, sequence_parallel=True, activation_checkpoint="full")
     yield _mix("PP x DDP", **one_stage, dp_replicate=2)
     yield _mix("PP x FSDP2", **one_stage, dp_shard=2)
+    yield _mix("PP x FSDP2, resharded always", **one_stage, dp_shard=2, reshard_after_forward="always")
     yield _mix("PP x HSDP", **one_stage, dp_replicate=2, dp_shard=2, micro_batch_size=1)
     yield _mix("PP x TP, SP", **one_stage, tp=2, sequence_parallel=True)
     yield _mix("PP x CP ring", **one_stage, cp=2, cp_method="ring")

@@ -166,6 +166,11 @@ class UNetwork(nn.Module):
         up = {f"up.{name}": block for name, block in self.up.items()}
         return {**down, "middle": self.middle, "after": self.after, **up}
 
+    @property
+    def last_layers(self) -> tuple[nn.Module, ...]:
+        """The modules after the blocks."""
+        return (self.norm, self.head)
+
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor) -> Tensor:
         """Predicts the noise (B, channels, L, L). Feature maps (B, K, H, W) halve at each level down and double on the
         way up; each level up also reads the maps kept on the way down (`skips`)."""
