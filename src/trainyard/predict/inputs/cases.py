@@ -152,6 +152,10 @@ class Cases:
     """1 if the ranks of dp_shard and cp shard the tensors that `zero` names, else 0: each rank has all of them."""
     zero: Column
     """ZeRO stage: dp_shard shards the optimizer's state (1), gradients too (2), weights too (3)."""
+    extra_prefetch: Column
+    """Units that FSDP gathers ahead in the backward pass, more than one."""
+    reshards_last: Column
+    """1 if FSDP also frees the last norm's and the head's weights between forward and backward pass, else 0."""
     sequence_parallel: Column
     """1 if tp divides the tokens outside matrix products (sequence parallelism), else 0."""
     loss_parallel: Column
@@ -275,9 +279,20 @@ _VISION = (
     "input_values",
 )
 PLAIN = dict.fromkeys(
-    ("attention_layers", "space_layers", "ssm_state_size", "extra_table_state_bytes", *_STATE_SPACE, *_VISION), 0.0
+    (
+        "attention_layers",
+        "space_layers",
+        "ssm_state_size",
+        "extra_table_state_bytes",
+        "extra_prefetch",
+        "reshards_last",
+        *_STATE_SPACE,
+        *_VISION,
+    ),
+    0.0,
 )
-"""Columns that are 0 in a decoder whose layers each have attention and an MLP, and whose optimizer is not Muon."""
+"""Columns that are 0 in a decoder whose layers each have attention and an MLP, with FSDP's default settings and an
+optimizer other than Muon."""
 
 
 def column(values: Any) -> Column:
@@ -322,8 +337,11 @@ def of_model(model: Model) -> dict[str, Any]:
 def of_layout(layout: Layout) -> dict[str, Any]:
     """Columns of a layout: name of a column of `Cases` -> its value. Trainyard's own trainer does not count the
     embedding and the head as layers (`ends_as_layers`)."""
-    copied_names = (*words.AXES, "interleave", "zero", "sequence_parallel", "loss_parallel")
+    copied_names = (*words.AXES, "interleave", "sequence_parallel", "loss_parallel")
     return {name: getattr(layout, name) for name in copied_names} | {
+        "zero": 2 if layout.zero == 3 and layout.reshard_after_forward == "never" else layout.zero,
+        "extra_prefetch": layout.backward_prefetch - 1,
+        "reshards_last": layout.reshard_after_forward == "always",
         "is_sharded": layout.dp_shard * layout.cp > 1,
         "ends_as_layers": 0,
     }
