@@ -143,6 +143,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     (cosine with 0 steps: constant); `wsd` keeps the rate for `stable_steps` before it decays in the shape
     `lr_wsd_decay_style`; `step` multiplies the rate by `lr_gamma` after every `lr_step_size` steps.
 
+    `channels_last`: convolutions on tensors in channels-last memory layout, by default on accelerators;
+    `cudnn_benchmark`: cuDNN measures which of its algorithms is fastest for each shape, so that runs may round
+    differently.
     `num_workers`: processes that load batches, each `prefetch_factor` batches ahead; `pin_memory`: into page-locked
     memory.
     `dataset`: the training data: `python` (the standard library's sources, available on any machine), or a file or
@@ -170,6 +173,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_weight_decay: tuple[Literal["norm", "bias", "embedding"], ...] = ("norm", "bias", "embedding")
     max_norm: float = 1.0
     label_smoothing: float = 0.0
+    channels_last: bool | None = None
+    cudnn_benchmark: bool = True
     warmup_steps: int = 0
     lr_decay_style: Literal["constant", "cosine", "linear", "wsd", "step"] = "cosine"
     decay_steps: int = 0

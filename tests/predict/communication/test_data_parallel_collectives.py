@@ -18,18 +18,17 @@ from trainyard.workloads.ops.matrices import parameters
 
 SIZES = {"layers": 3, "hidden_size": 30, "ffn_hidden_size": 66, "heads": 4, "kv_heads": 2, "head_dim": 8}
 MODEL = Model(**SIZES)
+GPT = {"norm": "layer", "mlp": "gelu", "position": "learned", "bias": "all", "tie_word_embeddings": True, "kv_heads": 4}
+EXPERTS = {"experts": 4, "top_k": 2, "moe_ffn_hidden_size": 32, "shared_experts": 1, "dense_layers": 1}
+LATENT = {"kv_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 12, "qk_rope_head_dim": 8, "v_head_dim": 6}
 MODELS = {
     "llama": MODEL,
-    "gpt": Model(
-        **{**SIZES, "kv_heads": 4}, norm="layer", mlp="gelu", position="learned", bias="all", tie_word_embeddings=True
-    ),
+    "gpt": Model(**{**SIZES, **GPT}),
     "qwen": Model(**SIZES, bias="qkv", qk_norm=True),
-    "experts": Model(**{**SIZES, "hidden_size": 32}, experts=4, top_k=2, moe_ffn_hidden_size=32, shared_experts=1, dense_layers=1),
-    "latent": Model(
-        **{**SIZES, "kv_heads": 4}, q_lora_rank=16, kv_lora_rank=12, qk_rope_head_dim=8, v_head_dim=6
-    ),
+    "experts": Model(**{**SIZES, **EXPERTS, "hidden_size": 32}),
+    "latent": Model(**{**SIZES, **LATENT}),
     "wide": Model(**{**SIZES, "hidden_size": 512, "ffn_hidden_size": 1536}),
-}  # fmt: skip
+}
 KINDS = {
     "c10d::_allgather_base_": "all_gather",
     "c10d::_reduce_scatter_base_": "reduce_scatter",

@@ -246,6 +246,28 @@ def test_tokens_return_from_experts_on_other_ranks(tokens):
         assert max(errors) < 1e-5
 
 
+def _host_reads(ranks):
+    """Number of copies of counts to the host in a forward and backward pass through experts of two ranks."""
+    import torch
+    import torch.distributed as dist
+
+    from trainyard.train.model.moe import Experts
+    from trainyard.train.parallel.expert_parallel import Exchange
+
+    experts, reads = Experts(replace(MODEL, experts=2)), []
+    for name in ("tolist", "item", "cpu"):
+        read = getattr(torch.Tensor, name)
+        setattr(torch.Tensor, name, lambda *given, read=read: reads.append(0) or read(*given))
+    x = torch.randn(8, 16, requires_grad=True)
+    Exchange(dist.group.WORLD)(experts, x, torch.full((4,), 2)).sum().backward()
+    return len(reads)
+
+
+@pytest.mark.torch
+def test_counts_are_read_by_the_host_once():
+    assert on_ranks(2, _host_reads) == [1, 1]
+
+
 def _trained(ranks, job, steps):
     from trainyard import plugins
 

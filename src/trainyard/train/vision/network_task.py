@@ -24,6 +24,7 @@ class ImageTask(Generic[Sizes]):
 
     def __init__(self, job: Job, sizes: Sizes) -> None:
         self.sizes, self.seed = sizes, job.recipe.seed
+        self.channels_last = job.recipe.channels_last
         self.dtype = compute_dtype(job.recipe)
 
     def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:

@@ -26,7 +26,7 @@ class Classify(ImageTask[Sizes]):
     def module(self) -> nn.Module:
         if isinstance(self.sizes, Vit):
             return VisionTransformer(self.sizes, self.dtype)
-        return ResidualNetwork(self.sizes, self.dtype)
+        return ResidualNetwork(self.sizes, self.dtype, self.channels_last)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
         """Cross-entropy in nats per image, with the labels smoothed by the recipe's `label_smoothing` (Szegedy et al.
