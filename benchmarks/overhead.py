@@ -24,11 +24,11 @@ from trainyard.run.local.worker import PlannedStep, Rank
 from trainyard.train.model import initial_weights
 from trainyard.train.model.language_task import Bytes, Language
 from trainyard.train.process_group import find_ranks
-from trainyard.train.step.trainer import CLIP, Trainer
+from trainyard.train.step.trainer import Trainer
 
 JOB = Job(
     model=Model(layers=4, hidden_size=128, ffn_hidden_size=384, heads=4, kv_heads=2, head_dim=32),
-    recipe=Recipe(seq_len=128, tokens_per_step=1024, micro_batch_size=8),
+    recipe=Recipe(seq_len=128, tokens_per_step=1024, micro_batch_size=8, no_weight_decay=()),
     measure=Measure(warmup=0, profiled=0),
 )
 PAIRS, DISCARDED = 200, 4
@@ -48,7 +48,7 @@ def bare() -> Callable[[int], float]:
         optimizer.zero_grad()
         loss = task.loss(model(tokens), targets)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), JOB.recipe.max_norm)
         optimizer.step()
         return loss.item()
 

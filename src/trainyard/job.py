@@ -5,7 +5,7 @@ A job is a TOML file (`job_file.py`). Axis names are torchtitan's (`dp_replicate
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 from typing import Literal
 
 import msgspec
@@ -25,6 +25,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     also parameters (3). `sequence_parallel`: `tp` also splits the activations between its matrices, along the sequence.
     `loss_parallel`: it also splits the logits, along the vocabulary. `cp_method`: how attention gets the keys and
     values of the other context-parallel ranks.
+
+    `reshard_after_forward`: whether FSDP frees the gathered weights of the embedding and of each block after the
+    forward pass, and gathers them again for the backward pass: `default` with ZeRO-3 and without pp; `never`: as
+    ZeRO-2; `always`: also in a pipeline and for the norm and the head. `forward_prefetch`, `backward_prefetch`: number
+    of units that FSDP gathers ahead of the current one; 0 forward: the host runs ahead instead. `bucket_cap_mb`: size
+    of DDP's gradient buckets in MiB.
     """
 
     dp_replicate: int = 1
@@ -38,12 +44,27 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sequence_parallel: bool = False
     loss_parallel: bool = False
     cp_method: Literal["all_gather", "ulysses", "ring"] = "all_gather"
+    reshard_after_forward: Literal["default", "always", "never"] = "default"
+    forward_prefetch: int = 0
+    backward_prefetch: int = 1
+    bucket_cap_mb: int = 25
 
     def __post_init__(self) -> None:
-        for field in (*words.AXES, "interleave"):
+        """Raises `BadJob` if a degree or number is out of range."""
+        if self.forward_prefetch < 0:
+            raise BadJob(f"forward_prefetch = {limits.show(self.forward_prefetch)} must not be negative.")
+        for field in (*words.AXES, "interleave", "backward_prefetch", "bucket_cap_mb"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
-        limits.check(self, {"ranks": limits.DEVICES, "ep": limits.DEVICES, "interleave": limits.LAYERS})
+        limits.check(
+            self,
+            {
+                "ranks": limits.DEVICES,
+                "ep": limits.DEVICES,
+                **dict.fromkeys(("interleave", "forward_prefetch", "backward_prefetch"), limits.LAYERS),
+                "bucket_cap_mb": limits.WIDTH,
+            },
+        )
 
     @property
     def ranks(self) -> int:
@@ -61,6 +82,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.dp_replicate * self.dp_shard
 
     @property
+    def reshards(self) -> bool:
+        """Whether FSDP frees the weights of the embedding and of each block between forward and backward pass."""
+        if self.reshard_after_forward == "default":
+            return self.zero == 3 and self.pp == 1
+        return self.zero == 3 and self.reshard_after_forward == "always"
+
+    @property
     def token_ranks(self) -> int:
         """Number of ranks that the tokens of a step are divided over: the ranks whose losses are averaged."""
         return self.batch_ranks * self.cp
@@ -73,6 +101,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             text += f", ZeRO-{self.zero}"
         if self.cp > 1:
             text += f", {self.cp_method}"
+        if self.reshard_after_forward != "default":
+            text += f", resharded {self.reshard_after_forward}"
         return text + ", sequence parallel" * self.sequence_parallel + ", loss parallel" * self.loss_parallel
 
 
@@ -80,6 +110,17 @@ _RECIPE_LIMITS = {
     "seq_len": limits.TOKENS, "micro_batch_size": limits.SAMPLES, "activation_checkpoint_every": limits.LAYERS,
     "num_workers": limits.WORKERS, "prefetch_factor": limits.WORKERS, "tokens_per_step": limits.STEP,
 }  # fmt: skip
+
+
+_MOMENTUM = {"sgd": 0.9, "muon": 0.95}
+"""Default momentum of the optimizers that have one."""
+_SCHEDULE_STEPS = ("warmup_steps", "decay_steps", "stable_steps", "lr_step_size")
+_RECIPE_RANGES = {
+    "beta1": (0, 1, False), "beta2": (0, 1, False), "eps": (0, inf, False), "momentum": (0, 1, False),
+    "weight_decay": (0, inf, False), "max_norm": (0, inf, False), "label_smoothing": (0, 1, False),
+    "min_lr_factor": (0, 1, True), "lr_gamma": (0, 1, True),
+}  # fmt: skip
+"""Field -> (least value, upper bound, whether the bound is allowed)."""
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,8 +131,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block: none, those of whole blocks (`full`), or all of a block except its matrix products and attention
     (`selective`). `offload`: parameters and optimizer state reside in host memory. `compile`: torch.compile each block
     (true) or the whole model (`whole`). `optimizer_implementation`: that of the optimizer step; `auto` is `fused`, or
-    `foreach` if torch has no fused kernel. The learning rate rises over `warmup_steps` (the discarded steps of a
-    measurement are `warmup` of `[measure]`), then decays by half a cosine to a tenth over `decay_steps` (0: constant).
+    `foreach` if torch has no fused kernel.
+
+    `beta1`, `beta2`, `eps`: of AdamW. `momentum`, `nesterov`: of SGD (default 0.9, false) and Muon (0.95, true);
+    `weight_decay`: decoupled, for SGD as an L2 term (default 0.1; 0 for SGD and for the matrices of Shampoo). It does
+    not apply to the kinds of parameters in `no_weight_decay`. `max_norm`: the global gradient norm is clipped to it
+    (0: not clipped). `label_smoothing`: of image classification.
+
+    The learning rate rises over `warmup_steps` (the discarded steps of a measurement are `warmup` of `[measure]`). Then
+    `lr_decay_style` applies: `cosine` and `linear` decay over `decay_steps` to `min_lr_factor` of `learning_rate`
+    (cosine with 0 steps: constant); `wsd` keeps the rate for `stable_steps` before it decays in the shape
+    `lr_wsd_decay_style`; `step` multiplies the rate by `lr_gamma` after every `lr_step_size` steps.
+
+    `channels_last`: convolutions on tensors in channels-last memory layout, by default on accelerators;
+    `cudnn_benchmark`: cuDNN measures which of its algorithms is fastest for each shape, so that runs may round
+    differently.
     `num_workers`: processes that load batches, each `prefetch_factor` batches ahead; `pin_memory`: into page-locked
     memory.
     `dataset`: the training data: `python` (the standard library's sources, available on any machine), or a file or
@@ -110,8 +164,25 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     optimizer: str = "adamw"
     optimizer_implementation: Literal["auto", "fused", "foreach", "for-loop"] = "auto"
     learning_rate: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    momentum: float | None = None
+    nesterov: bool | None = None
+    weight_decay: float | None = None
+    no_weight_decay: tuple[Literal["norm", "bias", "embedding"], ...] = ("norm", "bias", "embedding")
+    max_norm: float = 1.0
+    label_smoothing: float = 0.0
+    channels_last: bool | None = None
+    cudnn_benchmark: bool = True
     warmup_steps: int = 0
+    lr_decay_style: Literal["constant", "cosine", "linear", "wsd", "step"] = "cosine"
     decay_steps: int = 0
+    min_lr_factor: float = 0.1
+    stable_steps: int = 0
+    lr_wsd_decay_style: Literal["linear", "cosine", "minus_sqrt", "exponential"] = "linear"
+    lr_step_size: int = 0
+    lr_gamma: float = 0.1
     seed: int = 0
     dataset: str = "python"
     num_workers: int = 0
@@ -123,15 +194,32 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for field in ("seq_len", "micro_batch_size", "activation_checkpoint_every", "prefetch_factor"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
-        for field in ("tokens_per_step", "warmup_steps", "decay_steps", "num_workers"):
+        for field in ("tokens_per_step", *_SCHEDULE_STEPS, "num_workers"):
             if getattr(self, field) < 0:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must not be negative.")
         limits.check(self, _RECIPE_LIMITS)
+        for field, (least, bound, includes_bound) in _RECIPE_RANGES.items():
+            value = getattr(self, field)
+            if value is not None and not (least <= value < bound or (includes_bound and value == bound)):
+                below = f"{bound:g}" if includes_bound else f"less than {bound:g}" * (bound < inf) or "finite"
+                raise BadJob(f"{field} = {value} must be from {least:g} to {below}.")
         if not 0 < self.learning_rate < float("inf"):
             raise BadJob(f"learning_rate = {self.learning_rate} must be a positive number.")
         if not 0 <= self.seed < 2**63:
             raise BadJob(f"seed = {self.seed} must be from 0 to 2**63 - 1.")
         words.check(self.dtype, words.DTYPES, "dtype")
+
+    def momentum_of(self, optimizer: str) -> float:
+        """The momentum of `optimizer` with this recipe; 0 for an optimizer without momentum."""
+        return _MOMENTUM.get(optimizer, 0.0) if self.momentum is None else self.momentum
+
+    @property
+    def state_values(self) -> int | None:
+        """Float32 values of optimizer state per weight of a layer's matrix: the two moments of AdamW, or the momentum
+        of SGD (none if it is 0) or Muon. None for an optimizer whose state is not known."""
+        if self.optimizer == "sgd":
+            return int(self.momentum_of("sgd") > 0)
+        return {"adamw": 2, "muon": 1}.get(self.optimizer)
 
 
 SCRIPT = "script"

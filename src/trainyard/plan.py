@@ -10,6 +10,16 @@ from trainyard.ledger import Ledger
 from trainyard.machine import Claim
 
 
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of a step on a rank. `kind`: such as `all_gather`; `axis`: the mesh axis of their ranks; `calls`:
+    their number; `bytes`: of the gathered, scattered or reduced tensors, each before it is divided over ranks."""
+
+    kind: str
+    axis: str
+    calls: int
+    bytes: int
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 80 % prediction interval of the step's wall time in ns; `memory`: bytes by part (such as
     `parameter`) on the rank that needs most; `assumptions`: the constants of the prediction, with their sources."""

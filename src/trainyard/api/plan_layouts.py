@@ -15,6 +15,7 @@ from trainyard.errors import BadInput, BadJob, MissingLibrary, UnknownName, near
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.model import Model
+from trainyard.predict.communication.data_parallel_collectives import predict_collectives
 from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
@@ -139,6 +140,7 @@ def _search(
         result = replace(result, choices=(configured_cost, *result.choices))
     best = result.choices[0]
     notes += _shortages(best, machine)
+    collectives = predict_collectives(best.plan.job) if check and framework == "trainyard" else ()
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run
     if check and framework == "trainyard" and not best.host_bytes:
         try:
@@ -151,7 +153,7 @@ def _search(
         result, machine, devices=wanted.devices // machine.device.ranks, tokens=tokens, scaling=other_device_counts,
         as_configured=configured_cost is not None, exact_bytes=allocated_bytes, ignored_settings=request.passed,
         differing_settings=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
-        notes=tuple(notes),
+        notes=tuple(notes), collectives=collectives,
     )  # fmt: skip
 
 

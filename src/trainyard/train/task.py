@@ -37,6 +37,14 @@ class Batch(NamedTuple):
         return [Batch(micro_inputs, micro_targets) for micro_inputs, micro_targets in zip(inputs, targets)]
 
 
+class Ends(NamedTuple):
+    """Modules of a model outside its blocks that FSDP shards as units: `first`, before the blocks (the embedding), and
+    `last`, after them (the last norm and the head)."""
+
+    first: Sequence[nn.Module] = ()
+    last: Sequence[nn.Module] = ()
+
+
 class Samples(Protocol):
     """A stream of samples that depends only on (seed, step, index in the global batch)."""
 
@@ -70,6 +78,15 @@ class Task(Protocol):
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
         """The mean loss over the samples, a float32 scalar."""
+        ...
+
+
+@runtime_checkable
+class HasEnds(Protocol):
+    """A task whose model has ends that FSDP shards as units of their own; otherwise they are part of the root unit."""
+
+    def ends(self, module: nn.Module) -> Ends:
+        """The ends of the model or of a stage of it."""
         ...
 
 

@@ -103,6 +103,7 @@ OTHERS = {
     for name in ("muon", "shampoo", "sgd")
 } | {
     "experts": a_job(Layout(dp_shard=2, ep=2), every=3, model=MOE),
+    "schedule": a_job(Layout(dp_shard=2), every=3, lr_decay_style="linear", warmup_steps=2, decay_steps=3),
     "loss scale": a_job(Layout(dp_shard=2), every=3, dtype="float16"),
 }
 

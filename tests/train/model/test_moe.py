@@ -246,6 +246,28 @@ def test_tokens_return_from_experts_on_other_ranks(tokens):
         assert max(errors) < 1e-5
 
 
+def _host_reads(ranks):
+    """Number of copies of counts to the host in a forward and backward pass through experts of two ranks."""
+    import torch
+    import torch.distributed as dist
+
+    from trainyard.train.model.moe import Experts
+    from trainyard.train.parallel.expert_parallel import Exchange
+
+    experts, reads = Experts(replace(MODEL, experts=2)), []
+    for name in ("tolist", "item", "cpu"):
+        read = getattr(torch.Tensor, name)
+        setattr(torch.Tensor, name, lambda *given, read=read: reads.append(0) or read(*given))
+    x = torch.randn(8, 16, requires_grad=True)
+    Exchange(dist.group.WORLD)(experts, x, torch.full((4,), 2)).sum().backward()
+    return len(reads)
+
+
+@pytest.mark.torch
+def test_counts_are_read_by_the_host_once():
+    assert on_ranks(2, _host_reads) == [1, 1]
+
+
 def _trained(ranks, job, steps):
     from trainyard import plugins
 
@@ -255,9 +277,9 @@ def _trained(ranks, job, steps):
 
 
 @cache
-def _alone(model):
+def _alone(model, optimizer):
     """Outcomes and facts of a single rank."""
-    return on_ranks(1, _trained, a_job(model), 3)[0]
+    return on_ranks(1, _trained, a_job(model, optimizer=optimizer), 3)[0]
 
 
 SPREADS = {
@@ -271,6 +293,8 @@ SPREADS = {
     "ep of all": (replace(DEEPSEEK, load_balancing="aux_loss"), Layout(dp_shard=4, ep=4), {}),
     "ep in hsdp": (replace(MODEL, load_balancing="bias"), Layout(dp_replicate=2, dp_shard=2, ep=2), {}),
     "ep in stages": (replace(MODEL, load_balancing="aux_loss"), Layout(pp=2, dp_shard=2, ep=2), {"schedule": "1f1b"}),
+    "muon, fsdp": (MODEL, Layout(dp_shard=2), {"optimizer": "muon"}),
+    "muon, ep in fsdp": (MODEL, Layout(dp_shard=4, ep=2), {"optimizer": "muon"}),
 }
 
 
@@ -281,7 +305,7 @@ def test_parallel_training_matches_one_rank(spread):
     """The same losses, gradient norms and exact token counts of each expert."""
     pytest.importorskip("torch")
     model, layout, recipe = SPREADS[spread]
-    alone, known = _alone(model)
+    alone, known = _alone(model, recipe.get("optimizer", "adamw"))
     results = on_ranks(layout.ranks, _trained, a_job(model, layout, **recipe), 3)
     for outcomes, _ in results:
         assert outcomes == results[0][0]

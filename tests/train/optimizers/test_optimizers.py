@@ -1,14 +1,15 @@
-"""Optimizers against reference implementations, ZeRO-1 against torch's and an unsharded one, and the learning rate."""
+"""Optimizers against reference implementations, and ZeRO-1 against torch's and an unsharded one."""
 
 import multiprocessing
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from tests.counted import a_job as preset_job
 from tests.ranks import PRELOAD
 from tests.refused import refused
 from tests.train.language_model import small_job, train
@@ -16,7 +17,7 @@ from trainyard import plugins
 from trainyard.errors import BadJob
 from trainyard.job import Layout, Recipe
 from trainyard.model import Model
-from trainyard.train.rules import data_parallel_rules, recipe_rules, trainable
+from trainyard.train.rules import data_parallel_rules, optimizer_rules, trainable
 
 MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 a_job = partial(small_job, MODEL)
@@ -36,58 +37,137 @@ def steps_of(optimizer, parameter, grads):
     return parameter.detach()
 
 
-# The learning rate
-
-
-@pytest.mark.torch
-@given(rise=st.integers(0, 50), fall=st.integers(0, 50), top=st.floats(1e-6, 1.0), step=st.integers(0, 200))
-def test_learning_rate_rises_to_its_peak_and_falls_to_a_tenth(rise, fall, top, step):
-    pytest.importorskip("torch")
-    from trainyard.train.optimizers.make_optimizer import FINAL_RATE_FRACTION, rate
-
-    recipe = Recipe(tokens_per_step=1, learning_rate=top, warmup_steps=rise, decay_steps=fall)
-    rates = [rate(recipe, number) for number in range(step, step + 2)]
-    assert all(0 < value <= top * (1 + 1e-12) for value in rates)
-    if step + 1 < rise:
-        assert rates[1] - rates[0] == pytest.approx(top / rise), "the same more each step"
-    if step >= rise:
-        assert rates[1] <= rates[0]
-    assert rate(recipe, max(0, rise - 1)) == pytest.approx(top) or (rise == 0 and rate(recipe, 0) == pytest.approx(top))
-    assert rate(recipe, rise) == pytest.approx(top), "the fall begins at the top"
-    last = rate(recipe, rise + fall + step)
-    assert last == pytest.approx(top * (FINAL_RATE_FRACTION if fall else 1.0))
-
-
-@pytest.mark.torch
-def test_decay_is_half_a_cosine():
-    pytest.importorskip("torch")
-    from trainyard.train.optimizers.make_optimizer import rate
-
-    recipe = Recipe(tokens_per_step=1, learning_rate=1.0, decay_steps=100)
-    rates = [rate(recipe, step) for step in range(101)]
-    assert rates[50] == pytest.approx((1 + 0.1) / 2)
-    assert [a + b for a, b in zip(rates, reversed(rates))] == pytest.approx([1.1] * 101), "symmetric about the middle"
-    falls = [before - after for before, after in pairwise(rates)]
-    assert np.argmax(falls) in (49, 50), "steepest in the middle"
-
-
 # Against oracles
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6), (8, 8)])
-def test_muon_matches_torch(shape):
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_muon_matches_torch(shape, nesterov):
     """In bfloat16, as torch's iteration; with the update scaling that both support."""
     torch = pytest.importorskip("torch")
     from trainyard.train.optimizers.matrix_optimizers import Orthogonal
 
     start, *grads = matrices(1, shape=shape)
     ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
-    recipe = Recipe(tokens_per_step=1, learning_rate=0.1, dtype="bfloat16")
-    oracle = torch.optim.Muon([theirs], lr=0.1, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    given = {"momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.2}
+    recipe = Recipe(tokens_per_step=1, learning_rate=0.1, dtype="bfloat16", **given)
+    oracle = torch.optim.Muon([theirs], lr=0.1, adjust_lr_fn="match_rms_adamw", **given)
     got = steps_of(Orthogonal([("layers.0.w", ours)], recipe), ours, grads)
-    assert torch.allclose(got, steps_of(oracle, theirs, grads), rtol=0, atol=2e-2 * 0.1)
+    assert torch.equal(got, steps_of(oracle, theirs, grads))
     assert not torch.allclose(got, start, atol=0.05)
+
+
+@pytest.mark.torch
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 8), st.integers(1, 8))
+def test_muon_updates_each_expert_as_a_matrix(seed, experts, rows, columns):
+    torch = pytest.importorskip("torch")
+    start, *grads = matrices(seed, shape=(experts, rows, columns))
+    recipe = Recipe(tokens_per_step=1, learning_rate=0.1, optimizer="muon")
+    make = plugins.load("optimizers", "muon").make
+    stack = torch.nn.Parameter(start.clone())
+    got = steps_of(make([("layers.0.mlp.experts.up", stack)], recipe), stack, grads)
+    for expert in range(experts):
+        matrix = torch.nn.Parameter(start[expert].clone())
+        alone = make([("layers.0.mlp.up.weight", matrix)], recipe)
+        assert torch.allclose(got[expert], steps_of(alone, matrix, [grad[expert] for grad in grads]), atol=1e-5)
+
+
+@pytest.mark.torch
+@given(st.integers(0, 10**6), st.floats(0, 0.9), st.booleans(), st.sampled_from([None, 0.0, 0.01]))
+def test_sgd_matches_torch(seed, momentum, nesterov, decay):
+    torch = pytest.importorskip("torch")
+    start, *grads = matrices(seed, shape=(3, 4))
+    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    nesterov = nesterov and momentum > 0
+    recipe = Recipe(
+        tokens_per_step=1, learning_rate=0.1, optimizer="sgd", momentum=momentum, nesterov=nesterov, weight_decay=decay
+    )
+    optimizer = plugins.load("optimizers", "sgd").make([("layers.0.w", ours)], recipe)
+    oracle = torch.optim.SGD([theirs], lr=0.1, momentum=momentum, nesterov=nesterov, weight_decay=decay or 0.0)
+    assert torch.equal(steps_of(optimizer, ours, grads), steps_of(oracle, theirs, grads))
+    state = sum(value.numel() for value in optimizer.state[ours].values() if isinstance(value, torch.Tensor))
+    assert state == ours.numel() * recipe.state_values, "no state without momentum"
+
+
+@pytest.mark.torch
+@given(st.floats(0, 0.99), st.floats(0, 0.999), st.floats(1e-8, 1e-3), st.floats(0, 0.5))
+def test_adamw_takes_its_numbers_from_the_recipe(beta1, beta2, eps, decay):
+    torch = pytest.importorskip("torch")
+    start, *grads = matrices(4, shape=(3, 4))
+    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    recipe = Recipe(tokens_per_step=1, learning_rate=0.1, beta1=beta1, beta2=beta2, eps=eps, weight_decay=decay)
+    optimizer = plugins.load("optimizers", "adamw").make([("layers.0.w", ours)], recipe)
+    oracle = torch.optim.AdamW([theirs], lr=0.1, betas=(beta1, beta2), eps=eps, weight_decay=decay, foreach=False)
+    assert torch.equal(steps_of(optimizer, ours, grads), steps_of(oracle, theirs, grads))
+
+
+# Weight decay
+
+KINDS = {
+    "transformer": {"embedding": ["embed.weight"], "norm": ["layers.0.attention_norm.weight", "norm.weight"],
+                    "bias": ["layers.0.attention.q.bias"],
+                    "matrix": ["layers.0.mlp.router.weight", "layers.0.mlp.experts.up", "head.weight"]},
+    "tiny-vit": {"embedding": ["class_token", "position"], "norm": ["norm.bias", "layers.0.mlp_norm.weight"],
+                 "bias": ["head.bias", "patches.bias"], "matrix": ["patches.weight", "layers.0.mlp.up.weight"]},
+    "tiny-resnet": {"norm": ["norm.weight", "layers.0_0.norm1.bias", "layers.0_0.skip_norm.weight"],
+                    "bias": ["head.bias"], "matrix": ["conv.weight", "layers.0_0.conv2.weight"]},
+    "tiny-unet": {"norm": ["norm.bias", "middle.spatial.norm.weight"], "bias": ["first.bias"],
+                  "matrix": ["first.weight"]},
+    "tiny-dlrm": {"embedding": ["embed.0.weight"], "bias": ["top.0.bias"], "matrix": ["top.0.weight"]},
+}  # fmt: skip
+
+
+def model_of(name):
+    """A model on the meta device: of a preset, or the decoder with biases and experts."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.diffusion import diffusion_sizes
+    from trainyard.train.diffusion.diffusion_task import Denoise
+    from trainyard.train.model.language_task import Language
+    from trainyard.train.recommender.recommender_sizes import Dlrm
+    from trainyard.train.recommender.recommender_task import Predict
+    from trainyard.train.sizes import convert
+    from trainyard.train.vision import vision_sizes
+    from trainyard.train.vision.vision_task import Classify
+
+    if name == "transformer":
+        experts = replace(MODEL, experts=4, top_k=2, moe_ffn_hidden_size=16, bias="qkv", norm="layer")
+        task = Language(small_job(experts))
+    else:
+        job = preset_job(name)
+        kinds = {"vision": vision_sizes.KINDS, "diffusion": diffusion_sizes.KINDS}.get(job.workload, (Dlrm,))
+        tasks = {"vision": Classify, "diffusion": Denoise, "recommender": Predict}
+        task = tasks[job.workload](job, convert(job, *kinds))
+    with torch.device("meta"):
+        return task.module()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", KINDS)
+def test_parameters_of_every_model_have_a_kind(name):
+    pytest.importorskip("torch")
+    from trainyard.train.optimizers.parameter_groups import kind_of
+
+    named = dict(model_of(name).named_parameters())
+    for kind, parameters in KINDS[name].items():
+        assert [kind_of(parameter, named[parameter]) for parameter in parameters] == [kind] * len(parameters)
+    assert all(kind_of(*pair) == "matrix" or pair[1].dim() < 3 for pair in named.items())
+    assert all(kind_of(*pair) != "matrix" or pair[1].dim() > 1 for pair in named.items())
+
+
+@pytest.mark.torch
+@given(st.sets(st.sampled_from(["norm", "bias", "embedding"])), st.sampled_from(["adamw", "sgd", "muon", "shampoo"]))
+def test_weight_decay_applies_to_all_other_parameters(exempt, name):
+    pytest.importorskip("torch")
+    from trainyard.train.optimizers.parameter_groups import kind_of
+
+    named = dict(model_of("transformer").named_parameters())
+    recipe = Recipe(tokens_per_step=1, weight_decay=0.3, no_weight_decay=tuple(exempt), optimizer=name)
+    optimizer = plugins.load("optimizers", name).make(list(named.items()), recipe)
+    decay = {id(parameter): group["weight_decay"] for group in optimizer.param_groups for parameter in group["params"]}
+    assert [decay[id(value)] for value in named.values()] == [
+        0.0 if kind_of(*pair) in exempt else 0.3 for pair in named.items()
+    ]
 
 
 @pytest.mark.torch
@@ -151,10 +231,10 @@ def test_parameters_outside_layer_matrices_get_adamw(optimizer):
         parameter = torch.nn.Parameter(start.clone())
         return steps_of(plugins.load("optimizers", plugin).make([(name, parameter)], recipe), parameter, grads)
 
-    adamw = moved("adamw", "any")
     for name in ("embed.weight", "head.weight", "position.weight"):
-        assert torch.equal(moved(optimizer, name), adamw), name
-    assert not torch.allclose(moved(optimizer, "layers.0.mlp.up.weight"), adamw, atol=1e-3)
+        assert torch.equal(moved(optimizer, name), moved("adamw", name)), name
+    matrix = "layers.0.mlp.up.weight"
+    assert not torch.allclose(moved(optimizer, matrix), moved("adamw", matrix), atol=1e-3)
 
 
 @pytest.mark.torch
@@ -259,6 +339,35 @@ def test_zero_1_matches_torch_and_an_unsharded_optimizer(tmp_path):
 # Refusals
 
 
+@pytest.mark.parametrize(
+    ("recipe", "values"),
+    [
+        ({"momentum": 0.9}, ["momentum = 0.9", "'adamw'", "beta1"]),
+        ({"optimizer": "shampoo", "nesterov": True}, ["nesterov = true", "'shampoo'"]),
+        ({"optimizer": "sgd", "momentum": 0.0, "nesterov": True}, ["nesterov = true", "momentum = 0"]),
+        ({"lr_decay_style": "wsd"}, ["lr_decay_style = 'wsd'", "decay_steps = 0"]),
+        ({"lr_decay_style": "linear"}, ["lr_decay_style = 'linear'", "decay_steps = 0"]),
+        ({"lr_decay_style": "step"}, ["lr_decay_style = 'step'", "lr_step_size = 0"]),
+        ({"lr_decay_style": "constant", "decay_steps": 9}, ["decay_steps = 9", "'constant'"]),
+        ({"stable_steps": 9}, ["stable_steps = 9", "'cosine'"]),
+        ({"label_smoothing": 0.1}, ["label_smoothing = 0.1", "'transformer'", "vision"]),
+    ],
+)
+def test_contradicting_optimizer_settings_are_refused(recipe, values):
+    with refused(BadJob, "$.recipe", *values):
+        trainable.check(a_job(**recipe))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("beta1", 1.0), ("beta2", -0.1), ("eps", -1.0), ("momentum", 1.0), ("weight_decay", float("inf")),
+     ("max_norm", -1.0), ("label_smoothing", 1.0), ("min_lr_factor", 1.1), ("lr_gamma", float("nan"))],
+)  # fmt: skip
+def test_numbers_out_of_range_are_refused(field, value):
+    with refused(BadJob, f"{field} = {value}"):
+        Recipe(tokens_per_step=1, **{field: value})
+
+
 def test_an_unknown_optimizer_is_refused_with_the_nearest():
     with refused(BadJob, "optimizer = 'adam'", "$.recipe", "'adamw'"):
         trainable.check(a_job(optimizer="adam"))
@@ -279,11 +388,12 @@ def test_fused_sgd_refuses_sharded_weights():
 def test_automatic_update_is_supported(name, spread):
     job = a_job(optimizer=name, spread=Layout(**spread))
     trainable.check(job)
-    settled = recipe_rules.update_implementation(job.recipe, job.layout)
+    settled = optimizer_rules.update_implementation(job.recipe, job.layout)
     trainable.check(a_job(optimizer=name, optimizer_implementation=settled, spread=job.layout))
     assert settled == ("foreach" if name == "sgd" and spread in ({"dp_shard": 2}, {"tp": 2}) else "fused")
     assert (
-        recipe_rules.update_implementation(a_job(optimizer_implementation="for-loop").recipe, job.layout) == "for-loop"
+        optimizer_rules.update_implementation(a_job(optimizer_implementation="for-loop").recipe, job.layout)
+        == "for-loop"
     )
 
 

@@ -137,7 +137,9 @@ def test_refusal_shows_arithmetic_and_next_step(change, values):
         transformer_ops.check(a_job(**change))
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted([*EXAMPLES.glob("*.toml"), *EXAMPLES.glob("recipes/*.toml")]), ids=lambda path: path.stem
+)
 def test_examples_can_be_trained(path):
     from trainyard import job_file as jobs
 
@@ -185,15 +187,12 @@ def test_bfloat16_keeps_float32_weights_and_is_close(text):
 
 
 @pytest.mark.torch
-def test_gradients_are_clipped_by_their_global_norm(text, monkeypatch):
-    pytest.importorskip("torch")
-    from trainyard.train.step import trainer as trainers
-
-    monkeypatch.setattr(trainers, "CLIP", 0.25)
-    outcomes, trainer = train(a_job(dataset=text), steps=1)
+@pytest.mark.parametrize("max_norm", [0.25, 0.0])
+def test_gradients_are_clipped_by_their_global_norm(text, max_norm):
+    outcomes, trainer = train(a_job(dataset=text, max_norm=max_norm), steps=1)
     assert outcomes[0].grad_norm > 0.25
     squares = sum(float(p.grad.square().sum()) for p in trainer.parallel_model.parameters)
-    assert squares**0.5 == pytest.approx(0.25, rel=1e-4)
+    assert squares**0.5 == pytest.approx(max_norm or outcomes[0].grad_norm, rel=1e-4)
 
 
 @pytest.mark.torch

@@ -62,6 +62,7 @@ def _print_full(plans: Plans) -> None:
     tables = (
         hetero_tables.layouts(plans), *hetero_tables.part_tables(plans), *plan_tables.scaling(plans),
         plan_tables.ledger(plans.best.plan), plan_tables.memory(plans),
+        *((plan_tables.collectives(plans),) if plans.collectives else ()),
     )  # fmt: skip
     _print_tables(tables, screen)
 

@@ -152,6 +152,10 @@ class Cases:
     """1 if the ranks of dp_shard and cp shard the tensors that `zero` names, else 0: each rank has all of them."""
     zero: Column
     """ZeRO stage: dp_shard shards the optimizer's state (1), gradients too (2), weights too (3)."""
+    extra_prefetch: Column
+    """Units that FSDP gathers ahead in the backward pass, more than one."""
+    reshards_last: Column
+    """1 if FSDP also frees the last norm's and the head's weights between forward and backward pass, else 0."""
     sequence_parallel: Column
     """1 if tp divides the tokens outside matrix products (sequence parallelism), else 0."""
     loss_parallel: Column
@@ -185,6 +189,9 @@ class Cases:
     """Bytes of a gradient as it is kept."""
     state_bytes: Column
     """Bytes of the optimizer's state per weight, with a float32 copy of the weight if there is one."""
+    extra_table_state_bytes: Column
+    """Bytes of the optimizer's state per weight of the embedding and the head, in addition to `state_bytes`: with Muon,
+    AdamW updates them."""
     reduce_bytes: Column
     """Bytes of a gradient in a reduction over data-parallel ranks."""
     native: Column
@@ -271,8 +278,21 @@ _VISION = (
     "head_rows",
     "input_values",
 )
-PLAIN = dict.fromkeys(("attention_layers", "space_layers", "ssm_state_size", *_STATE_SPACE, *_VISION), 0.0)
-"""Columns that are 0 in a decoder whose layers each have attention and an MLP."""
+PLAIN = dict.fromkeys(
+    (
+        "attention_layers",
+        "space_layers",
+        "ssm_state_size",
+        "extra_table_state_bytes",
+        "extra_prefetch",
+        "reshards_last",
+        *_STATE_SPACE,
+        *_VISION,
+    ),
+    0.0,
+)
+"""Columns that are 0 in a decoder whose layers each have attention and an MLP, with FSDP's default settings and an
+optimizer other than Muon."""
 
 
 def column(values: Any) -> Column:
@@ -317,8 +337,11 @@ def of_model(model: Model) -> dict[str, Any]:
 def of_layout(layout: Layout) -> dict[str, Any]:
     """Columns of a layout: name of a column of `Cases` -> its value. Trainyard's own trainer does not count the
     embedding and the head as layers (`ends_as_layers`)."""
-    copied_names = (*words.AXES, "interleave", "zero", "sequence_parallel", "loss_parallel")
+    copied_names = (*words.AXES, "interleave", "sequence_parallel", "loss_parallel")
     return {name: getattr(layout, name) for name in copied_names} | {
+        "zero": 2 if layout.zero == 3 and layout.reshard_after_forward == "never" else layout.zero,
+        "extra_prefetch": layout.backward_prefetch - 1,
+        "reshards_last": layout.reshard_after_forward == "always",
         "is_sharded": layout.dp_shard * layout.cp > 1,
         "ends_as_layers": 0,
     }
@@ -329,7 +352,7 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
     float32, whatever the compute dtype."""
     is_low_precision = recipe.dtype.startswith("float8")
     value_bytes = words.DTYPES["bfloat16" if is_low_precision else recipe.dtype]
-    state_bytes_of_optimizer = {"adamw": 8, "sgd": 4, "muon": 4}  # per weight: two float32 moments, or one
+    state_values = 2 if recipe.state_values is None else recipe.state_values  # of an unknown optimizer: as AdamW
     return {
         "seq_len": recipe.seq_len,
         "samples": recipe.tokens_per_step / recipe.seq_len,
@@ -343,7 +366,8 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "width_bytes": value_bytes,
         "weight_bytes": 4,
         "gradient_bytes": 4,
-        "state_bytes": state_bytes_of_optimizer.get(recipe.optimizer, 8),
+        "state_bytes": 4 * state_values,
+        "extra_table_state_bytes": 4 if recipe.optimizer == "muon" else 0,
         "reduce_bytes": 4,
         "adapters": 0,
         "recomputed_share": 0,

@@ -135,82 +135,96 @@ def _workspace_bytes(stage: NativeStage) -> Column:
 
 
 def _fsdp_moments(stage: NativeStage) -> list[MemoryParts]:
-    """Bytes at the moments of a step under FSDP: a layer's weights are gathered in the compute dtype, the next layer's
-    are prefetched, and its gradients are reduced in float32 during the next layer; the tables stay gathered for the
-    whole backward pass, and their gradients stay until its end. In order: the loss; the head's backward pass; the
-    backward passes of the layer before the last, the second and the first; the end of the backward pass, before and
-    while the gradients of the tables are reduced; the update; and, for a vision model, the last layer's backward
-    pass."""
+    """Bytes at the moments of a step under FSDP. Units are the embedding, each layer, the norm and the head together,
+    and the rest (root): a unit's weights are gathered in the compute dtype, the next units' are prefetched, and its
+    gradients are reduced in float32 during the next unit. Norm and head stay gathered between forward and backward
+    pass, the root and tied tables for the whole step, the latter with the head's gradient. In order: the loss; the
+    head's backward pass, and the reduction of its gradients; the backward passes of the last layer, the one before it,
+    the second and the first; that of the embedding; the reduction of the last gradients; the update."""
     cases, value_bytes, bottom = stage.cases, stage.cases.width_bytes, set_bottom_layer(stage)
-    gradients_persist = cases.accumulate > 1
+    gradients_persist, weights_persist = cases.accumulate > 1, cases.zero < 3
     gradients_before = np.where(gradients_persist, stage.parameter_bytes, 0.0)
-    weights_persist = cases.zero < 3
-    table_bytes = stage.table_weights * value_bytes
-    gathered_layers = np.where(weights_persist, stage.layer_count * stage.mean_layer_weights * value_bytes, 0.0)
-    layer_activations = stage.layer_count * stage.layer.kept
     layer_gradients = stage.mean_layer_weights / stage.all_weights * stage.parameter_bytes
-    gradients_after = np.where(gradients_persist, stage.parameter_bytes, stage.layer_count * layer_gradients)
-    float_tables = _FLOAT32 * stage.table_weights
-    sharded_tables = stage.table_weights / stage.all_weights * stage.parameter_bytes
+    last_gradients = stage.head_weights / stage.all_weights * stage.parameter_bytes
+    gradients_after = np.where(
+        gradients_persist, stage.parameter_bytes, stage.layer_count * layer_gradients + last_gradients
+    )
+    layer_activations = stage.layer_count * stage.layer.kept
+    first_bytes, last_bytes, root_bytes = (
+        value_bytes * weights for weights in (stage.first_unit_weights, stage.head_weights, stage.root_weights)
+    )
+    tied_gradient_bytes = value_bytes * stage.tied_weights
+    ahead = 1 + cases.extra_prefetch
 
-    def gathered_bytes(at: NativeStage, layer_count: float) -> Column:
-        """Bytes of the gathered weights of `layer_count` layers with the sizes of `at`; 0 if weights stay gathered,
-        which are counted in `gathered_layers`."""
-        return np.where(weights_persist, 0.0, layer_count * at.matrix_weights * value_bytes)
+    def persistent_bytes(layers: Column) -> Column:
+        """Bytes of the weights that stay gathered while `layers` layers have not gone through the backward pass."""
+        layer_bytes = layers * stage.mean_layer_weights * value_bytes
+        return root_bytes + np.where(weights_persist, layer_bytes + first_bytes, 0.0)
 
-    def at_layer(at: NativeStage, below: Column, gathered: Column) -> MemoryParts:
-        """Bytes by part in the backward pass of a layer with the sizes of `at` and `below` layers below it. `gathered`:
-        bytes of gathered layers."""
+    def prefetched_bytes(at: NativeStage, below: Column) -> Column:
+        """Bytes of the units gathered ahead if `below` layers are left, with the sizes of `at`; 0 if weights
+        persist."""
+        bytes_ahead = np.minimum(ahead, below) * at.matrix_weights * value_bytes
+        return np.where(weights_persist, 0.0, bytes_ahead + np.where(ahead > below, first_bytes, 0.0))
+
+    def at_layer(at: NativeStage, below: Column, is_last: bool = False) -> MemoryParts:
+        """Bytes by part in the backward pass of a layer with the sizes of `at` and `below` layers below it. `is_last`:
+        it is the last layer, during which the gradients of norm and head are reduced; else those of a layer are."""
+        layers_above = np.maximum(stage.layer_count - 2 - below, 0.0)
         gradients_above = np.where(
-            gradients_persist, stage.parameter_bytes, np.maximum(stage.layer_count - 2 - below, 0.0) * layer_gradients
+            gradients_persist, stage.parameter_bytes, layers_above * layer_gradients + last_gradients
         )
-        activations = (below + 1) * stage.layer.kept + _workspace_bytes(at)
-        remaining_weights = gathered_layers * (below + 1) / stage.layer_count
         # Experts divided by ep are reduced separately, and copied to another order: twice their size.
         reduced_gradients = layer_gradients + _FLOAT32 * np.where(
             cases.ep > 1, 2 * stage.split_expert_weights, at.matrix_weights
         )
+        current_bytes = np.where(weights_persist, 0.0, at.matrix_weights * value_bytes)
         return stage.moment(
             gradients=gradients_above,
-            activations=activations,
-            gathered=remaining_weights + table_bytes + stage.head_weights * value_bytes + gathered + reduced_gradients,
+            activations=(below + 1) * stage.layer.kept + _workspace_bytes(at),
+            gathered=persistent_bytes(below + 1)
+            + tied_gradient_bytes
+            + current_bytes
+            + prefetched_bytes(at, below)
+            + (_FLOAT32 * stage.head_weights if is_last else reduced_gradients),
         )
 
+    before_layers = (
+        persistent_bytes(stage.layer_count) + prefetched_bytes(stage, stage.layer_count) + tied_gradient_bytes
+    )
     return [
         stage.moment(
             gradients=gradients_before,
             activations=layer_activations + stage.end_bytes,
             logits=stage.loss_bytes,
-            gathered=gathered_layers + np.where(weights_persist, table_bytes, 0.0),
+            gathered=persistent_bytes(stage.layer_count) + np.where(cases.reshards_last > 0, 0.0, last_bytes),
         ),
         stage.moment(
             gradients=gradients_before,
             activations=layer_activations + stage.end_bytes,
             logits=value_bytes * stage.logit_count,
-            gathered=gathered_layers + np.where(weights_persist, table_bytes, 2 * table_bytes),
+            gathered=before_layers + 2 * last_bytes,
         ),
-        at_layer(stage, np.maximum(stage.layer_count - 2, 0.0), gathered_bytes(stage, 2)),
-        at_layer(bottom, np.clip(stage.layer_count - 2, 0.0, 1.0), gathered_bytes(bottom, 2)),
-        at_layer(bottom, np.zeros(1), gathered_bytes(bottom, 1)),
+        stage.moment(
+            gradients=np.where(gradients_persist, stage.parameter_bytes, last_gradients),
+            activations=layer_activations + stage.end_bytes,
+            gathered=before_layers + last_bytes + _FLOAT32 * stage.head_weights,
+        ),
+        at_layer(stage, stage.layer_count - 1, is_last=True),
+        at_layer(stage, np.maximum(stage.layer_count - 2, 0.0)),
+        at_layer(bottom, np.clip(stage.layer_count - 2, 0.0, 1.0)),
+        at_layer(bottom, np.zeros(1)),
         stage.moment(
             gradients=gradients_after,
             activations=np.zeros(1),
-            gathered=2 * table_bytes + _FLOAT32 * bottom.matrix_weights,
+            gathered=2 * (root_bytes + first_bytes) + tied_gradient_bytes + _FLOAT32 * bottom.matrix_weights,
         ),
         stage.moment(
-            gradients=gradients_after,
+            gradients=stage.parameter_bytes,
             activations=np.zeros(1),
-            gathered=np.maximum(table_bytes + float_tables, float_tables + sharded_tables),
+            gathered=root_bytes + first_bytes + _FLOAT32 * (stage.root_weights + stage.first_unit_weights),
         ),
         stage.update,
-        *_vision_moments(
-            stage,
-            stage.moment(
-                gradients=gradients_before,
-                activations=layer_activations + _workspace_bytes(stage),
-                gathered=gathered_layers + table_bytes + stage.head_weights * value_bytes + gathered_bytes(stage, 2),
-            ),
-        ),
     ]
 
 
@@ -245,9 +259,7 @@ def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
     )
     workspace = _workspace_bytes(stage) + stage.delayed_micro_batches * delayed_gradients
     waiting_loss_bytes = stage.waiting_losses * (
-        stage.logit_count * (value_bytes + _FLOAT32)
-        + head_cast_bytes
-        + value_bytes * cases.residual_tokens * cases.width
+        stage.logit_count * value_bytes + head_cast_bytes + value_bytes * cases.residual_tokens * cases.width
     )
     gathered_in_backward = gathered_weights + layer_cast_bytes - kept_cast_bytes + stage.head_weights * value_bytes
     embedding_gradients = stage.embedding_weights * np.where(is_sharded, value_bytes, _FLOAT32)
@@ -261,7 +273,7 @@ def _pipeline_moments(stage: NativeStage) -> list[MemoryParts]:
         stage.moment(
             gradients=np.where((stage.logit_count > 0) & (stage.waiting_losses == 0), gradients_before, 0.0),
             activations=activations_at_loss,
-            logits=waiting_loss_bytes + stage.loss_bytes + value_bytes * stage.logit_count,
+            logits=waiting_loss_bytes + stage.loss_bytes,
             gathered=gathered_weights + kept_casts + head_cast_bytes,
         ),
         stage.moment(

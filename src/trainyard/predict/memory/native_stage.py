@@ -22,6 +22,8 @@ from trainyard.predict.time import offload, shapes
 from trainyard.predict.time.shapes import Weights
 
 _FLOAT32 = 4.0
+LOSS_CHUNK_VALUES = 2**24
+"""Logits of a chunk of the loss (`CHUNK_VALUES` in `train/model/cross_entropy.py`)."""
 _BACKWARD_TEMPORARIES = 3.0
 """Temporary tensors of the MLP's inner width in a layer's backward pass."""
 
@@ -63,8 +65,25 @@ class NativeStage(NamedTuple):
     sample_bytes: Column
 
     @property
-    def table_weights(self) -> Column:
-        return self.embedding_weights + self.head_weights
+    def first_unit_weights(self) -> Column:
+        """Weights of the FSDP unit before the layers: the embedding, unless its table is the head's too."""
+        return np.where(self._is_vision, 0.0, self.embedding_weights) - self.tied_weights
+
+    @property
+    def root_weights(self) -> Column:
+        """Weights that FSDP gathers for the whole step: those before the layers of a vision model, and tied tables,
+        whose unit ends with the embedding's backward pass."""
+        return np.where(self._is_vision, self.embedding_weights, self.tied_weights)
+
+    @property
+    def tied_weights(self) -> Column:
+        """Weights of the tables that the embedding and the head share; 0 if they do not."""
+        is_tied = (self.cases.tie_word_embeddings > 0) & (self.cases.pp == 1) & ~self._is_vision
+        return np.where(is_tied, self.embedding_weights, 0.0)
+
+    @property
+    def _is_vision(self) -> npt.NDArray[np.bool_]:
+        return self.cases.lead_parameters > 0
 
     def moment(
         self, gradients: Column, activations: Column, logits: Column | float = 0.0, gathered: Column | float = 0.0
@@ -77,9 +96,14 @@ class NativeStage(NamedTuple):
 
     @property
     def loss_bytes(self) -> Column:
-        """Bytes of the loss and its gradient: 3 float32 copies of the logits, 4 if the vocabulary is divided."""
-        split = (self.cases.tp > 1) & (self.cases.loss_parallel > 0)
-        return np.where(split, 4, 3) * _FLOAT32 * self.logit_count
+        """Bytes of the logits and the loss. A decoder's loss keeps the logits in the compute dtype and has float32 ones
+        of a chunk only, with their softmax (`train/model/cross_entropy.py`); that of a vision model has three float32
+        copies of all logits."""
+        classes = self.cases.vocab / np.where(self.cases.loss_parallel > 0, self.cases.tp, 1.0)
+        chunk_count = np.minimum(np.maximum(np.floor(LOSS_CHUNK_VALUES / classes), 1.0) * classes, self.logit_count)
+        copies = np.where(self.cases.width_bytes < _FLOAT32, 2.0, 1.0)
+        chunked_bytes = self.cases.width_bytes * self.logit_count + copies * _FLOAT32 * chunk_count
+        return np.where(self._is_vision, 3 * _FLOAT32 * self.logit_count, chunked_bytes)
 
     @property
     def update(self) -> MemoryParts:
@@ -135,7 +159,12 @@ def build_stage(cases: Cases, first: bool) -> NativeStage:
         head_weights=head_weights,
         all_weights=common_weights + expert_weights,
         parameter_bytes=is_on_device * _FLOAT32 * own_weights,
-        state_bytes=is_on_device * cases.state_bytes * own_weights / state_shards,
+        state_bytes=is_on_device
+        * (
+            cases.state_bytes * own_weights
+            + cases.extra_table_state_bytes * (embedding_weights + head_weights) / shards
+        )
+        / state_shards,
         in_flight=micro_batches,
         delayed_micro_batches=in_flight.native_delayed_weight_gradients(cases, first),
         product_gradient_bytes=cases.width_bytes

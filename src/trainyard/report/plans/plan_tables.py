@@ -271,3 +271,19 @@ def memory(plans: Plans) -> Table:
             *((("In host memory", waiting / 1e9),) if (waiting := plans.best.host_bytes) else ()),
         ),
     )
+
+
+def collectives(plans: Plans) -> Table:
+    """The table of the collectives of data parallelism in a step of the first plan, on one rank."""
+    rows = [(each.kind, each.axis, each.calls, each.bytes / 1e9) for each in plans.collectives]
+    return Table(
+        title="Collectives of data parallelism",
+        notes=("Per step and rank. GB: of the gathered, scattered or reduced tensors.",),
+        columns=(
+            Column(title="kind"),
+            Column(title="axis"),
+            Column(title="calls", digits=0),
+            Column(title="GB", digits=3),
+        ),
+        rows=tuple(rows),
+    )

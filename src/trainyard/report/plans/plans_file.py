@@ -11,7 +11,7 @@ from trainyard.errors import BadFile, BadInput
 from trainyard.formats.decoding import UNREADABLE
 from trainyard.ledger import decode_hook
 from trainyard.machine import Claim, Machine
-from trainyard.plan import Plan
+from trainyard.plan import Collective, Plan
 from trainyard.predict.economics import failures, step_cost
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.hetero.pipeline_step import HeteroStage
@@ -60,7 +60,8 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `choices`: the fastest first, except that with `as_configured` the first is the job as configured. `memory_bytes`:
     memory of one device. `tokens`: the budget of the days, dollars, energy and `scaling`; `claims`: the constants
     behind those. `heterogeneous`: set if `machine` names several parts; `memory_bytes` is then that of the fullest
-    stage of the first choice. `exact_bytes`: rank -> bytes that a fake run counted for the first choice.
+    stage of the first choice. `exact_bytes`: rank -> bytes that a fake run counted for the first choice;
+    `collectives`: those of data parallelism in its step, empty if they are not predicted.
     `ignored_settings`, `differing_settings`: settings of an imported configuration that cost nothing, and those that
     are predicted differently.
     """
@@ -82,6 +83,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scaling: DeviceScaling | None = None
     heterogeneous: HeterogeneousCluster | None = None
     exact_bytes: dict[int, int] = {}
+    collectives: tuple[Collective, ...] = ()
     ignored_settings: tuple[str, ...] = ()
     differing_settings: tuple[str, ...] = ()
     framework: str = ""
@@ -117,6 +119,7 @@ def from_search(
     result: SearchResult, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
     as_configured: bool = False, exact_bytes: dict[int, int] | None = None, ignored_settings: tuple[str, ...] = (),
     differing_settings: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
+    collectives: tuple[Collective, ...] = (),
 ) -> Plans:  # fmt: skip
     """The document of a search's result. `devices`: as counted in the machine file; `tokens`: the budget, 0 for none;
     `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and batch.
@@ -147,6 +150,7 @@ def from_search(
         pareto_front=result.front,
         scaling=scaling,
         exact_bytes=exact_bytes or {},
+        collectives=collectives,
         ignored_settings=ignored_settings,
         differing_settings=differing_settings,
         framework=framework,

@@ -18,7 +18,7 @@ class Denoise(ImageTask[Sizes]):
     def module(self) -> nn.Module:
         if isinstance(self.sizes, Dit):
             return DiffusionTransformer(self.sizes, self.dtype)
-        return UNetwork(self.sizes, self.dtype)
+        return UNetwork(self.sizes, self.dtype, self.channels_last)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
         """Mean squared error."""

@@ -227,6 +227,11 @@ class DiffusionTransformer(nn.Module):
         kinds = {"doubles": self.doubles, "singles": self.singles, "plains": self.plains}
         return {f"{kind}.{name}": block for kind, modules in kinds.items() for name, block in modules.items()}
 
+    @property
+    def last_layers(self) -> tuple[nn.Module, ...]:
+        """The modules after the blocks."""
+        return (self.modulation, self.head)
+
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor, pooled_BW: Tensor) -> Tensor:
         """Predicts the velocity of the latents (B, channels, L, L) at times (B) from 0 to 1, given the text (B, S,
         text_width) and its pooled vector (B, pooled_width)."""

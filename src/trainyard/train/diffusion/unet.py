@@ -15,7 +15,7 @@ from trainyard.train.diffusion import time_embedding
 from trainyard.train.diffusion.diffusion_sizes import MLP_EXPANSION, UNet
 from trainyard.train.model.layers import LayerNorm, Linear
 from trainyard.train.step.profiler_span import span
-from trainyard.train.vision.convolutions import Conv2d, GroupNorm
+from trainyard.train.vision.convolutions import Conv2d, GroupNorm, arrange
 from trainyard.train.vision.full_attention import attend
 
 
@@ -124,12 +124,12 @@ class UnetLevelPart(nn.Module):
 class UNetwork(nn.Module):
     """Maps latents (B, channels, L, L), times (B) from 0 to 999 and text (B, S, text_width) to the latents' noise."""
 
-    def __init__(self, sizes: UNet, dtype: torch.dtype) -> None:
+    def __init__(self, sizes: UNet, dtype: torch.dtype, channels_last: bool | None = None) -> None:
         """Builds the layers in execution order. Level i has 1 / 2^i of the side. A skip connection carries the output
         of each layer on the way down to the matching layer on the way up, whose input has its channels in addition to
-        those from below."""
+        those from below. `channels_last`: as in `arrange`."""
         super().__init__()
-        self.sizes, self.compute_dtype = sizes, dtype
+        self.sizes, self.compute_dtype, self.channels_last = sizes, dtype, channels_last
         widths = [sizes.width * multiple for multiple in sizes.multiples]  # channels of each level
         time_width = MLP_EXPANSION * sizes.width  # D of the time embedding (B, D)
         self.time = time_embedding.Embedder(sizes.width, time_width)
@@ -166,6 +166,11 @@ class UNetwork(nn.Module):
         up = {f"up.{name}": block for name, block in self.up.items()}
         return {**down, "middle": self.middle, "after": self.after, **up}
 
+    @property
+    def last_layers(self) -> tuple[nn.Module, ...]:
+        """The modules after the blocks."""
+        return (self.norm, self.head)
+
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor) -> Tensor:
         """Predicts the noise (B, channels, L, L). Feature maps (B, K, H, W) halve at each level down and double on the
         way up; each level up also reads the maps kept on the way down (`skips`)."""
@@ -173,7 +178,8 @@ class UNetwork(nn.Module):
         text_BSW = text_BSW.to(dtype)
         with span("time"):
             time_BD = self.time(time_embedding.sinusoids(times_B, self.sizes.width).to(dtype))
-        x = self.first(latents_BKLL.to(dtype))
+        # Arranged again, since latents of one channel do not define a layout.
+        x = arrange(self.first(arrange(latents_BKLL.to(dtype), self.channels_last)), self.channels_last)
         skips = [x]
         for level in range(levels):
             for number in range(level_blocks):

@@ -55,7 +55,6 @@ from trainyard.train.process_group import Ranks
 from trainyard.train.rules.data_parallel_rules import replicates
 from trainyard.train.sizes import convert
 from trainyard.train.step import gradient_clipping
-from trainyard.train.step.trainer import CLIP
 from trainyard.train.task import Batch, Task
 from trainyard.train.vision import vision_sizes
 from trainyard.train.vision.vision_sizes import ResNet, Vit
@@ -164,8 +163,8 @@ def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], stora
     backward_peak_bytes = storages.take_peak_bytes()  # and starts a new peak
     gradient_clipping.scale(
         model.parameters,
-        (CLIP / (gradient_clipping.total_norm(model.parameters, model.meshes) + gradient_clipping.EPSILON)).clamp(
-            max=1.0
+        gradient_clipping.clip_factor(
+            gradient_clipping.total_norm(model.parameters, model.meshes), job.recipe.max_norm
         ),
     )
     bytes_before = storages.live_bytes

@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
 
 from trainyard.job import Job
 from trainyard.train.data import text
+from trainyard.train.model.cross_entropy import cross_entropy
 from trainyard.train.model.decoder import Decoder
 from trainyard.train.model.distributions import Constant, Distribution, Normal
+from trainyard.train.model.layers import Tied
 from trainyard.train.parallel import context_parallel, expert_parallel, tensor_parallel
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.step.precision import compute_dtype
 from trainyard.train.step.profiler_span import span
-from trainyard.train.task import Batch
+from trainyard.train.task import Batch, Ends
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of the initial weights (GPT-2)."""
@@ -25,7 +27,8 @@ _RESIDUAL_PROJECTIONS = ("attention.out.weight", "mlp.down.weight", "mlp.experts
 
 
 class Language:
-    """A `Task`, `PipelineTask`, `SplitTask` and `SplitsBatch`. Outputs are logits (B, T, V), targets (B, T)."""
+    """A `Task`, `HasEnds`, `PipelineTask`, `SplitTask` and `SplitsBatch`. Outputs are logits (B, T, V), targets (B,
+    T)."""
 
     def __init__(self, job: Job) -> None:
         self.model = job.decoder
@@ -72,6 +75,14 @@ class Language:
     def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
         return {f"layers.{name}": block for name, block in cast(Decoder, module).layers.items()}
 
+    def ends(self, module: nn.Module) -> Ends:
+        """Implements `HasEnds`: the embedding; the last norm and the head. With a tied head all of them form one end,
+        since both uses are of one weight."""
+        decoder = cast(Decoder, module)
+        first = [part for part in (decoder.embed, decoder.place) if part is not None]
+        last = [part for part in (decoder.norm, decoder.head) if part is not None]
+        return Ends(last=[*first, *last]) if isinstance(decoder.head, Tied) else Ends(first, last)
+
     def distribution(self, name: str, shape: torch.Size) -> Distribution:
         """GPT-2's initialization: normal with standard deviation 0.02, divided by sqrt(2 * layers) for projections into
         the residual stream; norms are one, biases zero."""
@@ -82,10 +93,15 @@ class Language:
         return Normal(deviation)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
-        """Cross-entropy in nats per token."""
+        """Cross-entropy in nats per token. The backward pass overwrites `outputs`."""
         with span("loss"):
-            logits_BTV = tensor_parallel.plain(outputs)
-            return tensor_parallel.plain(F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets[0].flatten()))
+            group, first_class, logits_BTV = None, 0, outputs
+            if isinstance(outputs, DTensor):
+                logits_BTV = outputs.to_local()
+                if outputs.placements != (Replicate(),):  # this rank's part of the vocabulary, equal parts
+                    group = outputs.device_mesh.get_group()
+                    first_class = outputs.device_mesh.get_local_rank() * logits_BTV.shape[-1]
+            return cross_entropy(logits_BTV.flatten(0, 1), targets[0].flatten(), group, first_class)
 
 
 class Bytes:

@@ -7,7 +7,6 @@ from typing import Any
 
 from trainyard.job import Recipe
 
-BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.1
 
 
@@ -15,16 +14,17 @@ class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
-        """torch's AdamW over the named parameters, with one group of parameters per device mesh."""
+        """torch's AdamW over the named parameters, in the groups of `parameter_groups.divide`."""
         import torch
 
-        from trainyard.train.optimizers.make_optimizer import by_mesh
+        from trainyard.train.optimizers import parameter_groups
 
+        decay = parameter_groups.default_decay(recipe, WEIGHT_DECAY)
         return torch.optim.AdamW(
-            by_mesh(parameter for _, parameter in named),
+            parameter_groups.divide(named, recipe, decay),
             lr=recipe.learning_rate,
-            betas=BETAS,
-            weight_decay=WEIGHT_DECAY,
+            betas=(recipe.beta1, recipe.beta2),
+            eps=recipe.eps,
             fused=recipe.optimizer_implementation == "fused",
             foreach=recipe.optimizer_implementation == "foreach",
         )

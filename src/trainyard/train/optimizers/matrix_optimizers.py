@@ -2,7 +2,8 @@
 
 A sharded matrix (a DTensor) is gathered, and every rank computes the full update and keeps its shard. This is correct
 on any layout, at the cost of an all-gather per matrix and redundant arithmetic, which ZeRO-1 divides among the ranks.
-Elementwise state is sharded like the matrix.
+Stacked matrices, those of experts (E, rows, columns), are updated matrix by matrix: a rank gathers and updates only the
+experts that it has a part of. Elementwise state is sharded like the matrix.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from trainyard.job import Recipe
-from trainyard.train.model.initial_weights import full_tensor
-from trainyard.train.optimizers.adamw import BETAS, WEIGHT_DECAY
-from trainyard.train.optimizers.make_optimizer import by_mesh
+from trainyard.train.optimizers import parameter_groups
+from trainyard.train.optimizers.adamw import WEIGHT_DECAY
 
-MOMENTUM = 0.95
 EPSILON = 1e-6
 """Shampoo's preconditioners start as this times the identity."""
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -35,27 +34,38 @@ _NOT_IN_LAYER_PREFIXES = ("embed", "head", "place", "position")
 """Names of two-dimensional parameters outside the layers: tables, and the projection to the classes."""
 
 
-def is_layer_matrix(name: str, parameter: Tensor) -> bool:
-    """Whether a parameter is a matrix within a layer."""
-    return parameter.dim() == 2 and not any(part.startswith(_NOT_IN_LAYER_PREFIXES) for part in name.split("."))
+def is_in_layer(name: str) -> bool:
+    """Whether the parameter with this name is within a layer: not a table, position or head."""
+    return not any(part.startswith(_NOT_IN_LAYER_PREFIXES) for part in name.split("."))
 
 
 class WholeMatrices(torch.optim.AdamW):
     """Base class: updates the matrices of layers by `direction`, which a subclass defines, and the other parameters by
     AdamW. A parameter group has the extra key `whole`: whether its parameters are such matrices."""
 
+    matrix_dims: tuple[int, ...] = (2,)
+    """Dimensions of the parameters of layers that `direction` updates; 3: stacks of matrices (E, rows, columns)."""
+    matrix_weight_decay: float = WEIGHT_DECAY
+    """Weight decay of the matrices if the recipe has none."""
+
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], recipe: Recipe) -> None:
         """Divides the parameters into matrices of layers, updated by `direction` (groups with `whole`), and the rest,
         updated by AdamW."""
-        matrices = [parameter for name, parameter in named if is_layer_matrix(name, parameter)]
-        other_parameters = [parameter for name, parameter in named if not is_layer_matrix(name, parameter)]
-        groups = [{"params": matrices, "whole": True}] if matrices else []
-        groups += [{**group, "whole": False} for group in by_mesh(other_parameters)]
+        matrices = [pair for pair in named if is_in_layer(pair[0]) and pair[1].dim() in self.matrix_dims]
+        others = [pair for pair in named if not (is_in_layer(pair[0]) and pair[1].dim() in self.matrix_dims)]
+        groups = [
+            {**group, "whole": whole}
+            for whole, parameters, default in (
+                (True, matrices, self.matrix_weight_decay),
+                (False, others, WEIGHT_DECAY),
+            )
+            for group in parameter_groups.divide(parameters, recipe, parameter_groups.default_decay(recipe, default))
+        ]
         super().__init__(
             groups,
             lr=recipe.learning_rate,
-            betas=BETAS,
-            weight_decay=WEIGHT_DECAY,
+            betas=(recipe.beta1, recipe.beta2),
+            eps=recipe.eps,
             fused=recipe.optimizer_implementation == "fused",
             foreach=recipe.optimizer_implementation == "foreach",
         )
@@ -73,23 +83,19 @@ class WholeMatrices(torch.optim.AdamW):
         for group in groups:
             for parameter in group["params"] if group["whole"] else ():
                 if parameter.grad is not None:
-                    self._update_matrix(parameter, parameter.grad, group["lr"])
+                    self._update_matrix(parameter, parameter.grad, group["lr"], group["weight_decay"])
         return loss
 
-    def _update_matrix(self, parameter: nn.Parameter, grad: Tensor, rate: float) -> None:
-        """Updates one matrix in place: decays it, then subtracts learning rate x scale x direction. A sharded one takes
-        its part of the direction."""
-        direction, scale, decay = self.direction(grad, self.state[parameter])
-        if isinstance(parameter, DTensor):
-            # src_data_rank=None: each rank takes its part of its own `direction`, which is equal on all; none is sent.
-            direction = distribute_tensor(direction, parameter.device_mesh, parameter.placements, src_data_rank=None)
-            direction = direction.to(parameter.device)  # the host, if offloaded
-        parameter.mul_(1 - rate * decay).add_(direction, alpha=-rate * scale)
+    def _update_matrix(self, parameter: nn.Parameter, grad: Tensor, rate: float, decay: float) -> None:
+        """Updates one matrix, or a stack of them, in place: decays it, then subtracts learning rate x scale x
+        direction. A sharded one takes its part of the direction."""
+        direction, scale = self.direction(grad, self.state[parameter])
+        parameter.mul_(1 - rate * decay).add_(_local_part(direction, parameter), alpha=-rate * scale)
 
     @abstractmethod
-    def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
-        """For one matrix: the unsharded update, the factor applied to the learning rate, and the weight decay. `state`:
-        of the matrix, by name; it is created and updated here."""
+    def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float]:
+        """For one parameter: the update of the matrices that `whole_matrices` gives of a tensor like `grad`, and the
+        factor applied to the learning rate. `state`: of the parameter, by name; it is created and updated here."""
 
 
 class Orthogonal(WholeMatrices):
@@ -100,47 +106,87 @@ class Orthogonal(WholeMatrices):
     that are summed in a different order would show in the losses.
     """
 
+    matrix_dims = (2, 3)
+
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], recipe: Recipe) -> None:
         self.dtype = torch.float32 if recipe.dtype == "float32" else torch.bfloat16
+        self.momentum = recipe.momentum_of("muon")
+        self.nesterov = recipe.nesterov is not False
         super().__init__(named, recipe)
 
-    def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
-        """Muon's: the orthogonalized Nesterov momentum, its scale 0.2 sqrt(longer side), and the weight decay."""
+    def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float]:
+        """Muon's: the orthogonalized momentum, Nesterov's by default, and its scale 0.2 sqrt(longer side)."""
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(grad)
-        momentum = state["momentum"].lerp_(grad, 1 - MOMENTUM)
-        update = full_tensor(grad.lerp(momentum, MOMENTUM))  # Nesterov's
-        return orthogonal(update, self.dtype).to(grad.dtype), _MUON_SCALE * sqrt(max(grad.shape)), WEIGHT_DECAY
+        average = state["momentum"].lerp_(grad, 1 - self.momentum)
+        update = whole_matrices(grad.lerp(average, self.momentum) if self.nesterov else average)
+        return orthogonal(update, self.dtype).to(grad.dtype), _MUON_SCALE * sqrt(max(grad.shape[-2:]))
 
 
 class Kronecker(WholeMatrices):
-    """Shampoo: W -= rate * L^(-1/4) G R^(-1/4), with L and R the sums of G G^T and G^T G over all steps. Without weight
-    decay and momentum."""
+    """Shampoo: W -= rate * L^(-1/4) G R^(-1/4), with L and R the sums of G G^T and G^T G over all steps. Without
+    momentum, and without weight decay by default."""
 
-    def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
-        """Shampoo's: L^(-1/4) G R^(-1/4) with the sums L of G G^T and R of G^T G so far; scale 1, no weight decay."""
-        matrix = full_tensor(grad)
+    matrix_weight_decay = 0.0
+
+    def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float]:
+        """Shampoo's: L^(-1/4) G R^(-1/4) with the sums L of G G^T and R of G^T G so far; scale 1."""
+        matrix = whole_matrices(grad)
         if not state:
             for side, size in zip(("left", "right"), matrix.shape):
                 state[side] = EPSILON * torch.eye(size, device=matrix.device)
         state["left"] += matrix @ matrix.T
         state["right"] += matrix.T @ matrix
-        return inverse_fourth_root(state["left"]) @ matrix @ inverse_fourth_root(state["right"]), 1.0, 0.0
+        return inverse_fourth_root(state["left"]) @ matrix @ inverse_fourth_root(state["right"]), 1.0
+
+
+def whole_matrices(tensor: Tensor) -> Tensor:
+    """The unsharded matrix that a DTensor is a shard of; of a stack (E, rows, columns), the unsharded matrices of which
+    this rank has a part. Other tensors are returned unchanged. Collective. An offloaded shard is first copied to its
+    device."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    on_device = cast(DTensor, tensor.to(tensor.device_mesh.device_type))
+    return on_device.redistribute(placements=_stacked_placements(on_device)).to_local()
+
+
+def _stacked_placements(tensor: DTensor) -> list[Shard | Replicate]:
+    """Placements of a DTensor whose matrices are whole on each rank: a stack stays sharded by matrix (`Shard(0)`)."""
+    keeps = tensor.dim() == 3
+    return [Shard(0) if keeps and type(part) is Shard and part.dim == 0 else Replicate() for part in tensor.placements]
+
+
+def _local_part(matrices: Tensor, parameter: Tensor) -> Tensor:
+    """This rank's shard of `matrices`, the whole matrices of a tensor like `parameter`; unchanged if that is not
+    sharded. Nothing is sent: each rank has all that it needs."""
+    if not isinstance(parameter, DTensor):
+        return matrices
+    whole = DTensor.from_local(
+        matrices,
+        parameter.device_mesh,
+        _stacked_placements(parameter),
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return whole.redistribute(placements=parameter.placements).to(parameter.device)  # the host, if offloaded
 
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     """Approximates U V^T of `matrix` = U S V^T by Newton-Schulz iteration: singular values end up in 0.7 to 1.2. Each
-    iteration is x <- a x + b (x x^T) x + c (x x^T)^2 x with the `_COEFFICIENTS` a, b, c. `dtype`: of the arithmetic."""
+    iteration is x <- a x + b (x x^T) x + c (x x^T)^2 x with the `_COEFFICIENTS` a, b, c. `matrix`: (rows, columns), or
+    a stack (E, rows, columns), each of which is treated separately. `dtype`: of the arithmetic."""
     linear, cubic, quintic = _COEFFICIENTS
     x = matrix.to(dtype)
-    is_tall = x.shape[0] > x.shape[1]
+    is_tall = x.shape[-2] > x.shape[-1]
     if is_tall:
-        x = x.T
-    x = x / x.norm().clamp(min=_MIN_NORM)
+        x = x.mT
+    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=_MIN_NORM)
+    add_product = torch.addmm if x.dim() == 2 else torch.baddbmm
     for _ in range(_ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=cubic, alpha=quintic), x, beta=linear)
-    return x.T if is_tall else x
+        gram = x @ x.mT
+        x = add_product(x, add_product(gram, gram, gram, beta=cubic, alpha=quintic), x, beta=linear)
+    return x.mT if is_tall else x
 
 
 def inverse_fourth_root(matrix: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from trainyard.job import Recipe
 
 
 class Muon:
-    """Orthogonalized momentum for the layers' matrices; AdamW for embeddings, head, norms and biases (Jordan et al.
-    2024, kellerjordan.github.io/posts/muon)."""
+    """Orthogonalized momentum for the layers' matrices, including each expert's; AdamW for embeddings, head, norms,
+    biases and convolutions (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
         from trainyard.train.optimizers.matrix_optimizers import Orthogonal

@@ -7,23 +7,22 @@ from typing import Any
 
 from trainyard.job import Recipe
 
-MOMENTUM = 0.9
-
 
 class Sgd:
     """Stochastic gradient descent with momentum (Sutskever et al. 2013, "On the importance of initialization and
-    momentum in deep learning"), without weight decay."""
+    momentum in deep learning"), without weight decay by default."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
-        """torch's SGD with momentum over the named parameters, with one group of parameters per device mesh."""
+        """torch's SGD over the named parameters, in the groups of `parameter_groups.divide`."""
         import torch
 
-        from trainyard.train.optimizers.make_optimizer import by_mesh
+        from trainyard.train.optimizers import parameter_groups
 
         return torch.optim.SGD(
-            by_mesh(parameter for _, parameter in named),
+            parameter_groups.divide(named, recipe, parameter_groups.default_decay(recipe, 0.0)),
             lr=recipe.learning_rate,
-            momentum=MOMENTUM,
+            momentum=recipe.momentum_of("sgd"),
+            nesterov=bool(recipe.nesterov),
             fused=recipe.optimizer_implementation == "fused",
             foreach=recipe.optimizer_implementation == "foreach",
         )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from trainyard.job import Layout
 from trainyard.train.parallel import expert_parallel
 from trainyard.train.parallel.mesh import Meshes
-from trainyard.train.task import SelfSharded
+from trainyard.train.task import Ends, SelfSharded
 
 
 def replicate(module: nn.Module, meshes: Meshes) -> nn.Module:
@@ -21,37 +23,84 @@ def replicate(module: nn.Module, meshes: Meshes) -> nn.Module:
     axes = [axis for axis in ("dp_replicate", "dp_shard") if getattr(layout, axis) > 1]
     group = meshes.data.get_group(axes[0]) if len(axes) == 1 else meshes.world.get_group()
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, list(_self_sharded_parameters(module)))
-    replicated = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
+    replicated = DistributedDataParallel(
+        module,
+        process_group=group,
+        init_sync=False,
+        gradient_as_bucket_view=True,
+        bucket_cap_mb=layout.bucket_cap_mb,
+    )
     replicated.broadcast_buffers = False  # the name of the argument differs between torch versions
     return replicated
 
 
-def shard(module: nn.Module, blocks: Iterable[nn.Module], meshes: Meshes, dtype: torch.dtype, offload: bool) -> None:
-    """Shards a module in place by FSDP2. Each block gathers its weights in the compute dtype `dtype`; gradients are
-    reduced in float32.
+def shard(
+    module: nn.Module,
+    blocks: Iterable[nn.Module],
+    ends: Ends,
+    meshes: Meshes,
+    dtype: torch.dtype,
+    offload: bool,
+) -> None:
+    """Shards a module in place by FSDP2, in the units of torchtitan (arXiv:2410.06511): the embedding, each block, the
+    last norm and the head together, and the rest. A unit gathers its weights in the compute dtype `dtype`; gradients
+    are reduced in float32. `ends`: the modules outside the blocks that form units.
+
+    The embedding and the blocks free their weights after the forward pass if the layout reshards. Norm and head are
+    needed at once for the backward pass, and keep theirs unless `reshard_after_forward` is `always`; the rest, which is
+    the root of the units, always does.
 
     `offload`: weights, gradients and optimizer state stay in host memory, where the update runs.
 
     A pipeline stage gathers its weights once for all micro-batches: torch keeps them gathered after a backward pass,
     and a split backward pass (zero bubble) does not produce gradients of resharded weights.
     """
+    # No module here modifies its input in place, which is what torch warns of if a unit's output is a view.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     offload_policy = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if offload else OffloadPolicy()
     layout = meshes.layout
     mesh = meshes.replicate_shard if layout.dp_replicate > 1 else meshes.data[meshes.shard_name]
-    reshard = layout.zero == 3 and layout.pp == 1
     blocks, ignored = list(blocks), set(_self_sharded_parameters(module).values())
     if layout.ep > 1:
-        expert_parallel.shard(blocks, meshes, policy, reshard)
-    for part in (*blocks, module):
+        expert_parallel.shard(blocks, meshes, policy, layout.reshards)
+    first, last = list(ends.first), list(ends.last)
+    reshards_last = layout.reshard_after_forward == "always"
+    units = [([block], layout.reshards) for block in blocks]
+    units = [(first, layout.reshards), *units] if first else units
+    units = [*units, (last, reshards_last)] if last else units
+    for modules, reshards in (*units, ([module], False)):
         fully_shard(
-            part,
+            modules,
             mesh=mesh,
             mp_policy=policy,
-            reshard_after_forward=reshard,
+            reshard_after_forward=reshards,
             offload_policy=offload_policy,
             ignored_params=ignored,
         )
+    _set_prefetching([modules for modules, _ in units], layout)
+
+
+def _set_prefetching(units: Sequence[Sequence[nn.Module]], layout: Layout) -> None:
+    """Makes each unit, while it computes, gather the layout's number of next units. `units`: modules of each FSDP unit,
+    in the order of the forward pass. A unit inside another (experts) is gathered with it. Depths that are torch's own
+    (none forward, one backward) are left to torch."""
+    sharded = [
+        [part for module in modules for part in module.modules() if isinstance(part, FSDPModule)] for modules in units
+    ]
+
+    def gathered(numbers: Iterable[int]) -> list[FSDPModule]:
+        """The FSDP modules of the units with these numbers, those of several modules once."""
+        parts = [part for number in numbers for part in sharded[number]]
+        return list({id(fully_shard.state(part)): part for part in parts}.values())  # pyright: ignore[reportFunctionMemberAccess]
+
+    for number, parts in enumerate(sharded):
+        if layout.forward_prefetch:
+            after = range(number + 1, min(number + 1 + layout.forward_prefetch, len(sharded)))
+            parts[0].set_modules_to_forward_prefetch(gathered(after))
+        if layout.backward_prefetch > 1:
+            before = range(number - 1, max(number - 1 - layout.backward_prefetch, -1), -1)
+            parts[0].set_modules_to_backward_prefetch(gathered(before))
 
 
 def _self_sharded_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

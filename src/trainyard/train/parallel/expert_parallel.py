@@ -85,7 +85,8 @@ class Exchange:
         send_Re = counts_E.unflatten(0, (self.group.size(), -1))
         receive_Re = torch.empty_like(send_Re)
         dist.all_to_all_single(receive_Re, send_Re, group=self.group)
-        send_counts, receive_counts = (counts.sum(dim=1).tolist() for counts in (send_Re, receive_Re))
+        # Rows per rank are arguments of the all-to-all on the host: one copy from the device for both directions.
+        send_counts, receive_counts = torch.stack((send_Re, receive_Re)).sum(dim=2).tolist()
         x = exchange(x_ND, self.group, send_counts, receive_counts)
         # Received rows are ordered by rank, then by expert.
         expert = torch.arange(receive_Re.numel(), device=x.device).remainder(receive_Re.shape[1])

@@ -25,7 +25,7 @@ from trainyard.train.process_group import Ranks
 from trainyard.train.rules.data_parallel_rules import replicates, shards
 from trainyard.train.step import precision
 from trainyard.train.step.precision import compute_dtype
-from trainyard.train.task import Batch, PipelineTask, SplitsBatch, SplitTask, Task
+from trainyard.train.task import Batch, Ends, HasEnds, PipelineTask, SplitsBatch, SplitTask, Task
 
 Fill = Callable[[nn.Module, Task, torch.device, bool], None]
 """(module on the meta device, its task, the rank's device, whether weights are offloaded): allocates the module and
@@ -104,7 +104,8 @@ class ParallelModel:
         precision.prepare(parts.values(), recipe)
         blocks.prepare(parts, recipe)
         if self.meshes is not None and shards(layout):
-            data_parallelism.shard(module, parts.values(), self.meshes, compute_dtype(recipe), recipe.offload)
+            ends = self.task.ends(module) if isinstance(self.task, HasEnds) else Ends()
+            data_parallelism.shard(module, parts.values(), ends, self.meshes, compute_dtype(recipe), recipe.offload)
         self.fill(module, self.task, self.ranks.device, recipe.offload)
         return module
 
@@ -117,8 +118,7 @@ class ParallelModel:
         """Runs all micro-batches and returns this rank's mean loss. Gradients accumulate in the parameters."""
         if self.meshes is not None and isinstance(self.task, SplitsBatch):
             batch = self.task.select_part(batch, self.meshes)
-        with tensor_parallel.loss_context(self.job.layout):
-            loss = self._forward_backward(batch)
+        loss = self._forward_backward(batch)
         tensor_parallel.reduce_partial_gradients(self.parameters)
         return loss
 

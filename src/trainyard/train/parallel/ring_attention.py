@@ -2,7 +2,7 @@
 partial outputs by their log-sum-exp. Causal, with two chunks per rank (see context_parallel.py), on any device.
 
 The backward pass runs the ring again. With the log-sum-exp of the full row, the gradients of each part are exact (Dao
-2023, arXiv:2307.08691, section 3.1); the gradients of keys and values travel with them.
+2023, arXiv:2307.08691, section 3.1); the gradients of keys and values travel one step after them.
 
 Shapes: B sequences, t positions of this rank, H query heads, K key/value heads, C channels.
 """
@@ -51,12 +51,12 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Gradients of q, k and v. Keys and values travel around the ring again, and with them their gradients, to
-        which each rank adds."""
+        """Gradients of q, k and v. Keys and values travel around the ring again, and after them their gradients, in the
+        compute dtype: each rank adds its part in float32 and sends the sum while it computes its next part."""
         q, k, v, out, lse = ctx.saved_tensors
         group, d_out, kv = ctx.group, grads[0].contiguous(), torch.stack((k, v))
         d_q = torch.zeros_like(q, dtype=torch.float32)
-        d_kv = torch.zeros_like(kv, dtype=torch.float32)
+        wait_for_gradient: Callable[[], Tensor] | None = None
         for step in range(group.size()):
             wait_for_next = _send_to_next(kv, group) if step < group.size() - 1 else None
             rows, cols, causal = _interacting_slices(q.shape[2], group.rank(), (group.rank() - step) % group.size())
@@ -66,11 +66,12 @@ class _Ring(torch.autograd.Function):
                 d_out[:, :, rows], q[:, :, rows], chunk_k, chunk_v, part_out, part_lse, causal
             )
             d_q[:, :, rows] += part_q
-            d_kv[:, :, :, cols] += torch.stack((part_k, part_v))
+            d_kv = torch.zeros_like(kv) if wait_for_gradient is None else wait_for_gradient()
+            d_kv[:, :, :, cols] = (d_kv[:, :, :, cols].float() + torch.stack((part_k, part_v))).to(kv.dtype)
             # Also after the last part, so that the gradients return to their owner.
-            d_kv = _send_to_next(d_kv, group)()
+            wait_for_gradient = _send_to_next(d_kv, group)
             kv = wait_for_next() if wait_for_next is not None else kv
-        d_k, d_v = d_kv.to(kv.dtype)
+        d_k, d_v = wait_for_gradient() if wait_for_gradient is not None else kv
         return d_q.to(q.dtype), d_k, d_v, None
 
 

@@ -8,7 +8,6 @@ Between the split matrices, activations are plain tensors: (B, T, D), or this ra
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -22,7 +21,6 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleInputOutput,
     RowwiseParallel,
     SequenceParallel,
-    loss_parallel,
     parallelize_module,
 )
 from torch.distributed.tensor.placement_types import Placement
@@ -153,16 +151,6 @@ class _Gathered(ParallelStyle):
 
         module.register_forward_pre_hook(gather)
         return module
-
-
-def loss_context(layout: Layout) -> AbstractContextManager[object]:
-    """Context for the forward and backward pass of a loss on logits that are split by vocabulary."""
-    return loss_parallel() if layout.tp > 1 and layout.loss_parallel else nullcontext()
-
-
-def plain(x: Tensor) -> Tensor:
-    """Converts a replicated DTensor to a plain tensor; returns others unchanged."""
-    return x.to_local() if isinstance(x, DTensor) and x.placements == (Replicate(),) else x
 
 
 def reduce_partial_gradients(parameters: Iterable[nn.Parameter]) -> None:

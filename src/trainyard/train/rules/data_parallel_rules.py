@@ -29,8 +29,10 @@ def shards(layout: Layout) -> bool:
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob`, with the nearest valid layout, for ZeRO-1 with an axis that splits weights."""
+    """Raises `BadJob`, with the nearest valid layout, for ZeRO-1 with an axis that splits weights, or an FSDP setting
+    that the layout cannot have."""
     layout = job.layout
+    _check_resharding(job)
     if divides_state(layout) and not replicates(layout):
         other_axes = [
             f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1
@@ -39,4 +41,23 @@ def check(job: Job) -> None:
             f"zero = 1 with {', '.join(other_axes)} at $.layout, but ZeRO-1 keeps all weights on each rank, and "
             "those axes split them.",
             f"Use zero = 2: {replace(layout, zero=2)}.",
+        )
+
+
+def _check_resharding(job: Job) -> None:
+    """Raises `BadJob` if weights are to be resharded that ZeRO keeps, or between the parts of a backward pass."""
+    layout, schedule = job.layout, job.recipe.schedule
+    if layout.reshard_after_forward != "always":
+        return
+    if layout.zero < 3:
+        raise BadJob(
+            f"reshard_after_forward = 'always' with zero = {layout.zero} at $.layout, but only ZeRO-3 shards weights "
+            "between forward and backward pass.",
+            "Use zero = 3, or reshard_after_forward = 'default'.",
+        )
+    if layout.pp > 1 and schedule not in ("gpipe", "1f1b"):
+        raise BadJob(
+            f"reshard_after_forward = 'always' at $.layout with schedule = {schedule!r} at $.recipe, whose stages "
+            "share their rank, or whose backward pass needs gathered weights twice.",
+            "Use schedule = '1f1b' or 'gpipe', or reshard_after_forward = 'default'.",
         )

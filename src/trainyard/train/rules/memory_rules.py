@@ -14,8 +14,6 @@ from trainyard.train.rules.data_parallel_rules import divides_state, shards
 from trainyard.units import show_size
 
 _FLOAT32 = words.DTYPES["float32"]
-_STATE_VALUES = {"adamw": 2, "sgd": 1, "muon": 1}
-"""Minimum float32 values of optimizer state per weight; an unknown optimizer counts as none."""
 
 
 class LeastMemory(NamedTuple):
@@ -29,14 +27,14 @@ class LeastMemory(NamedTuple):
 
 def least(job: Job, weights: int) -> LeastMemory:
     """The minimum memory of a rank. `weights`: its parameters before data parallelism shards them
-    (`Workload.weights`)."""
+    (`Workload.weights`). An optimizer that is not known counts as one without state."""
     layout = job.layout
     local_weights = -(-weights // (layout.dp_shard * layout.cp)) if shards(layout) else weights
     weights_with_state = -(-weights // layout.dp_shard) if divides_state(layout) else local_weights
     return LeastMemory(
         parameters=_FLOAT32 * local_weights,
         gradients=_FLOAT32 * local_weights,
-        state=_FLOAT32 * _STATE_VALUES.get(job.recipe.optimizer, 0) * weights_with_state,
+        state=_FLOAT32 * (job.recipe.state_values or 0) * weights_with_state,
     )
 
 

@@ -5,11 +5,8 @@ In messages, `$` is the root of the job file: `$.layout` is its table [layout].
 
 from __future__ import annotations
 
-from typing import Literal
-
-from trainyard import plugins
-from trainyard.errors import BadJob, nearest
-from trainyard.job import Job, Layout, Recipe
+from trainyard.errors import BadJob
+from trainyard.job import Job
 from trainyard.train.rules.data_parallel_rules import shards
 
 DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
@@ -18,7 +15,6 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 def check(job: Job) -> None:
     """Raises `BadJob`, with the nearest valid recipe, for settings that this package cannot train with."""
     _check_dtype(job)
-    _check_optimizer(job)
     _check_offload(job)
     layout, recipe = job.layout, job.recipe
     if recipe.compile == "whole" and layout.pp > 1:
@@ -45,35 +41,6 @@ def _check_dtype(job: Job) -> None:
             f"its {layout.tp} parts would have another scale.",
             "Use dtype = 'bfloat16', or tp = 1.",
         )
-
-
-def _check_optimizer(job: Job) -> None:
-    """Raises `BadJob` for an unknown optimizer, or one without the requested implementation."""
-    recipe, layout = job.recipe, job.layout
-    optimizer_names = plugins.names("optimizers")
-    if recipe.optimizer not in optimizer_names:
-        raise BadJob(
-            f"optimizer = {recipe.optimizer!r} at $.recipe is unknown.", nearest(recipe.optimizer, optimizer_names)
-        )
-    if recipe.optimizer_implementation == "fused" and not fuses(recipe, layout):
-        raise BadJob(
-            f"optimizer = 'sgd' with optimizer_implementation = 'fused' at $.recipe, but "
-            f"torch's fused SGD kernel does not support the sharded weights of {layout}.",
-            "Use optimizer_implementation = 'auto' or 'foreach'.",
-        )
-
-
-def fuses(recipe: Recipe, layout: Layout) -> bool:
-    """Whether torch's fused kernel of this optimizer supports the weights of this layout."""
-    return recipe.optimizer != "sgd" or not (shards(layout) or layout.tp > 1)
-
-
-def update_implementation(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "for-loop"]:
-    """The implementation of the parameter update: the recipe's, or for `auto` the fastest that supports the layout's
-    weights."""
-    if recipe.optimizer_implementation != "auto":
-        return recipe.optimizer_implementation
-    return "fused" if fuses(recipe, layout) else "foreach"
 
 
 def _check_offload(job: Job) -> None:

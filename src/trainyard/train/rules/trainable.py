@@ -14,6 +14,7 @@ from trainyard.train.rules import (
     context_parallel_rules,
     data_parallel_rules,
     expert_parallel_rules,
+    optimizer_rules,
     pipeline_rules,
     recipe_rules,
     tensor_parallel_rules,
@@ -41,5 +42,6 @@ def check(job: Job, axes: Collection[str] = tuple(words.AXES)) -> None:
         expert_parallel_rules,
         data_parallel_rules,
         recipe_rules,
+        optimizer_rules,
     ):
         rule.check(job)

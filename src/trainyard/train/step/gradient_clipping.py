@@ -47,6 +47,12 @@ def total_norm(
     return sum_of_squares.sqrt()
 
 
+def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
+    """The factor, a scalar, that reduces gradients with the global norm `norm` to at most `max_norm`; 1 if `max_norm`
+    is 0, which means no clipping."""
+    return (max_norm / (norm + EPSILON)).clamp(max=1.0) if max_norm else torch.ones_like(norm)
+
+
 def scale(parameters: Sequence[nn.Parameter], factor: Tensor) -> None:
     """Multiplies every gradient in place by the scalar tensor `factor`."""
     groups: dict[object, list[Tensor]] = defaultdict(list)

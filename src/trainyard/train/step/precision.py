@@ -24,8 +24,10 @@ def compute_dtype(recipe: Recipe) -> torch.dtype:
 
 
 def prepare(blocks: Iterable[nn.Module], recipe: Recipe) -> None:
-    """Sets the float32 matmul precision of this process, and converts the blocks of a float8 model."""
+    """Sets the float32 matmul precision and cuDNN's benchmarking in this process, and converts the blocks of a float8
+    model."""
     torch.set_float32_matmul_precision("high" if recipe.dtype == "tf32" else "highest")
+    torch.backends.cudnn.benchmark = recipe.cudnn_benchmark
     if recipe.dtype == "float8":
         from trainyard.train.step import float8
 

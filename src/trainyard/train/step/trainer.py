@@ -25,9 +25,6 @@ from trainyard.train.task import Batch, HasAuxiliaryLoss, ReportsCounts, Samples
 
 PartT = TypeVar("PartT")
 
-CLIP = 1.0
-"""Maximum global gradient norm."""
-
 
 class Trainer:
     """A rank's `Training`. Call with the step's number on all ranks.
@@ -72,7 +69,7 @@ class Trainer:
         factor = self.scaling.factor
         norm = gradient_clipping.total_norm(parameters, self.parallel_model.meshes, self.unshared) / factor
         if self.scaling.accept_step(norm):
-            gradient_clipping.scale(parameters, (CLIP / (norm + gradient_clipping.EPSILON)).clamp(max=1.0) / factor)
+            gradient_clipping.scale(parameters, gradient_clipping.clip_factor(norm, self.job.recipe.max_norm) / factor)
             make_optimizer.set_rate(self.optimizer, self.job.recipe, step)
             self.optimizer.step()
         for part in self.step_updates:

@@ -16,15 +16,26 @@ MOMENTUM = 0.1
 """Weight of a step's statistics in a batch norm's running statistics."""
 
 
+def arrange(x_BCHW: Tensor, channels_last: bool | None) -> Tensor:
+    """The input of a convolutional network, in channels-last memory layout if `channels_last`; if it is None, on an
+    accelerator, whose tensor cores need that layout. The layers that follow keep the layout."""
+    wanted = x_BCHW.is_cuda if channels_last is None else channels_last
+    return x_BCHW.contiguous(memory_format=torch.channels_last) if wanted else x_BCHW
+
+
 class Conv2d(nn.Conv2d):
-    """A convolution with square kernels, zero-padded so that stride 1 keeps the size (odd kernels)."""
+    """A convolution with square kernels, zero-padded so that stride 1 keeps the size (odd kernels). Its weight is cast
+    to the memory layout of the input, so that no kernel converts the larger input."""
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int = 1, bias: bool = True) -> None:
         super().__init__(channels_in, channels_out, kernel, stride, padding=(kernel - 1) // 2, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(input.dtype)
-        return F.conv2d(input, self.weight.to(input.dtype), bias, self.stride, self.padding)
+        is_channels_last = input.is_contiguous(memory_format=torch.channels_last) and not input.is_contiguous()
+        layout = torch.channels_last if is_channels_last else torch.preserve_format
+        weight = self.weight.to(input.dtype, memory_format=layout)
+        return F.conv2d(input, weight, bias, self.stride, self.padding)
 
 
 class Patches(nn.Conv2d):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainyard.train.model.layers import Linear
 from trainyard.train.step.profiler_span import span
-from trainyard.train.vision.convolutions import BatchNorm, Conv2d, update_running_statistics
+from trainyard.train.vision.convolutions import BatchNorm, Conv2d, arrange, update_running_statistics
 from trainyard.train.vision.vision_sizes import EXPANSION, ResNet
 
 
@@ -47,10 +47,11 @@ class Bottleneck(nn.Module):
 class ResidualNetwork(nn.Module):
     """Maps images (B, C, H, W) to logits (B, classes). Implements `UpdatesAfterStep` for batch norm statistics."""
 
-    def __init__(self, sizes: ResNet, dtype: torch.dtype) -> None:
+    def __init__(self, sizes: ResNet, dtype: torch.dtype, channels_last: bool | None = None) -> None:
         """The stem, then `stages[i]` blocks of width x 2^i, the first of each later stage with stride 2, then the
-        head."""
+        head. `channels_last`: as in `arrange`."""
         super().__init__()
+        self.channels_last = channels_last
         self.compute_dtype = dtype
         self.conv = Conv2d(sizes.channels, sizes.width, 7, 2, bias=False)
         self.norm = BatchNorm(sizes.width)
@@ -68,10 +69,17 @@ class ResidualNetwork(nn.Module):
     def blocks(self) -> dict[str, nn.Module]:
         return {f"layers.{name}": block for name, block in self.layers.items()}
 
+    @property
+    def last_layers(self) -> tuple[nn.Module, ...]:
+        """The modules after the blocks."""
+        return (self.head,)
+
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Class logits (B, classes) of images (B, C, H, W)."""
         with span("stem"):
-            x_BCHW = F.relu(self.norm(self.conv(images_BCHW.to(self.compute_dtype))))
+            images_BCHW = arrange(images_BCHW.to(self.compute_dtype), self.channels_last)
+            # Arranged again, since images of one channel do not define a layout.
+            x_BCHW = F.relu(self.norm(arrange(self.conv(images_BCHW), self.channels_last)))
             x_BCHW = F.max_pool2d(x_BCHW, 3, 2, 1)
         for layer in self.layers.values():
             x_BCHW = layer(x_BCHW)

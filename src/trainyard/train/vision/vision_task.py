@@ -19,15 +19,20 @@ from trainyard.train.vision.vit import VisionTransformer
 class Classify(ImageTask[Sizes]):
     """Image classification. Outputs are logits (B, classes), targets (B)."""
 
+    def __init__(self, job: Job, sizes: Sizes) -> None:
+        super().__init__(job, sizes)
+        self.label_smoothing = job.recipe.label_smoothing
+
     def module(self) -> nn.Module:
         if isinstance(self.sizes, Vit):
             return VisionTransformer(self.sizes, self.dtype)
-        return ResidualNetwork(self.sizes, self.dtype)
+        return ResidualNetwork(self.sizes, self.dtype, self.channels_last)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
-        """Cross-entropy in nats per image."""
+        """Cross-entropy in nats per image, with the labels smoothed by the recipe's `label_smoothing` (Szegedy et al.
+        2015, arXiv:1512.00567, section 7)."""
         with span("loss"):
-            return F.cross_entropy(outputs.float(), targets[0])
+            return F.cross_entropy(outputs.float(), targets[0], label_smoothing=self.label_smoothing)
 
 
 class Labelled:

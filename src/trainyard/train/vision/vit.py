@@ -83,6 +83,11 @@ class VisionTransformer(nn.Module):
     def blocks(self) -> dict[str, nn.Module]:
         return {f"layers.{name}": block for name, block in self.layers.items()}
 
+    @property
+    def last_layers(self) -> tuple[nn.Module, ...]:
+        """The modules after the blocks."""
+        return (self.norm, self.head)
+
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Class logits (B, classes) of images (B, C, H, W), read from the class token, the first of T."""
         with span("embed"):

@@ -19,7 +19,7 @@ from trainyard import words
 from trainyard.cost import Operation
 from trainyard.job import Job, Recipe
 from trainyard.train.rules.data_parallel_rules import shards
-from trainyard.workloads.ops.update_ops import ELEMENTWISE
+from trainyard.workloads.ops.update_ops import elementwise_update
 
 _FLOAT32_BYTES = words.DTYPES["float32"]
 _SAVED = ("matmul", "attention", "conv")
@@ -286,8 +286,8 @@ class Tally:
             Operation(op="reduction", phase="other", count=1, flops=2 * local, bytes=_FLOAT32_BYTES * local),
             Operation(op="elementwise", phase="other", count=1, flops=local, bytes=2 * _FLOAT32_BYTES * local),
         ]
-        if job.recipe.optimizer in ELEMENTWISE:
-            flops, values = ELEMENTWISE[job.recipe.optimizer]  # per weight
+        if update := elementwise_update(job.recipe):
+            flops, values = update  # per weight
             moved = values * _FLOAT32_BYTES * shard
             operations.append(Operation(op="optimizer", phase="optimizer", count=1, flops=flops * shard, bytes=moved))
         return operations

@@ -8,15 +8,23 @@ from collections.abc import Iterator
 
 from trainyard import words
 from trainyard.cost import Operation
-from trainyard.job import Job
+from trainyard.job import Job, Recipe
 from trainyard.train.rules.data_parallel_rules import shards
 from trainyard.workloads.ops.matrices import layers, parameters
 from trainyard.workloads.ops.sample_group import FLOAT32, find_group
 
-ELEMENTWISE = {"adamw": (14, 7), "sgd": (4, 5), "muon": (5, 5)}
-"""(FLOPs, float32 values moved) per weight; for Muon in addition to its matrix products."""
+_ELEMENTWISE = {"adamw": (14, 7), "sgd": (4, 5), "muon": (5, 5)}
+_SGD_WITHOUT_MOMENTUM = (2, 3)
 _ITERATIONS = 5
 """Iterations of Muon's orthogonalization."""
+
+
+def elementwise_update(recipe: Recipe) -> tuple[int, int] | None:
+    """(FLOPs, float32 values moved) of the optimizer per weight, for Muon in addition to its matrix products; None for
+    an unknown optimizer."""
+    if recipe.optimizer == "sgd" and not recipe.state_values:
+        return _SGD_WITHOUT_MOMENTUM
+    return _ELEMENTWISE.get(recipe.optimizer)
 
 
 def operations(job: Job) -> Iterator[Operation]:
@@ -58,31 +66,33 @@ def operations(job: Job) -> Iterator[Operation]:
 
 def _optimizer(job: Job, shard: int) -> Iterator[Operation]:
     """The optimizer's arithmetic; nothing for an unknown optimizer. `shard`: parameters that this rank updates."""
-    name = job.recipe.optimizer
-    if name in ELEMENTWISE:
-        flops, moved = ELEMENTWISE[name]
+    if update := elementwise_update(job.recipe):
+        flops, moved = update
         size = FLOAT32 * shard
         yield Operation(op="optimizer", phase="optimizer", count=1, flops=flops * shard, bytes=moved * size)
-    if name == "muon":
+    if job.recipe.optimizer == "muon":
         yield from _orthogonal(job)
 
 
 def _orthogonal(job: Job) -> Iterator[Operation]:
     """Orthogonalization (Newton-Schulz iterations of Muon): every rank processes each matrix of its layers whole; under
-    ZeRO-1 its share of them. Expert matrices are left out: AdamW updates them.
+    ZeRO-1 its share of them. Of experts a rank processes those that ep gives it, or without ep those that FSDP gives
+    it, which shards the stack of matrices by expert.
 
     An iteration on an (m, n) matrix, m <= n, has three products, of m m n, m m m and m m n multiply-adds. With each
     operand read once they move m n + m m, 2 m m and 2 m n + m m elements; the sum with the matrix moves 3 m n.
     """
     layout, dtype = job.layout, job.recipe.dtype
+    expert_parts = layout.ep if layout.ep > 1 else layout.dp_shard * layout.cp if shards(layout) else 1
     count = flops = moved_elements = 0
     for layer_group in layers(job.decoder):
         for matrix in layer_group.matrices:
-            if matrix.expert_count == 1:
-                m, n = sorted((matrix.width_in, matrix.width_out))
-                count += 3 * _ITERATIONS * layer_group.layers
-                flops += 2 * m * m * (2 * n + m) * _ITERATIONS * layer_group.layers
-                moved_elements += (6 * m * n + 4 * m * m) * _ITERATIONS * layer_group.layers
+            m, n = sorted((matrix.width_in, matrix.width_out))
+            iterations = _ITERATIONS * layer_group.layers
+            matrices = iterations * matrix.expert_count // (expert_parts if matrix.expert_count > 1 else 1)
+            count += 3 * iterations
+            flops += 2 * m * m * (2 * n + m) * matrices
+            moved_elements += (6 * m * n + 4 * m * m) * matrices
     share = layout.pp * (layout.dp_shard if layout.zero == 1 else 1)
     dtype = "float32" if dtype == "float32" else "bfloat16"
     size = moved_elements * words.DTYPES[dtype] // share
