@@ -22,6 +22,7 @@ from trainyard.launch.supervisor import event_log
 from trainyard.launch.supervisor.agent_reports import SILENT_S
 from trainyard.record import DeviceSeen, Run
 from trainyard.run.local.harness import execute
+from trainyard.run.nodes.missing_samples import missing_samples
 from trainyard.run.parts.part import joined_run_id
 from trainyard.run.session import Session
 from trainyard.store.store import Store
@@ -55,11 +56,22 @@ class Hosts:
         (folder / "job.toml").write_text(self.text)
         self.store = Store(folder / "store")
         self.run_folder = self.store.runs / joined_run_id("77")
+        self.names = {0: "node0", 1: "node1"}
+        """Node -> the folder of its host."""
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, node: int, **environment: str) -> None:
         command = [*self.prefixes.get(node, ()), sys.executable, "-P", "-m", NODE_MODULE]
-        command += ["--folder", str(self.folder / f"node{node}"), "--job-id", "77", "--nodes", "2", "--node", str(node)]
+        command += [
+            "--folder",
+            str(self.folder / self.names[node]),
+            "--job-id",
+            "77",
+            "--nodes",
+            "2",
+            "--node",
+            str(node),
+        ]
         command += ["--head", self.head, "--job", "job.toml", "--shared", str(self.folder / "shared")]
         variables = {TOKEN: "secret", "TRAINYARD_STORE": str(self.store.root), **environment}
         with (self.folder / f"node{node}.log").open("ab") as log:
@@ -195,6 +207,64 @@ def test_notice_on_any_node_saves_and_a_requeue_resumes(tmp_path: Path, monkeypa
     assert losses(run) == losses(hosts.local_run(monkeypatch))
     steps = [sample.step for sample in run.samples if sample.rank == 1]
     assert sorted(steps) == list(range(run.job.measure.in_all)), "no step is repeated after a notice"
+
+
+@pytest.mark.parametrize("replaced", [0, 1])
+def test_requeue_on_another_host_resumes_and_lists_missing_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: int
+) -> None:
+    """The head's store, or the folder of node 1, is not on the host that replaces it; the checkpoints are shared."""
+    hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=40)
+    try:
+        for node in (0, 1):
+            hosts.start(node)
+        hosts.until_steps(7)
+        hosts.processes[1].send_signal(signal.SIGTERM)
+        assert hosts.exit_codes() == [LEFT, LEFT], hosts.logs
+        saved = {sample.step for sample in hosts.run().kept()}
+        assert saved == set(range(max(saved) + 1))
+        hosts.names[replaced] = "spare"
+        if replaced == 0:
+            hosts.store = Store(tmp_path / "another")
+            hosts.run_folder = hosts.store.runs / hosts.run_folder.name
+        for node in (0, 1):
+            hosts.start(node)
+        assert hosts.exit_codes() == [0, 0], hosts.logs
+    finally:
+        hosts.end()
+    run = hosts.run()
+    assert (run.state, run.missing_ranks) == ("complete", ())
+    expected = losses(hosts.local_run(monkeypatch))
+    lost = missing_samples(run, event_log.read(hosts.run_folder))
+    # Node 1 delivered its samples to the head when it left.
+    assert lost == ({(0,): tuple(sorted(saved))} if replaced == 0 else {})
+    assert len(run.part_notes) == len(lost)
+    missing = {(rank, step) for ranks, steps in lost.items() for rank in ranks for step in steps}
+    assert losses(run) == [(rank, step, loss) for rank, step, loss in expected if (rank, step) not in missing]
+
+
+def test_samples_of_a_lost_node_are_listed_when_a_spare_replaces_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=40)
+    try:
+        for node in (0, 1):
+            hosts.start(node)
+        hosts.until_steps(12)
+        os.killpg(hosts.processes[1].pid, signal.SIGKILL)
+        hosts.names[1] = "spare"
+        hosts.start(1)
+        assert hosts.exit_codes() == [0, 0], hosts.logs
+    finally:
+        hosts.end()
+    run = hosts.run()
+    ((ranks, steps),) = missing_samples(run, event_log.read(hosts.run_folder)).items()
+    assert ranks == (1,)
+    assert steps == tuple(range(len(steps)))
+    assert len(steps) >= 10, "up to the last checkpoint before the loss"
+    assert len(run.part_notes) == 1
+    expected = losses(hosts.local_run(monkeypatch))
+    assert losses(run) == [item for item in expected if item[:2] not in {(1, step) for step in steps}]
 
 
 def test_agent_without_the_token_takes_no_part(tmp_path: Path) -> None:

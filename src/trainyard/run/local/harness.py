@@ -29,6 +29,7 @@ from trainyard.run.local.progress_events import ProgressMessages
 from trainyard.run.local.rank_environment import PRELOAD, job_environment, variable_values
 from trainyard.run.nodes.collect import Collected, collect
 from trainyard.run.nodes.hosts import MARK, Hosts, mark_shared
+from trainyard.run.nodes.missing_samples import describe_missing_samples
 from trainyard.run.nodes.reduce_rank_traces import reduce_rank_traces
 from trainyard.run.record import goodput, provenance
 from trainyard.run.record.finish_run import add_load, book_traces, mark_failed, read_measurements
@@ -248,6 +249,9 @@ def _run_to_end(started: StartedRun, session: Session, vendors: Mapping[str, Ven
         if status.state == "failed":
             record_supervisor_death(folder)
         measured_run = add_load(read_measurements(run, folder, vendors), load_meter)
+        if session.hosts is not None:
+            missing = describe_missing_samples(measured_run, event_log.read(folder))
+            measured_run = replace(measured_run, part_notes=missing)
         if status.state != "ended":
             raise _ended_early(status, measured_run, folder, session.store)
         return book_traces(measured_run, folder, session)
